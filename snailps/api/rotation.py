@@ -31,16 +31,24 @@ class Rotation:
         Of an epoch, at least 1; at most one for each block is used.
     most_parts : int
         Resident parts of a chunk at most, at least 1: room for workers that join.
+    visits_of_one : int
+        Visits of a chunk that has one part, at least 1: its worker has all rows, so what a visit is
+        is up to the model.
     """
 
     chunks: int
     most_parts: int
+    visits_of_one: int = VISITING_PER_PART
 
     def __post_init__(self) -> None:
-        for name in ("chunks", "most_parts"):
+        for name in ("chunks", "most_parts", "visits_of_one"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise MisuseError(f"Rotation.{name}: expected a whole number from 1, got {value!r}")
+
+    def visits(self, parts: int) -> int:
+        """Visits of each tenancy of a chunk of so many resident parts."""
+        return VISITING_PER_PART * parts if parts > 1 else self.visits_of_one
 
 
 class Visits(Protocol):
@@ -66,8 +74,7 @@ class Visits(Protocol):
     def give_back(self, part: int, figures: Mapping[str, float], *, settled: bool = False) -> None:
         """Returns a part, whose pushes must all be acknowledged.
 
-        Where the chunk has one part, no other worker borrows it: what it is, and when its rows are
-        pushed, is up to the model, if that is before `train` returns.
+        Where the chunk has one part, its rows may be pushed later, before `train` returns.
 
         Parameters
         ----------

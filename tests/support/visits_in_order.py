@@ -138,6 +138,10 @@ class _Lazily:
         self._work = lambda: function(*args)
         return self
 
+    def done(self) -> bool:
+        """No."""
+        return False
+
     def result(self) -> Any:
         """Does it."""
         return self._work()
@@ -185,7 +189,7 @@ def losses_in_order(
     No time passes for the trainers: after some seconds they settle rows, which is an exchange more.
     """
     total, found = epochs * len(texts), []
-    exchange, borrow = InputExchange.exchange, rotation.RotationTrainer._borrow
+    exchange, borrow = InputExchange.exchange, rotation._Training._borrow
 
     def exchange_and_stop(self: InputExchange, number: int) -> None:
         exchange(self, number)
@@ -196,21 +200,22 @@ def losses_in_order(
             block.prepared = worker.prepare(block)
             trainer = worker._rotating
             with (
-                patch.object(trainer, "_ahead", _Lazily()),
-                patch.object(trainer, "_behind", AtOnce()),
+                patch.object(trainer, "ahead", _Lazily()),
+                patch.object(trainer, "behind", AtOnce()),
+                patch.object(worker.sgd, "pool", AtOnce()),
             ):
                 figures.append(dict(worker.train(block)))
 
         return work
 
-    def opened(self: Any, block: Any, tenancy: Any) -> Any:
+    def borrow_later(self: Any) -> Any:
         _running().stop("turn")
-        return borrow(self, block, tenancy)
+        return borrow(self)
 
     with (
         patch.object(rotation, "time", SimpleNamespace(monotonic=lambda: 0.0)),
         patch.object(InputExchange, "exchange", exchange_and_stop),
-        patch.object(rotation.RotationTrainer, "_borrow", opened),
+        patch.object(rotation._Training, "_borrow", borrow_later),
     ):
         for chunk in range(total):
             shares = (0.999 * chunk / total, 0.999 * (chunk + 1) / total)  # not to the end

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from rotating import MemoryTables, MemoryWorker
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.text_model import BUCKET_KEY
-from snailps.models.word_vectors import WordVectorSettings
-from snailps.models.word_vectors.input_exchange import InputExchange, sharing_of_grams
-from snailps.models.word_vectors.kernel_threads import Bags
-from snailps.models.word_vectors.resident_rows import BYTES_AT_ONCE, ResidentRows, pieces
+from snailps.models.word_vectors import WordVectorSettings, part_rows
+from snailps.models.word_vectors.examples import Bags
+from snailps.models.word_vectors.input_exchange import InputExchange
+from snailps.models.word_vectors.part_rows import BYTES_AT_ONCE, PartRows
+from snailps.models.word_vectors.rotation import Dealing
+from snailps.models.word_vectors.skip_gram import SkipGramTrainer
 
 SETTINGS = WordVectorSettings(dim=4, min_count=1, sample=0.0, bucket=20, minn=2, maxn=3)
 KEYS = np.array([0, 2, BUCKET_KEY + 3, BUCKET_KEY + 7], np.uint64)
@@ -38,19 +41,18 @@ def copies(
     by_bucket = np.zeros(SETTINGS.bucket, np.int32)
     for bucket, number in sharers.items():
         by_bucket[bucket] = number
-    resident = ResidentRows(worker, len(KEYS))
-    tenancy = SimpleNamespace(
-        centres=np.repeat(np.arange(2, dtype=np.int32), groups),
-        present=np.array([0, 2]),
+    part: Any = SimpleNamespace(
+        words=np.array([0, 2]),
         bags=Bags.of(np.array([0, 2, 4]), np.array([0, 2, 1, 3], np.int32), 4),
-        parts=SimpleNamespace(sharers=by_bucket),
-        resident=resident,
         keys=KEYS,
-        rows=resident.place(KEYS),
     )
-    block = SimpleNamespace(visiting=VISITS, progress=(0.0, 0.5), chunk=0, had=had)
-    sharing = sharing_of_grams(worker.settings, tenancy, block)  # type: ignore[arg-type]
-    return InputExchange(worker, tenancy, block, sharing)  # type: ignore[arg-type]
+    rows = PartRows(worker, "input", KEYS, bases=True)
+    block: Any = SimpleNamespace(parts=2, visiting=VISITS, progress=(0.0, 0.5), chunk=0, had=had)
+    trainer, dealing = SkipGramTrainer(worker), cast(Dealing, None)
+    trainer._sharers = dealing, by_bucket
+    centres = np.repeat(np.arange(2, dtype=np.int32), groups)
+    sharing = trainer._sharing(block, dealing, part, rows.places, centres)
+    return InputExchange(worker, rows, rows.places, sharing, block)
 
 
 def stored(worker: MemoryWorker) -> np.ndarray:
@@ -60,7 +62,7 @@ def stored(worker: MemoryWorker) -> np.ndarray:
 def test_rows_that_nobody_else_has_are_pushed_once_and_whole(worker: MemoryWorker) -> None:
     before = stored(worker)
     made = copies(worker, (10_000, 10_000), {3: 1, 7: 1})
-    made.local[0][:, :4] += 1
+    made._rows.local[0][:, :4] += 1
     for number in range(1, VISITS + 1):
         made.exchange(number)
         np.testing.assert_array_equal(stored(worker), before)
@@ -75,7 +77,7 @@ def test_a_busy_ngram_is_exchanged_every_visit_and_a_rare_one_at_the_end(
     made = copies(worker, (10_000, 1), {3: 5, 7: 5})
     changed = []
     for number in range(1, VISITS):
-        made.local[0][:, :4] += 1
+        made._rows.local[0][:, :4] += 1
         made.exchange(number)
         changed.append((stored(worker) != before).any(1).tolist())
     assert changed == [[False, False, True, False]] * (VISITS - 1)
@@ -88,19 +90,19 @@ def test_a_copy_takes_what_others_have_pushed_and_keeps_its_own_steps(
 ) -> None:
     made = copies(worker, (10_000, 1), {3: 5, 7: 5})
     begin = stored(worker)[2]
-    made.local[0][2, :4] += 1
+    made._rows.local[0][2, :4] += 1
     made.exchange(1)
     sent = stored(worker)[2] - begin  # its share
     assert (sent > 0).all()
     assert (sent < 1).all()
     place = worker.memory.places(KEYS[2:3])
     worker.memory.rows["input"][place] += 10  # behind the pull: comes with the next exchange
-    made.local[0][2, :4] += 0.5  # trained while it was exchanged
+    made._rows.local[0][2, :4] += 0.5  # trained while it was exchanged
     made.exchange(2)
-    np.testing.assert_allclose(made.local[0][2, :4], begin + sent + 0.5, rtol=1e-5)
+    np.testing.assert_allclose(made._rows.local[0][2, :4], begin + sent + 0.5, rtol=1e-5)
     made.exchange(3)
-    np.testing.assert_allclose(made.local[0][2, :4], stored(worker)[2], rtol=1e-5)
-    assert (made.local[0][2, :4] > 10).all()
+    np.testing.assert_allclose(made._rows.local[0][2, :4], stored(worker)[2], rtol=1e-5)
+    assert (made._rows.local[0][2, :4] > 10).all()
 
 
 def test_rows_travel_when_their_steps_are_made_or_as_soon_as_the_way_is_free(
@@ -132,11 +134,10 @@ def test_settled_rows_are_at_the_servers_and_only_what_follows_is_pushed_at_the_
     before = stored(worker)
     made = copies(worker, (10_000, 1), {3: 5, 7: 5})
     for number in range(1, 4):
-        made.local[0][[0, 2, 3], :4] += 1
+        made._rows.local[0][[0, 2, 3], :4] += 1
         made.exchange(number)
     moved = worker.memory.moved["input"]
-    for push in made.settle():
-        push.wait()
+    made._rows.wait_for(made.settle())
     own, still, busy, rare = stored(worker) - before
     np.testing.assert_allclose(own, 3, rtol=1e-6)
     assert (still == 0).all()
@@ -144,7 +145,7 @@ def test_settled_rows_are_at_the_servers_and_only_what_follows_is_pushed_at_the_
     assert worker.memory.moved["input"] == moved + 2  # what was exchanged just now is there
     assert made.settle() == []
     made.exchange(4)
-    made.local[0][[0, 3], :4] += 1
+    made._rows.local[0][[0, 3], :4] += 1
     made.close()
     after = stored(worker) - before
     np.testing.assert_allclose(after[0], 4, rtol=1e-6)
@@ -161,7 +162,7 @@ def test_exchanges_of_a_tenancy_that_goes_on_begin_where_another_worker_was_lost
     begin = stored(worker)
     changed = []
     for number in range(5, VISITS):
-        made.local[0][:, :4] += 1
+        made._rows.local[0][:, :4] += 1
         made.exchange(number)
         changed.append((stored(worker) != begin).any(1).tolist()[2:])
         begin = stored(worker)
@@ -191,9 +192,9 @@ def test_adagrads_squares_add_up_as_they_are(worker: MemoryWorker) -> None:
     made = MemoryWorker(settings, worker.vocabulary, tables)
     before = stored(made)
     rows = copies(made, (10_000, 10_000), {3: 5, 7: 5})
-    assert len(rows.local) == 2
-    rows.local[0][:, :4] += 1
-    rows.local[1][:, :4] += 2
+    assert len(rows._rows.local) == 2
+    rows._rows.local[0][:, :4] += 1
+    rows._rows.local[1][:, :4] += 2
     rows.exchange(rows._last)
     rows.close()
     change = stored(made) - before
@@ -202,23 +203,27 @@ def test_adagrads_squares_add_up_as_they_are(worker: MemoryWorker) -> None:
 
 
 def test_kept_rows_are_pulled_again_when_a_shard_has_another_server(worker: MemoryWorker) -> None:
-    resident = ResidentRows(worker, len(KEYS))
-    rows, own = resident.place(KEYS), np.zeros(len(KEYS), np.bool_)
-    assert rows is not None
-    resident.open(KEYS, rows, own)
-    kept = resident.packed(rows)
+    rows = PartRows(worker, "input", KEYS, bases=True)
+    rows.open(rows.places)
+    kept = rows.packed(rows.places)
     worker.push("input", KEYS, np.ones_like(kept))  # as if pushes of before were lost
-    resident.open(KEYS, rows, own)
-    np.testing.assert_array_equal(resident.packed(rows), kept)
+    rows.open(rows.places)
+    np.testing.assert_array_equal(rows.packed(rows.places), kept)
     worker.route_epoch += 1
-    resident.open(KEYS, rows, own)
-    np.testing.assert_array_equal(resident.packed(rows), stored(worker))
-    np.testing.assert_array_equal(resident.base[rows], stored(worker))
+    rows.open(rows.places)
+    np.testing.assert_array_equal(rows.packed(rows.places), stored(worker))
+    np.testing.assert_array_equal(rows.base, stored(worker))
 
 
-@pytest.mark.parametrize(("rows", "width"), [(0, 8), (1, 1 << 20), (100_000, 100)])
-def test_rows_travel_in_pieces_whose_memory_is_small_whatever_their_number(rows, width):
-    some = list(pieces(rows, width))
-    assert [at for piece in some for at in range(rows)[piece]] == list(range(rows))
-    sizes = [len(range(rows)[piece]) for piece in some]
-    assert all(size == 1 or 4 * width * size <= BYTES_AT_ONCE for size in sizes)
+@pytest.mark.parametrize("bases", [True, False])
+def test_rows_travel_in_pieces_whose_memory_is_small(worker: MemoryWorker, bases: bool) -> None:
+    rows = PartRows(worker, "output", np.arange(5, dtype=np.uint64), bases=bases)
+    rows.open(rows.places)
+    rows.local[0][:] += 1
+    sizes = []
+    with patch.object(part_rows, "BYTES_AT_ONCE", 2 * 4 * SETTINGS.dim):
+        for push in rows.pushes(rows.places):
+            sizes.append(len(push[1]))
+            rows.wait_for([push])
+    assert sizes == [2, 2, 1]
+    assert BYTES_AT_ONCE < 2 << 20

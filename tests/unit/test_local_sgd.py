@@ -390,7 +390,7 @@ def test_block_bytes_are_a_share_of_an_epoch_not_too_small(model, total, workers
         (30 << 20, 2, (30 << 20) // 32),
         (100 << 20, 8, (100 << 20) // 128),
         (1000, 8, 512),
-        (1 << 40, 8, 6 << 20),
+        (1 << 40, 8, 3 << 20),
     ],
 )
 def test_slices_of_word_vectors_are_a_sixteenth_of_an_epoch_by_the_workers(

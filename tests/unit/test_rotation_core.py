@@ -79,7 +79,7 @@ def test_training_of_two_workers_rotates_and_the_journal_has_it(make_job):
     assert one.path == ""
     assert one.progress == [0.0, 0.5]
     (train,) = facts(world, "train")
-    assert train["rotation"] == {"chunks": 2, "most_parts": 8}
+    assert train["rotation"] == {"chunks": 2, "most_parts": 8, "visits_of_one": 2}
     assert facts(world, "chunk") == [{"chunk": 0, "parts": 2}]
     kinds = [fact.kind for fact in world.facts()]
     assert kinds.index("train") < kinds.index("done") < kinds.index("chunk")
@@ -499,7 +499,8 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     saved = unpack(pack(job.snapshot(world.now)))
     extent = {"open": 0, "tenancies": 0, "parts_max": 2, "parts": [2, 0]}
     metrics = saved.figures["rotation"].pop("metrics")
-    assert saved.figures["rotation"] == {"chunks": 2, "most_parts": 8, "extent": extent}
+    rotation = {"chunks": 2, "most_parts": 8, "visits_of_one": 2}
+    assert saved.figures["rotation"] == {**rotation, "extent": extent}
     saved.figures["rotation"]["metrics"] = metrics
     assert saved.units == 30
     assert job.ledger.share(saved.done) == pytest.approx(1 / 4)

@@ -33,10 +33,11 @@ from snailps.models.word_vectors import (
     rotation,
     shared_text,
 )
-from snailps.models.word_vectors.cbow import CbowTenancy, gains_of_grams
+from snailps.models.word_vectors.cbow import gains_of_grams
 from snailps.models.word_vectors.contention import WordContention
+from snailps.models.word_vectors.examples import Pairs, Windows
 from snailps.models.word_vectors.input_exchange import InputExchange
-from snailps.models.word_vectors.rotation import SkipGramTenancy, words_between
+from snailps.models.word_vectors.rotation import words_between
 
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0)
 
@@ -92,7 +93,7 @@ def test_every_pair_is_trained_once_whoever_does_it(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_every_target_of_cbow_is_trained_once_whoever_does_it(workers: int) -> None:
-    made = workers_of(replace(SMALL, model="cbow"), workers, ALL)
+    made = workers_of(replace(SMALL, model="cbow", worker_memory=SCANT), workers, ALL)
     figures = train_rotating(made, CHUNKS)
     words = sum(int((shared_text.get_chunk(made[0], at, 3)[0] >= 0).sum()) for at in range(2))
     cut_off = 2 * 2 * workers  # words alone at an end of a share have no context
@@ -106,15 +107,18 @@ def test_every_target_of_cbow_is_trained_once_whoever_does_it(workers: int) -> N
 def targets_of(worker: MemoryWorker, parts: int) -> list[slice]:
     """Visits of a tenancy; their targets' words are of the visiting part."""
     block = SimpleNamespace(chunk=1, slices=3, part=parts - 1, parts=parts, visiting=2 * parts)
+    block.progress = (0.0, 0.1)
     tenancy = worker._rotating.prepare(block)  # type: ignore[arg-type]
-    assert isinstance(tenancy, CbowTenancy)
+    examples = tenancy.examples
+    assert isinstance(examples, Windows)
+    assert examples.targets is not None
     ids, _ = shared_text.get_chunk(worker, 1, 3, parts - 1, parts)
-    np.testing.assert_array_equal(ids[tenancy.targets], tenancy.target_words)
-    np.testing.assert_array_equal(np.sort(tenancy.targets), np.flatnonzero(ids >= 0))
+    np.testing.assert_array_equal(ids[examples.targets], examples.words)
+    np.testing.assert_array_equal(np.sort(examples.targets), np.flatnonzero(ids >= 0))
     found = []
     for part, (first, last) in enumerate(pairwise(tenancy.bounds.tolist())):
-        assert (tenancy.parts.visiting[tenancy.target_words[first:last]] == part).all()
-        assert (np.diff(tenancy.targets[first:last]) > 0).all()
+        assert (tenancy.dealing.visiting[examples.words[first:last]] == part).all()
+        assert (np.diff(examples.targets[first:last]) > 0).all()
         found.append(slice(first, last))
     return found
 
@@ -302,10 +306,11 @@ def test_rows_of_a_part_are_pulled_once_while_its_worker_keeps_it() -> None:
     assert pulled[0].isdisjoint(pulled[1])
     assert len(pulled[0] | pulled[1]) == len(made[0].vocabulary)
     for worker in made:
-        _, resident = worker._rotating._residents  # type: ignore[misc]
-        keys = np.array(sorted(pulled[made.index(worker)]), np.uint64)
-        rows = resident.place(keys)
-        np.testing.assert_allclose(resident.packed(rows), memory.pull("input", keys), atol=1e-6)
+        part = worker._rotating.part
+        assert part is not None
+        assert set(part.keys.tolist()) == pulled[made.index(worker)]
+        rows = part.inputs.packed(np.arange(len(part.keys)))
+        np.testing.assert_allclose(rows, memory.pull("input", part.keys), atol=1e-6)
 
 
 @pytest.mark.parametrize("maxn", [0, 3])
@@ -348,17 +353,19 @@ def test_rows_are_freed_when_the_next_tenancy_has_its_own(memory: int, freed: bo
     made = workers_of(replace(SMALL, worker_memory=memory), 1, ALL)
     made[0].memory.rows["output"][:] = 0.5  # else the first steps change no input row
     before = made[0].memory.rows["input"].copy()
-    first, second = (blocks_of_chunk(made, CHUNKS[at], at)[0] for at in range(2))
+    half = (0.0, 0.5)  # not to the end of the training
+    first, second = (blocks_of_chunk(made, CHUNKS[at], at, half)[0] for at in range(2))
     for block in (first, second):
         block.prepared = made[0].prepare(block)
+    part, following = first.prepared.part, second.prepared.part
     made[0].train(first)
-    assert (first.prepared.resident.local == ()) == freed
-    assert (first.prepared.resident is second.prepared.resident) != freed
+    assert (part.inputs.local == ()) == freed
+    assert (part is following) != freed
     between = made[0].memory.rows["input"].copy()
     assert (between != before).any()
     made[0].train(second)
     assert (made[0].memory.rows["input"] != between).any()
-    assert len(second.prepared.resident.local) == 1
+    assert len(following.inputs.local) == 1
 
 
 @pytest.fixture
@@ -405,16 +412,15 @@ def test_tenancy_whose_worker_is_lost_behind_settled_visits_ends_as_if_it_were_n
 
 
 def test_pairs_of_settled_visits_are_not_sorted_again() -> None:
-    worker = workers_of(SMALL, 1, ALL)[0]
+    worker = workers_of(replace(SMALL, worker_memory=SCANT), 1, ALL)[0]
     block = blocks_of_chunk([worker], CHUNKS[0], visiting=4)[0]
     whole = worker._rotating.prepare(block)
     block.had, block.settled = 2, (0, 2)
     rest = worker._rotating.prepare(block)
-    assert isinstance(whole, SkipGramTenancy)
-    assert isinstance(rest, SkipGramTenancy)
-    of = whole.parts.visiting
-    kept = whole.contexts[np.isin(of[whole.contexts], (1, 3))]
-    np.testing.assert_array_equal(rest.contexts, kept)
+    assert isinstance(whole.examples, Pairs)
+    assert isinstance(rest.examples, Pairs)
+    of, contexts = whole.dealing.visiting, whole.examples.contexts
+    np.testing.assert_array_equal(rest.examples.contexts, contexts[np.isin(of[contexts], (1, 3))])
     assert (np.diff(rest.bounds) > 0).tolist() == [False, True, False, True]
     assert [rest.words_of(part) for part in range(4)] == [whole.words_of(part) for part in range(4)]
     assert sum(whole.words_of(part) for part in range(4)) == whole.words
@@ -573,13 +579,12 @@ def test_tables_do_not_depend_on_how_many_workers_there_are(
 
 
 @pytest.mark.parametrize("maxn", [0, 3])
+@pytest.mark.parametrize("model", ["skipgram", "cbow"])
 @pytest.mark.parametrize("workers", [1, 8])
-def test_cbow_rotates_but_for_one_worker_with_subwords(workers: int, maxn: int) -> None:
+def test_both_models_rotate_with_any_number_of_workers(workers: int, model: str, maxn: int) -> None:
     words = PackedWords.of([b"w%d" % n for n in range(300)])
     known = Vocabulary(words, np.full(300, 1000), 300_000).to_bytes()
-    settings = replace(SMALL, model="cbow", consistency="async", minn=2 if maxn else 0, maxn=maxn)
-    found = WordVectors.rotation(settings, 4 * 300_000, workers, known)
-    assert (found is None) == (workers == 1 and maxn > 0)
+    settings = replace(SMALL, model=model, consistency="async", minn=2 if maxn else 0, maxn=maxn)
+    assert WordVectors.rotation(settings, 4 * 300_000, workers, known) is not None
     of_blocks = WordVectors.block_bytes(replace(settings, consistency="bsp"), 1 << 20, workers)
-    of_slices = WordVectors.block_bytes(settings, 1 << 20, workers)
-    assert (of_slices == of_blocks) == (found is None)
+    assert WordVectors.block_bytes(settings, 1 << 20, workers) != of_blocks

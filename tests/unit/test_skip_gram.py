@@ -1,18 +1,16 @@
-"""models.word_vectors.skip_gram: which thread has which centres, and what pairs take."""
+"""models.word_vectors.skip_gram: how long runs are, and what pairs take."""
 
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from snailps import kernels
+from snailps.models.word_vectors.block_size import pairs_bytes
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.models.word_vectors.skip_gram import (
     BUNDLE,
     RUN_MAX,
-    deal_centres,
     longest_run,
-    pairs_bytes,
 )
 
 
@@ -22,34 +20,6 @@ def zipf(words, tokens, seed=0):
     made = rng.choice(words, tokens, p=share / share.sum()).astype(np.int32)
     made[::50] = -1
     return made
-
-
-@pytest.mark.parametrize("threads", [2, 3, 16])
-def test_deal_centres_gives_threads_equally_many_tokens(threads):
-    tokens = zipf(5000, 60_000)
-    dealt = deal_centres(tokens, 5000, threads, 1)
-    kept = tokens[tokens >= 0]
-    per_thread = np.bincount(dealt[kept], minlength=threads)
-    most = np.bincount(kept).max()  # a word is not divided
-    assert len(per_thread) == threads
-    assert per_thread.max() <= len(kept) / threads + most
-    assert per_thread.min() >= len(kept) / threads - most
-    assert dealt.dtype == np.uint16
-
-
-def test_deal_centres_of_one_thread_are_all():
-    assert deal_centres(zipf(10, 100), 10, 1, 1) is None
-
-
-@pytest.mark.parametrize("tokens", [[], [-1], [0], [3, 3, 3]])
-def test_deal_centres_of_few_tokens_is_in_range(tokens):
-    dealt = deal_centres(np.array(tokens, np.int32), 4, 5, 1)
-    assert dealt.max() < 5
-
-
-def test_deal_centres_mixes_frequent_and_rare_words():
-    dealt = deal_centres(zipf(5000, 60_000), 5000, 4, 1)
-    assert set(dealt[:100].tolist()) == set(dealt[-100:].tolist()) == {0, 1, 2, 3}
 
 
 def test_pairs_bytes_are_what_sorting_returns_and_its_copy():

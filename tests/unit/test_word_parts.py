@@ -11,9 +11,8 @@ from snailps.data._subwords import subwords_csr
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.word_vectors import block_size
-from snailps.models.word_vectors.block_size import COPIES, rows_of_block
+from snailps.models.word_vectors.block_size import COPIES, pairs_bytes, rows_of_block
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.models.word_vectors.skip_gram import pairs_bytes
 from snailps.models.word_vectors.word_parts import (
     BYTES_A_WORD,
     CBOW_TOKEN_BYTES,

@@ -97,7 +97,7 @@ def test_train_on_a_block_without_known_words_counts_them_and_moves_nothing(make
     model = make(text=b"the cat sat the cat sat")
     figures = train(model, data)
     assert figures == {"units": len(data.split()) + data.count(b"\n"), "lr": SMALL.lr / 2}
-    assert model.prepare(block_of(data)).copies is None
+    assert model.prepare(block_of(data)) == figures["units"]
 
 
 def test_train_on_a_block_of_a_single_known_word_pushes_no_numbers_that_are_none(make):
@@ -157,7 +157,7 @@ def test_rows_of_a_small_vocabulary_are_pushed_as_a_mean_of_all_workers(make):
     for table, (rows,) in local.items():
         rows[:, :8] = rng.normal(size=(len(rows), 8)) * 0.3  # no slope is flat
         changed.append(rows[:, :8] - batch.copies.bases[table])
-    model._push(batch.copies, model._contentions(batch, local, 0.5))
+    model._push(batch.copies, model._contentions(batch, [*local.values()], 0.5))
     model.finish()
     model.setup()
     for (table, keys), change in zip(batch.copies.keys.items(), changed, strict=True):
@@ -318,7 +318,7 @@ def test_adagrad_state_of_two_workers_is_the_sum_of_theirs(make):
     local = one.sgd.load(batch.copies)
     for _, squares in local.values():
         squares[:, :8] += 2.0
-    one._push(batch.copies, one._contentions(batch, local, 0.3))
+    one._push(batch.copies, one._contentions(batch, [*local.values()], 0.3))
     one.finish()
     one.setup()
     after = one.pull("output", batch.copies.keys["output"], state=True)

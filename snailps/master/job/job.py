@@ -70,7 +70,12 @@ def _result(message: messages.Done | messages.GiveBack) -> BlockResult:
 
 def rotation_of(fields: Mapping[str, Any] | None) -> Rotation | None:
     """Rotation from the fields of `Rotation`; None without fields."""
-    return Rotation(int(fields["chunks"]), int(fields["most_parts"])) if fields else None
+    known = [one.name for one in dataclasses.fields(Rotation)]
+    return (
+        Rotation(**{name: int(fields[name]) for name in known if name in fields})
+        if fields
+        else None
+    )
 
 
 def _rotation_told(snapshot: JobSnapshot) -> Mapping[str, Any]:
@@ -262,7 +267,8 @@ class Job:
                 f"{self.cls.__name__}.rotation: expected a Rotation or None, got {wanted!r:.80}"
             )
         most_parts = min(wanted.most_parts, PARTS_MAX // VISITING_PER_PART)
-        return Rotation(min(wanted.chunks, len(self.input.blocks)), most_parts)
+        chunks = min(wanted.chunks, len(self.input.blocks))
+        return Rotation(chunks, most_parts, min(wanted.visits_of_one, PARTS_MAX))
 
     def _new_ledger(
         self, nodes: Sequence[int], snapshot: JobSnapshot | None, rotation: Rotation | None

@@ -183,7 +183,7 @@ class RotationLedger(Ledger):
             slices=slices,
             part=self._part(number),
             parts=parts,
-            visiting=VISITING_PER_PART * parts,
+            visiting=self.rotation.visits(parts),
             had=tuple(sorted(self._settled.get(number, ()))),
         )
 
@@ -368,7 +368,7 @@ class RotationLedger(Ledger):
 
     def visits_of(self, number: int) -> int:
         """Visiting parts of a tenancy."""
-        return VISITING_PER_PART * self._at(self.chunk_of(number)).parts
+        return self.rotation.visits(self._at(self.chunk_of(number)).parts)
 
     def borrow(self, number: int, node: int) -> int | None:
         """Lend a tenancy its next part; None: others hold all that it lacks. `NO_PART`: it has had
@@ -551,7 +551,7 @@ class RotationLedger(Ledger):
                     given = len(self._settled.get(number, ()))
                     if visited is not None:
                         given = len(visited.had) - len(visited.holds)
-                    trained += given / (VISITING_PER_PART * parts)
+                    trained += given / self.rotation.visits(parts)
                 done += trained / parts * self._chunk_bytes(chunk)
         return min(1.0, done / self._total_bytes)
 

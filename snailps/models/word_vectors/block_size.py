@@ -21,19 +21,18 @@ from snailps.data.atomic import human_bytes
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.models.word_vectors.skip_gram import pairs_bytes
 
 NOISE_POWER = 0.5
 """fastText draws negatives by the square root of their count (word2vec: 0.75)."""
 NOISE_POOL_MIN = 20_000
 NOISE_REUSE = 4
-"""How often the kernel uses each noise word drawn for a block, on average.  Drawing fewer pulls
-fewer rows, but gives rare words many pushes at once: on 17 M words (dim 100, 80 blocks) WS-353,
-SimLex and analogies were .666 .297 .270 at 55 uses, .669 .298 .286 at 11, .680 .307 .289 at 4 and
-.684 .312 .295 at 1; a second run differs by about .01."""
+"""How often the kernel uses each negative drawn for a block, on average."""
 COPIES = 4.5
-"""Of a row at a worker: to train on, as pulled, prefetched for the next block, and as a delta on
-its way; and an eighth more, because arrays are made somewhat larger than they need be."""
+"""Of a row at a worker: trained, as pulled, prefetched, as a delta; and an eighth more."""
+PAIR_BYTES = 12
+"""Memory of a pair while it is sorted and trained: its context twice, and its part of a bundle."""
+BLOCKS = 2
+"""Whose pairs are in memory: one is trained, and the next one is prepared."""
 NARROWER = 0.8
 BLOCK_BYTES_MIN = 4096
 
@@ -44,14 +43,9 @@ def pool_size(tokens: int) -> int:
 
 
 def draw(sums: NDArray[np.float64], num: int, seed: int) -> NDArray[np.int64]:
-    """Draws `num` places of a distribution, one from each of as many equal parts of its sum.
+    """Draws `num` places of a distribution, given as running sums of its weights.
 
-    Ascending: so each place is told how often it comes, and none is searched for.
-
-    Parameters
-    ----------
-    sums : float64 array
-        Running sums of the weights of all places.
+    One from each of `num` equal parts of the sum, ascending: none is searched for.
     """
     at = np.random.default_rng(seed).random(num + 1)  # in the parts; one more, which is no draw
     ends = sums * (num / sums[-1]) if len(sums) else sums
@@ -81,20 +75,7 @@ def rows_of_block(vocabulary: Vocabulary, s: WordVectorSettings, tokens: int) ->
 def fit_block(
     vocabulary: Vocabulary, s: WordVectorSettings, block_bytes: int, total_bytes: int
 ) -> int:
-    """The size of a block, `block_bytes` or less, whose rows and pairs fit into `worker_memory`.
-
-    Parameters
-    ----------
-    block_bytes : int
-        Size without a limit on memory.
-    total_bytes : int
-        Of the input that was counted.
-
-    Returns
-    -------
-    int
-        At least 4 KiB, if `block_bytes` is: then memory may be exceeded (`check_block`).
-    """
+    """The size of a block, 4 KiB to `block_bytes`, whose rows and pairs fit into memory."""
     size = float(block_bytes)
     while size > BLOCK_BYTES_MIN:
         needed = memory_of_block(vocabulary, s, size, total_bytes)
@@ -106,12 +87,7 @@ def fit_block(
 
 
 def check_block(vocabulary: Vocabulary, s: WordVectorSettings, size: int, total_bytes: int) -> None:
-    """Refuses a `worker_memory` that blocks as small as `fit_block` makes them exceed.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse a `worker_memory` that the smallest blocks exceed (ConfigError)."""
     needed = memory_of_block(vocabulary, s, size, total_bytes)
     if size <= BLOCK_BYTES_MIN and needed > s.worker_memory:
         raise ConfigError(
@@ -130,7 +106,14 @@ def memory_of_block(
     kept /= vocabulary.tokens
     tokens = int(size * tokens_per_byte(vocabulary, total_bytes))
     rows = rows_of_block(vocabulary, s, tokens) * COPIES * 4 * floats
-    return rows + pairs_bytes(s, int(tokens * kept))
+    return rows + BLOCKS * pairs_bytes(s, int(tokens * kept))
+
+
+def pairs_bytes(settings: WordVectorSettings, tokens: int) -> int:
+    """Memory that the pairs of so many kept tokens take."""
+    if settings.model != "skipgram":
+        return 0
+    return tokens * (settings.window + 1) * PAIR_BYTES
 
 
 def tokens_per_byte(vocabulary: Vocabulary, total_bytes: int) -> float:

@@ -29,18 +29,11 @@ WORDS_AT_ONCE = 50_000
 
 
 class WordContention:
-    """Expected steps of the workers of a job on each row, and curvatures.
+    """Expected steps of the two or more workers of a job on each row, and curvatures.
 
     At first the estimate comes from the vocabulary.  The counts of this worker's own blocks get
     more weight with each block: the vocabulary may be of other texts (`continue_from`), and a
     text may change.
-
-    Parameters
-    ----------
-    vocabulary : Vocabulary
-    settings : WordVectorSettings
-    workers : int
-        2 or more.
     """
 
     def __init__(self, vocabulary: Vocabulary, settings: WordVectorSettings, workers: int) -> None:
@@ -85,20 +78,7 @@ class WordContention:
     def steps_elsewhere(
         self, tokens: int, input_keys: Keys, output_keys: Keys
     ) -> tuple[Floats, Floats]:
-        """Expected steps of the other workers on these rows while `tokens` are trained.
-
-        Parameters
-        ----------
-        tokens : int
-            Kept words of the block; other blocks are assumed to be as large.
-        input_keys, output_keys : numpy.ndarray
-            uint64; words, then buckets of subwords from `BUCKET_KEY` on.
-
-        Returns
-        -------
-        tuple of numpy.ndarray
-            float32, one number a key.
-        """
+        """Expected steps of the other workers on these rows while `tokens` are trained."""
         (_, words), (_, buckets) = self._places(input_keys)
         inputs = np.concatenate((self._words[words], self._buckets[buckets]))
         size = np.float32(tokens)
@@ -146,13 +126,6 @@ class WordContention:
         row, less `noise_logit`.  So its curvature in the one is the slope of that function times
         the outer product of the other with itself: of output rows, a positive one and its
         negatives, for an input row; of hidden vectors for an output row.
-
-        Parameters
-        ----------
-        tokens, bag_ptr, bag_rows, noise, noise_logit
-            As `kernels.train_words` takes them.
-        local : sequence of numpy.ndarray
-            Input and output rows, trained.
         """
         dim, negatives = self._settings.dim, self._settings.negatives
         tokens = tokens[tokens >= 0]

@@ -35,15 +35,12 @@ SUBWORDS = 6
 TEXT = 4
 """Time that a row takes as text, relative to binary."""
 CANDIDATES = 20_000
-"""Number of most frequent words that neighbours are taken from: an inspection pulls some 60,000
-rows, independent of the size of the vocabulary."""
+"""Most frequent words, among which neighbours are looked for."""
 NEIGHBOURS = 5
 VEC_WORD_BYTES = 2
 """The blank before its numbers, or behind the last one, and the end of the line."""
 VEC_NUMBER_BYTES = 8.0, 0.47
-"""A number of a `.vec` and the blank before it: bytes for dim 1, and for each power of ten of dim.
-Vectors of 1 to 3 MB of text have 8.48 with dim 20, 8.77 to 8.95 with 100, 9.38 with 300: they are
-about as long with any dim, so that their numbers get smaller, which takes more digits."""
+"""Bytes of a number of a `.vec` with its blank: for dim 1, and for each power of ten of dim."""
 NPZ_HEAD_BYTES = 753
 NPZ_WORD_BYTES = 9
 """A line feed, and a count of 8 bytes."""
@@ -142,33 +139,14 @@ def word_rows(results: Results, s: WordVectorSettings, words: Sequence[bytes]) -
 def bag_means(
     results: Results, s: WordVectorSettings, words: Sequence[bytes], keys: Keys
 ) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """Of some words with subwords: their vectors, their own rows, and the sizes of their bags.
-
-    Parameters
-    ----------
-    keys : numpy.ndarray
-        uint64 (n,): the words' own.
-
-    Returns
-    -------
-    numpy.ndarray
-        float32 (n, dim), float32 (n, dim) and int64 (n,).
-    """
+    """Vectors of words with subwords, the words' own rows (`keys`), and the sizes of their bags."""
     bags = _Bags(s, words, keys)
     rows = results.pull("input", bags.keys)
     return bags.means(rows), rows[: len(words)], np.diff(bags.ptr)
 
 
 class _Bags:
-    """The bags of some words with subwords.
-
-    Attributes
-    ----------
-    keys : numpy.ndarray
-        uint64: of all their rows, the words' own first.
-    ptr : numpy.ndarray
-        int64 (n + 1,): where each bag begins.
-    """
+    """The bags of some words with subwords; `keys` of all their rows, the words' own first."""
 
     def __init__(self, s: WordVectorSettings, words: Sequence[bytes], keys: Keys) -> None:
         self.ptr, ids = subwords_csr(words, s.minn, s.maxn, s.bucket)

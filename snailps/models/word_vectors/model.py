@@ -12,8 +12,6 @@ this module determines which rows a block needs.
 Keys: word i of the vocabulary is key i of the tables "input" and "output"; subword bucket b is key
 ``BUCKET_KEY + b`` of "input", so that a vocabulary may grow without moving a bucket.
 
-References
-----------
 T. Mikolov et al., "Distributed representations of words and phrases and their compositionality",
 NIPS 2013.  P. Bojanowski et al., "Enriching word vectors with subword information", TACL 2017.
 A. Mnih, Y. W. Teh, "A fast and simple algorithm for training neural probabilistic language models",
@@ -33,7 +31,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps import kernels
 from snailps.api.rotation import Rotation
 from snailps.api.tables import Rows, Table
 from snailps.api.worker import Block, Results
@@ -61,50 +58,45 @@ from snailps.models.word_vectors.block_size import (
 )
 from snailps.models.word_vectors.cbow import CbowTrainer
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
+from snailps.models.word_vectors.examples import (
+    MASK64,
+    Bags,
+    Examples,
+    Noise,
+    train,
+)
 from snailps.models.word_vectors.export import file_sizes, neighbours, word_rows, write_files
-from snailps.models.word_vectors.rotation import RotationTrainer, SkipGramTrainer, Tenancy
+from snailps.models.word_vectors.rotation import RotationTrainer, Tenancy
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 from snailps.models.word_vectors.shared_text import IDS_END, cut_text, put_slice, text_table
-from snailps.models.word_vectors.skip_gram import BUNDLE, RUN_WORDS, deal_centres, longest_run
-from snailps.models.word_vectors.sole_part import (
-    Piece,
-    SoleCbowTrainer,
-    SoleSkipGramTrainer,
-    SoleTrainer,
+from snailps.models.word_vectors.skip_gram import (
+    RUN_WORDS,
+    SkipGramTrainer,
+    longest_run,
 )
 from snailps.models.word_vectors.warm_start import adopt, count_on, put_model, put_vectors
 from snailps.models.word_vectors.word_parts import (
     chunks_of,
-    chunks_of_sole,
-    chunks_that_fit,
-    keeps_all_rows,
     most_parts,
     parts_by_words,
+    visits_of_one,
 )
 
 BUCKETS_MARKED = 1 << 24
 MOVING_STEPS = 30.0
-"""Where nothing rotates: expected steps of the other workers on a row, in the time of a block, from
-which it is pulled again when the block begins: some five of its words in their text.  8 workers, 1
-epoch of 17 M words: loss of held-out text 2.198 at 6 and at 30, 4.3 without pulling any again."""
+"""Steps of other workers in the time of a block from which a row is pulled as it begins."""
 ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
-"""Default rates of AdaGrad; they fall to 0 as that of plain steps does.  Rows of subwords get so
-many gradients that their sums of squares would make the steps of a lower rate too short."""
-PART_WINDOWS = 50
-"""Least length of a thread's part of a block, in windows: at most 2% of its pairs are cut."""
+"""Rows of subwords get many gradients, whose sums of squares shorten the steps."""
 LOSS_DIVERGED = 4.0
-"""Mean loss of a block or visit, in that of untrained rows, from which the training has diverged:
-rows may then grow huge and stay finite.  3 MB of text, words: below 0.9 with lr 0.05, between 9 and
-20 with 0.2."""
+"""Mean loss, in that of untrained rows, from which the training has diverged."""
 PAIRS_JUDGED = 1000
-"""Least pairs that a mean loss says so much of."""
+"""Of fewer pairs the mean loss decides nothing."""
 SLICES = 16
-"""Slices of an epoch's text for each worker, at least."""
-SLICE_BYTES_SOLE = BLOCK_BYTES_MAX // 2
-"""Most bytes of a slice of the only worker."""
+"""Slices of an epoch's text for each worker."""
+SLICE_BYTES_MAX = BLOCK_BYTES_MAX // 2
+"""So that a chunk of one worker has some for others that join."""
 ENCODED_BYTES = 1 << 16
 """Of a slice's text, encoded by a thread at a time: some .4 ms."""
-SEED_MASK = (1 << 64) - 1
 
 Ints = NDArray[np.int32]
 
@@ -115,14 +107,13 @@ class _Batch:
 
     tokens: Ints
     raw_words: int
-    bag_ptr: NDArray[np.int64]
-    bag_rows: Ints
-    noise: Ints
-    noise_logit: Floats
+    examples: Examples
+    bags: Bags
+    noise: Noise
     contention: WordContention | None
     steps: tuple[Floats, ...]
     elsewhere: tuple[Floats, ...]
-    copies: Copies | None
+    copies: Copies
 
 
 class WordVectors(TextModel):
@@ -133,9 +124,6 @@ class WordVectors(TextModel):
     settings: WordVectorSettings
     unit: ClassVar[Literal["line", "word"]] = "word"
     blocks_an_epoch = 80
-    """8 workers, 1 epoch of 17 M words without subwords, loss of held-out text and analogies: 2.219
-    and .113 at 40, 2.197 and .134 at 80, 2.193 and .148 at 160; one worker 2.181 and .152.  Bytes a
-    word grow from about 600 at 40 to 960 at 80."""
 
     def tables(self) -> Sequence[Table]:
         """Input rows (words, then buckets) start at +-1/dim, output rows at zero, as fastText's."""
@@ -157,21 +145,14 @@ class WordVectors(TextModel):
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
-        """A slice to deal for workers that rotate: `SLICES` an epoch and worker.
-
-        One worker has smaller slices of a long text, as two have, so that a chunk has some for
-        others that join; of a short one each costs a 20th of its encoding.
-        """
+        """A slice to deal for workers that rotate: `SLICES` an epoch and worker."""
         assert isinstance(settings, WordVectorSettings)
-        if not cls._may_rotate(settings, workers):
+        if not cls._may_rotate(settings):
             return super().block_bytes(settings, total_bytes, workers)
-        most = SLICE_BYTES_SOLE if workers == 1 else BLOCK_BYTES_MAX
-        return max(512, min(most, total_bytes // (SLICES * workers)))
+        return max(512, min(SLICE_BYTES_MAX, total_bytes // (SLICES * workers)))
 
     @staticmethod
-    def _may_rotate(settings: WordVectorSettings, workers: int = 2) -> bool:
-        if workers == 1 and settings.model == "cbow" and settings.maxn:
-            return False
+    def _may_rotate(settings: WordVectorSettings) -> bool:
         return settings.consistency == "async" and not settings.max_steps
 
     @classmethod
@@ -239,14 +220,10 @@ class WordVectors(TextModel):
     def rotation(
         cls, settings: JobSettings, total_bytes: int, workers: int, summary: bytes
     ) -> Rotation | None:
-        """None for a text of so few words that a part's are no sample of all negatives.
-
-        Nor does one worker with CBOW and subwords rotate: in the order of the text windows share
-        the sums of their bags, which takes a third less time.
-        """
+        """None for a text of so few words that a part's are no sample of all negatives."""
         assert isinstance(settings, WordVectorSettings)
         settings, vocabulary = unpack_vocabulary(settings, summary)
-        if not cls._may_rotate(settings, workers) or len(vocabulary) >= IDS_END:
+        if not cls._may_rotate(settings) or len(vocabulary) >= IDS_END:
             return None
         kept = vocabulary.counts.astype(np.float64) * vocabulary.keep_probability(settings.sample)
         by_words = parts_by_words(kept)
@@ -254,12 +231,8 @@ class WordVectors(TextModel):
             return None
         tokens = tokens_per_byte(vocabulary, total_bytes) * total_bytes
         parts = min(most_parts(tokens, workers), by_words)
-        sharers = min(workers, parts)
-        sole = chunks_of_sole(vocabulary, settings, tokens) if workers == 1 else 0
-        if sole:
-            return Rotation(sole, parts)
-        chunks = chunks_of(vocabulary, settings, tokens, sharers)
-        return Rotation(chunks_that_fit(vocabulary, settings, tokens, chunks, sharers), parts)
+        chunks = chunks_of(vocabulary, settings, tokens, min(workers, parts))
+        return Rotation(chunks, parts, visits_of_one(vocabulary, settings, tokens / chunks))
 
     # --- at a worker -------------------------------------------------------------------------
 
@@ -280,11 +253,7 @@ class WordVectors(TextModel):
         self.sgd = LocalSgd(self, RowLayout.padded(s.dim, 1 + squares, split=True), state=squares)
 
     def contention(self, workers: int) -> WordContention | None:
-        """Estimates for so many workers, made when they are first needed; None for one worker.
-
-        Takes a second for a large vocabulary with subwords, so it is for `prepare`, which runs
-        beside the training.  Skip-gram that rotates has no use for them.
-        """
+        """Estimates for so many workers; None for one.  The first call may take a second."""
         if workers == 1:
             return None
         if self._contention is None or self._contention[0] != workers:
@@ -299,8 +268,6 @@ class WordVectors(TextModel):
 
     def deal(self, block: Block) -> Mapping[str, float]:
         """Encodes a slice of a chunk for all workers."""
-        if block.chunk == 0 and self.workers == 1 and self._sole is not None:
-            self._sole.begin()
         ids, words = self._encoded(block)
         put_slice(self, block.chunk, block.slice, ids, words)
         return {}
@@ -311,7 +278,7 @@ class WordVectors(TextModel):
         The parts depend on the text alone: a slice that is dealt twice is the same.
         """
         parts = list(cut_text(block.data, ENCODED_BYTES))
-        seeds = [(block.seed + at * 0x9E3779B97F4A7C15) & SEED_MASK for at in range(len(parts))]
+        seeds = [(block.seed + at * 0x9E3779B97F4A7C15) & MASK64 for at in range(len(parts))]
         encoded = list(self._encoders.map(self._lexicon.encode, parts, repeat(self._keep), seeds))
         return np.concatenate([ids for ids, _ in encoded]), sum(words for _, words in encoded)
 
@@ -322,9 +289,8 @@ class WordVectors(TextModel):
 
     def finish(self) -> None:
         """Waits for the last pushes."""
-        for name in ("_rotating", "_sole"):
-            if self.__dict__.get(name) is not None:
-                self.__dict__[name].close()
+        if "_rotating" in self.__dict__:
+            self._rotating.close()
         if "_encoders" in self.__dict__:
             self._encoders.shutdown()
         super().finish()
@@ -338,44 +304,24 @@ class WordVectors(TextModel):
         return longest_run(kept[most], bag_ptr, bag_rows, self.threads)
 
     @cached_property
-    def _rotating(self) -> SkipGramTrainer | CbowTrainer:
+    def _rotating(self) -> RotationTrainer:
         return SkipGramTrainer(self) if self.settings.model == "skipgram" else CbowTrainer(self)
 
-    @cached_property
-    def _sole(self) -> SoleSkipGramTrainer | SoleCbowTrainer | None:
-        """Of chunks of one part; None if memory has no room for all rows."""
-        if not keeps_all_rows(self.vocabulary, self.settings):
-            return None
-        is_cbow = self.settings.model == "cbow"
-        return SoleCbowTrainer(self) if is_cbow else SoleSkipGramTrainer(self)
+    def prepare(self, block: Block) -> _Batch | Tenancy | int:
+        """Numbers a block's words and rows locally and starts to pull the rows; or a tenancy.
 
-    def _trainer_of(self, block: Block) -> RotationTrainer[Any] | SoleTrainer[Any]:
-        """Of a tenancy.  Where a chunk has more or fewer parts, those of before are done."""
-        if block.parts == 1 and self._sole is not None:
-            used: RotationTrainer[Any] | SoleTrainer[Any] = self._sole
-            other = "_rotating"
-        else:
-            used, other = self._rotating, "_sole"
-        if self.__dict__.get(other) is not None:
-            self.__dict__[other].free()
-        return used
-
-    def prepare(self, block: Block) -> _Batch | Tenancy | Piece[Any] | None:
-        """Numbers the block's words and rows locally and starts to pull the rows."""
+        Of a block without words that are trained: how many words it has.
+        """
         if block.part >= 0:
-            return self._trainer_of(block).prepare(block)
+            return self._rotating.prepare(block)
         tokens, raw_words = self._lexicon.encode(block.data, self._keep, block.seed)
         words = len(self.vocabulary)
         seen = np.zeros(words, np.bool_)
         seen[tokens[tokens >= 0]] = True
         present = np.flatnonzero(seen)
         if len(present) == 0:
-            none = np.zeros(0, np.int32)
-            zero = np.zeros(1, np.int64)
-            no_rows = np.zeros(0, np.float32)
-            return _Batch(none, raw_words, zero, none, none, no_rows, None, (), (), None)
-        pool = pool_size(len(tokens))
-        drawn = draw(self._noise_sum, pool, block.seed)
+            return raw_words
+        drawn = draw(self._noise_sum, pool_size(len(tokens)), block.seed)
         seen[drawn] = True
         seen[present] = False
         output_words = np.concatenate((present, np.flatnonzero(seen)))
@@ -383,15 +329,15 @@ class WordVectors(TextModel):
         place[output_words] = np.arange(len(output_words), dtype=np.int32)
         bag_ptr, bag_rows, input_keys = self.bags(present)
         output_keys = output_words.astype(np.uint64)
-        logit = self.noise_logit(output_words)
-        local_tokens = place[tokens]
+        tokens = place[tokens]
+        noise = Noise(place[drawn], self.noise_logit(output_words))
         steps: tuple[()] | tuple[Floats, Floats] = ()
         elsewhere: tuple[Floats, ...] = ()
         moving: dict[str, NDArray[np.int64]] = {}
         contention = self.contention(self.workers)
         if contention is not None:
             steps = self._steps(
-                local_tokens, bag_ptr, bag_rows, place[drawn], len(input_keys), len(output_keys)
+                tokens, bag_ptr, bag_rows, noise.words, len(input_keys), len(output_keys)
             )
             kept = int(np.count_nonzero(tokens >= 0))
             if block.clock >= 0:  # what this worker saw before must not matter
@@ -402,128 +348,36 @@ class WordVectors(TextModel):
                 for table, expected in zip(("input", "output"), elsewhere, strict=True):
                     moving[table] = np.flatnonzero(expected >= MOVING_STEPS)
         copies = self.sgd.pull({"input": input_keys, "output": output_keys}, moving)
+        bags = Bags.of(bag_ptr, bag_rows, len(input_keys))
+        examples = self._rotating.examples(tokens, block.seed)
         return _Batch(
-            local_tokens,
-            raw_words,
-            bag_ptr,
-            bag_rows,
-            place[drawn],
-            logit,
-            contention,
-            steps,
-            elsewhere,
-            copies,
+            tokens, raw_words, examples, bags, noise, contention, steps, elsewhere, copies
         )
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Trains on local copies of the rows and pushes what changed."""
         if block.part >= 0:
-            return self._trainer_of(block).train(block)
-        s = self.settings
-        batch: _Batch = block.prepared
-        lr_start, lr_stop = self._rates(block)
-        figures = {"units": float(batch.raw_words), "lr": lr_stop}
-        if batch.copies is None:
-            return figures
-        local = self.sgd.load(batch.copies)
-        part_num = min(self.threads, max(1, len(batch.tokens) // (PART_WINDOWS * s.window)))
-        submit = self.sgd.pool.submit
-        if s.model == "skipgram":
-            resident = deal_centres(batch.tokens, len(batch.bag_ptr) - 1, part_num, block.seed)
-            done = [
-                submit(self._train_pairs, block, local, resident, part) for part in range(part_num)
-            ]
-        else:
-            # A part loses the contexts across its edges, so it must be long against the window.
-            parts = np.array_split(batch.tokens, part_num)
-            done = [
-                submit(self._train_words, block, local, part, number)
-                for number, part in enumerate(parts)
-            ]
-        results = [task.result() for task in done]
-        self._push(batch.copies, self._contentions(batch, local, lr_start))
-        figures |= self.judged(results)
-        return figures
+            return self._rotating.train(block)
+        batch: _Batch | int = block.prepared
+        begin, end = (self.settings.lr * (1.0 - share) for share in block.progress)
+        if isinstance(batch, int):
+            return {"units": float(batch), "lr": end}
+        inputs, outputs = self.sgd.load(batch.copies).values()
+        groups = 0, len(batch.examples)
+        tasks = train(
+            self, batch.examples, groups, inputs, batch.bags, outputs, batch.noise, (begin, end),
+            block.seed + (self.settings.model == "skipgram"),  # of which `block.seed` drew windows
+        )  # fmt: skip
+        results = [task.result() for task in tasks]
+        self._push(batch.copies, self._contentions(batch, (inputs, outputs), begin))
+        return {"units": float(batch.raw_words), "lr": end, **self.judged(results)}
 
     def judged(self, results: Sequence[tuple[float, int]], finite: bool = True) -> dict[str, float]:
-        """Loss and examples of a block or visit, from those of its parts; no number if it diverged.
-
-        Parameters
-        ----------
-        results : sequence of tuple
-            Loss and pairs of each part.
-        finite : bool
-            Whether its rows are; pushes of others were refused.
-        """
+        """Sums of losses and examples; no number if it diverged or rows are not `finite`."""
         loss, pairs = sum(loss for loss, _ in results), sum(count for _, count in results)
         if pairs >= PAIRS_JUDGED and loss > LOSS_DIVERGED * self._loss_untrained * pairs:
             loss = math.inf
         return {"loss": float(loss) if finite else math.nan, "examples": float(pairs)}
-
-    def _rates(self, block: Block) -> tuple[float, float]:
-        """Learning rate at the begin and at the end of a block."""
-        begin, end = block.progress
-        return self.settings.lr * (1.0 - begin), self.settings.lr * (1.0 - end)
-
-    def _train_pairs(
-        self,
-        block: Block,
-        local: Mapping[str, tuple[Floats, ...]],
-        resident: NDArray[np.uint16] | None,
-        part: int,
-    ) -> tuple[float, int]:
-        """Skip-gram, in one thread: sorts and trains the pairs of the centres of one part."""
-        s = self.settings
-        batch: _Batch = block.prepared
-        inputs, outputs, squares = _rows(local)
-        lr_start, lr_stop = self._rates(block)
-        centres, starts, contexts, _ = kernels.sort_pairs(
-            batch.tokens, s.window, block.seed, BUNDLE, run=self.run, resident=resident, part=part
-        )
-        return kernels.train_pairs(
-            inputs,
-            outputs,
-            s.dim,
-            centres,
-            starts,
-            contexts,
-            batch.bag_ptr,
-            batch.bag_rows,
-            batch.noise,
-            batch.noise_logit,
-            negatives=s.negatives,
-            lr_start=lr_start,
-            lr_stop=lr_stop,
-            seed=(block.seed + 1 + part) & SEED_MASK,
-            squares=squares,
-            eps=ADAGRAD_EPS,
-        )
-
-    def _train_words(
-        self, block: Block, local: Mapping[str, tuple[Floats, ...]], text: Ints, number: int
-    ) -> tuple[float, int]:
-        """CBOW, in one thread: trains a part of the text."""
-        s = self.settings
-        batch: _Batch = block.prepared
-        inputs, outputs, squares = _rows(local)
-        lr_start, lr_stop = self._rates(block)
-        return kernels.train_words(
-            inputs,
-            outputs,
-            s.dim,
-            np.ascontiguousarray(text),
-            batch.bag_ptr,
-            batch.bag_rows,
-            batch.noise,
-            batch.noise_logit,
-            window=s.window,
-            negatives=s.negatives,
-            lr_start=lr_start,
-            lr_stop=lr_stop,
-            seed=(block.seed + number) & SEED_MASK,
-            squares=squares,
-            eps=ADAGRAD_EPS,
-        )
 
     def _push(self, copies: Copies, contentions: Mapping[str, Contention]) -> None:
         """Pushes the deltas of a block, scaled if there are contentions."""
@@ -534,25 +388,25 @@ class WordVectors(TextModel):
         self.sgd.push(copies, share if contentions else None)
 
     def _contentions(
-        self, batch: _Batch, local: Mapping[str, tuple[Floats, ...]], rate: float
+        self, batch: _Batch, local: Sequence[tuple[Floats, ...]], rate: float
     ) -> dict[str, Contention]:
         """Table -> how to scale the deltas of a block, if several workers train; else nothing."""
         if batch.contention is None:
             return {}
         curvatures = batch.contention.curvatures_of(
             batch.tokens,
-            batch.bag_ptr,
-            batch.bag_rows,
-            batch.noise,
-            batch.noise_logit,
-            [rows for rows, *_ in local.values()],
+            batch.bags.ptr,
+            batch.bags.rows,
+            batch.noise.words,
+            batch.noise.logit,
+            [rows for rows, *_ in local],
         )
         found = {}
-        for table, own, others, curvature in zip(
-            local, batch.steps, batch.elsewhere, curvatures, strict=True
+        for table, rows, own, others, curvature in zip(
+            batch.copies.keys, local, batch.steps, batch.elsewhere, curvatures, strict=True
         ):
             root = np.float32(1)
-            for squares in local[table][1:]:
+            for squares in rows[1:]:
                 # AdaGrad's step on a row is one of the rate divided by its root, on average.
                 root = np.sqrt(squares[:, : self.settings.dim].mean(1)) + np.float32(ADAGRAD_EPS)
             found[table] = Contention(own / root, others / root, np.float32(rate) * curvature)
@@ -623,11 +477,3 @@ class WordVectors(TextModel):
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Writes the model in the formats asked for."""
         return write_files(results)
-
-
-def _rows(
-    local: Mapping[str, tuple[Floats, ...]],
-) -> tuple[Floats, Floats, tuple[Floats, Floats] | None]:
-    """Input rows, output rows, and AdaGrad's sums of both, if there are any."""
-    (inputs, *input_squares), (outputs, *output_squares) = local["input"], local["output"]
-    return inputs, outputs, (input_squares[0], output_squares[0]) if input_squares else None

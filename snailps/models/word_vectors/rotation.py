@@ -1,21 +1,23 @@
-"""Training in which no output row has two writers at a time: rotation; skip-gram's way of it.
+"""The trainer of word vectors: tenancies of a chunk, in which no output row has two writers.
 
     deal:    a slice of text -> word ids -> table "text"                 (by any worker, ahead)
-    prepare: ids of the chunk -> pairs whose centre word is in the worker's part, sorted
-    train:   resident input rows, new ones by PULL; then for each visiting part of the output rows:
-             borrow -> PULL -> kernel threads -> PUSH -> give back;  resident deltas -> PUSH, at
-             the end and, in long tenancies, between two visits: they are settled then
-
-`RotationTrainer` is what skip-gram and CBOW have in common; the rest is of skip-gram; `cbow` has
-the other.
+    prepare: ids of the chunk -> examples of the worker's part, sorted by visiting part
+    train:   rows of the part <- PULL, unless they are here; then for each visit:
+             borrow -> output rows <- PULL -> kernel threads -> PUSH -> give back;
+             deltas of the part's rows -> PUSH, at the end and, in long tenancies, between two
+             visits: those are settled then
 
 Words are dealt into resident parts, one a worker, for their input rows, and into twice as many
 visiting parts for their output rows (`word_parts`).  The master lends a visiting part to one worker
 at a time.  So a worker trains a visiting part with rows that all others have finished with, and
-pushes exact differences: neither stale rows nor shares.  Rows of n-grams are the exception: words
-of several parts have them, each worker trains a copy (`input_exchange`).
+pushes exact differences: neither stale rows nor shares.  Rows of which several parts have a copy
+are the exception (`input_exchange`).  Negatives are drawn from the visiting part.
 
-Negatives of a pair are drawn from the visiting part of its context.
+A chunk of one part has one tenancy.  Its worker keeps the output rows, too, if it has memory for
+all, and a visit is a share of the text: nothing travels between visits.  If workers join, the next
+chunk has more parts, and begins when this one is pushed.
+
+What is an example of a text, and which rows it trains, is the subclass's: `skip_gram`, `cbow`.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ import itertools
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,17 +39,25 @@ from snailps.api.worker import Block, Pending
 from snailps.data._key_numbering import WordNumbers
 from snailps.models.local_sgd import ArrayPool, Floats, Keys, are_finite
 from snailps.models.word_vectors import shared_text
-from snailps.models.word_vectors.block_size import COPIES, NOISE_POWER, NOISE_REUSE, draw
-from snailps.models.word_vectors.input_exchange import InputExchange, Sharing, sharing_of_grams
-from snailps.models.word_vectors.kernel_threads import MASK64, Bags, Noise, train_bundles
-from snailps.models.word_vectors.resident_rows import UNDER_WAY, ResidentRows
-from snailps.models.word_vectors.skip_gram import BUNDLE
-from snailps.models.word_vectors.word_parts import deal, sharers_of_grams
+from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE, draw
+from snailps.models.word_vectors.examples import (
+    MASK64,
+    Bags,
+    Examples,
+    Judged,
+    Noise,
+    Rows,
+    train,
+)
+from snailps.models.word_vectors.input_exchange import InputExchange, Sharing
+from snailps.models.word_vectors.part_rows import UNDER_WAY, PartRows, Places, Push
+from snailps.models.word_vectors.word_parts import deal, keeps_all_rows, keeps_part
 
 if TYPE_CHECKING:
     from snailps.models.word_vectors.model import WordVectors
 
 Ints = NDArray[np.int32]
+PHI = 0x9E3779B97F4A7C15
 SETTLE_SHARE = 0.25
 """Of a tenancy's visits, between two times that its rows are settled, at least."""
 SETTLE_SECONDS = 4.0
@@ -56,7 +67,7 @@ SETTLE_ROWS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Dealing:
     """How words are dealt where there are so many resident and visiting parts.
 
     Attributes
@@ -67,9 +78,6 @@ class Parts:
         Of each visiting part: its words, and the running sum of their probabilities as negatives.
     shares : float64 array
         Running sum of the resident parts' shares of the text, from 0 to 1.
-    sharers : int32 array
-        Of each bucket of n-grams: resident parts with a word that has one; empty without n-grams,
-        and with CBOW, of which any part may have each.
     """
 
     resident: Ints
@@ -77,7 +85,105 @@ class Parts:
     words: tuple[Ints, ...]
     noise_sums: tuple[NDArray[np.float64], ...]
     shares: NDArray[np.float64]
-    sharers: Ints
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the only worker has all rows: none travel, and a visit is a share of the text."""
+        return len(self.words) == 1
+
+
+class Part:
+    """A resident part at its worker: its words, and the rows that stay.
+
+    Attributes
+    ----------
+    of : tuple of int
+        Its number, and the number of parts.
+    words : int64 array
+        Of the vocabulary, ascending.
+    place : int32 array
+        Of each word of the vocabulary: its number among `words`, or -1; at last -1, for token -1.
+    bags : Bags
+        Of each of `words`.
+    keys : uint64 array
+        Of its input rows: words, then buckets.
+    inputs : PartRows
+    outputs : PartRows or None
+        All output rows, where they stay, too.
+    chunk : int
+        The last one of which it has what was trained.
+    """
+
+    inputs: PartRows
+    outputs: PartRows | None = None
+    chunk: int
+
+    def __init__(self, model: WordVectors, of: tuple[int, int], words: NDArray[np.int64]) -> None:
+        self.of, self.words = of, words
+        self.place = np.full(len(model.vocabulary) + 1, -1, np.int32)
+        self.place[words] = np.arange(len(words), dtype=np.int32)
+        ptr, rows, self.keys = model.bags(words)
+        self.bags = Bags.of(ptr, rows, len(self.keys))
+
+    def rows_of(self, words: NDArray[np.integer]) -> Places:
+        """Input rows of some of its words, given by their number in it; ascending."""
+        seen = np.zeros(len(self.keys), np.bool_)
+        seen[self.bags.entries(words)[1]] = True
+        return np.flatnonzero(seen)
+
+    def forget(self) -> None:
+        """Has all rows pulled again: another worker has trained them."""
+        for rows in self._tables():
+            rows.forget()
+
+    def free(self) -> None:
+        """Frees the rows' memory."""
+        for rows in self._tables():
+            rows.free()
+
+    def _tables(self) -> list[PartRows]:
+        return [self.inputs] if self.outputs is None else [self.inputs, self.outputs]
+
+
+@dataclass(slots=True)
+class Tenancy:
+    """A prepared tenancy.
+
+    Attributes
+    ----------
+    dealing, part
+        How words are dealt, and what stays here.
+    rows : int64 array
+        Input rows of the part that it trains.
+    words : int
+        Of the text that count as this tenancy's, settled visits or not.
+    share : int64 array
+        Running sum of the visits' shares of these words, in any unit.
+    sharing : Sharing or None
+        How rows travel that other parts have, too.
+    examples : Examples or None
+        Sorted by visiting part: those of part p are groups ``bounds[p]`` to ``bounds[p + 1] - 1``.
+        None: a visit reads its share of the text.
+    first : tuple or None
+        The first such visit, and its examples.
+    opening : Future or None
+        Pulls the rows of a part that is new here, and returns their number.
+    """
+
+    dealing: Dealing
+    part: Part
+    rows: Places
+    words: int
+    share: NDArray[np.int64]
+    sharing: Sharing | None = None
+    examples: Examples | None = None
+    bounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    first: tuple[int, Examples] | None = None
+    opening: Future[int] | None = None
+
+    def words_of(self, visit: int) -> int:
+        """Words that count as trained by a visit."""
+        return words_between(self.words, self.share, visit)
 
 
 def words_between(words: int, ends: NDArray[np.int64], part: int) -> int:
@@ -87,89 +193,46 @@ def words_between(words: int, ends: NDArray[np.int64], part: int) -> int:
     return after - before
 
 
-@dataclass(slots=True, kw_only=True)
-class Tenancy:
-    """A prepared tenancy: which rows it trains; its groups of pairs or targets are of the model.
-
-    Attributes
-    ----------
-    bounds : int64 array
-        Groups of visiting part p are number ``bounds[p]`` to ``bounds[p + 1] - 1``.
-    present : int64 array
-        Words that it has input rows of, ascending.
-    bags : Bags
-        Of each of these: the places of its input rows in `resident`.
-    resident : ResidentRows
-        The input rows of the part.
-    keys, rows : arrays
-        Of all input rows that are trained, words first: their keys, and their places.
-    words : int
-        Words of the text that count as this tenancy's, settled visits or not.
-    """
-
-    parts: Parts
-    bounds: NDArray[np.int64]
-    present: NDArray[np.int64]
-    bags: Bags
-    resident: ResidentRows
-    keys: Keys
-    rows: NDArray[np.int64]
-    words: int
-
-    def words_of(self, part: int) -> int:
-        """Words that count as trained by the visit of a part."""
-        return words_between(self.words, self.bounds, part)
-
-
-@dataclass(slots=True, kw_only=True)
-class SkipGramTenancy(Tenancy):
-    """A tenancy of sorted pairs.
-
-    Attributes
-    ----------
-    centres, starts, contexts
-        As `kernels.sort_pairs` returns them; centres are numbered among `present`.
-    pairs_before : int64 array
-        Pairs of the visiting parts before each one, settled or not; at the end of all.
-    """
-
-    centres: Ints
-    starts: NDArray[np.int64]
-    contexts: Ints
-    pairs_before: NDArray[np.int64]
-
-    def words_of(self, part: int) -> int:
-        """By the pairs."""
-        return words_between(self.words, self.pairs_before, part)
-
-
 @dataclass(slots=True)
 class Visit:
-    """A visiting part that is borrowed: the pairs to train, and the rows that they need."""
+    """A visit that was borrowed.
+
+    Attributes
+    ----------
+    outputs : tuple of arrays
+        The rows that it trains.
+    judged : array
+        Those that are looked at for values that are not finite.
+    keys, packed : arrays
+        Of rows that travel; as the servers have them, then their deltas.
+    number : int
+        Visits of the tenancy before this one.
+    tasks, results
+        Of the kernels: at work; done.
+    """
 
     part: int
-    groups: slice
-    keys: Keys
-    contexts: Ints
-    noise: Ints
-    noise_logit: Floats
-    packed: Floats
-    local: tuple[Floats, ...]
-    figures: dict[str, float] = field(default_factory=dict)
+    examples: Examples
+    noise: Noise
+    outputs: Rows
+    judged: Floats
+    keys: Keys | None = None
+    packed: Floats | None = None
+    number: int = 0
+    tasks: list[Future[Judged]] = field(default_factory=list)
+    results: list[Judged] = field(default_factory=list)
+
+    def wait(self) -> None:
+        """Waits for the kernels."""
+        self.results += [task.result() for task in self.tasks]
+        self.tasks = []
 
 
 class Settling:
     """After which visits of a tenancy its input rows are settled, besides its end.
 
-    If its worker is lost, those visits are not trained again.
-
-    Parameters
-    ----------
-    block : Block
-    rows : int
-        Input rows, pushed each time.
-    opened : int
-        Rows that were pulled when it began.
+    If its worker is lost, those visits are not trained again.  `rows` are pushed each time;
+    `opened` were pulled when the tenancy began.
     """
 
     def __init__(self, block: Block, rows: int, opened: int) -> None:
@@ -190,300 +253,314 @@ class Settling:
         return due
 
 
-T = TypeVar("T", bound=Tenancy)
-
-
-class RotationTrainer(ABC, Generic[T]):
-    """Prepares and trains tenancies for a `WordVectors` worker.
-
-    Parameters
-    ----------
-    model : WordVectors
-        After its `setup`.
-    """
+class RotationTrainer(ABC):
+    """Prepares and trains tenancies for a `WordVectors` worker, after its `setup`."""
 
     def __init__(self, model: WordVectors) -> None:
-        self._model = model
+        self.model = model
         self._vocabulary = model.vocabulary
         self._keep = model.vocabulary.keep_probability(model.settings.sample)
         self._noise = model.vocabulary.noise(NOISE_POWER)
-        self._parts: dict[tuple[int, int], Parts] = {}
-        self._trained = ArrayPool(model.sgd.layout.make)
-        self._residents: tuple[tuple[int, int, int], ResidentRows] | None = None
+        self.logit = model.noise_logit(slice(None))
+        self._dealings: dict[tuple[int, int], Dealing] = {}
+        self.part: Part | None = None  # the last one that was prepared
+        self._too_large: tuple[int, int] | None = None  # a part that does not fit into memory
+        self.trained = ArrayPool(model.sgd.layout.make)
         # A thread that borrows waits for other workers, so another one gives back.
-        self._ahead = ThreadPoolExecutor(1, "snailps-borrow")
-        self._behind = ThreadPoolExecutor(1, "snailps-give-back")
-        self._numbers = WordNumbers(len(model.vocabulary))  # of the thread that borrows
+        self.ahead = ThreadPoolExecutor(1, "snailps-borrow")
+        self.behind = ThreadPoolExecutor(1, "snailps-give-back")
+        self.numbers = WordNumbers(len(model.vocabulary))  # of the thread that borrows
 
     def close(self) -> None:
         """Ends the threads."""
-        self._ahead.shutdown()
-        self._behind.shutdown()
+        self.ahead.shutdown()
+        self.behind.shutdown()
 
-    def free(self) -> None:
-        """Frees the rows of parts: a chunk of another number of parts follows."""
-        if self._residents is not None:
-            self._residents[1].free()
-        self._residents = None
+    # --- what an example is --------------------------------------------------------------------
+
+    @abstractmethod
+    def examples(self, tokens: Ints, seed: int) -> Examples:
+        """All examples of a text, whose words have the same number as input and as output."""
+
+    @abstractmethod
+    def _sorted(self, block: Block, dealing: Dealing) -> Tenancy:
+        """A tenancy whose examples are sorted by visiting part, and what else depends on these."""
+
+    def _words_of(self, block: Block, dealing: Dealing) -> NDArray[np.int64]:
+        """Words of which a part has input rows."""
+        return np.flatnonzero(dealing.resident == block.part)
 
     # --- a tenancy, prepared while another one trains ------------------------------------------
 
-    @abstractmethod
-    def prepare(self, block: Block) -> T:
-        """Reads the chunk and sorts what this part is to train by visiting part."""
+    def prepare(self, block: Block) -> Tenancy:
+        """Makes the examples of a tenancy, or of its first visit; begins to open a new part."""
+        before = self.part
+        dealing = self._dealing_of(block.parts, block.visiting)
+        tenancy = self._whole(block, dealing) if dealing.is_whole else self._sorted(block, dealing)
+        if tenancy.part is not before:  # no other worker trains it any more
+            tenancy.part.chunk = block.chunk - 1
+            tenancy.opening = self.ahead.submit(self._open, tenancy)
+        return tenancy
 
-    def _place(self, block: Block, keys: Keys) -> tuple[ResidentRows, NDArray[np.int64]]:
-        """Places of these input rows: where the part's are, if it was here in the chunk before."""
-        resident = rows = None
-        if self._residents is not None:
-            before, resident = self._residents
-            if before == (block.chunk - 1, block.part, block.parts):
-                rows = resident.place(keys)
-        if resident is None or rows is None:
-            s = self._model.settings
-            fits = int(s.worker_memory / (4 * COPIES * self._model.sgd.layout.width))
-            resident = ResidentRows(self._model, max(len(keys), min(self._rows_of(block), fits)))
-            rows = resident.place(keys)
-            assert rows is not None
-        self._residents = (block.chunk, block.part, block.parts), resident
-        return resident, rows
+    def _whole(self, block: Block, dealing: Dealing) -> Tenancy:
+        """A tenancy whose visits are shares of the text."""
+        part = self._part_of(block, dealing)
+        _, words = shared_text.count(self.model, block.chunk, block.slices)
+        rows, share = part.inputs.places, np.arange(block.visiting + 1)
+        tenancy = Tenancy(dealing, part, rows, words, share)
+        left = [visit for visit in range(block.visiting) if visit not in block.settled]
+        if left:
+            tenancy.first = left[0], self.read(block, left[0])
+        return tenancy
 
-    def _parts_of(self, parts: int, visiting: int) -> Parts:
+    def read(self, block: Block, visit: int) -> Examples:
+        """All examples of a visit's share of the text."""
+        model, visits = self.model, block.visiting
+        ids, _ = shared_text.get_chunk(model, block.chunk, block.slices, visit, visits)
+        seed = model.settings.seed * PHI + block.chunk * visits + visit
+        return self.examples(ids, seed & MASK64)
+
+    def _open(self, tenancy: Tenancy) -> int:
+        """Pulls rows that are not here; returns how many input rows these were."""
+        part = tenancy.part
+        if part.outputs is not None:
+            part.outputs.open(part.outputs.places)
+        return part.inputs.open(tenancy.rows)
+
+    def _part_of(
+        self,
+        block: Block,
+        dealing: Dealing,
+        present: NDArray[np.int64] | None = None,
+        tokens: int = 0,
+    ) -> Part:
+        """The part of a tenancy: as it is here, else a new one.
+
+        Of the words that are `present` alone, where memory has no room for its rows beside the kept
+        `tokens` of a tenancy.
+        """
+        model, of = self.model, (block.part, block.parts)
+        before = self.part
+        if before is not None and before.of == of and of != self._too_large:
+            return before
+        part = None
+        if of != self._too_large:
+            part = Part(model, of, self._words_of(block, dealing))
+            if present is not None and not keeps_part(model.settings, len(part.keys), tokens):
+                part, self._too_large = None, of
+        if before is not None and before.of != of:  # what trained it has ended
+            before.free()
+        if part is None:
+            assert present is not None
+            part = Part(model, of, present)
+        part.inputs = PartRows(model, "input", part.keys, bases=not dealing.is_whole)
+        if dealing.is_whole:
+            keys = np.arange(len(self._vocabulary), dtype=np.uint64)
+            part.outputs = PartRows(model, "output", keys, bases=False)
+        self.part = part
+        return part
+
+    def _dealing_of(self, parts: int, visiting: int) -> Dealing:
         """The dealing for so many parts; remembered, as it changes only when workers come or go."""
-        found = self._parts.get((parts, visiting))
+        found = self._dealings.get((parts, visiting))
         if found is None:
-            self._parts = {(parts, visiting): (found := self._dealt(parts, visiting))}
+            whole = parts == 1 and keeps_all_rows(self._vocabulary, self.model.settings)
+            found = self._dealt(parts, 1 if whole else visiting)
+            self._dealings = {(parts, visiting): found}
         return found
 
-    def _dealt(self, parts: int, visiting: int) -> Parts:
+    def _dealt(self, parts: int, visiting: int) -> Dealing:
         kept = self._vocabulary.counts.astype(np.float64) * self._keep
-        seed = self._model.settings.seed
+        seed = self.model.settings.seed
         resident, visits = deal(kept, parts, 2 * seed), deal(kept, visiting, 2 * seed + 1)
         words = tuple(np.flatnonzero(visits == part).astype(np.int32) for part in range(visiting))
         shares = np.zeros(parts + 1)
         shares[1:] = np.bincount(resident, kept, parts).cumsum() / kept.sum()
         shares[-1] = 1.0
-        sums = tuple(self._noise[own].cumsum() for own in words)
-        return Parts(resident, visits, words, sums, shares, self._sharers(resident, parts))
-
-    def _sharers(self, resident: Ints, parts: int) -> Ints:
-        """Resident parts that have each n-gram."""
-        return np.zeros(0, np.int32)
+        return Dealing(
+            resident, visits, words, tuple(self._noise[own].cumsum() for own in words), shares
+        )
 
     # --- a tenancy, trained ---------------------------------------------------------------------
 
     def train(self, block: Block) -> dict[str, float]:
-        """Trains a tenancy: all its visits, in the order in which the master lends the parts."""
-        tenancy: T = block.prepared
-        totals = {"units": 0.0, "loss": 0.0, "examples": 0.0}
-        coming = self._ahead.submit(self._borrow, block, tenancy)
-        inputs = InputExchange(self._model, tenancy, block, self._sharing(block, tenancy))
-        sgd = self._model.sgd
-        settling = Settling(block, len(tenancy.keys), inputs.opened)
-        returned: deque[Future[None]] = deque()
-        number, moved = block.had, 0
-        while (visit := coming.result()) is not None:
-            while returned and (returned[0].done() or len(returned) > UNDER_WAY):
-                returned.popleft().result()  # raises if its push has failed
-            coming = self._ahead.submit(self._borrow, block, tenancy)
-            self._train_visit(block, tenancy, visit, inputs, number)
-            sgd.in_threads(sgd.layout.subtract, visit.packed, *visit.local)
-            for array in visit.local:
-                self._trained.give(array)
-            push = self._model.push_async("output", visit.keys, visit.packed, state=sgd.state)
-            number, moved = number + 1, moved + 2 * len(visit.keys)
-            is_due = settling.is_due(number, moved + inputs.exchanged)
-            settles = inputs.settle() if is_due else None
-            former = returned[-1] if returned else None
-            returned.append(
-                self._behind.submit(self._give_back, block, visit, push, settles, former)
-            )
-            for name in totals:
-                totals[name] += visit.figures[name]
-            totals["lr"] = visit.figures["lr"]
-        inputs.close()
-        if self._residents is not None and self._residents[1] is not tenancy.resident:
-            tenancy.resident.free()  # the next one has rows of its own
-        for task in returned:
-            task.result()
-        if number == block.visiting and not block.had:  # else the training is to end
-            totals["units"] = float(tenancy.words)  # of a text without pairs, too
-        return totals
+        """Trains a tenancy: all its visits, in the order in which the master lends them."""
+        part = block.prepared.part
+        figures = _Training(self, block).run()
+        part.chunk = block.chunk
+        if block.progress[1] >= 1.0 or part is not self.part:
+            part.free()  # before the master, which is told next, begins to export
+        return figures
 
-    def _borrow(self, block: Block, tenancy: T) -> Visit | None:
+
+class _Training:
+    """A tenancy that is trained.
+
+    Where no rows are exchanged, the kernels of a visit are queued before those of the one before
+    are done, so that no thread waits for another.
+    """
+
+    def __init__(self, trainer: RotationTrainer, block: Block) -> None:
+        self._trainer, self._model, self._block = trainer, trainer.model, block
+        tenancy: Tenancy = block.prepared
+        self._tenancy, self._part = tenancy, tenancy.part
+        block.prepared = None  # so that memory of the first visit is returned when it is trained
+        opened = tenancy.opening.result() if tenancy.opening is not None else 0
+        if self._part.chunk != block.chunk - 1 or block.had:
+            self._part.forget()  # another worker has trained it
+        if self._part.outputs is not None:
+            self._part.outputs.open(self._part.outputs.places)
+        self._inputs = InputExchange(
+            self._model, self._part.inputs, tenancy.rows, tenancy.sharing, block
+        )
+        self._settling = Settling(block, len(tenancy.rows), opened + self._inputs.opened)
+        self._totals = {"units": 0.0, "loss": 0.0, "examples": 0.0}
+        self._begun = self._done = block.had  # visits
+        self._moved = 0  # output rows
+        self._returned: deque[Future[None]] = deque()
+
+    def run(self) -> dict[str, float]:
+        """Trains all visits and pushes the part's deltas."""
+        coming, queued = self._trainer.ahead.submit(self._borrow), None
+        while True:
+            if queued is not None and not _comes_first(coming, queued.tasks):
+                self._finish(queued)  # another worker may wait for its part
+                queued = None
+            visit = coming.result()
+            if visit is None:
+                break
+            while self._returned and (self._returned[0].done() or len(self._returned) > UNDER_WAY):
+                self._returned.popleft().result()  # raises if its push has failed
+            turns = self._turns(visit)
+            next(turns)
+            if queued is not None:
+                self._finish(queued)
+            coming, queued = self._trainer.ahead.submit(self._borrow), visit
+            if self._inputs.shares:
+                for _ in turns:
+                    pass
+                self._finish(visit)
+                queued = None
+        if queued is not None:
+            self._finish(queued)
+        self._inputs.close()
+        if self._part.outputs is not None:
+            self._part.outputs.close(self._part.outputs.places)
+        for task in self._returned:
+            task.result()
+        if self._done == self._block.visiting and not self._block.had:  # else it is to end
+            self._totals["units"] = float(self._tenancy.words)  # of a text without pairs, too
+        return self._totals
+
+    def _borrow(self) -> Visit | None:
         """Waits for a visiting part and for its rows; None when this tenancy has had all."""
+        block, tenancy, model = self._block, self._tenancy, self._model
         part = block.visits.borrow()
         if part is None:
             return None
-        model, parts = self._model, tenancy.parts
+        if self._part.outputs is not None:
+            (first, examples), tenancy.first = tenancy.first or (-1, None), None
+            if examples is None or first != part:
+                examples = self._trainer.read(block, part)
+            drawn = self._draw(0, len(examples), part)
+            outputs = self._part.outputs.local
+            a, b = (len(outputs[0]) * at // block.visiting for at in (part, part + 1))
+            return Visit(
+                part, examples, Noise(drawn, self._trainer.logit), outputs, outputs[0][a:b]
+            )
+        assert tenancy.examples is not None
         groups = slice(int(tenancy.bounds[part]), int(tenancy.bounds[part + 1]))
-        pool = (groups.stop - groups.start) * kernels.SHARED // kernels.GROUP // NOISE_REUSE
-        if groups.stop > groups.start:
-            pool = max(pool, kernels.SHARED)
-        drawn = draw(parts.noise_sums[part], pool, (block.seed + part) & MASK64)
-        words, contexts, noise = self._numbers.number(
-            self._contexts_of(tenancy, groups), parts.words[part][drawn]
-        )
+        drawn = self._draw(part, groups.stop - groups.start, part)
+        contexts = tenancy.examples.contexts_of(groups)
+        words, contexts, negatives = self._trainer.numbers.number(contexts, drawn)
         keys = words.astype(np.uint64)
         packed = model.sgd.pull_rows("output", keys).wait()
-        local = tuple(self._trained.take(len(keys)) for _ in range(model.sgd.layout.arrays))
+        local = tuple(self._trainer.trained.take(len(keys)) for _ in range(model.sgd.layout.arrays))
         model.sgd.layout.load(packed, *local)
-        logit = model.noise_logit(words)
-        return Visit(part, groups, keys, contexts, noise, logit, packed, local)
+        examples = tenancy.examples.select(groups, contexts)
+        noise = Noise(negatives, model.noise_logit(words))
+        return Visit(part, examples, noise, local, local[0], keys, packed)
 
-    def _train_visit(
-        self, block: Block, tenancy: T, visit: Visit, inputs: InputExchange, number: int
-    ) -> None:
-        """Trains the pairs of a visit, and notes its figures."""
-        s = self._model.settings
-        begin, end = block.progress
-        step = (end - begin) / block.visiting
-        rates = [s.lr * (1.0 - begin - step * (number + at)) for at in (0, 1)]
-        first, last = visit.groups.start, visit.groups.stop
-        edges = np.linspace(first, last, inputs.turns + 1).astype(int).tolist()
-        results: list[tuple[float, int]] = []
-        for turn, (a, b) in enumerate(itertools.pairwise(edges)):
-            lr = [rates[0] + (rates[1] - rates[0]) * (turn + at) / inputs.turns for at in (0, 1)]
-            seed = block.seed + visit.part * 0x9E3779B97F4A7C15 + (turn << 32)
-            results += self._train_groups(tenancy, visit, inputs.local, a, b, lr, seed)
-            inputs.exchange(number * inputs.turns + turn + 1)
-        visit.figures = {
-            "units": float(tenancy.words_of(visit.part)),
-            "lr": rates[1],
-            **self._model.judged(results, are_finite(visit.local[0])),
+    def _draw(self, part: int, groups: int, visit: int) -> Ints:
+        """Negatives of a visiting part for so many groups."""
+        dealing = self._tenancy.dealing
+        pool = groups * kernels.SHARED // kernels.GROUP // NOISE_REUSE
+        pool = max(pool, kernels.SHARED) if groups else 0
+        seed = (self._block.seed + visit) & MASK64
+        return dealing.words[part][draw(dealing.noise_sums[part], pool, seed)]
+
+    def _turns(self, visit: Visit) -> Iterator[None]:
+        """Trains a visit: begins a turn for each `next`, with an exchange behind each."""
+        visit.number, self._begun = self._begun, self._begun + 1
+        turns, part = self._inputs.turns, self._part
+        edges = np.linspace(0, len(visit.examples), turns + 1).astype(int).tolist()
+        begin, end = self._rates(visit.number)
+        for turn, groups in enumerate(itertools.pairwise(edges)):
+            lr = [begin + (end - begin) * at / turns for at in (turn, turn + 1)]
+            seed = self._block.seed + visit.part * PHI + (turn << 32)
+            visit.tasks = train(
+                self._model, visit.examples, groups, part.inputs.local, part.bags, visit.outputs,
+                visit.noise, (lr[0], lr[1]), seed,
+            )  # fmt: skip
+            yield
+            visit.wait()
+            self._inputs.exchange(visit.number * turns + turn + 1)
+
+    def _rates(self, number: int) -> tuple[float, float]:
+        """Learning rate at the begin and at the end of a visit."""
+        begin, end = self._block.progress
+        step, lr = (end - begin) / self._block.visiting, self._model.settings.lr
+        return lr * (1.0 - begin - step * number), lr * (1.0 - begin - step * (number + 1))
+
+    def _finish(self, visit: Visit) -> None:
+        """Waits for the kernels; has what changed pushed, and the visit given back."""
+        visit.wait()
+        sgd = self._model.sgd
+        figures = {
+            "units": float(self._tenancy.words_of(visit.part)),
+            "lr": self._rates(visit.number)[1],
+            **self._model.judged(visit.results, are_finite(visit.judged)),
         }
-
-    @abstractmethod
-    def _rows_of(self, block: Block) -> int:
-        """Input rows of a part at most."""
-
-    @abstractmethod
-    def _sharing(self, block: Block, tenancy: T) -> Sharing:
-        """How the input rows of a tenancy travel."""
-
-    @abstractmethod
-    def _contexts_of(self, tenancy: T, groups: slice) -> Ints:
-        """Words whose output rows some groups of a visit need, in their order."""
-
-    @abstractmethod
-    def _train_groups(
-        self,
-        tenancy: T,
-        visit: Visit,
-        inputs: tuple[Floats, ...],
-        first: int,
-        last: int,
-        rates: list[float],
-        seed: int,
-    ) -> list[tuple[float, int]]:
-        """Trains groups `first` to `last - 1` in threads: loss and examples of each thread."""
+        for name in self._totals:
+            self._totals[name] += figures[name]
+        self._totals["lr"] = figures["lr"]
+        self._done += 1
+        push, settles = None, None
+        if visit.keys is not None and visit.packed is not None:
+            sgd.in_threads(sgd.layout.subtract, visit.packed, *visit.outputs)
+            for array in visit.outputs:
+                self._trainer.trained.give(array)
+            push = self._model.push_async("output", visit.keys, visit.packed, state=sgd.state)
+            self._moved += 2 * len(visit.keys)
+            if self._settling.is_due(self._done, self._moved + self._inputs.exchanged):
+                settles = self._inputs.settle()
+        former = self._returned[-1] if self._returned else None
+        self._returned.append(
+            self._trainer.behind.submit(self._give_back, visit, figures, push, settles, former)
+        )
 
     def _give_back(
         self,
-        block: Block,
         visit: Visit,
-        push: Pending,
-        settles: list[Pending] | None,
+        figures: dict[str, float],
+        push: Pending | None,
+        settles: list[Push] | None,
         former: Future[None] | None,
     ) -> None:
-        """Gives a part back once its deltas are acknowledged, and those that settle it.
+        """Gives a visit back once its deltas are acknowledged, and those that settle it.
 
-        `former` has given back the part before: if it failed, nothing behind it is settled.
+        `former` has given back the one before: if it failed, nothing behind it is settled.
         """
         if former is not None:
             former.result()
-        self._model.sgd.packed.give(push.wait())
-        for settle in settles or ():
-            settle.wait()
-        block.visits.give_back(visit.part, visit.figures, settled=settles is not None)
+        if push is not None:
+            self._model.sgd.packed.give(push.wait())
+        self._part.inputs.wait_for(settles or ())
+        self._block.visits.give_back(visit.part, figures, settled=settles is not None)
 
 
-class SkipGramTrainer(RotationTrainer[SkipGramTenancy]):
-    """Skip-gram: a tenancy has the pairs whose centre is in its resident part."""
-
-    def prepare(self, block: Block) -> SkipGramTenancy:
-        """Reads the chunk and sorts the pairs of this part, without those of settled visits."""
-        s, parts = self._model.settings, self._parts_of(block.parts, block.visiting)
-        ids, words = shared_text.get_chunk(self._model, block.chunk, block.slices)
-        # How often rows of n-grams travel follows from all groups of a tenancy.
-        without = () if s.maxn else block.settled
-        pairs = np.empty(block.visiting, np.int64)
-        centres, starts, contexts, bounds = kernels.sort_pairs(
-            ids,
-            s.window,
-            (s.seed * 0x9E3779B97F4A7C15 + block.chunk) & MASK64,
-            BUNDLE,
-            run=self._model.run,
-            resident=parts.resident,
-            part=block.part,
-            visiting=parts.visiting,
-            parts=block.visiting,
-            without=without,
-            pairs=pairs,
-        )
-        del ids
-        seen = np.zeros(len(self._vocabulary), np.bool_)
-        seen[centres] = True
-        present = np.flatnonzero(seen)
-        place = np.empty(len(seen), np.int32)
-        place[present] = np.arange(len(present), dtype=np.int32)
-        bag_ptr, bag_rows, keys = self._model.bags(present)
-        resident, rows = self._place(block, keys)
-        before, after = (int(words * share) for share in parts.shares[block.part : block.part + 2])
-        return SkipGramTenancy(
-            parts=parts,
-            bounds=bounds,
-            present=present,
-            bags=Bags.of(
-                bag_ptr, rows[bag_rows].astype(np.int32), len(keys) and int(rows.max()) + 1
-            ),
-            resident=resident,
-            keys=keys,
-            rows=rows,
-            words=after - before,
-            centres=place[centres],
-            starts=starts,
-            contexts=contexts,
-            pairs_before=np.concatenate(([0], pairs.cumsum())),
-        )
-
-    def _sharers(self, resident: Ints, parts: int) -> Ints:
-        s = self._model.settings
-        if not s.maxn:
-            return super()._sharers(resident, parts)
-        return sharers_of_grams(self._vocabulary, s, resident, parts)
-
-    def _sharing(self, block: Block, tenancy: SkipGramTenancy) -> Sharing:
-        return sharing_of_grams(self._model.settings, tenancy, block)
-
-    def _rows_of(self, block: Block) -> int:
-        parts = self._parts_of(block.parts, block.visiting)
-        own = np.count_nonzero(parts.resident == block.part)
-        return int(own + np.count_nonzero(parts.sharers))
-
-    def _contexts_of(self, tenancy: SkipGramTenancy, groups: slice) -> Ints:
-        return tenancy.contexts[tenancy.starts[groups.start] : tenancy.starts[groups.stop]]
-
-    def _train_groups(
-        self,
-        tenancy: SkipGramTenancy,
-        visit: Visit,
-        inputs: tuple[Floats, ...],
-        first: int,
-        last: int,
-        rates: list[float],
-        seed: int,
-    ) -> list[tuple[float, int]]:
-        """Trains some groups of pairs in the kernel's threads: loss and pairs of each."""
-        starts = tenancy.starts[first : last + 1] - tenancy.starts[visit.groups.start]
-        tasks = train_bundles(
-            self._model,
-            inputs,
-            visit.local,
-            (tenancy.centres[first:last], starts, visit.contexts),
-            tenancy.bags,
-            Noise(visit.noise, visit.noise_logit),
-            (rates[0], rates[1]),
-            seed,
-        )
-        return [task.result() for task in tasks]
+def _comes_first(coming: Future[Any], tasks: Sequence[Future[Any]]) -> bool:
+    """Whether the next visit comes before these kernels are done."""
+    while not coming.done() and (at_work := [task for task in tasks if not task.done()]):
+        wait([coming, *at_work], return_when=FIRST_COMPLETED)
+    return coming.done() and coming.exception() is None

@@ -52,15 +52,6 @@ def put_slice(worker: Worker, chunk: int, slice_: int, ids: Ints, words: int) ->
 
     Pushes the difference to what is there, so that a slice may be written again, also over one of
     which a lost worker has written a part.
-
-    Parameters
-    ----------
-    chunk, slice_ : int
-        Numbers of the chunk over all epochs, and of the slice in it.
-    ids : int32 array
-        Below `IDS_END`; -1 ends a sentence.
-    words : int
-        Words read, for figures.
     """
     rows = np.zeros((1 + -(-len(ids) // ROW_IDS), ROW_IDS), np.float32)
     rows[0, :4] = *divmod(len(ids), _COUNT_BASE), *divmod(words, _COUNT_BASE)
@@ -102,9 +93,10 @@ def get_chunk(
     return found, words * (part + 1) // parts - words * part // parts
 
 
-def count_ids(worker: Worker, chunk: int, slices: int) -> int:
-    """How many ids a chunk has."""
-    return int(_counts(worker, chunk, slices)[:, 0].sum())
+def count(worker: Worker, chunk: int, slices: int) -> tuple[int, int]:
+    """How many ids a chunk has, and words."""
+    ids, words = _counts(worker, chunk, slices).sum(0).tolist()
+    return ids, words
 
 
 def _counts(worker: Worker, chunk: int, slices: int) -> NDArray[np.int64]:

@@ -1,11 +1,8 @@
-"""Skip-gram on the sorted pairs of a block, in the threads of a worker.
+"""Skip-gram: pairs of a centre and a context, sorted into bundles, a group each.
 
-    tokens -> deal_centres: which thread has which centre words
-           -> each thread: its pairs, sorted into bundles -> trained
+    prepare: the chunk's text -> pairs whose centre is in the worker's part, by visiting part
 
-A thread trains the pairs of its own centres, so that no other one writes their input rows; output
-rows, and those of n-grams, are written by all (Hogwild).  docs/design/word-pairs.md says why pairs
-are sorted at all.
+docs/design/word-pairs.md says why pairs are sorted at all.
 """
 
 from __future__ import annotations
@@ -13,41 +10,114 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps import kernels
+from snailps.api.worker import Block
+from snailps.models.text_model import BUCKET_KEY
+from snailps.models.word_vectors import shared_text
+from snailps.models.word_vectors.examples import MASK64, Pairs
+from snailps.models.word_vectors.input_exchange import Sharing
+from snailps.models.word_vectors.rotation import PHI, Dealing, Part, RotationTrainer, Tenancy
+from snailps.models.word_vectors.word_parts import sharers_of_grams
 
 BUNDLE = 8
-"""Contexts that a centre word is trained with at a time, at most; see docs/design/word-pairs.md."""
+"""Contexts that a centre word is trained with at a time, at most."""
 RUN_MAX = 16
 """Bundles of a word that are trained one after the other, with its hidden vector at hand."""
 RUN_WORDS = 4096
 """The most frequent words, from which `longest_run` estimates how much bags share."""
 _SHARED_MAX = 4.0
-"""Gradients of other words that a hidden vector may lack in a run.  Natural text has 0.8 in a run
-of 16; 120 words made of the same ten characters have 3.7 in a run of 1, and diverge from 15."""
-PAIR_BYTES = 12
-"""Memory of a pair while it is sorted and trained: its context twice, and its part of a bundle."""
-
+"""Gradients of other words that a hidden vector may lack in a run."""
+TURNS_MAX = 16
+"""Exchanges in a visit at most."""
+TURN_GROUPS = 64
+"""Least groups of pairs between two exchanges."""
+STEPS_APART = 300.0
+GROUP_CURVATURE = 4.0
+"""Share of its way to the optimum that a group's hidden vector goes in a step, at rate 1."""
 LANES = 16
 """Words that the kernel trains side by side."""
 
 Ints = NDArray[np.int32]
 
 
-def deal_centres(tokens: Ints, words: int, threads: int, seed: int) -> NDArray[np.uint16] | None:
-    """Thread of each of `words` words, so that all have about as many tokens; None for one thread.
+class SkipGramTrainer(RotationTrainer):
+    """A tenancy has the pairs whose centre is in its resident part."""
 
-    The words come in a random order, because bundles of rare words are smaller than those of
-    frequent ones and take longer a pair.
-    """
-    if threads == 1:
-        return None
-    counts = np.bincount(tokens[tokens >= 0], minlength=words)
-    order = np.random.default_rng(seed).permutation(words)
-    dealt = counts[order]
-    middle = np.cumsum(dealt) - dealt / 2  # so that a very frequent word fills a thread alone
-    threads_of = np.empty(words, np.uint16)
-    threads_of[order] = np.minimum(middle * (threads / max(1, dealt.sum())), threads - 1)
-    return threads_of
+    _sharers: tuple[Dealing, Ints] | None = None
+
+    def examples(self, tokens: Ints, seed: int) -> Pairs:
+        """As of `RotationTrainer`."""
+        window, run = self.model.settings.window, self.model.run
+        centres, starts, contexts, _ = kernels.sort_pairs(tokens, window, seed, BUNDLE, run=run)
+        return Pairs(centres, starts, contexts)
+
+    def _sorted(self, block: Block, dealing: Dealing) -> Tenancy:
+        """Without the pairs of settled visits."""
+        s = self.model.settings
+        ids, words = shared_text.get_chunk(self.model, block.chunk, block.slices)
+        pairs = np.empty(block.visiting, np.int64)
+        centres, starts, contexts, bounds = kernels.sort_pairs(
+            ids,
+            s.window,
+            (s.seed * PHI + block.chunk) & MASK64,
+            BUNDLE,
+            run=self.model.run,
+            resident=dealing.resident,
+            part=block.part,
+            visiting=dealing.visiting,
+            parts=block.visiting,
+            # How often rows of n-grams travel follows from all groups of a tenancy.
+            without=() if s.maxn else block.settled,
+            pairs=pairs,
+        )
+        tokens = len(ids) // block.parts
+        del ids
+        seen = np.zeros(len(dealing.resident), np.bool_)
+        seen[centres] = True
+        present = np.flatnonzero(seen)
+        part = self._part_of(block, dealing, present, tokens)
+        centres = part.place[centres]
+        rows = part.rows_of(part.place[present])
+        before, after = (
+            int(words * share) for share in dealing.shares[block.part : block.part + 2]
+        )
+        return Tenancy(
+            dealing,
+            part,
+            rows,
+            after - before,
+            np.concatenate(([0], pairs.cumsum())),
+            self._sharing(block, dealing, part, rows, centres),
+            Pairs(centres, starts, contexts),
+            bounds,
+        )
+
+    def _sharing(
+        self, block: Block, dealing: Dealing, part: Part, rows: NDArray[np.int64], centres: Ints
+    ) -> Sharing | None:
+        """Parts share rows of n-grams, and step as often as each other."""
+        s = self.model.settings
+        if s.maxn == 0 or block.parts == 1 or not len(rows):
+            return None
+        if self._sharers is None or self._sharers[0] is not dealing:
+            of_buckets = sharers_of_grams(self._vocabulary, s, dealing.resident, block.parts)
+            self._sharers = dealing, of_buckets
+        keys = part.keys[rows]
+        sharers = np.ones(len(keys), np.int32)
+        words = int(np.searchsorted(keys, BUCKET_KEY))
+        buckets = (keys[words:] - np.uint64(BUCKET_KEY)).astype(np.int64)
+        sharers[words:] = self._sharers[1][buckets]
+        if (sharers < 2).all():
+            return None
+        groups = np.bincount(centres, minlength=len(part.words))
+        present = np.flatnonzero(groups)
+        groups = groups[present]
+        sizes, entries = part.bags.entries(present)
+        own = np.bincount(entries, np.repeat(groups, sizes), len(part.keys))[rows]
+        way = np.bincount(entries, np.repeat(groups / sizes, sizes), len(part.keys))[rows]
+        rate = GROUP_CURVATURE * s.lr * (1.0 - block.progress[0])
+        turns = max(1, min(TURNS_MAX, len(centres) // (block.visiting * TURN_GROUPS)))
+        return Sharing(sharers, own, rate * way, STEPS_APART, turns)
 
 
 def longest_run(
@@ -55,27 +125,11 @@ def longest_run(
 ) -> int:
     """How many bundles of a word may be trained in a run: fewer where bags share most rows.
 
-    What the other words in training change in rows of its bag, a word's hidden vector gets to know
-    at the end of its run.
-
-    Parameters
-    ----------
-    kept : float64 (words,)
-        How often each word is trained.
-    bag_ptr, bag_rows : int64 (words + 1,), int32
-        Its rows.
-    threads : int
-        Each has `LANES` words in training.
+    A word's hidden vector misses what the other `LANES` words of each thread change in rows of its
+    bag until its run ends.  `kept` is how often each word is trained.
     """
     sizes = np.diff(bag_ptr)
     share = np.repeat(kept / kept.sum(), sizes)
     of_others = np.bincount(bag_rows, weights=share)[bag_rows] - share
     shared = (LANES * threads - 1) * float((share * of_others / np.repeat(sizes, sizes)).sum())
     return int(np.clip(_SHARED_MAX / max(shared, 1e-9), 1, RUN_MAX))
-
-
-def pairs_bytes(settings: WordVectorSettings, tokens: int) -> int:
-    """Memory that the pairs of so many kept tokens take."""
-    if settings.model != "skipgram":
-        return 0
-    return tokens * (settings.window + 1) * PAIR_BYTES

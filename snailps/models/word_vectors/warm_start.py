@@ -30,15 +30,7 @@ from snailps.vectors import read_bin, read_header, read_vec, vec_shape
 
 
 def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordVectorSettings:
-    """The settings with the shape of the file that the training starts from.
-
-    Raises
-    ------
-    ConfigError
-        The user set another shape, or training cannot continue from this kind of model.
-    ModelFileError
-        The file cannot be read.
-    """
+    """The settings with the shape of the file that the training starts from."""
     path = s.continue_from or s.pretrained
     if not path:
         return s
@@ -69,13 +61,7 @@ def count_on(s: WordVectorSettings, counter: WordCounter) -> Vocabulary:
 
 
 def put_model(results: Results) -> None:
-    """Sets all rows, input and output, from the `.bin` file.
-
-    Raises
-    ------
-    ModelFileError
-        The file has changed since the survey, or has values that are not finite.
-    """
+    """Sets all rows, input and output, from the `.bin` file."""
     assert isinstance(results.settings, WordVectorSettings)
     s, vocabulary = unpack_vocabulary(results.settings, results.summary)
     model = read_bin(opened(s))

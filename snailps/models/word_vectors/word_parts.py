@@ -1,7 +1,7 @@
 """How the words of a vocabulary are dealt into parts, and a text into chunks, for rotation.
 
     masses of words, number of parts -> deal -> part of each word
-    vocabulary, settings, workers -> chunks_of, chunks_that_fit -> chunks of an epoch
+    vocabulary, settings, parts -> chunks_of -> chunks of an epoch; visits_of_one
     words of a text, masses of words -> most_parts, parts_by_words -> parts at most
     vocabulary, parts of words -> sharers_of_grams -> parts that have each n-gram
 
@@ -21,38 +21,32 @@ from snailps import kernels
 from snailps.api.rotation import VISITING_PER_PART
 from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.word_vectors.block_size import COPIES, NOISE_POWER, NOISE_REUSE
+from snailps.models.word_vectors.block_size import (
+    COPIES,
+    NOISE_POWER,
+    NOISE_REUSE,
+    pairs_bytes,
+)
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.models.word_vectors.skip_gram import pairs_bytes
 
 DEALT_SINGLY = 64
-"""Words for each part that are dealt one by one, each to the lightest part."""
+"""Words for each part that are dealt one by one."""
 BYTES_A_WORD = 73.0
-"""Traffic of output rows that chunks are made for, at all workers together.  8 workers, 17 M words,
-one epoch, loss of held-out text: 13.50 at 77 bytes a word, 13.66 at 47; one worker 13.34.  By
-75, a text of 980 MB with 696,000 different words had 3 chunks at 8 hosts, 121 bytes a word with
-input rows and the text, and was to have less than 120: it has 2.47 chunks by this, so 2."""
+"""Traffic of rows that chunks are made for, at all workers together, without exchanges."""
 BYTES_A_WORD_GRAMS = 150.0
-"""The same with input rows of n-grams, without what is exchanged in the course of a chunk."""
 BYTES_A_WORD_CBOW, BYTES_A_WORD_CBOW_GRAMS = 200.0, 300.0
-"""The same of CBOW, without what is exchanged in the course of a chunk: each worker has nearly all
-rows, inputs and outputs.  Few workers have as many chunks as four: large visits train better."""
 CBOW_TOKEN_BYTES = 46
 """Of a kept token while a tenancy is prepared: its number, part and place, sorted by part."""
 CBOW_WORKERS_MIN = 4
+"""Fewer workers have as many chunks as four: large visits train better."""
 VISIT_WORDS = 10_000
 """Least words of a visit on average: some 25 ms of one core."""
 VISIT_WORDS_MIN = 2000
 """A text with fewer is dealt into fewer parts than there are workers."""
 PART_WORDS = 64
-"""Least words of a visiting part: a pair's negatives are drawn from them, and the fewer there are,
-the more steps a group of pairs makes on one row at a time.  Largest of the rates .1, .12, .14, .16
-that does not diverge (256 words, each with few neighbours): .14 with 128 or 64 words a part, .1
-with 32, none with 26."""
+"""Least words of a visiting part: negatives of a pair are drawn from them."""
 FREQUENT_SHARE = 0.85
-"""Largest share of a visiting part's text that is one word's: its negatives come with pairs of the
-other words there, so it would have next to none.  Loss with negatives of all words, one worker
-2.30 (513 words, no subsampling): 2.31 at a share of .45, 2.43 at .9, 3.14 at 1."""
+"""Largest share of one word in a visiting part's text: its pairs need other negatives."""
 PARTS_ROOM = 16
 """Resident parts that a job has room for at least, as workers may join."""
 CHUNKS_MAX = 40
@@ -63,35 +57,21 @@ CHUNK_WORDS_SOLE = 16_000_000
 SOLE_COPIES = 1.2
 """Of a row at the only worker: to train on, padded."""
 PIECE_TOKENS, PIECE_TOKENS_GRAMS = 200_000, 1_000_000
-"""Kept words that the only worker sorts and trains at a time; the latter with rows of n-grams,
-which else learn what a piece is about.  20 MB, 3 epochs, n-grams, WS-353, analogies, held-out loss
-(means of 2 seeds): .500 .489 2.313 in rotation, .504 .485 2.320 with 600,000, .529 .489 2.299 with
-a million."""
+"""Kept words of a visit of one part: with fewer, rows of n-grams learn its subject."""
 PIECES = 3
 """In memory at a time: one that trains, one prepared, one of the next chunk."""
 CHUNK_GRAMS = 2_000_000
-"""Rows of n-grams that chunks are made for, where a model has fewer: with these there would be
-traffic for more chunks, which cost more than collisions do.  3 MB of text, one worker, analogies:
-.40 with one chunk, .37 with two, whatever the number of rows."""
+"""Rows of n-grams that chunks are made for, where a model has fewer."""
 WORDS_AT_ONCE = 50_000
 PAIRS_SHARE = 2
-"""A chunk's pairs take at most this part of a worker's memory; the next one is sorted meanwhile."""
+"""Chunks whose pairs are in memory: one trains, the next one is sorted."""
 
 
 def deal(mass: NDArray[np.float64], parts: int, seed: int) -> NDArray[np.int32]:
-    """The part of each word, so that all parts have about the same mass.
+    """The part of each word, so that all parts have about the same sum of `mass`.
 
     The heaviest words go one by one to the lightest part, the others in shuffled rounds of one
     word a part.
-
-    Parameters
-    ----------
-    mass : float64 array
-        Of each word; work or traffic that grows with it.
-    parts : int
-        1 or more.
-    seed : int
-        Of the shuffled rounds.
     """
     order = np.argsort(-mass, kind="stable")
     found = np.empty(len(mass), np.int32)
@@ -110,42 +90,38 @@ def deal(mass: NDArray[np.float64], parts: int, seed: int) -> NDArray[np.int32]:
 
 
 def chunks_of(
-    vocabulary: Vocabulary, settings: WordVectorSettings, tokens: float, workers: int
+    vocabulary: Vocabulary, settings: WordVectorSettings, tokens: float, parts: int
 ) -> int:
     """Chunks of an epoch: as many as the traffic allows, fewer where visits would be too short.
 
     In a chunk every worker has every output row once, so the traffic grows with the number of
-    chunks; the more there are, the sooner a worker sees what the others have learnt.
-
-    Parameters
-    ----------
-    vocabulary : Vocabulary
-    settings : WordVectorSettings
-    tokens : float
-        Words of an epoch's text.
-    workers : int
+    chunks; the more there are, the sooner a worker sees what the others have learnt.  One worker
+    that keeps all rows pulls and pushes each once.  `tokens` are words of an epoch's text.
     """
     s = settings
-    row_bytes = 2 * _row_bytes(s)  # both ways
-    by_traffic = _bytes_a_word(s) * tokens / (_rows_of_workers(vocabulary, s, workers) * row_bytes)
-    by_visits = tokens / (2 * workers * workers * VISIT_WORDS)
-    by_memory = _chunks_of_text(vocabulary, s, tokens / workers)
-    return max(1, round(min(by_traffic, by_visits, CHUNKS_MAX)), by_memory)
+    keeps = parts == 1 and keeps_all_rows(vocabulary, s)
+    rows = _all_rows(vocabulary, s) if keeps else _rows_of_workers(vocabulary, s, parts)
+    word_bytes = BYTES_A_WORD_SOLE if keeps else _bytes_a_word(s)
+    by_traffic = word_bytes * tokens / (rows * 2 * _row_bytes(s))  # both ways
+    by_visits = tokens / (VISITING_PER_PART * parts * parts * VISIT_WORDS)
+    chunks = max(1, round(min(by_traffic, by_visits, CHUNKS_MAX)))
+    text = _chunks_of_text(vocabulary, s, tokens / max(2, parts))  # another worker may join
+    if keeps:
+        return max(chunks, text, ceil(tokens / CHUNK_WORDS_SOLE))
+    return chunks_that_fit(vocabulary, s, tokens, max(chunks, text), parts)
 
 
-def chunks_of_sole(vocabulary: Vocabulary, settings: WordVectorSettings, tokens: float) -> int:
-    """Chunks of an epoch for one worker that keeps all rows; 0 if it has no memory for them.
+def visits_of_one(vocabulary: Vocabulary, settings: WordVectorSettings, tokens: float) -> int:
+    """Visits of a chunk of so many words that has one part."""
+    if not keeps_all_rows(vocabulary, settings):
+        return VISITING_PER_PART
+    kept = tokens * _kept_share(vocabulary, settings)
+    return max(VISITING_PER_PART, ceil(kept / piece_tokens(settings)))
 
-    Parameters are those of `chunks_of`.
-    """
-    s = settings
-    if not keeps_all_rows(vocabulary, s):
-        return 0
-    by_traffic = BYTES_A_WORD_SOLE * tokens / (_all_rows(vocabulary, s) * 2 * _row_bytes(s))
-    by_visits = tokens / (VISITING_PER_PART * VISIT_WORDS)
-    wanted = round(min(by_traffic, by_visits, CHUNKS_MAX))
-    for_two = _chunks_of_text(vocabulary, s, tokens / 2)  # another worker may join
-    return max(1, wanted, ceil(tokens / CHUNK_WORDS_SOLE), for_two)
+
+def keeps_part(s: WordVectorSettings, rows: int, tokens: int) -> bool:
+    """Whether a worker has memory for so many input rows of its part, and for kept tokens."""
+    return rows * COPIES * _row_bytes(s) + PAIRS_SHARE * _text_bytes(s, tokens) <= s.worker_memory
 
 
 def keeps_all_rows(vocabulary: Vocabulary, s: WordVectorSettings) -> bool:
@@ -168,10 +144,15 @@ def _row_bytes(s: WordVectorSettings) -> int:
     return 4 * s.dim * (2 if s.optimizer == "adagrad" else 1)
 
 
+def _kept_share(vocabulary: Vocabulary, s: WordVectorSettings) -> float:
+    """Kept words of a word of the text."""
+    kept = float(vocabulary.counts @ vocabulary.keep_probability(s.sample))
+    return kept / vocabulary.tokens
+
+
 def _chunks_of_text(vocabulary: Vocabulary, s: WordVectorSettings, tokens: float) -> int:
     """Chunks at least, so that a worker has memory for its share of each: so many words in all."""
-    kept = float(vocabulary.counts @ vocabulary.keep_probability(s.sample))
-    text = _text_bytes(s, int(tokens * kept / vocabulary.tokens))
+    text = _text_bytes(s, int(tokens * _kept_share(vocabulary, s)))
     return ceil(PAIRS_SHARE * text / s.worker_memory)
 
 
@@ -270,11 +251,6 @@ def parts_by_words(mass: NDArray[np.float64]) -> int:
     """Resident parts at most, so that the negatives of each visiting part are a sample of all.
 
     Few words, or one that is a large part of the text, allow few parts; 0 if not even one.
-
-    Parameters
-    ----------
-    mass : float64 array
-        Of each word: its occurrences that are trained.
     """
     falling = np.sort(mass)[::-1]
     before = np.concatenate(([0.0], falling.cumsum()))

@@ -1,4 +1,4 @@
-"""Word vectors at the only worker, which keeps all rows; tables in memory."""
+"""Word vectors of a chunk of one part, whose worker keeps all rows; tables in memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from rotating import LentVisits, Lost, MemoryTables, MemoryWorker, blocks_of_chu
 from snailps import kernels
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.word_vectors import WordVectorSettings, model, shared_text, sole_part
-from snailps.models.word_vectors.rotation import MASK64
-from snailps.models.word_vectors.skip_gram import pairs_bytes
-from snailps.models.word_vectors.word_parts import chunks_of_sole, keeps_all_rows
+from snailps.models.word_vectors import WordVectorSettings, model, rotation, shared_text
+from snailps.models.word_vectors.block_size import pairs_bytes
+from snailps.models.word_vectors.examples import MASK64
+from snailps.models.word_vectors.part_rows import PartRows
+from snailps.models.word_vectors.word_parts import chunks_of, keeps_all_rows, visits_of_one
 
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0, epochs=1)
 KINDS = pytest.mark.parametrize(("model", "maxn"), [("skipgram", 0), ("skipgram", 3), ("cbow", 3)])
@@ -48,52 +49,43 @@ def settings_of(model: str, maxn: int) -> WordVectorSettings:
     return replace(SMALL, model=model, maxn=maxn, minn=2 if maxn else 0)
 
 
-@pytest.fixture(params=[1 << 20, 100])
-def piece_tokens(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sole_part, "piece_tokens", lambda settings: request.param)
+@pytest.fixture(params=[2, 9])
+def visits(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-def test_every_pair_of_every_piece_is_trained_once(piece_tokens: int) -> None:
+def tables_of(worker: MemoryWorker) -> tuple[PartRows, PartRows]:
+    """Its rows of "input" and of "output"."""
+    part = worker._rotating.part
+    assert part is not None
+    assert part.outputs is not None
+    return part.inputs, part.outputs
+
+
+def test_every_pair_of_every_visit_is_trained_once(visits: int) -> None:
     made = workers_of(SMALL)
-    figures = train_rotating(made, CHUNKS)
-    tokens = len(ALL.split()) + ALL.count(b"\n")
-    pieces = 2 * max(1, -(-tokens // 4 // piece_tokens))
+    figures = train_rotating(made, CHUNKS, visiting=visits)
     pairs = 0
     for chunk in range(len(CHUNKS)):
-        for at in range(pieces):
-            ids, _ = shared_text.get_chunk(made[0], chunk, 3, at, pieces)
-            seed = (SMALL.seed * 0x9E3779B97F4A7C15 + chunk * pieces + at) & MASK64
+        for at in range(visits):
+            ids, _ = shared_text.get_chunk(made[0], chunk, 3, at, visits)
+            seed = (SMALL.seed * 0x9E3779B97F4A7C15 + chunk * visits + at) & MASK64
             pairs += len(kernels.sort_pairs(ids, SMALL.window, seed)[2])
-    assert (pieces > 2) == (piece_tokens == 100)
     assert sum(one["examples"] for one in figures) == pairs
     assert sum(one["units"] for one in figures) == len(ALL.split()) + ALL.count(b"\n")
 
 
-@pytest.mark.parametrize("shares", [(0.0, 0.001), (1.0, 1.0), (0.0, 1.0)])
-def test_pieces_are_as_many_whatever_the_time_leaves_of_the_training(
-    monkeypatch: pytest.MonkeyPatch, shares: tuple[float, float]
-) -> None:
-    monkeypatch.setattr(sole_part, "piece_tokens", lambda settings: 100)
-    (worker,) = workers_of(replace(SMALL, epochs=1000))
-    (block,) = blocks_of_chunk([worker], CHUNKS[0], shares=shares)
-    ids = shared_text.count_ids(worker, 0, 3)
-    assert worker._sole._pieces_of_visit(block) == -(-ids // 200)  # type: ignore[union-attr]
-    assert len(worker.prepare(block).content[0]) < ids // 4  # type: ignore[union-attr,index]
-
-
-@pytest.mark.usefixtures("piece_tokens")
 @KINDS
-def test_rows_are_pulled_at_first_and_pulled_and_pushed_once_a_chunk(model: str, maxn: int) -> None:
+def test_rows_are_pulled_at_first_and_pulled_and_pushed_once_a_chunk(
+    model: str, maxn: int, visits: int
+) -> None:
     made = workers_of(settings_of(model, maxn))
     memory = made[0].memory
-    train_rotating(made, CHUNKS, epochs=3)
-    _, keys = made[0]._sole._bags  # type: ignore[union-attr]
-    assert (len(keys) > len(made[0].vocabulary)) == bool(maxn)
-    assert memory.moved["input"] == (1 + 2 * 2 * 3) * len(keys)
-    assert memory.moved["output"] == (1 + 2 * 2 * 3) * len(made[0].vocabulary)
-    for table, name in zip(made[0]._sole._tables, ("input", "output"), strict=True):  # type: ignore
-        rows = memory.pull(name, table._keys)
+    train_rotating(made, CHUNKS, epochs=3, visiting=visits)
+    for table, name in zip(tables_of(made[0]), ("input", "output"), strict=True):
+        assert (len(table.keys) > len(made[0].vocabulary)) == (bool(maxn) and name == "input")
+        assert memory.moved[name] == (1 + 2 * 2 * 3) * len(table.keys)
+        rows = memory.pull(name, table.keys)
         np.testing.assert_allclose(table.local[0][:, : SMALL.dim], rows, atol=1e-5)
 
 
@@ -151,24 +143,20 @@ def test_workers_that_come_and_go_find_the_rows_as_they_were_left(model: str, ma
         np.testing.assert_allclose(found[0][name], found[1][name], atol=1e-3)
 
 
-def test_rows_of_one_way_are_freed_where_the_other_begins() -> None:
+def test_rows_are_freed_where_a_chunk_has_another_number_of_parts() -> None:
     a, b = workers_of(SMALL, 2)
-    train_rotating([a], CHUNKS[:1], at_once=False)
-    assert a._sole is not None
-    assert a._sole._tables is not None
-    train_rotating([a, b], CHUNKS[:1], first=1, at_once=False)
-    assert a._sole._tables is None
-    assert "_bags" not in a._sole.__dict__
-    assert a._rotating._residents is not None
-    train_rotating([a], CHUNKS[:1], first=2, at_once=False)
-    assert a._rotating._residents is None
+    kept = []
+    for chunk, some in enumerate(([a], [a, b], [a])):
+        train_rotating(some, CHUNKS[:1], first=chunk, at_once=False)
+        kept.append(a._rotating.part)
+    assert [part is not None and bool(part.inputs.local) for part in kept] == [False, False, True]
 
 
 def test_a_push_repairs_what_the_servers_have_lost() -> None:
     (worker,) = workers_of(SMALL)
     train_rotating([worker], CHUNKS[:1])
     worker.memory.rows["input"][:] = 25.0  # a new primary lacks what was pushed
-    table, _ = worker._sole._tables  # type: ignore[union-attr, misc]
+    table, _ = tables_of(worker)
     before = table.local[0].copy()
     train_rotating([worker], CHUNKS[:1], first=1)
     assert np.abs(table.local[0] - before).max() < 1  # it went on from its own rows
@@ -208,7 +196,8 @@ def test_settled_visits_are_not_trained_again() -> None:
     assert 0 < rest["units"] < whole["units"]
     assert rest["lr"] == whole["lr"]
     block.had, block.settled = 2, (0, 1)
-    assert worker.prepare(block) is None
+    block.prepared = worker.prepare(block)
+    assert worker.train(block) == {"units": 0.0, "loss": 0.0, "examples": 0.0}
 
 
 def test_sums_of_squares_are_kept_and_pushed() -> None:
@@ -218,7 +207,7 @@ def test_sums_of_squares_are_kept_and_pushed() -> None:
     worker.memory.rows = wide
     worker = MemoryWorker(settings, worker.vocabulary, worker.memory)
     train_rotating([worker], CHUNKS)
-    table, _ = worker._sole._tables  # type: ignore[union-attr, misc]
+    table, _ = tables_of(worker)
     assert (wide["input"][:, SMALL.dim :] > 0).any()
     np.testing.assert_allclose(
         np.hstack([part[:, : SMALL.dim] for part in table.local]), wide["input"], atol=1e-4
@@ -239,57 +228,54 @@ def test_a_failed_push_ends_the_tenancy() -> None:
 @pytest.mark.parametrize("words", [10_000_000, 100_000_000, 1_000_000_000])
 def test_chunks_of_one_worker_are_some_seconds_and_push_little(words: int) -> None:
     (worker,) = workers_of(SMALL)
-    chunks = chunks_of_sole(worker.vocabulary, SMALL, words)
+    chunks = chunks_of(worker.vocabulary, SMALL, words, 1)
     assert 1 <= words / chunks <= 16_000_000
-    assert chunks_of_sole(worker.vocabulary, replace(SMALL, worker_memory=1 << 20), words) == 0
-    assert not keeps_all_rows(worker.vocabulary, replace(SMALL, worker_memory=1 << 20))
+    assert words / chunks / visits_of_one(worker.vocabulary, SMALL, words / chunks) <= 200_000
+    scant = replace(SMALL, worker_memory=1 << 20)
+    assert chunks_of(worker.vocabulary, scant, words, 1) > chunks
+    assert visits_of_one(worker.vocabulary, scant, words) == 2
+    assert not keeps_all_rows(worker.vocabulary, scant)
 
 
 @pytest.mark.parametrize("words", [100_000_000, 1_000_000_000])
 def test_half_a_chunk_of_one_worker_fits_where_another_joins(words: int) -> None:
     (worker,) = workers_of(SMALL)
     settings = replace(SMALL, worker_memory=64 << 20)
-    chunks = chunks_of_sole(worker.vocabulary, settings, words)
-    assert chunks > 0
+    chunks = chunks_of(worker.vocabulary, settings, words, 1)
+    assert keeps_all_rows(worker.vocabulary, settings)
     assert 2 * pairs_bytes(settings, words // chunks // 2) <= settings.worker_memory
 
 
-def test_rows_are_pulled_while_the_first_chunk_is_dealt_to_an_only_worker() -> None:
-    a, b = workers_of(SMALL, 2)
-    words = len(a.vocabulary)
-    blocks_of_chunk([a, b], CHUNKS[0])
-    assert a.memory.moved["output"] == 0  # their chunk has two parts
-    blocks_of_chunk([a], CHUNKS[1], chunk=1)
-    assert a.memory.moved["output"] == 0  # another worker may train chunk 0
-    (block,) = blocks_of_chunk([a], CHUNKS[0])
-    assert a._sole is not None
-    assert a._sole._opening is not None
-    a._sole._opening.result()
-    assert a.memory.moved["output"] == words
-    block.prepared = a.prepare(block)
-    a.train(block)
-    assert a.memory.moved["output"] == 3 * words
-
-
-def test_rows_pulled_ahead_are_pulled_again_behind_settled_visits_of_another_worker() -> None:
+def test_rows_of_a_new_part_are_pulled_when_its_tenancy_is_prepared() -> None:
     (worker,) = workers_of(SMALL)
+    words = len(worker.vocabulary)
     (block,) = blocks_of_chunk([worker], CHUNKS[0])
-    assert worker._sole is not None
-    assert worker._sole._opening is not None
-    worker._sole._opening.result()
+    assert worker.memory.moved["output"] == 0
+    block.prepared = worker.prepare(block)
+    block.prepared.opening.result()
+    assert worker.memory.moved["output"] == words
+    worker.train(block)
+    assert worker.memory.moved["output"] == 3 * words
+
+
+@pytest.mark.parametrize(("chunk", "had"), [(0, 1), (2, 0)])
+def test_rows_that_another_worker_has_trained_are_pulled_again(chunk: int, had: int) -> None:
+    (worker,) = workers_of(SMALL)
+    train_rotating([worker], CHUNKS[:1], first=-1 if had else 0)
     worker.memory.rows["output"][:] = 7.0  # of the other worker
+    (block,) = blocks_of_chunk([worker], CHUNKS[0], chunk)
     assert isinstance(block.visits, LentVisits)
-    block.had, block.settled = 1, (0,)
-    block.visits._left = [1]
+    if had:
+        block.had, block.settled = 1, (0,)
+        block.visits._left = [1]
     block.prepared = worker.prepare(block)
     worker.train(block)
-    assert worker.memory.rows["output"].mean() > 5.0
+    assert worker.memory.rows["output"].mean() > 1.0
 
 
-def test_kernels_of_a_piece_are_queued_before_those_of_the_one_before_are_done(
+def test_kernels_of_a_visit_are_queued_before_those_of_the_one_before_are_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sole_part, "piece_tokens", lambda settings: 100)
     (worker,) = workers_of(SMALL)
     begun: list[Future[tuple[float, int]]] = []
 
@@ -299,14 +285,14 @@ def test_kernels_of_a_piece_are_queued_before_those_of_the_one_before_are_done(
         for former in begun[-1:]:
             former.set_result((1.0, 1))
         begun.append(Future())
-        if len(begun) == block.visiting * worker._sole._pieces_of_visit(block):  # type: ignore
+        if len(begun) == block.visiting:
             begun[-1].set_result((1.0, 1))
         return begun[-1:]
 
-    (block,) = blocks_of_chunk([worker], CHUNKS[0])
+    (block,) = blocks_of_chunk([worker], CHUNKS[0], visiting=9)
     block.prepared = worker.prepare(block)
-    worker._sole._train = train  # type: ignore
-    assert worker.train(block)["examples"] == len(begun) > 2
+    monkeypatch.setattr(rotation, "train", train)
+    assert worker.train(block)["examples"] == len(begun) == 9
 
 
 @pytest.mark.parametrize("separator", [b" ", b"\n"])
@@ -343,6 +329,5 @@ def test_rows_are_freed_behind_the_last_push_of_the_training() -> None:
         (block,) = blocks_of_chunk([worker], CHUNKS[0], shares=(0.0, end))
         block.prepared = worker.prepare(block)
         worker.train(block)
-        assert worker._sole is not None
-        assert (worker._sole._tables is None) == is_free
+        assert [table.local == () for table in tables_of(worker)] == [is_free, is_free]
         assert (worker.memory.rows["output"] != before).any()  # pushed before

@@ -1,0 +1,215 @@
+"""Examples of a text, in groups that share their negatives, and the kernels' calls that train them.
+
+    text -> Pairs (skip-gram, sorted) | Windows (CBOW) -> select: the groups of a visit
+         -> train: one kernel call a thread -> loss, examples
+
+Threads write the same rows without locks (Hogwild).  Must not know which rows these are, nor how
+they travel.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.models.local_sgd import Floats
+from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
+
+if TYPE_CHECKING:
+    from snailps.models.word_vectors.model import WordVectors
+
+Ints = NDArray[np.int32]
+Judged = tuple[float, int]
+"""Sum of the loss, and examples."""
+Rows = tuple[Floats, ...]
+"""Of a table: rows to train, and AdaGrad's squares behind them."""
+Call = tuple[Callable[..., Judged], tuple[Any, ...], dict[str, Any]]
+"""A kernel, its arguments before the bags, and its named ones."""
+
+MASK64 = (1 << 64) - 1
+THREAD_BUNDLES = 128
+THREAD_TARGETS = 1000
+PART_WINDOWS = 50
+"""Least length of a thread's part of a text, in windows: at most 2% of its pairs are cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bags:
+    """Places of the input rows of each word, and the same as checked by the kernels."""
+
+    ptr: NDArray[np.int64]
+    rows: Ints
+    checked: kernels.CheckedBags
+
+    @classmethod
+    def of(cls, ptr: NDArray[np.int64], rows: Ints, row_num: int) -> Bags:
+        """Bags of a table of `row_num` rows; the arrays become read-only."""
+        return cls(ptr, rows, kernels.checked_bags(ptr, rows, row_num))
+
+    def entries(self, words: NDArray[np.integer]) -> tuple[NDArray[np.int64], Ints]:
+        """Sizes of the bags of some words, and their rows, one bag after the other."""
+        sizes = self.ptr[words + 1] - self.ptr[words]
+        ends = sizes.cumsum()
+        within = np.arange(sizes.sum()) - np.repeat(ends - sizes, sizes)
+        return sizes, self.rows[np.repeat(self.ptr[words], sizes) + within]
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Negatives that examples draw from, and the logit of each output row (NCE; empty without)."""
+
+    words: Ints
+    logit: Floats
+
+
+Self = TypeVar("Self")
+
+
+class Examples(Protocol):
+    """Groups of examples, numbered from 0."""
+
+    def __len__(self) -> int:
+        """Number of groups."""
+
+    def contexts_of(self, groups: slice) -> Ints:
+        """Words whose output rows some groups train, in their order."""
+
+    def select(self: Self, groups: slice, contexts: Ints) -> Self:
+        """Some groups alone; `contexts` are places of output rows for `contexts_of(groups)`."""
+
+    def thread_groups(self, settings: WordVectorSettings) -> int:
+        """Least groups for a thread of its own."""
+
+    def call(self, settings: WordVectorSettings, first: int, last: int) -> Call:
+        """The call that trains groups `first` to `last - 1`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Bundles of pairs of a centre, as `kernels.sort_pairs` returns them: a group each."""
+
+    centres: Ints
+    starts: NDArray[np.int64]
+    contexts: Ints
+
+    def __len__(self) -> int:
+        return len(self.centres)
+
+    def contexts_of(self, groups: slice) -> Ints:
+        """As of `Examples`."""
+        return self.contexts[self.starts[groups.start] : self.starts[groups.stop]]
+
+    def select(self, groups: slice, contexts: Ints) -> Pairs:
+        """As of `Examples`."""
+        starts = self.starts[groups.start : groups.stop + 1]
+        return Pairs(self.centres[groups], starts - starts[0], contexts)
+
+    def thread_groups(self, settings: WordVectorSettings) -> int:
+        """As of `Examples`."""
+        return THREAD_BUNDLES
+
+    def call(self, settings: WordVectorSettings, first: int, last: int) -> Call:
+        """As of `Examples`."""
+        own = self.centres[first:last], self.starts[first : last + 1], self.contexts
+        return kernels.train_pairs, own, {}
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """A text whose words are targets, a group each.
+
+    Attributes
+    ----------
+    tokens : int32 array
+        Places of words' bags; -1 ends a sentence.
+    targets : int32 array or None
+        Places in `tokens`, ascending in any range that is trained; None: all, in their order.
+    words : int32 array
+        Output row of each target; without targets that of each token is its own number.
+    """
+
+    tokens: Ints
+    targets: Ints | None
+    words: Ints
+
+    def __len__(self) -> int:
+        return len(self.tokens if self.targets is None else self.targets)
+
+    def contexts_of(self, groups: slice) -> Ints:
+        """As of `Examples`."""
+        return self.words[groups]
+
+    def select(self, groups: slice, contexts: Ints) -> Windows:
+        """As of `Examples`."""
+        return Windows(
+            self.tokens, None if self.targets is None else self.targets[groups], contexts
+        )
+
+    def thread_groups(self, settings: WordVectorSettings) -> int:
+        """As of `Examples`: a text's end cuts windows."""
+        return PART_WINDOWS * settings.window if self.targets is None else THREAD_TARGETS
+
+    def call(self, settings: WordVectorSettings, first: int, last: int) -> Call:
+        """As of `Examples`; the kernel gets, and checks, the range of its targets alone."""
+        window = settings.window
+        if self.targets is None:
+            return kernels.train_words, (self.tokens[first:last],), {"window": window}
+        begin = max(0, int(self.targets[first]) - window)
+        end = int(self.targets[last - 1]) + window + 1
+        targets = self.targets[first:last] - np.int32(begin), self.words[first:last]
+        return (
+            kernels.train_words,
+            (self.tokens[begin:end],),
+            {"window": window, "targets": targets},
+        )
+
+
+def train(
+    model: WordVectors,
+    examples: Examples,
+    groups: tuple[int, int],
+    inputs: Rows,
+    bags: Bags,
+    outputs: Rows,
+    noise: Noise,
+    rates: tuple[float, float],
+    seed: int,
+) -> list[Future[Judged]]:
+    """Begins to train the groups from one to another, at rates that fall from one to the other."""
+    s, (first, last) = model.settings, groups
+    threads = min(model.threads, max(1, (last - first) // examples.thread_groups(s)))
+    edges = np.linspace(first, last, threads + 1).astype(int).tolist()
+    tasks = []
+    for at, (a, b) in enumerate(itertools.pairwise(edges)):
+        if b == a:
+            continue
+        kernel, own, named = examples.call(s, a, b)
+        tasks.append(
+            model.sgd.pool.submit(
+                kernel,
+                inputs[0],
+                outputs[0],
+                s.dim,
+                *own,
+                bags.ptr,
+                bags.rows,
+                noise.words,
+                noise.logit,
+                negatives=s.negatives,
+                lr_start=rates[0],
+                lr_stop=rates[1],
+                seed=(seed + at) & MASK64,
+                squares=(inputs[1], outputs[1]) if len(inputs) > 1 else None,
+                eps=ADAGRAD_EPS,
+                bags=bags.checked,
+                **named,
+            )
+        )
+    return tasks

@@ -1,0 +1,190 @@
+"""Rows of one table that stay at a worker from chunk to chunk, as long as it keeps its part.
+
+    open:   rows that are not here, or that other workers train, too <- PULL
+    pushes: rows less what the servers have of them -> PUSH, some rows at a time
+
+A row that no other worker trains is what the servers have once it is pushed, so it is pulled once.
+With `bases` a copy of each row as the servers have it is kept: deltas of any rows may be pushed at
+any time, while others are trained.  Without, what the servers have is pulled again for the deltas:
+a copy would be two fifths of a worker's memory.  Such a push also repairs what servers have lost.
+With bases all rows are pulled again when the route has changed: with `replication: async` the new
+primary of a shard may lack the last pushes to the lost one.
+
+Knows neither words nor how many workers train a row.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.api.worker import Pending
+from snailps.models.local_sgd import ArrayPool, Floats, Keys
+
+if TYPE_CHECKING:
+    from snailps.models.word_vectors.model import WordVectors
+
+BYTES_AT_ONCE = 1 << 20
+"""Rows of one request."""
+UNDER_WAY = 2
+"""Requests that are not waited for while other rows are loaded or subtracted."""
+
+Places = NDArray[np.int64]
+Push = tuple[Pending, Floats]
+"""A push, and the array that it has until it is acknowledged."""
+
+
+class PartRows:
+    """Rows of these keys, one a key; `place` i is that of key i.
+
+    Attributes
+    ----------
+    local : tuple of arrays
+        Rows to train, and AdaGrad's squares behind them; none before the first `open`.
+    base : float32 array
+        Packed rows as the servers have them, if there are bases.
+    """
+
+    def __init__(self, model: WordVectors, table: str, keys: Keys, *, bases: bool) -> None:
+        self._model, self._table, self.keys, self._bases = model, table, keys, bases
+        width = model.sgd.layout.width
+        # Not those of visits, which are larger, and would be taken for these.
+        self._packed = ArrayPool(lambda n: np.empty((n, width), np.float32))
+        self._route_epoch = -1  # of the last `open`
+        self._here = np.zeros(len(keys), np.bool_)
+        self.local: tuple[Floats, ...] = ()
+        self.base: Floats = np.zeros((0, 0), np.float32)
+
+    def open(self, places: Places, shared: NDArray[np.bool_] | None = None) -> int:
+        """Pulls those that are not here, or `shared` with other workers; their number."""
+        sgd = self._model.sgd
+        if not self.local:
+            self.local = tuple(sgd.layout.make(len(self.keys)) for _ in range(sgd.layout.arrays))
+            if self._bases:
+                self.base = np.empty((len(self.keys), sgd.layout.width), np.float32)
+        epoch = self._model.route_epoch  # read first: it may change during the pull
+        if self._bases and self._route_epoch != epoch:
+            self._here[:] = False
+        self._route_epoch = epoch
+        lacks = ~self._here[places]
+        wanted = places[lacks if shared is None else lacks | shared]
+        self._here[wanted] = True
+        for some, packed in self._pulled(wanted):
+            sgd.in_threads(self._load, some, packed)
+            self._packed.give(packed)
+        return len(wanted)
+
+    @property
+    def places(self) -> Places:
+        """All."""
+        return np.arange(len(self.keys))
+
+    def forget(self) -> None:
+        """Makes the next `open` pull all rows: another worker has trained them."""
+        self._here[:] = False
+
+    def free(self) -> None:
+        """Frees the memory of the rows."""
+        self.local, self.base = (), np.zeros((0, 0), np.float32)
+        self.forget()
+
+    def packed(self, places: Places) -> Floats:
+        """Rows as they are now."""
+        dim = self._model.sgd.layout.dim
+        return np.concatenate([array[places, :dim] for array in self.local], axis=1)
+
+    def merge(self, places: Places, merged: Floats, sent: Floats) -> None:
+        """Takes packed rows of the servers, and adds what was trained since `sent`."""
+        dim = self._model.sgd.layout.dim
+        for part, array in enumerate(self.local):
+            columns = slice(part * dim, (part + 1) * dim)
+            array[places, :dim] += merged[:, columns] - sent[:, columns]
+        self.base[places] = merged
+
+    def pushes(self, places: Places, shares: Floats | None = None) -> Iterator[Push]:
+        """Starts to push deltas of rows that have changed, a request for each `next`.
+
+        Parameters
+        ----------
+        shares : float32 array, optional
+            Part of each row's delta of weights to push, with bases.
+        """
+        model, sgd, first = self._model, self._model.sgd, 0
+        for some, deltas in self._of_servers(places):
+            sgd.in_threads(self._subtract, some, deltas)
+            if shares is not None:
+                deltas[:, : sgd.layout.dim] *= shares[first : first + len(some), None]
+            first += len(some)
+            changed = np.flatnonzero(deltas.any(axis=1))
+            if not len(changed):
+                self._packed.give(deltas)
+                continue
+            values = deltas[: len(changed)]
+            if len(changed) < len(some):
+                np.take(deltas, changed, axis=0, out=values)
+            keys = self.keys[some[changed]]
+            yield model.push_async(self._table, keys, values, state=sgd.state), deltas
+
+    def close(self, places: Places, shares: Floats | None = None) -> None:
+        """Pushes deltas and waits until they are acknowledged."""
+        under_way: deque[Push] = deque()
+        for push in self.pushes(places, shares):
+            under_way.append(push)
+            if len(under_way) > UNDER_WAY:
+                self.wait_for([under_way.popleft()])
+        self.wait_for(under_way)
+        self._packed.drop(0)
+
+    def wait_for(self, pushes: Iterable[Push]) -> None:
+        """Waits until pushes are acknowledged."""
+        for push, deltas in pushes:
+            push.wait()
+            self._packed.give(deltas)
+
+    def _of_servers(self, places: Places) -> Iterator[tuple[Places, Floats]]:
+        """Arrays of `_packed` with what servers have of the rows, some at a time."""
+        if not self._bases:
+            yield from self._pulled(places)
+            return
+        for some in self._some(places):
+            packed = self._packed.take(len(some))
+            np.take(self.base, some, axis=0, out=packed)
+            yield some, packed
+
+    def _pulled(self, places: Places) -> Iterator[tuple[Places, Floats]]:
+        """The same, pulled, a few requests ahead."""
+        model, coming = self._model, deque[tuple[Places, Pending]]()
+        for some in self._some(places):
+            packed = self._packed.take(len(some))
+            pull = model.pull_async(self._table, self.keys[some], packed, state=model.sgd.state)
+            coming.append((some, pull))
+            if len(coming) > UNDER_WAY:
+                which, begun = coming.popleft()
+                yield which, begun.wait()
+        for which, begun in coming:
+            yield which, begun.wait()
+
+    def _some(self, places: Places) -> Iterator[Places]:
+        size = max(1, BYTES_AT_ONCE // (4 * self._model.sgd.layout.width))
+        return (places[first : first + size] for first in range(0, len(places), size))
+
+    def _load(self, places: Places, packed: Floats) -> None:
+        dim = self._model.sgd.layout.dim
+        if self._bases:
+            self.base[places] = packed
+        for part, array in enumerate(self.local):
+            array[places, :dim] = packed[:, part * dim : (part + 1) * dim]
+
+    def _subtract(self, places: Places, packed: Floats) -> None:
+        """``packed = rows - packed``; the rows then count as sent."""
+        dim = self._model.sgd.layout.dim
+        for part, array in enumerate(self.local):
+            columns = slice(part * dim, (part + 1) * dim)
+            now = array[places, :dim]
+            np.subtract(now, packed[:, columns], out=packed[:, columns])
+            if self._bases:
+                self.base[places, columns] = now
