@@ -51,8 +51,8 @@ def copies(
     trainer, dealing = SkipGramTrainer(worker), cast(Dealing, None)
     trainer._sharers = dealing, by_bucket
     centres = np.repeat(np.arange(2, dtype=np.int32), groups)
-    sharing = trainer._sharing(block, dealing, part, rows.places, centres)
-    return InputExchange(worker, rows, rows.places, sharing, block)
+    sharing = trainer._sharing(block, dealing, part, np.arange(len(KEYS)), centres)
+    return InputExchange(worker, rows, np.arange(len(KEYS)), sharing, block)
 
 
 def stored(worker: MemoryWorker) -> np.ndarray:
@@ -204,25 +204,25 @@ def test_adagrads_squares_add_up_as_they_are(worker: MemoryWorker) -> None:
 
 def test_kept_rows_are_pulled_again_when_a_shard_has_another_server(worker: MemoryWorker) -> None:
     rows = PartRows(worker, "input", KEYS, bases=True)
-    rows.open(rows.places)
-    kept = rows.packed(rows.places)
+    rows.open(None)
+    kept = rows.packed(np.arange(len(KEYS)))
     worker.push("input", KEYS, np.ones_like(kept))  # as if pushes of before were lost
-    rows.open(rows.places)
-    np.testing.assert_array_equal(rows.packed(rows.places), kept)
+    rows.open(None)
+    np.testing.assert_array_equal(rows.packed(np.arange(len(KEYS))), kept)
     worker.route_epoch += 1
-    rows.open(rows.places)
-    np.testing.assert_array_equal(rows.packed(rows.places), stored(worker))
+    rows.open(None)
+    np.testing.assert_array_equal(rows.packed(np.arange(len(KEYS))), stored(worker))
     np.testing.assert_array_equal(rows.base, stored(worker))
 
 
 @pytest.mark.parametrize("bases", [True, False])
 def test_rows_travel_in_pieces_whose_memory_is_small(worker: MemoryWorker, bases: bool) -> None:
     rows = PartRows(worker, "output", np.arange(5, dtype=np.uint64), bases=bases)
-    rows.open(rows.places)
+    rows.open(None)
     rows.local[0][:] += 1
     sizes = []
     with patch.object(part_rows, "BYTES_AT_ONCE", 2 * 4 * SETTINGS.dim):
-        for push in rows.pushes(rows.places):
+        for push in rows.pushes(None):
             sizes.append(len(push[1]))
             rows.wait_for([push])
     assert sizes == [2, 2, 1]

@@ -61,12 +61,14 @@ class InputExchange:
         sharing: Sharing | None,
         block: Block,
     ) -> None:
-        self._model, self._rows, self._places = model, rows, places
+        self._model, self._rows, self._all = model, rows, places
         self.shares, self.turns, self.exchanged = sharing is not None, 1, 0
-        self._open: tuple[Places, Floats, Pending, Pending] | None = None
+        self._open: tuple[NDArray[np.int64], Floats, Pending, Pending] | None = None
         if sharing is None:
             self.opened = rows.open(places)
             return
+        assert places is not None
+        self._places = places
         self.turns, self._crowding = sharing.turns, sharing.crowding
         shared = self._crowding > 1
         last = self._last = block.visiting * self.turns
@@ -112,11 +114,11 @@ class InputExchange:
 
         Of rows that other parts have, too, the share that is due after these steps, as in `close`.
         """
-        return list(self._rows.pushes(self._places, self._last_shares()))
+        return list(self._rows.pushes(self._all, self._last_shares()))
 
     def close(self) -> None:
         """Pushes all deltas and waits until they are acknowledged."""
-        self._rows.close(self._places, self._last_shares())
+        self._rows.close(self._all, self._last_shares())
 
     def _last_shares(self) -> Floats | None:
         """Merges what is under way; shares of all rows, which then count as sent."""
@@ -127,7 +129,7 @@ class InputExchange:
         self._sent[:] = self._number
         return shares
 
-    def _shares(self, at: Places) -> Floats:
+    def _shares(self, at: NDArray[np.int64]) -> Floats:
         """Share of each delta to push, by the steps since the row was sent before."""
         way = (self._way[at] * (self._number - self._sent[at])).astype(np.float32)
         return share_of_delta(way, way * (self._crowding[at] - 1).astype(np.float32))

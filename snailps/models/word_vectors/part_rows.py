@@ -15,8 +15,9 @@ Knows neither words nor how many workers train a row.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +34,9 @@ BYTES_AT_ONCE = 1 << 20
 UNDER_WAY = 2
 """Requests that are not waited for while other rows are loaded or subtracted."""
 
-Places = NDArray[np.int64]
+Places = NDArray[np.int64] | None
+"""Of some rows; None: of all."""
+Some = NDArray[np.int64] | slice
 Push = tuple[Pending, Floats]
 """A push, and the array that it has until it is acknowledged."""
 
@@ -70,18 +73,17 @@ class PartRows:
         if self._bases and self._route_epoch != epoch:
             self._here[:] = False
         self._route_epoch = epoch
-        lacks = ~self._here[places]
-        wanted = places[lacks if shared is None else lacks | shared]
-        self._here[wanted] = True
+        lacks = ~(self._here if places is None else self._here[places])
+        if shared is not None:
+            lacks |= shared
+        wanted = places
+        if not lacks.all():
+            wanted = np.flatnonzero(lacks) if places is None else places[lacks]
         for some, packed in self._pulled(wanted):
-            sgd.in_threads(self._load, some, packed)
+            self._here[some] = True
+            self._in_threads(self._load, some, packed)
             self._packed.give(packed)
-        return len(wanted)
-
-    @property
-    def places(self) -> Places:
-        """All."""
-        return np.arange(len(self.keys))
+        return int(np.count_nonzero(lacks))
 
     def forget(self) -> None:
         """Makes the next `open` pull all rows: another worker has trained them."""
@@ -92,12 +94,12 @@ class PartRows:
         self.local, self.base = (), np.zeros((0, 0), np.float32)
         self.forget()
 
-    def packed(self, places: Places) -> Floats:
+    def packed(self, places: NDArray[np.int64]) -> Floats:
         """Rows as they are now."""
         dim = self._model.sgd.layout.dim
         return np.concatenate([array[places, :dim] for array in self.local], axis=1)
 
-    def merge(self, places: Places, merged: Floats, sent: Floats) -> None:
+    def merge(self, places: NDArray[np.int64], merged: Floats, sent: Floats) -> None:
         """Takes packed rows of the servers, and adds what was trained since `sent`."""
         dim = self._model.sgd.layout.dim
         for part, array in enumerate(self.local):
@@ -115,19 +117,19 @@ class PartRows:
         """
         model, sgd, first = self._model, self._model.sgd, 0
         for some, deltas in self._of_servers(places):
-            sgd.in_threads(self._subtract, some, deltas)
-            if shares is not None:
-                deltas[:, : sgd.layout.dim] *= shares[first : first + len(some), None]
-            first += len(some)
-            changed = np.flatnonzero(deltas.any(axis=1))
-            if not len(changed):
-                self._packed.give(deltas)
-                continue
-            values = deltas[: len(changed)]
-            if len(changed) < len(some):
+            self._in_threads(self._subtract, some, deltas)
+            keys, values = self.keys[some], deltas
+            if self._bases:
+                if shares is not None:
+                    deltas[:, : sgd.layout.dim] *= shares[first : first + len(keys), None]
+                first += len(keys)
+                changed = np.flatnonzero(deltas.any(axis=1))
+                keys, values = keys[changed], deltas[: len(changed)]
                 np.take(deltas, changed, axis=0, out=values)
-            keys = self.keys[some[changed]]
-            yield model.push_async(self._table, keys, values, state=sgd.state), deltas
+            if len(keys):
+                yield model.push_async(self._table, keys, values, state=sgd.state), deltas
+            else:
+                self._packed.give(deltas)
 
     def close(self, places: Places, shares: Floats | None = None) -> None:
         """Pushes deltas and waits until they are acknowledged."""
@@ -145,22 +147,23 @@ class PartRows:
             push.wait()
             self._packed.give(deltas)
 
-    def _of_servers(self, places: Places) -> Iterator[tuple[Places, Floats]]:
+    def _of_servers(self, places: Places) -> Iterator[tuple[Some, Floats]]:
         """Arrays of `_packed` with what servers have of the rows, some at a time."""
         if not self._bases:
             yield from self._pulled(places)
             return
         for some in self._some(places):
-            packed = self._packed.take(len(some))
-            np.take(self.base, some, axis=0, out=packed)
+            packed = self._packed.take(len(self.keys[some]))
+            packed[:] = self.base[some]
             yield some, packed
 
-    def _pulled(self, places: Places) -> Iterator[tuple[Places, Floats]]:
+    def _pulled(self, places: Places) -> Iterator[tuple[Some, Floats]]:
         """The same, pulled, a few requests ahead."""
-        model, coming = self._model, deque[tuple[Places, Pending]]()
+        model, coming = self._model, deque[tuple[Some, Pending]]()
         for some in self._some(places):
-            packed = self._packed.take(len(some))
-            pull = model.pull_async(self._table, self.keys[some], packed, state=model.sgd.state)
+            keys = self.keys[some]
+            packed = self._packed.take(len(keys))
+            pull = model.pull_async(self._table, keys, packed, state=model.sgd.state)
             coming.append((some, pull))
             if len(coming) > UNDER_WAY:
                 which, begun = coming.popleft()
@@ -168,23 +171,45 @@ class PartRows:
         for which, begun in coming:
             yield which, begun.wait()
 
-    def _some(self, places: Places) -> Iterator[Places]:
+    def _some(self, places: Places) -> Iterator[Some]:
+        """Some rows at a time."""
         size = max(1, BYTES_AT_ONCE // (4 * self._model.sgd.layout.width))
-        return (places[first : first + size] for first in range(0, len(places), size))
+        count = len(self.keys if places is None else places)
+        for first in range(0, count, size):
+            some = slice(first, min(first + size, count))
+            yield some if places is None else places[some]
 
-    def _load(self, places: Places, packed: Floats) -> None:
+    def _in_threads(
+        self, function: Callable[[Some, Floats], None], some: Some, packed: Floats
+    ) -> None:
+        """Calls a function on ranges of some rows, one a thread."""
+        edges = np.linspace(0, len(packed), self._model.threads + 1).astype(int).tolist()
+        tasks = [
+            self._model.sgd.pool.submit(function, _range(some, a, b), packed[a:b])
+            for a, b in itertools.pairwise(edges)
+        ]
+        for task in tasks:
+            task.result()
+
+    def _load(self, some: Some, packed: Floats) -> None:
         dim = self._model.sgd.layout.dim
         if self._bases:
-            self.base[places] = packed
+            self.base[some] = packed
         for part, array in enumerate(self.local):
-            array[places, :dim] = packed[:, part * dim : (part + 1) * dim]
+            array[some, :dim] = packed[:, part * dim : (part + 1) * dim]
 
-    def _subtract(self, places: Places, packed: Floats) -> None:
+    def _subtract(self, some: Some, packed: Floats) -> None:
         """``packed = rows - packed``; the rows then count as sent."""
         dim = self._model.sgd.layout.dim
         for part, array in enumerate(self.local):
             columns = slice(part * dim, (part + 1) * dim)
-            now = array[places, :dim]
+            now = array[some, :dim]
             np.subtract(now, packed[:, columns], out=packed[:, columns])
             if self._bases:
-                self.base[places, columns] = now
+                self.base[some, columns] = now
+
+
+def _range(some: Some, first: int, last: int) -> Some:
+    if isinstance(some, slice):
+        return slice(some.start + first, some.start + last)
+    return some[first:last]

@@ -125,7 +125,7 @@ class Part:
         ptr, rows, self.keys = model.bags(words)
         self.bags = Bags.of(ptr, rows, len(self.keys))
 
-    def rows_of(self, words: NDArray[np.integer]) -> Places:
+    def rows_of(self, words: NDArray[np.integer]) -> NDArray[np.int64]:
         """Input rows of some of its words, given by their number in it; ascending."""
         seen = np.zeros(len(self.keys), np.bool_)
         seen[self.bags.entries(words)[1]] = True
@@ -153,8 +153,8 @@ class Tenancy:
     ----------
     dealing, part
         How words are dealt, and what stays here.
-    rows : int64 array
-        Input rows of the part that it trains.
+    rows : int64 array or None
+        Input rows of the part that it trains; None: all.
     words : int
         Of the text that count as this tenancy's, settled visits or not.
     share : int64 array
@@ -306,7 +306,7 @@ class RotationTrainer(ABC):
         """A tenancy whose visits are shares of the text."""
         part = self._part_of(block, dealing)
         _, words = shared_text.count(self.model, block.chunk, block.slices)
-        rows, share = part.inputs.places, np.arange(block.visiting + 1)
+        rows, share = None, np.arange(block.visiting + 1)
         tenancy = Tenancy(dealing, part, rows, words, share)
         left = [visit for visit in range(block.visiting) if visit not in block.settled]
         if left:
@@ -324,7 +324,7 @@ class RotationTrainer(ABC):
         """Pulls rows that are not here; returns how many input rows these were."""
         part = tenancy.part
         if part.outputs is not None:
-            part.outputs.open(part.outputs.places)
+            part.outputs.open(None)
         return part.inputs.open(tenancy.rows)
 
     def _part_of(
@@ -409,11 +409,15 @@ class _Training:
         if self._part.chunk != block.chunk - 1 or block.had:
             self._part.forget()  # another worker has trained it
         if self._part.outputs is not None:
-            self._part.outputs.open(self._part.outputs.places)
+            self._part.outputs.open(None)
         self._inputs = InputExchange(
             self._model, self._part.inputs, tenancy.rows, tenancy.sharing, block
         )
-        self._settling = Settling(block, len(tenancy.rows), opened + self._inputs.opened)
+        self._settling = Settling(
+            block,
+            len(self._part.keys if tenancy.rows is None else tenancy.rows),
+            opened + self._inputs.opened,
+        )
         self._totals = {"units": 0.0, "loss": 0.0, "examples": 0.0}
         self._begun = self._done = block.had  # visits
         self._moved = 0  # output rows
@@ -445,7 +449,7 @@ class _Training:
             self._finish(queued)
         self._inputs.close()
         if self._part.outputs is not None:
-            self._part.outputs.close(self._part.outputs.places)
+            self._part.outputs.close(None)
         for task in self._returned:
             task.result()
         if self._done == self._block.visiting and not self._block.had:  # else it is to end
