@@ -83,6 +83,7 @@ class PartRows:
             self._here[some] = True
             self._in_threads(self._load, some, packed)
             self._packed.give(packed)
+        self._packed.drop(0)
         return int(np.count_nonzero(lacks))
 
     def forget(self) -> None:
