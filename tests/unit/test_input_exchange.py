@@ -42,7 +42,7 @@ def copies(
     for bucket, number in sharers.items():
         by_bucket[bucket] = number
     part: Any = SimpleNamespace(
-        words=np.array([0, 2]),
+        word_num=2,
         bags=Bags.of(np.array([0, 2, 4]), np.array([0, 2, 1, 3], np.int32), 4),
         keys=KEYS,
     )

@@ -86,7 +86,7 @@ class CbowTrainer(RotationTrainer):
             return None
         keys, number = part.keys[rows], len(part.keys)
         others, _ = contention.steps_elsewhere(len(examples), keys, keys[:0])
-        counts = np.bincount(part.place[examples.words], minlength=len(part.words))
+        counts = np.bincount(part.place[examples.words], minlength=part.word_num)
         present = np.flatnonzero(counts)
         counts = counts[present]
         sizes, entries = part.bags.entries(present)

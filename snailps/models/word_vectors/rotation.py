@@ -99,12 +99,11 @@ class Part:
     ----------
     of : tuple of int
         Its number, and the number of parts.
-    words : int64 array
-        Of the vocabulary, ascending.
     place : int32 array
-        Of each word of the vocabulary: its number among `words`, or -1; at last -1, for token -1.
+        Of each word of the vocabulary: its number in the part, or -1; at last -1, for token -1.
+    word_num : int
     bags : Bags
-        Of each of `words`.
+        Of each word of the part.
     keys : uint64 array
         Of its input rows: words, then buckets.
     inputs : PartRows
@@ -119,7 +118,7 @@ class Part:
     chunk: int
 
     def __init__(self, model: WordVectors, of: tuple[int, int], words: NDArray[np.int64]) -> None:
-        self.of, self.words = of, words
+        self.of, self.word_num = of, len(words)
         self.place = np.full(len(model.vocabulary) + 1, -1, np.int32)
         self.place[words] = np.arange(len(words), dtype=np.int32)
         ptr, rows, self.keys = model.bags(words)
@@ -540,12 +539,12 @@ class _Training:
                 settles = self._inputs.settle()
         former = self._returned[-1] if self._returned else None
         self._returned.append(
-            self._trainer.behind.submit(self._give_back, visit, figures, push, settles, former)
+            self._trainer.behind.submit(self._give_back, visit.part, figures, push, settles, former)
         )
 
     def _give_back(
         self,
-        visit: Visit,
+        part: int,
         figures: dict[str, float],
         push: Pending | None,
         settles: list[Push] | None,
@@ -560,7 +559,7 @@ class _Training:
         if push is not None:
             self._model.sgd.packed.give(push.wait())
         self._part.inputs.wait_for(settles or ())
-        self._block.visits.give_back(visit.part, figures, settled=settles is not None)
+        self._block.visits.give_back(part, figures, settled=settles is not None)
 
 
 def _comes_first(coming: Future[Any], tasks: Sequence[Future[Any]]) -> bool:

@@ -109,7 +109,7 @@ class SkipGramTrainer(RotationTrainer):
         sharers[words:] = self._sharers[1][buckets]
         if (sharers < 2).all():
             return None
-        groups = np.bincount(centres, minlength=len(part.words))
+        groups = np.bincount(centres, minlength=part.word_num)
         present = np.flatnonzero(groups)
         groups = groups[present]
         sizes, entries = part.bags.entries(present)
