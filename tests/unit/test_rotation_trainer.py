@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -348,24 +350,57 @@ def test_kept_rows_are_those_of_the_servers_whoever_trained_the_part_before(
         np.testing.assert_allclose(found[0][table], found[1][table], atol=1e-3)
 
 
-@pytest.mark.parametrize(("memory", "freed"), [(SCANT, False), (1 << 10, True)])
-def test_rows_are_freed_when_the_next_tenancy_has_its_own(memory: int, freed: bool) -> None:
+@pytest.mark.parametrize(("memory", "stays"), [(SCANT, True), (1 << 10, False)])
+def test_rows_of_a_tenancy_that_was_prepared_early_have_what_the_one_before_has_trained(
+    memory: int, stays: bool
+) -> None:
     made = workers_of(replace(SMALL, worker_memory=memory), 1, ALL)
     made[0].memory.rows["output"][:] = 0.5  # else the first steps change no input row
-    before = made[0].memory.rows["input"].copy()
     half = (0.0, 0.5)  # not to the end of the training
     first, second = (blocks_of_chunk(made, CHUNKS[at], at, half)[0] for at in range(2))
     for block in (first, second):
         block.prepared = made[0].prepare(block)
-    part, following = first.prepared.part, second.prepared.part
+    part, following = weakref.ref(first.prepared.part), second.prepared.part
+    assert (part() is following) == stays
+    opening = second.prepared.opening
+    before = made[0].memory.rows["input"].copy()
     made[0].train(first)
-    assert (part.inputs.local == ()) == freed
-    assert (part is following) != freed
+    assert opening is None
+    assert (made[0].memory.rows["input"] != before).any()
+    gc.collect()
+    assert (part() is None) != stays  # nor its rows
     between = made[0].memory.rows["input"].copy()
-    assert (between != before).any()
     made[0].train(second)
-    assert (made[0].memory.rows["input"] != between).any()
-    assert len(following.inputs.local) == 1
+    begun = made[0].memory.rows["input"]
+    np.testing.assert_allclose(
+        following.inputs.base, made[0].memory.pull("input", following.keys), atol=1e-6
+    )
+    assert (begun != between).any()
+
+
+def test_part_that_is_prepared_leaves_the_one_that_trains() -> None:
+    """A worker takes the part of a lost one before its own chunk ends."""
+    made = workers_of(SMALL, 2, ALL)
+    one, two = blocks_of_chunk(made, CHUNKS[0], 0, (0.0, 0.5))
+    one.prepared = made[0].prepare(one)
+    borrow = one.visits.borrow
+
+    def borrow_later() -> int | None:
+        if two.prepared is None:
+            two.prepared = made[0].prepare(two)
+        return borrow()
+
+    one.visits.borrow = borrow_later  # type: ignore[method-assign]
+    figures = [made[0].train(block) for block in (one, two)]
+    other = workers_of(SMALL, 2, ALL)
+    for block, worker in zip(blocks_of_chunk(other, CHUNKS[0], 0, (0.0, 0.5)), other, strict=True):
+        block.prepared = worker.prepare(block)
+        worker.train(block)
+    assert sum(one["examples"] for one in figures) > 0
+    for table in ("input", "output"):
+        np.testing.assert_allclose(
+            made[0].memory.rows[table], other[0].memory.rows[table], atol=1e-5
+        )
 
 
 @pytest.fixture

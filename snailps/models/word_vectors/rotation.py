@@ -296,9 +296,10 @@ class RotationTrainer(ABC):
         before = self.part
         dealing = self._dealing_of(block.parts, block.visiting)
         tenancy = self._whole(block, dealing) if dealing.is_whole else self._sorted(block, dealing)
-        if tenancy.part is not before:  # no other worker trains it any more
+        if tenancy.part is not before:
             tenancy.part.chunk = block.chunk - 1
-            tenancy.opening = self.ahead.submit(self._open, tenancy)
+            if before is None or before.of != tenancy.part.of:  # else it may still be trained here
+                tenancy.opening = self.ahead.submit(self._open, tenancy)
         return tenancy
 
     def _whole(self, block: Block, dealing: Dealing) -> Tenancy:
@@ -347,8 +348,6 @@ class RotationTrainer(ABC):
             part = Part(model, of, self._words_of(block, dealing))
             if present is not None and not keeps_part(model.settings, len(part.keys), tokens):
                 part, self._too_large = None, of
-        if before is not None and before.of != of:  # what trained it has ended
-            before.free()
         if part is None:
             assert present is not None
             part = Part(model, of, present)
@@ -387,7 +386,7 @@ class RotationTrainer(ABC):
         part = block.prepared.part
         figures = _Training(self, block).run()
         part.chunk = block.chunk
-        if block.progress[1] >= 1.0 or part is not self.part:
+        if block.progress[1] >= 1.0:
             part.free()  # before the master, which is told next, begins to export
         return figures
 
