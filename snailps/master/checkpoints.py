@@ -28,7 +28,7 @@ from snailps.master.effects import Outbox
 from snailps.master.events import Answer
 from snailps.master.job.job import Job
 from snailps.master.job.snapshot import JobSnapshot
-from snailps.master.leases import BspLedger, RoundLedger
+from snailps.master.leases.ledger import Ledger
 from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.master.services import Begun, Candidate, Completed, Files, Opened
@@ -103,7 +103,7 @@ class _Affair:
 class _Saving(_Affair):
     job: Job = None  # type: ignore[assignment]
     tables: tuple[dict[str, Any], ...] = ()
-    ledger: BspLedger | None = None  # in bsp: withholds a slot of `clock` until the rows are saved
+    ledger: Ledger | None = None  # in bsp: withholds a slot of `clock` until the rows are saved
     clock: int = -1
     snapshot: JobSnapshot | None = None  # in bsp, as of the beginning of `clock`
     about: dict[str, Any] = field(default_factory=dict)
@@ -370,11 +370,11 @@ class CheckpointController:
         )
         saving = self._saving = _Saving([], now, job=job, tables=tables)
         saving.enter(now)
-        if isinstance(job.ledger, BspLedger):
+        assert job.ledger is not None
+        if job.ledger.withholds:
             saving.ledger = job.ledger
         else:
-            clock = job.ledger.round if isinstance(job.ledger, RoundLedger) else -1
-            saving.snapshot, saving.about = self._snapshot(job, clock, now)
+            saving.snapshot, saving.about = self._snapshot(job, job.ledger.clock, now)
         needed = _bytes_of(self._members.joined("server"))
         # Never the number of a failed checkpoint: servers may still report on that.
         begin = partial(self._files.begin, self._number, self._members.life, needed)

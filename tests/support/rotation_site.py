@@ -131,7 +131,9 @@ class Site:
         free = set(range(visiting)) - self.had[number] - set().union(*self.holds.values())
         if part is None:
             assert not free
-            assert "give back part" in str(self.ledger.wait_of_borrow(number))
+            wait = self.ledger.wait_of_borrow(number, node)
+            assert (wait is None) == bool(self.holds[number])
+            assert wait is None or "give back part" in str(wait)
         elif part == NO_PART:
             assert len(self.had[number]) == visiting
         else:

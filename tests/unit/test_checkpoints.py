@@ -18,7 +18,7 @@ from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController, _i
 from snailps.master.job.job import Job
 from snailps.master.job.snapshot import JobSnapshot
 from snailps.master.leases import BspLedger
-from snailps.master.leases.ledger import NO_RECORDS
+from snailps.master.leases.ledger import NO_RECORDS, Ledger
 from snailps.master.services import Begun, Candidate, Completed, Opened
 from snailps.transport import messages as m
 
@@ -75,7 +75,8 @@ class World:
         )  # fmt: skip
         self.members = members
         blocks = [Block(at, "file", 0, 10) for at in range(12)]
-        self.ledger = BspLedger(blocks, micro_batches=2, nodes=[1]) if clocked else None
+        bsp = BspLedger(blocks, micro_batches=2, nodes=[1])
+        self.ledger = bsp if clocked else Ledger(blocks)
         self.job = SimpleNamespace(clocked=clocked, rounds=0, ledger=self.ledger)
 
     def _adopt(self, tables, told, now):

@@ -82,6 +82,7 @@ def stepped(now):
         diverged="", expires=0,
         settings=SimpleNamespace(consistency="bsp"),
         done=lambda message, node, now: book.done(message.number, node),
+        withdraw_visits=lambda: None,
         end_early=lambda why: book.end_after(2),
     )  # fmt: skip
     return (

@@ -141,13 +141,13 @@ def test_dealt_with_a_stalled_worker_knows_the_slowest_and_keeps_one_clock_a_wor
         node = rng.choice((1, 3))
         if (entry := book.take(node)) is not None:
             book.done(entry.number, node)
-        assert book.slowest() == slowest() == (0, 2)
+        assert book._slowest() == slowest() == (0, 2)
     assert len(book._slow) <= 3
     book.leave(2)
     book.join(2)  # as one that comes back to another master
     for node in (3, 3, 2, 2, 1, 2, 2, 3, 1, 1):
         book.done(book.take(node).number, node)
-        assert book.slowest() == slowest()
+        assert book._slowest() == slowest()
     assert len(book._slow) <= 4  # one more for each time that a worker left
 
 

@@ -208,7 +208,7 @@ def test_visiting_part_is_the_next_free_one_from_the_tenancys_own_place():
     assert [ledger.borrow(a, 1) for _ in range(3)] == [0, 1, 2]
     assert [ledger.borrow(b, 2) for _ in range(3)] == [3, 4, 5]
     assert ledger.borrow(c, 3) is None
-    assert str(ledger.wait_of_borrow(c)) == "worker 1 to give back part 0"
+    assert str(ledger.wait_of_borrow(c, 3)) == "worker 1 to give back part 0"
     assert ledger.give_back(b, 2, 4)
     assert ledger.borrow(c, 3) == 4
     assert ledger.borrow(b, 2) is None
@@ -241,17 +241,17 @@ def test_borrowing_for_a_tenancy_of_another_worker_is_refused():
             ledger.borrow(number, node)
 
 
-def test_tenancy_lacks_a_part_while_its_worker_has_it_and_holds_none():
+def test_tenancy_waits_for_a_part_while_its_worker_has_it_and_holds_none():
     ledger, (a, _, _) = tenants()
-    assert ledger.lacks_part(a, 1)
-    assert not ledger.lacks_part(a, 2)
+    assert ledger.wait_of_borrow(a, 1) is not None
+    assert ledger.wait_of_borrow(a, 2) is None
     ledger.borrow(a, 1)
-    assert not ledger.lacks_part(a, 1)
+    assert ledger.wait_of_borrow(a, 1) is None
     ledger.retire(1)
-    assert not ledger.lacks_part(a, 1)
+    assert ledger.wait_of_borrow(a, 1) is None
 
 
-@pytest.mark.parametrize("how", ["retire", "release", "done", "cut"])
+@pytest.mark.parametrize("how", ["retire", "release", "done", "ends early"])
 def test_parts_of_a_tenancy_that_ends_are_free(how):
     ledger, (a, b, _) = tenants()
     held = [ledger.borrow(a, 1) for _ in range(6)]
@@ -259,7 +259,7 @@ def test_parts_of_a_tenancy_that_ends_are_free(how):
     if how in ("retire", "release"):
         getattr(ledger, how)(1)
     else:
-        assert getattr(ledger, how)(a, 1)
+        assert ledger.done(a, 1, whole=how == "done")
     assert visited(ledger, b, 2) == [2, 3, 4, 5, 0, 1]
     assert len(held) == 6
     assert ledger.records.is_done(a) == (how == "done")
@@ -327,7 +327,7 @@ def test_tenancy_that_is_cut_is_trained_again_whole():
     ledger.give_back(a, 1, ledger.borrow(a, 1))
     ledger.settle_visits(a, 1)
     ledger.close()
-    assert ledger.cut(a, 1)
+    assert ledger.done(a, 1, whole=False)
     assert ledger.entry(a).had == ()
 
 
@@ -381,9 +381,9 @@ def test_closed_ledger_leases_nothing_and_is_over_when_tenancies_end():
     ledger.close()
     assert ledger.take(1) is None
     assert not ledger.over
-    assert ledger.cut(a, 1)
-    assert not ledger.cut(a, 1)
-    assert not ledger.cut(0, 1)
+    assert ledger.done(a, 1, whole=False)
+    assert not ledger.done(a, 1, whole=False)
+    assert not ledger.done(0, 1, whole=False)
     assert ledger.done(b, 2)
     ledger.abandon(3)
     assert ledger.over

@@ -38,7 +38,6 @@ from snailps.master.job.round_controller import RoundController
 from snailps.master.job.run_metrics import run_figures
 from snailps.master.job.snapshot import JobSnapshot, encode
 from snailps.master.job.worker_wait import WorkerWait
-from snailps.master.leases import BspLedger
 from snailps.master.leases.ledger import ANY_WORKER, Ledger
 from snailps.master.leases.service import LeaseService
 from snailps.master.member import Member
@@ -368,7 +367,7 @@ class JobController:
             if self.round is not None:
                 self.round.step(now)
             self._check_limit(job, ledger, now)
-            if isinstance(ledger, BspLedger) and ledger.closed:
+            if ledger.closed:
                 ledger.abandon(ANY_WORKER)  # no worker is left to complete its clock
         if not (ledger.over or (self.round is not None and self.round.busy)):
             self.worker_wait.step(f"{ledger.size - ledger.finished} blocks", now)

@@ -310,14 +310,7 @@ class Job:
         assert self.ledger is not None
         arrays: dict[str, NDArray[Any]] = {}
         state: dict[str, Any] | None = None
-        if self.rounds:
-            records = NO_RECORDS  # it is of the beginning of a round; `exact` has the parts
-        elif exact:
-            records = self.ledger.records.known()
-        elif clock >= 0:
-            records = self.ledger.records.first(clock * self.settings.micro_batches)
-        else:
-            records = self.ledger.settled()
+        records = self.ledger.known() if exact else self.ledger.saved(clock)
         if exact:
             ledger = self.ledger.snapshot()
             arrays = {name: held for name, held in ledger.items() if isinstance(held, np.ndarray)}
@@ -334,15 +327,11 @@ class Job:
             "wall_s": now - self._begun,
             "ticks": list(ticks),
         }
-        if isinstance(self.ledger, RotationLedger):
-            figures["rotation"] = {
-                **dataclasses.asdict(self.ledger.rotation),
-                "extent": self.ledger.extent,
-            }
+        if plan := self.ledger.plan():
+            figures["rotation"] = plan
             if not exact:
                 bad_lines = self.metrics.bad_lines - self.ledger.bad_lines()
-                metrics = {**self.metrics.snapshot(), "bad_lines": bad_lines}
-                figures["rotation"]["metrics"] = metrics
+                plan["metrics"] = {**self.metrics.snapshot(), "bad_lines": bad_lines}
         if self.rounds:
             figures["rounds"] = list(self.round_figures)
             figures["units"], figures["losses"] = self._at_round
@@ -437,8 +426,8 @@ class Job:
 
     def begin_round(self) -> None:
         """Keep the metrics of now for checkpoints during the round."""
-        assert isinstance(self.ledger, RoundLedger)
-        losses = self.metrics.losses[: self.ledger.round]
+        assert self.ledger is not None
+        losses = self.metrics.losses[: self.ledger.clock]
         self._at_round = (self.metrics.units, [list(sums) for sums in losses])
 
     def limit_reached(self, now: float) -> str:
@@ -508,10 +497,7 @@ class Job:
         """Progress of the training in words; empty outside it."""
         if self.pass_ != "train" or self.ledger is None or self.ledger.over:
             return ""
-        if isinstance(self.ledger, RoundLedger):
-            return f"round {self.ledger.round + 1} of {self.rounds}"
-        epoch = min(self.ledger.epoch + 1, self.settings.epochs)
-        return f"epoch {epoch}{', at most' if self.may_converge else ' of'} {self.settings.epochs}"
+        return self.ledger.stage(self.settings.epochs, at_most=self.may_converge)
 
     @property
     def may_converge(self) -> bool:
@@ -603,55 +589,34 @@ class Job:
         """Take the result of a block of the training; False if the block is not this worker's."""
         if self.ledger is None or message.pass_ != self.pass_:
             return False
-        if isinstance(self.ledger, RotationLedger):
-            return self._done_rotating(self.ledger, message, node, now)
-        if not self.ledger.done(message.number, node, _result(message)):
+        number, result, ledger = message.number, _result(message), self.ledger
+        if not ledger.done(number, node, result, whole=message.whole):
             return False
-        self.metrics.came(message.units, now)
-        self.metrics.took(message.seconds)
-        self._check_loss(message)
-        for number, result in self.ledger.counted(message.number):
-            self._count(number, result)
-        return True
-
-    def _done_rotating(
-        self, ledger: RotationLedger, message: messages.Done, node: int, now: float
-    ) -> bool:
-        """Take the result of a slice, or of a tenancy: the latter replaces that of its visits."""
-        number, result = message.number, _result(message)
-        if not ledger.is_tenancy(number):  # its words are counted by the tenancies
-            result = BlockResult(bad_lines=result.bad_lines)
-            if not ledger.done(number, node, result):
-                return False
-            self._count(number, result)
+        if ledger.is_dealt(number):  # its words are counted when they are trained
+            self._count(number, BlockResult(bad_lines=result.bad_lines))
             return True
-        taken = ledger.done(number, node, result) if message.whole else ledger.cut(number, node)
-        if not taken:
-            return False
-        had_visits = number in self.metrics.visited
-        visits_units = self.metrics.end_visits(number, node)
-        self.metrics.came(max(0, result.units - visits_units), now)
+        had_visits = number in self.metrics.visited  # whose results this one replaces
+        units = result.units - self.metrics.end_visits(number, node)
+        self.metrics.came(max(0, units), now)
         self.metrics.took(message.seconds)
         self._check_loss(message)
-        self.metrics.count(ledger.epoch_of(number), result, recent=not had_visits)
+        for counted, of_it in ledger.counted(number, result):
+            self._count(counted, of_it, recent=not had_visits)
         return True
 
     def gave_back(self, message: messages.GiveBack, node: int, now: float) -> bool:
         """Take a visiting part back and count the visit; False if the worker does not hold it."""
-        ledger = self.ledger
-        if not isinstance(ledger, RotationLedger):
-            return False
-        if not ledger.give_back(message.number, node, message.part):
+        number, ledger = message.number, self.ledger
+        if ledger is None or not ledger.give_back(number, node, message.part):
             return False
         self.metrics.came(message.units, now)
         self._check_loss(message)
-        epoch = ledger.epoch_of(message.number)
-        self.metrics.count_visit(message.number, epoch, _result(message), node)
+        self.metrics.count_visit(number, ledger.epoch_of(number), _result(message), node)
         return True
 
     def settle_visits(self, number: int, node: int) -> dict[str, Any] | None:
         """Mark the returned visits of a tenancy durable; a fact for the journal if any is new."""
-        assert isinstance(self.ledger, RotationLedger)
+        assert self.ledger is not None
         parts = self.ledger.settle_visits(number, node)
         if not parts:
             return None
@@ -660,17 +625,17 @@ class Job:
 
     def replay_visits(self, fact: Mapping[str, Any]) -> None:
         """Replay a fact that `settle_visits` returned to an earlier master."""
-        assert isinstance(self.ledger, RotationLedger)
+        assert self.ledger is not None
         number, node = int(fact["number"]), int(fact["node"])
         if self.ledger.know_visits(number, fact["parts"]):
             self.metrics.know_visits(number, self.ledger.epoch_of(number), node, fact)
 
     def withdraw_visits(self) -> None:
         """Withdraw results of tenancies neither leased nor done, except durable visits."""
-        if isinstance(self.ledger, RotationLedger):
-            for number in self.metrics.visited:
-                if not self.ledger.records.holder(number):
-                    self.metrics.lose_visits(number)
+        assert self.ledger is not None
+        for number in self.metrics.visited:
+            if not self.ledger.records.holder(number):
+                self.metrics.lose_visits(number)
 
     def _check_loss(self, message: messages.Done | messages.GiveBack) -> None:
         """Set `diverged` where a loss is not finite."""
@@ -681,16 +646,14 @@ class Job:
                 "of it would not mend that. Lower lr; checkpoints, if any, are as they were saved"
             )
 
-    def _count(self, number: int, result: BlockResult) -> None:
+    def _count(self, number: int, result: BlockResult, *, recent: bool = True) -> None:
         assert self.ledger is not None
-        self.metrics.count(self.ledger.entry(number).epoch, result)
-        if isinstance(self.ledger, BspLedger) and self._reached_in < 0:
-            micro_batches = self.settings.micro_batches
-            if (number + 1) % micro_batches:
-                return
+        self.metrics.count(self.ledger.epoch_of(number), result, recent=recent)
+        clock = self.ledger.ended_clock(number)
+        if clock is not None and self._reached_in < 0:
             self._reached = self._enough((number + 1) // len(self.input.blocks))
             if self._reached:
-                self._reached_in = number // micro_batches
+                self._reached_in = clock
                 # At once: waiting workers are answered before `limit_reached` is asked.
                 self.ledger.lease_until(self._reached_in + CLOCKS_AHEAD)
 
@@ -712,12 +675,6 @@ class Job:
         if not message.numbers:
             self.metrics.came(message.units, now)
         self.metrics.add(message.units)
-
-    def next_round(self) -> None:
-        """A round is applied: begin the next one."""
-        assert isinstance(self.ledger, RoundLedger)
-        self.ledger.advance()
-        self.begin_round()
 
     def round_done(self, round_: int, figures: Mapping[str, Any]) -> None:
         """Take metrics of `Worker.after_round`; ClusterError if the loss is not finite."""
@@ -746,8 +703,8 @@ class Job:
         kind = self.counts
         seconds = self._seconds.get("train", 0.0)
         losses, units = self.metrics.loss_by_epoch(), self.metrics.units
-        if isinstance(self.ledger, RoundLedger):  # of rounds that were applied
-            losses, units = losses[: self.ledger.round], self._at_round[0]
+        if self.rounds:  # that were applied
+            losses, units = losses[: self.ledger.clock], self._at_round[0]
         known = [loss for loss in losses if loss is not None]
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
         whole = 0 if self.rounds else self.settings.epochs * len(self.input.blocks)
@@ -788,16 +745,11 @@ class Job:
 
     def _clock_figures(self) -> dict[str, Any]:
         """Metrics of one kind of ledger."""
-        if isinstance(self.ledger, RoundLedger):
-            numbered = [{**f, "round": n} for n, f in enumerate(self.round_figures, 1)]
-            return {"rounds": self.ledger.round, "by_round": numbered}
-        if isinstance(self.ledger, BspLedger):
-            return {"consistency": "bsp", "clocks": self.ledger.open_clock}
-        if isinstance(self.ledger, RotationLedger):
-            return {"chunks": self.ledger.rotation.chunks, "parts_max": self.ledger.parts_max}
-        if isinstance(self.ledger, SspLedger) and self.settings.consistency == "ssp":
-            return {"consistency": "ssp", "ahead_max": self.ledger.ahead_max}
-        return {}
+        assert self.ledger is not None
+        figures = self.ledger.figures()
+        if self.rounds:
+            figures["by_round"] = [{**f, "round": n} for n, f in enumerate(self.round_figures, 1)]
+        return figures
 
     def close(self) -> None:
         """Remove unpacked input; idempotent."""

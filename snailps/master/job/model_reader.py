@@ -23,7 +23,6 @@ from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
 from snailps.errors import ClusterError, explain
 from snailps.master.job.job import Job
-from snailps.master.leases import BspLedger
 from snailps.master.services import Reading
 from snailps.node.shard_connections import ShardConnections, connect
 from snailps.store.route import Route
@@ -133,7 +132,7 @@ class ModelReader:
     def export(self, job: Job, reading: Reading, told: ExportProgress) -> dict[str, Any]:
         begin = time.monotonic()
         self._told = told
-        if isinstance(job.ledger, BspLedger):
+        if job.ledger is not None and job.ledger.withholds:
             self._reach(job.ledger.open_clock, reading)
         self.inspect(job, reading)
         figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}

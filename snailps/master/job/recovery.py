@@ -20,7 +20,6 @@ from snailps.errors import ConfigError
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job, rotation_of
 from snailps.master.job.snapshot import JobSnapshot, decode, unpack
-from snailps.master.leases import BspLedger, RotationLedger, RoundLedger
 from snailps.master.membership import Membership
 from snailps.node.status import EVENT_TOLD
 from snailps.transport import messages
@@ -119,15 +118,10 @@ class JobRecovery:
         for fact in self._facts[self._place_of("state" if state else "train") + 1 :]:
             if fact.kind == "tick":
                 ticks.append(fact.data["tick"])
-            elif fact.kind == "close":
-                closing = fact.data["parts"]
-                assert isinstance(job.ledger, RoundLedger)
-                job.ledger.only(closing)
-            elif fact.kind == "look":
-                closing, looks_at = [], fact.data["round"]
-                assert isinstance(job.ledger, RoundLedger)
-                if job.ledger.round == looks_at:  # else the state was kept after the look
-                    job.next_round()
+            elif fact.kind in ("close", "look"):
+                assert controller.round is not None
+                controller.round.replay(fact)
+                closing, looks_at = fact.data.get("parts", []), fact.data.get("round", -1)
             elif fact.kind == "round":
                 job.round_done(looks_at, fact.data["figures"])
                 looks_at = -1
@@ -162,10 +156,8 @@ class JobRecovery:
     def _early(self, controller: JobController, job: Job, why: str, size: int, now: float) -> None:
         """Repeat an early end of the training."""
         job.ended_by = why
-        if isinstance(job.ledger, BspLedger):
-            job.ledger.end_after(-(-size // job.ledger.micro_batches) - 1)
-        elif job.ledger is not None:
-            job.ledger.close()
+        if job.ledger is not None:
+            job.ledger.end_early(size)
         controller.ends_early(interrupted=why == "interrupt", now=now)
 
     def _fence(self, job: Job, now: float) -> None:
@@ -184,7 +176,6 @@ def _replay(job: Job, fact: Fact, now: float) -> None:
         node = data["node"]
         job.replay(messages.Done.of_result(data), node, now)
     elif fact.kind == "chunk":
-        assert isinstance(ledger, RotationLedger)
         ledger.decide(data["chunk"], data["parts"])
     elif fact.kind == "visits":
         job.replay_visits(data)

@@ -60,6 +60,18 @@ class RoundController:
         """A round is being applied or inspected: the training does not end, nothing is saved."""
         return self.closing or self.looks
 
+    def next(self) -> None:
+        """A round is applied: begin the next one."""
+        self._ledger.advance()
+        self._job.begin_round()
+
+    def replay(self, fact: Fact) -> None:
+        """Apply what an earlier master noted of a round."""
+        if fact.kind == "close":
+            self._ledger.only(fact.data["parts"])
+        elif self._ledger.round == fact.data["round"]:  # else the state was kept after the look
+            self.next()
+
     def facts(self) -> list[Fact]:
         """Facts that a compacted journal needs beside the ledger's state."""
         if self.closing:
@@ -80,7 +92,7 @@ class RoundController:
             self.closing, self._begun = False, None
             round_ = self._ledger.round
             self._out.note("look", {"round": round_})
-            self._job.next_round()
+            self.next()
             self.look(round_, now)
         if self.closing or self._job.has_reached or not self._ledger.begun:
             return

@@ -126,7 +126,7 @@ class BspLedger(Ledger):
         clock = number // self.micro_batches
         self._done_of[clock] = self._done_of.get(clock, 0) + 1
 
-    def counted(self, number: int) -> Iterator[tuple[int, BlockResult]]:
+    def counted(self, number: int, result: BlockResult) -> Iterator[tuple[int, BlockResult]]:
         """Results in the order of the entries, at any order of arrival."""
         while self._counted < self._size and self.records.is_done(self._counted):
             yield self._counted, self.records.result(self._counted)
@@ -146,7 +146,9 @@ class BspLedger(Ledger):
             return None
         return self._give(first, node)
 
-    def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
+    def done(
+        self, number: int, node: int, result: BlockResult = NO_RESULT, *, whole: bool = True
+    ) -> bool:
         """The worker has pushed all of an entry, and seals it next."""
         if not super().done(number, node, result):
             return False
@@ -198,6 +200,9 @@ class BspLedger(Ledger):
         """End with the last clock that has entries leased or done: no clock stays incomplete."""
         self.end_after(self.records.last // self.micro_batches)
 
+    def end_early(self, size: int) -> None:
+        self.end_after(-(-size // self.micro_batches) - 1)
+
     def end_after(self, clock: int) -> None:
         """End the training with a clock, behind which nothing has been leased."""
         self._ended = True
@@ -215,6 +220,8 @@ class BspLedger(Ledger):
         self._abandoned = True
 
     # --- checkpoints -----------------------------------------------------------------------------
+
+    withholds = True
 
     def withhold(self, checkpoint: int) -> int:
         """Withhold the last slot of a clock and all behind it, until `resume_leases`; returns the
@@ -280,6 +287,19 @@ class BspLedger(Ledger):
     def over(self) -> bool:
         """Every clock complete, or abandoned."""
         return not self.records.leased and (self._abandoned or self.finished >= self._size)
+
+    def is_ready(self, *, clocks_set: bool, fencing: bool) -> bool:
+        return clocks_set
+
+    def ended_clock(self, number: int) -> int | None:
+        clock, slot = divmod(number, self.micro_batches)
+        return clock if slot == self.micro_batches - 1 else None
+
+    def figures(self) -> dict[str, Any]:
+        return {"consistency": "bsp", "clocks": self._open}
+
+    def saved(self, clock: int) -> NDArray[Any]:
+        return self.records.first(clock * self.micro_batches)
 
     @property
     def open_clock(self) -> int:

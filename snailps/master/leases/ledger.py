@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,8 +209,11 @@ class Ledger:
             self._give_back(number)
         return numbers
 
-    def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
-        """Record the result of an entry; False if the entry is not leased to this worker."""
+    def done(
+        self, number: int, node: int, result: BlockResult = NO_RESULT, *, whole: bool = True
+    ) -> bool:
+        """Record the result of an entry; False if the entry is not leased to this worker. Not
+        `whole`: a tenancy has ended before it had all parts."""
         if self.records.holder(number) != node:
             return False
         self._finish(number, result)
@@ -250,9 +253,13 @@ class Ledger:
         self.records.finish(number, result)
         self._done_bytes += self._bytes(number)
 
-    def counted(self, number: int) -> Iterator[tuple[int, BlockResult]]:
+    def counted(self, number: int, result: BlockResult) -> Iterator[tuple[int, BlockResult]]:
         """Numbers and results that count now that this entry is done, in the order they count."""
-        yield number, self.records.result(number)
+        yield number, result
+
+    def epoch_of(self, number: int) -> int:
+        """The epoch of an entry."""
+        return number // len(self._blocks)
 
     def epochs_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         return numbers // len(self._blocks)
@@ -382,6 +389,110 @@ class Ledger:
         """The workers that must act before a worker can train what it holds; None: it can."""
         return None
 
+    # --- what policies answer -------------------------------------------------------------------
+
+    withholds: ClassVar[bool] = False
+    """A checkpoint is of the beginning of a clock, which `withhold` names."""
+
+    @property
+    def waits_for_copy(self) -> bool:
+        """The open clock lacks only what is withheld."""
+        return False
+
+    @property
+    def clock(self) -> int:
+        """Of a checkpoint that is made now; -1 without clocks."""
+        return -1
+
+    @property
+    def open_clock(self) -> int:
+        """The first clock with entries that are not done; -1 without clocks."""
+        return -1
+
+    def withhold(self, checkpoint: int) -> int:
+        """Withhold leases until a checkpoint is copied; the clock that it is of."""
+        return self.clock
+
+    def resume_leases(self) -> None:
+        """Lease what was withheld."""
+
+    def comes(self, clock: int) -> bool:
+        """Whether a clock begins, or has begun; False where the training ends before it."""
+        return True
+
+    def is_ready(self, *, clocks_set: bool, fencing: bool) -> bool:
+        """Whether the rows are ready for new leases."""
+        return True
+
+    def is_void(self, number: int) -> bool:
+        """Whether an entry does not count any more."""
+        return False
+
+    def is_dealt(self, number: int) -> bool:
+        """Whether an entry is dealt to all workers, and not trained."""
+        return False
+
+    def ended_clock(self, number: int) -> int | None:
+        """The clock whose last result is that of an entry; None without clocks."""
+        return None
+
+    def end_early(self, size: int) -> None:
+        """End with so many entries, as an earlier master did."""
+        self.close()
+
+    def slowest(self) -> tuple[int, int] | None:
+        """The slowest clock of a worker, and the worker; None if no worker waits for it."""
+        return None
+
+    def stage(self, epochs: int, *, at_most: bool) -> str:
+        """Progress in words."""
+        return f"epoch {min(self.epoch + 1, epochs)}{', at most' if at_most else ' of'} {epochs}"
+
+    def figures(self) -> dict[str, Any]:
+        """Figures of the run."""
+        return {}
+
+    # Of a rotation alone: parts of a tenancy that are borrowed.
+
+    def borrow(self, number: int, node: int) -> int | None:
+        """Lend a tenancy its next part; None: others hold all that it lacks. `NO_PART`: it has had
+        all, or the ledger is closed. LookupError if the worker does not hold the tenancy."""
+        raise LookupError("no part can be borrowed: this training is no rotation")
+
+    def has_had_all(self, number: int) -> bool:
+        """Whether a leased tenancy has had, or holds, all its visiting parts."""
+        return True
+
+    def give_back(self, number: int, node: int, part: int) -> bool:
+        """Take a part back; False if the worker does not hold it for this tenancy."""
+        return False
+
+    def settle_visits(self, number: int, node: int) -> list[int]:
+        """Mark the returned parts of a tenancy durable; those that were not before."""
+        return []
+
+    def know_visits(self, number: int, parts: Collection[int]) -> bool:
+        """Take durable visits from an earlier master; False if the tenancy is done."""
+        return False
+
+    def wait_of_borrow(self, number: int, node: int) -> Wait | None:
+        """The workers that hold what a tenancy wants to borrow; None if it holds a part."""
+        return None
+
+    def decided(self) -> list[tuple[int, int]]:
+        """Chunks, and their numbers of parts, that were decided since the last call."""
+        return []
+
+    def decide(self, chunk: int, parts: int) -> None:
+        """Take the number of parts of a chunk from an earlier master."""
+
+    def claim_all(
+        self, node: int, numbers: Iterable[int], visits: Iterable[Mapping[str, Any]]
+    ) -> None:
+        """Lease to a worker of an earlier master what it reports to hold, and its visits."""
+        for number in numbers:
+            self.claim(number, node)
+
     # --- state ---------------------------------------------------------------------------------
 
     @property
@@ -422,6 +533,22 @@ class Ledger:
         return {node: self.records.held_by(node) for node in self.records.holders()}
 
     # --- what is kept of it --------------------------------------------------------------------
+
+    def plan(self) -> dict[str, Any]:
+        """How the input is cut, beside its blocks."""
+        return {}
+
+    def bad_lines(self) -> int:
+        """Bad lines of entries that are done, and not in a checkpoint."""
+        return 0
+
+    def known(self) -> NDArray[Any]:
+        """`RECORD` of each entry, for a master that takes over."""
+        return self.records.known()
+
+    def saved(self, clock: int) -> NDArray[Any]:
+        """`OUTCOME` of each entry for a checkpoint; of the beginning of a clock, if there are."""
+        return self.settled()
 
     def settled(self) -> NDArray[Any]:
         """`OUTCOME` of each entry for a checkpoint, zero where it is not settled."""

@@ -11,8 +11,8 @@ it, docs/design/rotation.md the reasons.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from snailps.master.leases.ledger import (
     Ledger,
     Wait,
 )
-from snailps.master.leases.records import BlockRecords, BlockResult
+from snailps.master.leases.records import NO_RESULT, BlockRecords, BlockResult
 
 CHUNKS_AHEAD = 2
 """Chunks that slices are dealt ahead of the first one with tenancies left: rows for three chunks,
@@ -115,6 +115,13 @@ class RotationLedger(Ledger):
 
     # --- numbers -------------------------------------------------------------------------------
 
+    def is_ready(self, *, clocks_set: bool, fencing: bool) -> bool:
+        """What lost workers had leased or borrowed must have no other writer before the fence."""
+        return not fencing
+
+    def is_dealt(self, number: int) -> bool:
+        return not self.is_tenancy(number)
+
     def is_tenancy(self, number: int) -> bool:
         return number % self._stride >= self._slices_most
 
@@ -165,7 +172,7 @@ class RotationLedger(Ledger):
         chunk = self.chunk_of(number)
         epoch, place = divmod(chunk, self._chunks)
         start, slices = self._starts[place], self._slices_in(chunk)
-        if not self.is_tenancy(number):
+        if self.is_dealt(number):
             slice_ = number % self._stride
             one = super().entry(epoch * len(self._blocks) + start + slice_)
             return Entry(
@@ -266,7 +273,7 @@ class RotationLedger(Ledger):
 
     def _lease(self, number: int, node: int) -> None:
         super()._lease(number, node)
-        if not self.is_tenancy(number):
+        if self.is_dealt(number):
             return
         chunk, part = self.chunk_of(number), self._part(number)
         if not self._at(chunk).parts:
@@ -290,7 +297,6 @@ class RotationLedger(Ledger):
             del self._own[self._owners.pop(part)]
 
     def decided(self) -> list[tuple[int, int]]:
-        """Chunk and parts, of those decided here since the last call."""
         decided, self._decided = self._decided, []
         return decided
 
@@ -308,10 +314,13 @@ class RotationLedger(Ledger):
         for part in self._visited.pop(number).holds:
             del self._lent[part]
 
-    def cut(self, number: int, node: int) -> bool:
-        """End a tenancy before it had all parts; False if it is not leased to this worker."""
-        if self.records.holder(number) != node or not self.is_tenancy(number):
-            return False
+    def done(
+        self, number: int, node: int, result: BlockResult = NO_RESULT, *, whole: bool = True
+    ) -> bool:
+        if self.is_dealt(number):  # its words are counted by the tenancies
+            return super().done(number, node, BlockResult(bad_lines=result.bad_lines))
+        if whole or self.records.holder(number) != node:
+            return super().done(number, node, result)
         self._give_back(number)
         self._settled.pop(number, None)
         return True
@@ -371,8 +380,6 @@ class RotationLedger(Ledger):
         return self.rotation.visits(self._at(self.chunk_of(number)).parts)
 
     def borrow(self, number: int, node: int) -> int | None:
-        """Lend a tenancy its next part; None: others hold all that it lacks. `NO_PART`: it has had
-        all, or the ledger is closed. LookupError if the worker does not hold the tenancy."""
         visited = self._visits(number, node)
         visiting = self.visits_of(number)
         if self._closed or len(visited.had) == visiting:
@@ -386,7 +393,6 @@ class RotationLedger(Ledger):
         return None
 
     def has_had_all(self, number: int) -> bool:
-        """Whether a leased tenancy has had, or holds, all its visiting parts."""
         return len(self._visited[number].had) == self.visits_of(number)
 
     def _visits(self, number: int, node: int) -> _Visited:
@@ -402,7 +408,6 @@ class RotationLedger(Ledger):
         self._lent[part] = number
 
     def give_back(self, number: int, node: int, part: int) -> bool:
-        """Take a part back; False if the worker does not hold it for this tenancy."""
         visited = self._visited.get(number)
         if visited is None or self.records.holder(number) != node or part not in visited.holds:
             return False
@@ -430,6 +435,19 @@ class RotationLedger(Ledger):
         )
         return True
 
+    def claim_all(
+        self, node: int, numbers: Iterable[int], visits: Iterable[Mapping[str, Any]]
+    ) -> None:
+        """A part of a chunk may be unknown here: the journal has it, if its machine lives."""
+        known = [visited for visited in visits if self.is_tenancy(visited["number"])]
+        for visited in known:
+            self.decide(self.chunk_of(visited["number"]), visited["parts"])
+        super().claim_all(node, numbers, ())
+        for visited in known:
+            # Else it is done: the lost master had noted that, and not answered.
+            if self.records.holder(visited["number"]) == node:
+                self.claim_visits(visited["number"], node, visited["had"], visited["holds"])
+
     def claim_visits(
         self, number: int, node: int, had: Collection[int], holds: Collection[int]
     ) -> None:
@@ -444,11 +462,6 @@ class RotationLedger(Ledger):
         visited.had |= set(had)
         for part in holds:
             self._lend(number, part)
-
-    def lacks_part(self, number: int, node: int) -> bool:
-        """Whether a worker has leased a tenancy, and holds no visiting part for it."""
-        visited = self._visited.get(number)
-        return visited is not None and self.records.holder(number) == node and not visited.holds
 
     # --- workers ---------------------------------------------------------------------------------
 
@@ -471,7 +484,7 @@ class RotationLedger(Ledger):
     def blame(self, node: int) -> int:
         """Count what the worker trained and what it dealt: either may have cost it."""
         held = self.records.held_by(node)
-        slices = [number for number in held if not self.is_tenancy(number)]
+        slices = [number for number in held if self.is_dealt(number)]
         tenancies = [number for number in held if self.is_tenancy(number)]
         suspects = [*slices[:1], *tenancies[:1]]
         guilty = [
@@ -516,9 +529,11 @@ class RotationLedger(Ledger):
         found = {self.records.holder(number) for number in numbers}
         return found - {0}
 
-    def wait_of_borrow(self, number: int) -> Wait:
-        """The workers that hold the visiting parts that a tenancy waits for."""
-        had = self._visited[number].had
+    def wait_of_borrow(self, number: int, node: int) -> Wait | None:
+        visited = self._visited.get(number)
+        if visited is None or self.records.holder(number) != node or visited.holds:
+            return None
+        had = visited.had
         part = min((part for part in self._lent if part not in had), default=NO_PART)
         if part == NO_PART:
             return Wait((MASTER,), "have a lost worker fenced")
@@ -569,6 +584,12 @@ class RotationLedger(Ledger):
         return min(1.0, done / self._total_bytes)
 
     # --- what is kept of it ----------------------------------------------------------------------
+
+    def figures(self) -> dict[str, Any]:
+        return {"chunks": self.rotation.chunks, "parts_max": self.parts_max}
+
+    def plan(self) -> dict[str, Any]:
+        return {**asdict(self.rotation), "extent": self.extent}
 
     @property
     def extent(self) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps.data.blocks import Block
-from snailps.master.leases.ledger import ANY_WORKER, MASTER, Entry, Ledger, Wait
+from snailps.master.leases.ledger import ANY_WORKER, MASTER, NO_RECORDS, Entry, Ledger, Wait
 from snailps.master.leases.records import NO_RESULT, BlockRecords, BlockResult
 
 
@@ -78,7 +79,9 @@ class RoundLedger(Ledger):
         self._woken_for = (self.round, self._begun)
         return [n for n in self._still(waiting) if self._index.get(n, -1) in self._waiting]
 
-    def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
+    def done(
+        self, number: int, node: int, result: BlockResult = NO_RESULT, *, whole: bool = True
+    ) -> bool:
         """A worker has sealed its part; False also for a void part."""
         if number in self._voided or self.records.holder(number) != node:
             self._voided.discard(number)
@@ -232,6 +235,28 @@ class RoundLedger(Ledger):
         self._begun += 1
         self._waiting = {int(index) for index in snapshot["waiting"]}
         self._begin_records([int(slot) for slot in snapshot["parts"]])
+
+    # --- what policies answer -------------------------------------------------------------------
+
+    @property
+    def clock(self) -> int:
+        return self.round
+
+    def is_ready(self, *, clocks_set: bool, fencing: bool) -> bool:
+        return clocks_set
+
+    def stage(self, epochs: int, *, at_most: bool) -> str:
+        return f"round {self.round + 1} of {self._rounds}"
+
+    def figures(self) -> dict[str, Any]:
+        return {"rounds": self.round}
+
+    def known(self) -> NDArray[Any]:
+        """None: a snapshot is of the beginning of a round, and its state has the parts."""
+        return NO_RECORDS
+
+    def saved(self, clock: int) -> NDArray[Any]:
+        return NO_RECORDS
 
     # --- state -------------------------------------------------------------------------------
 

@@ -22,7 +22,6 @@ from snailps.errors import ClusterError, ProtocolError, SnailError, explain
 from snailps.master.effects import Broken, Outbox
 from snailps.master.job.job import Job
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PartTurns
-from snailps.master.leases import BspLedger, RotationLedger, RoundLedger, SspLedger
 from snailps.master.leases.ledger import MASTER, Entry, Ledger, Wait
 from snailps.master.leases.rotation import NO_PART
 from snailps.master.member import Member
@@ -104,12 +103,12 @@ class LeaseService:
         if message.pass_ == job.pass_ == "survey":
             self._surveyed(job, ledger, member, message, call)
             return
-        void = isinstance(ledger, RoundLedger) and ledger.is_void(message.number)
+        void = ledger.is_void(message.number)
         if job.done(message, member.number, now):
             self._note_done(message, member)
         elif not void and not member.resume_state:  # a worker that came back may repeat it
             raise ClusterError(f"block {message.number} is not leased to {member.name}")
-        if isinstance(ledger, BspLedger):  # up to three clocks are left, each of many blocks
+        if not ledger.drops:  # in bsp up to three clocks are left, each of many blocks
             self.hurry(now)
         self._was_done(member, message, call, now)
 
@@ -129,7 +128,7 @@ class LeaseService:
     def _was_done(self, member: Member, message: messages.Done, call: int, now: float) -> None:
         """Answer a worker whose block is done, and others that may continue now."""
         _, ledger = self.running()
-        dealt = _is_dealt(ledger, message)  # its visits are what is trained, by all
+        dealt = ledger.is_dealt(message.number)  # its visits are what is trained, by all
         if not (message.numbers or dealt):  # or counted when they were held
             member.done += 1
         member.block_since = now
@@ -145,9 +144,7 @@ class LeaseService:
         if member.dropped:
             self._out.reply(call, messages.Borrowed(-1, ends=True))
             return
-        _, ledger = self.running()
-        if not isinstance(ledger, RotationLedger):
-            raise ClusterError("no part can be borrowed: this training is no rotation")
+        self.running()
         self._borrowing.append((member, message.number, call))
         self._lend(now)
 
@@ -172,7 +169,7 @@ class LeaseService:
     def _lend(self, now: float) -> None:
         """Answer workers that want a visiting part, if one is free."""
         job, self._to_lend = self.job, False
-        if job is None or not isinstance(job.ledger, RotationLedger) or not self._borrowing:
+        if job is None or job.ledger is None or not self._borrowing:
             return
         ledger = job.ledger
         if not (ledger.closed or self._ready(job, "train")):
@@ -292,23 +289,12 @@ class LeaseService:
                 "finished",
             )
             return
-        ledger, visits = job.ledger, []
+        ledger = job.ledger
         if job.pass_ == "train":  # the journal may have lost that it got the job
             self._out.note("join", {"node": node})
             ledger.join(node)
-        if isinstance(ledger, RotationLedger):
-            visits = resume_state.get("visits", [])
-            for visited in visits:  # the journal has it, if its machine lives
-                if ledger.is_tenancy(visited["number"]):
-                    ledger.decide(ledger.chunk_of(visited["number"]), visited["parts"])
-        for pass_, number in resume_state["held"]:
-            if pass_ == job.pass_:
-                ledger.claim(number, node)
-        for visited in visits:
-            assert isinstance(ledger, RotationLedger)
-            # Else it is done: the lost master had noted that, and not answered.
-            if ledger.records.holder(visited["number"]) == node:
-                ledger.claim_visits(visited["number"], node, visited["had"], visited["holds"])
+        held = [number for pass_, number in resume_state["held"] if pass_ == job.pass_]
+        ledger.claim_all(node, held, resume_state.get("visits", ()))
 
     def all_back(self, job: Job, now: float) -> None:
         """All members are back or given up: repeat what the lost master may not have sent."""
@@ -367,13 +353,13 @@ class LeaseService:
     def drop_late(self, ledger: Ledger, workers: list[Member], now: float) -> bool:
         """Give up late blocks of a closed ledger, if it is time; whether there were any."""
         late = [member for member in workers if not (member.finished or member.dropped)]
-        if isinstance(ledger, BspLedger) and ledger.waits_for_copy:
+        if ledger.waits_for_copy:
             self.hurry(now)  # the workers wait for the master
         if not late or not ledger.closed or now < self._drop_at:
             return False
         for member in late:
             ledger.abandon(member.number)
-            if self.job is not None and isinstance(ledger, RotationLedger):
+            if self.job is not None:
                 self.job.withdraw_visits()
             member.dropped = True
             log.warning("%s is given up: %.0f s at its block", member.name, DROP_S)
@@ -421,9 +407,8 @@ class LeaseService:
         if pass_ != "train":
             return True
         rows = self._members.rows
-        if isinstance(job.ledger, RotationLedger):
-            return not rows.open("fence")
-        return rows.clocks_set or not job.clocked
+        assert job.ledger is not None
+        return job.ledger.is_ready(clocks_set=rows.clocks_set, fencing=rows.open("fence"))
 
     def _end_turn(self, member: Member) -> None:
         """A worker's part is merged or lost: examine those that wait for their turn."""
@@ -455,9 +440,8 @@ class LeaseService:
             if job.clocked and pass_ == "train" and not self.clocks_noted:
                 self.clocks_noted = True
                 self._out.note("clocks", {})
-            if isinstance(ledger, RotationLedger):
-                for chunk, parts in ledger.decided():
-                    self._out.note("chunk", {"chunk": chunk, "parts": parts})
+            for chunk, parts in ledger.decided():
+                self._out.note("chunk", {"chunk": chunk, "parts": parts})
             if member.waits or not member.block_since:
                 member.block_since = now
             member.wait_for("", now)
@@ -500,8 +484,8 @@ class LeaseService:
                 elif member.number not in asking:
                     member.wait_for("", now)
         for member, number, _ in self._borrowing:
-            if isinstance(ledger, RotationLedger) and ledger.lacks_part(number, member.number):
-                member.wait_for(str(ledger.wait_of_borrow(number)), now)
+            if (wait := ledger.wait_of_borrow(number, member.number)) is not None:
+                member.wait_for(str(wait), now)
         for member in workers:
             member.log_wait(now)
 
@@ -526,16 +510,11 @@ class LeaseService:
             for member in workers:
                 if member not in but:
                     self._out.send(member.peer, note)
-        if isinstance(job.ledger, SspLedger) and job.settings.consistency == "ssp":
-            clock, node = job.ledger.slowest()
+        if (found := job.ledger.slowest()) is not None:
+            clock, node = found
             if clock != self._told_clock:
                 self._told_clock = clock
                 slowest = messages.Slowest(clock, node)
                 for member in self._members.joined("worker"):
                     if not member.finished:
                         self._out.send(member.peer, slowest)
-
-
-def _is_dealt(ledger: Ledger, message: messages.Done) -> bool:
-    """Whether this is a slice that was dealt, which is no training."""
-    return isinstance(ledger, RotationLedger) and not ledger.is_tenancy(message.number)

@@ -65,7 +65,7 @@ class SspLedger(Ledger):
         if self._closed or not mine:
             return None
         if self._ahead(node):
-            clock = self.slowest()[0] + self._ahead_of(node) - self._staleness
+            clock = self._slowest()[0] + self._ahead_of(node) - self._staleness
             heappush(self._ahead_of_all, (clock, node))
             return None
         number = mine.popleft()
@@ -78,7 +78,7 @@ class SspLedger(Ledger):
     def woken(self, waiting: Container[int]) -> list[int]:
         """Workers that are no longer too far ahead, and those that were dealt something."""
         found, self._dealt = self._dealt, set()
-        slowest = self.slowest()[0]
+        slowest = self._slowest()[0]
         while self._ahead_of_all and self._ahead_of_all[0][0] <= slowest:
             found.add(heappop(self._ahead_of_all)[1])
         return sorted(node for node in found if node in waiting)
@@ -93,7 +93,9 @@ class SspLedger(Ledger):
             self._in_slow.add(node)
             heappush(self._slow, (self._clocks[node], node))
 
-    def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
+    def done(
+        self, number: int, node: int, result: BlockResult = NO_RESULT, *, whole: bool = True
+    ) -> bool:
         """The clock of the worker advances."""
         if not super().done(number, node, result):
             return False
@@ -121,7 +123,7 @@ class SspLedger(Ledger):
         """Give a worker that joins its share of what the others have left."""
         if node in self._left:
             return
-        clock = self.slowest()[0]
+        clock = self._slowest()[0]
         shares = [list(left) for left in self._left.values()]
         self._left[node] = deque()
         self._clocks[node] = clock
@@ -184,7 +186,15 @@ class SspLedger(Ledger):
         left = any(self._left.values()) or bool(self._back)
         return not self.records.leased and (self._closed or not left)
 
-    def slowest(self) -> tuple[int, int]:
+    def slowest(self) -> tuple[int, int] | None:
+        return self._slowest() if self._staleness >= 0 else None
+
+    def figures(self) -> dict[str, Any]:
+        if self._staleness < 0:
+            return {}
+        return {"consistency": "ssp", "ahead_max": self.ahead_max}
+
+    def _slowest(self) -> tuple[int, int]:
         """The slowest clock of workers with work, and its worker (0: none has work)."""
         while self._slow:
             clock, node = self._slow[0]
@@ -207,7 +217,7 @@ class SspLedger(Ledger):
         """The slowest worker, where this one is too far ahead."""
         if not (self._left.get(node) and self._ahead(node)):
             return super().wait_of(node)
-        clock, slowest = self.slowest()
+        clock, slowest = self._slowest()
         if slowest == node:
             return Wait((), "finish")
         return Wait(
@@ -222,7 +232,7 @@ class SspLedger(Ledger):
 
     def _ahead_of(self, node: int) -> int:
         """How many clocks ahead of the slowest a worker would be with its next entry."""
-        return self._clocks[node] + self.records.count_of(node) - self.slowest()[0]
+        return self._clocks[node] + self.records.count_of(node) - self._slowest()[0]
 
     def _busy(self) -> Iterator[int]:
         """Workers that have work, some of them twice."""
