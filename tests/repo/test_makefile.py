@@ -148,6 +148,8 @@ def ci(tmp_path):
             subprocess.Popen(
                 ROOT / ".ci" / "run", env=environ, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True,
+                # As nohup leaves it, a shell ignores it whatever it traps.
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
             )
         )  # fmt: skip
         output.close()
