@@ -57,7 +57,8 @@ def test_rounds_with_a_target_end_behind_the_round_that_reaches_it(tmp_path, job
     assert [entry["round"] for entry in figures["by_round"]] == [1, 2, 3]
     # A fourth round was begun while the third was looked at, and counts nowhere.
     assert figures["blocks"] == 3 * 2
-    assert len(figures["loss_by_epoch"]) <= 3
+    assert len(figures["loss_by_epoch"]) == 3
+    assert figures["train_loss"] == figures["loss_by_epoch"][-1]
     assert figures["model"][0] == pytest.approx(3 * mean_step(0, 1))
 
 

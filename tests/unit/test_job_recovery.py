@@ -88,6 +88,20 @@ def test_claim_of_what_is_done_or_held_by_another_is_refused():
     assert [book.take(2).number for _ in range(6)] == [0, 1, 2, 3, 5, 6]
 
 
+@pytest.mark.parametrize("kind", BOOKS)
+def test_results_count_in_the_epoch_or_round_of_their_entry(kind):
+    book, found = BOOKS[kind](), []
+    for _ in range(6):
+        for node in NODES:
+            if (entry := book.take(node)) is not None:
+                found.append((book.epoch_of(entry.number), entry.epoch))
+                assert book.done(entry.number, node)
+        if isinstance(book, RoundLedger) and book.ready:
+            book.advance()
+    assert {epoch for _, epoch in found} > {0}
+    assert all(counted == epoch for counted, epoch in found)
+
+
 def test_part_of_a_round_that_is_past_or_closed_is_void():
     book = RoundLedger(3, NODES)
     assert book.claim(0, 1)

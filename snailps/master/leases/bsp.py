@@ -299,7 +299,7 @@ class BspLedger(Ledger):
         return {"consistency": "bsp", "clocks": self._open}
 
     def saved(self, clock: int) -> NDArray[Any]:
-        return self.records.first(clock * self.micro_batches)
+        return self.records.first(clock * self.micro_batches) if clock >= 0 else self.settled()
 
     @property
     def open_clock(self) -> int:

@@ -61,6 +61,9 @@ class RoundLedger(Ledger):
             index,
         )
 
+    def epoch_of(self, number: int) -> int:
+        return number // self._width
+
     def _next_of(self, node: int) -> Entry | None:
         """The part of a worker that is drawn for the round and has not had it yet."""
         index = self._index.get(node, -1)
