@@ -1,4 +1,4 @@
-/* Where a key lies in a hash table in memory.  Keyed by a secret of this process: whoever chooses keys (ids
+/* Where a key lies in a hash table in memory.  Keyed by a secret of this process: who chooses keys (ids
  * of a log, words of a text) cannot choose such as meet, and keep a table slow.  It is therefore another
  * one in each process, and must never reach a file, the wire, or the order of a result: those have
  * `snail_hash_key`.

@@ -44,7 +44,7 @@ from snailps.master.job.job import Job
 from snailps.master.job.recovery import Past
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.loop_latency import LoopLatency
-from snailps.master.member import NOBODY, Member, names_of
+from snailps.master.member import NO_PEER, Member, names_of
 from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, ClusterPhase, JobPhase
 from snailps.master.replication.controller import ReplicationController
@@ -413,7 +413,7 @@ class MasterCore:
     def _check_stopped(self, now: float) -> None:
         """End when all members have left, or after a while without them."""
         stopped_at = self.lifecycle.stopped_at
-        here = [member for member in self.members.all.values() if member.peer != NOBODY]
+        here = [member for member in self.members.all.values() if member.peer != NO_PEER]
         assert stopped_at is not None
         if self.is_over or (here and now - stopped_at < GOODBYE_S):
             return

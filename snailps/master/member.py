@@ -24,7 +24,7 @@ _SECONDS_LEAST = 1e-6
 NAMED_MAX = 8
 """Members that a message names one by one."""
 
-NOBODY = 0
+NO_PEER = 0
 """Number of a missing connection: what is sent to it is dropped."""
 
 
@@ -34,7 +34,7 @@ class Member:
     role: str
     host: str
     pid: int
-    peer: int  # number of its connection, or `NOBODY`
+    peer: int  # number of its connection, or `NO_PEER`
     endpoints: list[tuple[str, int]]
     state: str = "registered"  # what it does, in words for users
     waits: str = ""  # what it waits for, in words for users; see `wait_for`
@@ -125,7 +125,7 @@ class Member:
 
     def let_go(self) -> None:
         """Drop what only a connected member needs; metrics stay."""
-        self.peer = NOBODY
+        self.peer = NO_PEER
         self.resume_state, self.stats_before = {}, {}
 
     def take_stats(self, stats: dict[str, Any], now: float) -> None:

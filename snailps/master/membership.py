@@ -18,7 +18,7 @@ from snailps.config.addresses import format_addr
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
 from snailps.master.effects import Diagnose, Fact, OnAnswer, Outbox, Rerouted
 from snailps.master.events import Answer, Received
-from snailps.master.member import NOBODY, Member, names_of
+from snailps.master.member import NO_PEER, Member, names_of
 from snailps.master.replication.placement_record import with_changes
 from snailps.master.replication.shard_orders import ShardOrders
 from snailps.master.table_registry import TableRegistry
@@ -97,7 +97,7 @@ class Membership:
 
     def disconnect(self, member: Member) -> None:
         """Close a member's connection, once all messages are sent."""
-        if member.peer != NOBODY:
+        if member.peer != NO_PEER:
             self.out.close(member.peer)
             self.gone_peer(member.peer)
 
@@ -105,7 +105,7 @@ class Membership:
         """A connection is gone; returns its member."""
         member = self.peers.pop(peer, None)
         if member is not None:
-            member.peer = NOBODY
+            member.peer = NO_PEER
         return member
 
     def nodes(self, role: str = "") -> list[Member]:
@@ -168,7 +168,7 @@ class Membership:
             self._epoch = self.route.epoch
         elif fact.kind == "member":
             endpoints = [(str(host), int(port)) for host, port in data["endpoints"]]
-            place = (data["host"], data["pid"], NOBODY, endpoints)
+            place = (data["host"], data["pid"], NO_PEER, endpoints)
             member = Member(data["number"], data["role"], *place, state="not back yet", away=True)
             member.late, member.joined, member.since = data["late"], True, self._since
             self.all[member.number] = member

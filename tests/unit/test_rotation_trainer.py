@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from dataclasses import replace
 from functools import cache
@@ -367,7 +366,6 @@ def test_rows_of_a_tenancy_that_was_prepared_early_have_what_the_one_before_has_
     made[0].train(first)
     assert opening is None
     assert (made[0].memory.rows["input"] != before).any()
-    gc.collect()
     assert (part() is None) != stays  # nor its rows
     between = made[0].memory.rows["input"].copy()
     made[0].train(second)
@@ -444,6 +442,31 @@ def test_tenancy_whose_worker_is_lost_behind_settled_visits_ends_as_if_it_were_n
         np.testing.assert_allclose(rest[table], whole[table], atol=1e-5)
     assert 0 < some["units"] < all_["units"]
     assert some["lr"] == all_["lr"]
+
+
+@pytest.mark.usefixtures("settles_often")
+def test_rows_are_settled_before_the_next_visit_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its steps are pushed, and trained again when the worker is lost."""
+    begun: list[int] = []
+    settled: list[int] = []
+    train, settle = rotation.train, InputExchange.settle
+
+    def noted(*args: Any) -> Any:
+        begun.append(len(begun))
+        return train(*args)
+
+    def counted(self: InputExchange) -> Any:
+        settled.append(len(begun))
+        return settle(self)
+
+    monkeypatch.setattr(rotation, "train", noted)
+    monkeypatch.setattr(rotation, "_comes_first", lambda coming, tasks: bool(coming.result() or 1))
+    monkeypatch.setattr(InputExchange, "settle", counted)
+    worker = workers_of(replace(SMALL, worker_memory=SCANT), 1, ALL)[0]
+    block = blocks_of_chunk([worker], CHUNKS[0], visiting=4)[0]
+    block.prepared = worker.prepare(block)
+    worker.train(block)
+    assert settled == [1, 2, 3]
 
 
 def test_pairs_of_settled_visits_are_not_sorted_again() -> None:

@@ -240,16 +240,17 @@ class Settling:
         self._since = time.monotonic()
 
     def is_due(self, visits: int, moved: int) -> bool:
-        """Whether rows are to be settled after so many visits, which moved so many rows."""
+        """Whether rows should be settled after so many visits, which moved so many rows."""
         left = self._visiting - self._first
         whole = self._opened + self._rows + moved * left / (visits - self._first)
         times = int(SETTLE_ROWS * whole / self._rows)
         apart = max(SETTLE_SHARE * self._visiting, left / (times + 1))
-        now = time.monotonic()
-        due = self._last + apart <= visits < self._visiting and now - self._since >= SETTLE_SECONDS
-        if due:
-            self._last, self._since = visits, now
-        return due
+        lasts = time.monotonic() - self._since
+        return self._last + apart <= visits < self._visiting and lasts >= SETTLE_SECONDS
+
+    def note(self, visits: int) -> None:
+        """Rows are settled after so many visits."""
+        self._last, self._since = visits, time.monotonic()
 
 
 class RotationTrainer(ABC):
@@ -395,7 +396,8 @@ class _Training:
     """A tenancy that is trained.
 
     Where no rows are exchanged, the kernels of a visit are queued before those of the one before
-    are done, so that no thread waits for another.
+    are done, so that no thread waits for another.  Behind a visit that settles rows they are not:
+    deltas of the next one's steps would be pushed, and trained again if this worker is lost.
     """
 
     def __init__(self, trainer: RotationTrainer, block: Block) -> None:
@@ -425,7 +427,9 @@ class _Training:
         """Trains all visits and pushes the part's deltas."""
         coming, queued = self._trainer.ahead.submit(self._borrow), None
         while True:
-            if queued is not None and not _comes_first(coming, queued.tasks):
+            if queued is not None and (
+                self._is_to_settle(queued) or not _comes_first(coming, queued.tasks)
+            ):
                 self._finish(queued)  # another worker may wait for its part
                 queued = None
             visit = coming.result()
@@ -526,6 +530,7 @@ class _Training:
         for name in self._totals:
             self._totals[name] += figures[name]
         self._totals["lr"] = figures["lr"]
+        settling = self._is_to_settle(visit)
         self._done += 1
         push, settles = None, None
         if visit.keys is not None and visit.packed is not None:
@@ -534,12 +539,20 @@ class _Training:
                 self._trainer.trained.give(array)
             push = self._model.push_async("output", visit.keys, visit.packed, state=sgd.state)
             self._moved += 2 * len(visit.keys)
-            if self._settling.is_due(self._done, self._moved + self._inputs.exchanged):
+            if settling:
                 settles = self._inputs.settle()
+                self._settling.note(self._done)
         former = self._returned[-1] if self._returned else None
         self._returned.append(
             self._trainer.behind.submit(self._give_back, visit.part, figures, push, settles, former)
         )
+
+    def _is_to_settle(self, visit: Visit) -> bool:
+        """Whether rows should be settled behind this visit, and no other one has begun."""
+        if visit.keys is None or self._begun > visit.number + 1:
+            return False
+        moved = self._moved + 2 * len(visit.keys) + self._inputs.exchanged
+        return self._settling.is_due(visit.number + 1, moved)
 
     def _give_back(
         self,

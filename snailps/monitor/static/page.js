@@ -1,5 +1,5 @@
 // The page: asks for the newest picture of a run, one request at a time, and shows it.
-// A report has its one picture inside and asks nobody.
+// A report has its one picture inside and no server to ask.
 "use strict";
 
 const RETRY_MS = 1500;

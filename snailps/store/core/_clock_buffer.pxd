@@ -64,7 +64,7 @@ cdef struct Slot:
     Staged *first                   # in the order of the pushes, of all incarnations
     Staged *last
     uint64_t sealed                 # by this incarnation; 0 = not yet
-    uint64_t refused                # incarnation whose push was refused; or EVERYBODY (several)
+    uint64_t refused                # incarnation whose push was refused; or SEVERAL
 
 cdef struct Sums:                   # of one table in the present clock
     Sums *next

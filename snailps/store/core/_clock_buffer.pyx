@@ -32,7 +32,7 @@ cdef enum:
     NAMED = 8                       # missing slots that are named at most
 
 cdef enum:
-    EVERYBODY = 0xFFFFFFFFFFFFFFFF  # more than one incarnation was refused
+    SEVERAL = 0xFFFFFFFFFFFFFFFF  # more than one incarnation was refused
 
 
 # --- what is staged ------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ cdef int slots_check(const Slots *s, uint64_t clock, uint32_t slot,
 cdef void slots_refuse(Slots *s, uint32_t slot, uint64_t incarnation) noexcept nogil:
     cdef Slot *place = slot_at(s, slot)
     if place != NULL:
-        place.refused = <uint64_t>EVERYBODY if place.refused and place.refused != incarnation \
+        place.refused = <uint64_t>SEVERAL if place.refused and place.refused != incarnation \
             else incarnation
 
 
@@ -387,7 +387,7 @@ cdef int slots_seal(Slots *s, Shard *shard, uint64_t clock, uint32_t slot, uint3
     place = &s.slot[slot]
     if place.sealed:
         return SEAL_AGAIN
-    if place.refused == incarnation or place.refused == <uint64_t>EVERYBODY:
+    if place.refused == incarnation or place.refused == <uint64_t>SEVERAL:
         return SEAL_REFUSED
     s.slots = slots
     place.sealed = incarnation

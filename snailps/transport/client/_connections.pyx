@@ -430,7 +430,7 @@ cdef void _link_down(Core *core, Link *link) noexcept nogil:
     core.busy_bytes = core.bytes_in + core.bytes_out
     if now - link.up_at > max(core.patience_s, PAUSE_MAX_MS * 1e-3):
         link.fruitless = 0
-    if _asks_nothing(link):         # none was out of reach, whoever cuts idle connections
+    if _asks_nothing(link):         # it was idle: the peer may be in reach
         link.fruitless = min(link.fruitless, <uint32_t>IDLE_FRUITLESS_MAX - 1)
         link.lost_at = now
     elif link.fruitless == 0:
