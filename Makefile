@@ -51,7 +51,7 @@ test-all: $(VENV)/.made-test ## those, more clusters, and tests of faults, fuzzi
 
 # For hours: parts of up to 40 minutes, which can be resumed.  ARGS=--list names them.
 test-night: $(VENV)/.made-test ## what .ci/run leaves out: rounds under load, walks, storms, fuzzing
-	@NIGHT_PYTEST='$(PYTEST)' NIGHT_TESTS='$(SHORT)' $(BIN)/python -m tests.night $(ARGS) </dev/null
+	@NIGHT_PYTEST='$(PYTEST)' NIGHT_TESTS='--smoke $(SHORT)' $(BIN)/python -m tests.night $(ARGS) </dev/null
 
 # Not among the others: they make hosts, as root, and install what that takes.
 test-hosts: $(VENV)/.made-test ## tests on separate hosts (root, Debian or Ubuntu; else skipped)
@@ -91,6 +91,7 @@ lint: $(VENV)/.made-lint ## ruff (rules and layout), mypy, shellcheck
 	@$(BIN)/ruff check . </dev/null
 	@$(BIN)/ruff format --check . </dev/null
 	@$(BIN)/python tools/stubs.py . </dev/null
+	@$(BIN)/python tools/ratchet.py . </dev/null
 	@$(BIN)/mypy </dev/null
 	@$(BIN)/shellcheck -x $(SCRIPTS) </dev/null
 

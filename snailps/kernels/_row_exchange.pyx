@@ -7,7 +7,7 @@
 
 `Motion` says how far steps go.  One pass over the rows each, without the GIL; memory moves are what
 it costs, so what belongs to a row, but its count, is one record.  No tables, no requests:
-`models/shared_rows.py` has these.  A NumPy twin is in tests/support/twins/row_exchange.py.
+`models/kept_rows.py` has these.  A NumPy twin is in tests/support/twins/row_exchange.py.
 """
 from libc.math cimport expf, sqrtf
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t

@@ -1,25 +1,16 @@
-"""Local SGD: a worker trains local copies of rows and pushes the differences.
+"""Local SGD: a worker trains rows of its own and pushes the differences.
 
-    keys -> pull (while the previous block trains) -> load -> padded arrays -> kernel threads
-         -> push: one delta a row, scaled where several workers train the same row
-
-`LocalSgd` owns the buffers, the pushes in flight and the threads; its model decides which rows a
-block needs and how they are trained.  Invariants:
-
-* A pull overtakes own pushes that wait for the socket.  It may lack the deltas of pushes that
-  were not done when it started, and of later ones; `load` adds these (`Worker.correct`).
-* A push starts when the previous one is done, so a pull lacks `behind` pushes and the last one.
-* The array of a push is not reused while a pull may lack the push.
+Layout and buffers of rows, threads, and the share of a delta to push where several workers train
+the same row.  Which rows, and when they travel, is `kept_rows`' and `copied_rows`' matter.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,32 +130,11 @@ class RowLayout:
             kernels.subtract_parts(trained[0], packed, dim, self.parts)
 
 
-@dataclass(slots=True)
-class Copies:
-    """Local copies of a block's rows, by table.
-
-    `moving` are places of rows that `load` pulls again; `bases` are packed rows, after training
-    their deltas; `local` are the arrays of trained rows.
-    """
-
-    keys: Mapping[str, Keys]
-    pulls: Mapping[str, Pending]
-    moving: Mapping[str, NDArray[np.int64]]
-    bases: dict[str, Floats]
-    local: dict[str, tuple[Floats, ...]]
-
-
-Scale = Callable[[str, tuple[Floats, ...], Floats], None]
-"""``scale(table, trained, deltas)`` turns deltas of packed rows into those to push."""
-
-
 class LocalSgd:
-    """A worker's local copies: pulls, buffers, threads, and pushes in flight.
+    """Layout, buffers and threads of the rows that a worker trains.
 
-    `behind` is how many pushes besides the last one a pull may lack: the number of prefetched
-    blocks.  With `state`, rows travel with their optimiser state and deltas are of both;
-    ``derive(packed)`` then recomputes what follows from the state.  `pull` may run while another
-    thread trains; the training thread calls all else.
+    With `state`, rows travel with their optimiser state and deltas are of both; ``derive(packed)``
+    then recomputes what follows from the state.
     """
 
     def __init__(
@@ -173,99 +143,28 @@ class LocalSgd:
         layout: RowLayout,
         *,
         state: bool = False,
-        behind: int = 1,
         derive: Callable[[Floats], None] | None = None,
     ) -> None:
-        self.worker, self.layout, self.behind = worker, layout, behind
+        self.worker, self.layout, self.state, self.derive = worker, layout, state, derive
         self.pool = ThreadPoolExecutor(worker.threads, "snailps-train")
-        self.state = state
         self.packed = ArrayPool(lambda n: np.empty((n, layout.width), np.float32))
         self._trained = ArrayPool(layout.make)
-        self.derive = derive
-        self._pushes: list[dict[str, Pending]] = []  # in flight or still needed, oldest first
-
-    def pull(
-        self,
-        keys: Mapping[str, Keys],
-        moving: Mapping[str, NDArray[np.int64]] = MappingProxyType({}),
-    ) -> Copies:
-        """Start to pull rows; `load` pulls those at the places `moving` again.
-
-        Other workers change these much: the steps of all workers on an old copy would add up to too
-        long a step.
-        """
-        pulls = {table: self.pull_rows(table, wanted) for table, wanted in keys.items()}
-        return Copies(keys, pulls, moving, {}, {})
 
     def pull_rows(self, table: str, keys: Keys) -> Pending:
         """Start to pull packed rows into an array of `packed`, ahead of pushes in flight."""
         rows = self.packed.take(len(keys))
         return self.worker.pull_async(table, keys, rows, state=self.state, ahead=True)
 
-    def load(self, copies: Copies) -> Mapping[str, tuple[Floats, ...]]:
-        """Wait for the rows; table -> arrays to train, with all own deltas added."""
-        for table, pull in copies.pulls.items():
-            base = copies.bases[table] = pull.wait()
-            corrected = 0
-            for pushes in self._pushes:
-                if table in pushes:
-                    corrected += self.worker.correct(pull, pushes[table])
-            if corrected and self.derive is not None:
-                self.in_threads(self.derive, base)
-        self._settle(self.behind)
-        self._refresh(copies)
-        for table, base in copies.bases.items():
-            trained = tuple(self._trained.take(len(base)) for _ in range(self.layout.arrays))
-            self.in_threads(self.layout.load, base, *trained)
-            copies.local[table] = trained
-        return copies.local
+    def make_trained(self, n: int) -> tuple[Floats, ...]:
+        """Arrays for n rows to train, until `give_trained`."""
+        return tuple(self._trained.take(n) for _ in range(self.layout.arrays))
 
-    def _refresh(self, copies: Copies) -> None:
-        """Pull the current `moving` rows, own pushes included."""
-        pulls = {
-            table: self.worker.pull_async(table, copies.keys[table][places], state=self.state)
-            for table, places in copies.moving.items()
-        }
-        for table, pull in pulls.items():
-            copies.bases[table][copies.moving[table]] = pull.wait()
-
-    def push(self, copies: Copies, scale: Scale | None = None) -> None:
-        """Start to push the deltas; `copies` are not to be used afterwards."""
-        for table, base in copies.bases.items():
-            trained = copies.local[table]
-            self.in_threads(self.layout.subtract, base, *trained)
-            if scale is not None:
-                scale(table, trained, base)
-            for array in trained:
-                self._trained.give(array)
-        self.push_rows({table: (keys, copies.bases[table]) for table, keys in copies.keys.items()})
-
-    def push_rows(self, deltas: Mapping[str, tuple[Keys, Floats]]) -> None:
-        """Start to push deltas, which come from `packed`, after waiting for the previous push."""
-        self.wait()
-        self._settle(self.behind)
-        self._pushes.append(
-            {
-                table: self.worker.push_async(table, keys, rows, state=self.state)
-                for table, (keys, rows) in deltas.items()
-            }
-        )
-
-    def wait(self) -> None:
-        for pushes in self._pushes:
-            for push in pushes.values():
-                push.wait()
+    def give_trained(self, trained: Iterable[Floats]) -> None:
+        for array in trained:
+            self._trained.give(array)
 
     def close(self) -> None:
-        """Wait for all pushes, take their arrays back and end the threads."""
-        self._settle(0)
         self.pool.shutdown()
-
-    def _settle(self, kept: int) -> None:
-        """Wait for all pushes but the newest `kept`, and take their arrays back."""
-        while len(self._pushes) > kept:
-            for push in self._pushes.pop(0).values():
-                self.packed.give(push.wait())
 
     def in_threads(self, function: Callable[..., object], *arrays: NDArray[np.generic]) -> None:
         """Call a row-wise function on ranges of rows, one a thread."""

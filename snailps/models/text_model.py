@@ -19,13 +19,15 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.worker import Block, Results, Surveyor, SurveyPart, Worker
+from snailps.api.worker import Block, Results, Surveyor, SurveyPart
 from snailps.config import JobSettings, settings_of
 from snailps.data._text import WordCounter
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, ModelFileError
-from snailps.models.local_sgd import Floats, LocalSgd
+from snailps.models.block_trainer import BlockTrainer
+from snailps.models.local_sgd import Floats
+from snailps.models.pace import Pace
 from snailps.vectors import BinModel
 
 Settings = TypeVar("Settings", bound=JobSettings)
@@ -77,13 +79,12 @@ class WordPart:
         return counter.unread.to_bytes(_UNREAD_BYTES, "little") + counter.dump()
 
 
-class TextModel(Worker):
-    """A model of text: the survey counts words, local SGD trains, workers push deltas.
+class TextModel(BlockTrainer):
+    """A model of text, whose survey counts words.
 
-    A subclass makes `sgd` in its `setup`, for tables of access method ``add`` or ``adagrad``.
+    Its tables have access method ``add`` or ``adagrad``.
     """
 
-    sgd: LocalSgd
     counts: ClassVar[Literal["examples", "words"]] = "words"
     optimizers: ClassVar[tuple[str, ...]] = ("auto", "add")
     """Allowed values of `optimizer`."""
@@ -102,15 +103,10 @@ class TextModel(Worker):
             )
 
     @classmethod
-    def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
-        """A tenth of an epoch for one worker, 1 / `blocks_an_epoch` for each of several."""
-        share = total_bytes // (10 if workers == 1 else cls.blocks_an_epoch * workers)
-        if workers > 1:
-            share = max(share, min(BLOCK_BYTES_SMALL, total_bytes // (40 * workers)))
-        return max(512, min(BLOCK_BYTES_MAX, share))
-
-    def finish(self) -> None:
-        self.sgd.close()
+    def pace(cls, settings: JobSettings, workers: int) -> Pace:
+        if workers == 1:
+            return Pace(10, BLOCK_BYTES_MAX)
+        return Pace(cls.blocks_an_epoch, BLOCK_BYTES_MAX, BLOCK_BYTES_SMALL, 40)
 
     @classmethod
     @abstractmethod

@@ -79,7 +79,7 @@ def parts(pytest: Sequence[str], tests: Sequence[str], seed: int) -> list[Part]:
     Parameters
     ----------
     pytest, tests : sequence of str
-        The command of `make test-all`, and its tests of modules and clusters.
+        The command of `make test`, and its tests.
     seed : int
         Of what is drawn anew on each commit.
     """

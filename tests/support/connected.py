@@ -1,15 +1,19 @@
 """Models connected to shards of their own, as a worker has them; blocks for them."""
 
 import contextlib
+from dataclasses import replace
 from types import SimpleNamespace
 
 from shards import Shards
 from visits_in_order import AtOnce
 
+from snailps.api.passes import EPOCHS
 from snailps.api.tables import Tensor
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
-from snailps.models.classifier import Classifier
+from snailps.models.kept_rows import KeptRows
+from snailps.models.sparse.batch import TABLE
+from snailps.models.sparse.worker import ROUND_BLOCKS
 
 BLOCK_BYTES_MAX = 1 << 30
 
@@ -22,6 +26,7 @@ def connected(model_class, shards=1):
 
         def make(settings, threads=1, workers=1, summary=b""):
             nonlocal tables
+            settings = replace(settings, epochs=settings.epochs or EPOCHS)  # as a job decides it
             model, numbered, tensors = model_class(settings, threads), {}, {}
             for declared in model.tables():
                 table = declared
@@ -59,9 +64,21 @@ def in_order(model):
     model.pull_async, model.push_async = map(answered, (model.pull_async, model.push_async))
     model.sgd.pool.shutdown()
     model.sgd.pool = AtOnce()
-    for shared in model._shared if isinstance(model, Classifier) else [model.shared_rows]:
-        shared._seconds = lambda: 0.0
+    for rows in model.rows:
+        rows._seconds = lambda: 0.0
     return model
+
+
+def keep(model, room):
+    """Has a worker of sparse examples keep so many rows at most."""
+    kept = KeptRows(model.sgd, TABLE, model.motion, room=room, round_blocks=ROUND_BLOCKS)
+    model.rows = (kept,)
+
+
+def flush(model):
+    """Pushes all deltas that a model has, and waits for them."""
+    for rows in model.rows:
+        rows.flush()
 
 
 def block_of(data, number=0, progress=(0.0, 0.5), first=None):

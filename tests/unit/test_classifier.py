@@ -14,11 +14,12 @@ from snailps.config import RawConfig
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, DataError
-from snailps.models import shared_rows
+from snailps.models import kept_rows, seen_blocks
 from snailps.models.classifier import model as classifier
 from snailps.models.classifier.model import Classifier, pack_summary, unpack_summary
 from snailps.models.classifier.passes import enough_epochs, lines_in
 from snailps.models.classifier.settings import ClassifierSettings
+from snailps.models.kept_rows import KeptRows
 from snailps.models.text_model import BUCKET_KEY
 
 TEXT = (
@@ -62,7 +63,7 @@ def test_survey_warns_once_of_all_words_behind_the_end_of_their_line(caplog):
 
 def test_block_of_a_line_with_an_end_token_has_one_example(make):
     text = b"__label__pet the </s> cat\n" * 3
-    lines = make(text=text).prepare(block_of(text)).examples.lines
+    lines = make(text=text).prepare(block_of(text)).batch.lines
     assert (len(lines.feature_ptr) - 1, len(lines.features), lines.unread) == (3, 6, 3)
 
 
@@ -175,7 +176,7 @@ def test_train_of_several_workers_on_copies_exchanges_label_rows(make, monkeypat
     monkeypatch.setattr(Classifier, "pull_async", noted)
     lines = 4 * (len(TEXT.splitlines()) * 10)
     train(model, TEXT * 40)
-    assert asked == ["input"] + ["output"] * (lines // classifier.EXCHANGE_LINES)
+    assert asked == ["input"] + ["output"] * -(-lines // classifier.EXCHANGE_LINES)
     asked.clear()
     train(make(workers=1), TEXT * 40)
     assert asked == []  # no server has a row yet
@@ -213,12 +214,12 @@ def test_train_at_the_only_worker_pulls_a_row_once_and_leaves_what_was_trained(m
     model = make(replace(SMALL, word_ngrams=2, lr=0.5), threads=2)
     for number in range(4):
         train(model, TEXT, number)
-    batch = model.prepare(block_of(TEXT))
-    keys = [one.places.exchange.keys(np.arange(one.row_num, dtype=np.int32)) for one in batch.kept]
+    kept = model.prepare(block_of(TEXT)).asked
+    keys = [one.places.exchange.keys(np.arange(one.row_num, dtype=np.int32)) for one in kept]
     trained = []
-    for kept, of_table in zip(batch.kept, keys, strict=True):
-        assert kept.pull is None
-        trained.append(kept.places.rows[kept.places.find(of_table).places, :8].copy())
+    for one, of_table in zip(kept, keys, strict=True):
+        assert one.pull is None
+        trained.append(one.places.rows[one.places.numbers.find(of_table)[0], :8].copy())
     model.finish()
     for rows, of_table, table in zip(trained, keys, ("input", "output"), strict=True):
         np.testing.assert_allclose(rows, model.pull(table, of_table), rtol=1e-5, atol=1e-6)
@@ -226,7 +227,7 @@ def test_train_at_the_only_worker_pulls_a_row_once_and_leaves_what_was_trained(m
 
 
 def test_round_of_the_only_worker_is_pushed_while_the_next_blocks_train(make, monkeypatch):
-    monkeypatch.setattr(shared_rows, "PIECE_BYTES", 8 * 4 * 4)
+    monkeypatch.setattr(kept_rows, "PIECE_BYTES", 8 * 4 * 4)
     model = make(replace(SMALL, word_ngrams=2, lr=0.5), threads=2)
     kernel, push, pushed = kernels.train_labels, Classifier.push_async, threading.Event()
     begun = 0
@@ -267,18 +268,18 @@ def test_train_on_a_block_without_anything_to_learn_counts_it_and_moves_nothing(
 
 
 def test_prepare_numbers_words_and_buckets_as_keys(make, monkeypatch):
-    model = make(replace(SMALL, word_ngrams=2))
+    model, found, find = make(replace(SMALL, word_ngrams=2)), [], KeptRows.find
+    monkeypatch.setattr(KeptRows, "find", lambda rows, keys: found.append(keys) or find(rows, keys))
     batches = [model.prepare(block_of(TEXT))]
     model._places = None  # as for very many buckets: by sorting
     model._seen.clear()
     batches.append(model.prepare(block_of(TEXT)))
     numbered = []
-    known = batches[0].kept[0].new_keys  # of places from 0
-    for batch in batches:
-        keys = batch.input_keys
+    known = batches[0].asked[0].new_keys  # of places from 0
+    for prepared, keys in zip(batches, found[::2], strict=True):
         assert len(set(keys.tolist())) == len(keys)
-        numbered.append(known[batch.examples.lines.features].tolist())
-        for kept in batch.kept:
+        numbered.append(known[prepared.batch.lines.features].tolist())
+        for kept in prepared.asked:
             if kept.pull is not None:
                 kept.pull.wait()
     assert numbered[0] == numbered[1]
@@ -289,7 +290,7 @@ def test_prepare_numbers_words_and_buckets_as_keys(make, monkeypatch):
 
 @pytest.mark.parametrize(("bytes_max", "reads"), [(1 << 20, 1), (10, 3)])
 def test_prepare_reads_a_block_once_while_there_is_room(make, monkeypatch, bytes_max, reads):
-    monkeypatch.setattr(classifier, "SEEN_BYTES_MAX", bytes_max)
+    monkeypatch.setattr(seen_blocks, "SEEN_BYTES_MAX", bytes_max)
     model = make(replace(SMALL, word_ngrams=2))
     found = []
     for epoch in range(3):
@@ -298,29 +299,29 @@ def test_prepare_reads_a_block_once_while_there_is_room(make, monkeypatch, bytes
         assert model.train(block)["examples"] == 15
     assert len(found) == reads
     other = model.prepare(replace(block_of(TEXT[: len(TEXT) // 5]), start=1))
-    assert len(other.examples.lines.label_ptr) == 1 + 4
+    assert len(other.batch.lines.label_ptr) == 1 + 4
 
 
 def test_block_for_which_there_is_no_room_takes_none_from_smaller_ones(make, monkeypatch):
     small = replace(block_of(TEXT[: len(TEXT) // 5]), start=1)
     model = make(SMALL)
     model.prepare(small)
-    monkeypatch.setattr(classifier, "SEEN_BYTES_MAX", model._seen_bytes)
+    monkeypatch.setattr(seen_blocks, "SEEN_BYTES_MAX", model._seen._bytes)
     model = make(SMALL)
     for block in (block_of(TEXT), small):
         model.prepare(block)
-    assert [start for _, start, _ in model._seen] == [1]
+    assert [start for _, start, _ in model._seen._blocks] == [1]
 
 
 def test_prepare_with_sampling_pulls_only_labels_of_the_block_and_its_noise(make):
     text = b"".join(b"__label__%d word\n" % n for n in range(500))
     model = make(replace(SMALL, loss="ns", negatives=2), text=text)
-    batch = model.prepare(block_of(b"__label__3 word\n__label__7 word\n"))
-    assert len(batch.output_keys) <= 2 + 2 * 2
+    prepared = model.prepare(block_of(b"__label__3 word\n__label__7 word\n"))
+    known = prepared.asked[1].new_keys  # of places from 0
+    assert len(known) <= 2 + 2 * 2
     labels = model._reader.read(b"__label__3 word\n__label__7 word\n").labels
-    known = batch.kept[1].new_keys  # of places from 0
-    assert sorted(known[batch.examples.lines.labels]) == sorted(labels)
-    assert len(batch.examples.noise) == 4
+    assert sorted(known[prepared.batch.lines.labels]) == sorted(labels)
+    assert len(prepared.batch.noise) == 4
 
 
 def test_train_with_one_label_only_and_sampling_ends(make):
@@ -354,7 +355,7 @@ def test_lines_of_a_block_are_trained_in_an_order_drawn_from_its_seed(make):
 
     def ordered(seed, **settings):
         model = make(replace(SMALL, **settings), text=text)
-        lines = model.prepare(replace(block_of(text), seed=seed)).examples.lines
+        lines = model.prepare(replace(block_of(text), seed=seed)).batch.lines
         bags = np.split(lines.features, lines.feature_ptr[1:-1])
         assert {len(bag) for bag in bags} == {3}
         return lines.labels.tolist(), [tuple(bag.tolist()) for bag in bags]

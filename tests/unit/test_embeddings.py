@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from connected import block_of, connected, in_order, train
+from connected import block_of, connected, flush, in_order, train
 
 from snailps.config import RawConfig
 from snailps.data.encoding import Encoding
@@ -110,11 +110,9 @@ def test_kge_block_changes_rows_as_the_kernel_does(method, consistency):
         model = make(settings, summary=summary)
         before = model.pull(TABLE, keys, state=True)
         told = train(model, TRIPLES)
-        if consistency == "async":
-            assert model.owes
-            model.shared_rows.flush()
-            assert not model.owes
-        model.sgd.wait()
+        assert model.owes == (consistency == "async")
+        model.finish()
+        assert not model.owes
         after = model.pull(TABLE, keys, state=True)
 
         # The same block by hand: rows in the order of keys, the order of lines drawn from its seed.
@@ -155,7 +153,7 @@ def test_mf_learns_by_blocks_and_numbers_lines_once(settings, falls_to):
             model = in_order(make(settings, workers=workers, summary=summary))
             losses = [train(model, RATINGS, progress=(0, 0.1))["loss"] for _ in range(40)]
             assert np.mean(losses[-5:]) < falls_to * losses[0]
-            assert len(model._encoded) == 1
+            assert len(model._seen._blocks) == 1
 
 
 def test_mf_learns_ratings_of_any_unit_alike():
@@ -171,7 +169,7 @@ def test_mf_learns_ratings_of_any_unit_alike():
         with connected(MatrixFactorization) as make:
             model = make(MfSettings(dim=4), summary=summary)
             losses = [train(model, data)["loss"] for _ in range(3)]
-            model.shared_rows.flush()
+            flush(model)
             keys = np.concatenate([np.arange(5), KIND_KEY + np.arange(6)]).astype(np.uint64)
             rows = in_units(model.pull(TABLE, keys), encoding)
         pairs = np.array([[0, 1, -1], [2, -1, 3]])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from connected import block_of, connected, train
+from connected import block_of, connected, flush, train
 from twins import fm as twin
 
 from snailps import kernels
@@ -72,8 +72,7 @@ def test_fm_block_changes_the_rows_as_the_twin_does(make, optimizer, data, field
     assert not before[:, 0].any()
     assert before[:, 1 : settings.dim].all()
     told = train(model, data)
-    model.shared_rows.flush()
-    model.sgd.wait()
+    flush(model)
     after = model.pull("weights", batch.keys, state=True)
     parts = before.shape[1] // settings.dim
     padded = kernels.padded(len(before), parts * settings.stride)

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from connected import block_of, connected, train
+from connected import block_of, connected, flush, keep, train
 from twins import linear as twin
 
 from snailps.api.block import Block
@@ -16,7 +16,7 @@ from snailps.config import RawConfig
 from snailps.data.joined import JoinedFile, open_parts
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError, ModelFileError
-from snailps.models.shared_rows import SharedRows
+from snailps.models.copied_rows import CopiedRows
 from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.export import read_npz
 from snailps.models.sparse.linear import Linear, LinearSettings
@@ -147,15 +147,13 @@ def train_all(model, texts):
             following.prepared = model.prepare(following)
             prepared += 1
         results.append(model.train(block))
-    push_all(model)
+    flush(model)
     return results
 
 
-def push_all(model):
-    """Pushes what the model owes, and waits for it."""
-    if model.shared_rows is not None:
-        model.shared_rows.flush()
-    model.sgd.wait()
+def copy(model):
+    """Has a worker train copies of rows, as with bsp."""
+    model.rows = (CopiedRows(model.sgd, TABLE),)
 
 
 def shifted(text, by):
@@ -168,27 +166,17 @@ def shifted(text, by):
     return "\n".join(made) + "\n"
 
 
-def keep(model, rows):
-    """Has a worker keep at most so many rows; none: as with bsp."""
-    motion = model.shared_rows.motion
-    model.shared_rows = None
-    if rows:
-        model.shared_rows = SharedRows(
-            model.sgd, TABLE, motion, room=rows, round_blocks=ROUND_BLOCKS
-        )
-
-
-@pytest.mark.parametrize("kept", [0, 60, 1000])
-@pytest.mark.parametrize("prefetch", [1, 2])
+@pytest.mark.parametrize(
+    ("kept", "prefetch"), [(0, 1), (60, 1), (60, 2), (1000, 1), (1000, 2)]
+)  # of 0: copies
 @pytest.mark.parametrize("method", ["adagrad", "ftrl"])
 def test_model_over_prefetched_blocks_equals_twin_on_whole_text(make, method, prefetch, kept):
     text = planted(700, 1) + shifted(planted(200, 2), 20)  # 41 rows, then 61: one more than 60
     rows = text.splitlines(keepends=True)
     settings = LinearSettings(optimizer=method, l2=0.01, shuffle=False)
     model = make(settings)
+    keep(model, kept) if kept else copy(model)
     model.prefetch = prefetch
-    model.sgd.behind = prefetch + 1
-    keep(model, kept)
     # Blocks of whole groups of examples that are trained together.
     results = train_all(model, ["".join(rows[at : at + 96]) for at in range(0, 900, 96)])
     batch = model._reader.read(text.encode())
@@ -230,7 +218,7 @@ def test_new_rows_are_pulled_only_if_servers_may_have_some(
     block.prepared = model.prepare(block)
     model.train(block)
     assert len(set(pulled)) == (FEATURES + 1 if pulls else 0)
-    push_all(model)
+    flush(model)
 
 
 def test_new_rows_of_a_subclass_that_sets_rows_itself_are_pulled(make, monkeypatch):
@@ -245,7 +233,7 @@ def test_new_rows_of_a_subclass_that_sets_rows_itself_are_pulled(make, monkeypat
     model.pull_async = noted
     train(model, planted(50, 1), 0)
     assert len(set(pulled)) == FEATURES + 1
-    push_all(model)
+    flush(model)
 
 
 def test_blocks_of_a_file_are_read_in_parts_by_threads_once_the_format_is_known(
@@ -276,9 +264,9 @@ def test_blocks_of_a_file_are_read_in_parts_by_threads_once_the_format_is_known(
                 files = [JoinedFile(str(path), 0, stop)]
                 block.open_parts = partial(open_parts, files, start, stop, scratch=scratch)
             block.prepared, start = model.prepare(block), stop
-            assert len(block.prepared.batches) == 6
+            assert len(block.prepared.batch) == 6
             model.train(block)
-        push_all(model)
+        flush(model)
         assert reads == ([0] if in_parts else [0, 1, 2])
         rows.append(model.pull(TABLE, np.arange(1, FEATURES + 1, dtype=np.uint64)))
     # Where a part ends may differ by a line.
@@ -293,9 +281,9 @@ def test_model_in_pieces_of_blocks_equals_twin_on_whole_text(make, monkeypatch, 
     model = make(LinearSettings(format=format, shuffle=False))  # of one thread
     block = block_of(text)
     block.prepared = model.prepare(block)
-    assert len(block.prepared.batches) == 8
+    assert len(block.prepared.batch) == 8
     result = model.train(block)
-    push_all(model)
+    flush(model)
     batch = model._reader.read(text.encode())
     start = np.zeros((len(batch.keys), 3), np.float32)
     want, loss, _ = twin.train_linear(
@@ -326,7 +314,7 @@ def test_model_owes_pushes_until_the_fourth_block(make):
     for number in range(ROUND_BLOCKS + 1):
         train(model, planted(50, number), number)
         owed.append(model.owes)
-    assert owed == [True] * (ROUND_BLOCKS - 1) + [False, True]
+    assert owed == [*range(1, ROUND_BLOCKS), 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +337,7 @@ def test_model_owes_pushes_of_so_many_examples_at_most(make, monkeypatch, worker
     model = make(LinearSettings(), workers=workers)
     for number in range(8):
         train(model, planted(5, number), number, (number / 5000, (number + 1) / 5000))
-        assert model.owes == (number < 7)
+        assert model.owes == (number + 1) % 8
 
 
 def test_model_with_sgd_falls_to_rate_zero(make):
@@ -384,15 +372,15 @@ def test_several_workers_know_how_far_steps_go_after_very_many_examples(make, me
     model = make(LinearSettings(optimizer=method), workers=8)
     train(model, planted(200, 0), 0)
     train(model, planted(200, 1), 1)
-    measured = model.shared_rows.motion.a_step
+    measured = model.motion.a_step
     keys = np.array([BIAS_KEY], np.uint64)
     others = np.zeros((1, 3 if method == "ftrl" else 2), np.float32)
     others[0, -1] = 1 << 25  # one more is lost beside it
     model.push(TABLE, keys, others, state=True)
     for number in range(2, 6):
         train(model, planted(200, number), number)
-    assert model.shared_rows.motion.a_step == pytest.approx(measured, rel=0.5)
-    push_all(model)
+    assert model.motion.a_step == pytest.approx(measured, rel=0.5)
+    flush(model)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -400,7 +388,7 @@ def test_differences_of_copies_of_one_of_several_workers_are_no_larger(make, met
     rows = []
     for workers in (1, 4):
         model = make(LinearSettings(optimizer=method), workers=workers)
-        keep(model, 0)
+        copy(model)
         train_all(model, [planted(500, 3)])
         keys = np.array([*range(1, FEATURES + 1), BIAS_KEY], np.uint64)
         rows.append(np.abs(model.pull(TABLE, keys)[:, 0]))
@@ -417,9 +405,9 @@ def test_survey_of_blocks_admits_what_came_often_enough(make):
     model.summary = surveyor.result()
     model.setup()
     prepared = model.prepare(block_of("1 5:1 6:1 7:1 8:1\n"))
-    (batch,) = prepared.batches
+    (batch,) = prepared.batch
     assert batch.keys.tolist() == [5, BIAS_KEY]
-    assert prepared.kept.new_keys[batch.places].tolist() == [5]
+    assert prepared.asked[0].new_keys[batch.places].tolist() == [5]
 
 
 def test_survey_with_part_that_is_none_refuses():

@@ -1,17 +1,15 @@
-"""models.sparse.seen_blocks: a block that was seen trains the same rows, and is not read again."""
+"""models.seen_blocks: a block that was seen trains the same rows, and is not read again."""
 
 import numpy as np
 import pytest
-from connected import connected, in_order
+from connected import connected, flush, in_order, keep
 
 from snailps.api.worker import Block
-from snailps.models.shared_rows import SharedRows
-from snailps.models.sparse import seen_blocks
+from snailps.models import seen_blocks
+from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear, LinearSettings
-from snailps.models.sparse.seen_blocks import SeenBlocks
-from snailps.models.sparse.worker import ROUND_BLOCKS
 
 FEATURES, EPOCHS = 30, 3
 MODELS = {"linear": (Linear, LinearSettings), "fm": (FactorizationMachine, FmSettings)}
@@ -47,15 +45,11 @@ def trained(make, settings, *, room=0, texts=TEXTS, **options):
     """Rows after all epochs, and which blocks were read; of at most `room` kept rows."""
     model, reads = in_order(make(settings, **options)), []
     if room:
-        motion = model.shared_rows.motion
-        model.shared_rows = SharedRows(
-            model.sgd, TABLE, motion, room=room, round_blocks=ROUND_BLOCKS
-        )
+        keep(model, room)
     for block in blocks(reads, texts):
         block.prepared = model.prepare(block)
         model.train(block)
-    model.shared_rows.flush()
-    model.sgd.wait()
+    flush(model)
     keys = np.array([*range(1, FEATURES + 1), BIAS_KEY], np.uint64)
     return model.pull(TABLE, keys, state=True), reads
 
@@ -90,7 +84,7 @@ def test_examples_of_a_seen_block_come_in_another_order_in_another_epoch():
             block = Block(epoch, "text", 0, 1000, epoch, epoch, (0.0, 0.1), lambda: TEXTS[0])
             block.prepared = model.prepare(block)
             model.train(block)
-            batches += block.prepared.batches
+            batches += block.prepared.batch
     first, again = batches
     assert again.places is first.places
     assert again.values is first.values
@@ -112,21 +106,14 @@ def test_blocks_are_read_again_where_their_rows_were_dropped():
     assert reads == list(range(len(texts))) * EPOCHS
 
 
-class Sized:
-    """A batch of so many bytes."""
-
-    def __init__(self, nbytes):
-        self.nbytes = nbytes
-
-
 def block(start, epoch=0):
     return Block(0, "text", start, start + 10, epoch, 7, (0.0, 0.1), bytes)
 
 
 def test_seen_blocks_are_those_of_the_present_numbering():
     seen = SeenBlocks(2)
-    seen.keep(block(0), 0, [Sized(1)])
-    assert seen.find(block(0, 1), 0) is not None
+    seen.keep(block(0), "it", 1, 0)
+    assert seen.find(block(0, 1), 0) == "it"
     assert seen.find(block(10, 1), 0) is None
     assert seen.find(block(0, 1), 1) is None
     assert seen.find(block(0, 1), 0) is None  # it was dropped
@@ -136,8 +123,8 @@ def test_what_finds_no_room_or_does_not_come_again_is_not_kept(monkeypatch):
     monkeypatch.setattr(seen_blocks, "SEEN_BYTES_MAX", 10)
     seen = SeenBlocks(2)
     for start, size, kept in ((0, 6, True), (10, 5, False), (20, 4, True)):
-        seen.keep(block(start), 0, [Sized(size)])
-        assert (seen.find(block(start, 1), 0) is not None) == kept
+        seen.keep(block(start), "it", size)
+        assert (seen.find(block(start, 1)) is not None) == kept
     one_epoch = SeenBlocks(1)
-    one_epoch.keep(block(0), 0, [Sized(1)])
-    assert one_epoch.find(block(0), 0) is None
+    one_epoch.keep(block(0), "it", 1)
+    assert one_epoch.find(block(0)) is None

@@ -43,6 +43,20 @@ def make():
         yield make
 
 
+def ready(model, block):
+    """A prepared block, and its rows of each table."""
+    prepared = model.prepare(block)
+    asked = zip(model.rows, prepared.asked, strict=True)
+    return prepared, [rows.ready(one) for rows, one in asked]
+
+
+def close(model, prepared, rows, rate):
+    """Pushes what has become of a block's rows, scaled as for this rate."""
+    scales = model.scales(block_of(b""), prepared.batch, rows, rate)
+    for table, asked, scale in zip(model.rows, prepared.asked, scales, strict=True):
+        table.close(asked, scale)
+
+
 # --- the survey -----------------------------------------------------------------------------------
 
 
@@ -97,14 +111,13 @@ def test_train_on_a_block_without_known_words_counts_them_and_moves_nothing(make
     model = make(text=b"the cat sat the cat sat")
     figures = train(model, data)
     assert figures == {"units": len(data.split()) + data.count(b"\n"), "lr": SMALL.lr / 2}
-    assert model.prepare(block_of(data)) == figures["units"]
+    prepared = model.prepare(block_of(data))
+    assert (prepared.metrics, prepared.asked) == ({"units": figures["units"]}, ())
 
 
 def test_train_on_a_block_of_a_single_known_word_pushes_no_numbers_that_are_none(make):
     model = make(text=b"the cat sat the cat sat")
-    figures = train(model, b"cat")
-    assert figures["units"] == 1
-    assert np.isfinite(figures["loss"])
+    assert train(model, b"cat") == {"units": 1, "lr": SMALL.lr / 2}
     model.finish()
     model.setup()
     assert np.isfinite(model.pull("input", np.arange(3, dtype=np.uint64))).all()
@@ -150,19 +163,17 @@ def test_train_as_one_of_eight_on_blocks_of_any_size_ends(make, kind, loss, maxn
 
 def test_rows_of_a_small_vocabulary_are_pushed_as_a_mean_of_all_workers(make):
     model = make(replace(SMALL, minn=0, maxn=0), workers=8)
-    batch = model.prepare(block_of(TEXT * 100))
-    local = model.sgd.load(batch.copies)
+    prepared, rows = ready(model, block_of(TEXT * 100))
     rng = np.random.default_rng(4)
-    changed = []
-    for table, (rows,) in local.items():
-        rows[:, :8] = rng.normal(size=(len(rows), 8)) * 0.3  # no slope is flat
-        changed.append(rows[:, :8] - batch.copies.bases[table])
-    model._push(batch.copies, model._contentions(batch, [*local.values()], 0.5))
+    for (trained,) in rows:
+        trained[:, :8] = rng.normal(size=(len(trained), 8)) * 0.3  # no slope is flat
+    asked, trained = prepared.asked[1], rows[1][0]
+    change = trained[:, :8] - asked.base
+    close(model, prepared, rows, 0.5)
     model.finish()
     model.setup()
-    for (table, keys), change in zip(batch.copies.keys.items(), changed, strict=True):
-        if table == "output":  # these begin at zero
-            np.testing.assert_allclose(model.pull(table, keys), change / 8, atol=0.02)
+    # Rows of "output" begin at zero.
+    np.testing.assert_allclose(model.pull("output", asked.keys), change / 8, atol=0.02)
 
 
 @pytest.mark.parametrize("kind", ["skipgram", "cbow"])
@@ -292,15 +303,13 @@ def test_adagrad_sums_squares_at_the_servers_as_one_worker_takes_its_steps(make,
         block.prepared = model.prepare(block)
         figures = model.train(block)
         losses.append(figures["loss"] / figures["examples"])
-    batch = model.prepare(block_of(TEXT * 4, 12))
-    local = model.sgd.load(batch.copies)
-    copied = {table: [array.copy() for array in arrays] for table, arrays in local.items()}
+    prepared, local = ready(model, block_of(TEXT * 4, 12))
+    copied = [[array.copy() for array in arrays] for arrays in local]
     model.finish()
     model.setup()
-    for table, (rows, sums) in copied.items():
-        keys = batch.copies.keys[table]
+    for table, asked, (rows, sums) in zip(("input", "output"), prepared.asked, copied, strict=True):
         # What the worker had, its own pushes corrected, is what the servers have.
-        stored = model.pull(table, keys, state=True)
+        stored = model.pull(table, asked.keys, state=True)
         np.testing.assert_allclose(stored[:, :8], rows[:, :8], rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(stored[:, 8:], sums[:, :8], rtol=1e-4, atol=1e-6)
         assert (stored[:, 8:] >= 0).all()
@@ -314,16 +323,15 @@ def test_adagrad_state_of_two_workers_is_the_sum_of_theirs(make):
     one = make(settings, workers=2)
     words = np.arange(len(one.vocabulary), dtype=np.uint64)
     before = one.pull("output", words, state=True)
-    batch = one.prepare(block_of(TEXT * 20))
-    local = one.sgd.load(batch.copies)
-    for _, squares in local.values():
+    prepared, rows = ready(one, block_of(TEXT * 20))
+    for _, squares in rows:
         squares[:, :8] += 2.0
-    one._push(batch.copies, one._contentions(batch, [*local.values()], 0.3))
+    close(one, prepared, rows, 0.3)
     one.finish()
     one.setup()
-    after = one.pull("output", batch.copies.keys["output"], state=True)
-    at = batch.copies.keys["output"].astype(int)
-    np.testing.assert_allclose(after[:, 8:], before[at, 8:] + 2.0)
+    keys = prepared.asked[1].keys
+    after = one.pull("output", keys, state=True)
+    np.testing.assert_allclose(after[:, 8:], before[keys.astype(int), 8:] + 2.0)
 
 
 def test_rows_that_an_adagrad_job_begins_with_are_put_with_a_state_of_0(make):

@@ -4,7 +4,7 @@
     rate, current label rows             -> Curvature.steps -> rate x curvature of a step on a row
 
 It is measured because label rows begin at zero and are some hundred times as steep at the end.
-No exchange and no tables: these are in `models/shared_rows.py`.
+No exchange and no tables: these are in `models/kept_rows.py`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -24,13 +24,14 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
-from snailps.api.worker import Block, Pending, Results
+from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data._labelled import LineReader, Lines, number_rows
 from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
 from snailps.data._text import WordCounter
 from snailps.data.reading import Reading
 from snailps.data.vocabulary import Vocabulary
+from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.classifier import warm_start
 from snailps.models.classifier.curvature import Curvature
 from snailps.models.classifier.passes import (
@@ -41,9 +42,13 @@ from snailps.models.classifier.passes import (
     lines_in,
 )
 from snailps.models.classifier.settings import LR, ClassifierSettings
-from snailps.models.local_sgd import Contention, Copies, Floats, Keys, LocalSgd, RowLayout
+from snailps.models.copied_rows import CopiedRows
+from snailps.models.kept_rows import KeptRows, of_curvature
+from snailps.models.local_sgd import Contention, Floats, Keys, LocalSgd, RowLayout
 from snailps.models.ngram_rows import chosen, surveyed, with_rows
-from snailps.models.shared_rows import KeptRows, SharedRows, of_curvature
+from snailps.models.pace import Pace
+from snailps.models.rows import Scale, Trained
+from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.text_model import BUCKET_KEY, TextModel, key_ranges
 from snailps.vectors import BinHeader, write_bin
 from snailps.vectors.fasttext_bin import bin_bytes
@@ -57,8 +62,6 @@ LOSSES = {"softmax": 0, "ova": 1, "ns": 2}
 """Numbers of the losses in `kernels.train_labels`."""
 PLACES_MAX = 1 << 26
 """Features that a table of places is kept for, at most; 4 bytes each."""
-SEEN_BYTES_MAX = 128 << 20
-"""Memory of blocks whose places are kept for later epochs; the first blocks get it."""
 CURVATURE = 2.0
 """Curvature of the loss in an input row, a gradient, where copies are trained (ssp, bsp)."""
 ROUND_BLOCKS = 10
@@ -70,9 +73,9 @@ ROUND_TOKENS_ALONE = 16_000_000
 ROUNDS_ALONE = 2
 """Rounds of an only worker's training, at least."""
 STEPS_MIN = (0.4, 4.0)
-"""`SharedRows.steps_min` of words and labels; a word's step is 1 / the length of its line."""
+"""`KeptRows.steps_min` of words and labels; a word's step is 1 / the length of its line."""
 GROWTH = (1 / 8, 1 / 256)
-"""`SharedRows.growth` of words and labels."""
+"""`KeptRows.growth` of words and labels."""
 SAMPLE = 1 << 18
 """Features of a block whose steps are counted, at most."""
 EXCHANGE_LINES = 64
@@ -89,10 +92,6 @@ def _shuffled(lines: Lines, seed: int) -> Lines:
     )
 
 
-def _label_keys(labels: Ints) -> Keys:
-    return labels.astype(np.uint64)
-
-
 def pack_summary(words: Vocabulary, labels: Vocabulary) -> bytes:
     first = words.to_bytes()
     return len(first).to_bytes(8, "little") + first + labels.to_bytes()
@@ -104,34 +103,18 @@ def unpack_summary(summary: bytes) -> tuple[Vocabulary, Vocabulary]:
 
 
 class _Seen(NamedTuple):
-    """A block as read, for later epochs; `used` are ids, or places of kept rows."""
+    """A block as read: its features are places in `used`, ids; or both are places of kept rows."""
 
     lines: Lines
     used: Ints
-    numbering: int | None
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.lines.features.nbytes + self.used.nbytes + self.lines.feature_ptr.nbytes)
 
 
 class _Examples(NamedTuple):
-    """Lines and negatives of a block, with places of features and labels in arrays of rows."""
+    """Lines and negatives of a block, with places of features and labels; all `labels`' places."""
 
     lines: Lines
     noise: Ints
-
-
-@dataclass(slots=True)
-class _Batch:
-    """A prepared block; `examples` have places among its keys or, with `kept`, kept rows."""
-
-    examples: _Examples
-    input_keys: Keys
-    output_keys: Keys
-    copies: Copies | None = None
-    kept: tuple[KeptRows, KeptRows] | None = None
-    label_places: Ints | None = None
+    labels: Ints
 
 
 def _unpack(results: Results) -> tuple[ClassifierSettings, Vocabulary, Vocabulary]:
@@ -235,15 +218,17 @@ class Classifier(TextModel):
         self._noise_sum = np.cumsum(labels.noise(NOISE_POWER))
         space = self._reader.space
         self._places = np.full(space, -1, np.int32) if space <= PLACES_MAX else None
-        self._seen: dict[tuple[str, int, int], _Seen] = {}
-        self._seen_bytes = 0
+        self._seen = SeenBlocks[_Seen](s.epochs)
         self.sgd = LocalSgd(self, RowLayout.padded(s.dim))
-        self._shared: tuple[SharedRows, SharedRows] | None = None
-        self._trained = self._closed = 0  # blocks of this round, and of the one before
+        self._blocks = 0
+        # Within a step of bsp rows stay as they are, however often they are pulled.
+        apart = self._lines_apart if s.consistency == "ssp" else None
+        self.rows = CopiedRows(self.sgd, "input"), CopiedRows(self.sgd, "output", apart=apart)
         if s.consistency == "async":
+            self._curvature = Curvature(s.loss, s.dim)
             self._motions = of_curvature(s.dim), of_curvature(s.dim)
-            inputs, outputs = (
-                SharedRows(
+            self.rows = tuple(
+                KeptRows(
                     self.sgd,
                     table.name,
                     motion,
@@ -256,172 +241,84 @@ class Classifier(TextModel):
                     self.tables(), self._motions, STEPS_MIN, GROWTH, strict=True
                 )
             )
-            self._shared = inputs, outputs
-            self._curvature = Curvature(s.loss, s.dim)
-            self._blocks = 0
+
+    def _lines_apart(self, labels: int) -> int:
+        """Lines between exchanges of label rows; of sampled ones not before most were touched."""
+        sampled = self.settings.loss == "ns"
+        return max(EXCHANGE_LINES, sampled * labels // (1 + self.settings.negatives))
 
     def _input_keys(self, features: Ints) -> Keys:
         keys = features.astype(np.uint64)
         keys[features >= self._words] += np.uint64(BUCKET_KEY - self._words)
         return keys
 
-    def prepare(self, block: Block) -> _Batch | Lines:
-        seen = self._read(block)
-        lines = seen.lines
+    def prepare(self, block: Block) -> Prepared:
+        of_input, of_output = self.rows
+        seen = self._seen.find(block, of_input.numbering)
+        lines, used = seen or self._read(block)
+        metrics = {"units": float(lines.tokens)}
         if len(lines.features) == 0 or len(lines.labels) == 0:
-            return lines
+            return Prepared(None, 0, metrics)
+        if seen and of_input.keeps:
+            found = of_input.find_again(used)
+        else:
+            found = of_input.find(self._input_keys(used))
         label_ids, labels, noise = self._outputs(lines, block.seed)
-        if self._shared is not None:
-            return self._place(block, seen, label_ids, labels, noise)
-        input_keys = self._input_keys(seen.used)
-        examples = _Examples(self._ordered(lines._replace(labels=labels), block.seed), noise)
-        batch = _Batch(examples, input_keys, _label_keys(label_ids))
-        batch.copies = self.sgd.pull({"input": input_keys})
-        return batch
+        of_labels = of_output.find(label_ids.astype(np.uint64))
+        asked = self.ask(block, [[found], [of_labels]], lines.tokens)
+        if not seen:
+            if of_input.keeps:
+                lines, used = lines._replace(features=found.places[lines.features]), found.places
+            size = lines.features.nbytes + lines.feature_ptr.nbytes + used.nbytes
+            self._seen.keep(block, _Seen(lines, used), size, of_input.numbering)
+        at = of_labels.places
+        lines = self._ordered(lines._replace(labels=at[labels]), block.seed)
+        examples = _Examples(lines, at[noise], at)
+        return Prepared(examples, len(lines.label_ptr) - 1, metrics, asked)
 
     def _ordered(self, lines: Lines, seed: int) -> Lines:
         return _shuffled(lines, seed) if self.settings.shuffle else lines
 
-    def _place(
-        self, block: Block, seen: _Seen, label_ids: Ints, labels: Ints, noise: Ints
-    ) -> _Batch:
-        """Make the batch of a block with kept rows, and keep the block with its places."""
-        assert self._shared is not None
-        of_input, of_output = self._shared
-        if self._blocks == 0 and not (block.first and self.loader(self.settings) is None):
-            for shared in self._shared:
-                shared.begin_known()
-        lines = seen.lines
-        found = None
-        if seen.numbering is not None:
-            found = of_input.find_again(seen.numbering, seen.used)
-            if found is None:  # evicted
-                self._forget(block)
-                seen = self._read(block)
-                lines = seen.lines
-        if found is None:
-            found = of_input.find(self._input_keys(seen.used))
-        label_found = of_output.find(_label_keys(label_ids))
-        part = self._round_part(block, lines.tokens)
-        inputs, outputs = of_input.ask([found], part), of_output.ask([label_found], part)
-        if seen.numbering is None:
-            lines = lines._replace(features=found.places[lines.features])
-            self._keep(block, _Seen(lines, found.places, of_input.numbering))
-        label_at = label_found.places
-        return _Batch(
-            _Examples(
-                self._ordered(lines._replace(labels=label_at[labels]), block.seed),
-                label_at[noise],
-            ),
-            found.keys,
-            label_found.keys,
-            kept=(inputs, outputs),
-            label_places=label_at,
-        )
+    @classmethod
+    def pace(cls, settings: JobSettings, workers: int) -> Pace:
+        pace = super().pace(settings, workers)
+        return replace(pace, round_part=1 / ROUNDS_ALONE, round_examples=ROUND_TOKENS_ALONE)
 
-    def _round_part(self, block: Block, tokens: int) -> float:
-        """Part of a round that the next block is; the first rounds of several workers are short."""
+    def round_size(self, block: Block, examples: int) -> float:
+        """The first rounds of several workers are short."""
         self._blocks += 1
-        if self.workers == 1:
-            before, after = block.progress
-            return max((after - before) * ROUNDS_ALONE, tokens / ROUND_TOKENS_ALONE)
-        return max(1 / ROUND_BLOCKS, ROUND_GROWTH / self._blocks)
+        if self.workers > 1:
+            return max(1 / ROUND_BLOCKS, ROUND_GROWTH / self._blocks)
+        return super().round_size(block, examples)
 
-    def train(self, block: Block) -> Mapping[str, float]:
-        batch: _Batch | Lines = block.prepared
-        if self._shared is not None:
-            self._trained += 1
-        rates = [self.settings.lr * (1.0 - share) for share in block.progress]
-        if isinstance(batch, Lines):  # nothing to learn from
-            return {"units": float(batch.tokens), "lr": rates[1]}
-        lines = batch.examples.lines
-        if batch.kept is not None:
-            loss, examples = self._train_kept(batch, batch.kept, rates, block.seed)
-        else:
-            assert batch.copies is not None
-            ((inputs,),) = self.sgd.load(batch.copies).values()
-            # Within a step of bsp rows stay as they are, however often they are pulled.
-            exchanging = block.clock < 0
-            loss, examples = self._train_exchanging(
-                batch, inputs, rates, block.seed, exchanging=exchanging
-            )
-            own = self._steps(lines, len(batch.input_keys))
-            others = own * np.float32(self.workers - 1)
-            contention = Contention(own, others, rates[0] * CURVATURE)
-            self.sgd.push(batch.copies, lambda _table, _trained, deltas: contention.scale(deltas))
-        return {
-            "units": float(lines.tokens),
-            "lr": rates[1],
-            "loss": loss,
-            "examples": float(examples),
-        }
-
-    def workers_changed(self) -> None:
-        for shared in self._shared or ():
-            shared.workers = self.workers
-
-    @property
-    def owes(self) -> int:
-        """Blocks of this round, and of the last one while some of its rows are not pushed."""
-        sends = any(shared.sends for shared in self._shared or ())
-        return self._trained + self._closed * sends
+    def rates(self, block: Block) -> Rates:
+        begin, end = (self.settings.lr * (1.0 - share) for share in block.progress)
+        return begin, end
 
     def finish(self) -> None:
-        for shared in self._shared or ():
-            shared.flush()
-        self._shared = None  # the rows are the largest thing here, and the export follows
         self._seen.clear()
         super().finish()
 
-    def _train_kept(
-        self,
-        batch: _Batch,
-        kept: tuple[KeptRows, KeptRows],
-        rates: Sequence[float],
-        seed: int,
-    ) -> tuple[float, int]:
-        """Train a block on kept rows, with exchanges between spans; loss, lines."""
-        assert self._shared is not None
-        of_input, of_output = self._shared
-        inputs, outputs = of_input.ready(kept[0]), of_output.ready(kept[1])
-        line_num = len(batch.examples.lines.label_ptr) - 1
-        if self.workers > 1:
-            self._begin(batch, inputs, outputs, rates[0])
-        loss, examples, first = 0.0, 0, 0
-        while first < line_num:
-            last = min(line_num, first + min(of_input.span(), of_output.span()))
-            span_rates = np.interp((first, last), (0, line_num), rates).tolist()
-            if self.workers > 1:
-                self._curvature.begin_span(outputs)
-            done = self._train_lines(
-                batch.examples, inputs, outputs, (first, last), span_rates, seed
-            )
-            loss, examples = loss + done[0], examples + done[1]
-            if self.workers > 1:
-                if self._curvature.trained(last - first):
-                    lines = batch.examples.lines
-                    self._curvature.measure(
-                        inputs, outputs, lines.feature_ptr[first:], lines.features
-                    )
-                self._set_steps(outputs, span_rates[1])
-            for shared in self._shared:
-                shared.exchange(last - first)
-            first = last
-        # With one thread a seed gives the same bits each time: no row is read while it is trained.
-        later = self.threads > 1
-        for shared, rows in zip(self._shared, kept, strict=True):
-            if rows.closes:
-                shared.close_round(later=later)
-        if kept[0].closes:
-            self._closed, self._trained = self._trained, 0
-        return loss, examples
+    def step(
+        self, batch: _Examples, rows: Sequence[Trained], span: Span, rates: Rates, seed: int
+    ) -> Sums:
+        (inputs,), (outputs,) = rows
+        exchanges = self.rows[0].exchanges
+        if exchanges:
+            self._curvature.begin_span(outputs)
+        sums = self._train_lines(batch, inputs, outputs, span, rates, seed)
+        if exchanges:
+            if self._curvature.trained(span[1] - span[0]):
+                ptr, features = batch.lines.feature_ptr, batch.lines.features
+                self._curvature.measure(inputs, outputs, ptr[span[0] :], features)
+            self._set_steps(outputs, rates[1])
+        return sums
 
-    def _begin(self, batch: _Batch, inputs: Floats, outputs: Floats, rate: float) -> None:
+    def count_steps(self, batch: _Examples, rows: Sequence[Trained], rate: float) -> None:
         """Measure the loss's curvature and count steps on rows in a block's first lines."""
-        assert self._shared is not None
-        assert batch.label_places is not None
-        of_input, of_output = self._shared
-        lines, noise = batch.examples
+        of_input, of_output = self.rows
+        (inputs,), (outputs,) = rows
+        lines, noise, labels = batch
         line_num = len(lines.label_ptr) - 1
         met = np.concatenate((lines.labels, noise)) if len(noise) else lines.labels
         self._curvature.begin(met, line_num, len(outputs))
@@ -437,72 +334,36 @@ class Classifier(TextModel):
             counted = lines.labels[: lines.label_ptr[some]], noise[: int(len(noise) * share)]
             of_output.saw(np.concatenate(counted), some, share)
         else:
-            every = np.full(len(batch.label_places), some, np.float32)
-            of_output.saw(batch.label_places, some, share, every)
+            every = np.full(len(labels), some, np.float32)
+            of_output.saw(labels, some, share, every)
+
+    def scales(
+        self, block: Block, batch: _Examples, rows: Sequence[Trained], rate: float
+    ) -> Sequence[Scale | None]:
+        """Shares of the deltas of word rows; those of labels add up."""
+
+        def scale(trained: Trained, deltas: Floats) -> None:
+            own = self._steps(batch.lines, len(deltas))
+            others = own * np.float32(self.workers - 1)
+            Contention(own, others, rate * CURVATURE).scale(deltas)
+
+        return scale, None
 
     def _set_steps(self, outputs: Floats, rate: float) -> None:
         of_rows, of_labels = self._motions
         of_rows.a_step, of_labels.a_step = self._curvature.steps(rate, outputs, self.workers - 1)
-
-    def _train_exchanging(
-        self,
-        batch: _Batch,
-        inputs: Floats,
-        rates: Sequence[float],
-        seed: int,
-        *,
-        exchanging: bool = True,
-    ) -> tuple[float, int]:
-        """Train a block; push and pull its label rows every few lines, or once if not `exchanging`.
-
-        A push starts when the previous one is done, so a pull lacks at most the last one.  Pulls
-        overtake deltas of the previous block's input rows.
-        """
-        loss, examples = 0.0, 0
-        push: Pending | None = None
-        line_num = len(batch.examples.lines.label_ptr) - 1
-        edges = [0, line_num]
-        if exchanging:
-            edges = self._exchanges(line_num, len(batch.output_keys))
-        rate_at = np.interp(edges, (0, edges[-1]), rates).tolist()
-        for at, lines in enumerate(itertools.pairwise(edges)):
-            pull = self.pull_async("output", batch.output_keys, ahead=True)
-            base = pull.wait()
-            if push is not None:
-                self.correct(pull, push)
-            outputs = kernels.padded(*base.shape)
-            kernels.copy_rows(base, outputs)
-            span_rates = rate_at[at : at + 2]
-            done = self._train_lines(batch.examples, inputs, outputs, lines, span_rates, seed)
-            loss, examples = loss + done[0], examples + done[1]
-            if push is not None:
-                push.wait()
-            delta = outputs[:, : base.shape[1]] - base
-            push = self.push_async("output", batch.output_keys, delta)
-        if push is not None:
-            push.wait()
-        return loss, examples
-
-    def _exchanges(self, line_num: int, output_num: int) -> list[int]:
-        """Lines at which label rows are pushed and pulled again."""
-        lines = EXCHANGE_LINES
-        if self.settings.loss == "ns":  # few rows a line: not before most of them were touched
-            lines = max(lines, output_num // (1 + self.settings.negatives))
-        pieces = max(1, line_num // lines)
-        return [line_num * at // pieces for at in range(pieces + 1)]
 
     def _train_lines(
         self,
         examples: _Examples,
         inputs: Floats,
         outputs: Floats,
-        span: tuple[int, int],
-        rates: Sequence[float],
+        span: Span,
+        rates: Rates,
         seed: int,
-    ) -> tuple[float, int]:
-        """Train lines from `span[0]` to before `span[1]` with all threads; loss, lines."""
+    ) -> Sums:
         s = self.settings
-        lines, noise = examples
+        lines, noise, _ = examples
         first, last = span
         # Parts of about as many features; all run at once, so each has the rates of the span.
         ptr = lines.feature_ptr
@@ -531,34 +392,17 @@ class Classifier(TextModel):
             )
             for begin, end in itertools.pairwise(edges)
         ]
-        for task, shared in itertools.product(tasks, self._shared or ()):
-            while not task.done() and shared.send_some():
-                pass  # what the last round has left
-        results = [task.result() for task in tasks]
+        results = self.results_of(tasks)
         return sum(loss for loss, _ in results), sum(count for _, count in results)
 
     def _read(self, block: Block) -> _Seen:
-        name = (block.path, block.start, block.stop)
-        if name in self._seen:
-            return self._seen[name]
         lines = self._reader.read(block.data)
         if self._places is not None:
             used, rows = number_rows(lines.features, self._places), lines.features
         else:
             used, places = np.unique(lines.features, return_inverse=True)
             rows = places.astype(np.int32)
-        seen = _Seen(lines._replace(features=rows), used, None)
-        if self._shared is None:
-            self._keep(block, seen)
-        return seen
-
-    def _keep(self, block: Block, seen: _Seen) -> None:
-        if self._seen_bytes + seen.nbytes <= SEEN_BYTES_MAX:
-            self._seen_bytes += seen.nbytes
-            self._seen[block.path, block.start, block.stop] = seen
-
-    def _forget(self, block: Block) -> None:
-        self._seen_bytes -= self._seen.pop((block.path, block.start, block.stop)).nbytes
+        return _Seen(lines._replace(features=rows), used)
 
     def _outputs(self, lines: Lines, seed: int) -> tuple[Ints, Ints, Ints]:
         """Labels whose rows a block needs, its labels as places among them, and its negatives."""

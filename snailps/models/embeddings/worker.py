@@ -5,9 +5,9 @@
     train: rows -> kernel threads (Hogwild) -> deltas with state -> PUSH
 
 All rows are in table `TABLE`: name i of kind j is key ``j * KIND_KEY + i``.  The optimiser runs at
-the worker, and the deltas of weights and state add up.  Rows are kept and exchanged by rate
-(`shared_rows`); with bsp and ssp a block trains copies (`local_sgd`).  A subclass declares the
-columns and calls its kernel: `columns`, `kinds`, `train_part`.
+the worker, and the deltas of weights and state add up.  Rows are kept and exchanged by rate; with
+bsp and ssp a block trains copies (`block_trainer`).  A subclass declares the columns and calls its
+kernel: `columns`, `kinds`, `train_part`.
 """
 
 from __future__ import annotations
@@ -24,23 +24,27 @@ from numpy.typing import NDArray
 
 from snailps.api.passes import Passes
 from snailps.api.tables import Rows, Table
-from snailps.api.worker import Block, Results, Surveyor, SurveyPart, Worker
+from snailps.api.worker import Block, Results, Surveyor, SurveyPart
 from snailps.config import JobSettings
 from snailps.data.name_columns import Columns, NameColumns, NameCounts, Names
 from snailps.errors import ConfigError, DataError
 from snailps.kernels._row_exchange import Motion
+from snailps.models.block_trainer import BlockTrainer, Prepared, Rates, Span, Sums
+from snailps.models.copied_rows import CopiedRows
 from snailps.models.embeddings.files import check_heads
 from snailps.models.embeddings.settings import METHODS, EmbeddingSettings
+from snailps.models.kept_rows import FAR, KeptRows
 from snailps.models.local_sgd import (
     Contention,
-    Copies,
     Floats,
     Keys,
     LocalSgd,
     RowLayout,
     are_finite,
 )
-from snailps.models.shared_rows import FAR, KeptRows, SharedRows
+from snailps.models.pace import Pace
+from snailps.models.rows import Ids, Scale, Trained
+from snailps.models.seen_blocks import SeenBlocks
 
 TABLE = "rows"
 KIND_KEY = 1 << 40
@@ -50,7 +54,7 @@ ENOUGH_BYTES = 16 << 20
 BLOCK_BYTES_MAX = 4 << 20
 BLOCK_BYTES_SMALL = 256 << 10
 """Bytes below which the lease of a block costs more than a tenth of its training."""
-ENCODED_BYTES = 256 << 20
+LINES_BYTES = 256 << 20
 """Memory of numbered lines that a worker keeps for later epochs."""
 NOISE_USES = 4
 """Draws of a row among the candidates as a negative, about, if not all names are candidates."""
@@ -62,9 +66,9 @@ ROUND_PART = 1 / 4
 FACTOR_STEP = 0.3
 """With AdaGrad: curvature of a step on a row, by its relative sum of squared gradients."""
 GROWTH = 0.03
-"""`SharedRows.growth` with AdaGrad; this and the next two: docs/design/shared-rows.md."""
+"""`KeptRows.growth` with AdaGrad; this and the next two: docs/design/shared-rows.md."""
 STEPS_MIN = 0.5
-"""`SharedRows.steps_min` with AdaGrad: rare rows are pulled again between two own steps."""
+"""`KeptRows.steps_min` with AdaGrad: rare rows are pulled again between two own steps."""
 OTHERS_LEAST = 1.0
 """`Motion.others_least`: a step on a row is as short as after one step of each other worker."""
 RATE_LEAST = 1e-9
@@ -74,7 +78,6 @@ SAMPLE = 1 << 15
 """Lines of a block whose steps are counted, at most."""
 MARKED_MAX = 1 << 24
 
-Ids = NDArray[np.int32]
 Numbers = NDArray[np.int64]
 
 
@@ -96,16 +99,11 @@ class Lines:
 
 @dataclass(slots=True)
 class Batch:
-    """A prepared block: places (columns, n) of rows, either `copies` being pulled or `kept` ones.
-
-    `noise` are places of rows that negatives are drawn from, or empty.
-    """
+    """Places (columns, n) of rows; `noise` are those that negatives are drawn from, or empty."""
 
     places: Ids
     values: Floats
     noise: Ids
-    copies: Copies | None = None
-    kept: KeptRows | None = None
 
     def __len__(self) -> int:
         return len(self.places[0])
@@ -143,7 +141,7 @@ class NamePart:
         return part
 
 
-class EmbeddingWorker(Worker):
+class EmbeddingWorker(BlockTrainer):
     """Base class of embeddings of names; see the module's docstring."""
 
     Settings: ClassVar[type[JobSettings]] = EmbeddingSettings
@@ -156,7 +154,6 @@ class EmbeddingWorker(Worker):
     kind_of_column: ClassVar[tuple[int, ...]]
     noise_kind: ClassVar[int] = 0
     """Kind of names that negatives are drawn from."""
-    shared_rows: SharedRows | None = None
 
     # --- to be written by the model --------------------------------------------------------
 
@@ -210,14 +207,12 @@ class EmbeddingWorker(Worker):
         check_heads(cls.columns, "input", settings.input)
 
     @classmethod
-    def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
-        """A tenth of an epoch; of several workers a twentieth to a quarter of a share."""
+    def pace(cls, settings: JobSettings, workers: int) -> Pace:
         if workers == 1:
-            share, least = total_bytes // 10, min(BLOCK_BYTES_SMALL, total_bytes)
-        else:
-            share = total_bytes // (20 * workers)
-            least = min(BLOCK_BYTES_SMALL // 2, total_bytes // (4 * workers))
-        return max(512, min(BLOCK_BYTES_MAX, max(share, least)))
+            return Pace(10, BLOCK_BYTES_MAX, BLOCK_BYTES_SMALL, round_examples=ROUND_LINES_ALONE)
+        assert isinstance(settings, EmbeddingSettings)
+        small, part = BLOCK_BYTES_SMALL // 2, ROUND_PART / settings.epochs
+        return Pace(20, BLOCK_BYTES_MAX, small, 4, part, ROUND_LINES)
 
     @classmethod
     def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
@@ -272,8 +267,7 @@ class EmbeddingWorker(Worker):
     def setup(self) -> None:
         s = self.settings
         self._names = Names(self.summary)
-        self._encoded: dict[tuple[str, int, int], Lines] = {}
-        self._encoded_bytes = 0
+        self._seen = SeenBlocks[Lines](s.epochs, LINES_BYTES)
         dim = self.row_dim(s)
         parts = 1 + (s.method == "adagrad")
         layout = RowLayout.padded(dim, parts)
@@ -282,55 +276,36 @@ class EmbeddingWorker(Worker):
         self.motion = Motion(
             self.method, dim, far=FAR, least=s.eps if parts > 1 else 0.0, others_least=OTHERS_LEAST
         )
-        self.shared_rows = None
-        self.prefetch = 1
+        self.span_least = s.shared
+        self.rows = (CopiedRows(self.sgd, TABLE),)
         if s.consistency == "async":
             self.prefetch = 2
-            make = partial(SharedRows, self.sgd, TABLE, self.motion)
-            self.shared_rows = make(growth=GROWTH, steps_min=STEPS_MIN) if parts > 1 else make()
+            make = partial(KeptRows, self.sgd, TABLE, self.motion)
+            self.rows = (make(growth=GROWTH, steps_min=STEPS_MIN) if parts > 1 else make(),)
 
-    def workers_changed(self) -> None:
-        if self.shared_rows is not None:
-            self.shared_rows.workers = self.workers
-
-    @property
-    def owes(self) -> bool:
-        return self.shared_rows is not None and self.shared_rows.owes
-
-    def prepare(self, block: Block) -> Batch:
+    def prepare(self, block: Block) -> Prepared:
         """Number the block's lines, draw candidates of negatives, start to pull rows."""
         lines = self._lines(block)
         n = len(lines)
+        metrics = {"units": float(n)}
         if n == 0:
-            return Batch(lines.places, lines.values, np.zeros(0, np.int32))
+            return Prepared(None, 0, metrics)
         random = np.random.default_rng(block.seed)
         order = random.permutation(n)
         places = lines.places.take(order, axis=1)
         values = lines.values[order] if len(lines.values) else lines.values
         noise = self._candidates(n, random) if self.draws else np.zeros(0, np.uint64)
-        shared = self.shared_rows
-        if shared is None:
-            keys, joined = np.unique(np.concatenate((lines.keys, noise)), return_inverse=True)
-            joined_at: Ids = joined.astype(np.int32)
-            own = len(lines.keys)
-            batch = Batch(joined_at[:own].take(places), values, joined_at[own:])
-            batch.copies = self.sgd.pull({TABLE: keys})
-            return batch
-        found = [shared.find(lines.keys), shared.find(noise)]
-        kept = shared.ask(found, self._round_part(block, n))
-        return Batch(found[0].places.take(places), values, found[1].places, kept=kept)
-
-    def _round_part(self, block: Block, lines: int) -> float:
-        if self.workers == 1:
-            return lines / ROUND_LINES_ALONE
-        before, after = block.progress
-        return max(lines / ROUND_LINES, (after - before) * self.settings.epochs / ROUND_PART)
+        (rows,) = self.rows
+        found = [rows.find(lines.keys), rows.find(noise)]
+        asked = self.ask(block, [found], n)
+        batch = Batch(found[0].places.take(places), values, found[1].places)
+        return Prepared(batch, n, metrics, asked)
 
     def _lines(self, block: Block) -> Lines:
         """Numbered lines of a block; those of earlier epochs are kept."""
-        known = block.path, block.start, block.stop
-        if (lines := self._encoded.get(known)) is not None:
-            return lines
+        seen = self._seen.find(block)
+        if seen is not None:
+            return seen
         columns = self.read(block)
         block._data = None
         keys, places, at = [], [np.zeros(0, np.int32)] * len(columns.names), 0
@@ -350,9 +325,7 @@ class EmbeddingWorker(Worker):
         lines = Lines(
             np.concatenate(keys), np.array(places, np.int32), self.values_of(columns.values)
         )
-        if self._encoded_bytes + lines.size_bytes <= ENCODED_BYTES:
-            self._encoded[known] = lines
-            self._encoded_bytes += lines.size_bytes
+        self._seen.keep(block, lines, lines.size_bytes)
         return lines
 
     def _candidates(self, lines: int, random: np.random.Generator) -> Keys:
@@ -366,65 +339,36 @@ class EmbeddingWorker(Worker):
         keys: Keys = ids.astype(np.uint64) + np.uint64(self.noise_kind * KIND_KEY)
         return keys
 
-    def train(self, block: Block) -> Mapping[str, float]:
-        """Train on kept rows, or on local copies whose deltas are pushed."""
-        batch: Batch = block.prepared
+    def rates(self, block: Block) -> Rates:
         s = self.settings
         begin, end = (s.rate * (1 - (1 - s.lr_end) * at) for at in block.progress)
-        rates = max(RATE_LEAST, begin), max(RATE_LEAST, end)
-        metrics = {"units": float(len(batch)), "lr": rates[1]}
-        if batch.kept is not None:
-            loss = self._train_kept(batch, batch.kept, rates, block.seed)
-        elif batch.copies is not None:
-            ((rows,),) = self.sgd.load(batch.copies).values()
-            loss = self._train_span(batch, rows, (0, len(batch)), rates, block.seed)
-            loss = self._checked(batch, rows, loss)
-            share = None
-            if self.workers > 1 or block.slots > 1:
-                share = partial(self._scale, batch, rates[0], max(self.workers, block.slots))
-            self.sgd.push(batch.copies, share)
-        else:
-            return metrics
-        return {**metrics, "loss": loss, "examples": float(len(batch))}
+        return max(RATE_LEAST, begin), max(RATE_LEAST, end)
 
-    def _train_kept(
-        self, batch: Batch, kept: KeptRows, rates: tuple[float, float], seed: int
-    ) -> float:
-        shared = self.shared_rows
-        assert shared is not None
-        rows = shared.ready(kept)
-        n = len(batch)
-        loss = 0.0
-        if self.workers == 1:
-            loss = self._train_span(batch, rows, (0, n), rates, seed)
-            shared.exchange(n)
-        else:
-            self._set_step(batch, rows, rates[0])
-            self._count(batch, shared)
-            first = 0
-            while first < n:
-                last = min(n, first + max(self.settings.shared, shared.span()))
-                begin, end = (rates[0] + (rates[1] - rates[0]) * at / n for at in (first, last))
-                loss += self._train_span(batch, rows, (first, last), (begin, end), seed + first)
-                shared.exchange(last - first)
-                first = last
-        loss = self._checked(batch, rows, loss)
-        if kept.closes:
-            shared.close_round()
-        return loss
+    def step(
+        self, batch: Batch, rows: Sequence[Trained], span: Span, rates: Rates, seed: int
+    ) -> Sums:
+        ((trained,),) = rows
+        parts = max(1, min(self.threads, (span[1] - span[0]) // (4 * self.settings.shared)))
+        edges = np.linspace(span[0], span[1], parts + 1).astype(int).tolist()
+        train = partial(self.train_part, batch, trained)
+        tasks = [
+            self.sgd.pool.submit(train, part, rates, (seed + span[0] + number) & ((1 << 64) - 1))
+            for number, part in enumerate(itertools.pairwise(edges))
+        ]
+        return sum(self.results_of(tasks)), float(span[1] - span[0])
 
-    def _checked(self, batch: Batch, rows: Floats, loss: float) -> float:
-        """The loss; NaN if rows have diverged, which clipped scores do not show."""
-        return loss if are_finite(rows[batch.places[:, -CHECKED:]]) else float("nan")
+    def judged(self, batch: Batch, rows: Sequence[Trained], sums: Sums) -> Mapping[str, float]:
+        """The loss is NaN if rows have diverged, which clipped scores do not show."""
+        ((trained,),) = rows
+        finite = are_finite(trained[batch.places[:, -CHECKED:]])
+        return {"loss": sums[0] if finite else float("nan"), "examples": sums[1]}
 
-    def _set_step(self, batch: Batch, rows: Floats, rate: float) -> None:
-        """Set the motion of `shared_rows` by rows of this block."""
-        sample = rows[batch.places[:, :CHECKED].ravel(), : self.sgd.layout.dim]
+    def count_steps(self, batch: Batch, rows: Sequence[Trained], rate: float) -> None:
+        """Count steps on rows in a sample of a block; their length is measured on rows of it."""
+        (shared,), ((trained,),) = self.rows, rows
+        sample = trained[batch.places[:, :CHECKED].ravel(), : self.sgd.layout.dim]
         self.motion.a_step = rate * self.curvature(sample)
         self.motion.a_factor_step = rate * FACTOR_STEP
-
-    def _count(self, batch: Batch, shared: SharedRows) -> None:
-        """Count steps on rows in a sample of a block."""
         some = min(len(batch), SAMPLE)
         places = [batch.places[:, :some].ravel()]
         weights = [np.ones(len(places[0]), np.float32)]
@@ -433,40 +377,21 @@ class EmbeddingWorker(Worker):
             weights.append(np.full(len(batch.noise), some / len(batch.noise), np.float32))
         shared.saw(np.concatenate(places), some, some / len(batch), weights=np.concatenate(weights))
 
-    def _train_span(
-        self,
-        batch: Batch,
-        rows: Floats,
-        span: tuple[int, int],
-        rates: tuple[float, float],
-        seed: int,
-    ) -> float:
-        group = self.settings.shared
-        parts = max(1, min(self.threads, (span[1] - span[0]) // (4 * group)))
-        edges = np.linspace(span[0], span[1], parts + 1).astype(int).tolist()
-        tasks = [
-            self.sgd.pool.submit(
-                self.train_part, batch, rows, part, rates, (seed + number) & ((1 << 64) - 1)
-            )
-            for number, part in enumerate(itertools.pairwise(edges))
-        ]
-        return sum(task.result() for task in tasks)
+    def scales(
+        self, block: Block, batch: Batch, rows: Sequence[Trained], rate: float
+    ) -> Sequence[Scale | None]:
+        """Shares of deltas while so many blocks are trained at once."""
+        sharers = max(self.workers, block.slots)
+        return [partial(self._scale, batch, rate, sharers) if sharers > 1 else None]
 
     def _scale(
-        self,
-        batch: Batch,
-        rate: float,
-        sharers: int,
-        _table: str,
-        trained: tuple[Floats, ...],
-        deltas: Floats,
+        self, batch: Batch, rate: float, sharers: int, trained: Trained, deltas: Floats
     ) -> None:
-        """Scale deltas to their shares while `sharers` blocks are trained at once."""
         dim = self.sgd.layout.dim
         own = np.bincount(batch.places.ravel(), minlength=len(deltas)).astype(np.float32)
         if len(batch.noise):
             own[batch.noise] += np.float32(len(batch) / len(batch.noise))
-        rows = trained[0]
+        (rows,) = trained
         root = np.float32(1)
         if self.method == METHODS["adagrad"]:
             stride = self.sgd.layout.stride
@@ -476,11 +401,6 @@ class EmbeddingWorker(Worker):
         weights = np.ascontiguousarray(deltas[:, :dim])
         Contention(own, own * np.float32(sharers - 1), curvature).scale(weights)
         deltas[:, :dim] = weights
-
-    def finish(self) -> None:
-        if self.shared_rows is not None:
-            self.shared_rows.flush()
-        self.sgd.close()
 
 
 def _numbered(parts: Sequence[Numbers], names: int) -> tuple[Numbers, list[Ids]]:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from snailps.kernels._row_exchange import Motion
+from snailps.models.kept_rows import FAR
 from snailps.models.local_sgd import share_of_delta
-from snailps.models.shared_rows import FAR
 from snailps.models.sparse.batch import Batch, Floats
 from snailps.models.sparse.settings import METHODS, SparseSettings
 
@@ -140,7 +140,7 @@ class Shares:
 
 
 def motion_of(shares: Shares) -> Motion:
-    """The `Motion` by which `shared_rows` measures and scales kept rows.
+    """The `Motion` by which `kept_rows` measures and scales kept rows.
 
     Its sums are those of `Shares.steps` and `Shares.take`.
     """

@@ -6,9 +6,8 @@
 
 Rows are in table `TABLE`: `dim` weights, then the state of the optimiser, which runs at the worker;
 the deltas that it pushes add up (sgd, adagrad, ftrl).  A subclass defines what a row means and
-what a step does: `tables`, `train_part`, `scores`.  A worker keeps its rows and exchanges them
-(`shared_rows`); with bsp, ssp and `expire_after` it trains copies, pulled and pushed with every
-block (`local_sgd`).
+what a step does: `tables`, `train_part`, `scores`.  A worker keeps its rows and exchanges them;
+with bsp, ssp and `expire_after` it trains copies (`block_trainer`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import itertools
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -29,7 +28,7 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
-from snailps.api.worker import Block, Results, Surveyor, Worker
+from snailps.api.worker import Block, Results, Surveyor
 from snailps.config import JobSettings
 from snailps.data._admission import Admission, Admitted
 from snailps.data._examples import Examples
@@ -37,9 +36,14 @@ from snailps.data._key_numbering import number_keys
 from snailps.data.encoding import Encoding
 from snailps.data.reading import Reading
 from snailps.errors import DataError
-from snailps.models.local_sgd import Copies, LocalSgd, RowLayout
+from snailps.models.block_trainer import BlockTrainer, Prepared, Rates, Span, Sums
+from snailps.models.copied_rows import CopiedRows
+from snailps.models.kept_rows import DRIFT, STEPS_MIN, KeptRows
+from snailps.models.local_sgd import LocalSgd, RowLayout
+from snailps.models.pace import Pace
 from snailps.models.packed_tables import NoSurvey, put_tables
-from snailps.models.shared_rows import DRIFT, STEPS_MIN, Found, KeptRows, SharedRows
+from snailps.models.rows import Found, Rows, Scale, Trained
+from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import (
     BIAS_KEY,
@@ -53,7 +57,6 @@ from snailps.models.sparse.batch import (
 )
 from snailps.models.sparse.delta_shares import Shares, motion_of, set_step
 from snailps.models.sparse.sample import encoded
-from snailps.models.sparse.seen_blocks import SeenBlocks
 from snailps.models.sparse.settings import (
     METHODS,
     ClassesSettings,
@@ -100,26 +103,14 @@ RATE_LEAST = 1e-9
 """Least rate: kernels divide by it."""
 
 
-@dataclass(slots=True)
-class Prepared:
-    """A prepared block: examples, and their rows, either copies being pulled or kept ones.
-
-    Only with kept rows there may be several batches, whose places are those of the kept rows.
-    """
-
-    batches: list[Batch]
-    copies: Copies | None = None
-    kept: KeptRows | None = None
-
-
-class SparseWorker(Worker):
+class SparseWorker(BlockTrainer):
     """Base class of models of sparse examples; see the module's docstring."""
 
     _has_told = False  # whether a malformed line was reported
-    _has_begun = False  # whether it was given a block
-    shared_rows: SharedRows | None = None
     _bias_mean: Floats | None = None
     """Change of the bias's packed row by an example, in the previous block."""
+    _bias_moved: Floats | None = None
+    """The same of the bias's trained row in this block, by own steps; None: not counted."""
 
     Settings: ClassVar[type[JobSettings]] = SparseSettings
     settings: SparseSettings
@@ -281,24 +272,18 @@ class SparseWorker(Worker):
         return settings.draws_order
 
     @classmethod
-    def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
-        """A tenth of an epoch, for several workers a twentieth of each one's share.
-
-        Where that is less than what pays for a lease, up to a fifth of a worker's share, and all of
-        it if there are 20 epochs; the job makes it a tenth of an epoch at most, or more if it has
-        many.  Copies of rows grow stale, so a block of those is an eightieth of the share.
-        """
+    def pace(cls, settings: JobSettings, workers: int) -> Pace:
+        """Copies of rows grow stale, so blocks of those are an eightieth of the share."""
         assert isinstance(settings, SparseSettings)
-        keeps = cls.keeps_rows(settings)
-        most = BLOCK_BYTES_KEPT if keeps else BLOCK_BYTES_MAX
-        most = BLOCK_BYTES_ALONE if keeps and workers == 1 else most
-        share = total_bytes // (10 if workers == 1 else 20 * workers)
-        if keeps:
-            parts = max(1, min(5, 20 // settings.epochs)) * workers
-            share = max(share, min(BLOCK_BYTES_SMALL, total_bytes // parts))
-        elif workers > 1:
-            share = total_bytes // (80 * workers)
-        return max(512, min(most, share))
+        few, epochs = max(1, min(5, 20 // settings.epochs)), settings.epochs
+        if not cls.keeps_rows(settings):
+            return Pace(10 if workers == 1 else 80, BLOCK_BYTES_MAX)
+        if workers == 1:
+            part = ROUND_PART_ALONE / min(EPOCHS, epochs)
+            return Pace(10, BLOCK_BYTES_ALONE, BLOCK_BYTES_SMALL, few, part, ROUND_EXAMPLES_ALONE)
+        part = ROUND_PART_FTRL if settings.method == "ftrl" else ROUND_PART
+        part *= min(1.0, ROUND_WORKERS / workers) / epochs
+        return Pace(20, BLOCK_BYTES_KEPT, BLOCK_BYTES_SMALL, few, part, ROUND_EXAMPLES)
 
     @classmethod
     def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
@@ -375,8 +360,6 @@ class SparseWorker(Worker):
         _, table = self._find(TABLE)
         layout = self.row_layout(table)
         self.shares = self.make_shares(table, layout)
-        keeps = self.keeps_rows(s)
-        self.prefetch = 2 if keeps else 1
         self._reader = batch_reader(
             s,
             threads=self.threads,
@@ -389,10 +372,11 @@ class SparseWorker(Worker):
         if s.method == "ftrl":
             derive = partial(kernels.ftrl_weights, outputs=table.dim, lr=s.lr, l1=s.l1, beta=s.beta)
         self.sgd = LocalSgd(self, layout, state=True, derive=derive)
-        self.shared_rows = None
-        self._seen = SeenBlocks(s.epochs)
-        if keeps:
-            self.shared_rows = SharedRows(
+        self._seen = SeenBlocks[list[Batch]](s.epochs)
+        self.rows = (CopiedRows(self.sgd, TABLE),)
+        if self.keeps_rows(s):
+            self.prefetch = 2
+            kept = KeptRows(
                 self.sgd,
                 TABLE,
                 motion_of(self.shares),
@@ -401,6 +385,7 @@ class SparseWorker(Worker):
                 drift=self.drift,
                 fill_first=_fill_zeros if table.init == "zeros" else None,
             )
+            self.motion, self.rows = kept.motion, (kept,)
 
     def make_shares(self, table: Table, layout: RowLayout) -> Shares:
         """Scaling of deltas; all numbers of a row are weights of outputs, unless overridden."""
@@ -413,22 +398,28 @@ class SparseWorker(Worker):
 
     def workers_changed(self) -> None:
         self.shares = replace(self.shares, workers=self.workers)
-        if self.shared_rows is not None:
-            self.shared_rows.workers = self.workers
-
-    @property
-    def owes(self) -> bool:
-        return self.shared_rows is not None and self.shared_rows.owes
+        super().workers_changed()
 
     def prepare(self, block: Block) -> Prepared:
-        """Parse the block, number its features, start to pull rows with their state."""
-        if self.shared_rows is not None:
-            prepared = self._prepare_kept(block, self.shared_rows)
+        """Parse the block, number its features, start to pull rows with their state.
+
+        A block that was seen is neither read nor parsed.
+        """
+        (rows,) = self.rows
+        seen = self._seen.find(block, rows.numbering)
+        if seen is not None:
+            asked = self.ask(block, [list(_found_again(seen, rows))], _examples_of(seen))
+            batches = [self._in_order(batch, block) for batch in seen]
         else:
-            prepared = self._with_copies(self._in_order(self._reader.read_block(block), block))
-        for batch in prepared.batches:
+            batches, asked = self._placed(block, rows)
+            if rows.keeps:
+                size = sum(batch.nbytes for batch in batches)
+                self._seen.keep(block, batches, size, rows.numbering)
+        for batch in batches:
             self._look_at(batch, block)
-        return prepared
+        units, bad = _examples_of(batches), sum(batch.bad for batch in batches)
+        metrics = {"units": float(units), "bad_lines": float(bad)}
+        return Prepared(batches, units, metrics, asked)
 
     def _in_order(self, batch: Batch, block: Block) -> Batch:
         return batch.drawn(block.seed) if self.settings.draws_order else batch
@@ -442,34 +433,20 @@ class SparseWorker(Worker):
             log.warning("%s. Left out, as others like it will be", self._reader.first_bad)
         block._data = None  # the largest thing here
 
-    def _prepare_kept(self, block: Block, shared: SharedRows) -> Prepared:
-        """Like `prepare`, with kept rows; a block that was seen is neither read nor parsed."""
-        if not self._has_begun and not (block.first and self.loader(self.settings) is None):
-            shared.begin_known()
-        self._has_begun = True
-        seen = self._seen.find(block, shared.numbering)
-        if seen is not None:
-            units = sum(len(batch) for batch in seen)
-            kept = shared.ask(list(_found_again(seen, shared)), self._round_part(block, units))
-            return Prepared([self._in_order(batch, block) for batch in seen], kept=kept)
-        prepared = self._placed(block, shared)
-        self._seen.keep(block, shared.numbering, prepared.batches)
-        return prepared
-
-    def _placed(self, block: Block, shared: SharedRows) -> Prepared:
-        """Read a block and give its features places among the kept rows."""
-        if self.summary:  # the filter needs a block's distinct keys
+    def _placed(self, block: Block, rows: Rows) -> tuple[list[Batch], tuple[Any, ...]]:
+        """Read a block and give its features places among the rows."""
+        if self.summary or not rows.keeps:  # the filter needs a block's distinct keys
             batch = self._in_order(self._reader.read_block(block), block)
-            found = shared.find(batch.keys)
-            kept = shared.ask([found], self._round_part(block, len(batch)))
+            if not (len(batch) or rows.keeps):
+                return [batch], ()
+            found = rows.find(batch.keys)
+            asked = self.ask(block, [[found]], len(batch))
             bias = int(found.places[batch.bias]) if batch.bias >= 0 else -1
-            return Prepared(
-                [replace(batch, places=found.places[batch.places], bias=bias)], None, kept
-            )
+            return [replace(batch, places=found.places[batch.places], bias=bias)], asked
 
         def find(examples: Examples) -> tuple[Examples, Found]:
             examples = self._reader.encoded(examples)
-            return examples, shared.find(examples.keys)
+            return examples, rows.find(examples.keys)
 
         parts = block.open_parts(PIECE_BYTES) if self._reader.knows_format(block) else None
         if parts is not None:
@@ -480,134 +457,91 @@ class SparseWorker(Worker):
         else:  # of one file each: together, to be drawn together
             pieces = [find(self._reader.parse_block(block))]
         block._data = None
-        of_bias = shared.find(np.full(int(self.has_bias(self.settings)), BIAS_KEY, np.uint64))
-        examples = sum(len(examples.labels) for examples, _ in pieces)
-        kept = shared.ask(
-            [*(found for _, found in pieces), of_bias], self._round_part(block, examples)
-        )
+        of_bias = rows.find(np.full(int(self.has_bias(self.settings)), BIAS_KEY, np.uint64))
+        number = sum(len(examples.labels) for examples, _ in pieces)
+        asked = self.ask(block, [[*(found for _, found in pieces), of_bias]], number)
         at = int(of_bias.places[0]) if len(of_bias.places) else -1
         batches = [
             self._in_order(self._reader.placed(examples, found.places, at, block.path), block)
             for examples, found in pieces
         ]
-        return Prepared(batches, kept=kept)
+        return batches, asked
 
-    def _round_part(self, block: Block, examples: int) -> float:
-        before, after = block.progress
-        epochs = self.settings.epochs
-        of_epoch = (after - before) * (min(EPOCHS, epochs) if self.workers == 1 else epochs)
-        part = ROUND_PART_FTRL if self.settings.method == "ftrl" else ROUND_PART
-        part *= min(1.0, ROUND_WORKERS / self.workers)
-        if self.workers == 1:
-            return max(of_epoch / ROUND_PART_ALONE, examples / ROUND_EXAMPLES_ALONE)
-        return max(of_epoch / part, examples / ROUND_EXAMPLES)
+    def step(
+        self, batch: Sequence[Batch], rows: Sequence[Trained], span: Span, rates: Rates, seed: int
+    ) -> Sums:
+        """Train with as many threads as pay."""
+        ((trained,),) = rows
+        parts, bias = self._parts(batch, span), _bias_of(batch)
+        before = trained[bias].copy()
+        # Parts run at once, or nearly so: each has the rates of the whole span.
+        at_once = self.threads > 1 and len(parts) > 1
+        train = partial(self.train_part, rates=rates, shared=at_once)
+        if at_once:
+            sums = self.results_of(
+                [self.sgd.pool.submit(train, one, trained, part) for one, part in parts]
+            )
+        else:  # a thread more would have to be woken
+            sums = [train(one, trained, part) for one, part in parts]
+        if self._bias_moved is not None:
+            self._bias_moved += (trained[bias] - before).sum(0)
+        return sum(loss for loss, _ in sums), sum(weight for _, weight in sums)
 
-    def _with_copies(self, batch: Batch) -> Prepared:
-        if len(batch) == 0:
-            return Prepared([batch])
-        return Prepared([batch], self.sgd.pull({TABLE: batch.keys}))
+    def _parts(self, batches: Sequence[Batch], span: Span) -> list[tuple[Batch, Span]]:
+        """A span of the examples of batches, in parts for the threads."""
+        ends = np.cumsum([len(batch) for batch in batches]).tolist()
+        of_span = [
+            (batch, max(0, span[0] - end + len(batch)), min(len(batch), span[1] - end + len(batch)))
+            for batch, end in zip(batches, ends, strict=True)
+        ]
+        of_span = [(batch, first, last) for batch, first, last in of_span if first < last]
+        entries = sum(len(batch.places) for batch in batches) * (span[1] - span[0]) // ends[-1]
+        threads = max(1, min(self.threads, entries // ENTRIES_A_THREAD))
+        return [
+            (batch, part)
+            for batch, first, last in of_span
+            for part in itertools.pairwise(batch.edges(-(-threads // len(of_span)), first, last))
+        ]
 
-    def train(self, block: Block) -> Mapping[str, float]:
-        """Train on kept rows, or on local copies whose deltas are pushed."""
-        prepared: Prepared = block.prepared
-        batches = prepared.batches
-        rates = self.rates(block)
-        units = sum(len(batch) for batch in batches)
-        bad = sum(batch.bad for batch in batches)
-        metrics = {"units": float(units), "lr": rates[1], "bad_lines": float(bad)}
-        if prepared.kept is not None:
-            loss, weight = self._train_kept(batches, prepared.kept, rates)
-            told = {"loss": loss * self._loss_unit, "examples": weight}
-            return {**metrics, **told} if units else metrics
-        if prepared.copies is None:  # nothing to learn from
-            return metrics
-        (batch,) = prepared.batches
-        ((rows,),) = self.sgd.load(prepared.copies).values()
-        loss, weight = self._train_batches([batch], rows, rates)
-        loss *= self._loss_unit
+    def judged(
+        self, batch: Sequence[Batch], rows: Sequence[Trained], sums: Sums
+    ) -> Mapping[str, float]:
+        ((trained,),) = rows
+        bias, layout = _bias_of(batch), self.sgd.layout
+        moved, self._bias_moved = self._bias_moved, None
+        # Else it stays as it was in the block before.
+        if moved is not None and bias.stop and self.shares.counts_steps(trained[bias][0]):
+            parts = moved.reshape(layout.parts, layout.stride)[:, : layout.dim]
+            self._bias_mean = parts.ravel() / np.float32(_examples_of(batch))
+        return {"loss": sums[0] * self._loss_unit, "examples": sums[1]}
 
-        def share(_table: str, trained: tuple[Floats, ...], deltas: Floats) -> None:
-            step = self.shares.step(batch, trained[0], deltas, rates[0])
-            counts = self.shares.counts(batch, len(deltas))
+    def scales(
+        self, block: Block, batch: Sequence[Batch], rows: Sequence[Trained], rate: float
+    ) -> Sequence[Scale | None]:
+        def scale(trained: Trained, deltas: Floats) -> None:
+            step = self.shares.step(batch[0], trained[0], deltas, rate)
+            counts = self.shares.counts(batch[0], len(deltas))
             self.sgd.in_threads(partial(self.shares.scale, step), *trained, deltas, counts)
 
-        self.sgd.push(prepared.copies, share if self.workers > 1 else None)
-        return {**metrics, "loss": loss, "examples": weight}
+        return [scale if self.workers > 1 else None]
 
-    def _train_kept(
-        self, batches: Sequence[Batch], kept: KeptRows, rates: tuple[float, float]
-    ) -> tuple[float, float]:
-        shared = self.shared_rows
-        assert shared is not None
-        rows = shared.ready(kept)
-        units = sum(len(batch) for batch in batches)
-        loss = weight = 0.0
-        if self.workers == 1:
-            loss, weight = self._train_batches(batches, rows, rates)
-            shared.exchange(units)
-        elif units:
-            bias = slice(max(0, batches[0].bias), batches[0].bias + 1)  # its row, or none
-            moved = np.zeros(rows.shape[1], np.float32)  # of the bias, by this worker
-            seen = None if self._bias_mean is None else self._bias_mean * np.float32(units)
-            set_step(shared.motion, self.shares.step_of(batches, seen, rates[0]))
-            self._count(batches, units, shared)
-            done = 0
-            for batch in batches:
-                first = 0
-                while first < len(batch):
-                    last = min(len(batch), first + shared.span())
-                    at = (done + first) / units, (done + last) / units
-                    span_rates = (
-                        rates[0] + (rates[1] - rates[0]) * at[0],
-                        rates[0] + (rates[1] - rates[0]) * at[1],
-                    )
-                    before = rows[bias].copy()
-                    of_span = self._train_span(batch, rows, (first, last), span_rates)
-                    moved += (rows[bias] - before).sum(0)
-                    loss, weight = loss + of_span[0], weight + of_span[1]
-                    shared.exchange(last - first)
-                    first = last
-                done += len(batch)
-            if bias.stop and self.shares.counts_steps(rows[bias][0]):  # else as it was before
-                layout = self.sgd.layout
-                parts = moved.reshape(layout.parts, layout.stride)[:, : layout.dim]
-                self._bias_mean = parts.ravel() / np.float32(units)
-        if kept.closes:
-            shared.close_round()
-        return loss, weight
-
-    @staticmethod
-    def _count(batches: Sequence[Batch], units: int, shared: SharedRows) -> None:
+    def count_steps(self, batch: Sequence[Batch], rows: Sequence[Trained], rate: float) -> None:
         """Count steps on rows in a sample of a block: the beginning of each batch."""
-        entries = sum(len(batch.places) for batch in batches)
+        (shared,), ((trained,),) = self.rows, rows
+        units = _examples_of(batch)
+        self._bias_moved = np.zeros(trained.shape[1], np.float32)
+        seen = None if self._bias_mean is None else self._bias_mean * np.float32(units)
+        set_step(self.motion, self.shares.step_of(batch, seen, rate))
+        entries = sum(len(one.places) for one in batch)
         share = min(1.0, SAMPLE / max(1, entries))
         places, examples = [], 0
-        for batch in batches:
-            some = int(np.ceil(len(batch) * share))
-            places.append(batch.places_of_first(some))
+        for one in batch:
+            some = int(np.ceil(len(one) * share))
+            places.append(one.places_of_first(some))
             examples += some
-        if batches[0].bias >= 0:
-            places.append(np.full(examples, batches[0].bias, np.int32))
+        if batch[0].bias >= 0:
+            places.append(np.full(examples, batch[0].bias, np.int32))
         shared.saw(np.concatenate(places), examples, examples / units)
-
-    def _train_span(
-        self,
-        batch: Batch,
-        rows: Floats,
-        span: tuple[int, int],
-        rates: tuple[float, float],
-    ) -> tuple[float, float]:
-        """Train on examples ``range(*span)`` with all threads; loss, weight."""
-        if self.threads == 1:
-            return self.train_part(batch, rows, span, rates, shared=False)
-        edges = batch.edges(self.threads, *span)
-        parts = list(itertools.pairwise(edges))
-        tasks = [
-            self.sgd.pool.submit(self.train_part, batch, rows, part, rates, shared=len(parts) > 1)
-            for part in parts
-        ]
-        results = [task.result() for task in tasks]
-        return sum(loss for loss, _ in results), sum(weight for _, weight in results)
 
     def rates(self, block: Block) -> tuple[float, float]:
         """Step sizes before and after a block: they fall to 0 if the method is in `falling`."""
@@ -618,34 +552,8 @@ class SparseWorker(Worker):
         return max(RATE_LEAST, lr * (1 - before)), max(RATE_LEAST, lr * (1 - after))
 
     def finish(self) -> None:
-        if self.shared_rows is not None:
-            self.shared_rows.flush()
-        self.sgd.close()
+        super().finish()
         self._reader.close()
-
-    def _train_batches(
-        self, batches: Sequence[Batch], rows: Floats, rates: tuple[float, float]
-    ) -> tuple[float, float]:
-        """Train on a block's batches with as many threads as pay; loss, weight."""
-        entries = sum(len(batch.places) for batch in batches)
-        threads = max(1, min(self.threads, entries // ENTRIES_A_THREAD))
-        parts = [
-            (batch, part)
-            for batch in batches
-            for part in itertools.pairwise(batch.edges(-(-threads // len(batches))))
-        ]
-        # Parts run at once, or nearly so: each has the rates of the whole block.
-        if threads == 1 or len(parts) == 1:  # a thread more would have to be woken
-            results = [
-                self.train_part(batch, rows, part, rates, shared=False) for batch, part in parts
-            ]
-        else:
-            tasks = [
-                self.sgd.pool.submit(self.train_part, batch, rows, part, rates, shared=True)
-                for batch, part in parts
-            ]
-            results = [task.result() for task in tasks]
-        return sum(loss for loss, _ in results), sum(weight for _, weight in results)
 
 
 def loss_unit(settings: SparseSettings) -> float:
@@ -684,13 +592,20 @@ class _Counting:
         return self._filter.verdict()
 
 
-def _found_again(batches: Sequence[Batch], shared: SharedRows) -> Iterator[Found]:
+def _examples_of(batches: Sequence[Batch]) -> int:
+    return sum(len(batch) for batch in batches)
+
+
+def _bias_of(batches: Sequence[Batch]) -> slice:
+    """The row of the bias, or none."""
+    return slice(max(0, batches[0].bias), batches[0].bias + 1)
+
+
+def _found_again(batches: Sequence[Batch], rows: Rows) -> Iterator[Found]:
     """Places of batches whose numbering is still that of the kept rows."""
     bias = np.array([batches[0].bias], np.int32)
     for places in (*(batch.places for batch in batches), bias[bias >= 0]):
-        found = shared.find_again(shared.numbering, places)
-        assert found is not None
-        yield found
+        yield rows.find_again(places)
 
 
 def _fill_zeros(_keys: Keys, rows: Floats) -> None:

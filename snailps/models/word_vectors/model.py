@@ -38,15 +38,17 @@ from snailps.config import JobSettings
 from snailps.data._subwords import subwords_csr
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
+from snailps.models.block_trainer import Prepared, Rates, Span, Sums
+from snailps.models.copied_rows import CopiedRows
 from snailps.models.local_sgd import (
     Contention,
-    Copies,
     Floats,
     Keys,
     LocalSgd,
     RowLayout,
 )
 from snailps.models.ngram_rows import pack_vocabulary, unpack_vocabulary
+from snailps.models.rows import Scale, Trained
 from snailps.models.text_model import BLOCK_BYTES_MAX, BUCKET_KEY, TextModel
 from snailps.models.word_vectors.block_size import (
     NOISE_POWER,
@@ -103,17 +105,15 @@ Ints = NDArray[np.int32]
 
 @dataclass(slots=True)
 class _Batch:
-    """A prepared block: its words and rows numbered locally, and its pulls."""
+    """A block's words and rows, numbered locally."""
 
     tokens: Ints
-    raw_words: int
     examples: Examples
     bags: Bags
     noise: Noise
     contention: WordContention | None
     steps: tuple[Floats, ...]
     elsewhere: tuple[Floats, ...]
-    copies: Copies
 
 
 class WordVectors(TextModel):
@@ -251,6 +251,10 @@ class WordVectors(TextModel):
         self._contention: tuple[int, WordContention] | None = None  # for so many workers
         squares = s.optimizer == "adagrad"
         self.sgd = LocalSgd(self, RowLayout.padded(s.dim, 1 + squares, split=True), state=squares)
+        self.rows = self._copied = (
+            CopiedRows(self.sgd, "input"),
+            CopiedRows(self.sgd, "output"),
+        )
 
     def contention(self, workers: int) -> WordContention | None:
         """Estimates for so many workers; None for one.  The first call may take a second."""
@@ -307,11 +311,8 @@ class WordVectors(TextModel):
     def _rotating(self) -> RotationTrainer:
         return SkipGramTrainer(self) if self.settings.model == "skipgram" else CbowTrainer(self)
 
-    def prepare(self, block: Block) -> _Batch | Tenancy | int:
-        """Numbers a block's words and rows locally and starts to pull the rows; or a tenancy.
-
-        Of a block without words that are trained: how many words it has.
-        """
+    def prepare(self, block: Block) -> Prepared | Tenancy:
+        """Numbers a block's words and rows locally and starts to pull the rows; or a tenancy."""
         if block.part >= 0:
             return self._rotating.prepare(block)
         tokens, raw_words = self._lexicon.encode(block.data, self._keep, block.seed)
@@ -319,8 +320,9 @@ class WordVectors(TextModel):
         seen = np.zeros(words, np.bool_)
         seen[tokens[tokens >= 0]] = True
         present = np.flatnonzero(seen)
+        metrics = {"units": float(raw_words)}
         if len(present) == 0:
-            return raw_words
+            return Prepared(None, 0, metrics)
         drawn = draw(self._noise_sum, pool_size(len(tokens)), block.seed)
         seen[drawn] = True
         seen[present] = False
@@ -333,7 +335,7 @@ class WordVectors(TextModel):
         noise = Noise(place[drawn], self.noise_logit(output_words))
         steps: tuple[()] | tuple[Floats, Floats] = ()
         elsewhere: tuple[Floats, ...] = ()
-        moving: dict[str, NDArray[np.int64]] = {}
+        moving: list[NDArray[np.int64] | None] = [None, None]
         contention = self.contention(self.workers)
         if contention is not None:
             steps = self._steps(
@@ -345,72 +347,74 @@ class WordVectors(TextModel):
             else:
                 contention.saw(kept, input_keys, output_keys, steps)
                 elsewhere = contention.steps_elsewhere(kept, input_keys, output_keys)
-                for table, expected in zip(("input", "output"), elsewhere, strict=True):
-                    moving[table] = np.flatnonzero(expected >= MOVING_STEPS)
-        copies = self.sgd.pull({"input": input_keys, "output": output_keys}, moving)
+                moving = [np.flatnonzero(expected >= MOVING_STEPS) for expected in elsewhere]
+        asked = tuple(
+            rows.ask([rows.find(keys)], moving=again)
+            for rows, keys, again in zip(
+                self._copied, (input_keys, output_keys), moving, strict=True
+            )
+        )
         bags = Bags.of(bag_ptr, bag_rows, len(input_keys))
         examples = self._rotating.examples(tokens, block.seed)
-        return _Batch(
-            tokens, raw_words, examples, bags, noise, contention, steps, elsewhere, copies
-        )
+        batch = _Batch(tokens, examples, bags, noise, contention, steps, elsewhere)
+        return Prepared(batch, len(examples), metrics, asked)
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Trains on local copies of the rows and pushes what changed."""
-        if block.part >= 0:
-            return self._rotating.train(block)
-        batch: _Batch | int = block.prepared
-        begin, end = (self.settings.lr * (1.0 - share) for share in block.progress)
-        if isinstance(batch, int):
-            return {"units": float(batch), "lr": end}
-        inputs, outputs = self.sgd.load(batch.copies).values()
-        groups = 0, len(batch.examples)
-        tasks = train(
-            self, batch.examples, groups, inputs, batch.bags, outputs, batch.noise, (begin, end),
-            block.seed + (self.settings.model == "skipgram"),  # of which `block.seed` drew windows
-        )  # fmt: skip
-        results = [task.result() for task in tasks]
-        self._push(batch.copies, self._contentions(batch, (inputs, outputs), begin))
-        return {"units": float(batch.raw_words), "lr": end, **self.judged(results)}
+        return self._rotating.train(block) if block.part >= 0 else super().train(block)
 
-    def judged(self, results: Sequence[tuple[float, int]], finite: bool = True) -> dict[str, float]:
+    def rates(self, block: Block) -> Rates:
+        begin, end = (self.settings.lr * (1.0 - share) for share in block.progress)
+        return begin, end
+
+    def step(
+        self, batch: _Batch, rows: Sequence[Trained], span: Span, rates: Rates, seed: int
+    ) -> Sums:
+        inputs, outputs = rows
+        tasks = train(
+            self, batch.examples, span, inputs, batch.bags, outputs, batch.noise, rates,
+            seed + (self.settings.model == "skipgram"),  # of which `seed` drew windows
+        )  # fmt: skip
+        results = self.results_of(tasks)
+        return sum(loss for loss, _ in results), sum(count for _, count in results)
+
+    def judged(self, batch: Any, rows: Sequence[Trained], sums: Sums) -> Mapping[str, float]:
+        return self.figures_of([sums])
+
+    def figures_of(self, results: Sequence[Sums], finite: bool = True) -> dict[str, float]:
         """Sums of losses and examples; no number if it diverged or rows are not `finite`."""
         loss, pairs = sum(loss for loss, _ in results), sum(count for _, count in results)
         if pairs >= PAIRS_JUDGED and loss > LOSS_DIVERGED * self._loss_untrained * pairs:
             loss = math.inf
         return {"loss": float(loss) if finite else math.nan, "examples": float(pairs)}
 
-    def _push(self, copies: Copies, contentions: Mapping[str, Contention]) -> None:
-        """Pushes the deltas of a block, scaled if there are contentions."""
-
-        def share(table: str, _trained: tuple[Floats, ...], deltas: Floats) -> None:
-            contentions[table].scale(deltas[:, : self.settings.dim])  # squares add up as they are
-
-        self.sgd.push(copies, share if contentions else None)
-
-    def _contentions(
-        self, batch: _Batch, local: Sequence[tuple[Floats, ...]], rate: float
-    ) -> dict[str, Contention]:
-        """Table -> how to scale the deltas of a block, if several workers train; else nothing."""
+    def scales(
+        self, block: Block, batch: _Batch, rows: Sequence[Trained], rate: float
+    ) -> Sequence[Scale | None]:
+        """By steps of this worker and of the others; squares of AdaGrad add up as they are."""
         if batch.contention is None:
-            return {}
+            return [None, None]
         curvatures = batch.contention.curvatures_of(
             batch.tokens,
             batch.bags.ptr,
             batch.bags.rows,
             batch.noise.words,
             batch.noise.logit,
-            [rows for rows, *_ in local],
+            [weights for weights, *_ in rows],
         )
-        found = {}
-        for table, rows, own, others, curvature in zip(
-            batch.copies.keys, local, batch.steps, batch.elsewhere, curvatures, strict=True
-        ):
-            root = np.float32(1)
-            for squares in rows[1:]:
-                # AdaGrad's step on a row is one of the rate divided by its root, on average.
-                root = np.sqrt(squares[:, : self.settings.dim].mean(1)) + np.float32(ADAGRAD_EPS)
-            found[table] = Contention(own / root, others / root, np.float32(rate) * curvature)
-        return found
+        return [
+            self._scale(trained, own, others, np.float32(rate) * curvature)
+            for trained, own, others, curvature in zip(
+                rows, batch.steps, batch.elsewhere, curvatures, strict=True
+            )
+        ]
+
+    def _scale(self, trained: Trained, own: Floats, others: Floats, curvature: Floats) -> Scale:
+        root = np.float32(1)
+        for squares in trained[1:]:
+            # AdaGrad's step on a row is one of the rate divided by its root, on average.
+            root = np.sqrt(squares[:, : self.settings.dim].mean(1)) + np.float32(ADAGRAD_EPS)
+        contention = Contention(own / root, others / root, curvature)
+        return lambda _trained, deltas: contention.scale(deltas[:, : self.settings.dim])
 
     def bags(self, present: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints, Keys]:
         """Local bags of the present words: which of the pulled input rows make up each."""

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.api.worker import Block, Pending
 from snailps.data._key_numbering import WordNumbers
-from snailps.models.local_sgd import ArrayPool, Floats, Keys, are_finite
+from snailps.models.local_sgd import Floats, Keys, are_finite
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE, draw
 from snailps.models.word_vectors.examples import (
@@ -265,7 +265,6 @@ class RotationTrainer(ABC):
         self._dealings: dict[tuple[int, int], Dealing] = {}
         self.part: Part | None = None  # the last one that was prepared
         self._too_large: tuple[int, int] | None = None  # a part that does not fit into memory
-        self.trained = ArrayPool(model.sgd.layout.make)
         # A thread that borrows waits for other workers, so another one gives back.
         self.ahead = ThreadPoolExecutor(1, "snailps-borrow")
         self.behind = ThreadPoolExecutor(1, "snailps-give-back")
@@ -481,7 +480,7 @@ class _Training:
         words, contexts, negatives = self._trainer.numbers.number(contexts, drawn)
         keys = words.astype(np.uint64)
         packed = model.sgd.pull_rows("output", keys).wait()
-        local = tuple(self._trainer.trained.take(len(keys)) for _ in range(model.sgd.layout.arrays))
+        local = model.sgd.make_trained(len(keys))
         model.sgd.layout.load(packed, *local)
         examples = tenancy.examples.select(groups, contexts)
         noise = Noise(negatives, model.noise_logit(words))
@@ -525,7 +524,7 @@ class _Training:
         figures = {
             "units": float(self._tenancy.words_of(visit.part)),
             "lr": self._rates(visit.number)[1],
-            **self._model.judged(visit.results, are_finite(visit.judged)),
+            **self._model.figures_of(visit.results, are_finite(visit.judged)),
         }
         for name in self._totals:
             self._totals[name] += figures[name]
@@ -535,8 +534,7 @@ class _Training:
         push, settles = None, None
         if visit.keys is not None and visit.packed is not None:
             sgd.in_threads(sgd.layout.subtract, visit.packed, *visit.outputs)
-            for array in visit.outputs:
-                self._trainer.trained.give(array)
+            sgd.give_trained(visit.outputs)
             push = self._model.push_async("output", visit.keys, visit.packed, state=sgd.state)
             self._moved += 2 * len(visit.keys)
             if settling:

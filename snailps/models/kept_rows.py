@@ -4,7 +4,7 @@
     places -> ready: rows to train -> spans of examples, with `exchange` between them
     exchange: rows that are due -> PUSH share x (local - base), PULL behind it -> answer
               local += answer - (base + pushed); base = answer
-    close_round, every few blocks: all rows that were trained -> PUSH, or send_some beside kernels
+    close, every few blocks: all rows that were trained -> PUSH, or send_some beside kernels
     ready: rows that a round has pushed, when a block uses them again -> PULL -> merged
 
 Each worker exchanges its copy of a row when the steps of all workers since the last exchange would
@@ -18,7 +18,7 @@ No optimiser, no text; the arithmetic is `kernels/_row_exchange.pyx`.  Invariant
   trained, in one order.
 * A row is in one exchange at a time: none begins while answers are missing, except pulls of rows
   that no exchange since their round has sent.
-* After `close_round`, and `send_some` until it returns False, the client has the share of each
+* After a round is closed, and `send_some` until it returns False, the client has the share of each
   delta of the trained blocks.  The rest goes with later exchanges of the row, is given up where all
   workers have gone far (`FAR_OF_ALL`), or is lost when kept rows are dropped.  An only worker's
   share is all of it.
@@ -34,12 +34,12 @@ from functools import partial
 from math import ceil
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snailps.api.worker import Pending
 from snailps.data._key_numbering import KeptNumbers
 from snailps.kernels._row_exchange import Motion, RowExchange
 from snailps.models.local_sgd import Floats, Keys, LocalSgd
+from snailps.models.rows import NO_KEYS, NO_PLACES, WHOLE, Found, Ids, Rows, Scale, Trained
 
 CACHE_BYTES = 512 << 20
 """Memory of one table's kept rows and their numbering."""
@@ -80,27 +80,10 @@ PIECE_BYTES = 1 << 20
 
 SGD = 1  # of abi/_row_ops.h
 
-Ids = NDArray[np.int32]
-NO_KEYS, NO_PLACES = np.empty(0, np.uint64), np.empty(0, np.int32)
-
 
 def of_curvature(dim: int) -> Motion:
     """Motion of rows without state that all have the curvature `Motion.a_step`, at first 0."""
     return Motion(SGD, dim, far=FAR)
-
-
-@dataclass(slots=True)
-class Found:
-    """Places of some keys of a block.
-
-    `places` are -1 at the indices `missing` until `SharedRows.ask`; `touched` are places that no
-    block of this round has used.
-    """
-
-    keys: Keys
-    places: Ids
-    missing: Ids
-    touched: Ids
 
 
 class _Places:
@@ -119,16 +102,9 @@ class _Places:
         self.exchange = RowExchange(self.rows, layout.dim, layout.parts, bases=bases)
         self.used = 0  # of all blocks that are trained or being trained
 
-    def find(self, keys: Keys) -> Found:
-        return Found(keys, *self.numbers.find(keys))
-
-    def find_again(self, places: Ids) -> Found:
-        """Like `find`, for keys whose places are known."""
-        return Found(NO_KEYS, NO_PLACES, NO_PLACES, self.numbers.touch(places))
-
 
 @dataclass(slots=True)
-class KeptRows:
+class KeptBlock:
     """A block's rows among the kept ones.
 
     `new` are the places that the block uses first, of `new_keys`, which `pull` brings (None:
@@ -143,10 +119,6 @@ class KeptRows:
     pull: Pending | None
     touched: Ids
     closes: bool
-
-    def abandon(self) -> None:
-        if self.pull is not None:
-            self.pull.abandon()
 
 
 @dataclass(slots=True)
@@ -163,20 +135,19 @@ class _Exchange:
     given_at: Ids
 
 
-class SharedRows:
+class KeptRows(Rows):
     """Rows of one table, kept at this worker and exchanged by rate.
 
-    A worker calls, for each block: `find` and `ask` in `Worker.prepare`; in `Worker.train` `ready`,
-    `saw`, then for spans of `span` examples a kernel and `exchange`, and at the end `close_round`
-    if the block closes one; `Worker.workers_changed` sets `workers`.
-
-    `room` is the number of kept rows (0: by `CACHE_BYTES`); when it is used up, everything is
-    pushed and the next block begins anew.  `growth`: a frequent row is exchanged after this part of
-    the examples so far, whatever its drift, for rows that begin near zero.  With `pulls_bases` an
-    only worker has no bases and pulls them when it pushes; with ``fill_first(keys, rows)`` it makes
-    first values itself, until `begin_known` or another worker comes.  The layout of `sgd` must not
-    be split if rows have state.
+    `saw` counts a block's steps, between `ready` and the first span.  `room` is the number of kept
+    rows (0: by `CACHE_BYTES`); when it is used up, everything is pushed and the next block begins
+    anew.  `growth`: a frequent row is exchanged after this part of the examples so far, whatever
+    its drift, for rows that begin near zero.  With `pulls_bases` an only worker has no bases and
+    pulls them when it pushes; with ``fill_first(keys, rows)`` it makes first values itself, until
+    `begin_known` or another worker comes.  The layout of `sgd` must not be split if rows have
+    state.
     """
+
+    keeps = True
 
     def __init__(
         self,
@@ -200,7 +171,7 @@ class SharedRows:
         # A waiting main thread's time says nothing about kernel threads.
         own_time = time.thread_time if sgd.worker.threads == 1 else time.perf_counter
         self._seconds = seconds or own_time
-        self._workers = sgd.worker.workers
+        self.workers = sgd.worker.workers
         # Of the preparing thread.
         self._asked = self._places_for(0)
         self._asked.pulling = True
@@ -233,25 +204,18 @@ class SharedRows:
         self._shares = False  # in the last block with other workers
         self.exchanged = 0
 
-    @property
-    def workers(self) -> int:
-        """Workers of the job, this one included; set by `Worker.workers_changed`."""
-        return self._workers
-
-    @workers.setter
-    def workers(self, workers: int) -> None:
-        self._workers = workers
+    def workers_changed(self, workers: int) -> None:
+        self.workers = workers
         if workers > 1:
             self.begin_known()
 
     def begin_known(self) -> None:
-        """From now on pull rows that are new here: servers may have them."""
         self._asked.makes = self._kept.makes = False
 
     @property
-    def _alone(self) -> bool:
-        """Whether rows are only pushed: by an only worker, and by others until they have bases."""
-        return self.workers < 2 or not self._kept.exchange.has_bases
+    def exchanges(self) -> bool:
+        """False for an only worker, which only pushes, and for others until they have bases."""
+        return self.workers > 1 and self._kept.exchange.has_bases
 
     def _places_for(self, needed: int) -> _Places:
         """Places for `needed` rows at least, and for as many as the memory holds."""
@@ -264,14 +228,12 @@ class SharedRows:
     # --- in the preparing thread -------------------------------------------------------------
 
     def find(self, keys: Keys) -> Found:
-        """Places of keys of the next block; several threads may call it at once."""
-        return self._asked.find(keys)
+        return Found(keys, *self._asked.numbers.find(keys))
 
-    def find_again(self, numbering: int, places: Ids) -> Found | None:
-        """Like `find`, for a block with all its places in `numbering`; None if it was dropped."""
-        return self._asked.find_again(places) if numbering == self.numbering else None
+    def find_again(self, places: Ids) -> Found:
+        return Found(NO_KEYS, NO_PLACES, NO_PLACES, self._asked.numbers.touch(places))
 
-    def ask(self, found: Sequence[Found], size: float = np.inf) -> KeptRows:
+    def ask(self, found: Sequence[Found], size: float = np.inf) -> KeptBlock:
         """Give the missing keys of a block places and start to pull their rows.
 
         `found` has all keys of the block and is completed.  `size` is the part of a round that the
@@ -304,7 +266,7 @@ class SharedRows:
         if closes:
             places.numbers.begin_round()
             self._blocks, self._size = 0, 0.0
-        return KeptRows(places, new.stop, new, keys, pull, touched, closes)
+        return KeptBlock(places, new.stop, new, keys, pull, touched, closes)
 
     def _number(self, found: Sequence[Found]) -> tuple[Keys, slice] | None:
         """New keys and their places; None if there is no room for them."""
@@ -317,9 +279,9 @@ class SharedRows:
 
     # --- in the training thread --------------------------------------------------------------
 
-    def ready(self, kept: KeptRows) -> Floats:
-        """Wait for a block's new rows; the rows of all places, to be trained where they lie."""
-        places, sgd = kept.places, self._sgd
+    def ready(self, asked: KeptBlock) -> Trained:
+        """The rows of all places so far."""
+        kept, places, sgd = asked, asked.places, self._sgd
         if places is not self._kept:
             self._begin_anew(places)
         if self.workers > 1 and not places.exchange.has_bases:
@@ -340,16 +302,16 @@ class SharedRows:
             sgd.in_threads(load, numbers, kept.new_keys, pulled)
             sgd.packed.give(pulled)
         places.used = kept.row_num
-        if not self._alone:
+        if self.exchanges:
             self._refresh(kept.touched[: len(kept.touched) - len(kept.new_keys)])
         elif self._shares:  # the last exchange with workers that have left
             known = np.arange(kept.row_num - (new.stop - new.start), dtype=np.int32)
             self._refresh(known, quiet_too=True)
             self._settle()
-        self._shares = not self._alone
+        self._shares = self.exchanges
         self._touched.append(kept.touched)
         self._left_at = None
-        return places.rows[: kept.row_num]
+        return (places.rows[: kept.row_num],)
 
     def _make(self, places: Ids, keys: Keys) -> None:
         """Give new rows their first values; threads may call it for different rows."""
@@ -394,13 +356,9 @@ class SharedRows:
     def saw(
         self, places: Ids, examples: int, share: float = 1.0, weights: Floats | None = None
     ) -> None:
-        """Count steps on rows of the block that begins, and choose the rows exchanged in it.
-
-        `places` (each as often as it gets a step, or with `weights` steps) are of a sample: a part
-        `share` of the block, of `examples` examples in the unit of `exchange`.
-        """
+        """Chooses the rows that are exchanged in the block, too."""
         kept = self._kept
-        if self._alone or examples == 0:
+        if not self.exchanges or examples == 0:
             return
         kept.exchange.count(places, examples, MEMORY, weights)
         if self._rounds == 0:
@@ -435,9 +393,8 @@ class SharedRows:
         self._choose_at = self._now + min(self._now / CHOOSE, self._round_examples / CHOOSE)
 
     def span(self) -> int:
-        """Number of examples to train before the next `exchange`."""
-        if self._alone or len(self._hot) == 0:
-            return 1 << 30
+        if not self.exchanges or len(self._hot) == 0:
+            return WHOLE
         cost = self._exchange_s / self._example_s if self._example_s > 0 else 0.0
         cheap = (STALE * cost * self._shortest) ** 0.5
         return int(max(SPAN_MIN, self._shortest, min(cheap, self._now / SPANS_MIN)))
@@ -446,7 +403,7 @@ class SharedRows:
         """Merge arrived answers, and send rows that are due; no kernel may run meanwhile."""
         begin = self._seconds()
         self._now += examples
-        if self._alone:
+        if not self.exchanges:
             return
         if self._left_at is not None and examples:
             self._example_s = _mean(self._example_s, (begin - self._left_at) / examples)
@@ -464,31 +421,28 @@ class SharedRows:
         self._left_at = self._seconds()
         self._exchange_s = _mean(self._exchange_s, self._left_at - begin)
 
-    def close_round(self, *, later: bool = False) -> None:
-        """Push the deltas of all rows trained in this round, without waiting for the answers.
+    def close(self, asked: KeptBlock, scale: Scale | None = None) -> bool:
+        """Push the deltas of all rows of the round, if it ends here, without waiting for answers.
 
-        With `later`, rows without bases are left to `send_some`.
+        With several threads, rows without bases are left to `send_some`.
         """
+        if not asked.closes:
+            return False
         self._settle()
-        self._send_round(answers=not self._alone)
-        while not later and self.send_some():
+        self._send_round(answers=self.exchanges)
+        # With one thread a seed gives the same bits each time: no row is read while it is trained.
+        while self._sgd.worker.threads == 1 and self.send_some():
             pass
         self._round_examples = self._now - self._begun
         self._begun = self._now
         self._rounds += 1
-
-    @property
-    def owes(self) -> bool:
-        """Whether blocks were trained since the last round, or that round has rows left to send."""
-        return bool(self._touched) or self.sends
+        return True
 
     @property
     def sends(self) -> bool:
-        """Whether a closed round has rows left for `send_some`."""
         return bool(self._left or self._bases)
 
     def flush(self) -> None:
-        """Push shares of all deltas and wait for their acknowledgement."""
         self._settle()
         self._send_round(answers=False)
         self._settle()
@@ -525,7 +479,7 @@ class SharedRows:
             self._send(chunk, answers=False)
 
     def send_some(self) -> bool:
-        """Send some of the rows that a closed round has left; False if there are none.
+        """Send some of the rows that a closed round has left.
 
         Bases are made, if no push has changed the row since it was made, or pulled, as no other
         worker changes them.  Kernels may train the rows meanwhile: steps that are missed go with

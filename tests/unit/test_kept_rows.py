@@ -1,4 +1,4 @@
-"""models.shared_rows: rows that several workers keep, against a store that answers late."""
+"""models.kept_rows: rows that several workers keep, against a store that answers late."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.kernels._row_exchange import QUIET_MAX
-from snailps.models import shared_rows
+from snailps.models import kept_rows
+from snailps.models.kept_rows import DRIFT, LATE, SPAN_MIN, KeptRows, of_curvature
 from snailps.models.local_sgd import LocalSgd, RowLayout
-from snailps.models.shared_rows import DRIFT, LATE, SPAN_MIN, SharedRows, of_curvature
 
 DIM = 3
 IDS = 14
@@ -54,8 +54,8 @@ class Store:
 class Client:
     """A worker's connection: requests are served in order, except pulls ahead, at once."""
 
-    def __init__(self, store, workers=1):
-        self.store, self.workers, self.threads = store, workers, 1
+    def __init__(self, store, workers=1, threads=1):
+        self.store, self.workers, self.threads = store, workers, threads
         self.queue, self.pulled, self.pushes = [], [], []
 
     def pull_async(self, table, keys, out, *, state, ahead=False):
@@ -87,10 +87,10 @@ class Worker:
     """A worker that adds numbers to rows."""
 
     def __init__(
-        self, store, *, workers=1, room=IDS, round_blocks=1, a_step=0.0, growth=np.inf,
+        self, store, *, workers=1, threads=1, room=IDS, round_blocks=1, a_step=0.0, growth=np.inf,
         pulls_bases=False, makes=False,
     ):  # fmt: skip
-        self.client = Client(store, workers)
+        self.client = Client(store, workers, threads)
         first = store.rows.copy()
 
         def fill_first(keys, rows):
@@ -99,11 +99,21 @@ class Worker:
         self.sgd = LocalSgd(self.client, RowLayout.padded(DIM))
         motion = of_curvature(DIM)
         motion.a_step = a_step
-        self.shared = SharedRows(
+        self.shared = KeptRows(
             self.sgd, "a", motion, room=room, round_blocks=round_blocks, growth=growth,
             pulls_bases=pulls_bases, fill_first=fill_first if makes else None,
             seconds=lambda: 0.0,
         )  # fmt: skip
+        self.closed = True  # whether a round ended with the last block
+
+    @property
+    def owes(self):
+        """Whether blocks of a round are not pushed, as `BlockTrainer.owes` counts them."""
+        return not self.closed or self.shared.sends
+
+    def workers_changed(self, workers):
+        self.client.workers = workers
+        self.shared.workers_changed(workers)
 
     def ask(self, ids):
         """A block's rows among the kept ones, and their places; two pieces, as threads parse."""
@@ -111,18 +121,17 @@ class Worker:
         kept = self.shared.ask(found)
         return kept, np.concatenate([one.places for one in found])
 
-    def train(self, asked, by, spans=1, examples=1, later=False):
+    def train(self, asked, by, spans=1, examples=1):
         """Adds `by` to a block's rows in some spans; the rows before."""
         kept, places = asked
-        rows = self.shared.ready(kept)
+        (rows,) = self.shared.ready(kept)
         before = rows[places, :DIM].copy()
         assert not rows[:, DIM:].any()
         self.shared.saw(np.repeat(places, spans * examples), spans * examples)
         for _ in range(spans):
             rows[places, :DIM] += by / spans
             self.shared.exchange(examples)
-        if kept.closes:
-            self.shared.close_round(later=later)
+        self.closed = self.shared.close(kept)
         return before
 
     def rows(self, ids):
@@ -161,7 +170,7 @@ def test_only_worker_has_the_stores_rows_and_its_own_deltas_whatever_room_there_
         np.testing.assert_allclose(before, expected[ids], atol=1e-5)
         expected[ids] += number + 1
         assert worker.shared._kept.room <= max(room, 8)
-        assert worker.shared.owes == bool((number + 1) % round_blocks)
+        assert worker.owes == bool((number + 1) % round_blocks)
     worker.shared.flush()
     worker.sgd.close()
     np.testing.assert_allclose(store.rows, expected, atol=1e-4)
@@ -179,8 +188,8 @@ def test_only_worker_pulls_a_row_once_and_pushes_it_once_a_round():
 
 
 def test_only_worker_pushes_a_round_some_rows_at_a_time(monkeypatch):
-    monkeypatch.setattr(shared_rows, "CHUNK_ROWS", 2)
-    monkeypatch.setattr(shared_rows, "CHUNK_BYTES", 0)
+    monkeypatch.setattr(kept_rows, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(kept_rows, "CHUNK_BYTES", 0)
     store, ids = Store(), list(range(IDS))
     expected = store.rows + 1
     worker, most = Worker(store), 0
@@ -196,7 +205,7 @@ def test_only_worker_pushes_a_round_some_rows_at_a_time(monkeypatch):
     worker.train(worker.ask(ids), 1)
     assert sorted(np.concatenate(worker.client.pushes).tolist()) == ids
     assert max(len(pushed) for pushed in worker.client.pushes) <= 2
-    assert most == shared_rows.CHUNKS_ON_WAY
+    assert most == kept_rows.CHUNKS_ON_WAY
     worker.shared.flush()
     np.testing.assert_allclose(store.rows, expected, atol=1e-5)
     assert not worker.sgd.packed._taken
@@ -263,7 +272,7 @@ def test_only_worker_makes_no_row_once_servers_may_have_it(pulls_bases):
 
 @pytest.mark.parametrize("chunk_bytes", [8 * DIM, 1 << 20])
 def test_only_worker_without_bases_pushes_any_number_of_chunks_whole(monkeypatch, chunk_bytes):
-    monkeypatch.setattr(shared_rows, "PIECE_BYTES", chunk_bytes)
+    monkeypatch.setattr(kept_rows, "PIECE_BYTES", chunk_bytes)
     store = Store()
     expected = store.rows + 1
     worker = Worker(store, pulls_bases=True)
@@ -277,31 +286,31 @@ def test_only_worker_without_bases_pushes_any_number_of_chunks_whole(monkeypatch
 @pytest.mark.parametrize("makes", [False, True])
 @pytest.mark.parametrize("then", ["flush", "close", "join"])
 def test_round_that_is_sent_later_goes_piece_by_piece_as_rows_are_found(monkeypatch, makes, then):
-    monkeypatch.setattr(shared_rows, "PIECE_BYTES", 8 * DIM)
+    monkeypatch.setattr(kept_rows, "PIECE_BYTES", 8 * DIM)
     store, ids = Store(), list(range(6))
     first = store.rows.copy()
-    worker = Worker(store, pulls_bases=True, makes=makes, round_blocks=2)
+    worker = Worker(store, pulls_bases=True, makes=makes, round_blocks=2, threads=2)
     shared = worker.shared
     for _ in range(2):
-        worker.train(worker.ask(ids), 1, later=True)
+        worker.train(worker.ask(ids), 1)
     assert not worker.client.pushes
     assert shared.sends
-    assert shared.owes
     kept, places = worker.ask(ids)
-    rows = shared.ready(kept)
+    (rows,) = shared.ready(kept)
     assert shared.send_some()
     assert len(worker.client.pushes) == 1
     rows[places, :DIM] += 5  # a kernel, while that is sent
     assert shared.send_some()
     assert shared.sends
     if then == "join":  # the next block's `ready` pushes all there is
-        worker.client.workers = shared.workers = 2
+        worker.workers_changed(2)
         worker.train(worker.ask(ids[:1]), 0)
     elif then == "close":
-        shared.close_round(later=True)
+        worker.train(worker.ask(ids), 0)
+        assert shared.sends
         while shared.send_some():
             pass
-        assert not shared.owes
+        assert not worker.owes
         worker.client.serve(99)
     shared.flush()
     assert not shared.sends
@@ -314,13 +323,12 @@ def test_round_that_is_sent_later_goes_piece_by_piece_as_rows_are_found(monkeypa
 def test_block_that_is_found_again_by_its_places_counts_as_touched_once_a_round():
     worker = Worker(Store(), room=4)
     _, places = worker.ask([1, 2])
-    found = worker.shared.find_again(worker.shared.numbering, places)
-    assert found is not None
+    found = worker.shared.find_again(places)
     assert (len(found.keys), len(found.missing)) == (0, 0)
     assert found.touched.tolist() == places.tolist()  # a round of one block: the next has begun
     numbering = worker.shared.numbering
     worker.ask([3, 4, 5])  # without room: all begin anew
-    assert worker.shared.find_again(numbering, places) is None
+    assert worker.shared.numbering != numbering
 
 
 def test_ask_without_room_begins_anew_with_own_deltas_in_the_rows():
@@ -384,7 +392,7 @@ def test_answer_brings_what_others_did_and_keeps_steps_made_meanwhile():
 def test_frequent_row_is_exchanged_between_rounds_and_a_rare_one_with_the_round():
     worker = Worker(Store(), workers=4, round_blocks=100, a_step=0.1)
     asked, places = worker.ask(range(IDS))
-    rows = worker.shared.ready(asked)
+    (rows,) = worker.shared.ready(asked)
     counts = np.ones(IDS, int)
     counts[3] = 400
     worker.shared.saw(np.repeat(places, counts), 400)
@@ -490,7 +498,7 @@ def test_second_worker_that_joins_shares_rows_of_the_first():
     store = Store()
     worker = Worker(store)
     worker.train(worker.ask([1, 2]), 1)
-    worker.client.workers = worker.shared.workers = 2
+    worker.workers_changed(2)
     joined = Worker(store, workers=2)
     joined.train(joined.ask([2, 3]), 10)
     joined.shared.flush()
@@ -507,7 +515,7 @@ def test_second_worker_that_joins_one_without_bases_gives_it_bases(round_blocks,
     worker = Worker(store, pulls_bases=True, round_blocks=round_blocks, makes=makes)
     coming = worker.ask([1, 2])
     worker.train(coming, 1)
-    worker.client.workers = worker.shared.workers = 2
+    worker.workers_changed(2)
     worker.train(worker.ask([1, 4]), 1)
     assert worker.shared._kept.exchange.has_bases
     joined = Worker(store, workers=2, pulls_bases=True)
@@ -526,23 +534,23 @@ def test_second_worker_that_joins_in_a_round_leaves_its_later_blocks_their_delta
     expected = store.rows.copy()
     worker = Worker(store, pulls_bases=True, round_blocks=3, makes=makes)
     worker.train(worker.ask([1, 2]), 1)
-    worker.client.workers = worker.shared.workers = 2
+    worker.workers_changed(2)
     for ids in ([2, 3], [4]):
         worker.train(worker.ask(ids), 1)
-    assert not worker.shared.owes
+    assert not worker.owes
     worker.client.serve(len(worker.client.queue))
     expected[[1, 2, 3, 4]] += [[1], [2], [1], [1]]
     np.testing.assert_allclose(store.rows, expected, rtol=1e-5)
 
 
 def test_room_is_of_the_number_of_workers_when_rows_begin_anew(monkeypatch):
-    several, alone = 4 * (16 + DIM) + shared_rows.KEY_BYTES, 4 * 16 + shared_rows.KEY_BYTES
-    monkeypatch.setattr(shared_rows, "CACHE_BYTES", 3 * several)
-    monkeypatch.setattr(shared_rows, "CACHE_BYTES_ALONE", 6 * alone)
+    several, alone = 4 * (16 + DIM) + kept_rows.KEY_BYTES, 4 * 16 + kept_rows.KEY_BYTES
+    monkeypatch.setattr(kept_rows, "CACHE_BYTES", 3 * several)
+    monkeypatch.setattr(kept_rows, "CACHE_BYTES_ALONE", 6 * alone)
     worker = Worker(Store(), room=0, pulls_bases=True)
     rooms = []
     for ids, workers in (([1, 2], 1), ([1, 2, 3, 4], 2), ([5, 6, 7], 2), ([1, 2, 3, 4], 1)):
-        worker.client.workers = worker.shared.workers = workers
+        worker.workers_changed(workers)
         worker.train(worker.ask(ids), 1)
         rooms.append(worker.shared._kept.room)
     worker.train(worker.ask([5, 6, 7]), 1)
@@ -555,12 +563,12 @@ def test_second_worker_that_joins_while_a_block_trains_changes_nothing_before_th
     expected = store.rows.copy()
     worker = Worker(store, pulls_bases=True)
     kept, places = worker.ask([1, 2])
-    rows = worker.shared.ready(kept)
-    worker.client.workers = worker.shared.workers = 2
+    (rows,) = worker.shared.ready(kept)
+    worker.workers_changed(2)
     worker.shared.saw(places, 1)
     rows[places, :DIM] += 1
     worker.shared.exchange(1)
-    worker.shared.close_round()
+    assert worker.shared.close(kept)
     assert not worker.shared._kept.exchange.has_bases
     worker.train(worker.ask([2, 3]), 1)
     worker.shared.flush()
@@ -574,7 +582,7 @@ def test_worker_that_is_left_alone_takes_what_the_others_did_last(pulls_bases):
     worker = Worker(store, workers=2, pulls_bases=pulls_bases)
     worker.train(worker.ask([1, 2, 3]), 1)  # pushed, not pulled
     store.rows[[1, 2, 3]] += 5  # the other one, before it leaves
-    worker.client.workers = worker.shared.workers = 1
+    worker.workers_changed(1)
     for _ in range(3):
         before = len(worker.client.pulled)
         worker.train(worker.ask([1]), 1)
@@ -600,6 +608,6 @@ def test_worker_that_dies_takes_along_only_blocks_since_its_last_round():
     worker = Worker(store, workers=2, round_blocks=3)
     for number in range(5):
         worker.train(worker.ask([1, 2]), 1)
-        assert worker.shared.owes == (number != 2)
+        assert worker.owes == (number != 2)
     worker.client.serve(99)  # what was handed over; then it is killed
     np.testing.assert_allclose(store.rows[[1, 2]], expected + 3, rtol=1e-5)

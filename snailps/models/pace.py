@@ -1,0 +1,39 @@
+"""How much a worker reads at a time, a block, and how much it trains between pushes, a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from snailps.api.block import Block
+
+BLOCK_LEAST = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Blocks of a training, and rounds of its kept rows; those of an only worker are large.
+
+    A block is a worker's share of an epoch over `blocks`, at most `bytes_most`.  If that is below
+    `bytes_small`, of which a lease costs more than a tenth of the training, it is up to the share
+    over `blocks_few`.  A round is `round_part` of the training or `round_examples`, whichever is
+    less.
+    """
+
+    blocks: int
+    bytes_most: int
+    bytes_small: int = 0
+    blocks_few: int = 1
+    round_part: float = np.inf
+    round_examples: float = np.inf
+
+    def block_bytes(self, total_bytes: int, workers: int) -> int:
+        small = min(self.bytes_small, total_bytes // (self.blocks_few * workers))
+        share = total_bytes // (self.blocks * workers)
+        return max(BLOCK_LEAST, min(self.bytes_most, max(share, small)))
+
+    def round_size(self, block: Block, examples: int) -> float:
+        """The part of a round that a block is."""
+        before, after = block.progress
+        return max((after - before) / self.round_part, examples / self.round_examples)

@@ -1,0 +1,122 @@
+"""Rows of one table at a worker: kept from block to block (`kept_rows`), or copied for one
+(`copied_rows`).
+
+    keys of a block -> find, ask: a place each          (ahead, in preparing threads)
+    places -> ready: rows -> spans of examples, with `exchange` behind each -> close
+
+`block_trainer` makes these calls; a model sees places and rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.models.local_sgd import Floats, Keys
+
+Ids = NDArray[np.int32]
+Trained = tuple[Floats, ...]
+"""Rows of a table, as `RowLayout.make` lays them out: one array, or one a part."""
+Scale = Callable[[Trained, Floats], None]
+"""``scale(trained, deltas)`` turns deltas of packed rows into those to push."""
+
+NO_KEYS, NO_PLACES = np.empty(0, np.uint64), np.empty(0, np.int32)
+WHOLE = 1 << 30
+"""A span of all examples of a block."""
+
+
+@dataclass(slots=True)
+class Found:
+    """Places of distinct keys of a block, which `ask` completes.
+
+    Until then those at the indices `missing` are -1; `touched` are places that no block of this
+    round has used.
+    """
+
+    keys: Keys
+    places: Ids
+    missing: Ids
+    touched: Ids
+
+
+class Rows(ABC):
+    """Rows of one table, for the blocks of a worker in turn."""
+
+    keeps: ClassVar[bool]
+    """Whether a key keeps its place in later blocks, as long as `numbering` is the same."""
+    numbering = 0
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether steps of other workers come between spans, so that own steps are counted."""
+        return False
+
+    @property
+    def sends(self) -> bool:
+        """Whether a closed round has rows left for `send_some`."""
+        return False
+
+    # --- in preparing threads, blocks in their order --------------------------------------------
+
+    @abstractmethod
+    def find(self, keys: Keys) -> Found:
+        """Places of distinct keys of the next block; several threads may call it at once."""
+
+    def find_again(self, places: Ids) -> Found:
+        """Like `find`, for keys with known places in `numbering`."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def ask(self, found: Sequence[Found], size: float = np.inf) -> Any:
+        """Complete the places of a block, and start to pull its rows; `size`: part of a round."""
+
+    # --- in the training thread -----------------------------------------------------------------
+
+    @abstractmethod
+    def ready(self, asked: Any) -> Trained:
+        """Wait for a block's rows, to be trained where they lie."""
+
+    def saw(
+        self, places: Ids, examples: int, share: float = 1.0, weights: Floats | None = None
+    ) -> None:
+        """Count steps on rows of the block that begins, of kept rows that others train, too.
+
+        `places` (each as often as it gets a step, or with `weights` steps) are of a sample: a part
+        `share` of the block, of `examples` examples in the unit of `exchange`.
+        """
+        return
+
+    def span(self) -> int:
+        """Examples to train before the next `exchange`; the rows are ready for them."""
+        return WHOLE
+
+    def exchange(self, examples: int) -> None:
+        """Exchange rows with other workers, after so many examples; no kernel may run."""
+        return
+
+    def send_some(self) -> bool:
+        """Send some rows of a closed round beside kernels; False if there are none."""
+        return False
+
+    @abstractmethod
+    def close(self, asked: Any, scale: Scale | None = None) -> bool:
+        """Push at the end of a block, if a round ends with it; whether one does."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Push all deltas, wait until they are acknowledged, and give arrays back."""
+
+    # --- what a worker learns -------------------------------------------------------------------
+
+    def workers_changed(self, workers: int) -> None:
+        """So many workers train, this one included."""
+        return
+
+    def begin_known(self) -> None:
+        """From now on servers may have rows that are new here."""
+        return

@@ -1,0 +1,46 @@
+"""Blocks as they were read in an earlier epoch, so that they need not be read again.
+
+The first blocks are kept until the memory is full.  What is kept may have places of kept rows: it
+is dropped once these are numbered anew.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from snailps.api.block import Block
+
+SEEN_BYTES_MAX = 128 << 20
+"""Memory of the kept blocks: of 16 million sparse entries, about 100 MB of text."""
+
+T = TypeVar("T")
+
+
+class SeenBlocks(Generic[T]):
+    """The blocks that a worker has seen; in the last of the job's `epochs` nothing is kept."""
+
+    def __init__(self, epochs: int, room: int = 0) -> None:
+        self._epochs, self._room = epochs, room or SEEN_BYTES_MAX
+        self._numbering = self._bytes = 0
+        self._blocks: dict[tuple[str, int, int], T] = {}
+
+    def find(self, block: Block, numbering: int = 0) -> T | None:
+        """A block, with places of this numbering; None: it must be read."""
+        self._begin(numbering)
+        return self._blocks.get((block.path, block.start, block.stop))
+
+    def keep(self, block: Block, seen: T, nbytes: int, numbering: int = 0) -> None:
+        """Keep a block for later epochs if there is room; it must not change."""
+        self._begin(numbering)
+        if block.epoch + 1 < self._epochs and self._bytes + nbytes <= self._room:
+            self._bytes += nbytes
+            self._blocks[block.path, block.start, block.stop] = seen
+
+    def clear(self) -> None:
+        self._bytes = 0
+        self._blocks.clear()
+
+    def _begin(self, numbering: int) -> None:
+        if numbering != self._numbering:
+            self._numbering = numbering
+            self.clear()

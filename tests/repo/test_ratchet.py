@@ -1,0 +1,65 @@
+"""`tools/ratchet.py` fails where a special case, a stub or a term comes back."""
+
+import runpy
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RATCHET = runpy.run_path(str(ROOT / "tools" / "ratchet.py"))
+
+
+def most(name):
+    return RATCHET["MOST"][name]
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A repository with nothing to complain of."""
+    (tmp_path / "snailps").mkdir()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "glossary.md").write_text("| term | meaning |\n|---|---|\n| row | |\n")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("forks on the number of workers", "if self.workers == 1:\n"),
+        ("forks on the number of workers", "x = a if workers > 1 else b\n"),
+        ("type tests of policies", "if isinstance(job.ledger, BspLedger):\n"),
+    ],
+)
+def test_one_line_too_many_is_named(tree, capsys, name, line):
+    module = tree / "snailps" / "trainer.py"
+    module.write_text(line * most(name))
+    assert RATCHET["main"](tree) == 0
+    module.write_text(line * (most(name) + 1))
+    assert RATCHET["main"](tree) == 1
+    assert f"snailps/trainer.py:{most(name) + 1}: {line.strip()}" in capsys.readouterr().out
+
+
+def test_stub_in_git_and_a_term_too_many_are_named(tree, capsys):
+    (tree / "snailps" / "_rows.pyi").write_text("")
+    assert RATCHET["main"](tree) == 0
+    subprocess.run(["git", "-C", str(tree), "add", "-A"], check=True)
+    assert RATCHET["main"](tree) == 1
+    (tree / "snailps" / "_rows.pyi").unlink()
+    subprocess.run(["git", "-C", str(tree), "add", "-A"], check=True)
+    with (tree / "docs" / "glossary.md").open("a") as glossary:
+        glossary.write("".join(f"| word {at} | |\n" for at in range(most("terms"))))
+    assert RATCHET["main"](tree) == 1
+    found = capsys.readouterr().out
+    assert "snailps/_rows.pyi" in found
+    assert "word 7" in found
+
+
+def test_lines_of_a_commit_are_counted_by_package(tree):
+    (tree / "snailps" / "data").mkdir()
+    (tree / "snailps" / "data" / "text.py").write_text("one\ntwo\n")
+    git = ["git", "-C", str(tree), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "add", "-A"], check=True)
+    subprocess.run([*git, "commit", "-qm", "one"], check=True)
+    assert RATCHET["lines_of"](tree, "HEAD") == {"snailps/data": 2}
