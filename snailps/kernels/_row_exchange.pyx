@@ -5,7 +5,7 @@
     answers -> RowExchange.merge -> rows as trained, bases
     examples, steps -> RowExchange.count -> RowExchange.intervals -> when to exchange a row
 
-`Motion` says how far steps go.  One pass over the rows each, without the GIL; memory moves are what
+`DriftEstimate` says how far steps go.  One pass over the rows each, without the GIL; memory moves are what
 it costs, so what belongs to a row, but its count, is one record.  No tables, no requests:
 `models/kept_rows.py` has these.  A NumPy twin is in tests/support/twins/row_exchange.py.
 """
@@ -56,7 +56,7 @@ cdef struct Record:             # of a row; its base follows, so records are not
     float rest                  # steps that were not pushed
 
 
-cdef class Motion:
+cdef class DriftEstimate:
     """What a model knows about its steps: rate x curvature x steps, how far they move a row.
 
     `method`: 1 (rows without state), 2 (AdaGrad) or 4 (FTRL): 1, 2 or 3 parts of `dim` columns.
@@ -95,35 +95,35 @@ cdef inline uint32_t ticks(double now) noexcept nogil:
 
 # ---- a row -------------------------------------------------------------------------------------
 
-cdef inline float root_of(Motion motion, const float *row, int64_t stride,
+cdef inline float root_of(DriftEstimate estimate, const float *row, int64_t stride,
                           int64_t column) noexcept nogil:
     """What divides a column's steps: the root of its sum of squared gradients."""
-    return sqrtf(row[(motion.parts - 1) * stride + column]) + motion.least
+    return sqrtf(row[(estimate.parts - 1) * stride + column]) + estimate.least
 
 
-cdef float longest(Motion motion, const float *row, int64_t stride, const float *delta,
+cdef float longest(DriftEstimate estimate, const float *row, int64_t stride, const float *delta,
                    float count, float *own, float *factor) noexcept nogil:
     """How far `count` steps have moved a row: of each output and of all factors; the longest.
 
     The curvature in a factor differs from row to row and grows with the factors: sums of squared
     gradients measure it (`delta`; NULL: no step yet).  All numbers of a factor move together, too.
     """
-    cdef int64_t j, dim = motion.dim
+    cdef int64_t j, dim = estimate.dim
     cdef float most = 0, sum = 0
     cdef const float *squares
-    if motion.method == ACCESS_SGD:
-        factor[0] = count * motion.a_step
-        for j in range(motion.outputs):
+    if estimate.method == ACCESS_SGD:
+        factor[0] = count * estimate.a_step
+        for j in range(estimate.outputs):
             own[j] = factor[0]
         return factor[0]
-    for j in range(motion.outputs):
-        own[j] = count * motion.a_step / root_of(motion, row, stride, j)
+    for j in range(estimate.outputs):
+        own[j] = count * estimate.a_step / root_of(estimate, row, stride, j)
         most = max(most, own[j])
-    if motion.outputs < dim and delta != NULL:
-        squares = delta + (motion.parts - 1) * dim
-        for j in range(motion.outputs, dim):
-            sum += squares[j] / root_of(motion, row, stride, j)
-        factor[0] = sum * motion.a_factor_step
+    if estimate.outputs < dim and delta != NULL:
+        squares = delta + (estimate.parts - 1) * dim
+        for j in range(estimate.outputs, dim):
+            sum += squares[j] / root_of(estimate, row, stride, j)
+        factor[0] = sum * estimate.a_factor_step
         most = max(most, factor[0])
     else:
         factor[0] = 0
@@ -155,7 +155,7 @@ cdef inline uint8_t quieter(uint8_t quiet, int64_t place) noexcept nogil:
     return <uint8_t>(level | (place & ((1 << level) - 1)) << SKIPPED_AT)
 
 
-cdef inline void shorten(Motion motion, float *row, const float *base, float *delta, int64_t dim,
+cdef inline void shorten(DriftEstimate estimate, float *row, const float *base, float *delta, int64_t dim,
                          float others) noexcept nogil:
     """Gives AdaGrad's steps the length that they have behind those of others, `others` for each.
 
@@ -166,7 +166,7 @@ cdef inline void shorten(Motion motion, float *row, const float *base, float *de
     cdef float before, squares, taken
     for j in range(dim):
         squares = delta[dim + j]
-        before = sqrtf(base[dim + j]) + 2 * motion.least
+        before = sqrtf(base[dim + j]) + 2 * estimate.least
         taken = delta[j] * (1 - (sqrtf(base[dim + j] + squares) + before)
                             / (sqrtf(base[dim + j] + squares * (1 + others)) + before))
         if squares > 0:
@@ -174,17 +174,17 @@ cdef inline void shorten(Motion motion, float *row, const float *base, float *de
             row[j] -= taken
 
 
-cdef inline void reduce(Motion motion, const float *row, int64_t stride, float *delta, int64_t j,
+cdef inline void reduce(DriftEstimate estimate, const float *row, int64_t stride, float *delta, int64_t j,
                         float lost) noexcept nogil:
     """Takes a part of a column's delta away: sums that add up stay, FTRL's z fits the weight."""
     cdef float taken = delta[j] * lost, wanted, z
     delta[j] -= taken
-    if motion.method == ACCESS_FTRL:
+    if estimate.method == ACCESS_FTRL:
         wanted = row[j] - taken
         if wanted != 0:
-            z = -wanted * (motion.beta + sqrtf(row[2 * stride + j])) / motion.lr
-            z -= motion.l1 if wanted > 0 else -motion.l1
-            delta[motion.dim + j] += z - row[stride + j]
+            z = -wanted * (estimate.beta + sqrtf(row[2 * stride + j])) / estimate.lr
+            z -= estimate.l1 if wanted > 0 else -estimate.l1
+            delta[estimate.dim + j] += z - row[stride + j]
 
 
 cdef class RowExchange:
@@ -220,7 +220,7 @@ cdef class RowExchange:
         self.weight = 1
 
     cdef object check(self, const int32_t[::1] places, Py_ssize_t packed, Py_ssize_t width,
-                      Motion motion):
+                      DriftEstimate estimate):
         cdef Py_ssize_t i
         cdef int bad = 0
         cdef Py_ssize_t room = self.rows.shape[0]
@@ -232,8 +232,8 @@ cdef class RowExchange:
         if packed >= 0 and (packed != places.shape[0] or width != self.width):
             raise ValueError(f"packed rows must be ({places.shape[0]}, {self.width}), got "
                              f"({packed}, {width})")
-        if motion is not None and (motion.dim != self.dim or motion.parts != self.parts):
-            raise ValueError(f"the motion is of {motion.parts} parts of {motion.dim}, the rows are "
+        if estimate is not None and (estimate.dim != self.dim or estimate.parts != self.parts):
+            raise ValueError(f"the estimate is of {estimate.parts} parts of {estimate.dim}, the rows are "
                              f"of {self.parts} parts of {self.dim}")
 
     cdef object check_bases(self):
@@ -376,7 +376,7 @@ cdef class RowExchange:
         self.check(places, -1, 0, None)
         return np.asarray(self.counts)[np.asarray(places)] / np.float32(self.weight)
 
-    def intervals(self, Motion motion not None, const int32_t[::1] places not None, *, int workers,
+    def intervals(self, DriftEstimate estimate not None, const int32_t[::1] places not None, *, int workers,
                   float drift, float steps_min,
                   double now) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Examples between two exchanges of counted rows, and when the last exchange was.
@@ -386,9 +386,9 @@ cdef class RowExchange:
         """
         cdef Py_ssize_t i, n = places.shape[0]
         cdef float factor, step
-        self.check(places, -1, 0, motion)
+        self.check(places, -1, 0, estimate)
         interval_array, last_array = np.empty(n), np.empty(n)
-        own_array = np.empty(max(1, motion.outputs), np.float32)
+        own_array = np.empty(max(1, estimate.outputs), np.float32)
         cdef double[::1] intervals = interval_array, last = last_array
         cdef float[::1] own = own_array
         cdef double per_count = self.examples * self.weight
@@ -397,7 +397,7 @@ cdef class RowExchange:
                 if i + AHEAD < n:
                     fetch(self.record(places[i + AHEAD]))
                     fetch(&self.rows[places[i + AHEAD], 0])
-                step = longest(motion, &self.rows[places[i], 0], self.stride, NULL, 1, &own[0],
+                step = longest(estimate, &self.rows[places[i], 0], self.stride, NULL, 1, &own[0],
                                &factor)
                 step = max(steps_min, drift / max(step * workers, <float>1e-9))
                 intervals[i] = step * per_count / self.counts[places[i]]
@@ -406,7 +406,7 @@ cdef class RowExchange:
 
     # ---- exchange ------------------------------------------------------------------------------
 
-    def send(self, Motion motion not None, const int32_t[::1] places not None,
+    def send(self, DriftEstimate estimate not None, const int32_t[::1] places not None,
              uint64_t[::1] keys not None, float[:, ::1] deltas not None, *, int workers, double now,
              bint giving) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
         """Shares of the deltas of rows into `deltas` (n, width), and their keys; bases include the
@@ -423,11 +423,11 @@ cdef class RowExchange:
         cdef float *row
         cdef float *delta
         cdef float count, share, held
-        self.check(places, deltas.shape[0], deltas.shape[1], motion)
+        self.check(places, deltas.shape[0], deltas.shape[1], estimate)
         self.check_bases()
         if keys.shape[0] != n:
             raise ValueError(f"expected room for {n} keys, got {keys.shape[0]}")
-        own_array = np.empty(max(1, motion.outputs), np.float32)
+        own_array = np.empty(max(1, estimate.outputs), np.float32)
         given_array = np.empty((n if giving else 0, self.width), np.float32)
         at_array = np.empty(len(given_array), np.int32)
         cdef float[::1] own = own_array
@@ -447,7 +447,7 @@ cdef class RowExchange:
                         delta[p * self.dim + j] = row[p * self.stride + j] - base[p * self.dim + j]
                 if workers > 1:
                     count = <float>(self.counts[places[i]] / self.weight / max(1.0, self.examples))
-                    held = self.share(motion, row, base, delta, workers, min(count, <float>1),
+                    held = self.share(estimate, row, base, delta, workers, min(count, <float>1),
                                       max(count * <uint32_t>(ticks(now) - of.last), <float>1), of, &own[0],
                                       &given[given_num, 0] if giving else NULL)
                     if held < 1 and giving:
@@ -459,7 +459,7 @@ cdef class RowExchange:
                     base[j] += delta[j]
         return given_array[:given_num], at_array[:given_num]
 
-    cdef float share(self, Motion motion, float *row, const float *base, float *delta, int workers,
+    cdef float share(self, DriftEstimate estimate, float *row, const float *base, float *delta, int workers,
                      float common, float count, Record *of, float *own,
                      float *given) noexcept nogil:
         """Reduces a delta to the share that is pushed; what part of the rest the local copy holds.
@@ -472,29 +472,29 @@ cdef class RowExchange:
         cdef float factor, beyond, held, mixed, others, share, sum = 0
         count += of.rest
         of.rest = 0
-        if motion.method == ACCESS_ADAGRAD:
-            shorten(motion, row, base, delta, self.dim,
-                    max((count - 1) / count, motion.others_least) * (workers - 1))
+        if estimate.method == ACCESS_ADAGRAD:
+            shorten(estimate, row, base, delta, self.dim,
+                    max((count - 1) / count, estimate.others_least) * (workers - 1))
         # A row with one step is probably no other worker's: it is pushed whole.
         if count <= C_ONE_STEP:
             return 1
-        beyond = longest(motion, row, self.stride, delta, count, own, &factor) * workers - 1
+        beyond = longest(estimate, row, self.stride, delta, count, own, &factor) * workers - 1
         held = 1
         if beyond > 0:
-            held /= 1 + (beyond * common / C_FAR_OF_ALL) ** 2 + (beyond / motion.far) ** 2
+            held /= 1 + (beyond * common / C_FAR_OF_ALL) ** 2 + (beyond / estimate.far) ** 2
             if given != NULL:
                 memcpy(given, delta, self.width * sizeof(float))
         mixed = C_CORRELATION * held + (1 - held)
         others = (count - 1) / count * (workers - 1)
-        for j in range(motion.outputs):
+        for j in range(estimate.outputs):
             share = share_of(own[j] * mixed, own[j] * mixed * others)
             sum += share
-            reduce(motion, row, self.stride, delta, j, 1 - share)
-        if motion.outputs < self.dim:
+            reduce(estimate, row, self.stride, delta, j, 1 - share)
+        if estimate.outputs < self.dim:
             share = share_of(factor * mixed, factor * mixed * others)
-            sum += share * (self.dim - motion.outputs)
-            for j in range(motion.outputs, self.dim):
-                reduce(motion, row, self.stride, delta, j, 1 - share)
+            sum += share * (self.dim - estimate.outputs)
+            for j in range(estimate.outputs, self.dim):
+                reduce(estimate, row, self.stride, delta, j, 1 - share)
         of.rest = count * (1 - sum / self.dim) * held
         if beyond > 0 and given != NULL:
             for j in range(self.width):
@@ -540,7 +540,7 @@ cdef class RowExchange:
                     found += 1
         return array[:found].copy(), key_array[:found].copy()
 
-    def merge(self, Motion motion not None, const int32_t[::1] places not None,
+    def merge(self, DriftEstimate estimate not None, const int32_t[::1] places not None,
               const float[:, ::1] answers not None, const float[:, ::1] given not None,
               const int32_t[::1] given_at not None) -> None:
         """Add what others changed since `send`, take away what was given up; new bases."""
@@ -551,7 +551,7 @@ cdef class RowExchange:
         cdef float *row
         cdef const float *answer
         cdef bint changed, gives
-        self.check(places, answers.shape[0], answers.shape[1], motion)
+        self.check(places, answers.shape[0], answers.shape[1], estimate)
         self.check_bases()
         if given.shape[0] != given_num or (given_num and given.shape[1] != self.width):
             raise ValueError(f"given must be ({given_num}, {self.width}), got ({given.shape[0]}, "
@@ -561,7 +561,7 @@ cdef class RowExchange:
                 raise ValueError(f"given_at must rise within 0..{n - 1}, the answers, got "
                                  f"{given_at[i]} at {i}")
         # What follows from the state is rounded differently here and there.
-        first = self.dim if motion.method == ACCESS_FTRL else 0
+        first = self.dim if estimate.method == ACCESS_FTRL else 0
         with nogil:
             for i in range(n):
                 if i + AHEAD < n:
@@ -585,7 +585,7 @@ cdef class RowExchange:
                     next_given += 1
                 for j in range(self.width):
                     base[j] = answer[j]
-                if motion.method == ACCESS_FTRL:
+                if estimate.method == ACCESS_FTRL:
                     for j in range(self.dim):
                         row[j] = ftrl_weight(row[self.stride + j], sqrtf(row[2 * self.stride + j]),
-                                             &motion.ftrl)
+                                             &estimate.ftrl)

@@ -21,7 +21,7 @@ from snailps.api.worker import Block, Worker
 from snailps.config import JobSettings
 from snailps.models.local_sgd import LocalSgd
 from snailps.models.pace import Pace
-from snailps.models.rows import Found, Rows, Scale, Trained
+from snailps.models.rows import Lookup, Rows, Scale, Trained
 
 Span = tuple[int, int]
 Rates = tuple[float, float]
@@ -93,7 +93,9 @@ class BlockTrainer(Worker):
         """The part of a round of kept rows that a block is."""
         return self.pace(self.settings, self.workers).round_size(block, examples)
 
-    def ask(self, block: Block, found: Sequence[Sequence[Found]], examples: int) -> tuple[Any, ...]:
+    def ask(
+        self, block: Block, found: Sequence[Sequence[Lookup]], examples: int
+    ) -> tuple[Any, ...]:
         """Complete the places of a block's keys in each table; start to pull its rows."""
         if not self._begun and not (block.first and self.loader(self.settings) is None):
             for rows in self.rows:

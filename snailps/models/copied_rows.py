@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from snailps.api.worker import Pending
 from snailps.models.local_sgd import Floats, Keys, LocalSgd
-from snailps.models.rows import NO_PLACES, WHOLE, Found, Rows, Scale, Trained
+from snailps.models.rows import NO_PLACES, WHOLE, Lookup, Rows, Scale, Trained
 
 NO_ROWS = np.empty((0, 0), np.float32)
 BEHIND = 1
@@ -59,12 +59,12 @@ class CopiedRows(Rows):
         self._pushes: list[Pending] = []  # in flight or still needed, oldest first
         self._copies: CopiedBlock | None = None  # in training, with `apart`
 
-    def find(self, keys: Keys) -> Found:
-        return Found(keys, NO_PLACES, NO_PLACES, NO_PLACES)
+    def find(self, keys: Keys) -> Lookup:
+        return Lookup(keys, NO_PLACES, NO_PLACES, NO_PLACES)
 
     def ask(
         self,
-        found: Sequence[Found],
+        found: Sequence[Lookup],
         size: float = np.inf,
         moving: NDArray[np.int64] | None = None,
     ) -> CopiedBlock:

@@ -8,8 +8,8 @@
     ready: rows that a round has pushed, when a block uses them again -> PULL -> merged
 
 Each worker exchanges its copy of a row when the steps of all workers since the last exchange would
-go so far that copies disagree (`Motion`); an only worker only pushes.  docs/design/shared-rows.md.
-No optimiser, no text; the arithmetic is `kernels/_row_exchange.pyx`.  Invariants:
+go so far that copies disagree (`DriftEstimate`); an only worker only pushes.  No optimiser and no
+text; the arithmetic is `kernels/_row_exchange.pyx`.  docs/design/shared-rows.md.  Invariants:
 
 * `find` and `ask` for a later block may run in other threads while a block trains: they write
   places; the training thread writes rows, and kernel threads between `ready` and `exchange`.
@@ -37,9 +37,9 @@ import numpy as np
 
 from snailps.api.worker import Pending
 from snailps.data._key_numbering import KeptNumbers
-from snailps.kernels._row_exchange import Motion, RowExchange
+from snailps.kernels._row_exchange import DriftEstimate, RowExchange
 from snailps.models.local_sgd import Floats, Keys, LocalSgd
-from snailps.models.rows import NO_KEYS, NO_PLACES, WHOLE, Found, Ids, Rows, Scale, Trained
+from snailps.models.rows import NO_KEYS, NO_PLACES, WHOLE, Ids, Lookup, Rows, Scale, Trained
 
 CACHE_BYTES = 512 << 20
 """Memory of one table's kept rows and their numbering."""
@@ -81,9 +81,9 @@ PIECE_BYTES = 1 << 20
 SGD = 1  # of abi/_row_ops.h
 
 
-def of_curvature(dim: int) -> Motion:
-    """Motion of rows without state that all have the curvature `Motion.a_step`, at first 0."""
-    return Motion(SGD, dim, far=FAR)
+def of_curvature(dim: int) -> DriftEstimate:
+    """Of rows without state that all have the curvature `DriftEstimate.a_step`, at first 0."""
+    return DriftEstimate(SGD, dim, far=FAR)
 
 
 class _Places:
@@ -153,7 +153,7 @@ class KeptRows(Rows):
         self,
         sgd: LocalSgd,
         table: str,
-        motion: Motion,
+        estimate: DriftEstimate,
         *,
         room: int = 0,
         round_blocks: int = 1,
@@ -164,7 +164,7 @@ class KeptRows(Rows):
         fill_first: Callable[[Keys, Floats], None] | None = None,
         seconds: Callable[[], float] | None = None,
     ) -> None:
-        self._sgd, self._table, self.motion = sgd, table, motion
+        self._sgd, self._table, self.estimate = sgd, table, estimate
         self._room, self._pulls_bases = room, pulls_bases
         self._round_blocks, self._steps_min, self._drift = round_blocks, steps_min, drift
         self._growth = growth
@@ -227,13 +227,13 @@ class KeptRows(Rows):
 
     # --- in the preparing thread -------------------------------------------------------------
 
-    def find(self, keys: Keys) -> Found:
-        return Found(keys, *self._asked.numbers.find(keys))
+    def find(self, keys: Keys) -> Lookup:
+        return Lookup(keys, *self._asked.numbers.find(keys))
 
-    def find_again(self, places: Ids) -> Found:
-        return Found(NO_KEYS, NO_PLACES, NO_PLACES, self._asked.numbers.touch(places))
+    def find_again(self, places: Ids) -> Lookup:
+        return Lookup(NO_KEYS, NO_PLACES, NO_PLACES, self._asked.numbers.touch(places))
 
-    def ask(self, found: Sequence[Found], size: float = np.inf) -> KeptBlock:
+    def ask(self, found: Sequence[Lookup], size: float = np.inf) -> KeptBlock:
         """Give the missing keys of a block places and start to pull their rows.
 
         `found` has all keys of the block and is completed.  `size` is the part of a round that the
@@ -268,7 +268,7 @@ class KeptRows(Rows):
             self._blocks, self._size = 0, 0.0
         return KeptBlock(places, new.stop, new, keys, pull, touched, closes)
 
-    def _number(self, found: Sequence[Found]) -> tuple[Keys, slice] | None:
+    def _number(self, found: Sequence[Lookup]) -> tuple[Keys, slice] | None:
         """New keys and their places; None if there is no room for them."""
         numbers = self._asked.numbers
         first = len(numbers)
@@ -376,7 +376,7 @@ class KeptRows(Rows):
             top = np.argpartition(known.counted(hot), len(hot) - HOT_MAX)[-HOT_MAX:]
             hot = hot[np.sort(top)]
         interval, last = known.intervals(
-            self.motion,
+            self.estimate,
             hot,
             workers=self.workers,
             drift=self._drift,
@@ -518,7 +518,9 @@ class KeptRows(Rows):
             return
         kept, sgd = self._kept.exchange, self._sgd
         keys, deltas = np.empty(len(places), np.uint64), sgd.packed.take(len(places))
-        send = partial(kept.send, self.motion, workers=self.workers, now=self._now, giving=answers)
+        send = partial(
+            kept.send, self.estimate, workers=self.workers, now=self._now, giving=answers
+        )
         given_up, given_at = deltas[:0], places[:0]
         if answers or len(places) < CHUNK_ROWS:
             given_up, given_at = send(places, keys, deltas)
@@ -574,7 +576,7 @@ class KeptRows(Rows):
     def _merge(self, exchange: _Exchange, answers: Floats) -> None:
         """Add other workers' changes to kept rows."""
         self._kept.exchange.merge(
-            self.motion, exchange.pulled, answers, exchange.given_up, exchange.given_at
+            self.estimate, exchange.pulled, answers, exchange.given_up, exchange.given_at
         )
         self._sgd.packed.give(answers)
 

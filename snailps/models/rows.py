@@ -31,7 +31,7 @@ WHOLE = 1 << 30
 
 
 @dataclass(slots=True)
-class Found:
+class Lookup:
     """Places of distinct keys of a block, which `ask` completes.
 
     Until then those at the indices `missing` are -1; `touched` are places that no block of this
@@ -64,15 +64,15 @@ class Rows(ABC):
     # --- in preparing threads, blocks in their order --------------------------------------------
 
     @abstractmethod
-    def find(self, keys: Keys) -> Found:
+    def find(self, keys: Keys) -> Lookup:
         """Places of distinct keys of the next block; several threads may call it at once."""
 
-    def find_again(self, places: Ids) -> Found:
+    def find_again(self, places: Ids) -> Lookup:
         """Like `find`, for keys with known places in `numbering`."""
         raise NotImplementedError
 
     @abstractmethod
-    def ask(self, found: Sequence[Found], size: float = np.inf) -> Any:
+    def ask(self, found: Sequence[Lookup], size: float = np.inf) -> Any:
         """Complete the places of a block, and start to pull its rows; `size`: part of a round."""
 
     # --- in the training thread -----------------------------------------------------------------

@@ -71,7 +71,7 @@ def in_order(model):
 
 def keep(model, room):
     """Has a worker of sparse examples keep so many rows at most."""
-    kept = KeptRows(model.sgd, TABLE, model.motion, room=room, round_blocks=ROUND_BLOCKS)
+    kept = KeptRows(model.sgd, TABLE, model.estimate, room=room, round_blocks=ROUND_BLOCKS)
     model.rows = (kept,)
 
 

@@ -97,10 +97,10 @@ class Worker:
             rows[:] = first[keys - FIRST]
 
         self.sgd = LocalSgd(self.client, RowLayout.padded(DIM))
-        motion = of_curvature(DIM)
-        motion.a_step = a_step
+        estimate = of_curvature(DIM)
+        estimate.a_step = a_step
         self.shared = KeptRows(
-            self.sgd, "a", motion, room=room, round_blocks=round_blocks, growth=growth,
+            self.sgd, "a", estimate, room=room, round_blocks=round_blocks, growth=growth,
             pulls_bases=pulls_bases, fill_first=fill_first if makes else None,
             seconds=lambda: 0.0,
         )  # fmt: skip

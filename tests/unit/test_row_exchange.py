@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from twins import row_exchange as twin
 
 from snailps import kernels
-from snailps.kernels._row_exchange import QUIET_MAX, Motion, RowExchange
+from snailps.kernels._row_exchange import QUIET_MAX, DriftEstimate, RowExchange
 from snailps.models.local_sgd import RowLayout
-from snailps.models.sparse.delta_shares import Shares, Step, motion_of, set_step
+from snailps.models.sparse.delta_shares import Shares, Step, estimate_of, set_step
 from snailps.models.sparse.fm import FmSettings
 from snailps.models.sparse.linear import LinearSettings
 
@@ -30,9 +30,9 @@ class Case:
         self.rng, self.workers = np.random.default_rng(seed), workers
         if model == "plain":
             self.dim, parts = 5, 1
-            self.motion = Motion(1, self.dim, far=10.0)
-            self.motion.a_step = 0.3
-            motion = twin.Curvature(0.3, 10.0)
+            self.estimate = DriftEstimate(1, self.dim, far=10.0)
+            self.estimate.a_step = 0.3
+            estimate = twin.Curvature(0.3, 10.0)
         else:
             own = {"optimizer": method, "lr": 0.1, "l2": 0.01}
             settings = FmSettings(factors=4, **own) if model == "fm" else LinearSettings(**own)
@@ -42,9 +42,9 @@ class Case:
             shares = Shares(
                 settings, workers, "logistic", self.dim, stride=self.dim, outputs=outputs, eps=1e-6
             )
-            self.motion = motion_of(shares)
-            set_step(self.motion, STEP)
-            motion = twin.SparseMotion(shares, STEP, np.inf if method == "ftrl" else 10.0)
+            self.estimate = estimate_of(shares)
+            set_step(self.estimate, STEP)
+            estimate = twin.SparseMotion(shares, STEP, np.inf if method == "ftrl" else 10.0)
         derive = None
         if method == "ftrl" and model != "plain":
             derive = self.derive = partial(
@@ -61,7 +61,7 @@ class Case:
         self.kept.load(EVERY, KEYS, start, 0.0)
         self.counts = self.rng.integers(0, 30, ROWS)
         self.kept.count(np.repeat(EVERY, self.counts), EXAMPLES, 0.75)
-        self.twin = twin.RowExchange(start.copy(), start.copy(), motion, derive, self.dim)
+        self.twin = twin.RowExchange(start.copy(), start.copy(), estimate, derive, self.dim)
 
     def packed(self):
         out = np.zeros((ROWS, self.layout.width), np.float32)
@@ -80,7 +80,7 @@ class Case:
         keys, deltas = np.empty(ROWS, np.uint64), np.empty_like(self.twin.rows)
         places = self.rng.permutation(ROWS).astype(np.int32)
         given, at = self.kept.send(
-            self.motion, places, keys, deltas, workers=self.workers, now=now, giving=True
+            self.estimate, places, keys, deltas, workers=self.workers, now=now, giving=True
         )
         np.testing.assert_array_equal(keys, KEYS[places])
         whole = np.zeros_like(deltas)
@@ -106,7 +106,7 @@ def check_against_twin(case):
         answers = case.twin.base + others
         if case.twin.derive is not None:
             case.twin.derive(answers)
-        case.kept.merge(case.motion, places, answers[places], given, at)
+        case.kept.merge(case.estimate, places, answers[places], given, at)
         case.twin.merge(answers, given_up)
         np.testing.assert_allclose(case.packed(), case.twin.rows, rtol=5e-3, atol=2e-3)
         case.layout.load(case.twin.rows, case.rows)
@@ -130,18 +130,20 @@ def kept_rows(n=4):
     rows = np.zeros((n, 1), np.float32)
     kept = RowExchange(rows, 1, 1)
     kept.load(EVERY[:n], KEYS[:n], rows.copy(), 0.0)
-    motion = Motion(1, 1, far=10.0)
-    motion.a_step = 0.1
-    return rows, kept, motion
+    estimate = DriftEstimate(1, 1, far=10.0)
+    estimate.a_step = 0.1
+    return rows, kept, estimate
 
 
 def test_interval_is_drift_of_all_workers_or_least_own_steps():
-    _, kept, motion = kept_rows()
+    _, kept, estimate = kept_rows()
     kept.count(np.repeat(EVERY[:3], (100, 10, 1)), 100, 0.75)
     np.testing.assert_array_equal(kept.frequent(4, 5.0), [0, 1])
-    intervals, last = kept.intervals(motion, EVERY[:2], workers=4, drift=2.0, steps_min=3, now=0.0)
+    intervals, last = kept.intervals(
+        estimate, EVERY[:2], workers=4, drift=2.0, steps_min=3, now=0.0
+    )
     np.testing.assert_allclose(intervals, [5, 50], rtol=1e-5)
-    intervals, _ = kept.intervals(motion, EVERY[:2], workers=4, drift=0.1, steps_min=3, now=0.0)
+    intervals, _ = kept.intervals(estimate, EVERY[:2], workers=4, drift=0.1, steps_min=3, now=0.0)
     np.testing.assert_allclose(intervals, [3, 30], rtol=1e-5)
     np.testing.assert_array_equal(last, [0, 0])
 
@@ -162,12 +164,12 @@ def test_steps_of_adagrad_at_many_workers_add_up_to_those_of_one(steps, own):
     rows = np.zeros((1, 2), np.float32)
     kept = RowExchange(rows, 1, 2)
     kept.load(EVERY[:1], KEYS[:1], rows.copy(), 0.0)
-    motion = Motion(2, 1, outputs=1, far=10.0, **own)
-    motion.a_step = 1e-6  # flat: shares are 1
+    estimate = DriftEstimate(2, 1, outputs=1, far=10.0, **own)
+    estimate.a_step = 1e-6  # flat: shares are 1
     kept.count(np.repeat(EVERY[:1], steps), 100, 0.75)
     rows[0] = 2 * np.sqrt(steps), steps
     keys, deltas = np.zeros(1, np.uint64), np.zeros((1, 2), np.float32)
-    kept.send(motion, EVERY[:1], keys, deltas, workers=8, now=100.0, giving=True)
+    kept.send(estimate, EVERY[:1], keys, deltas, workers=8, now=100.0, giving=True)
     assert 8 * deltas[0, 0] == pytest.approx(2 * np.sqrt(8 * steps), rel=0.06)
     assert deltas[0, 1] == steps
     np.testing.assert_allclose(rows, deltas, rtol=1e-4)  # nothing is left to be pushed
@@ -176,28 +178,28 @@ def test_steps_of_adagrad_at_many_workers_add_up_to_those_of_one(steps, own):
 @pytest.mark.parametrize("before", [0, 10**9 + 35, (1 << 32) - 20, 10**10 + 606])
 def test_share_of_a_delta_is_the_same_after_so_many_examples(before):
     rows = np.zeros((1, 1), np.float32)
-    kept, motion = RowExchange(rows, 1, 1), Motion(1, 1, outputs=1, far=10.0)
-    motion.a_step = 0.05
+    kept, estimate = RowExchange(rows, 1, 1), DriftEstimate(1, 1, outputs=1, far=10.0)
+    estimate.a_step = 0.05
     kept.load(EVERY[:1], KEYS[:1], rows.copy(), before)
     kept.count(np.zeros(100, np.int32), 100, 0.75)
     rows += 1
     keys, deltas = np.zeros(1, np.uint64), np.zeros((1, 1), np.float32)
-    kept.send(motion, EVERY[:1], keys, deltas, workers=8, now=before + 50, giving=False)
+    kept.send(estimate, EVERY[:1], keys, deltas, workers=8, now=before + 50, giving=False)
     assert deltas[0, 0] == pytest.approx(0.1388349, rel=1e-5)  # of 50 steps
     wanted = {"workers": 8, "drift": 3.0, "steps_min": 4, "now": before + 70}
-    assert kept.intervals(motion, EVERY[:1], **wanted)[1] == before + 50
+    assert kept.intervals(estimate, EVERY[:1], **wanted)[1] == before + 50
 
 
-def sent(kept, motion, places):
+def sent(kept, estimate, places):
     n = len(places)
     arrays = np.zeros(n, np.uint64), np.zeros((n, 1), np.float32)
-    kept.send(motion, places, *arrays, workers=2, now=1.0, giving=True)
+    kept.send(estimate, places, *arrays, workers=2, now=1.0, giving=True)
 
 
 def test_row_is_stale_from_a_push_without_an_answer_until_it_is_asked_for():
-    _, kept, motion = kept_rows()
+    _, kept, estimate = kept_rows()
     assert [len(array) for array in kept.stale(EVERY[:4])] == [0, 0]
-    sent(kept, motion, EVERY[1:4])
+    sent(kept, estimate, EVERY[1:4])
     kept.asked(EVERY[3:4])
     places, keys = kept.stale(EVERY[:4])
     np.testing.assert_array_equal(places, [1, 2])
@@ -206,15 +208,15 @@ def test_row_is_stale_from_a_push_without_an_answer_until_it_is_asked_for():
 
 
 def test_row_that_comes_back_as_expected_is_stale_more_and_more_rarely():
-    rows, kept, motion = kept_rows(1)
+    rows, kept, estimate = kept_rows(1)
     nothing, none = np.zeros((0, 1), np.float32), np.zeros(0, np.int32)
     pulled = []
     for number in range(40):
-        sent(kept, motion, EVERY[:1])
+        sent(kept, estimate, EVERY[:1])
         stale, _ = kept.stale(EVERY[:1])
         pulled += [number] * len(stale)
         if len(stale):
-            kept.merge(motion, EVERY[:1], rows.copy(), nothing, none)
+            kept.merge(estimate, EVERY[:1], rows.copy(), nothing, none)
     assert np.diff(pulled)[-1] == 1 << QUIET_MAX
     assert len(pulled) < 10
 
@@ -222,29 +224,29 @@ def test_row_that_comes_back_as_expected_is_stale_more_and_more_rarely():
 def test_quiet_rows_are_stale_in_turns_and_each_of_them_within_eight_uses():
     """With the number of the round one used in each fourth round was stale always, or never."""
     n = 16
-    rows, kept, motion = kept_rows(n)
+    rows, kept, estimate = kept_rows(n)
     nothing, none = np.zeros((0, 1), np.float32), np.zeros(0, np.int32)
     pulled = []
     for _ in range(60):
-        sent(kept, motion, EVERY[:n])
+        sent(kept, estimate, EVERY[:n])
         stale, _ = kept.stale(EVERY[:n])
         pulled.append(stale)
         if len(stale):
-            kept.merge(motion, stale, rows[stale], nothing, none)
+            kept.merge(estimate, stale, rows[stale], nothing, none)
     often = np.bincount(np.concatenate(pulled[-16:]), minlength=n)
     np.testing.assert_array_equal(often, 2)
     assert max(len(one) for one in pulled[-16:]) < n
 
 
 def test_quiet_row_is_stale_at_once_for_a_worker_that_is_left_alone():
-    rows, kept, motion = kept_rows(1)
+    rows, kept, estimate = kept_rows(1)
     nothing, none = np.zeros((0, 1), np.float32), np.zeros(0, np.int32)
     for _ in range(20):
-        sent(kept, motion, EVERY[:1])
+        sent(kept, estimate, EVERY[:1])
         if len(kept.stale(EVERY[:1])[0]):
-            kept.merge(motion, EVERY[:1], rows.copy(), nothing, none)
-    kept.merge(motion, EVERY[:1], rows.copy(), nothing, none)
-    sent(kept, motion, EVERY[:1])
+            kept.merge(estimate, EVERY[:1], rows.copy(), nothing, none)
+    kept.merge(estimate, EVERY[:1], rows.copy(), nothing, none)
+    sent(kept, estimate, EVERY[:1])
     assert len(kept.stale(EVERY[:1])[0]) == 0
     assert len(kept.stale(EVERY[:1], quiet_too=True)[0]) == 1
 
@@ -264,48 +266,50 @@ def test_rows_without_bases_are_subtracted_from_and_get_themselves_as_bases(padd
     deltas = start[places].copy()
     kept.subtract(places, deltas)
     np.testing.assert_array_equal(deltas, trained[places] - start[places])
-    motion = Motion(1, 5, far=10.0) if parts == 1 else Motion(4, 5, far=1.0)
+    estimate = DriftEstimate(1, 5, far=10.0) if parts == 1 else DriftEstimate(4, 5, far=1.0)
     with pytest.raises(ValueError, match="no bases"):
-        kept.send(motion, places, KEYS[:25], deltas, workers=1, now=1.0, giving=False)
+        kept.send(estimate, places, KEYS[:25], deltas, workers=1, now=1.0, giving=False)
     with pytest.raises(ValueError, match="no bases"):
-        kept.merge(motion, places, deltas, deltas[:0], places[:0])
+        kept.merge(estimate, places, deltas, deltas[:0], places[:0])
     layout.load(start, rows)
     kept.keep_bases(ROWS)
     assert kept.stale(places)[0].tolist() == places.tolist()
     layout.load(trained, rows)
     keys, sent = np.empty(25, np.uint64), np.empty_like(deltas)
-    kept.send(motion, places, keys, sent, workers=1, now=1.0, giving=False)
+    kept.send(estimate, places, keys, sent, workers=1, now=1.0, giving=False)
     np.testing.assert_array_equal(keys, KEYS[places])
     np.testing.assert_array_equal(sent, deltas)
 
 
 @pytest.mark.parametrize(("places", "width"), [([4], 1), ([-1], 1), ([0, 1], 1), ([0], 2)], ids=str)
 def test_places_out_of_range_and_arrays_that_do_not_fit_are_refused(places, width):
-    _, kept, motion = kept_rows()
+    _, kept, estimate = kept_rows()
     places = np.array(places, np.int32)
     keys, deltas = np.zeros(1, np.uint64), np.zeros((1, width), np.float32)
     with pytest.raises(ValueError, match="must"):
-        kept.send(motion, places, keys, deltas, workers=2, now=1.0, giving=False)
+        kept.send(estimate, places, keys, deltas, workers=2, now=1.0, giving=False)
     with pytest.raises(ValueError, match="must"):
-        kept.merge(motion, places, deltas, deltas[:0], places[:0])
+        kept.merge(estimate, places, deltas, deltas[:0], places[:0])
     with pytest.raises(ValueError, match="must"):
         kept.subtract(places, deltas)
 
 
 def test_motion_of_other_rows_is_refused():
     _, kept, _ = kept_rows()
-    with pytest.raises(ValueError, match="the motion is of 3 parts of 1"):
-        kept.intervals(Motion(4, 1, far=1.0), EVERY[:1], workers=2, drift=1.0, steps_min=1, now=0.0)
+    with pytest.raises(ValueError, match="the estimate is of 3 parts of 1"):
+        kept.intervals(
+            DriftEstimate(4, 1, far=1.0), EVERY[:1], workers=2, drift=1.0, steps_min=1, now=0.0
+        )
     with pytest.raises(ValueError, match="method must be"):
-        Motion(3, 1, far=1.0)
+        DriftEstimate(3, 1, far=1.0)
 
 
 @pytest.mark.parametrize("at", [[1, 0], [1, 1], [-1, 0], [0, 3]], ids=str)
 def test_what_was_given_up_is_refused_unless_its_places_rise(at):
     """Later ones were ignored."""
-    rows, kept, motion = kept_rows(3)
+    rows, kept, estimate = kept_rows(3)
     given = np.ones((2, 1), np.float32)
     with pytest.raises(ValueError, match="given_at must rise"):
-        kept.merge(motion, EVERY[:3], rows.copy(), given, np.array(at, np.int32))
-    kept.merge(motion, EVERY[:3], rows.copy(), given, np.array([0, 2], np.int32))
+        kept.merge(estimate, EVERY[:3], rows.copy(), given, np.array(at, np.int32))
+    kept.merge(estimate, EVERY[:3], rows.copy(), given, np.array([0, 2], np.int32))
     np.testing.assert_array_equal(rows, [[-1], [0], [-1]])

@@ -226,19 +226,19 @@ class Classifier(TextModel):
         self.rows = CopiedRows(self.sgd, "input"), CopiedRows(self.sgd, "output", apart=apart)
         if s.consistency == "async":
             self._curvature = Curvature(s.loss, s.dim)
-            self._motions = of_curvature(s.dim), of_curvature(s.dim)
+            self._estimates = of_curvature(s.dim), of_curvature(s.dim)
             self.rows = tuple(
                 KeptRows(
                     self.sgd,
                     table.name,
-                    motion,
+                    estimate,
                     steps_min=steps_min,
                     growth=growth,
                     pulls_bases=True,
                     fill_first=table.fill_first,
                 )
-                for table, motion, steps_min, growth in zip(
-                    self.tables(), self._motions, STEPS_MIN, GROWTH, strict=True
+                for table, estimate, steps_min, growth in zip(
+                    self.tables(), self._estimates, STEPS_MIN, GROWTH, strict=True
                 )
             )
 
@@ -350,7 +350,7 @@ class Classifier(TextModel):
         return scale, None
 
     def _set_steps(self, outputs: Floats, rate: float) -> None:
-        of_rows, of_labels = self._motions
+        of_rows, of_labels = self._estimates
         of_rows.a_step, of_labels.a_step = self._curvature.steps(rate, outputs, self.workers - 1)
 
     def _train_lines(

@@ -28,7 +28,7 @@ from snailps.api.worker import Block, Results, Surveyor, SurveyPart
 from snailps.config import JobSettings
 from snailps.data.name_columns import Columns, NameColumns, NameCounts, Names
 from snailps.errors import ConfigError, DataError
-from snailps.kernels._row_exchange import Motion
+from snailps.kernels._row_exchange import DriftEstimate
 from snailps.models.block_trainer import BlockTrainer, Prepared, Rates, Span, Sums
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.embeddings.files import check_heads
@@ -70,7 +70,7 @@ GROWTH = 0.03
 STEPS_MIN = 0.5
 """`KeptRows.steps_min` with AdaGrad: rare rows are pulled again between two own steps."""
 OTHERS_LEAST = 1.0
-"""`Motion.others_least`: a step on a row is as short as after one step of each other worker."""
+"""`DriftEstimate.others_least`: a step is as short as after one step of each other worker."""
 RATE_LEAST = 1e-9
 CHECKED = 1024
 """Rows of a block that are checked for values that are not finite."""
@@ -273,14 +273,14 @@ class EmbeddingWorker(BlockTrainer):
         layout = RowLayout.padded(dim, parts)
         self.method = METHODS[s.method]
         self.sgd = LocalSgd(self, layout, state=True)
-        self.motion = Motion(
+        self.estimate = DriftEstimate(
             self.method, dim, far=FAR, least=s.eps if parts > 1 else 0.0, others_least=OTHERS_LEAST
         )
         self.span_least = s.shared
         self.rows = (CopiedRows(self.sgd, TABLE),)
         if s.consistency == "async":
             self.prefetch = 2
-            make = partial(KeptRows, self.sgd, TABLE, self.motion)
+            make = partial(KeptRows, self.sgd, TABLE, self.estimate)
             self.rows = (make(growth=GROWTH, steps_min=STEPS_MIN) if parts > 1 else make(),)
 
     def prepare(self, block: Block) -> Prepared:
@@ -367,8 +367,8 @@ class EmbeddingWorker(BlockTrainer):
         """Count steps on rows in a sample of a block; their length is measured on rows of it."""
         (shared,), ((trained,),) = self.rows, rows
         sample = trained[batch.places[:, :CHECKED].ravel(), : self.sgd.layout.dim]
-        self.motion.a_step = rate * self.curvature(sample)
-        self.motion.a_factor_step = rate * FACTOR_STEP
+        self.estimate.a_step = rate * self.curvature(sample)
+        self.estimate.a_factor_step = rate * FACTOR_STEP
         some = min(len(batch), SAMPLE)
         places = [batch.places[:, :some].ravel()]
         weights = [np.ones(len(places[0]), np.float32)]

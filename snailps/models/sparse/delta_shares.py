@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from snailps.kernels._row_exchange import Motion
+from snailps.kernels._row_exchange import DriftEstimate
 from snailps.models.kept_rows import FAR
 from snailps.models.local_sgd import share_of_delta
 from snailps.models.sparse.batch import Batch, Floats
@@ -139,13 +139,13 @@ class Shares:
         return float(squares.mean()) / n
 
 
-def motion_of(shares: Shares) -> Motion:
-    """The `Motion` by which `kept_rows` measures and scales kept rows.
+def estimate_of(shares: Shares) -> DriftEstimate:
+    """The `DriftEstimate` by which `kept_rows` measures and scales kept rows.
 
     Its sums are those of `Shares.steps` and `Shares.take`.
     """
     s = shares.settings
-    return Motion(
+    return DriftEstimate(
         METHODS[s.method],
         shares.dim,
         outputs=shares.outputs,
@@ -158,5 +158,5 @@ def motion_of(shares: Shares) -> Motion:
     )
 
 
-def set_step(motion: Motion, step: Step) -> None:
-    motion.a_step, motion.a_factor_step = step.together, step.rate * step.features
+def set_step(estimate: DriftEstimate, step: Step) -> None:
+    estimate.a_step, estimate.a_factor_step = step.together, step.rate * step.features

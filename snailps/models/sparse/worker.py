@@ -42,7 +42,7 @@ from snailps.models.kept_rows import DRIFT, STEPS_MIN, KeptRows
 from snailps.models.local_sgd import LocalSgd, RowLayout
 from snailps.models.pace import Pace
 from snailps.models.packed_tables import NoSurvey, put_tables
-from snailps.models.rows import Found, Rows, Scale, Trained
+from snailps.models.rows import Lookup, Rows, Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import (
@@ -55,7 +55,7 @@ from snailps.models.sparse.batch import (
     batch_reader,
     check_classes,
 )
-from snailps.models.sparse.delta_shares import Shares, motion_of, set_step
+from snailps.models.sparse.delta_shares import Shares, estimate_of, set_step
 from snailps.models.sparse.sample import encoded
 from snailps.models.sparse.settings import (
     METHODS,
@@ -379,13 +379,13 @@ class SparseWorker(BlockTrainer):
             kept = KeptRows(
                 self.sgd,
                 TABLE,
-                motion_of(self.shares),
+                estimate_of(self.shares),
                 round_blocks=ROUND_BLOCKS,
                 steps_min=max(STEPS_MIN, layout.width / 2),  # wide rows cost more to exchange
                 drift=self.drift,
                 fill_first=_fill_zeros if table.init == "zeros" else None,
             )
-            self.motion, self.rows = kept.motion, (kept,)
+            self.estimate, self.rows = kept.estimate, (kept,)
 
     def make_shares(self, table: Table, layout: RowLayout) -> Shares:
         """Scaling of deltas; all numbers of a row are weights of outputs, unless overridden."""
@@ -444,7 +444,7 @@ class SparseWorker(BlockTrainer):
             bias = int(found.places[batch.bias]) if batch.bias >= 0 else -1
             return [replace(batch, places=found.places[batch.places], bias=bias)], asked
 
-        def find(examples: Examples) -> tuple[Examples, Found]:
+        def find(examples: Examples) -> tuple[Examples, Lookup]:
             examples = self._reader.encoded(examples)
             return examples, rows.find(examples.keys)
 
@@ -531,7 +531,7 @@ class SparseWorker(BlockTrainer):
         units = _examples_of(batch)
         self._bias_moved = np.zeros(trained.shape[1], np.float32)
         seen = None if self._bias_mean is None else self._bias_mean * np.float32(units)
-        set_step(self.motion, self.shares.step_of(batch, seen, rate))
+        set_step(self.estimate, self.shares.step_of(batch, seen, rate))
         entries = sum(len(one.places) for one in batch)
         share = min(1.0, SAMPLE / max(1, entries))
         places, examples = [], 0
@@ -601,7 +601,7 @@ def _bias_of(batches: Sequence[Batch]) -> slice:
     return slice(max(0, batches[0].bias), batches[0].bias + 1)
 
 
-def _found_again(batches: Sequence[Batch], rows: Rows) -> Iterator[Found]:
+def _found_again(batches: Sequence[Batch], rows: Rows) -> Iterator[Lookup]:
     """Places of batches whose numbering is still that of the kept rows."""
     bias = np.array([batches[0].bias], np.int32)
     for places in (*(batch.places for batch in batches), bias[bias >= 0]):

@@ -16,7 +16,7 @@ from snailps.models.local_sgd import share_of_delta
 
 
 class Curvature:
-    """Motion of rows without state: one curvature."""
+    """DriftEstimate of rows without state: one curvature."""
 
     def __init__(self, a_step, far):
         self.a_step, self.far = a_step, far
@@ -32,7 +32,7 @@ class Curvature:
 
 
 class SparseMotion:
-    """Motion of packed rows of sparse examples, by `Shares` whose stride is its dim."""
+    """DriftEstimate of packed rows of sparse examples, by `Shares` whose stride is its dim."""
 
     def __init__(self, shares, step, far):
         self.shares, self.step, self.far = shares, step, far
@@ -59,10 +59,10 @@ class SparseMotion:
 
 
 class RowExchange:
-    """All rows at once; a motion as above, counts since the last exchange from the caller."""
+    """All rows at once; a estimate as above, counts since the last exchange from the caller."""
 
-    def __init__(self, rows, base, motion, derive=None, dim=0):
-        self.rows, self.base, self.motion = rows, base, motion
+    def __init__(self, rows, base, estimate, derive=None, dim=0):
+        self.rows, self.base, self.estimate = rows, base, estimate
         self.derive, self.first = derive, dim if derive is not None else 0
         self.rest = np.zeros(len(rows), np.float32)
         self.quiet = np.zeros(len(rows), np.uint8)
@@ -74,7 +74,7 @@ class RowExchange:
         if workers > 1:
             counts = np.maximum(counts, 1) + self.rest
             others = np.maximum((counts - 1) / counts, OTHERS_LEAST) * np.float32(workers - 1)
-            self.motion.shorten(self.rows, self.base, deltas, others)
+            self.estimate.shorten(self.rows, self.base, deltas, others)
             self._share(counts, common, workers, deltas, given_up)
         self.base += deltas
         return deltas, given_up
@@ -86,14 +86,14 @@ class RowExchange:
             return
         counts, common = counts[shared][:, None], common[shared][:, None]
         reduced, rows = deltas[shared], self.rows[shared]
-        own = self.motion.steps(rows, reduced, counts)
+        own = self.estimate.steps(rows, reduced, counts)
         beyond = np.maximum(own.max(axis=1, keepdims=True) * np.float32(workers) - 1, 0)
         held = 1 / (
-            1 + np.square(beyond * common / FAR_OF_ALL) + np.square(beyond / self.motion.far)
+            1 + np.square(beyond * common / FAR_OF_ALL) + np.square(beyond / self.estimate.far)
         )
         own = own * (np.float32(CORRELATION) * held + (1 - held))
         shares = share_of_delta(own, own * ((counts - 1) / counts * np.float32(workers - 1)))
-        self.motion.scale(rows, reduced, shares)
+        self.estimate.scale(rows, reduced, shares)
         self.rest[shared] = counts[:, 0] * (1 - shares.mean(axis=1)) * held[:, 0]
         given_up[shared] = (deltas[shared] - reduced) * (1 - held)
         deltas[shared] = reduced
