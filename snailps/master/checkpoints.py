@@ -103,8 +103,8 @@ class _Affair:
 class _Saving(_Affair):
     job: Job = None  # type: ignore[assignment]
     tables: tuple[dict[str, Any], ...] = ()
-    ledger: Ledger | None = None  # in bsp: withholds a slot of `clock` until the rows are saved
-    clock: int = -1
+    ledger: Ledger = None  # type: ignore[assignment]
+    clock: int = -1  # in bsp: the ledger withholds a slot of it until the rows are saved
     snapshot: JobSnapshot | None = None  # in bsp, as of the beginning of `clock`
     about: dict[str, Any] = field(default_factory=dict)
     begun: Begun | None = None
@@ -305,7 +305,7 @@ class CheckpointController:
                 affair.broadcast.forget()
         saving, self._saving, self._restoring = self._saving, None, None
         if saving is not None:
-            _resume_leases(saving)
+            saving.ledger.resume_leases()
             if saving.begun is not None:
                 self._drop(saving.begun)
         self.forget_others()
@@ -368,13 +368,9 @@ class CheckpointController:
             {"number": number, "table": table.to_dict()}
             for number, table in self._members.table_registry.tables.values()
         )
-        saving = self._saving = _Saving([], now, job=job, tables=tables)
-        saving.enter(now)
         assert job.ledger is not None
-        if job.ledger.withholds:
-            saving.ledger = job.ledger
-        else:
-            saving.snapshot, saving.about = self._snapshot(job, job.ledger.clock, now)
+        saving = self._saving = _Saving([], now, job=job, tables=tables, ledger=job.ledger)
+        saving.enter(now)
         needed = _bytes_of(self._members.joined("server"))
         # Never the number of a failed checkpoint: servers may still report on that.
         begin = partial(self._files.begin, self._number, self._members.life, needed)
@@ -384,7 +380,7 @@ class CheckpointController:
         """State of the job, and its description for the manifest."""
         snapshot = job.snapshot(now, clock=clock, ticks=self._ticks())
         assert job.ledger is not None
-        share = job.ledger.progress if job.rounds else job.ledger.share(snapshot.done)
+        share = job.ledger.share(snapshot.done)
         about = {**_identity(job), "progress": share, "units": snapshot.units}
         about |= {"counts": job.counts, "settings": dict(to_mapping(job.settings))}
         return snapshot, about
@@ -401,8 +397,7 @@ class CheckpointController:
             return
         saving.begun = done.result
         self._number = done.result.number
-        if saving.ledger is not None:
-            saving.clock = saving.ledger.withhold(saving.number)
+        saving.clock = saving.ledger.withhold(saving.number)
         self._save_when_open(saving, now)
 
     def _save_when_open(self, saving: _Saving, now: float) -> None:
@@ -411,7 +406,7 @@ class CheckpointController:
         ledger = saving.ledger
         if saving.begun is None:
             return
-        if ledger is not None and saving.snapshot is None:
+        if saving.snapshot is None:
             if not ledger.comes(saving.clock):
                 why = f"the training ends before clock {saving.clock}, whose rows it is of"
                 self._save_failed(saving, CheckpointError(why), now)
@@ -451,7 +446,7 @@ class CheckpointController:
         if broadcast.error:
             self._save_failed(saving, CheckpointError(broadcast.error), now)
             return
-        _resume_leases(saving)
+        saving.ledger.resume_leases()
         saving.files = [item for saved in broadcast.told.values() for item in saved.files]
         assert saving.begun is not None
         assert saving.snapshot is not None
@@ -493,7 +488,7 @@ class CheckpointController:
         self._saving = None
         if saving.broadcast is not None:
             saving.broadcast.forget()
-        _resume_leases(saving)
+        saving.ledger.resume_leases()
         if not isinstance(error, SnailError):
             log.error("a checkpoint failed", exc_info=error)
         if saving.begun is not None:
@@ -581,12 +576,6 @@ class CheckpointController:
         log.warning("checkpoint %d cannot be used: %s", candidate.number, why)
         self._stop_saving(restoring.servers)
         self._try_next(restoring, now)
-
-
-def _resume_leases(saving: _Saving) -> None:
-    """The rows are saved or given up: lift the hold on the ledger."""
-    if saving.ledger is not None:
-        saving.ledger.resume_leases()
 
 
 def _unheard(answer: Answer, now: float) -> None:

@@ -83,7 +83,7 @@ def stepped(now):
         settings=SimpleNamespace(consistency="bsp"),
         done=lambda message, node, now: book.done(message.number, node),
         withdraw_visits=lambda: None,
-        end_early=lambda why: book.end_after(2),
+        end_early=lambda why: book.close(3 * MICRO_BATCHES),
     )  # fmt: skip
     return (
         controller,

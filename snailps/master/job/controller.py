@@ -269,7 +269,7 @@ class JobController:
             member.waited_s = member.block_since = 0.0
             member.done = member.fetched = 0
         self.begin_training(job, nodes, snapshot, now, rotation)
-        if job.clocked:
+        if job.ledger is not None and job.ledger.needs == "clock":
             self.set_clock(job, snapshot.clock if snapshot is not None else 0, now)
 
     def begin_training(
@@ -384,7 +384,7 @@ class JobController:
             self.round.step(now)
         # After the end of a round: if that is the last one, no part of another one is leased.
         self._check_limit(job, ledger, now)
-        if job.clocked or self.leases.busy:
+        if ledger.needs == "clock" or self.leases.busy:
             self.leases.answer(now)  # the shards may have reported that they are ready
         late = any(not (member.finished or member.dropped) for member in workers)
         if self.leases.drop_late(ledger, workers, now):

@@ -118,8 +118,8 @@ class Job:
         self.name = self.cls.model_name(self.settings)
         self.clocked = self.cls.clocked(self.settings)
         self.rounds = self.cls.rounds(self.settings)
-        self.fraction = self.cls.fraction(self.settings) if self.rounds else 1.0
-        self.deadline_s = self.cls.deadline(self.settings) if self.rounds else 0.0
+        self.fraction = self.cls.fraction(self.settings)
+        self.deadline_s = self.cls.deadline(self.settings)
         self.expires = self.cls.expires(self.settings)
         """Units after which rows that no push touched are deleted; 0: never."""
         self.counts = self.cls.counts
@@ -239,8 +239,7 @@ class Job:
         else:
             self.ledger = Ledger(self.input.blocks)
         self._pass_begun = now
-        # Losses by epoch; of rounds as they come, as there may be very many.
-        self.metrics = PassMetrics(0 if self.rounds else self.settings.epochs)
+        self.metrics = PassMetrics(self.settings.epochs)
         if snapshot is not None:
             self._resume(snapshot, now)
 
@@ -257,7 +256,7 @@ class Job:
                 )
             return known
         shared = s.consistency == "async" and s.assign != "own" and not s.max_steps
-        if not shared or self.rounds:
+        if not shared:
             return None
         wanted = self.cls.rotation(s, self.input.total_bytes, workers, self.summary or b"")
         if wanted is None:
@@ -310,7 +309,7 @@ class Job:
         assert self.ledger is not None
         arrays: dict[str, NDArray[Any]] = {}
         state: dict[str, Any] | None = None
-        records = self.ledger.known() if exact else self.ledger.saved(clock)
+        records = self.ledger.known() if exact else self.ledger.settled(clock)
         if exact:
             ledger = self.ledger.snapshot()
             arrays = {name: held for name, held in ledger.items() if isinstance(held, np.ndarray)}
@@ -335,7 +334,7 @@ class Job:
         if self.rounds:
             figures["rounds"] = list(self.round_figures)
             figures["units"], figures["losses"] = self._at_round
-        return self._snapshot(records, max(0, clock), figures, state, arrays)
+        return self._snapshot(records, max(0, clock, self.ledger.clock), figures, state, arrays)
 
     def base(self) -> JobSnapshot:
         """The state at the beginning of the training."""
@@ -389,20 +388,21 @@ class Job:
             self.diverged = str(exact["diverged"])
             self._reached_in, self._reached = exact["reached"]
             if self.has_reached:
-                self.ledger.lease_until(self._reached_in + CLOCKS_AHEAD)
+                self.ledger.limit(self._reached_in)
             return
         self.metrics.forget_rate(now)
         self.metrics.lr = figures["lr"]
         if "rotation" in figures:
             self.metrics.resume(figures["rotation"]["metrics"])
-        elif not self.rounds:
-            numbers, records = self.ledger.records.done(), self.ledger.records
-            # One by one where one of the last steps may have reached the target.
-            last = (CLOCKS_AHEAD + 1) * self.settings.micro_batches if self.clocked else 0
-            first = numbers[: max(0, len(numbers) - last)]
-            self.metrics.count_all(self.ledger.epochs_of(first), records.known()[first])
-            for number in numbers[len(first) :].tolist():
-                self._count(number, records.result(number))
+            return
+        numbers, records = self.ledger.records.done(), self.ledger.records
+        # One by one where one of the last steps may have reached the target.
+        last = (CLOCKS_AHEAD + 1) * self.settings.micro_batches
+        first = numbers[: max(0, len(numbers) - last)]
+        if len(first):
+            self.metrics.count_all(first // len(self.input.blocks), records.known()[first])
+        for number in numbers[len(first) :].tolist():
+            self._count(number, records.result(number))
 
     def adopt(self, snapshot: JobSnapshot) -> None:
         """Adopt the survey of an earlier master."""
@@ -435,9 +435,9 @@ class Job:
         settings = self.settings
         if settings.max_seconds and self.elapsed_s(now) >= settings.max_seconds:
             return "max_seconds"
-        if self.clocked:
-            return self._reached
         assert self.ledger is not None
+        if self.ledger.needs == "clock":
+            return self._reached
         return self._enough(self.ledger.epoch)
 
     @property
@@ -457,10 +457,7 @@ class Job:
         """Lease no more blocks; `why` becomes `ended_by` in the metrics."""
         assert self.ledger is not None
         self.ended_by = why
-        if why == self._reached:
-            self.ledger.end_after(self._reached_in + CLOCKS_AHEAD)
-        else:
-            self.ledger.close()
+        self.ledger.close()
 
     def progress(self, now: float) -> float:
         """Share of the pass, 0 to 1: of its bytes, or of `max_seconds` where that is more."""
@@ -483,9 +480,8 @@ class Job:
         block when it begins the one before. So where time is limited, the block begins one mean
         duration from now and ends another one later; not in bsp, where rates must be
         reproducible."""
-        shares = [entry.before, entry.after]
-        limit_s = 0.0 if self.clocked else self.settings.max_seconds
-        if limit_s and self.pass_ == "train":
+        shares, limit_s = [entry.before, entry.after], self.settings.max_seconds
+        if limit_s and self.pass_ == "train" and not self.clocked:
             elapsed_s = self.elapsed_s(now)
             shares = [
                 min(1.0, max(share, (elapsed_s + blocks * self.metrics.block_s) / limit_s))
@@ -573,7 +569,6 @@ class Job:
         """Refuse a request for bytes of what is no block."""
         if (
             self.ledger is None
-            or self.rounds
             or unit not in ("line", "word", HEAD)
             or self.ledger.piece(number) is None
         ):
@@ -655,7 +650,7 @@ class Job:
             if self._reached:
                 self._reached_in = clock
                 # At once: waiting workers are answered before `limit_reached` is asked.
-                self.ledger.lease_until(self._reached_in + CLOCKS_AHEAD)
+                self.ledger.limit(clock)
 
     def counted(self, node: int, now: float) -> int:
         """A worker has surveyed its leases into its part; returns how many blocks are new."""
@@ -703,20 +698,22 @@ class Job:
         kind = self.counts
         seconds = self._seconds.get("train", 0.0)
         losses, units = self.metrics.loss_by_epoch(), self.metrics.units
+        by_schedule = self.ledger.figures()
         if self.rounds:  # that were applied
             losses, units = losses[: self.ledger.clock], self._at_round[0]
+            by_round = [{**each, "round": n} for n, each in enumerate(self.round_figures, 1)]
+            by_schedule["by_round"] = by_round
         known = [loss for loss in losses if loss is not None]
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
-        whole = 0 if self.rounds else self.settings.epochs * len(self.input.blocks)
         bad = {"bad_lines": self.metrics.bad_lines} if self.metrics.bad_lines else {}
-        ended_by = self.ended_by or self._end(whole)
+        ended_by = self.ended_by or self._end()
         constant = self.cls.constant_loss(self.settings)
         is_poor = len(known) > 1 and 0 < 1.001 * constant < known[-1]
         is_told = ended_by == "epochs" and self._is_judged
         falls = self.metrics.falling(constant) if is_told else 0.0
         return {
             **bad,
-            **self._clock_figures(),
+            **by_schedule,
             **({"loss_falls": round(falls, 4)} if falls else {}),
             **({"constant_loss": constant} if is_poor else {}),
             "ended_by": ended_by,
@@ -736,20 +733,13 @@ class Job:
             "peak_rss_mb": round(nodes.get("peak_rss_mb", 0.0), 1),
         }
 
-    def _end(self, whole: int) -> str:
+    def _end(self) -> str:
         """What ended a training that nothing ended early."""
         assert self.ledger is not None
         if self.rounds:
             return "rounds"
+        whole = self.settings.epochs * len(self.input.blocks)
         return (self._reached or "max_steps") if self.ledger.size < whole else "epochs"
-
-    def _clock_figures(self) -> dict[str, Any]:
-        """Metrics of one kind of ledger."""
-        assert self.ledger is not None
-        figures = self.ledger.figures()
-        if self.rounds:
-            figures["by_round"] = [{**f, "round": n} for n, f in enumerate(self.round_figures, 1)]
-        return figures
 
     def close(self) -> None:
         """Remove unpacked input; idempotent."""

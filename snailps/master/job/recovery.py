@@ -135,7 +135,7 @@ class JobRecovery:
             job.ledger.retire(number)
         controller.expiry.resume(ticks, now)
         controller.leases.clocks_noted = clocks_set
-        if job.clocked and not (clocks_set or self._has_leased()):
+        if job.ledger.needs == "clock" and not (clocks_set or self._has_leased()):
             controller.set_clock(job, base.clock, now)
         if closing and controller.round is not None:
             controller.round.close(closing, now)
@@ -157,7 +157,7 @@ class JobRecovery:
         """Repeat an early end of the training."""
         job.ended_by = why
         if job.ledger is not None:
-            job.ledger.end_early(size)
+            job.ledger.close(size)
         controller.ends_early(interrupted=why == "interrupt", now=now)
 
     def _fence(self, job: Job, now: float) -> None:

@@ -43,7 +43,7 @@ class BspLedger(Ledger):
     ) -> None:
         self.micro_batches = micro_batches
         self._open = 0  # the first clock with entries that are not done
-        self._ended = self._abandoned = False
+        self._abandoned = self._limited = False
         self._nodes = set(nodes)
         self._last: dict[int, int] = {}  # the entry that each worker finished last
         self._free: dict[int, list[int]] = {}  # by clock: entries that may be leased, ascending
@@ -196,19 +196,18 @@ class BspLedger(Ledger):
         self._nodes = {int(node) for node in snapshot["nodes"]}
         self._last = {int(node): int(number) for node, number in snapshot["last"]}
 
-    def close(self) -> None:
-        """End with the last clock that has entries leased or done: no clock stays incomplete."""
-        self.end_after(self.records.last // self.micro_batches)
+    def close(self, size: int | None = None) -> None:
+        super().close()
+        if not self._limited or size is not None:
+            self._lease_until(
+                (self.records.last if size is None else size - 1) // self.micro_batches
+            )
 
-    def end_early(self, size: int) -> None:
-        self.end_after(-(-size // self.micro_batches) - 1)
+    def limit(self, clock: int) -> None:
+        self._limited = True
+        self._lease_until(clock + CLOCKS_AHEAD)
 
-    def end_after(self, clock: int) -> None:
-        """End the training with a clock, behind which nothing has been leased."""
-        self._ended = True
-        self.lease_until(clock)
-
-    def lease_until(self, clock: int) -> None:
+    def _lease_until(self, clock: int) -> None:
         """Lease nothing behind a clock, behind which nothing has been leased."""
         self._size = min(self._size, (clock + 1) * self.micro_batches)
         self._missing = None
@@ -221,7 +220,7 @@ class BspLedger(Ledger):
 
     # --- checkpoints -----------------------------------------------------------------------------
 
-    withholds = True
+    needs = "clock"
 
     def withhold(self, checkpoint: int) -> int:
         """Withhold the last slot of a clock and all behind it, until `resume_leases`; returns the
@@ -275,21 +274,9 @@ class BspLedger(Ledger):
     # --- waits -----------------------------------------------------------------------------------
 
     @property
-    def closed(self) -> bool:
-        return self._ended
-
-    @property
-    def drops(self) -> bool:
-        """Never: what is leased is part of a clock."""
-        return False
-
-    @property
     def over(self) -> bool:
         """Every clock complete, or abandoned."""
         return not self.records.leased and (self._abandoned or self.finished >= self._size)
-
-    def is_ready(self, *, clocks_set: bool, fencing: bool) -> bool:
-        return clocks_set
 
     def ended_clock(self, number: int) -> int | None:
         clock, slot = divmod(number, self.micro_batches)
@@ -298,8 +285,9 @@ class BspLedger(Ledger):
     def figures(self) -> dict[str, Any]:
         return {"consistency": "bsp", "clocks": self._open}
 
-    def saved(self, clock: int) -> NDArray[Any]:
-        return self.records.first(clock * self.micro_batches) if clock >= 0 else self.settled()
+    def settled(self, clock: int = -1) -> NDArray[Any]:
+        records = self.records
+        return records.first(clock * self.micro_batches) if clock >= 0 else records.settled()
 
     @property
     def open_clock(self) -> int:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -261,9 +261,6 @@ class Ledger:
         """The epoch of an entry."""
         return number // len(self._blocks)
 
-    def epochs_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        return numbers // len(self._blocks)
-
     @property
     def epoch(self) -> int:
         """The epoch that the pass is in, from 0."""
@@ -315,8 +312,10 @@ class Ledger:
         self._back = deque(sorted([*self._back, *numbers]))
         return numbers
 
-    def close(self) -> None:
-        """Lease nothing more; what is leased may still be finished."""
+    def close(self, size: int | None = None) -> None:
+        """Lease nothing more; what is leased may still be finished. With clocks that all workers
+        share, end with a whole one: that of the last entry leased, or of `size` entries, as an
+        earlier master did."""
         self._closed = True
 
     def abandon(self, node: int) -> None:
@@ -374,12 +373,8 @@ class Ledger:
         """How many workers a model counts, of `workers` present."""
         return workers
 
-    def end_after(self, clock: int) -> None:
-        """End the training with a clock; without clocks that all workers share, now."""
-        self.close()
-
-    def lease_until(self, clock: int) -> None:
-        """Lease nothing behind a clock; without clocks that all workers share, no effect."""
+    def limit(self, clock: int) -> None:
+        """The loss of a clock ends the training, some clocks later."""
 
     def clock_of(self, node: int) -> int | None:
         """The clock of a worker; None without clocks."""
@@ -391,8 +386,8 @@ class Ledger:
 
     # --- what policies answer -------------------------------------------------------------------
 
-    withholds: ClassVar[bool] = False
-    """A checkpoint is of the beginning of a clock, which `withhold` names."""
+    needs: ClassVar[Literal["", "clock", "fence"]] = ""
+    """Before a lease all shards are at their clock, or have fenced lost workers."""
 
     @property
     def waits_for_copy(self) -> bool:
@@ -401,7 +396,7 @@ class Ledger:
 
     @property
     def clock(self) -> int:
-        """Of a checkpoint that is made now; -1 without clocks."""
+        """The round; -1 without rounds."""
         return -1
 
     @property
@@ -410,18 +405,15 @@ class Ledger:
         return -1
 
     def withhold(self, checkpoint: int) -> int:
-        """Withhold leases until a checkpoint is copied; the clock that it is of."""
-        return self.clock
+        """Withhold leases until a checkpoint is copied; the clock at whose beginning that is, or
+        -1: at any time."""
+        return -1
 
     def resume_leases(self) -> None:
         """Lease what was withheld."""
 
     def comes(self, clock: int) -> bool:
         """Whether a clock begins, or has begun; False where the training ends before it."""
-        return True
-
-    def is_ready(self, *, clocks_set: bool, fencing: bool) -> bool:
-        """Whether the rows are ready for new leases."""
         return True
 
     def is_void(self, number: int) -> bool:
@@ -435,10 +427,6 @@ class Ledger:
     def ended_clock(self, number: int) -> int | None:
         """The clock whose last result is that of an entry; None without clocks."""
         return None
-
-    def end_early(self, size: int) -> None:
-        """End with so many entries, as an earlier master did."""
-        self.close()
 
     def slowest(self) -> tuple[int, int] | None:
         """The slowest clock of a worker, and the worker; None if no worker waits for it."""
@@ -456,12 +444,8 @@ class Ledger:
 
     def borrow(self, number: int, node: int) -> int | None:
         """Lend a tenancy its next part; None: others hold all that it lacks. `NO_PART`: it has had
-        all, or the ledger is closed. LookupError if the worker does not hold the tenancy."""
+        all; `NO_MORE`: the ledger is closed. LookupError if the worker does not hold it."""
         raise LookupError("no part can be borrowed: this training is no rotation")
-
-    def has_had_all(self, number: int) -> bool:
-        """Whether a leased tenancy has had, or holds, all its visiting parts."""
-        return True
 
     def give_back(self, number: int, node: int, part: int) -> bool:
         """Take a part back; False if the worker does not hold it for this tenancy."""
@@ -501,8 +485,8 @@ class Ledger:
 
     @property
     def drops(self) -> bool:
-        """What is leased but not begun need not be trained any more."""
-        return self._closed
+        """What is leased but not begun need not be trained any more, as it is part of no clock."""
+        return self._closed and self.open_clock < 0
 
     @property
     def over(self) -> bool:
@@ -546,12 +530,9 @@ class Ledger:
         """`RECORD` of each entry, for a master that takes over."""
         return self.records.known()
 
-    def saved(self, clock: int) -> NDArray[Any]:
-        """`OUTCOME` of each entry for a checkpoint; of the beginning of a clock, if there are."""
-        return self.settled()
-
-    def settled(self) -> NDArray[Any]:
-        """`OUTCOME` of each entry for a checkpoint, zero where it is not settled."""
+    def settled(self, clock: int = -1) -> NDArray[Any]:
+        """`OUTCOME` of each entry for a checkpoint, of the beginning of a clock if there are; zero
+        where it is not settled."""
         return self.records.settled()
 
     def snapshot(self) -> dict[str, Any]:

@@ -37,8 +37,8 @@ TENANCIES_MAX = 2
 """Of one worker: one that trains, one that is prepared."""
 TENANCY_LOSSES_MAX = 10
 """Instead of `LOSSES_MAX`: a tenancy lasts far longer than a block, so chance hits it more."""
-NO_PART = -1
-"""Stands for a part: the tenancy has had all of them."""
+NO_PART, NO_MORE = -1, -2
+"""Stand for a part: the tenancy has had all of them, or gets no other one."""
 
 
 @dataclass(slots=True)
@@ -113,11 +113,10 @@ class RotationLedger(Ledger):
             self.decide(chunk, int(parts))
         self._advance()
 
-    # --- numbers -------------------------------------------------------------------------------
+    needs = "fence"
+    """What lost workers had leased or borrowed must have no other writer before the fence."""
 
-    def is_ready(self, *, clocks_set: bool, fencing: bool) -> bool:
-        """What lost workers had leased or borrowed must have no other writer before the fence."""
-        return not fencing
+    # --- numbers -------------------------------------------------------------------------------
 
     def is_dealt(self, number: int) -> bool:
         return not self.is_tenancy(number)
@@ -368,7 +367,7 @@ class RotationLedger(Ledger):
         """Return what a worker has leased and borrowed; the numbers."""
         return self._give_back_all(node)
 
-    def close(self) -> None:
+    def close(self, size: int | None = None) -> None:
         """Nothing more is lent, either."""
         super().close()
         self._changed = True
@@ -382,8 +381,10 @@ class RotationLedger(Ledger):
     def borrow(self, number: int, node: int) -> int | None:
         visited = self._visits(number, node)
         visiting = self.visits_of(number)
-        if self._closed or len(visited.had) == visiting:
+        if len(visited.had) == visiting:
             return NO_PART
+        if self._closed:
+            return NO_MORE
         begin = VISITING_PER_PART * self._part(number)
         for step in range(visiting):
             part = (begin + step) % visiting
@@ -391,9 +392,6 @@ class RotationLedger(Ledger):
                 self._lend(number, part)
                 return part
         return None
-
-    def has_had_all(self, number: int) -> bool:
-        return len(self._visited[number].had) == self.visits_of(number)
 
     def _visits(self, number: int, node: int) -> _Visited:
         visited = self._visited.get(number)
@@ -601,7 +599,7 @@ class RotationLedger(Ledger):
             "parts": [left.parts for left in self._open_chunks],
         }
 
-    def settled(self) -> NDArray[Any]:
+    def settled(self, clock: int = -1) -> NDArray[Any]:
         """`OUTCOME` of each entry from the first open chunk on, for a checkpoint: without slices.
         The rows of a checkpoint are copied after its records: meanwhile the last tenancy of a chunk
         may end, and the rows of its slices be overwritten by those of a later chunk."""

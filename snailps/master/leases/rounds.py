@@ -8,7 +8,7 @@ or time.  `job/round_controller.py` decides when a round is closed.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,10 @@ class RoundLedger(Ledger):
 
     def epoch_of(self, number: int) -> int:
         return number // self._width
+
+    def piece(self, number: int) -> Block | None:
+        """None: each worker finds its own data."""
+        return None
 
     def _next_of(self, node: int) -> Entry | None:
         """The part of a worker that is drawn for the round and has not had it yet."""
@@ -241,12 +245,11 @@ class RoundLedger(Ledger):
 
     # --- what policies answer -------------------------------------------------------------------
 
+    needs = "clock"
+
     @property
     def clock(self) -> int:
         return self.round
-
-    def is_ready(self, *, clocks_set: bool, fencing: bool) -> bool:
-        return clocks_set
 
     def stage(self, epochs: int, *, at_most: bool) -> str:
         return f"round {self.round + 1} of {self._rounds}"
@@ -258,8 +261,11 @@ class RoundLedger(Ledger):
         """None: a snapshot is of the beginning of a round, and its state has the parts."""
         return NO_RECORDS
 
-    def saved(self, clock: int) -> NDArray[Any]:
+    def settled(self, clock: int = -1) -> NDArray[Any]:
         return NO_RECORDS
+
+    def share(self, numbers: Collection[int] | NDArray[np.int64]) -> float:
+        return self.progress
 
     # --- state -------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from snailps.master.effects import Broken, Outbox
 from snailps.master.job.job import Job
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PartTurns
 from snailps.master.leases.ledger import MASTER, Entry, Ledger, Wait
-from snailps.master.leases.rotation import NO_PART
+from snailps.master.leases.rotation import NO_MORE, NO_PART
 from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.node.effects import WorkDone
@@ -189,8 +189,7 @@ class LeaseService:
                 self._borrowing.append(asking)
                 continue
             member.wait_for("", now)
-            ends = part == NO_PART and not ledger.has_had_all(number)
-            self._out.reply(call, messages.Borrowed(part, ends))
+            self._out.reply(call, messages.Borrowed(max(part, NO_PART), ends=part == NO_MORE))
 
     def _merged(
         self,
@@ -299,7 +298,7 @@ class LeaseService:
     def all_back(self, job: Job, now: float) -> None:
         """All members are back or given up: repeat what the lost master may not have sent."""
         self.answer(now)
-        if job.clocked:
+        if job.ledger is not None and job.ledger.needs == "clock":
             self.tell_workers(messages.CameBack())
         self._told_clock = -1
 
@@ -325,7 +324,7 @@ class LeaseService:
         if numbers:
             on_lost(now)
         self.answer(now)
-        if numbers and job.clocked:
+        if numbers and job.ledger.needs == "clock":
             self.tell_workers(messages.CameBack())
         return len(numbers)
 
@@ -401,14 +400,10 @@ class LeaseService:
         return bool(left) and job is not None and self._ready(job, job.pass_)
 
     def _ready(self, job: Job, pass_: str) -> bool:
-        """Whether the rows are ready for new leases. With clocks they stand at the first one. In a
-        rotation all shards have fenced lost workers: what these had leased or borrowed must not
-        have another writer before."""
-        if pass_ != "train":
-            return True
-        rows = self._members.rows
+        """Whether the rows are ready for new leases."""
         assert job.ledger is not None
-        return job.ledger.is_ready(clocks_set=rows.clocks_set, fencing=rows.open("fence"))
+        needs = job.ledger.needs
+        return pass_ != "train" or not needs or not self._members.rows.open(needs)
 
     def _end_turn(self, member: Member) -> None:
         """A worker's part is merged or lost: examine those that wait for their turn."""
@@ -437,7 +432,7 @@ class LeaseService:
         if lease is None and held and not sends:
             sends = self._turns.begin(member.number)
         if lease is not None:
-            if job.clocked and pass_ == "train" and not self.clocks_noted:
+            if ledger.needs == "clock" and not self.clocks_noted:
                 self.clocks_noted = True
                 self._out.note("clocks", {})
             for chunk, parts in ledger.decided():
@@ -477,7 +472,7 @@ class LeaseService:
         for member, _, _ in calls:
             self._name_wait(ledger, member, now)
         for member in workers:
-            if job.clocked and not job.rounds:
+            if ledger.open_clock >= 0:
                 held_up = ledger.held_up(member.number)
                 if held_up is not None:
                     member.wait_for(str(held_up), now)
