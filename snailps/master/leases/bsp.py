@@ -180,10 +180,6 @@ class BspLedger(Ledger):
         self._nodes.discard(node)
         self._news = True
 
-    def retire(self, node: int) -> list[int]:
-        self.leave(node)
-        return self.release(node)
-
     def snapshot(self) -> dict[str, Any]:
         return {
             **super().snapshot(),

@@ -332,6 +332,7 @@ class Ledger:
 
     def retire(self, node: int) -> list[int]:
         """A worker takes part no more; returns the numbers of its leases."""
+        self.leave(node)
         return self.release(node)
 
     def blame(self, node: int) -> int:

@@ -475,10 +475,6 @@ class RotationLedger(Ledger):
             del self._owners[part]
         self._changed = True
 
-    def retire(self, node: int) -> list[int]:
-        self.leave(node)
-        return self.release(node)
-
     def blame(self, node: int) -> int:
         """Count what the worker trained and what it dealt: either may have cost it."""
         held = self.records.held_by(node)

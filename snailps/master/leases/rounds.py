@@ -161,8 +161,7 @@ class RoundLedger(Ledger):
 
     def retire(self, node: int) -> list[int]:
         """Take a worker out of the round and of later ones."""
-        self.leave(node)
-        numbers = self.release(node)
+        numbers = super().retire(node)
         if not (self.begun or self._waiting):  # none of the workers drawn is left
             self._begin()
         return numbers

@@ -176,11 +176,6 @@ class SspLedger(Ledger):
         self._in_slow.discard(node)  # one that comes back may be at an earlier clock
         self._deal(self._left.pop(node, deque()))
 
-    def retire(self, node: int) -> list[int]:
-        """Deal what a worker has left, leased or not, to the others."""
-        self.leave(node)
-        return self.release(node)
-
     @property
     def over(self) -> bool:
         left = any(self._left.values()) or bool(self._back)
