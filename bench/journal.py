@@ -30,7 +30,7 @@ from snailps.master import journal as module
 from snailps.master.effects import Fact, Outbox
 from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
-from snailps.master.job.snapshot import pack
+from snailps.master.job.state import pack
 from snailps.master.journal import Journal
 from snailps.master.member import Member
 from snailps.master.membership import Membership

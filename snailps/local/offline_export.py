@@ -30,7 +30,7 @@ from snailps.config import JobSettings, RawConfig
 from snailps.config.output import refuse_existing
 from snailps.data.atomic import write_error
 from snailps.errors import CheckpointError, MisuseError, SnailError
-from snailps.master.job.snapshot import unpack
+from snailps.master.job.state import unpack
 from snailps.store._store import ShardStore
 from snailps.store.checkpoint._sections import put_section
 from snailps.store.checkpoint.folder import open_checkpoint, read_course

@@ -18,7 +18,7 @@ from typing import Any
 
 from snailps.config import JobSettings
 from snailps.errors import CheckpointError, SnailError
-from snailps.master.job.snapshot import JobSnapshot, pack, unpack
+from snailps.master.job.state import JobState, pack, unpack
 from snailps.master.services import Begun, Candidate, Completed, Opened
 from snailps.store.checkpoint.disk import OS_DISK, Disk, write_file
 from snailps.store.checkpoint.folder import BEGUN, CheckpointFolder, read_course, write_course
@@ -54,8 +54,8 @@ class CheckpointFiles:
         for one in folder.candidates():
             if one.state == "good":
                 assert one.manifest is not None
-                snapshot = unpack(read_course(one.path, one.manifest, self._disk))
-                candidates.append(Candidate(one.number, str(one.path), one.manifest, snapshot))
+                state = unpack(read_course(one.path, one.manifest, self._disk))
+                candidates.append(Candidate(one.number, str(one.path), one.manifest, state))
             else:
                 log.warning("checkpoint %d is %s: %s", one.number, one.state, one.why)
                 bad.append(one)
@@ -89,7 +89,7 @@ class CheckpointFiles:
         self,
         begun: Begun,
         files: Sequence[dict[str, Any]],
-        snapshot: JobSnapshot,
+        state: JobState,
         *,
         life: int,
         frag_num: int,
@@ -102,7 +102,7 @@ class CheckpointFiles:
         if folder is None or folder.path != part.parent:
             raise CheckpointError(f"checkpoint {number}: its job is over")
         entries = tuple(FileEntry.from_dict(item, f"checkpoint {number}") for item in files)
-        course = write_course(part, pack(snapshot), self._disk)
+        course = write_course(part, pack(state), self._disk)
         self._disk.remove(part / BEGUN)
         manifest = Manifest(
             number, life, begun.saved_at, frag_num, tables, entries, about, course

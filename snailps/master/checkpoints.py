@@ -27,7 +27,7 @@ from snailps.master.broadcast import Broadcast
 from snailps.master.effects import Outbox
 from snailps.master.events import Answer
 from snailps.master.job.job import Job
-from snailps.master.job.snapshot import JobSnapshot
+from snailps.master.job.state import JobState
 from snailps.master.leases.ledger import Ledger
 from snailps.master.member import Member
 from snailps.master.membership import Membership
@@ -105,7 +105,7 @@ class _Saving(_Affair):
     tables: tuple[dict[str, Any], ...] = ()
     ledger: Ledger = None  # type: ignore[assignment]
     clock: int = -1  # in bsp: the ledger withholds a slot of it until the rows are saved
-    snapshot: JobSnapshot | None = None  # in bsp, as of the beginning of `clock`
+    state: JobState | None = None  # in bsp, as of the beginning of `clock`
     about: dict[str, Any] = field(default_factory=dict)
     begun: Begun | None = None
     files: list[dict[str, Any]] = field(default_factory=list)
@@ -136,8 +136,8 @@ class CheckpointController:
         out: Outbox,
         files: Files,
         *,
-        # called with the snapshot once the servers have their rows
-        on_restored: Callable[[JobSnapshot, float], None],
+        # called with the state once the servers have their rows
+        on_restored: Callable[[JobState, float], None],
         fail: Callable[[str], None],  # ends the cluster
         ticks: Callable[[], Sequence[int]] = lambda: (0,),  # ticks of the expiry clock
     ) -> None:
@@ -217,7 +217,7 @@ class CheckpointController:
         if "worker_class" in names:  # the models have other settings, too
             names = ["worker_class"]
         differ = []
-        if sorted(found.snapshot.sources) != sorted(job.input.sources):
+        if sorted(found.state.sources) != sorted(job.input.sources):
             differ.append("the input has other files, or files of other lengths")
             # settings that it completes itself
             names = [name for name in names if name not in job.cls.completed]
@@ -279,7 +279,7 @@ class CheckpointController:
     @property
     def holds_rows(self) -> bool:
         """Whether rows are being saved, or will be once no shard changes over."""
-        return self._saving is not None and self._saving.snapshot is not None
+        return self._saving is not None and self._saving.state is not None
 
     def heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
         """Take a server's report; ignored while no checkpoint is under way."""
@@ -376,14 +376,14 @@ class CheckpointController:
         begin = partial(self._files.begin, self._number, self._members.life, needed)
         saving.work = self._out.work(begin, partial(self._begun, saving), "checkpoint")
 
-    def _snapshot(self, job: Job, clock: int, now: float) -> tuple[JobSnapshot, dict[str, Any]]:
+    def _dump(self, job: Job, clock: int, now: float) -> tuple[JobState, dict[str, Any]]:
         """State of the job, and its description for the manifest."""
-        snapshot = job.snapshot(now, clock=clock, ticks=self._ticks())
+        state = job.dump(now, clock=clock, ticks=self._ticks())
         assert job.ledger is not None
-        share = job.ledger.share(snapshot.done)
-        about = {**_identity(job), "progress": share, "units": snapshot.units}
+        share = job.ledger.share(state.done)
+        about = {**_identity(job), "progress": share, "units": state.units}
         about |= {"counts": job.counts, "settings": dict(to_mapping(job.settings))}
-        return snapshot, about
+        return state, about
 
     def _begun(self, saving: _Saving, done: WorkDone, now: float) -> None:
         saving.work = 0
@@ -406,7 +406,7 @@ class CheckpointController:
         ledger = saving.ledger
         if saving.begun is None:
             return
-        if saving.snapshot is None:
+        if saving.state is None:
             if not ledger.comes(saving.clock):
                 why = f"the training ends before clock {saving.clock}, whose rows it is of"
                 self._save_failed(saving, CheckpointError(why), now)
@@ -414,7 +414,7 @@ class CheckpointController:
             if ledger.open_clock < saving.clock:
                 self._tell_late(saving, ledger.open_clock, now)
                 return
-            saving.snapshot, saving.about = self._snapshot(saving.job, saving.clock, now)
+            saving.state, saving.about = self._dump(saving.job, saving.clock, now)
         if not self._members.rows.moving:
             self._order_save(saving, now)
 
@@ -449,12 +449,12 @@ class CheckpointController:
         saving.ledger.resume_leases()
         saving.files = [item for saved in broadcast.told.values() for item in saved.files]
         assert saving.begun is not None
-        assert saving.snapshot is not None
+        assert saving.state is not None
         complete = partial(
             self._files.complete,
             saving.begun,
             saving.files,
-            saving.snapshot,
+            saving.state,
             life=self._members.life,
             frag_num=self._members.frag_num,
             tables=saving.tables,
@@ -567,7 +567,7 @@ class CheckpointController:
         self.continued_from, self._newest = candidate.number, (candidate.number, share)
         self._restoring = None
         self._candidates = []
-        self._on_restored(candidate.snapshot, now)
+        self._on_restored(candidate.state, now)
 
     def _load_failed(self, restoring: _Restoring, why: str, now: float) -> None:
         candidate = restoring.left.pop(0)

@@ -47,7 +47,7 @@ from snailps.master.job.input import check_driver_files
 from snailps.master.job.job import Job
 from snailps.master.job.model_reader import ModelReader
 from snailps.master.job.recovery import Past
-from snailps.master.job.snapshot import JobSnapshot, pack
+from snailps.master.job.state import JobState, pack
 from snailps.master.journal import Journal
 from snailps.master.json_log import PHASES, JsonLog
 from snailps.master.log_tail import LogTail
@@ -120,9 +120,9 @@ class _Services:
         job.source = source
         return job
 
-    def keep_base(self, snapshot: JobSnapshot) -> None:
+    def keep_base(self, state: JobState) -> None:
         if self._journal.path is not None:
-            self._journal.keep_base(pack(snapshot))
+            self._journal.keep_base(pack(state))
 
 
 class Master:

@@ -16,7 +16,7 @@ from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
 from snailps.api.tables import Table
 from snailps.config import JobSettings
-from snailps.master.job.snapshot import JobSnapshot
+from snailps.master.job.state import JobState
 from snailps.store.checkpoint.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Candidate:
     number: int
     path: str
     manifest: Manifest
-    snapshot: JobSnapshot
+    state: JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Files(Protocol):
         self,
         begun: Begun,
         files: Sequence[dict[str, Any]],
-        snapshot: JobSnapshot,
+        state: JobState,
         *,
         life: int,
         frag_num: int,
@@ -140,5 +140,5 @@ class Services(Protocol):
     ) -> Job:
         """The job that a driver submits; loads the model's class, from `source` if given."""
 
-    def keep_base(self, snapshot: JobSnapshot) -> None:
-        """Keep the snapshot at which the training begins beside the journal, synced to disk."""
+    def keep_base(self, state: JobState) -> None:
+        """Keep the state at which the training begins beside the journal, synced to disk."""

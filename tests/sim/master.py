@@ -20,7 +20,7 @@ from snailps.master import effects, events
 from snailps.master.core import MasterCore
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job
-from snailps.master.job.snapshot import pack
+from snailps.master.job.state import pack
 from snailps.master.journal import SYNC_S, Journal
 from snailps.master.leases import BspLedger
 from snailps.master.takeover import life_of, unended

@@ -75,8 +75,8 @@ class TimedJob:
     def end_pass(self):
         self.job.end_pass(self.clock())
 
-    def snapshot(self, **named):
-        return self.job.snapshot(self.clock(), **named)
+    def dump(self, **named):
+        return self.job.dump(self.clock(), **named)
 
     def lease(self, node, back=False):
         return self.job.lease(node, self.clock(), back)

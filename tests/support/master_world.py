@@ -6,7 +6,7 @@ from snailps.master.core import MasterCore
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job
 from snailps.master.job.recovery import Past
-from snailps.master.job.snapshot import pack
+from snailps.master.job.state import pack
 from snailps.master.phases import ClusterPhase
 from snailps.transport import messages as m
 

@@ -16,7 +16,7 @@ from snailps.master.broadcast import Broadcast
 from snailps.master.checkpoint_files import CheckpointFiles
 from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController, _identity
 from snailps.master.job.job import Job
-from snailps.master.job.snapshot import JobSnapshot
+from snailps.master.job.state import JobState
 from snailps.master.leases import BspLedger
 from snailps.master.leases.ledger import NO_RECORDS, Ledger
 from snailps.master.services import Begun, Candidate, Completed, Opened
@@ -70,7 +70,7 @@ class World:
             fail=self.failed.append,
         )  # fmt: skip
         monkeypatch.setattr(
-            CheckpointController, "_snapshot",
+            CheckpointController, "_dump",
             lambda self_, job, clock, now: (f"position {clock}", {"progress": 0.5}),
         )  # fmt: skip
         self.members = members
@@ -495,7 +495,7 @@ def test_checkpoint_of_a_job_that_was_given_up_does_nothing_to_the_folder_of_the
     What else it would do there is to remove checkpoints that the next job keeps.
     """
     files = CheckpointFiles()
-    snapshot = JobSnapshot([], [Block(0, "file", 0, 1)], 1, NO_RECORDS, None)
+    state = JobState({}, {"outcomes": NO_RECORDS})
 
     def begin(name):
         path = str(tmp_path / name)
@@ -505,7 +505,7 @@ def test_checkpoint_of_a_job_that_was_given_up_does_nothing_to_the_folder_of_the
 
     def complete(begun):
         about = {"life": 7, "frag_num": 0, "tables": (), "about": {}, "kept": 1}
-        return files.complete(begun, [], snapshot, **about)
+        return files.complete(begun, [], state, **about)
 
     first = begin("first")
     second = begin("second")

@@ -21,7 +21,7 @@ from snailps.master.effects import Fact, Snapshot
 from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
 from snailps.master.job.recovery import JobRecovery, Past
-from snailps.master.job.snapshot import encode, pack
+from snailps.master.job.state import pack
 from snailps.master.journal import BASE, BEGUN, FACTS, LIFE, Journal
 from snailps.master.phases import JobPhase
 from snailps.node.status import EVENTS_MAX
@@ -320,7 +320,7 @@ class Side:
         self.journal = Journal(folder / "journal")
         self.members = SimpleNamespace(
             all={number: worker(number) for number in NODES}, nodes=lambda role="": [],
-            rows=MagicMock(clocks_set=True, expiring=False, moving=False),
+            rows=MagicMock(clocks_set=True, expiring=False, moving=False, open=lambda *_: False),
             gone={4: True, 5: True}, shards={"shards": [1]},
             table_registry=SimpleNamespace(remake=lambda now: None), shard_sum=lambda name: 0,
         )  # fmt: skip
@@ -366,11 +366,11 @@ class Side:
 
     def stands(self):
         """All that can be told of where the job stands."""
-        state, arrays = encode(self.job.snapshot(NOW, exact=True), with_input=False)
-        state["figures"] |= {"wall_s": 0, "train_s": 0}
+        state = self.job.dump(NOW, exact=True)
+        state.figures.update(wall_s=0, train_s=0)
         return {
-            "state": json.loads(json.dumps(state)),
-            **{name: array.tolist() for name, array in arrays.items()},
+            "state": json.loads(json.dumps(state.about)),
+            **{name: array.tolist() for name, array in state.arrays.items()},
             "done": self.job.ledger.records.done().tolist(),
             "closed": self.job.ledger.closed,
             "figures": self.job.figures({}, NOW) | {"wall_s": 0, "train_s": 0},

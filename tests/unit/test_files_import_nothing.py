@@ -30,7 +30,7 @@ from snailps.errors import ConfigError, SnailError
 from snailps.estimators.loading import load
 from snailps.local.offline_export import CheckpointSource, export, open_results
 from snailps.master.effects import Fact
-from snailps.master.job.snapshot import unpack
+from snailps.master.job.state import unpack
 from snailps.master.journal import Journal
 from snailps.models.embeddings import files as embeddings
 from snailps.models.embeddings.settings import MfSettings

@@ -18,7 +18,7 @@ from snailps.data.scratch import Scratch
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import CheckpointError, DataError, ModelFileError, SnailError
 from snailps.estimators.loading import load
-from snailps.master.job.snapshot import unpack
+from snailps.master.job.state import unpack
 from snailps.models.mlp import files as nets
 from snailps.models.packed_tables import read_packed
 from snailps.models.sparse.export import read_npz

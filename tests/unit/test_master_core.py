@@ -9,7 +9,7 @@ from snailps.errors import ClusterError, ConnectionLost, ProtocolError
 from snailps.master import effects, events
 from snailps.master.job.controller import ENDED_MAX, SPENT_S
 from snailps.master.job.job import Job
-from snailps.master.job.snapshot import pack
+from snailps.master.job.state import pack
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PARTS_BYTES_MAX, SurveyMerge
 from snailps.master.leases.records import BlockState
 from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_step, job_step
@@ -491,7 +491,7 @@ def test_time_before_a_checkpoint_outlives_a_master(make_job, noted):
     first = World(make_job(max_seconds="100"))
     first.forms()
     works(first, 50)
-    first.services.base = pack(first.core.job_controller.job.snapshot(first.now))
+    first.services.base = pack(first.core.job_controller.job.dump(first.now))
     first.effects = [e for e in first.effects if getattr(e, "kind", "") != "spent"]
     if noted:
         works(first, 12)
@@ -887,7 +887,7 @@ def test_job_that_follows_on_one_that_failed_has_nothing_of_it(make_job):
     world.work()  # what the first job began beside the loop ends now
     assert inspection.last_map == {}
     assert replication.figures() == {}
-    snapshot, _ = controller.checkpoints._snapshot(controller.job, -1, world.now)
+    snapshot, _ = controller.checkpoints._dump(controller.job, -1, world.now)
     assert snapshot.figures["ticks"] == [0]
     orders = [e.message for e in world.effects if isinstance(e, effects.Order)]
     assert [order for order in orders if isinstance(order, m.Expire)] == [m.Expire(0, 0, [0])]
@@ -899,7 +899,7 @@ def test_checkpoint_at_the_end_of_a_training_has_its_ticks(make_job):
     world.forms()
     controller = world.core.job_controller
     controller.expiry.ticks = [0, 7]
-    snapshot, _ = controller.checkpoints._snapshot(controller.job, -1, world.now)
+    snapshot, _ = controller.checkpoints._dump(controller.job, -1, world.now)
     assert snapshot.figures["ticks"] == [0, 7]
 
 

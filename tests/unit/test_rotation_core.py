@@ -13,7 +13,7 @@ from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.errors import ClusterError, ConfigError, MisuseError
 from snailps.master import effects, events
 from snailps.master.job.job import Job
-from snailps.master.job.snapshot import pack, unpack
+from snailps.master.job.state import pack, unpack
 from snailps.master.leases import RotationLedger
 from snailps.master.leases.records import BlockResult
 from snailps.transport import messages as m
@@ -289,7 +289,7 @@ def test_checkpoint_has_no_figures_of_settled_visits_and_a_takeover_has_them(mak
         gives_back(before, a, one, part, settled=part == 1)
     job = before.core.job_controller.job
     assert job.metrics.units == 10
-    assert unpack(pack(job.snapshot(before.now))).units == 0
+    assert unpack(pack(job.dump(before.now))).units == 0
     state = {"told": [], "unsettled": [], "finished": None, "started": True}
     visits = [
         {"number": one.number, "parts": 2, "had": [0, 1, 2], "holds": [2]},
@@ -496,7 +496,7 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     (a, one), (b, two) = tenants(world)
     world.ask(a, m.Done("train", one.number, 30, 2.0, {"loss": 9.0, "examples": 3.0}))
     world.ask(b, m.Borrow(two.number))
-    saved = unpack(pack(job.snapshot(world.now)))
+    saved = unpack(pack(job.dump(world.now)))
     extent = {"open": 0, "tenancies": 0, "parts_max": 2, "parts": [2, 0]}
     metrics = saved.figures["rotation"].pop("metrics")
     rotation = {"chunks": 2, "most_parts": 8, "visits_of_one": 2}
@@ -522,7 +522,7 @@ def test_checkpoint_goes_on_for_more_epochs_or_fewer(make_job, epochs):
     (a, one), (b, two) = tenants(world)
     for peer, lease, units in ((a, one, 30), (b, two, 12)):
         world.ask(peer, m.Done("train", lease.number, units, 2.0, {"loss": 9.0, "examples": 3.0}))
-    saved = unpack(pack(job.snapshot(world.now)))
+    saved = unpack(pack(job.dump(world.now)))
     again = make_job(epochs=str(epochs))
     again.prepare(2)
     again.begin_pass("train", 0.0, [8, 9], saved)
@@ -543,7 +543,7 @@ def test_checkpoint_of_more_epochs_than_there_are_now_is_over(make_job):
             lease = deals(world, peer)
         world.ask(peer, m.Done("train", lease.number, 5, 1.0, ANSWER))
     assert job.ledger.extent["open"] == 3
-    saved = unpack(pack(job.snapshot(world.now)))
+    saved = unpack(pack(job.dump(world.now)))
     again = make_job(epochs="1")
     again.prepare(2)
     again.begin_pass("train", 0.0, [8, 9], saved)
@@ -554,7 +554,7 @@ def test_checkpoint_of_more_epochs_than_there_are_now_is_over(make_job):
 def test_checkpoint_of_an_earlier_rotation_is_refused(make_job):
     job = make_job()
     World(job).forms()
-    saved = unpack(pack(job.snapshot(0.0)))
+    saved = unpack(pack(job.dump(0.0)))
     del saved.figures["rotation"]["extent"]
     again = make_job()
     message = r"begin anew with --fresh; .*snailps checkpoint export.*continue_from"
@@ -568,7 +568,7 @@ def test_checkpoint_of_an_earlier_rotation_is_refused(make_job):
 def test_checkpoint_of_a_rotation_does_not_go_on_by_steps(make_job):
     job = make_job()
     World(job).forms()
-    saved = unpack(pack(job.snapshot(0.0)))
+    saved = unpack(pack(job.dump(0.0)))
     again = make_job(max_steps="3")
     again.prepare(2)
     with pytest.raises(ConfigError, match="max_steps: the checkpoint is of a training by rotation"):
@@ -579,7 +579,7 @@ def test_checkpoint_of_ordinary_blocks_goes_on_with_those(make_job):
     job = make_job()
     job.prepare(1)
     job.begin_pass("train", 0.0, [1])
-    saved = unpack(pack(job.snapshot(0.0)))
+    saved = unpack(pack(job.dump(0.0)))
     assert "rotation" not in saved.figures
     assert job.plan_rotation(2, saved) is None
 

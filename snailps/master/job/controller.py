@@ -36,7 +36,7 @@ from snailps.master.job.job import Job
 from snailps.master.job.recovery import JobRecovery, Past
 from snailps.master.job.round_controller import RoundController
 from snailps.master.job.run_metrics import run_figures
-from snailps.master.job.snapshot import JobSnapshot, encode
+from snailps.master.job.state import JobState
 from snailps.master.job.worker_wait import WorkerWait
 from snailps.master.leases.ledger import ANY_WORKER, Ledger
 from snailps.master.leases.service import LeaseService
@@ -226,25 +226,25 @@ class JobController:
         self._go(JobPhase.SURVEY)
         job.begin_pass("survey", now)
 
-    def _restored(self, snapshot: JobSnapshot, now: float) -> None:
+    def _restored(self, state: JobState, now: float) -> None:
         """The servers have the rows of a checkpoint: resume the training."""
         job = self.job
         if job is not None:
-            self._beside(partial(self._keep, job, snapshot), partial(self._kept, job, snapshot))
+            self._beside(partial(self._keep, job, state), partial(self._kept, job, state))
 
-    def _keep(self, job: Job, snapshot: JobSnapshot) -> None:
-        """Note the snapshot as where a master that takes over begins; beside the loop."""
-        job.check_room(snapshot.summary)
-        self._services.keep_base(snapshot)
-        if snapshot.summary is not None:
-            job.ready_summary(snapshot.summary)
+    def _keep(self, job: Job, state: JobState) -> None:
+        """Note the state as where a master that takes over begins; beside the loop."""
+        job.check_room(state.summary)
+        self._services.keep_base(state)
+        if state.summary is not None:
+            job.ready_summary(state.summary)
 
-    def _kept(self, job: Job, snapshot: JobSnapshot, _: None, now: float) -> None:
-        self._open_book(job, now, snapshot)
-        self.expiry.resume([int(tick) for tick in snapshot.figures["ticks"]], now)
+    def _kept(self, job: Job, state: JobState, _: None, now: float) -> None:
+        self._open_book(job, now, state)
+        self.expiry.resume([int(tick) for tick in state.figures["ticks"]], now)
         self._start_all()
 
-    def _open_book(self, job: Job, now: float, snapshot: JobSnapshot | None = None) -> None:
+    def _open_book(self, job: Job, now: float, state: JobState | None = None) -> None:
         """Open the ledger of the training; with clocks, shards begin at the first one."""
         here = [m for m in self._members.joined("worker") if not (m.dropped or m.leaving)]
         nodes = [member.number for member in here]
@@ -253,7 +253,7 @@ class JobController:
             return
         restored = self.checkpoints.continued_from
         try:
-            rotation = job.plan_rotation(max(1, len(nodes)), snapshot)  # one comes, if none is here
+            rotation = job.plan_rotation(max(1, len(nodes)), state)  # one comes, if none is here
         except SnailError as error:
             self._fail(str(error), error.exit_code)
             return
@@ -268,19 +268,19 @@ class JobController:
             member.wait_for("", now)
             member.waited_s = member.block_since = 0.0
             member.done = member.fetched = 0
-        self.begin_training(job, nodes, snapshot, now, rotation)
+        self.begin_training(job, nodes, state, now, rotation)
         if job.ledger is not None and job.ledger.needs == "clock":
-            self.set_clock(job, snapshot.clock if snapshot is not None else 0, now)
+            self.set_clock(job, state.clock if state is not None else 0, now)
 
     def begin_training(
         self,
         job: Job,
         nodes: list[int],
-        snapshot: JobSnapshot | None,
+        state: JobState | None,
         now: float,
         rotation: Rotation | None = None,
     ) -> None:
-        job.begin_pass("train", now, nodes, snapshot, rotation)
+        job.begin_pass("train", now, nodes, state, rotation)
         self._go(JobPhase.TRAINING)
         self.checkpoints.training_begins(now)
         if job.rounds:
@@ -416,9 +416,7 @@ class JobController:
             return None
         ledger = job.ledger
         assert ledger is not None
-        state, arrays = encode(
-            job.snapshot(now, ticks=self.expiry.ticks, exact=True), with_input=False
-        )
+        state = job.dump(now, ticks=self.expiry.ticks, exact=True)
         facts = [Fact("shards", self._members.shards)] if self._members.shards else []
         if self.leases.clocks_noted:
             facts.append(Fact("clocks", {}))
@@ -426,7 +424,7 @@ class JobController:
             facts.append(Fact("early", {"why": job.ended_by, "size": ledger.size}))
         if self.round is not None:
             facts += self.round.facts()
-        return Snapshot({"job": state}, arrays, facts)
+        return Snapshot({"job": state.about}, state.arrays, facts)
 
     def compact(self, now: float) -> None:
         """Compact the journal, where that is allowed."""

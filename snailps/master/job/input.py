@@ -7,7 +7,11 @@ Owns unpacked copies of the input while the job lasts; knows no lease and no pas
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from snailps.api.worker import Worker
 from snailps.config import JobSettings
@@ -17,6 +21,7 @@ from snailps.data.driver_files import PREFIX, is_driver_file
 from snailps.data.joined import Joined, JoinedFile, join, read_text, texts_of
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError
+from snailps.master.job.state import JobState
 
 BLOCKS_LEAST = 50
 """Least number of blocks a worker in an async job with few epochs (a lease takes about 1 ms)."""
@@ -38,7 +43,8 @@ class JobInput:
         self.order: int | None = None
         self._versions: dict[str, str] = {}
         self.total_bytes = 0  # of all files
-        self.blocks: list[Block] = []  # of one epoch
+        self.blocks: Sequence[Block] = []  # of one epoch
+        self._cuts: tuple[Sequence[Block], list[str], NDArray[np.int64]] | None = None
         self.block_bytes = 0  # about; 0 where the model cuts its input itself
 
     @property
@@ -78,9 +84,23 @@ class JobInput:
         size = self._cls.fit_block(self._settings, self.block_bytes, self.total_bytes, summary)
         self._cut(max(1, min(size, self.block_bytes)))
 
-    def take(self, blocks: list[Block], block_bytes: int, order: int | None) -> None:
-        """Adopt the blocks and the order of an earlier master."""
-        self.blocks, self.block_bytes, self.order = blocks, block_bytes, order
+    def dump(self) -> tuple[dict[str, Any], NDArray[np.int64]]:
+        """The input of a `JobState`; takes long for the first time since it was cut."""
+        if self._cuts is None or self._cuts[0] is not self.blocks:
+            places: dict[str, int] = {}
+            cuts = [
+                (places.setdefault(block.path, len(places)), block.start, block.stop)
+                for block in self.blocks
+            ]
+            self._cuts = self.blocks, list(places), np.array(cuts, "<i8").reshape(-1, 3)
+        _, paths, found = self._cuts
+        return {"sources": self.sources, "paths": paths, "block_bytes": self.block_bytes}, found
+
+    def load(self, state: JobState) -> None:
+        """Adopt the blocks of a state."""
+        self.blocks, self.block_bytes = state.blocks, int(state.about["block_bytes"])
+        self.order = state.figures.get("order")
+        self._cuts = self.blocks, state.about["paths"], state.arrays["cuts"]
 
     def spread(self, path: str) -> int:
         """Bytes of the file or files over which a block is spread; 0: it is contiguous."""

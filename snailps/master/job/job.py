@@ -29,7 +29,7 @@ from snailps.errors import ClusterError, ConfigError, ProtocolError, explain
 from snailps.master.job.input import JobInput
 from snailps.master.job.metrics import PassMetrics
 from snailps.master.job.settings import job_settings, without_effect
-from snailps.master.job.snapshot import JobSnapshot
+from snailps.master.job.state import JobState
 from snailps.master.job.survey import SurveyMerge
 from snailps.master.leases import (
     CLOCKS_AHEAD,
@@ -78,9 +78,9 @@ def rotation_of(fields: Mapping[str, Any] | None) -> Rotation | None:
     )
 
 
-def _rotation_told(snapshot: JobSnapshot) -> Mapping[str, Any]:
-    """Rotation fields of a snapshot; empty without. ConfigError if its entries number otherwise."""
-    told: Mapping[str, Any] = snapshot.figures.get("rotation", {})
+def _rotation_told(state: JobState) -> Mapping[str, Any]:
+    """Rotation fields of a state; empty without. ConfigError if its entries number otherwise."""
+    told: Mapping[str, Any] = state.figures.get("rotation", {})
     if told and "extent" not in told:
         raise ConfigError(
             "the checkpoint is of a rotation by a version between 0.1.0 and this one: begin anew "
@@ -222,33 +222,33 @@ class Job:
         name: str,
         now: float,
         nodes: Sequence[int] = (),
-        snapshot: JobSnapshot | None = None,
+        state: JobState | None = None,
         rotation: Rotation | None = None,
     ) -> None:
-        """Open the ledger of "survey" or "train". A `snapshot` (of a checkpoint or a lost master)
+        """Open the ledger of "survey" or "train". A `state` (of a checkpoint or a lost master)
         resumes the training. `rotation` is what `plan_rotation` returned, to this master or to the
         lost one."""
         self.pass_ = name
         train = name == "train"
-        self._is_fresh = train and snapshot is None
-        if snapshot is not None:
-            self._take_input(snapshot)
-            rotation = rotation or rotation_of(snapshot.figures.get("rotation"))
+        self._is_fresh = train and state is None
+        if state is not None:
+            self._load_input(state)
+            rotation = rotation or rotation_of(state.figures.get("rotation"))
         if train:
-            self.ledger = self._new_ledger(nodes, snapshot, rotation)
+            self.ledger = self._new_ledger(nodes, state, rotation)
         else:
             self.ledger = Ledger(self.input.blocks)
         self._pass_begun = now
         self.metrics = PassMetrics(self.settings.epochs)
-        if snapshot is not None:
-            self._resume(snapshot, now)
+        if state is not None:
+            self._load(state, now)
 
-    def plan_rotation(self, workers: int, snapshot: JobSnapshot | None = None) -> Rotation | None:
+    def plan_rotation(self, workers: int, state: JobState | None = None) -> Rotation | None:
         """How a training that `workers` begin rotates; None: it does not. Calls the model's class.
         A resumed training rotates as before. A rotation with limited steps is a ConfigError."""
         s = self.settings
-        if snapshot is not None:
-            known = rotation_of(_rotation_told(snapshot))
+        if state is not None:
+            known = rotation_of(_rotation_told(state))
             if known is not None and s.max_steps:
                 raise ConfigError(
                     "max_steps: the checkpoint is of a training by rotation, whose steps are no "
@@ -270,15 +270,15 @@ class Job:
         return Rotation(chunks, most_parts, min(wanted.visits_of_one, PARTS_MAX))
 
     def _new_ledger(
-        self, nodes: Sequence[int], snapshot: JobSnapshot | None, rotation: Rotation | None
+        self, nodes: Sequence[int], state: JobState | None, rotation: Rotation | None
     ) -> Ledger:
         s = self.settings
-        known = snapshot.records if snapshot is not None else NO_RECORDS
+        known = state.records if state is not None else NO_RECORDS
         if self.rounds:
-            first = snapshot.clock if snapshot is not None else 0
+            first = state.clock if state is not None else 0
             return RoundLedger(self.rounds, nodes, self.fraction, s.seed, first)
         if rotation is not None:
-            extent = {} if snapshot is None else _rotation_told(snapshot).get("extent", {})
+            extent = {} if state is None else _rotation_told(state).get("extent", {})
             return RotationLedger(
                 self.input.blocks, s.epochs, rotation, known, nodes=nodes, extent=extent
             )
@@ -293,32 +293,21 @@ class Job:
     def end_pass(self, now: float) -> None:
         self._seconds[self.pass_] = now - self._pass_begun
 
-    # --- snapshots -------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------
 
-    def snapshot(
+    def dump(
         self,
         now: float,
         *,
         clock: int = -1,
         ticks: Sequence[int] = (0,),
         exact: bool = False,
-    ) -> JobSnapshot:
-        """State of the training. `clock`: for a checkpoint of the beginning of this clock, in bsp
-        and in rounds. `exact`: for a master that takes over; its arrays are valid until the next
-        call, and only changes are copied, so it may run in the master's loop."""
-        assert self.ledger is not None
-        arrays: dict[str, NDArray[Any]] = {}
-        state: dict[str, Any] | None = None
-        records = self.ledger.known() if exact else self.ledger.settled(clock)
-        if exact:
-            ledger = self.ledger.snapshot()
-            arrays = {name: held for name, held in ledger.items() if isinstance(held, np.ndarray)}
-            state = {
-                "ledger": {name: held for name, held in ledger.items() if name not in arrays},
-                "metrics": self.metrics.snapshot(exact=True),
-                "diverged": self.diverged,
-                "reached": [self._reached_in, self._reached],
-            }
+    ) -> JobState:
+        """State of the training. `clock`: for a checkpoint of the beginning of this clock, in bsp.
+        `exact`: for a master that takes over, without the input; its arrays are valid until the
+        next call, and only changes are copied, so it may run in the master's loop."""
+        ledger = self.ledger
+        assert ledger is not None
         figures: dict[str, Any] = {
             "lr": self.metrics.lr,
             "survey_s": self._seconds.get("survey", 0.0),
@@ -326,60 +315,57 @@ class Job:
             "wall_s": now - self._begun,
             "ticks": list(ticks),
         }
-        if plan := self.ledger.plan():
+        if plan := ledger.plan():
             figures["rotation"] = plan
-            if not exact:
-                bad_lines = self.metrics.bad_lines - self.ledger.bad_lines()
-                plan["metrics"] = {**self.metrics.snapshot(), "bad_lines": bad_lines}
         if self.rounds:
             figures["rounds"] = list(self.round_figures)
             figures["units"], figures["losses"] = self._at_round
-        return self._snapshot(records, max(0, clock, self.ledger.clock), figures, state, arrays)
+        if self.input.order is not None:
+            figures["order"] = self.input.order
+        about = {"clock": max(0, clock, ledger.clock), "figures": figures}
+        if exact:
+            own = ledger.snapshot()
+            arrays = {name: held for name, held in own.items() if isinstance(held, np.ndarray)}
+            about["exact"] = {
+                "ledger": {name: held for name, held in own.items() if name not in arrays},
+                "metrics": self.metrics.snapshot(exact=True),
+                "diverged": self.diverged,
+                "reached": [self._reached_in, self._reached],
+            }
+            return JobState(about, {"outcomes": ledger.known(), **arrays})
+        if plan:
+            bad_lines = self.metrics.bad_lines - ledger.bad_lines()
+            plan["metrics"] = {**self.metrics.snapshot(), "bad_lines": bad_lines}
+        return self._with_input(about, ledger.settled(clock))
 
-    def base(self) -> JobSnapshot:
-        """The state at the beginning of the training."""
-        figures: dict[str, Any] = {
-            "lr": None,
-            "survey_s": self._seconds.get("survey", 0.0),
-            "train_s": 0.0,
-            "wall_s": 0.0,
-            "rounds": [],
-            "units": 0,
-            "losses": [],
-        }
-        return self._snapshot(NO_RECORDS, 0, figures, None, {})
+    def base(self) -> JobState:
+        """The state at the beginning of the training; beside the loop."""
+        figures = {"lr": None, "survey_s": self._seconds.get("survey", 0.0), "train_s": 0.0}
+        figures |= {"wall_s": 0.0, "order": self.input.order}
+        return self._with_input({"clock": 0, "figures": figures}, NO_RECORDS)
 
-    def _snapshot(
-        self,
-        records: NDArray[Any],
-        clock: int,
-        figures: dict[str, Any],
-        exact: dict[str, Any] | None,
-        arrays: dict[str, NDArray[Any]],
-    ) -> JobSnapshot:
-        input_ = self.input
-        if input_.order is not None:
-            figures["order"] = input_.order
-        return JobSnapshot(
-            input_.sources, input_.blocks, input_.block_bytes, records, self.summary, clock,
-            figures, exact, arrays,
-        )  # fmt: skip
+    def _with_input(self, about: dict[str, Any], records: NDArray[Any]) -> JobState:
+        input_, cuts = self.input.dump()
+        input_["has_summary"] = self.summary is not None
+        summary = np.frombuffer(self.summary or b"", np.uint8)
+        arrays = {"cuts": cuts, "outcomes": records, "summary": summary}
+        return JobState({**input_, **about}, arrays, self.input.blocks)
 
-    def _take_input(self, snapshot: JobSnapshot) -> None:
-        """Take blocks and summary from a snapshot: no survey is left to do."""
-        self.input.take(snapshot.blocks, snapshot.block_bytes, snapshot.figures.get("order"))
-        self.summary, self.survey = snapshot.summary, None
-        self._seconds["survey"] = snapshot.figures["survey_s"]
+    def _load_input(self, state: JobState) -> None:
+        """Take blocks and summary from a state: no survey is left to do."""
+        self.input.load(state)
+        self.summary, self.survey = state.summary, None
+        self._seconds["survey"] = state.figures["survey_s"]
 
-    def _resume(self, snapshot: JobSnapshot, now: float) -> None:
-        """Take the progress of a snapshot; the ledger has its records."""
+    def _load(self, state: JobState, now: float) -> None:
+        """Take the progress of a state; the ledger has its records."""
         assert self.ledger is not None
-        figures, exact = snapshot.figures, snapshot.exact
+        figures, exact = state.figures, state.about.get("exact")
         self._pass_begun = now - figures["train_s"]
         self._begun = now - figures["wall_s"]
         if exact is not None:
-            self.ledger.resume({**exact["ledger"], **snapshot.arrays})
-        if self.rounds:
+            self.ledger.resume({**exact["ledger"], **state.arrays})
+        if self.rounds and "rounds" in figures:
             self.round_figures, self.metrics.units = list(figures["rounds"]), int(figures["units"])
             self.metrics.losses = [list(sums) for sums in figures["losses"]]
             self.begin_round()
@@ -404,10 +390,10 @@ class Job:
         for number in numbers[len(first) :].tolist():
             self._count(number, records.result(number))
 
-    def adopt(self, snapshot: JobSnapshot) -> None:
+    def adopt(self, state: JobState) -> None:
         """Adopt the survey of an earlier master."""
         assert self.ledger is not None
-        self._take_input(snapshot)
+        self._load_input(state)
         self.ledger.close()
 
     def replay(self, message: messages.Done, node: int, now: float) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from snailps.errors import ConfigError
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job, rotation_of
-from snailps.master.job.snapshot import JobSnapshot, decode, unpack
+from snailps.master.job.state import JobState, decode, unpack
 from snailps.master.membership import Membership
 from snailps.node.status import EVENT_TOLD
 from snailps.transport import messages
@@ -81,7 +81,7 @@ class JobRecovery:
 
     def _resume_time(self, job: Job, begin: str, now: float) -> None:
         """Continue from the seconds of work noted last: an outage does not count."""
-        spent = job.spent(now)  # of the snapshot
+        spent = job.spent(now)  # of the state
         for fact in self._facts[self._place_of(begin) + 1 :]:
             spent = fact.data if fact.kind == "spent" else spent
         job.began(spent["job_s"], spent["pass_s"], now)
@@ -90,7 +90,7 @@ class JobRecovery:
         """Index of the last fact of a kind; -1: none."""
         return max((at for at, fact in enumerate(self._facts) if fact.kind == kind), default=-1)
 
-    def _base(self, job: Job) -> JobSnapshot:
+    def _base(self, job: Job) -> JobState:
         """The state at which the training began."""
         base = unpack(self._past.base)
         if sorted(base.sources) != sorted(job.input.sources):
@@ -104,18 +104,18 @@ class JobRecovery:
     def _train(
         self, controller: JobController, job: Job, train: dict[str, Any], now: float
     ) -> None:
-        base = snapshot = self._base(job)
-        state = self._last("state")
-        if state:
-            snapshot = decode(state["job"], self._past.arrays, base)
+        base = state = self._base(job)
+        later = self._last("state")
+        if later:
+            state = decode(later["job"], self._past.arrays, base)
         rotation = rotation_of(train.get("rotation"))
-        controller.begin_training(job, train["nodes"], snapshot, now, rotation)
-        ticks = [int(tick) for tick in snapshot.figures.get("ticks", [0])]
+        controller.begin_training(job, train["nodes"], state, now, rotation)
+        ticks = [int(tick) for tick in state.figures.get("ticks", [0])]
         controller.checkpoints.continued_from = train["restored"]
         closing: list[int] = []
         looks_at = -1
         clocks_set = False
-        for fact in self._facts[self._place_of("state" if state else "train") + 1 :]:
+        for fact in self._facts[self._place_of("state" if later else "train") + 1 :]:
             if fact.kind == "tick":
                 ticks.append(fact.data["tick"])
             elif fact.kind in ("close", "look"):

@@ -1,4 +1,4 @@
-"""master.job.snapshot: what became of blocks, and a job's snapshot as bytes."""
+"""master.job.state: what became of blocks, and a job's snapshot as bytes."""
 
 import base64
 import io
@@ -12,9 +12,8 @@ import pytest
 from test_job import Clock, done, make
 
 from snailps.config import RawConfig, WorkerSettings
-from snailps.data.blocks import Block
 from snailps.errors import CheckpointError
-from snailps.master.job.snapshot import JobSnapshot, decode, encode, pack, unpack
+from snailps.master.job.state import JobState, decode, pack, unpack
 from snailps.master.leases.records import OUTCOME, RECORD
 from snailps.transport import messages
 from snailps.worker.process import WorkerProcess
@@ -27,19 +26,23 @@ def clock():
     return Clock()
 
 
-def some_snapshot(**changes):
-    records = np.zeros(3, OUTCOME)
-    records[1] = (2, 7, 100, 3.25, 50.0, 1)
+def some_state(records=OUTCOME, summary=b"\x00voc", **about):
+    outcomes = np.zeros(3, records)
+    outcomes[1] = (2, 7, 100, 3.25, 50.0, 1, 0.5)[: len(records)]
     plain = {
-        "sources": [("/a b\udcff.txt", 10), ("/c", 5)],
-        "blocks": [Block(0, "/a b\udcff.txt", 0, 10), Block(1, "/c", 0, 5)],
+        "sources": [["/a b\udcff.txt", 10], ["/c", 5]],
+        "paths": ["/a b\udcff.txt", "/c"],
         "block_bytes": 10,
-        "records": records,
-        "summary": b"\x00voc",
+        "has_summary": summary is not None,
         "clock": 4,
-        "figures": {"lr": 0.05, "ticks": [0, 3]},
+        "figures": FIGURES,
     }
-    return JobSnapshot(**{**plain, **changes})
+    arrays = {
+        "cuts": np.array([[0, 0, 10], [1, 0, 5]]),
+        "outcomes": outcomes,
+        "summary": np.frombuffer(summary or b"", np.uint8),
+    }
+    return decode({**plain, **about}, arrays)
 
 
 GOLDEN = (
@@ -52,16 +55,15 @@ GOLDEN = (
     "pa{*!FMxC+BBa&wyM`==WEJ1MeuxBBvJ&e}e(mR*^gv}NYFME~LSXm4D|Jv51l-P5*?wu{f7eBI=zt|WS{Ds%Z5m"
     "c!)DyvT0fZXxU)1m^d&93{J4cCZ`=g{ap+)N0R{BW0zRSt<7mk=+Vft-IaZxgr-T@O=XPts<=-B#}90"
 )
-"""`some_snapshot`, as release 0.1.0 wrote it into a checkpoint."""
+"""`some_state`, as release 0.1.0 wrote it into a checkpoint."""
 FIGURES = {"lr": 0.05, "survey_s": 1.5, "train_s": 2.5, "wall_s": 4.5, "ticks": [0, 3]}
 
 
 def test_checkpoint_of_an_earlier_release_is_read_and_written_again():
     golden = zlib.decompress(base64.b85decode(GOLDEN))
-    snapshot = unpack(golden)
-    assert contents(pack(some_snapshot(figures=FIGURES))) == contents(golden)
-    assert encoded(snapshot) == encoded(some_snapshot(figures=FIGURES))
-    assert (snapshot.exact, snapshot.arrays) == (None, {})
+    assert contents(pack(some_state())) == contents(golden)
+    assert contents(pack(unpack(golden))) == contents(golden)
+    assert told(unpack(golden)) == told(some_state())
 
 
 def contents(data):
@@ -70,36 +72,34 @@ def contents(data):
         return [(name, archive.read(name)) for name in archive.namelist()]
 
 
-def encoded(snapshot, **named):
-    about, arrays = encode(snapshot, **named)
-    return about, {name: (array.dtype, array.tolist()) for name, array in arrays.items()}
+def told(state):
+    arrays = {name: (array.dtype, array.tolist()) for name, array in state.arrays.items()}
+    return state.about, arrays, state.blocks
 
 
 def test_progress_alone_comes_back_with_the_input_of_its_base():
-    base, arrays = some_snapshot(), {"owner": np.arange(3)}
-    later = some_snapshot(records=np.zeros(2, RECORD), exact={"ledger": {"losses": []}}, clock=9)
-    later.arrays = arrays
-    about, arrays = encode(later, with_input=False)
-    assert {"sources", "paths"}.isdisjoint(about)
+    base = some_state()
+    about = {"clock": 9, "figures": {"lr": 0.5}, "exact": {"ledger": {"losses": []}}}
+    arrays = {"outcomes": np.zeros(2, RECORD), "owner": np.arange(3)}
     again = decode(json.loads(json.dumps(about)), arrays, base)
-    assert encoded(again) == encoded(later)
+    assert told(again) == told(
+        JobState({**base.about, **about}, {**base.arrays, **arrays}, base.blocks)
+    )
+    assert (again.clock, again.figures, again.sources) == (9, {"lr": 0.5}, base.sources)
     with pytest.raises(CheckpointError, match="no snapshot of a job: KeyError"):
         decode(about, arrays)
 
 
 @pytest.mark.parametrize("summary", [None, b"", b"\x00voc"])
-def test_snapshot_comes_back_as_it_was(summary):
-    snapshot = some_snapshot(summary=summary)
-    again = unpack(pack(snapshot))
-    assert (again.records == snapshot.records).all()
-    assert again.done == [1]
-    assert again.units == 100
-    for name in ("sources", "blocks", "block_bytes", "summary", "clock", "figures"):
-        assert getattr(again, name) == getattr(snapshot, name)
+def test_state_comes_back_as_it_was(summary):
+    state = some_state(summary=summary)
+    again = unpack(pack(state))
+    assert told(again) == told(state)
+    assert (again.summary, again.done, again.units) == (summary, [1], 100)
 
 
 def test_bytes_that_are_no_position_refuse():
-    good = pack(some_snapshot())
+    good = pack(some_state())
     other = io.BytesIO()
     np.savez(other, about=np.zeros(3, np.uint8))
     for data in (b"", b"PK", good[:-30], other.getvalue()):
@@ -115,7 +115,7 @@ def test_job_resumed_has_the_figures_and_the_blocks_of_the_other(make, clock):
         clock.now_s += 2
         job.done(done(lease.number, loss=50.0 + lease.number, examples=100.0, lr=0.5), 7)
     job.ledger.records.settle([0, 1, 3], 7)
-    snapshot = unpack(pack(job.snapshot()))
+    snapshot = unpack(pack(job.dump()))
     assert snapshot.done == [0, 1, 3]
     again = make(block_bytes="100")  # cut otherwise: the snapshot's blocks count
     clock.now_s += 1000
