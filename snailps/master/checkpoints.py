@@ -139,10 +139,9 @@ class CheckpointController:
         # called with the state once the servers have their rows
         on_restored: Callable[[JobState, float], None],
         fail: Callable[[str], None],  # ends the cluster
-        ticks: Callable[[], Sequence[int]] = lambda: (0,),  # ticks of the expiry clock
     ) -> None:
         self._members, self._out, self._files = members, out, files
-        self._on_restored, self._fail, self._ticks = on_restored, fail, ticks
+        self._on_restored, self._fail = on_restored, fail
         self._saving: _Saving | None = None
         self._restoring: _Restoring | None = None
         self._begun_at = 0.0
@@ -212,7 +211,7 @@ class CheckpointController:
         self._stop_saving(self._members.nodes("server"))
 
     def _check_same(self, job: Job, found: Candidate) -> None:
-        theirs, ours = found.manifest.job, _identity(job)
+        theirs, ours = found.manifest.job, job.identity(_MAY_DIFFER)
         names = [name for name in ours if theirs.get(name) != ours[name]]
         if "worker_class" in names:  # the models have other settings, too
             names = ["worker_class"]
@@ -378,10 +377,10 @@ class CheckpointController:
 
     def _dump(self, job: Job, clock: int, now: float) -> tuple[JobState, dict[str, Any]]:
         """State of the job, and its description for the manifest."""
-        state = job.dump(now, clock=clock, ticks=self._ticks())
+        state = job.dump(now, clock=clock)
         assert job.ledger is not None
         share = job.ledger.share(state.done)
-        about = {**_identity(job), "progress": share, "units": state.units}
+        about = {**job.identity(_MAY_DIFFER), "progress": share, "units": state.units}
         about |= {"counts": job.counts, "settings": dict(to_mapping(job.settings))}
         return state, about
 
@@ -594,12 +593,3 @@ def _bytes_of(servers: Sequence[Member]) -> int:
         for shard in member.stats.get("shards", [])
         for table in shard["tables"].values()
     )
-
-
-def _identity(job: Job) -> dict[str, str]:
-    """What identifies a job: its class, and the settings that shape its state."""
-    settings = to_mapping(job.settings)
-    return {
-        "worker_class": job.worker_class,
-        **{name: text for name, text in settings.items() if name not in _MAY_DIFFER},
-    }

@@ -14,7 +14,7 @@ import logging
 from pathlib import Path
 
 from snailps.api.tables import Table
-from snailps.config import CHECKPOINT_SETTINGS, JobSettings, MasterSettings, to_mapping
+from snailps.config import CHECKPOINT_SETTINGS, JobSettings, MasterSettings
 from snailps.config.output import refuse_existing, refuse_folders
 from snailps.errors import ConfigError
 from snailps.master.checkpoint_files import folder_of
@@ -117,9 +117,4 @@ def _continues(settings: JobSettings) -> bool:
 
 
 def _identity(job: Job, frag_num: int) -> dict[str, str]:
-    settings = to_mapping(job.settings)
-    return {
-        "worker_class": job.worker_class,
-        "frag_num": str(frag_num),
-        **{name: text for name, text in settings.items() if name not in _MAY_DIFFER},
-    }
+    return {"frag_num": str(frag_num), **job.identity(_MAY_DIFFER)}

@@ -14,7 +14,7 @@ from snailps.data.blocks import Block
 from snailps.errors import CheckpointError, ClusterError, ConfigError
 from snailps.master.broadcast import Broadcast
 from snailps.master.checkpoint_files import CheckpointFiles
-from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController, _identity
+from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController
 from snailps.master.job.job import Job
 from snailps.master.job.state import JobState
 from snailps.master.leases import BspLedger
@@ -349,7 +349,7 @@ def test_checkpoint_of_another_job_is_refused(world, tmp_path, there, words):
     job = Job(RawConfig.from_mapping(raw, "test"), now=100.0)
     settings = {k: v for k, v in there.items() if k not in ("sources", "frag_num")}
     manifest = SimpleNamespace(
-        job=_identity(job) | settings, frag_num=there.get("frag_num", 64), tables=()
+        job=job.identity(()) | settings, frag_num=there.get("frag_num", 64), tables=()
     )  # fmt: skip
     snapshot = SimpleNamespace(sources=there.get("sources", job.input.sources))
     opened = Opened(1, "folder", [Candidate(1, "checkpoint-1", manifest, snapshot)])
@@ -365,7 +365,7 @@ def test_what_an_input_tells_is_not_said_of_another_input(world, tmp_path):
     (tmp_path / "in.txt").write_text("0 1:5\n1 1:9\n")
     raw = {"worker_class": "snailps.models.sparse.linear:Linear", "input": path, "output": "x"}
     job = Job(RawConfig.from_mapping(raw, "test"), now=100.0)
-    manifest = SimpleNamespace(job=_identity(job) | {"encoding": "{}"}, frag_num=64, tables=())
+    manifest = SimpleNamespace(job=job.identity(()) | {"encoding": "{}"}, frag_num=64, tables=())
     candidate = Candidate(1, "checkpoint-1", manifest, SimpleNamespace(sources=[(path, 11)]))
     words = r"of another job: the input has other files, or files of other lengths\. Choose"
     with pytest.raises(ConfigError, match=words):
@@ -381,7 +381,7 @@ def test_checkpoint_whose_tables_name_a_class_is_used_only_if_the_job_declares_i
     raw = {"worker_class": "python_methods:Model", "input": str(tmp_path / "in.txt")}
     job = Job(RawConfig.from_mapping(raw, "test"), now=100.0)
     manifest = SimpleNamespace(
-        job=_identity(job), frag_num=64,
+        job=job.identity(()), frag_num=64,
         tables=[{"number": 1, "table": Table("w", 2, access=access, lr=0.1).to_dict()}],
     )  # fmt: skip
     snapshot = SimpleNamespace(sources=job.input.sources)

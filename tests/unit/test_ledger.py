@@ -184,13 +184,14 @@ def test_clock_of_a_long_training_keeps_few_ticks_and_deletes_the_same_rows():
     orders = []
     rows = SimpleNamespace(expiring=False, expire=lambda *order: orders.append(order[:2]))
     clock = ExpiryClock(SimpleNamespace(rows=rows, out=SimpleNamespace(note=lambda *_: None)))
-    job, all_ = SimpleNamespace(expires=TICKS, metrics=SimpleNamespace(units=0)), [0]
+    job = SimpleNamespace(expires=TICKS, metrics=SimpleNamespace(units=0), ticks=[0])
+    all_ = [0]
     for step in range(1, 300):
         job.metrics.units += 1 + step % 3  # some ticks are left out
         all_.append(job.metrics.units)
         clock.step(job, 0.0)
         assert orders[-1] == (all_[-1], oldest_kept(all_))
-        assert len(clock.ticks) <= TICKS + 2
-    other = ExpiryClock(clock._members)
-    other.resume(all_, 0.0)
-    assert other.ticks == clock.ticks
+        assert len(job.ticks) <= TICKS + 2
+    other = SimpleNamespace(ticks=all_)
+    ExpiryClock(clock._members).resume(other, 0.0)
+    assert other.ticks == job.ticks

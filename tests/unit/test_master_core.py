@@ -874,7 +874,7 @@ def test_job_that_follows_on_one_that_failed_has_nothing_of_it(make_job):
     world.tick()
     assert inspection.looking
     replication.standbys.redundancy.metrics.moves = 3
-    controller.expiry.ticks = [0, 7]
+    controller.job.ticks, controller.expiry._tick = [0, 7], 7
     assert world.ask(driver, m.Cancel()) == m.Ok()
     for worker in workers:
         world.handle(events.Gone(worker, "begins anew"))
@@ -898,7 +898,7 @@ def test_checkpoint_at_the_end_of_a_training_has_its_ticks(make_job):
     world = World(make_job())
     world.forms()
     controller = world.core.job_controller
-    controller.expiry.ticks = [0, 7]
+    controller.job.ticks = [0, 7]
     snapshot, _ = controller.checkpoints._dump(controller.job, -1, world.now)
     assert snapshot.figures["ticks"] == [0, 7]
 

@@ -123,7 +123,6 @@ class JobController:
             services.files,
             on_restored=self._restored,
             fail=fail,
-            ticks=lambda: self.expiry.ticks,
         )
         self.export = Export(out, self.checkpoints.advice)
         self.worker_wait = WorkerWait(alone_s, fail, self.checkpoints.advice)
@@ -241,7 +240,7 @@ class JobController:
 
     def _kept(self, job: Job, state: JobState, _: None, now: float) -> None:
         self._open_book(job, now, state)
-        self.expiry.resume([int(tick) for tick in state.figures["ticks"]], now)
+        self.expiry.resume(job, now)
         self._start_all()
 
     def _open_book(self, job: Job, now: float, state: JobState | None = None) -> None:
@@ -416,7 +415,7 @@ class JobController:
             return None
         ledger = job.ledger
         assert ledger is not None
-        state = job.dump(now, ticks=self.expiry.ticks, exact=True)
+        state = job.dump(now, exact=True)
         facts = [Fact("shards", self._members.shards)] if self._members.shards else []
         if self.leases.clocks_noted:
             facts.append(Fact("clocks", {}))

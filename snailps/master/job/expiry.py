@@ -2,7 +2,7 @@
 
     units trained -> ticks -> Expire, by `ShardOrders` -> servers delete what no push touched
 
-Owns the ticks of a job; knows no table and no connection.
+Advances the ticks of a job; knows no table and no connection.
 """
 
 from __future__ import annotations
@@ -28,29 +28,28 @@ def oldest_kept(ticks: Sequence[int]) -> int:
 class ExpiryClock:
     def __init__(self, members: Membership) -> None:
         self._members = members  # its `rows` get the orders; the journal gets every tick
-        self.ticks = [0]
+        self._tick = 0  # of the shards
 
     def begin(self, now: float) -> None:
         """Begin a job whose first rows must not seem as old as the last job's end."""
-        if self.ticks[-1]:
+        if self._tick:
             self._members.rows.expire(0, 0, now)
-        self.ticks = [0]
+        self._tick = 0
 
-    def resume(self, ticks: list[int], now: float) -> None:
-        self.ticks = ticks
-        if ticks[-1]:
-            self._expire(now)
+    def resume(self, job: Job, now: float) -> None:
+        if job.ticks[-1]:
+            self._expire(job, now)
 
     def step(self, job: Job, now: float) -> None:
         """Advance the clock, and have servers delete rows that no push touched in time."""
         tick = job.metrics.units * TICKS // job.expires if job.expires else 0
-        if tick > self.ticks[-1] and not self._members.rows.expiring:
+        if tick > job.ticks[-1] and not self._members.rows.expiring:
             self._members.out.note("tick", {"tick": tick})
-            self.ticks.append(tick)
-            self._expire(now)
+            job.ticks.append(tick)
+            self._expire(job, now)
 
-    def _expire(self, now: float) -> None:
+    def _expire(self, job: Job, now: float) -> None:
         """Order the deletion, and drop ticks that decide nothing any more."""
-        oldest = oldest_kept(self.ticks)
-        self._members.rows.expire(self.ticks[-1], oldest, now)
-        self.ticks = [tick for tick in self.ticks if tick >= oldest - 1]
+        self._tick, oldest = job.ticks[-1], oldest_kept(job.ticks)
+        self._members.rows.expire(self._tick, oldest, now)
+        job.ticks = [tick for tick in job.ticks if tick >= oldest - 1]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,6 +122,8 @@ class Job:
         self.deadline_s = self.cls.deadline(self.settings)
         self.expires = self.cls.expires(self.settings)
         """Units after which rows that no push touched are deleted; 0: never."""
+        self.ticks = [0]
+        """Of the clock of such rows (`expiry.py`)."""
         self.counts = self.cls.counts
         after_round = self.cls.after_round.__func__  # type: ignore[attr-defined]
         self.looks_after_rounds = after_round is not Worker.after_round.__func__  # type: ignore[attr-defined]
@@ -194,6 +196,12 @@ class Job:
                     "this job does not declare: a file imports no module by itself. Begin anew "
                     "with --fresh, or declare it"
                 )
+
+    def identity(self, may_differ: Collection[str]) -> dict[str, str]:
+        """Its class and all settings but these: what must not change where it continues."""
+        settings = to_mapping(self.settings)
+        told = {name: text for name, text in settings.items() if name not in may_differ}
+        return {"worker_class": self.worker_class, **told}
 
     def describe(self) -> tuple[str, int, float]:
         """Class, number of files, megabytes: for a log line."""
@@ -295,14 +303,7 @@ class Job:
 
     # --- state -----------------------------------------------------------------------------
 
-    def dump(
-        self,
-        now: float,
-        *,
-        clock: int = -1,
-        ticks: Sequence[int] = (0,),
-        exact: bool = False,
-    ) -> JobState:
+    def dump(self, now: float, *, clock: int = -1, exact: bool = False) -> JobState:
         """State of the training. `clock`: for a checkpoint of the beginning of this clock, in bsp.
         `exact`: for a master that takes over, without the input; its arrays are valid until the
         next call, and only changes are copied, so it may run in the master's loop."""
@@ -313,7 +314,7 @@ class Job:
             "survey_s": self._seconds.get("survey", 0.0),
             "train_s": self.elapsed_s(now),
             "wall_s": now - self._begun,
-            "ticks": list(ticks),
+            "ticks": list(self.ticks),
         }
         if plan := ledger.plan():
             figures["rotation"] = plan
@@ -361,6 +362,7 @@ class Job:
         """Take the progress of a state; the ledger has its records."""
         assert self.ledger is not None
         figures, exact = state.figures, state.about.get("exact")
+        self.ticks = [int(tick) for tick in figures.get("ticks", [0])]
         self._pass_begun = now - figures["train_s"]
         self._begun = now - figures["wall_s"]
         if exact is not None:

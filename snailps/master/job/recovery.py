@@ -110,21 +110,12 @@ class JobRecovery:
             state = decode(later["job"], self._past.arrays, base)
         rotation = rotation_of(train.get("rotation"))
         controller.begin_training(job, train["nodes"], state, now, rotation)
-        ticks = [int(tick) for tick in state.figures.get("ticks", [0])]
         controller.checkpoints.continued_from = train["restored"]
-        closing: list[int] = []
-        looks_at = -1
         clocks_set = False
         for fact in self._facts[self._place_of("state" if later else "train") + 1 :]:
-            if fact.kind == "tick":
-                ticks.append(fact.data["tick"])
-            elif fact.kind in ("close", "look"):
+            if fact.kind in ("close", "look", "round"):
                 assert controller.round is not None
                 controller.round.replay(fact)
-                closing, looks_at = fact.data.get("parts", []), fact.data.get("round", -1)
-            elif fact.kind == "round":
-                job.round_done(looks_at, fact.data["figures"])
-                looks_at = -1
             elif fact.kind == "early":
                 self._early(controller, job, now=now, **fact.data)
             else:
@@ -133,14 +124,12 @@ class JobRecovery:
         assert job.ledger is not None
         for number in self._members.gone:  # the journal may end between the loss and its "retire"
             job.ledger.retire(number)
-        controller.expiry.resume(ticks, now)
+        controller.expiry.resume(job, now)
         controller.leases.clocks_noted = clocks_set
         if job.ledger.needs == "clock" and not (clocks_set or self._has_leased()):
             controller.set_clock(job, base.clock, now)
-        if closing and controller.round is not None:
-            controller.round.close(closing, now)
-        elif looks_at >= 0 and controller.round is not None:
-            controller.round.look(looks_at, now)
+        if controller.round is not None:
+            controller.round.repeat(now)
         self._fence(job, now)
 
     def _has_leased(self) -> bool:
@@ -183,11 +172,9 @@ def _replay(job: Job, fact: Fact, now: float) -> None:
         ledger.records.settle(data["numbers"], data["node"])
     elif fact.kind == "settled_all":
         ledger.records.settle_all(data["node"], data["but"])
-    elif fact.kind == "join":
-        ledger.join(data["node"])
-    elif fact.kind == "leave":
-        ledger.leave(data["node"])
-    elif fact.kind == "retire":
-        ledger.retire(data["node"])
+    elif fact.kind in ("join", "leave", "retire"):
+        getattr(ledger, fact.kind)(data["node"])
+    elif fact.kind == "tick":
+        job.ticks.append(data["tick"])
     elif fact.kind == "loss":
         ledger.count_loss(data["number"])

@@ -69,8 +69,21 @@ class RoundController:
         """Apply what an earlier master noted of a round."""
         if fact.kind == "close":
             self._ledger.only(fact.data["parts"])
-        elif self._ledger.round == fact.data["round"]:  # else the state was kept after the look
-            self.next()
+            self.closing = True
+        elif fact.kind == "look":
+            self.closing, self._looks_at = False, fact.data["round"]
+            if self._ledger.round == self._looks_at:  # else the state was kept after the look
+                self.next()
+        else:
+            self._job.round_done(self._looks_at, fact.data["figures"])
+            self._looks_at = -1
+
+    def repeat(self, now: float) -> None:
+        """Repeat what an earlier master had begun, and not seen ended."""
+        if self.closing:
+            self.close(self._ledger.parts, now)
+        elif self.looks:
+            self.look(self._looks_at, now)
 
     def facts(self) -> list[Fact]:
         """Facts that a compacted journal needs beside the ledger's state."""
