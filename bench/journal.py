@@ -93,12 +93,14 @@ class Side:
 
     def open(self, life, past=None):
         """The members and the course of a life."""
-        out, nothing = Out(self.journal), [lambda *arguments: None] * 3
-        self.members = Membership(self.settings, life, out, *nothing, time.monotonic())
+        context = SimpleNamespace(
+            settings=self.settings, services=SimpleNamespace(files=None, reader=None), life=life,
+            begun=time.monotonic(), session=False, out=Out(self.journal), fail_job=_fail,
+            lifecycle=SimpleNamespace(fail=_fail),
+        )  # fmt: skip
+        context.members = self.members = Membership(context)
         self.members.rows = Rows()
-        services = SimpleNamespace(files=None, reader=None)
-        told = {"fail": _fail, "on_end": lambda now: None}
-        self.controller = JobController(self.members, out, services, 60.0, **told, past=past)
+        self.controller = JobController(context, past)
         self.controller.job, self.controller.phase = self.job, JobPhase.READY
 
 

@@ -14,7 +14,7 @@ read the rows themselves.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,14 +24,13 @@ from snailps.api.tables import Table
 from snailps.config import CHECKPOINT_SETTINGS, to_mapping
 from snailps.errors import CheckpointError, ConfigError, SnailError, explain
 from snailps.master.broadcast import Broadcast
-from snailps.master.effects import Outbox
+from snailps.master.context import Context
 from snailps.master.events import Answer
 from snailps.master.job.job import Job
 from snailps.master.job.state import JobState
 from snailps.master.leases.ledger import Ledger
 from snailps.master.member import Member
-from snailps.master.membership import Membership
-from snailps.master.services import Begun, Candidate, Completed, Files, Opened
+from snailps.master.services import Begun, Candidate, Completed, Opened
 from snailps.node.effects import WorkDone
 from snailps.node.status import EVENT_TOLD, CheckpointStatus
 from snailps.transport import messages
@@ -130,18 +129,9 @@ class _Restoring(_Affair):
 
 
 class CheckpointController:
-    def __init__(
-        self,
-        members: Membership,
-        out: Outbox,
-        files: Files,
-        *,
-        # called with the state once the servers have their rows
-        on_restored: Callable[[JobState, float], None],
-        fail: Callable[[str], None],  # ends the cluster
-    ) -> None:
-        self._members, self._out, self._files = members, out, files
-        self._on_restored, self._fail = on_restored, fail
+    def __init__(self, context: Context) -> None:
+        self._context, self._members, self._out = context, context.members, context.out
+        self._files = context.services.files
         self._saving: _Saving | None = None
         self._restoring: _Restoring | None = None
         self._begun_at = 0.0
@@ -508,7 +498,7 @@ class CheckpointController:
     # --- restoring ---------------------------------------------------------------------------
 
     def restore(self, now: float) -> None:
-        """Restore the newest usable candidate; `on_restored` follows."""
+        """Restore the newest usable candidate; `JobController.restored` follows."""
         restoring = self._restoring = _Restoring([], now, left=list(self._candidates))
         self._try_next(restoring, now)
 
@@ -516,7 +506,7 @@ class CheckpointController:
         restoring.enter(now)
         if not restoring.left:
             self._restoring = None
-            self._fail(
+            self._context.fail_job(
                 f"{self._path}: no checkpoint could be used, see above. Mend one, or begin anew "
                 "with --fresh"
             )
@@ -534,7 +524,7 @@ class CheckpointController:
             return
         if not isinstance(answer, messages.Declared):
             self._restoring = None
-            self._fail(str(answer))
+            self._context.fail_job(str(answer))
             return
         pairs = zip(candidate.manifest.tables, answer.numbers, strict=True)
         tables = [[item["number"], number] for item, number in pairs]
@@ -566,7 +556,7 @@ class CheckpointController:
         self.continued_from, self._newest = candidate.number, (candidate.number, share)
         self._restoring = None
         self._candidates = []
-        self._on_restored(candidate.state, now)
+        self._context.job_controller.restored(candidate.state, now)
 
     def _load_failed(self, restoring: _Restoring, why: str, now: float) -> None:
         candidate = restoring.left.pop(0)

@@ -97,91 +97,36 @@ class MasterCore:
         settings_told: Sequence[Origin] = (),  # the master's own settings: name, value, origin
         place: tuple[str, int] = ("", 0),  # host and process id of the master
     ) -> None:
-        self._session, self._services = session, services
+        self.settings, self.services, self.life, self.begun = settings, services, life, now
+        self.session, self.lasting, self.address, self.place = session, lasting, address, place
+        self._wall_s, self._settings_told = wall_s, settings_told
         self._stats_at = 0.0
         self._own_rss_mb = 0.0
-        self._settings_told = settings_told
         self._loading: _Loading | None = None
         self._submitter = 0  # the driver of the newest submitted job
         self._data_at = ""  # the driver's address, where the job reads data of the driver
         self._parked: list[Received] = []  # until all members are back and the job resumes
         self._early: list[Received] = []  # until the cluster is formed
 
+        facts = past.facts if past is not None else []
         self.out = Outbox(kept=kept)
         self.lifecycle = Lifecycle(self.out, self._tell_stop, now)
         self.times = LoopLatency()
-        self.members = Membership(
-            settings,
-            life,
-            self.out,
-            self.lifecycle.fail,
-            self._ready,
-            lambda member, text, now: self.departures.unready(member, text, now),
-            now,
-        )
-
-        def expel(member: Member, why: str, now: float) -> None:
-            self.departures.expel(member, why, now)
-
-        self.heartbeats = HeartbeatMonitor(settings, self.members, expel)
-        facts = past.facts if past is not None else []
+        self.members = Membership(self)
+        self.heartbeats = HeartbeatMonitor(self)
         self.events = EventLog(self.out, now, wall_s, facts)
         self.history = RunHistory()
         self.history.restore(facts, wall_s + now)
-        self._begun, self._wall_s = now, wall_s
         for fact in facts:
             self.members.replay(fact)
         over = any(fact.kind == "exported" for fact in facts)
         self.heartbeats.back_s = BACK_S if over else settings.heartbeat_timeout
-        recovers = settings.on_node_loss == "recover"
-        self.job_controller = JobController(
-            self.members,
-            self.out,
-            services,
-            # The workers of a session are its own: no other one is waited for.
-            settings.master_time_out if recovers and not session else 0.0,
-            fail=self._fail_job,
-            on_end=self._job_ended,
-            past=past,
-        )
+        self.job_controller = JobController(self, past)
         self.interrupts = Interrupts(self.lifecycle, self.job_controller)
-        self.replication = ReplicationController(
-            settings,
-            self.members,
-            self.out,
-            expel=expel,
-            fail=self.lifecycle.fail,
-            all_leave=self.interrupts.all_servers_leave,
-            on_rows_lost=lambda text: self.departures.rows_lost(text),
-        )
-        self.departures = Departures(
-            settings,
-            session,
-            self.lifecycle,
-            self.members,
-            self.out,
-            self.job_controller,
-            self.replication,
-            self._fail_job,
-            lasting=lasting,
-            on_driver_gone=self._driver_gone,
-        )
+        self.replication = ReplicationController(self)
+        self.departures = Departures(self)
         self.members.rows = self.replication.shard_orders
-        self.status_report = StatusReport(
-            settings,
-            self.out,
-            self.members,
-            self.job_controller,
-            self.replication,
-            self.heartbeats,
-            self.departures,
-            address=address,
-            times=self.times,
-            now=now,
-            session=session,
-            events=self.events,
-            place=place,
-        )
+        self.status_report = StatusReport(self)
         self._handlers = self._event_table()
         self._anyones = self._call_table()
         self._calls = self._member_call_table()
@@ -301,7 +246,7 @@ class MasterCore:
         if job is None or job.pass_ != "train" or not (training or self.lifecycle.stopping):
             return
         jobs, metrics, rate = controller.jobs, job.metrics, job.rate(now)
-        if self.history.note(jobs, now - self._begun, metrics.units, rate, metrics.loss):
+        if self.history.note(jobs, now - self.begun, metrics.units, rate, metrics.loss):
             point = {"at": round(self._wall_s + now, 3), "job": jobs, "units": metrics.units}
             self.out.note(POINT, {**point, "rate": round(rate, 1), "loss": metrics.loss})
 
@@ -328,12 +273,12 @@ class MasterCore:
         try:
             do()
         except Exception as error:
-            if not self._session:
+            if not self.session:
                 raise
             log.exception("the job failed at the master")
             phase = self.job_controller.phase.value
             text = f"{phase} failed at the master: {explain(error)}"
-            self._fail_job(text, trace=frames_of(error))
+            self.fail_job(text, trace=frames_of(error))
 
     @property
     def _job_is_where_it_was(self) -> bool:
@@ -362,9 +307,9 @@ class MasterCore:
         except Exception as error:  # of the state that it reported
             self.out.put(Broken(member.peer, error))
 
-    def _job_ended(self, now: float) -> None:
+    def job_ended(self, now: float) -> None:
         job_controller = self.job_controller
-        if self._session:
+        if self.session:
             self._collect_figures(now)
             job_controller.remember()
             job_controller.end()
@@ -383,13 +328,13 @@ class MasterCore:
 
     # --- the end -----------------------------------------------------------------------------
 
-    def _fail_job(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
+    def fail_job(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
         """Fail the job, and the cluster unless it is a session. A session's workers are stopped, as
         user code may hang or requests wait for a clock; the session starts others. The next job
         begins when they are gone and fenced."""
         job_controller = self.job_controller
         forming = self.lifecycle.forming
-        if not self._session or job_controller.job is None or forming:
+        if not self.session or job_controller.job is None or forming:
             self.lifecycle.fail(text, code)
             return
         if self.lifecycle.stopping:
@@ -427,7 +372,7 @@ class MasterCore:
 
     # --- members -----------------------------------------------------------------------------
 
-    def _ready(self, member: Member, now: float) -> None:
+    def ready(self, member: Member, now: float) -> None:
         if self.lifecycle.forming:
             return
         if member.role != "driver":
@@ -533,7 +478,7 @@ class MasterCore:
 
     def _register(self, event: Received, message: messages.Register, call: int, now: float) -> None:
         exporting = self.job_controller.phase is JobPhase.EXPORTING
-        if self.lifecycle.stopping or (exporting and not self._session):
+        if self.lifecycle.stopping or (exporting and not self.session):
             raise ClusterError("this cluster is about to end: start a new one")
         self.members.register(event, message, now)
 
@@ -546,7 +491,7 @@ class MasterCore:
             self._take(leaving, now)
 
     def _shutdown(self, member: Member, message: messages.Shutdown, call: int, now: float) -> None:
-        if not self._session:  # its driver only watches
+        if not self.session:  # its driver only watches
             raise ClusterError("this cluster ends with its own job: interrupt its master")
         self.out.reply(call, messages.Ok())
         self.lifecycle.stop(EXIT_OK, "ended by the driver")
@@ -584,15 +529,15 @@ class MasterCore:
             if not message.early:
                 self._give_up_loading("the job was cancelled")
             return
-        if not self._session or self.job_controller.job is None:
+        if not self.session or self.job_controller.job is None:
             return
         if message.early:
             if self.job_controller.phase is JobPhase.TRAINING:
                 self.job_controller.interrupt(now)
         elif not self.job_controller.cancel(now):
-            self._fail_job("the job was cancelled")
+            self.fail_job("the job was cancelled")
 
-    def _driver_gone(self, driver: Member) -> None:
+    def driver_gone(self, driver: Member) -> None:
         """Cancel the job of a lost driver, if it reads the driver's data or leaves no result."""
         if self._submitter != driver.number:
             return
@@ -609,12 +554,12 @@ class MasterCore:
         else:
             return
         if not self.job_controller.cancel(self.lifecycle.now):
-            self._fail_job(why)
+            self.fail_job(why)
 
     def _submit(self, member: Member, message: messages.Submit, call: int, now: float) -> None:
         self._check_submit()
         check_driver_files(message.settings, message.files)
-        load = partial(self._services.load_job, message.settings, now)
+        load = partial(self.services.load_job, message.settings, now)
         if message.blob:
             load = partial(load, source=message.blob, key=message.key)
         work = self.out.work(load, partial(self._submitted, call))
@@ -626,7 +571,7 @@ class MasterCore:
     def _check_submit(self) -> None:
         taken = self.job_controller.job is not None or self.departures.sent_away
         formed = self.phase is ClusterPhase.FORMED
-        if not self._session or not formed or taken or self._loading is not None:
+        if not self.session or not formed or taken or self._loading is not None:
             raise ClusterError(f"this cluster takes no job now: it is {self.told_phase}")
         if not self.members.joined("worker"):
             raise ClusterError("a job needs a worker, and this cluster has none")

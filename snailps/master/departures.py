@@ -11,17 +11,12 @@ order that fences it; every lost worker that may have pushed is fenced. `now` is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
-from snailps.config import MasterSettings
 from snailps.errors import EXIT_OK
-from snailps.master.effects import Forget, Outbox
-from snailps.master.job.controller import JobController
-from snailps.master.lifecycle import Lifecycle
+from snailps.master.context import Context
+from snailps.master.effects import Forget
 from snailps.master.member import Member
-from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, JobPhase
-from snailps.master.replication.controller import ReplicationController
 from snailps.node.limits import GOODBYE_S, GRACE_S
 from snailps.node.status import EventKind
 from snailps.transport import messages
@@ -39,31 +34,13 @@ _NO_CHECKPOINTS = (
 
 
 class Departures:
-    def __init__(
-        self,
-        settings: MasterSettings,
-        # processes of a session that ends with its driver are not replaced while it forms
-        session: bool,
-        lifecycle: Lifecycle,
-        members: Membership,
-        out: Outbox,
-        job_controller: JobController,
-        replication: ReplicationController,
-        fail_job: Callable[..., None],  # fails the job of a session, else the cluster
-        *,
-        lasting: bool = False,  # the session outlives its drivers
-        # called for each driver that has left or is lost
-        on_driver_gone: Callable[[Member], None] = lambda driver: None,
-    ) -> None:
-        self._on_driver_gone = on_driver_gone
-        self._settings, self._session, self._lifecycle = settings, session, lifecycle
-        self._lasting = lasting
-        self._members, self._out = members, out
-        self._job_controller, self._replication = job_controller, replication
-        self._fail_job = fail_job
-        self._recovers = settings.on_node_loss == "recover"
+    def __init__(self, context: Context) -> None:
+        self._context, self._members, self._out = context, context.members, context.out
+        self._lifecycle, self._job_controller = context.lifecycle, context.job_controller
+        self._session, self._lasting = context.session, context.lasting
+        self._recovers = context.settings.on_node_loss == "recover"
         # members of an earlier master are coming back: losses are handled when the job resumes
-        self.returning = members.formed_before
+        self.returning = context.members.formed_before
         # Workers of a session's failed job that have yet to leave, and their deadline.
         self._sent_away: set[int] = set()
         self._gone_by = 0.0
@@ -164,7 +141,7 @@ class Departures:
             self._members.remove(member)
             if not (self._lifecycle.forming or self.returning):
                 self._members.rows.fence(member.number, now)
-            self._on_driver_gone(member)
+            self._context.driver_gone(member)
             if self._session and not (self._lasting or self._members.nodes("driver")):
                 self._lifecycle.stop(EXIT_OK, "the driver is gone")
         elif self._lifecycle.forming:
@@ -185,7 +162,7 @@ class Departures:
             self._out.say(f"{member.name} left")
             self._tell("left", member, "left; its shards are at other servers")
             self._job_controller.checkpoints.lost(member, "it left", now)
-            self._replication.lost(member, "left", now)
+            self._context.replication.lost(member, "left", now)
         elif not self._goes_on_without(member):
             self._lose_for_good(member, why, now)
         elif member.role == "worker":
@@ -196,7 +173,7 @@ class Departures:
     def _lose_for_good(self, member: Member, why: str, now: float) -> None:
         """Fail the job, which cannot continue without this member."""
         what = "was told to leave and left" if member.leaving else f"is lost: {why}"
-        rule = f"on_node_loss is '{self._settings.on_node_loss}'"
+        rule = f"on_node_loss is '{self._context.settings.on_node_loss}'"
         if self._session and self._recovers and member.role == "worker":
             rule = "no other worker is left"
         text = f"{member.name} {what}. Its own log may say more; {rule}"
@@ -206,7 +183,7 @@ class Departures:
             self._members.rows.fence(member.number, now)
             self._out.say(text, logging.WARNING)
             if self._job_controller.job is not None:
-                self._fail_job(text)
+                self._context.fail_job(text)
         else:
             self.rows_lost(text)
 
@@ -264,16 +241,16 @@ class Departures:
             told += f", {blocks} will be trained again"
         self._tell("lost", member, f"was lost ({why}); {told}")
         if culprit:
-            self._fail_job(culprit)
+            self._context.fail_job(culprit)
 
     def _lose_server(self, member: Member, why: str, now: float) -> None:
         """Promote the standbys of a server's shards."""
-        heirs = self._replication.heirs_text(member.number)
+        heirs = self._context.replication.heirs_text(member.number)
         self._members.remove(member)
         self._out.say(f"{member.name} is lost: {why}", logging.WARNING, told=True)
         self._tell("lost", member, f"was lost ({why}); {heirs}")
         self._job_controller.checkpoints.lost(member, why, now)
-        self._replication.lost(member, why, now)
+        self._context.replication.lost(member, why, now)
 
     # --- notes of members ----------------------------------------------------------------------
 
@@ -298,7 +275,7 @@ class Departures:
             self._out.put(Forget(member.number))
             member.state = "gone"
         elif member.role == "worker":
-            self._fail_job(f"{member.name} {text}", trace=message.trace)
+            self._context.fail_job(f"{member.name} {text}", trace=message.trace)
         else:
             self._lifecycle.fail(f"{member.name} {text}")
 
@@ -318,7 +295,7 @@ class Departures:
         """SIGTERM at a member: a worker finishes its block first, a server's shards move."""
         forming = self._lifecycle.forming
         if member.role == "server" and member.joined and not forming:
-            self._replication.drain(member.number, now)
+            self._context.replication.drain(member.number, now)
             return
         if member.role == "server" and forming and not self._is_replaced:
             self._lifecycle.fail(

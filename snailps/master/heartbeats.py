@@ -1,31 +1,23 @@
 """Heartbeats at the master: how long each member may be silent.
 
-    Heartbeats (silences, who is closed), time -> HeartbeatMonitor -> expel(member, why)
+    Heartbeats (silences, who is closed), time -> HeartbeatMonitor -> Departures.expel
 
 Owns the limits. `process.py` owns the connections; `departures.py` decides what a loss means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from snailps.config import MasterSettings
+from snailps.master.context import Context
 from snailps.master.effects import Forget
 from snailps.master.events import Heartbeats
-from snailps.master.member import Member
-from snailps.master.membership import Membership
 
 
 class HeartbeatMonitor:
-    def __init__(
-        self,
-        settings: MasterSettings,
-        members: Membership,
-        # ``expel(member, why, now)``, for a member that was silent too long
-        expel: Callable[[Member, str, float], None],
-    ) -> None:
-        self._members, self._expel = members, expel
-        self._limit_s = settings.heartbeat_timeout
+    def __init__(self, context: Context) -> None:
+        self._context, self._members = context, context.members
+        self._limit_s = context.settings.heartbeat_timeout
         self.back_s = self._limit_s
         """Seconds that members of the previous master may take to come back."""
         self._stepped_at = self._deaf_until = self._heard_at = 0.0
@@ -57,14 +49,16 @@ class HeartbeatMonitor:
             if member is None:
                 self.forget(number)
             elif silence_s > limit_s and number in event.closed:
-                self._expel(
+                self._context.departures.expel(
                     member,
                     f"its heartbeat connection was lost {silence_s:.0f} s ago and it made no other "
                     "one (heartbeat_timeout)",
                     now,
                 )
             elif silence_s > limit_s:
-                self._expel(member, f"silent for {silence_s:.0f} s (heartbeat_timeout)", now)
+                self._context.departures.expel(
+                    member, f"silent for {silence_s:.0f} s (heartbeat_timeout)", now
+                )
         for member in list(self._members.all.values()):
             allowed_s = self.back_s if member.away else limit_s
             silent = member.number not in event.silences and now - member.since > allowed_s
@@ -72,4 +66,4 @@ class HeartbeatMonitor:
                 since = "this master took over" if member.away else "it registered"
                 what = "it did not come back" if member.away else "no heartbeat"
                 why = f"{what} within {allowed_s:.0f} s after {since}"
-                self._expel(member, why, now)
+                self._context.departures.expel(member, why, now)

@@ -9,14 +9,13 @@ know jobs (`job/controller.py`).  Connections are numbers, and `now` is monotoni
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from snailps.config import MasterSettings
 from snailps.config.addresses import format_addr
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
-from snailps.master.effects import Diagnose, Fact, OnAnswer, Outbox, Rerouted
+from snailps.master.context import Context
+from snailps.master.effects import Diagnose, Fact, OnAnswer, Rerouted
 from snailps.master.events import Answer, Received
 from snailps.master.member import NO_PEER, Member, names_of
 from snailps.master.replication.placement_record import with_changes
@@ -42,30 +41,18 @@ READERS_FROM = 1 << 30
 
 
 class Membership:
-    def __init__(
-        self,
-        settings: MasterSettings,
-        life: int,  # number of this forming of the cluster; nodes of another one are refused
-        out: Outbox,
-        fail: Callable[[str], None],  # ends the cluster
-        on_ready: Callable[[Member, float], None],  # called for a member that took the route
-        # called for a member that cannot use the route, or not in time: a sentence, and the time
-        on_unready: Callable[[Member, str, float], None],
-        now: float,
-    ) -> None:
-        self.life = life
+    def __init__(self, context: Context) -> None:
+        self._context, self._settings = context, context.settings
+        self.life, self.out = context.life, context.out
         self.rows: ShardOrders  # orders that change rows; `MasterCore` sets it
-        self.on_stats: Callable[[Member, float], None] = lambda member, now: None  # ... this one
-        self.out = out
         self.peers: dict[int, Member] = {}  # by connection
         self.gone: dict[int, bool] = {}  # numbers that are not to come back; whether they were lost
         self.shards: dict[str, Any] = {}  # places of the shards, as in the journal
         self.route: Route | None = None
         self.all: dict[int, Member] = {}
-        self._settings = settings
-        self._fail = fail
-        self.table_registry = TableRegistry(lambda: self.joined("server"), out, fail)
-        self._on_ready, self._on_unready = on_ready, on_unready
+        self.table_registry = TableRegistry(
+            lambda: self.joined("server"), self.out, context.lifecycle.fail
+        )
         self._told_route: tuple[Route, messages.TakeRoute] | None = None
         self._untold = False  # a route is made, and not sent yet
         self._next_number = 1
@@ -73,7 +60,7 @@ class Membership:
         self._given_before = 0  # numbers below may be of members that another master knew
         self._numbers_kept = self._readers_kept = 0
         self.left: list[Member] = []
-        self._since = now
+        self._since = context.begun
         self._notice_at = self._since + NOTICE_S
         self._formed = False
         self._epoch = 0  # of the newest route that a member may have
@@ -387,7 +374,7 @@ class Membership:
                 shards = ", ".join(
                     format_addr(s.host, s.port) for s in self.route.shards[:SHOWN_MAX]
                 )
-                self._on_unready(
+                self._context.departures.unready(
                     member,
                     f"has not connected to every server within {limit_s:.0f} s (init_timeout): "
                     f"{shards}. Is a firewall in the way?",
@@ -400,7 +387,7 @@ class Membership:
         self._lost.append(f"{member.name} {why}")
         losses_max = LOSSES_PER_NODE * self._settings.expected_node_num
         if len(self._lost) > losses_max:
-            self._fail(
+            self._context.lifecycle.fail(
                 f"{len(self._lost)} processes were lost while the cluster formed, the last one: "
                 f"{self._lost[-1]}. Look at their logs"
             )
@@ -426,7 +413,7 @@ class Membership:
         limit_s = self._settings.master_time_out
         if now - self._since > limit_s:
             lost = f" Lost since: {'; '.join(self._lost[-3:])}." if self._lost else ""
-            self._fail(
+            self._context.lifecycle.fail(
                 f"waited {limit_s:.0f} s (master_time_out) for {self.missing()}.{lost} "
                 + self._advice()
             )
@@ -452,7 +439,7 @@ class Membership:
         try:
             self.route = Route.build(self._epoch + 1, shards, self._settings.frag_num)
         except ConfigError as error:
-            self._fail(str(error))
+            self._context.lifecycle.fail(str(error))
             return
         self._epoch = self.route.epoch
         self._since = now
@@ -499,7 +486,7 @@ class Membership:
             return  # it gets, or has got, the newer one
         if isinstance(answer, SnailError):
             if member.number in self.all and member.role != "driver":
-                self._on_unready(member, f"cannot use the route: {answer}", now)
+                self._context.departures.unready(member, f"cannot use the route: {answer}", now)
             return
         member.epoch = max(member.epoch, route.epoch)
         if not member.acknowledged:
@@ -507,7 +494,7 @@ class Membership:
             member.state = "ready"
             if member.late:
                 self._note_member(member)
-            self._on_ready(member, now)
+            self._context.ready(member, now)
 
     # --- statistics ---------------------------------------------------------------------------
 
@@ -537,7 +524,7 @@ class Membership:
     def note_stats(self, member: Member, answer: Answer, now: float) -> None:
         if isinstance(answer, messages.Report):
             member.take_stats(answer.data, now)
-            self.on_stats(member, now)
+            self._context.replication.heard(member, now)
 
 
 def _counted(count: int, role: str) -> str:

@@ -16,19 +16,11 @@ from typing import Any
 
 from snailps._version import __version__
 from snailps.api.export_progress import ExportProgress
-from snailps.config import MasterSettings
 from snailps.config.addresses import format_addr
-from snailps.master.departures import Departures
-from snailps.master.effects import Outbox
-from snailps.master.event_log import EventLog
+from snailps.master.context import Context
 from snailps.master.events import Answer
-from snailps.master.heartbeats import HeartbeatMonitor
-from snailps.master.job.controller import JobController
-from snailps.master.loop_latency import LoopLatency
 from snailps.master.member import Member, cpu_share
-from snailps.master.membership import Membership
 from snailps.master.phases import JobPhase
-from snailps.master.replication.controller import ReplicationController
 from snailps.node.status import (
     BlockCounts,
     MasterStatus,
@@ -59,31 +51,12 @@ _MASTERS_WORK = ("preparing", "restoring", "loading", "exporting")
 
 
 class StatusReport:
-    def __init__(
-        self,
-        settings: MasterSettings,
-        out: Outbox,
-        members: Membership,
-        job_controller: JobController,
-        replication: ReplicationController,
-        heartbeats: HeartbeatMonitor,
-        departures: Departures,
-        *,
-        address: str,  # where the master listens
-        times: LoopLatency,  # of the master's loop
-        now: float,  # monotonic seconds
-        session: bool = False,  # jobs are submitted
-        events: EventLog,
-        place: tuple[str, int] = ("", 0),  # host and process id of the master
-    ) -> None:
-        self._events, self._place = events, place
+    def __init__(self, context: Context) -> None:
+        self._context, self._members, self._out = context, context.members, context.out
+        self._job_controller = context.job_controller
         self.metrics = ""  # address of the metrics; `process.py` sets it
         self._usage: tuple[Usage, Usage] = ({}, {})
-        self._session, self._departures = session, departures
-        self._settings, self._out, self._members = settings, out, members
-        self._job_controller, self._replication = job_controller, replication
-        self._heartbeats, self._address, self._times = heartbeats, address, times
-        self._begun = self._phase_since = now
+        self._phase_since = context.begun
         self._phase: Phase = "forming"
         self._asked: dict[int, float] = {}  # when; workers that have not answered yet
         self._calls: list[tuple[float, int]] = []
@@ -149,7 +122,7 @@ class StatusReport:
         nodes = [
             self._node(
                 member,
-                self._heartbeats.silence_s(member.number, now),
+                self._context.heartbeats.silence_s(member.number, now),
                 len(leased.get(member.number, ())),
                 ledger.clock_of(member.number) if ledger is not None else None,
                 now,
@@ -158,7 +131,7 @@ class StatusReport:
         ]
         return {
             "version": __version__,
-            "address": self._address,
+            "address": self._context.address,
             "life": f"{self._members.life:016x}",
             "epoch": route.epoch if route is not None else 0,
             "phase": phase,
@@ -173,7 +146,7 @@ class StatusReport:
             "loss": job.metrics.loss if job is not None else None,
             "lr": job.metrics.lr if job is not None else None,
             "eta_s": eta_s,
-            "elapsed_s": now - self._begun,
+            "elapsed_s": now - self._context.begun,
             "blocks": blocks,
             "nodes": nodes,
             "shards": shards,
@@ -181,12 +154,12 @@ class StatusReport:
             "waits": self._waits(phase, nodes, shards, now),
             "requests_per_s": sum(s["pulls_per_s"] + s["pushes_per_s"] for s in shards),
             "checkpoint": self._job_controller.checkpoints.status(now),
-            "loop": self._times.status(),
+            "loop": self._context.times.status(),
             "message": message or self._job_controller.failed,
             "validation": job.validation if job is not None else {},
             "figures": dict(self._job_controller.figures),
-            "session": self._of_session() if self._session else None,
-            "events": self._events.listed(),
+            "session": self._of_session() if self._context.session else None,
+            "events": self._context.events.listed(),
             "master": self._of_master(),
             "job_name": job.name if job is not None else "",
             "output": job.settings.output if job is not None else "",
@@ -197,8 +170,8 @@ class StatusReport:
     def _of_master(self) -> MasterStatus:
         before, now = self._usage
         return {
-            "host": self._place[0],
-            "pid": self._place[1],
+            "host": self._context.place[0],
+            "pid": self._context.place[1],
             "cpu": cpu_share(now, before),
             "rss_bytes": _bytes(now),
             "metrics": self.metrics,
@@ -209,7 +182,7 @@ class StatusReport:
         return {
             "jobs": controller.jobs,
             "job": controller.jobs if controller.job is not None else 0,
-            "coming": self._departures.coming,
+            "coming": self._context.departures.coming,
             "tables": self._members.table_registry.count,
         }
 
@@ -264,7 +237,7 @@ class StatusReport:
                 )
         route = self._members.route
         found: list[ShardStatus] = []
-        for one in self._replication.status():
+        for one in self._context.replication.status():
             stats, pulls_per_s, pushes_per_s = told.get(
                 (one["primary"], one["shard"]), ({}, 0.0, 0.0)
             )
@@ -331,7 +304,7 @@ class StatusReport:
             )
         if phase in _MASTERS_WORK:
             found.append(("all nodes", f"the master, {phase}", now - self._phase_since))
-        silent_s = SILENT_BEATS * self._settings.heartbeat_interval
+        silent_s = SILENT_BEATS * self._context.settings.heartbeat_interval
         for node in nodes:
             name = f"{node['role']} {node['id']}"
             member = self._members.all[node["id"]]

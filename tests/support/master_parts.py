@@ -1,5 +1,10 @@
 """Parts of a master's core for tests: an outbox that keeps what it gets, a job with a clock."""
 
+from types import SimpleNamespace
+
+import pytest
+
+from snailps.config import MasterSettings
 from snailps.master.effects import Outbox
 from snailps.master.events import WorkDone
 from snailps.master.job.job import Job
@@ -47,6 +52,13 @@ class TestOutbox(Outbox):
             except Exception as error:
                 done = WorkDone(0, None, error)
             then(done, now)
+
+
+def context_of(members, out, **parts):
+    """A core of these parts, for `JobController`."""
+    services = SimpleNamespace(files=None, reader=None)
+    given = {"settings": MasterSettings(), "session": False, "fail_job": pytest.fail, **parts}
+    return SimpleNamespace(members=members, out=out, services=services, **given)
 
 
 class TimedJob:

@@ -64,11 +64,12 @@ class World:
             shard_sum=lambda name: 0, table_registry=registry, rows=SimpleNamespace(moving=False),
             order=lambda member, order, then: self.out.order(member.peer, order, then),
         )  # fmt: skip
-        self.controller = CheckpointController(
-            members, self.out, self.files,
-            on_restored=lambda position, now: self.restored.append(position),
-            fail=self.failed.append,
+        jobs = SimpleNamespace(restored=lambda state, now: self.restored.append(state))
+        context = SimpleNamespace(
+            members=members, out=self.out, services=SimpleNamespace(files=self.files),
+            job_controller=jobs, fail_job=self.failed.append,
         )  # fmt: skip
+        self.controller = CheckpointController(context)
         monkeypatch.setattr(
             CheckpointController, "_dump",
             lambda self_, job, clock, now: (f"position {clock}", {"progress": 0.5}),

@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 from cluster_models import COUNTER, write_numbers
-from master_parts import TestOutbox
+from master_parts import TestOutbox, context_of
 
 from snailps.config import JobSettings, RawConfig
 from snailps.config.settings import MasterSettings
@@ -325,9 +325,7 @@ class Side:
             table_registry=SimpleNamespace(remake=lambda now: None), shard_sum=lambda name: 0,
         )  # fmt: skip
         self.out = self.members.out = TestOutbox()
-        services = SimpleNamespace(files=None, reader=None)
-        told = {"fail": pytest.fail, "on_end": lambda now: None}
-        self.controller = JobController(self.members, self.out, services, 1.0, **told)
+        self.controller = JobController(context_of(self.members, self.out))
         self.controller.phase = JobPhase.READY
         self.controller.job = self.job
         if facts is None:

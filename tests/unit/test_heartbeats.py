@@ -118,19 +118,26 @@ def test_node_that_gets_no_heartbeat_connection_any_more_ends_and_says_so():
         assert "heartbeat_timeout" in node.verdict.text
 
 
+def monitor_of(settings, member, expel):
+    members = SimpleNamespace(all={1: member}, life=LIFE, out=Outbox())
+    departures = SimpleNamespace(expel=expel)
+    return HeartbeatMonitor(
+        SimpleNamespace(settings=settings, members=members, departures=departures)
+    )
+
+
 class Ears:
     """What a master hears of one member, and why it expelled that: thread and judge."""
 
     def __init__(self, timeout_s):
         since = time.monotonic()
         member = SimpleNamespace(number=1, away=False, missed="", state="ready", since=since)
-        members = SimpleNamespace(all={1: member}, life=LIFE, out=Outbox())
         settings = MasterSettings(heartbeat_interval=0.05, heartbeat_timeout=timeout_s)
         self.expelled = []
         self.thread = HeartbeatThread(settings.heartbeat_interval)
         self.thread.start()
-        self.monitor = HeartbeatMonitor(
-            settings, members, lambda member, why, now: self.expelled.append(why)
+        self.monitor = monitor_of(
+            settings, member, lambda member, why, now: self.expelled.append(why)
         )
 
     def beat(self):
@@ -182,10 +189,9 @@ def test_member_that_comes_back_with_another_heartbeat_connection_stays(ears):
 def test_master_that_was_stopped_itself_expels_no_member_at_once():
     """It read no heartbeat while it was stopped; a member that is gone has no connection."""
     member = SimpleNamespace(number=1, away=False, missed="", state="ready", since=0.0)
-    members = SimpleNamespace(all={1: member}, life=LIFE, out=Outbox())
     expelled = []
-    monitor = HeartbeatMonitor(
-        MasterSettings(heartbeat_timeout=10.0), members, lambda member, *why: expelled.append(why)
+    monitor = monitor_of(
+        MasterSettings(heartbeat_timeout=10.0), member, lambda member, *why: expelled.append(why)
     )
     monitor.step(1.0)
     monitor.heard(Heartbeats({1: 11.0, 2: 0.1}), 9.0, stopping=False)
@@ -194,7 +200,7 @@ def test_master_that_was_stopped_itself_expels_no_member_at_once():
         assert not expelled
     monitor.heard(Heartbeats({1: 20.0, 2: 0.1}), 19.1, stopping=False)
     assert [why for why, _ in expelled] == ["silent for 20 s (heartbeat_timeout)"]
-    assert members.out.take() == [Forget(2)]
+    assert monitor._members.out.take() == [Forget(2)]
     assert monitor.silence_s(1, 20.1) == 21.0
 
 

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from master_parts import TestOutbox
+from master_parts import TestOutbox, context_of
 
 from snailps.api.export_progress import ExportProgress
 from snailps.data.blocks import Block
@@ -45,7 +45,7 @@ def test_course_logs_how_far_an_export_is(stepped, now, caplog):
 def test_cancelled_export_that_does_not_end_is_left_behind(stepped, now):
     controller, *_ = stepped
     failed = []
-    controller._fail = lambda text, code: failed.append((text, code))
+    controller._context.fail_job = lambda text, code: failed.append((text, code))
     controller.phase = JobPhase.EXPORTING
     told = controller.export.begin(now.s)
     controller.export.cancel(now.s)
@@ -71,10 +71,7 @@ def stepped(now):
     worker = SimpleNamespace(**vars(WORKER))
     nodes = SimpleNamespace(all={1: worker}, nodes=lambda _: [])
     nodes.rows = SimpleNamespace(clocks_set=True, expiring=False, moving=False)
-    services = SimpleNamespace(files=None, reader=None)
-    controller = JobController(
-        nodes, TestOutbox(), services, 1.0, fail=pytest.fail, on_end=lambda now: None
-    )
+    controller = JobController(context_of(nodes, TestOutbox()))
     blocks = [Block(n, "in", n, n + 1) for n in range(40)]
     book = BspLedger(blocks, micro_batches=MICRO_BATCHES, nodes=[1])
     controller.job = SimpleNamespace(

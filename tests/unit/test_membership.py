@@ -1,5 +1,7 @@
 """Forming and coming back at the master: which nodes it waits for and drops, when it goes on."""
 
+from types import SimpleNamespace
+
 import pytest
 from master_parts import TestOutbox
 
@@ -22,17 +24,15 @@ class Cluster:
         self.now = 100.0
         self.out = TestOutbox()
         self.failed, self.ready, self.unready = [], [], []
-        self.members = Membership(
-            MasterSettings(
-                expected_node_num=servers + workers, expected_servers=servers, **settings
-            ),
-            LIFE,
-            self.out,
-            self.failed.append,
-            lambda member, now: self.ready.append(member),
-            self._unready,
-            self.now,
-        )
+        nodes = {"expected_node_num": servers + workers, "expected_servers": servers}
+        context = SimpleNamespace(
+            settings=MasterSettings(**nodes, **settings), life=LIFE, begun=self.now, out=self.out,
+            lifecycle=SimpleNamespace(fail=self.failed.append),
+            ready=lambda member, now: self.ready.append(member),
+            departures=SimpleNamespace(unready=self._unready),
+            replication=SimpleNamespace(heard=lambda member, now: None),
+        )  # fmt: skip
+        self.members = Membership(context)
         self.facts = self.out.facts
         for fact in facts:
             self.members.replay(fact)

@@ -34,22 +34,25 @@ class Rounds:
     def __init__(self, workers=(5,), deadline_s=0.0):
         self.job = Job(list(workers), deadline_s)
         self.facts, self.closed, self.looks, self.failed, self.said = [], [], [], [], []
-        self.saves = False
         rows = SimpleNamespace(clocks_set=True, close_clock=self._close)
         out = SimpleNamespace(
             note=lambda kind, data: self.facts.append((kind, data)), say=self.said.append
         )
-        self.control = RoundController(
-            self.job, SimpleNamespace(rows=rows), out, self._look, self.failed.append,
-            lambda: self.saves,
+        jobs = SimpleNamespace(
+            checkpoints=SimpleNamespace(running=False), figures={},
+            inspection=SimpleNamespace(after_round=self._look),
         )  # fmt: skip
-        self.rows = rows
+        context = SimpleNamespace(
+            members=SimpleNamespace(rows=rows), out=out, fail_job=self.failed.append,
+            job_controller=jobs,
+        )  # fmt: skip
+        self.control, self.rows = RoundController(context, self.job), rows
 
     def _close(self, clock, parts, now):
         self.closed.append(clock)
         self.rows.clocks_set = False
 
-    def _look(self, job, round_, then, now):
+    def _look(self, job, round_, figures, then, now):
         self.looks.append((round_, then))
 
     def train(self, worker=5, now=0.0):

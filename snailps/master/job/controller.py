@@ -28,7 +28,8 @@ from snailps.errors import (
     with_frames,
 )
 from snailps.master.checkpoints import CheckpointController
-from snailps.master.effects import Compact, Fact, LeaveRounds, Outbox, Snapshot
+from snailps.master.context import Context
+from snailps.master.effects import Compact, Fact, LeaveRounds, Snapshot
 from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.export import Export
 from snailps.master.job.inspection import LOOKS, Inspection
@@ -41,9 +42,8 @@ from snailps.master.job.worker_wait import WorkerWait
 from snailps.master.leases.ledger import ANY_WORKER, Ledger
 from snailps.master.leases.service import LeaseService
 from snailps.master.member import Member
-from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, JobPhase, job_step
-from snailps.master.services import Opened, Services
+from snailps.master.services import Opened
 from snailps.node.effects import WorkDone
 from snailps.transport import messages
 from snailps.transport.control.encoded import Encoded
@@ -90,15 +90,11 @@ class JobController:
 
     def __init__(
         self,
-        members: Membership,
-        out: Outbox,
-        services: Services,  # work beside the loop
-        alone_s: float,  # seconds that a job without any worker waits for one
-        *,
-        fail: Callable[..., None],  # ``fail(text, exit_code=1, trace="")`` ends the cluster
-        on_end: Callable[[float], None],  # called with the time when the result is written
+        context: Context,
         past: Past | None = None,  # notes of an earlier master: the job resumes from there
     ) -> None:
+        self._context, self._services = context, context.services
+        self._members, self._out = members, out = context.members, context.out
         self.leases = LeaseService(members, out)
         self.recovery = JobRecovery(past, members)
         self.round: RoundController | None = None
@@ -108,24 +104,16 @@ class JobController:
         self.jobs = 0
         self.ended_jobs: dict[int, EndedJob] = {}  # the last ones, by number
         self.interrupted = False
-        self._members, self._out, self._services = members, out, services
-        self._fail, self._on_end = fail, on_end
         self._is_formed = False
         self._starting: dict[Member, None] = {}  # workers that joined, and get the job next
         self._submitter: int | None = None
         self._summaries: list[int] = []
         self._side = 0  # the work beside the loop that the job waits for
-        self.inspection = Inspection(members, out, services.reader)
+        self.inspection = Inspection(members, out, context.services.reader)
         self.expiry = ExpiryClock(members)
-        self.checkpoints = CheckpointController(
-            members,
-            out,
-            services.files,
-            on_restored=self._restored,
-            fail=fail,
-        )
+        self.checkpoints = CheckpointController(context)
         self.export = Export(out, self.checkpoints.advice)
-        self.worker_wait = WorkerWait(alone_s, fail, self.checkpoints.advice)
+        self.worker_wait = WorkerWait(context)
         self.loading = ExportProgress()  # of reading first rows from a file
         self._to_tell: list[int] = []  # calls that ask what the job has left, answered at its end
         self._saved_last = False
@@ -204,7 +192,7 @@ class JobController:
             self.expiry.begin(now)
         if not self._members.joined("worker"):
             if not any(member.role == "worker" for member in self._members.left):
-                self._fail(
+                self._context.fail_job(
                     "a job needs a worker, and none is here: raise expected_node_num or start "
                     "workers"
                 )
@@ -225,7 +213,7 @@ class JobController:
         self._go(JobPhase.SURVEY)
         job.begin_pass("survey", now)
 
-    def _restored(self, state: JobState, now: float) -> None:
+    def restored(self, state: JobState, now: float) -> None:
         """The servers have the rows of a checkpoint: resume the training."""
         job = self.job
         if job is not None:
@@ -248,18 +236,18 @@ class JobController:
         here = [m for m in self._members.joined("worker") if not (m.dropped or m.leaving)]
         nodes = [member.number for member in here]
         if job.rounds and not nodes:  # the workers of rounds are decided now
-            self._fail("every worker has left before the training began")
+            self._context.fail_job("every worker has left before the training began")
             return
         restored = self.checkpoints.continued_from
         try:
             rotation = job.plan_rotation(max(1, len(nodes)), state)  # one comes, if none is here
         except SnailError as error:
-            self._fail(str(error), error.exit_code)
+            self._context.fail_job(str(error), error.exit_code)
             return
         except Exception as error:  # of the model's class
             log.error("rotation failed", exc_info=error)
             text = f"rotation failed at the master: {explain(error)}"
-            self._fail(text, trace=frames_of(error))
+            self._context.fail_job(text, trace=frames_of(error))
             return
         fields = None if rotation is None else asdict(rotation)
         self._out.note("train", {"nodes": nodes, "restored": restored, "rotation": fields})
@@ -284,14 +272,7 @@ class JobController:
         self.checkpoints.training_begins(now)
         if job.rounds:
             self.inspection.begin_rounds()
-            self.round = RoundController(
-                job,
-                self._members,
-                self._out,
-                self._look_after_round,
-                self._fail,
-                is_saving=lambda: self.checkpoints.running,
-            )
+            self.round = RoundController(self._context, job)
 
     def set_clock(self, job: Job, clock: int, now: float) -> None:
         """Set the clock of all shards; nothing is leased before they have it."""
@@ -374,7 +355,7 @@ class JobController:
     def _step_training(self, job: Job, ledger: Ledger, workers: list[Member], now: float) -> None:
         looks = self.round is not None and self.round.looks
         if job.diverged and not looks:  # which may say that an earlier round diverged
-            self._fail(job.diverged)
+            self._context.fail_job(job.diverged)
             return
         self.inspection.step(job, dict(self.figures), now)
         self.expiry.step(job, now)
@@ -481,7 +462,7 @@ class JobController:
         workers = self._members.joined("worker")
         if workers and all(member.finished for member in workers) and not job.ledger.over:
             lacking = job.ledger.size - job.ledger.finished
-            self._fail(
+            self._context.fail_job(
                 f"the journal lacks {lacking} blocks, which the workers have trained and do not "
                 "know any more: it was damaged, or its machine died. Start again with --fresh"
             )
@@ -572,17 +553,12 @@ class JobController:
         elif not isinstance(error, SnailError):
             log.error("%s failed", self.phase.value, exc_info=error)
             text = f"{self.phase.value} failed at the master: {explain(error)}"
-            self._fail(text, trace=frames_of(error))
+            self._context.fail_job(text, trace=frames_of(error))
         elif self._submitter is not None:
             self._answer_submitter(error)
             self.end()
         else:
-            self._fail(str(error), error.exit_code)
-
-    def _look_after_round(
-        self, job: Job, round_: int, then: Callable[[WorkDone, float], None], now: float
-    ) -> None:
-        self.inspection.after_round(job, round_, dict(self.figures), then, now)
+            self._context.fail_job(str(error), error.exit_code)
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -604,7 +580,7 @@ class JobController:
         self.ended(figures, now)
 
     def _end_cancelled(self) -> None:
-        self._fail(self.export.verdict(), EXIT_INTERRUPTED)
+        self._context.fail_job(self.export.verdict(), EXIT_INTERRUPTED)
 
     def exported_before(self, job: Job, figures: dict[str, Any], now: float) -> None:
         """An earlier master had written the result: only end the job."""
@@ -617,7 +593,7 @@ class JobController:
         for path in figures.get("files", []):
             self._out.say(f"wrote {path}")
         self.checkpoints.ended("" if self.interrupted else "the run ended")
-        self._on_end(now)
+        self._context.job_ended(now)
 
     def remember(self) -> None:
         """Keep what a session's job leaves."""

@@ -11,17 +11,14 @@ never applied. `leases.RoundLedger` owns the entries, shards own rows. `now` is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import cast
 
 from snailps.errors import SnailError, explain
-from snailps.master.effects import Fact, Outbox
+from snailps.master.context import Context
+from snailps.master.effects import Fact
 from snailps.master.job.job import Job
 from snailps.master.leases import RoundLedger
 from snailps.node.effects import WorkDone
-
-if TYPE_CHECKING:
-    from snailps.master.membership import Membership
 
 log = logging.getLogger(__name__)
 
@@ -29,20 +26,13 @@ log = logging.getLogger(__name__)
 class RoundController:
     def __init__(
         self,
+        context: Context,
         job: Job,  # in its training
-        members: Membership,
-        # the journal gets ``close`` with its parts, ``look``, and ``round`` with its metrics
-        out: Outbox,
-        # ``look(job, round, then, now)`` has `Worker.after_round` called beside the loop
-        look: Callable[[Job, int, Callable[[WorkDone, float], None], float], None],
-        fail: Callable[[str], None],  # ends the cluster
-        # while a checkpoint is written no round is closed: rows stay as they are
-        is_saving: Callable[[], bool] = lambda: False,
     ) -> None:
-        assert isinstance(job.ledger, RoundLedger)
-        self._job, self._ledger, self._members = job, job.ledger, members
-        self._out, self._begin_look, self._fail = out, look, fail
-        self._is_saving = is_saving
+        self._job, self._members = job, context.members
+        self._ledger = cast(RoundLedger, job.ledger)
+        # The journal gets ``close`` with its parts, ``look``, and ``round`` with its metrics.
+        self._context, self._out = context, context.out
         self._deadline_s = job.deadline_s
         self._begun: float | None = None
         self._forgotten = False
@@ -119,7 +109,9 @@ class RoundController:
         if may_cut and (without := self._ledger.cut_off()):
             names = ", ".join(f"worker {node}" for node in without)
             self._out.say(f"round {self._ledger.round + 1} goes on without {names}")
-        if self._ledger.ready and not (self.looks or self._is_saving()):
+        # While a checkpoint is written no round is closed: rows stay as they are.
+        saves = self._context.job_controller.checkpoints.running
+        if self._ledger.ready and not (self.looks or saves):
             self.close(self._ledger.parts, now)
 
     def close(self, parts: list[int], now: float) -> None:
@@ -131,7 +123,9 @@ class RoundController:
     def look(self, round_: int, now: float) -> None:
         """Have the model inspect an applied round; idempotent."""
         self._looks_at = round_
-        self._begin_look(self._job, round_, self._looked, now)
+        controller = self._context.job_controller
+        figures = dict(controller.figures)
+        controller.inspection.after_round(self._job, round_, figures, self._looked, now)
 
     def forget(self) -> None:
         """The job is over: ignore the result of an inspection."""
@@ -149,7 +143,9 @@ class RoundController:
             self._out.note("round", {"figures": figures})
             self._job.round_done(round_, figures)
         except SnailError as error:
-            self._fail(str(error))
+            self._context.fail_job(str(error))
         except Exception as error:
             log.error("after_round failed", exc_info=error)
-            self._fail(f"round {number}: after_round failed at the master: {explain(error)}")
+            self._context.fail_job(
+                f"round {number}: after_round failed at the master: {explain(error)}"
+            )

@@ -6,20 +6,20 @@ the last worker is gone -> step ... -> another one comes: `over`, or the limit: 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
+from snailps.master.context import Context
 from snailps.master.membership import NOTICE_S
 
 log = logging.getLogger(__name__)
 
 
 class WorkerWait:
-    """Waits for a worker, with a limit; `fail` ends the cluster, with `advice` for its user."""
+    """Waits for a worker, with a limit, and not in a session, whose workers are its own."""
 
-    def __init__(
-        self, limit_s: float, fail: Callable[..., None], advice: Callable[[], str]
-    ) -> None:
-        self._limit_s, self._fail, self._advice = limit_s, fail, advice
+    def __init__(self, context: Context) -> None:
+        self._context, settings = context, context.settings
+        waits = settings.on_node_loss == "recover" and not context.session
+        self._limit_s = settings.master_time_out if waits else 0.0
         self._notice_at = 0.0
         self.lacks, self.since = "", 0.0
         """What the whole job waits for, in words, and since when; usually empty."""
@@ -35,11 +35,10 @@ class WorkerWait:
         left_s = self._limit_s - (now - self.since)
         if left_s <= 0:
             within = f", none came within {self._limit_s:.0f} s (master_time_out)"
-            text = (
-                f"every worker has left before the work was done: {work} left"
-                f"{within if self._limit_s else ''}. {self._advice()}"
-            )
-            self._fail(text.rstrip(". "))
+            text = f"every worker has left before the work was done: {work} left"
+            text += within if self._limit_s else ""
+            advice = self._context.job_controller.checkpoints.advice()
+            self._context.fail_job(f"{text}. {advice}".rstrip(". "))
         elif now >= self._notice_at:
             self._notice_at = now + NOTICE_S
             hint = " (snailps worker -c FILE starts another)" if self.lacks else ""

@@ -10,16 +10,14 @@ monotonic seconds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from snailps.config import MasterSettings
 from snailps.errors import ClusterError, ConnectionLost, SnailError
-from snailps.master.effects import OnAnswer, Outbox
+from snailps.master.context import Context
+from snailps.master.effects import OnAnswer
 from snailps.master.events import Answer
 from snailps.master.member import Member
-from snailps.master.membership import Membership
 from snailps.master.replication.effects import (
     Effect,
     Emptied,
@@ -45,40 +43,28 @@ AWAY_S = 5.0
 class ReplicationController:
     """Keeps every shard served."""
 
-    def __init__(
-        self,
-        settings: MasterSettings,
-        members: Membership,
-        out: Outbox,
-        *,
-        # ``expel(member, why, now)`` closes a member's connection and declares it lost
-        expel: Callable[[Member, str, float], None],
-        fail: Callable[[str], None],  # ends the cluster
-        all_leave: Callable[[str, float], None],
-        on_rows_lost: Callable[[str], None],  # ends the cluster: the rows of a lost server are lost
-    ) -> None:
-        self._members, self._out, self._expel, self._all_leave = members, out, expel, all_leave
-        self._on_rows_lost = on_rows_lost
+    def __init__(self, context: Context) -> None:
+        self._context, self._members, self._out = context, context.members, context.out
+        settings = context.settings
         wanted = settings.replication if settings.on_node_loss == "recover" else "none"
         limits = Limits.of(settings.request_timeout)
         self.standbys = ReplicationPlanner(
             replicated=wanted != "none",
             sync=wanted == "sync",
-            tables=members.table_registry.made,
+            tables=self._members.table_registry.made,
             yield_s=limits.yield_s,
         )
         self.shard_orders = ShardOrders(
             lambda: self.standbys.count,
             self.standbys.primary_of,
             self._order,
-            fail,
+            context.lifecycle.fail,
             limits.changeover_s,
         )
         self._drains: dict[int, list[int]] = {}
         self._formed = self._working = False
         self._stepped_at = 0.0
         self._rerouted = False
-        members.on_stats = self._heard
 
     # --- membership ----------------------------------------------------------------------------
 
@@ -158,7 +144,7 @@ class ReplicationController:
             self._rerouted = False
             self._members.send_route(now)
 
-    def _heard(self, member: Member, now: float) -> None:
+    def heard(self, member: Member, now: float) -> None:
         """Take a server's report on the progress of its copies."""
         for kind, name in (("shards", "seeded"), ("standbys", "relayed")):
             for shard in member.stats.get(kind, []):
@@ -239,7 +225,7 @@ class ReplicationController:
         elif isinstance(effect, Expelled):
             member = self._members.all.get(effect.server)
             if member is not None:
-                self._expel(member, effect.why, now)
+                self._context.departures.expel(member, effect.why, now)
         elif isinstance(effect, Emptied):
             member = self._members.all.get(effect.server)
             if member is not None:
@@ -294,7 +280,7 @@ class ReplicationController:
         member.leaving, member.state = False, "ready"
         asked = self._drains.get(effect.server)
         if not asked and all(m is member or m.leaving for m in self._members.nodes("server")):
-            self._all_leave(
+            self._context.interrupts.all_servers_leave(
                 f"{member.name} was told to leave (SIGTERM), and its rows would go with it: "
                 f"{effect.why}",
                 now,
@@ -311,7 +297,7 @@ class ReplicationController:
             self._out.reply(call, error or messages.Ok())
 
     def _rows_lost(self, effect: RowsLost) -> None:
-        self._on_rows_lost(
+        self._context.departures.rows_lost(
             f"{effect.why}. Its own log may say more; "
             + (
                 f"no other server has all of {shards_text(effect.shards)}"

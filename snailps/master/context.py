@@ -1,0 +1,60 @@
+"""The core as its parts see it: what it was given, and the other parts.
+
+    MasterCore -> Context -> each part, which asks it for another one when it acts
+
+So no part is handed callbacks, and the order in which they are made does not matter. Declarations.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from snailps.config import MasterSettings
+from snailps.errors import EXIT_FAILED
+
+if TYPE_CHECKING:
+    from snailps.master.departures import Departures
+    from snailps.master.effects import Outbox
+    from snailps.master.event_log import EventLog
+    from snailps.master.heartbeats import HeartbeatMonitor
+    from snailps.master.interrupts import Interrupts
+    from snailps.master.job.controller import JobController
+    from snailps.master.lifecycle import Lifecycle
+    from snailps.master.loop_latency import LoopLatency
+    from snailps.master.member import Member
+    from snailps.master.membership import Membership
+    from snailps.master.replication.controller import ReplicationController
+    from snailps.master.services import Services
+
+
+class Context(Protocol):
+    settings: MasterSettings
+    services: Services  # work beside the loop
+    life: int  # number of this forming of the cluster; nodes of another one are refused
+    begun: float  # monotonic seconds
+    session: bool  # jobs are submitted
+    lasting: bool  # the session outlives its drivers; workers of a failed job begin anew
+    address: str  # where the master listens
+    place: tuple[str, int]  # its host and process id
+    out: Outbox
+    lifecycle: Lifecycle
+    times: LoopLatency
+    members: Membership
+    heartbeats: HeartbeatMonitor
+    events: EventLog
+    job_controller: JobController
+    interrupts: Interrupts
+    replication: ReplicationController
+    departures: Departures
+
+    def ready(self, member: Member, now: float) -> None:
+        """A member took the route."""
+
+    def fail_job(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
+        """Fail the job of a session, else the cluster."""
+
+    def job_ended(self, now: float) -> None:
+        """The result is written."""
+
+    def driver_gone(self, driver: Member) -> None:
+        """A driver has left or is lost."""
