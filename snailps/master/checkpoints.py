@@ -357,7 +357,6 @@ class CheckpointController:
             {"number": number, "table": table.to_dict()}
             for number, table in self._members.table_registry.tables.values()
         )
-        assert job.ledger is not None
         saving = self._saving = _Saving([], now, job=job, tables=tables, ledger=job.ledger)
         saving.enter(now)
         needed = _bytes_of(self._members.joined("server"))
@@ -368,7 +367,6 @@ class CheckpointController:
     def _dump(self, job: Job, clock: int, now: float) -> tuple[JobState, dict[str, Any]]:
         """State of the job, and its description for the manifest."""
         state = job.dump(now, clock=clock)
-        assert job.ledger is not None
         share = job.ledger.share(state.done)
         about = {**job.identity(_MAY_DIFFER), "progress": share, "units": state.units}
         about |= {"counts": job.counts, "settings": dict(to_mapping(job.settings))}

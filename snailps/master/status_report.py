@@ -112,7 +112,7 @@ class StatusReport:
             }
         route, missing = self._members.route, self._members.missing()
         shards, told = self._shards(), self._files
-        share = job.progress(now) if job is not None and ledger is not None else 0.0
+        share = job.progress(now) if job is not None else 0.0
         doing = job.pass_text() if job is not None else ""
         eta_s = None
         if told is not None:
@@ -142,7 +142,7 @@ class StatusReport:
             "pass_": doing,
             "unit": job.counts if job is not None else "examples",
             "units": job.metrics.units if job is not None else 0,
-            "units_per_s": job.rate(now) if job is not None and ledger is not None else 0.0,
+            "units_per_s": job.rate(now) if job is not None else 0.0,
             "loss": job.metrics.loss if job is not None else None,
             "lr": job.metrics.lr if job is not None else None,
             "eta_s": eta_s,

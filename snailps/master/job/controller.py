@@ -256,7 +256,7 @@ class JobController:
             member.waited_s = member.block_since = 0.0
             member.done = member.fetched = 0
         self.begin_training(job, nodes, state, now, rotation)
-        if job.ledger is not None and job.ledger.needs == "clock":
+        if job.ledger.needs == "clock":
             self.set_clock(job, state.clock if state is not None else 0, now)
 
     def begin_training(
@@ -304,7 +304,7 @@ class JobController:
             return
         member.state, member.finished = "starting", False
         member.block_since = 0.0
-        if self.phase is JobPhase.TRAINING and self.job.ledger is not None:
+        if self.phase is JobPhase.TRAINING:
             self._out.note("join", {"node": member.number})
             self.job.ledger.join(member.number)
         self._out.send(member.peer, self.job.start_message(workers))
@@ -326,7 +326,6 @@ class JobController:
             return
         job = self.job
         assert job is not None
-        assert job.ledger is not None
         if now >= self._spent_at:
             self._spent_at = now + SPENT_S
             self._out.note("spent", job.spent(now))
@@ -395,7 +394,6 @@ class JobController:
         if self.phase is not JobPhase.TRAINING or self._side or job is None:
             return None
         ledger = job.ledger
-        assert ledger is not None
         state = job.dump(now, exact=True)
         facts = [Fact("shards", self._members.shards)] if self._members.shards else []
         if self.leases.clocks_noted:
@@ -432,7 +430,7 @@ class JobController:
 
     def interrupt(self, now: float) -> None:
         """End the training early: leased blocks are finished, and the model is saved."""
-        if self.job is not None and self.job.ledger is not None and not self.interrupted:
+        if self.job is not None and not self.interrupted:
             self.interrupted = True
             self._end_early(self.job, "interrupt", now)
             text = "interrupted: finishing the blocks at work, then saving the model"
@@ -440,7 +438,6 @@ class JobController:
 
     def _end_early(self, job: Job, why: str, now: float) -> None:
         job.end_early(why)
-        assert job.ledger is not None
         self._out.note("early", {"why": why, "size": job.ledger.size})
         self.ends_early(interrupted=self.interrupted, now=now)
         self.leases.answer(now)
@@ -455,7 +452,7 @@ class JobController:
     def all_back(self, now: float) -> None:
         """All members are back or given up: repeat what the lost master may not have sent."""
         job = self.job
-        if job is None or job.ledger is None or self.phase is not JobPhase.TRAINING:
+        if job is None or self.phase is not JobPhase.TRAINING:
             return
         self.inspection.begin(int(job.progress(now) * LOOKS))
         self.tell(now)  # a new worker gets the job before any message about it
@@ -470,7 +467,7 @@ class JobController:
 
     def came_back(self, member: Member, now: float) -> None:
         """Adopt what a worker of an earlier master has leased and reported."""
-        if self.job is None or self.job.ledger is None:
+        if self.job is None or not self.job.pass_:
             return
         if member.resume_state["started"]:
             self.leases.came_back(member, now)
@@ -684,7 +681,7 @@ class JobController:
             ledger = self.job.ledger
             busy = self.round is not None and self.round.busy
             busy |= self._members.rows.moving
-            if ledger is not None and not (ledger.over or ledger.closed or busy):
+            if not (ledger.over or ledger.closed or busy):
                 self.checkpoints.check(self.job, now)
 
 

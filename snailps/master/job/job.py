@@ -38,7 +38,7 @@ from snailps.master.leases import (
     RoundLedger,
     SspLedger,
 )
-from snailps.master.leases.ledger import NO_RECORDS, Entry, Ledger
+from snailps.master.leases.ledger import NO_RECORDS, Entry, Ledger, no_ledger
 from snailps.master.leases.records import BlockResult
 from snailps.transport import messages
 from snailps.transport.control.encoded import Encoded
@@ -136,7 +136,7 @@ class Job:
         self.round_figures: list[dict[str, Any]] = []
         self.summary: bytes | None = None
         self.pass_ = ""
-        self.ledger: Ledger | None = None
+        self.ledger = no_ledger()
         self._is_fresh = False  # nothing of the training has been leased
         self._at_round: tuple[int, list[list[float]]] = (0, [])
         self._start: messages.Start | None = None
@@ -211,7 +211,7 @@ class Job:
         """Workers as models count them: micro-batches in bsp, the parts of a round in rounds."""
         if self.clocked and not self.rounds:
             return self.settings.micro_batches
-        return workers if self.ledger is None else self.ledger.workers_told(workers)
+        return self.ledger.workers_told(workers)
 
     def start_message(self, workers: int) -> messages.Start:
         """The Start message, cached for a number of workers."""
@@ -308,7 +308,6 @@ class Job:
         `exact`: for a master that takes over, without the input; its arrays are valid until the
         next call, and only changes are copied, so it may run in the master's loop."""
         ledger = self.ledger
-        assert ledger is not None
         figures: dict[str, Any] = {
             "lr": self.metrics.lr,
             "survey_s": self._seconds.get("survey", 0.0),
@@ -360,7 +359,6 @@ class Job:
 
     def _load(self, state: JobState, now: float) -> None:
         """Take the progress of a state; the ledger has its records."""
-        assert self.ledger is not None
         figures, exact = state.figures, state.about.get("exact")
         self.ticks = [int(tick) for tick in figures.get("ticks", [0])]
         self._pass_begun = now - figures["train_s"]
@@ -394,13 +392,11 @@ class Job:
 
     def adopt(self, state: JobState) -> None:
         """Adopt the survey of an earlier master."""
-        assert self.ledger is not None
         self._load_input(state)
         self.ledger.close()
 
     def replay(self, message: messages.Done, node: int, now: float) -> bool:
         """Take the result of a block of this node; False if it was done already."""
-        assert self.ledger is not None
         return self.ledger.claim(message.number, node) and self.done(message, node, now)
 
     def spent(self, now: float) -> dict[str, float]:
@@ -414,7 +410,6 @@ class Job:
 
     def begin_round(self) -> None:
         """Keep the metrics of now for checkpoints during the round."""
-        assert self.ledger is not None
         losses = self.metrics.losses[: self.ledger.clock]
         self._at_round = (self.metrics.units, [list(sums) for sums in losses])
 
@@ -423,7 +418,6 @@ class Job:
         settings = self.settings
         if settings.max_seconds and self.elapsed_s(now) >= settings.max_seconds:
             return "max_seconds"
-        assert self.ledger is not None
         if self.ledger.needs == "clock":
             return self._reached
         return self._enough(self.ledger.epoch)
@@ -443,13 +437,11 @@ class Job:
 
     def end_early(self, why: str) -> None:
         """Lease no more blocks; `why` becomes `ended_by` in the metrics."""
-        assert self.ledger is not None
         self.ended_by = why
         self.ledger.close()
 
     def progress(self, now: float) -> float:
         """Share of the pass, 0 to 1: of its bytes, or of `max_seconds` where that is more."""
-        assert self.ledger is not None
         limit_s = self.settings.max_seconds if self.pass_ == "train" else 0.0
         spent = min(1.0, self.elapsed_s(now) / limit_s) if limit_s else 0.0
         return max(self.ledger.progress, spent)
@@ -457,7 +449,7 @@ class Job:
     @property
     def total_units(self) -> int | None:
         """About how many units the training has; None before its first block is done."""
-        share = self.ledger.progress if self.ledger is not None and self.pass_ == "train" else 0.0
+        share = self.ledger.progress if self.pass_ == "train" else 0.0
         return round(self.metrics.units / share) if share and self.metrics.units else None
 
     def elapsed_s(self, now: float) -> float:
@@ -479,7 +471,7 @@ class Job:
 
     def pass_text(self) -> str:
         """Progress of the training in words; empty outside it."""
-        if self.pass_ != "train" or self.ledger is None or self.ledger.over:
+        if self.pass_ != "train" or self.ledger.over:
             return ""
         return self.ledger.stage(self.settings.epochs, at_most=self.may_converge)
 
@@ -491,7 +483,6 @@ class Job:
     def end_survey(self) -> None:
         """Make the summary, and the blocks of the training; may take seconds."""
         assert self.survey is not None
-        assert self.ledger is not None
         self.summary = summary = self.survey.result(self.ledger.size)
         self.survey = None  # it may be larger than all else here
         self.ready_summary(summary)
@@ -521,7 +512,6 @@ class Job:
     def lease(self, node: int, now: float, back: bool = False) -> messages.Leased | None:
         """The next block for a node; None: there is none at present. With `back` only a returned
         one, of a clock that others may wait for."""
-        assert self.ledger is not None
         entry = self.ledger.take_back(node) if back else self.ledger.take(node)
         if entry is None:
             return None
@@ -555,22 +545,17 @@ class Job:
 
     def check_fetch(self, number: int, unit: str) -> None:
         """Refuse a request for bytes of what is no block."""
-        if (
-            self.ledger is None
-            or unit not in ("line", "word", HEAD)
-            or self.ledger.piece(number) is None
-        ):
+        if unit not in ("line", "word", HEAD) or self.ledger.piece(number) is None:
             raise ProtocolError(f"Fetch of block {number}, unit {unit!r}: no such block")
 
     def content(self, number: int, unit: str, text: int = 0) -> bytes:
         """Bytes of a leased block, or of one of its texts, for a worker that cannot read it."""
         self.check_fetch(number, unit)
-        assert self.ledger is not None
         return self.input.read(self.ledger.entry(number).block, unit, text)
 
     def done(self, message: messages.Done, node: int, now: float) -> bool:
         """Take the result of a block of the training; False if the block is not this worker's."""
-        if self.ledger is None or message.pass_ != self.pass_:
+        if message.pass_ != self.pass_:
             return False
         number, result, ledger = message.number, _result(message), self.ledger
         if not ledger.done(number, node, result, whole=message.whole):
@@ -590,7 +575,7 @@ class Job:
     def gave_back(self, message: messages.GiveBack, node: int, now: float) -> bool:
         """Take a visiting part back and count the visit; False if the worker does not hold it."""
         number, ledger = message.number, self.ledger
-        if ledger is None or not ledger.give_back(number, node, message.part):
+        if not ledger.give_back(number, node, message.part):
             return False
         self.metrics.came(message.units, now)
         self._check_loss(message)
@@ -599,7 +584,6 @@ class Job:
 
     def settle_visits(self, number: int, node: int) -> dict[str, Any] | None:
         """Mark the returned visits of a tenancy durable; a fact for the journal if any is new."""
-        assert self.ledger is not None
         parts = self.ledger.settle_visits(number, node)
         if not parts:
             return None
@@ -608,14 +592,12 @@ class Job:
 
     def replay_visits(self, fact: Mapping[str, Any]) -> None:
         """Replay a fact that `settle_visits` returned to an earlier master."""
-        assert self.ledger is not None
         number, node = int(fact["number"]), int(fact["node"])
         if self.ledger.know_visits(number, fact["parts"]):
             self.metrics.know_visits(number, self.ledger.epoch_of(number), node, fact)
 
     def withdraw_visits(self) -> None:
         """Withdraw results of tenancies neither leased nor done, except durable visits."""
-        assert self.ledger is not None
         for number in self.metrics.visited:
             if not self.ledger.records.holder(number):
                 self.metrics.lose_visits(number)
@@ -630,7 +612,6 @@ class Job:
             )
 
     def _count(self, number: int, result: BlockResult, *, recent: bool = True) -> None:
-        assert self.ledger is not None
         self.metrics.count(self.ledger.epoch_of(number), result, recent=recent)
         clock = self.ledger.ended_clock(number)
         if clock is not None and self._reached_in < 0:
@@ -642,7 +623,6 @@ class Job:
 
     def counted(self, node: int, now: float) -> int:
         """A worker has surveyed its leases into its part; returns how many blocks are new."""
-        assert self.ledger is not None
         numbers = self.ledger.count(node)
         for number in numbers:
             block = self.ledger.entry(number).block
@@ -651,7 +631,6 @@ class Job:
 
     def merged(self, message: messages.Done, now: float) -> None:
         """A part of the survey is merged: its blocks are done."""
-        assert self.ledger is not None
         for number in message.numbers:
             self.ledger.merged(number, BlockResult())
         self.ledger.merged(message.number, BlockResult(message.units))
@@ -682,7 +661,6 @@ class Job:
 
     def figures(self, nodes: Mapping[str, float], now: float) -> dict[str, Any]:
         """Metrics of the run; `nodes`: sums of ``peak_rss_mb``, ``bytes_in``, ``bytes_out``."""
-        assert self.ledger is not None
         kind = self.counts
         seconds = self._seconds.get("train", 0.0)
         losses, units = self.metrics.loss_by_epoch(), self.metrics.units
@@ -723,7 +701,6 @@ class Job:
 
     def _end(self) -> str:
         """What ended a training that nothing ended early."""
-        assert self.ledger is not None
         if self.rounds:
             return "rounds"
         whole = self.settings.epochs * len(self.input.blocks)

@@ -132,7 +132,7 @@ class ModelReader:
     def export(self, job: Job, reading: Reading, told: ExportProgress) -> dict[str, Any]:
         begin = time.monotonic()
         self._told = told
-        if job.ledger is not None and job.ledger.open_clock >= 0:
+        if job.ledger.open_clock >= 0:
             self._reach(job.ledger.open_clock, reading)
         self.inspect(job, reading)
         figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}

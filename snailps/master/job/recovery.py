@@ -121,7 +121,6 @@ class JobRecovery:
             else:
                 clocks_set = clocks_set or fact.kind == "clocks"
                 _replay(job, fact, now)
-        assert job.ledger is not None
         for number in self._members.gone:  # the journal may end between the loss and its "retire"
             job.ledger.retire(number)
         controller.expiry.resume(job, now)
@@ -145,22 +144,19 @@ class JobRecovery:
     def _early(self, controller: JobController, job: Job, why: str, size: int, now: float) -> None:
         """Repeat an early end of the training."""
         job.ended_by = why
-        if job.ledger is not None:
-            job.ledger.close(size)
+        job.ledger.close(size)
         controller.ends_early(interrupted=why == "interrupt", now=now)
 
     def _fence(self, job: Job, now: float) -> None:
         """Fence lost workers again, and seal what they had pushed completely."""
         for number, lost in self._members.gone.items():
             if lost:
-                last = None if job.ledger is None else job.ledger.last_of(number)
-                self._members.rows.fence(number, now, last)
+                self._members.rows.fence(number, now, job.ledger.last_of(number))
 
 
 def _replay(job: Job, fact: Fact, now: float) -> None:
     """Apply a fact to a job; facts of other subjects are skipped."""
     ledger, data = job.ledger, fact.data
-    assert ledger is not None
     if fact.kind == "done":
         node = data["node"]
         job.replay(messages.Done.of_result(data), node, now)

@@ -50,7 +50,7 @@ def run_figures(
 
 def _waited(job: Job, everyone: list[Member]) -> dict[str, Any]:
     """Seconds that each worker waited for others, in modes in which workers wait."""
-    if job.ledger is None or (job.ledger.needs != "clock" and job.ledger.slowest() is None):
+    if job.ledger.needs != "clock" and job.ledger.slowest() is None:
         return {}
     workers = [member for member in everyone if member.role == "worker"]
     return {

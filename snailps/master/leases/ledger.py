@@ -115,7 +115,7 @@ class Ledger:
         self._epoch_bytes = int(self._sizes.sum())
         whole, rest = divmod(self._size, len(self._blocks))
         behind = int(self._of_epoch(whole).before[rest]) if rest else 0
-        self._total_bytes = self._epoch_bytes * whole + behind
+        self._total_bytes = max(1, self._epoch_bytes * whole + behind)
         self._done_bytes = self._counted_bytes = 0
         if known is not None:
             self.records.resume(known)
@@ -551,3 +551,8 @@ class Ledger:
 
 
 NO_RECORDS: NDArray[Any] = np.zeros(0, OUTCOME)
+
+
+def no_ledger() -> Ledger:
+    """That of a job before its first pass: nothing is left, and nothing done."""
+    return Ledger([Block(0, "", 0, 0)], epochs=0)

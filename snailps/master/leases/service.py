@@ -61,7 +61,7 @@ class LeaseService:
 
     def running(self) -> tuple[Job, Ledger]:
         """The job, and the ledger of its pass; ProtocolError without."""
-        if self.job is None or self.job.ledger is None:
+        if self.job is None or not self.job.pass_:
             raise ProtocolError("there is no job")
         return self.job, self.job.ledger
 
@@ -154,7 +154,6 @@ class LeaseService:
         job = self.job
         if job is None or member.dropped or not job.gave_back(message, member.number, now):
             return
-        assert job.ledger is not None
         if message.settled:
             fact = job.settle_visits(message.number, member.number)
             if fact is not None:
@@ -169,7 +168,7 @@ class LeaseService:
     def _lend(self, now: float) -> None:
         """Answer workers that want a visiting part, if one is free."""
         job, self._to_lend = self.job, False
-        if job is None or job.ledger is None or not self._borrowing:
+        if job is None or not self._borrowing:
             return
         ledger = job.ledger
         if not (ledger.closed or self._ready(job, "train")):
@@ -244,20 +243,20 @@ class LeaseService:
 
     def settled(self, member: Member, numbers: list[Any]) -> None:
         """A worker's pushes of these blocks are all acknowledged."""
-        if self.job is not None and self.job.ledger is not None:
+        if self.job is not None:
             self._out.note("settled", {"node": member.number, "numbers": numbers})
             self.job.ledger.records.settle(numbers, member.number)
 
     def finished(self, member: Member, figures: dict[str, float], now: float) -> None:
         """A worker has ended its part of the job."""
-        if self.job is not None and self.job.ledger is not None and not member.dropped:
+        if self.job is not None and not member.dropped:
             self._out.note("settled_all", {"node": member.number, "but": []})
             self.job.ledger.records.settle_all(member.number)
         if member.dropped:  # of this job or, in a session, of one that ended without it
             member.dropped = False
             return
         member.finished, member.figures, member.state = True, figures, "finished"
-        if self.job is not None and self.job.ledger is not None and self.job.ledger.drops:
+        if self.job is not None and self.job.ledger.drops:
             self.job.ledger.release(member.number)  # the block that it had prefetched
             self.job.withdraw_visits()
             self.answer(now)
@@ -267,7 +266,7 @@ class LeaseService:
     def came_back(self, member: Member, now: float) -> None:
         """A worker of an earlier master comes back: adopt what it has leased and reported."""
         job, resume_state = self.job, member.resume_state
-        if job is None or job.ledger is None:
+        if job is None:
             return
         node = member.number
         member.worked, member.state = True, "training" if job.pass_ == "train" else "counting"
@@ -298,13 +297,13 @@ class LeaseService:
     def all_back(self, job: Job, now: float) -> None:
         """All members are back or given up: repeat what the lost master may not have sent."""
         self.answer(now)
-        if job.ledger is not None and job.ledger.needs == "clock":
+        if job.ledger.needs == "clock":
             self.tell_workers(messages.CameBack())
         self._told_clock = -1
 
     def leaving(self, member: Member, now: float) -> None:
         """A worker finishes its block and leaves; release its other blocks."""
-        if self.job is not None and self.job.ledger is not None:
+        if self.job is not None:
             self._out.note("leave", {"node": member.number})
             self.job.ledger.leave(member.number)
         self._asking.extend(self._refused.pop(member.number, ()))
@@ -313,7 +312,7 @@ class LeaseService:
     def released(self, member: Member, on_lost: Callable[[float], None], now: float) -> int:
         """Release the blocks of a worker that is gone, after a call of `on_lost`; how many."""
         job = self.job
-        if job is None or job.ledger is None:
+        if job is None or not job.pass_:
             return 0
         self.number_changed()
         self._refused.pop(member.number, None)
@@ -330,13 +329,12 @@ class LeaseService:
 
     def last_of(self, member: Member) -> Entry | None:
         """What a lost worker may have sealed at some shards only."""
-        ledger = None if self.job is None else self.job.ledger
-        return None if ledger is None else ledger.last_of(member.number)
+        return None if self.job is None else self.job.ledger.last_of(member.number)
 
     def blame(self, member: Member) -> str:
         """The block that a lost worker was at, in words, if it has cost too many workers."""
         job = self.job
-        if job is None or job.ledger is None:
+        if job is None:
             return ""
         before = job.ledger.losses
         number = job.ledger.blame(member.number)
@@ -375,7 +373,7 @@ class LeaseService:
         worker is examined again when the ledger wakes it, and all of them when the job's state has
         changed: each finished block costs as many looks as workers it wakes."""
         job = self.job
-        if job is None or job.ledger is None:
+        if job is None:
             return
         ledger = job.ledger
         seen = (job.pass_, ledger, ledger.over or ledger.drops)
@@ -401,7 +399,6 @@ class LeaseService:
 
     def _ready(self, job: Job, pass_: str) -> bool:
         """Whether the rows are ready for new leases."""
-        assert job.ledger is not None
         needs = job.ledger.needs
         return pass_ != "train" or not needs or not self._members.rows.open(needs)
 
@@ -497,7 +494,7 @@ class LeaseService:
         loop: a note to all for each of a thousand that come is a million."""
         job, changed = self.job, self._number_changed
         self._number_changed = False
-        if job is None or job.ledger is None:
+        if job is None or not job.pass_:
             return
         if changed and not job.clocked:
             workers = self._members.joined("worker")
