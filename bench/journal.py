@@ -172,7 +172,7 @@ def _train(side, members, facts, chance):
         number = mine.pop(0)
         done = messages.Done("train", number, 1000, chance.random(), figures)
         leases.done(member, done, lambda answer: None, time.monotonic())
-        leases.settled(member, [number])
+        leases.settled(member, messages.Settled([number]), time.monotonic())
         count += 2
         if journal.is_long:
             at, compactions = time.thread_time(), compactions + 1

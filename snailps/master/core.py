@@ -150,9 +150,7 @@ class MasterCore:
             events.Received: self._received,
             events.Answered: lambda event, now: self.out.answered(event.order, event.answer, now),
             events.Gone: self._gone,
-            events.Heartbeats: lambda event, now: self.heartbeats.heard(
-                event, now, stopping=self.lifecycle.stopping
-            ),
+            events.Heartbeats: self.heartbeats.heard,
             WorkDone: self._work_done,
             events.Signal: lambda event, now: self.interrupts.signal(),
             events.JournalGrown: self._journal_grown,
@@ -420,7 +418,7 @@ class MasterCore:
             messages.Lease: leases.lease,
             messages.Done: leases.done,
             messages.Borrow: leases.borrow,
-            messages.Fetch: lambda member, fetch, call, now: leases.fetch(member, fetch, call),
+            messages.Fetch: leases.fetch,
             messages.Summarise: job_controller.summarise,
             messages.Declare: self.members.table_registry.declare,
             messages.Submit: self._submit,
@@ -432,8 +430,8 @@ class MasterCore:
     def _note_table(self) -> dict[type[Any], Callable[[Member, Any, float], None]]:
         leases, checkpoints = self.job_controller.leases, self.job_controller.checkpoints
         return {
-            messages.Finished: lambda member, note, now: leases.finished(member, note.figures, now),
-            messages.Settled: lambda member, note, now: leases.settled(member, note.numbers),
+            messages.Finished: leases.finished,
+            messages.Settled: leases.settled,
             messages.GiveBack: leases.gave_back,
             messages.Saved: checkpoints.heard,
             messages.Loaded: checkpoints.heard,

@@ -154,7 +154,7 @@ class Departures:
         elif member.role == "worker" and (member.dropped or left):
             self._members.remove(member)
             self._members.rows.fence(member.number, now)
-            returned = self._job_controller.released(member, now)
+            returned = self._job_controller.leases.released(member, now)
             self._out.say(f"{member.name} left, {returned} blocks returned")
             self._tell("left", member, "left; the others go on")
         elif member.role == "server" and left:
@@ -231,7 +231,7 @@ class Departures:
         culprit = leases.blame(member)
         self._members.remove(member, lost=True)
         self._members.rows.fence(member.number, now, leases.last_of(member))
-        returned = self._job_controller.released(member, now)
+        returned = leases.released(member, now)
         who = "The others go on" if self._members.nodes("worker") else "It was the last worker"
         leased = f"{returned} block{'' if returned == 1 else 's'} to be leased again"
         self._out.say(f"{member.name} is lost: {why}. {who}, {leased}", logging.WARNING, told=True)
@@ -269,7 +269,7 @@ class Departures:
             self._members.remove(member)
             self._members.left.remove(member)
             self._members.rows.fence(member.number, now)
-            self._job_controller.released(member, now)
+            self._job_controller.leases.released(member, now)
             away = f"{member.name} is sent away, the others go on: {text}"
             self._out.say(away, logging.WARNING)
             self._out.put(Forget(member.number))

@@ -37,11 +37,11 @@ class HeartbeatMonitor:
             self._deaf_until = now + self._limit_s
         self._stepped_at = now
 
-    def heard(self, event: Heartbeats, now: float, *, stopping: bool) -> None:
+    def heard(self, event: Heartbeats, now: float) -> None:
         """Expel silent members, unless all are about to end."""
         self.step(now)
         self._silences, self._heard_at = event.silences, now
-        if now < self._deaf_until or stopping:
+        if now < self._deaf_until or self._context.lifecycle.stopping:
             return
         limit_s = self._limit_s
         for number, silence_s in event.silences.items():

@@ -122,7 +122,12 @@ def monitor_of(settings, member, expel):
     members = SimpleNamespace(all={1: member}, life=LIFE, out=Outbox())
     departures = SimpleNamespace(expel=expel)
     return HeartbeatMonitor(
-        SimpleNamespace(settings=settings, members=members, departures=departures)
+        SimpleNamespace(
+            settings=settings,
+            members=members,
+            departures=departures,
+            lifecycle=SimpleNamespace(stopping=False),
+        )
     )
 
 
@@ -150,7 +155,7 @@ class Ears:
         now = time.monotonic()
         self.monitor.step(now)
         heard = Heartbeats(self.thread.silences(), self.thread.closed())
-        self.monitor.heard(heard, now, stopping=False)
+        self.monitor.heard(heard, now)
 
     def until(self, condition):
         until(lambda: condition() or self.step(), "what the ears wait for")
@@ -194,11 +199,11 @@ def test_master_that_was_stopped_itself_expels_no_member_at_once():
         MasterSettings(heartbeat_timeout=10.0), member, lambda member, *why: expelled.append(why)
     )
     monitor.step(1.0)
-    monitor.heard(Heartbeats({1: 11.0, 2: 0.1}), 9.0, stopping=False)
+    monitor.heard(Heartbeats({1: 11.0, 2: 0.1}), 9.0)
     for now in (9.1, 14.0, 19.0):
         monitor.step(now)
         assert not expelled
-    monitor.heard(Heartbeats({1: 20.0, 2: 0.1}), 19.1, stopping=False)
+    monitor.heard(Heartbeats({1: 20.0, 2: 0.1}), 19.1)
     assert [why for why, _ in expelled] == ["silent for 20 s (heartbeat_timeout)"]
     assert monitor._members.out.take() == [Forget(2)]
     assert monitor.silence_s(1, 20.1) == 21.0

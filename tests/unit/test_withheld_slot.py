@@ -317,7 +317,7 @@ def test_master_that_takes_over_withholds_nothing():
 def test_workers_that_wait_for_the_copy_at_the_end_are_not_given_up():
     """A copy may take longer than a late block is waited for."""
     book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
-    service = LeaseService(None, None)
+    service = LeaseService(SimpleNamespace(members=None, out=None))
     workers = [SimpleNamespace(number=1, finished=False, dropped=False, name="worker 1")]
     book.take(1)
     book.withhold(7)
@@ -334,7 +334,7 @@ def test_workers_that_wait_for_the_copy_at_the_end_are_not_given_up():
 
 def test_worker_that_hangs_while_a_slot_is_withheld_is_given_up():
     book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
-    service = LeaseService(None, None)
+    service = LeaseService(SimpleNamespace(members=None, out=None))
     workers = [SimpleNamespace(number=1, finished=False, dropped=False, name="worker 1")]
     book.take(1)
     book.withhold(7)

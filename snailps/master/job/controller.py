@@ -95,7 +95,7 @@ class JobController:
     ) -> None:
         self._context, self._services = context, context.services
         self._members, self._out = members, out = context.members, context.out
-        self.leases = LeaseService(members, out)
+        self.leases = LeaseService(context)
         self.recovery = JobRecovery(past, members)
         self.round: RoundController | None = None
         self.phase = JobPhase.IDLE
@@ -473,14 +473,6 @@ class JobController:
             self.leases.came_back(member, now)
         else:
             self.start(member)
-
-    def released(self, member: Member, now: float) -> int:
-        """Release the blocks of a worker that is gone; returns how many."""
-        return self.leases.released(member, self._lost_in_round, now)
-
-    def _lost_in_round(self, now: float) -> None:
-        if self.round is not None:
-            self.round.lost(now)
 
     def summarise(self, member: Member, message: messages.Summarise, call: int, now: float) -> None:
         """A worker waits for the merged survey, or a driver wants that of a job that has ended."""

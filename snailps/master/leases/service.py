@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Container
 from functools import partial
 from typing import Any
 
 from snailps.errors import ClusterError, ProtocolError, SnailError, explain
-from snailps.master.effects import Broken, Outbox
+from snailps.master.context import Context
+from snailps.master.effects import Broken
 from snailps.master.job.job import Job
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PartTurns
 from snailps.master.leases.ledger import MASTER, Entry, Ledger, Wait
 from snailps.master.leases.rotation import NO_MORE, NO_PART
 from snailps.master.member import Member
-from snailps.master.membership import Membership
 from snailps.node.effects import WorkDone
 from snailps.transport import messages
 
@@ -44,9 +44,9 @@ Call = tuple[Member, str, int]
 class LeaseService:
     """The leases of the present job, if any."""
 
-    def __init__(self, members: Membership, out: Outbox) -> None:
+    def __init__(self, context: Context) -> None:
         self.job: Job | None = None
-        self._members, self._out = members, out
+        self._context, self._members, self._out = context, context.members, context.out
         self._asking: deque[Call] = deque()  # to be examined
         self._refused: dict[int, list[Call]] = {}  # by worker: until the ledger wakes it
         self._seen: tuple[Any, ...] = ()  # state of the job at the last look
@@ -223,7 +223,7 @@ class LeaseService:
         if message.pass_ == "train":
             self._out.note("done", {"node": member.number, **message.result()})
 
-    def fetch(self, member: Member, message: messages.Fetch, call: int) -> None:
+    def fetch(self, member: Member, message: messages.Fetch, call: int, now: float) -> None:
         """Send a block's bytes, read beside the loop, to a worker that cannot open its path."""
         job, ledger = self.running()
         job.check_fetch(message.number, message.unit)
@@ -241,13 +241,13 @@ class LeaseService:
             text = f"the master cannot read the block: {explain(done.error)}"
             self._out.reply(call, ClusterError(text))
 
-    def settled(self, member: Member, numbers: list[Any]) -> None:
+    def settled(self, member: Member, message: messages.Settled, now: float) -> None:
         """A worker's pushes of these blocks are all acknowledged."""
         if self.job is not None:
-            self._out.note("settled", {"node": member.number, "numbers": numbers})
-            self.job.ledger.records.settle(numbers, member.number)
+            self._out.note("settled", {"node": member.number, "numbers": message.numbers})
+            self.job.ledger.records.settle(message.numbers, member.number)
 
-    def finished(self, member: Member, figures: dict[str, float], now: float) -> None:
+    def finished(self, member: Member, message: messages.Finished, now: float) -> None:
         """A worker has ended its part of the job."""
         if self.job is not None and not member.dropped:
             self._out.note("settled_all", {"node": member.number, "but": []})
@@ -255,7 +255,7 @@ class LeaseService:
         if member.dropped:  # of this job or, in a session, of one that ended without it
             member.dropped = False
             return
-        member.finished, member.figures, member.state = True, figures, "finished"
+        member.finished, member.figures, member.state = True, message.figures, "finished"
         if self.job is not None and self.job.ledger.drops:
             self.job.ledger.release(member.number)  # the block that it had prefetched
             self.job.withdraw_visits()
@@ -309,8 +309,8 @@ class LeaseService:
         self._asking.extend(self._refused.pop(member.number, ()))
         self.answer(now)
 
-    def released(self, member: Member, on_lost: Callable[[float], None], now: float) -> int:
-        """Release the blocks of a worker that is gone, after a call of `on_lost`; how many."""
+    def released(self, member: Member, now: float) -> int:
+        """Release the blocks of a worker that is gone; how many."""
         job = self.job
         if job is None or not job.pass_:
             return 0
@@ -320,8 +320,8 @@ class LeaseService:
         self._out.note("retire", {"node": member.number})
         numbers = job.ledger.retire(member.number)
         job.withdraw_visits()
-        if numbers:
-            on_lost(now)
+        if numbers and (rounds := self._context.job_controller.round) is not None:
+            rounds.lost(now)
         self.answer(now)
         if numbers and job.ledger.needs == "clock":
             self.tell_workers(messages.CameBack())
