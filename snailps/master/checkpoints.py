@@ -28,7 +28,6 @@ from snailps.master.context import Context
 from snailps.master.events import Answer
 from snailps.master.job.job import Job
 from snailps.master.job.state import JobState
-from snailps.master.leases.ledger import Ledger
 from snailps.master.member import Member
 from snailps.master.services import Begun, Candidate, Completed, Opened
 from snailps.node.effects import WorkDone
@@ -54,7 +53,7 @@ _MAY_DIFFER = {
 
 
 @dataclass(eq=False, slots=True)
-class _Affair:
+class _Pending:
     """A save or a restore: its servers, and those that have not answered."""
 
     servers: list[Member]
@@ -99,10 +98,9 @@ class _Affair:
 
 
 @dataclass(eq=False, slots=True)
-class _Saving(_Affair):
+class _Saving(_Pending):
     job: Job = None  # type: ignore[assignment]
     tables: tuple[dict[str, Any], ...] = ()
-    ledger: Ledger = None  # type: ignore[assignment]
     clock: int = -1  # in bsp: the ledger withholds a slot of it until the rows are saved
     state: JobState | None = None  # in bsp, as of the beginning of `clock`
     about: dict[str, Any] = field(default_factory=dict)
@@ -117,7 +115,7 @@ class _Saving(_Affair):
 
 
 @dataclass(eq=False, slots=True)
-class _Restoring(_Affair):
+class _Restoring(_Pending):
     """A restore from the first candidate that can be used."""
 
     left: list[Candidate] = field(default_factory=list)
@@ -294,7 +292,7 @@ class CheckpointController:
                 affair.broadcast.forget()
         saving, self._saving, self._restoring = self._saving, None, None
         if saving is not None:
-            saving.ledger.resume_leases()
+            saving.job.ledger.resume_leases()
             if saving.begun is not None:
                 self._drop(saving.begun)
         self.forget_others()
@@ -357,7 +355,7 @@ class CheckpointController:
             {"number": number, "table": table.to_dict()}
             for number, table in self._members.table_registry.tables.values()
         )
-        saving = self._saving = _Saving([], now, job=job, tables=tables, ledger=job.ledger)
+        saving = self._saving = _Saving([], now, job=job, tables=tables)
         saving.enter(now)
         needed = _bytes_of(self._members.joined("server"))
         # Never the number of a failed checkpoint: servers may still report on that.
@@ -384,13 +382,13 @@ class CheckpointController:
             return
         saving.begun = done.result
         self._number = done.result.number
-        saving.clock = saving.ledger.withhold(saving.number)
+        saving.clock = saving.job.ledger.withhold(saving.number)
         self._save_when_open(saving, now)
 
     def _save_when_open(self, saving: _Saving, now: float) -> None:
         """Order the save, in bsp as soon as its clock is open. Until then it costs nothing. From
         then on no shard begins to move; one that changes over is waited for."""
-        ledger = saving.ledger
+        ledger = saving.job.ledger
         if saving.begun is None:
             return
         if saving.state is None:
@@ -433,7 +431,7 @@ class CheckpointController:
         if broadcast.error:
             self._save_failed(saving, CheckpointError(broadcast.error), now)
             return
-        saving.ledger.resume_leases()
+        saving.job.ledger.resume_leases()
         saving.files = [item for saved in broadcast.told.values() for item in saved.files]
         assert saving.begun is not None
         assert saving.state is not None
@@ -475,7 +473,7 @@ class CheckpointController:
         self._saving = None
         if saving.broadcast is not None:
             saving.broadcast.forget()
-        saving.ledger.resume_leases()
+        saving.job.ledger.resume_leases()
         if not isinstance(error, SnailError):
             log.error("a checkpoint failed", exc_info=error)
         if saving.begun is not None:

@@ -41,7 +41,7 @@ from snailps.master.job.controller import JobController
 from snailps.master.job.history import POINT, RunHistory
 from snailps.master.job.input import address_of, check_driver_files
 from snailps.master.job.job import Job
-from snailps.master.job.recovery import Past
+from snailps.master.job.recovery import Recovered
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.loop_latency import LoopLatency
 from snailps.master.member import NO_PEER, Member, names_of
@@ -90,7 +90,7 @@ class MasterCore:
         wall_s: float = 0.0,  # seconds since 1970 at monotonic time 0
         session: bool = False,  # wait for submitted jobs, instead of running one and ending
         kept: bool = False,  # there is a journal
-        past: Past | None = None,  # what an earlier master of this cluster left
+        past: Recovered | None = None,  # what an earlier master of this cluster left
         address: str = "",  # where the master listens
         # the session outlives its drivers; workers of a failed job begin anew
         lasting: bool = False,

@@ -48,7 +48,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class StatusEvent:
     """An event for the users of the cluster; `who` is a process, as "server 2"."""
 
     kind: EventKind
@@ -189,7 +189,7 @@ class Outbox(EffectQueue[Effect]):
     def __init__(self, *, kept: bool = False) -> None:
         super().__init__()
         self.kept = kept  # there is a journal: a dead master can be started again
-        self._happened: list[Happened] = []
+        self._happened: list[StatusEvent] = []
         self._orders: dict[int, tuple[int, OnAnswer]] = {}
 
     # --- peers -----------------------------------------------------------------------------------
@@ -230,9 +230,9 @@ class Outbox(EffectQueue[Effect]):
 
     def happened(self, kind: EventKind, who: str, text: str) -> None:
         """Add an event; `MasterCore` puts it into its `EventLog`."""
-        self._happened.append(Happened(kind, who, text))
+        self._happened.append(StatusEvent(kind, who, text))
 
-    def take_happened(self) -> list[Happened]:
+    def take_happened(self) -> list[StatusEvent]:
         """Events since the last call."""
         happened, self._happened = self._happened, []
         return happened

@@ -12,7 +12,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Iterable
 
-from snailps.master.effects import Fact, Happened, Outbox
+from snailps.master.effects import Fact, Outbox, StatusEvent
 from snailps.node.status import EVENTS_MAX, EventStatus
 
 log = logging.getLogger("snailps.events")
@@ -34,10 +34,10 @@ class EventLog:
             if fact.kind == "event":
                 data = fact.data
                 at_s = float(data["at"]) - wall_s - now
-                self._add(at_s, Happened(data["kind"], str(data["who"]), str(data["text"])))
+                self._add(at_s, StatusEvent(data["kind"], str(data["who"]), str(data["text"])))
                 self.counts = Counter(data["counts"])  # the journal has the newest events only
 
-    def take(self, happened: Iterable[Happened], now: float) -> None:
+    def take(self, happened: Iterable[StatusEvent], now: float) -> None:
         for event in happened:
             bad = event.kind in ("lost", "warning")
             fields = {"event": event.kind, "who": event.who}
@@ -48,7 +48,7 @@ class EventLog:
                 told = {"at": at, "kind": event.kind, "who": event.who, "text": event.text}
                 self._out.note("event", {**told, "counts": dict(self.counts)})
 
-    def _add(self, at_s: float, event: Happened) -> None:
+    def _add(self, at_s: float, event: StatusEvent) -> None:
         self.counts[event.kind] += 1
         self._events.append(
             {"at_s": round(at_s, 3), "kind": event.kind, "who": event.who, "text": event.text}

@@ -46,7 +46,7 @@ from snailps.master.events import Answer, Event
 from snailps.master.job.input import check_driver_files
 from snailps.master.job.job import Job
 from snailps.master.job.model_reader import ModelReader
-from snailps.master.job.recovery import Past
+from snailps.master.job.recovery import Recovered
 from snailps.master.job.state import JobState, pack
 from snailps.master.journal import Journal
 from snailps.master.json_log import PHASES, JsonLog
@@ -264,7 +264,7 @@ class Master:
         wall_s = time.time() - now
         keeps = job is not None and settings.on_node_loss == "recover"
         self._journal = Journal(journal_path(settings, job) if keeps and job else None)
-        past: Past | None = None
+        past: Recovered | None = None
         life = int.from_bytes(os.urandom(8), "little") | 1
         if job is not None and self._journal.path is not None:
             check_output(job.settings.output)

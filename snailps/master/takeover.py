@@ -1,8 +1,8 @@
 """Whether a run is to be taken over: reads the journal that an earlier master left.
 
-    settings -> journal_path -> Journal.take, read -> unended -> Past -> MasterCore
+    settings -> journal_path -> Journal.take, read -> unended -> Recovered -> MasterCore
 
-    Past, checkpoints, files -> check_results -> ConfigError: a result would be replaced
+    Recovered, checkpoints, files -> check_results -> ConfigError: a result would be replaced
 
 Decides by the journal and by whether a server is left; the part of the core that noted a fact knows
 its meaning.
@@ -20,7 +20,7 @@ from snailps.errors import ConfigError
 from snailps.master.checkpoint_files import folder_of
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job
-from snailps.master.job.recovery import Past
+from snailps.master.job.recovery import Recovered
 from snailps.master.journal import Journal
 from snailps.store.checkpoint.folder import CheckpointFolder
 from snailps.store.route import Route
@@ -46,7 +46,7 @@ def life_of(life: int, job: Job, frag_num: int, at: float) -> Fact:
     return Fact("life", about)
 
 
-def unended(journal: Journal, job: Job, frag_num: int) -> Past | None:
+def unended(journal: Journal, job: Job, frag_num: int) -> Recovered | None:
     """Take a journal; its run, if that is to be taken over. SnailError if the journal is in use,
     damaged, or of another job or version that still runs."""
     there = journal.take()
@@ -92,10 +92,10 @@ def unended(journal: Journal, job: Job, frag_num: int) -> Past | None:
     job.check_methods(tables, str(journal.path))
     base, arrays = journal.check(facts)
     log.warning("taking over a run that has not ended: %s", journal.path)
-    return Past(facts, str(journal.path), base, arrays)
+    return Recovered(facts, str(journal.path), base, arrays)
 
 
-def check_results(job: Job, past: Past | None) -> None:
+def check_results(job: Job, past: Recovered | None) -> None:
     """Refuse a job that would replace the files of another run, before anything is done. A run that
     resumes, from a journal or a checkpoint, replaces its own files. ConfigError names the file, and
     what can be done."""

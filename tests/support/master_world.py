@@ -5,7 +5,7 @@ from snailps.master import effects, events
 from snailps.master.core import MasterCore
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job
-from snailps.master.job.recovery import Past
+from snailps.master.job.recovery import Recovered
 from snailps.master.job.state import pack
 from snailps.master.phases import ClusterPhase
 from snailps.transport import messages as m
@@ -160,7 +160,7 @@ def takes_over(world, job):
     """A master that goes on from the facts of another one."""
     first = Fact("life", {"life": LIFE, "at": 0.0, "job": {}})
     facts = [first, Fact("numbers", {"until": 1024, "readers_until": 1 << 30}), *world.facts()]
-    return World(job, Past(facts, "journal", world.services.base))
+    return World(job, Recovered(facts, "journal", world.services.base))
 
 
 def rejoin(world, peer, number, role, **state):

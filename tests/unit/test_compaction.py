@@ -20,7 +20,7 @@ from snailps.master import journal as module
 from snailps.master.effects import Fact, Snapshot
 from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
-from snailps.master.job.recovery import JobRecovery, Past
+from snailps.master.job.recovery import JobRecovery, Recovered
 from snailps.master.job.state import pack
 from snailps.master.journal import BASE, BEGUN, FACTS, LIFE, Journal
 from snailps.master.phases import JobPhase
@@ -336,7 +336,7 @@ class Side:
             self.out.note(TRAIN.kind, TRAIN.data)
             self.controller.begin_training(self.job, NODES[:3], None, NOW)
         else:
-            past = Past(facts, "", *self.journal.check(self.journal.read()))
+            past = Recovered(facts, "", *self.journal.check(self.journal.read()))
             JobRecovery(past, self.members).go_on(self.controller, self.job, NOW)
 
     def close(self):

@@ -18,7 +18,7 @@ from snailps.master import effects, events
 from snailps.master.core import MasterCore
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job
-from snailps.master.job.recovery import Past
+from snailps.master.job.recovery import Recovered
 from snailps.master.journal import _IN_STATE
 from snailps.master.services import Begun, Completed, Opened
 from snailps.transport import messages as m
@@ -221,7 +221,7 @@ class Walk(World):
         """The rows that a server has saved are still those of the clock."""
         saving = self.core.job_controller.checkpoints._saving
         if saving is not None and saving.number == note.number and saving.clock >= 0:
-            assert saving.ledger.open_clock == saving.clock
+            assert saving.job.ledger.open_clock == saving.clock
 
     def works_on(self, node):
         waits = [asked for asked in node.calls.values() if not isinstance(asked, m.Ask)]
@@ -338,7 +338,7 @@ class Walk(World):
         self.works, self.late = [], []  # threads that die with it
         base = self.services.base
         # As a new process: nothing of the old one but the journal.
-        past = Past(facts, "journal", base, self.arrays)
+        past = Recovered(facts, "journal", base, self.arrays)
         self.services = self.make_services()
         self.services.base = base
         self.core = MasterCore(

@@ -34,7 +34,7 @@ from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.export import Export
 from snailps.master.job.inspection import LOOKS, Inspection
 from snailps.master.job.job import Job
-from snailps.master.job.recovery import JobRecovery, Past
+from snailps.master.job.recovery import JobRecovery, Recovered
 from snailps.master.job.round_controller import RoundController
 from snailps.master.job.run_metrics import run_figures
 from snailps.master.job.state import JobState
@@ -91,7 +91,7 @@ class JobController:
     def __init__(
         self,
         context: Context,
-        past: Past | None = None,  # notes of an earlier master: the job resumes from there
+        past: Recovered | None = None,  # notes of an earlier master: the job resumes from there
     ) -> None:
         self._context, self._services = context, context.services
         self._members, self._out = members, out = context.members, context.out

@@ -78,18 +78,6 @@ def rotation_of(fields: Mapping[str, Any] | None) -> Rotation | None:
     )
 
 
-def _rotation_told(state: JobState) -> Mapping[str, Any]:
-    """Rotation fields of a state; empty without. ConfigError if its entries number otherwise."""
-    told: Mapping[str, Any] = state.figures.get("rotation", {})
-    if told and "extent" not in told:
-        raise ConfigError(
-            "the checkpoint is of a rotation by a version between 0.1.0 and this one: begin anew "
-            "with --fresh; to keep what it has learnt, make a model of it (snailps checkpoint "
-            "export) and begin with that (continue_from)"
-        )
-    return told
-
-
 class Job:
     def __init__(
         self,
@@ -256,7 +244,7 @@ class Job:
         A resumed training rotates as before. A rotation with limited steps is a ConfigError."""
         s = self.settings
         if state is not None:
-            known = rotation_of(_rotation_told(state))
+            known = rotation_of(state.figures.get("rotation"))
             if known is not None and s.max_steps:
                 raise ConfigError(
                     "max_steps: the checkpoint is of a training by rotation, whose steps are no "
@@ -286,9 +274,9 @@ class Job:
             first = state.clock if state is not None else 0
             return RoundLedger(self.rounds, nodes, self.fraction, s.seed, first)
         if rotation is not None:
-            extent = {} if state is None else _rotation_told(state).get("extent", {})
+            told = {} if state is None else state.figures.get("rotation", {})
             return RotationLedger(
-                self.input.blocks, s.epochs, rotation, known, nodes=nodes, extent=extent
+                self.input.blocks, s.epochs, rotation, known, nodes=nodes, extent=told.get("extent")
             )
         all_ = (self.input.blocks, s.epochs, s.max_steps, known, self.input.order)
         if self.clocked:

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class Recovered:
     """What an earlier master of this cluster left."""
 
     facts: list[Fact]
@@ -44,8 +44,8 @@ class Past:
 class JobRecovery:
     """Replays the facts of an earlier master."""
 
-    def __init__(self, past: Past | None, members: Membership) -> None:
-        self._past = past or Past([])  # None: this master is the first
+    def __init__(self, past: Recovered | None, members: Membership) -> None:
+        self._past = past or Recovered([])  # None: this master is the first
         self._facts = self._past.facts
         self._members = members
         self.known = bool(self._facts)
@@ -70,7 +70,7 @@ class JobRecovery:
                 controller.summarised(now)
         if exported:
             controller.exported_before(job, exported["figures"], now)
-        self._past, self._facts = Past([]), []  # they may be many, and are applied
+        self._past, self._facts = Recovered([]), []  # they may be many, and are applied
         share, what = job.progress(now), "training" if job.pass_ == "train" else "survey"
         text = "took over from the previous master: %.0f%% of the %s done"
         log.warning(text, 100 * share, what, extra=EVENT_TOLD)
