@@ -1,6 +1,6 @@
 """The master's process: sockets, files, threads and the clock round a `MasterCore`.
 
-    ControlServer, HeartbeatThread, Works, signals, time -> Event -> MasterCore.handle
+    ControlServer, HeartbeatThread, BackgroundTasks, signals, time -> Event -> MasterCore.handle
     -> list of Effect -> messages, journal, threads
 
 Owns the loop, numbers connections and calls, and performs effects in order: a fact is with the
@@ -39,6 +39,7 @@ from snailps.errors import (
     explain,
 )
 from snailps.master import effects, events
+from snailps.master.background_tasks import BackgroundTasks
 from snailps.master.checkpoint_files import CheckpointFiles
 from snailps.master.core import MasterCore
 from snailps.master.effects import Effect, Fact
@@ -54,7 +55,6 @@ from snailps.master.log_tail import LogTail
 from snailps.master.phases import ClusterPhase, JobPhase
 from snailps.master.takeover import check_results, journal_path, life_of, unended
 from snailps.master.tensorboard_log import TensorboardLog
-from snailps.master.works import Works
 from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.node.driver_files import read_driver_files
 from snailps.node.effects import Work
@@ -160,7 +160,7 @@ class Master:
         self._replies: dict[int, tuple[int, Reply]] = {}  # by call: the peer, and how to answer
         self._calls: dict[int, set[int]] = {}  # not answered yet, by peer
         self._next = 1
-        self._works = Works(self._wake)
+        self._tasks = BackgroundTasks(self._wake)
         self._diagnosis: threading.Timer | None = None
         self._status_at = self._heartbeats_at = self._usage_at = 0.0
         self._peak_at = self._peak_mb = 0.0
@@ -202,7 +202,7 @@ class Master:
                 self._turn()
             if self._on_status is not None:
                 self._on_status(self.status())
-            self._works.wait_all(FOLDER_S, "checkpoint")
+            self._tasks.wait_all(FOLDER_S, "checkpoint")
             self._journal.end()
         except SnailError:
             if not took_over:  # it could not begin, and reports why
@@ -327,7 +327,7 @@ class Master:
         if job is not None:
             workers = settings.expected_node_num - max(1, settings.expected_servers)
             self._feed(events.Started(job, workers))
-            self._works.wait_first(PREPARE_S)
+            self._tasks.wait_first(PREPARE_S)
         host, port = listener.getsockname()[:2]
         log.info("master listens on %s", show((host, port)))
         if settings.metrics_addr:
@@ -347,7 +347,7 @@ class Master:
         if self._diagnosis is not None:
             self._diagnosis.cancel()
         self._reader.close()
-        self._works.wait_all(WORKS_END_S)  # an export removes what it has not written
+        self._tasks.wait_all(WORKS_END_S)  # an export removes what it has not written
         for one in (job, self.core.job_controller.job):
             if one is not None:
                 one.close()
@@ -369,7 +369,7 @@ class Master:
         """One turn: messages of peers, finished work, time."""
         server, core = self._server, self.core
         server.step(HASTE_S if core.job_controller.in_haste else STEP_S)
-        for ended in self._works.ended():
+        for ended in self._tasks.ended():
             self._feed(ended)
         now = time.monotonic()
         if now >= self._heartbeats_at:
@@ -522,7 +522,7 @@ class Master:
             effects.Forget: lambda effect: self._heartbeats.remove(effect.member),
             effects.Note: self._note,
             effects.Compact: lambda effect: self._journal.compact(effect.snapshot),
-            Work: self._works.begin,
+            Work: self._tasks.begin,
             effects.Rerouted: lambda effect: self._reader.follow(effect.route),
             effects.CancelExport: lambda effect: self._reader.cancel(),
             effects.LeaveRounds: lambda effect: self._reader.leave_rounds(),

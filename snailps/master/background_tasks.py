@@ -1,6 +1,6 @@
 """Work beside the master's loop: a thread for each, or for all of a lane, one after the other.
 
-    Work -> Works.begin -> thread -> Works.ended -> WorkDone
+    Work -> BackgroundTasks.begin -> thread -> BackgroundTasks.ended -> WorkDone
 
 For the master's loop; only `run` is called in other threads.
 """
@@ -17,7 +17,7 @@ from snailps.node.background import in_thread
 from snailps.node.effects import Work, WorkDone
 
 
-class Works:
+class BackgroundTasks:
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
         self._wake = wake  # called by any thread when `ended` has a result
         self._running: dict[int, Future[Any]] = {}

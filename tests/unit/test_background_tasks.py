@@ -6,8 +6,8 @@ import pytest
 from processes import LIMIT_S
 from waiting import until
 
+from snailps.master.background_tasks import BackgroundTasks
 from snailps.master.effects import Work
-from snailps.master.works import Works
 
 
 def ended(works, count):
@@ -18,7 +18,7 @@ def ended(works, count):
 
 
 def test_works_of_a_lane_run_in_order_and_others_beside_them():
-    works, go_on, order = Works(), threading.Event(), []
+    works, go_on, order = BackgroundTasks(), threading.Event(), []
     works.begin(Work(1, lambda: order.append(go_on.wait(LIMIT_S)), "fetch"))
     works.begin(Work(2, lambda: order.append("second"), "fetch"))
     works.begin(Work(3, lambda: "beside", ""))
@@ -33,7 +33,7 @@ def test_works_of_a_lane_run_in_order_and_others_beside_them():
 
 
 def test_error_of_a_work_is_handed_on_and_its_lane_goes_on():
-    works = Works()
+    works = BackgroundTasks()
     works.begin(Work(1, lambda: 1 / 0, "checkpoint"))
     works.begin(Work(2, lambda: 5, "checkpoint"))
     first, second = ended(works, 2)
@@ -42,14 +42,14 @@ def test_error_of_a_work_is_handed_on_and_its_lane_goes_on():
 
 
 def test_first_error_is_raised_where_it_is_waited_for():
-    works = Works()
+    works = BackgroundTasks()
     works.begin(Work(1, lambda: 1 / 0, ""))
     with pytest.raises(ZeroDivisionError):
         works.wait_first(LIMIT_S)
 
 
 def test_end_waits_for_a_whole_lane_and_for_no_hanging_work():
-    works, go_on, done = Works(), threading.Event(), []
+    works, go_on, done = BackgroundTasks(), threading.Event(), []
     works.begin(Work(1, lambda: go_on.wait(LIMIT_S), ""))
     for number in (2, 3):
         works.begin(Work(number, lambda: done.append(1), "checkpoint"))
@@ -63,7 +63,7 @@ def test_end_waits_for_a_whole_lane_and_for_no_hanging_work():
 
 def test_end_of_a_work_wakes_the_loop():
     awake = threading.Event()
-    works = Works(awake.set)
+    works = BackgroundTasks(awake.set)
     works.begin(Work(1, lambda: 5, ""))
     assert awake.wait(LIMIT_S)
     assert [one.result for one in works.ended()] == [5]
