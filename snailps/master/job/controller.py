@@ -270,13 +270,13 @@ class JobController:
         job.begin_pass("train", now, nodes, state, rotation)
         self._go(JobPhase.TRAINING)
         self.checkpoints.training_begins(now)
-        if job.rounds:
+        if job.ledger.clock >= 0:
             self.inspection.begin_rounds()
             self.round = RoundController(self._context, job)
 
     def set_clock(self, job: Job, clock: int, now: float) -> None:
         """Set the clock of all shards; nothing is leased before they have it."""
-        self._members.rows.set_clock(clock, early=job.rounds > 0, now=now)
+        self._members.rows.set_clock(clock, early=job.ledger.clock >= 0, now=now)
 
     def start(self, member: Member) -> None:
         """A worker joins: give it the job at the next `tell`."""
@@ -644,7 +644,7 @@ class JobController:
         self._summaries.clear()
         self.leases.close()
         self.checkpoints.abandon("the job has failed")
-        if job.clocked and self.phase is JobPhase.TRAINING:
+        if job.ledger.needs == "clock" and self.phase is JobPhase.TRAINING:
             self._members.rows.set_clock(0, early=True, now=now)  # drop what the clock has staged
         self.end()
         self._go(JobPhase.STOPPING)

@@ -305,7 +305,7 @@ class Job:
         }
         if plan := ledger.plan():
             figures["rotation"] = plan
-        if self.rounds:
+        if ledger.clock >= 0:
             figures["rounds"] = list(self.round_figures)
             figures["units"], figures["losses"] = self._at_round
         if self.input.order is not None:
@@ -353,7 +353,7 @@ class Job:
         self._begun = now - figures["wall_s"]
         if exact is not None:
             self.ledger.resume({**exact["ledger"], **state.arrays})
-        if self.rounds and "rounds" in figures:
+        if self.ledger.clock >= 0 and "rounds" in figures:
             self.round_figures, self.metrics.units = list(figures["rounds"]), int(figures["units"])
             self.metrics.losses = [list(sums) for sums in figures["losses"]]
             self.begin_round()
@@ -449,7 +449,7 @@ class Job:
         duration from now and ends another one later; not in bsp, where rates must be
         reproducible."""
         shares, limit_s = [entry.before, entry.after], self.settings.max_seconds
-        if limit_s and self.pass_ == "train" and not self.clocked:
+        if limit_s and self.pass_ == "train" and self.ledger.needs != "clock":
             elapsed_s = self.elapsed_s(now)
             shares = [
                 min(1.0, max(share, (elapsed_s + blocks * self.metrics.block_s) / limit_s))
@@ -653,7 +653,7 @@ class Job:
         seconds = self._seconds.get("train", 0.0)
         losses, units = self.metrics.loss_by_epoch(), self.metrics.units
         by_schedule = self.ledger.figures()
-        if self.rounds:  # that were applied
+        if self.ledger.clock >= 0:  # rounds that were applied
             losses, units = losses[: self.ledger.clock], self._at_round[0]
             by_round = [{**each, "round": n} for n, each in enumerate(self.round_figures, 1)]
             by_schedule["by_round"] = by_round
@@ -689,10 +689,9 @@ class Job:
 
     def _end(self) -> str:
         """What ended a training that nothing ended early."""
-        if self.rounds:
-            return "rounds"
         whole = self.settings.epochs * len(self.input.blocks)
-        return (self._reached or "max_steps") if self.ledger.size < whole else "epochs"
+        early = self.ledger.size < whole
+        return (self._reached or "max_steps") if early else self.ledger.repeats
 
     def close(self) -> None:
         """Remove unpacked input; idempotent."""

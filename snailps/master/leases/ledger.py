@@ -387,6 +387,8 @@ class Ledger:
 
     # --- what policies answer -------------------------------------------------------------------
 
+    repeats: ClassVar[Literal["epochs", "rounds"]] = "epochs"
+    """What ends a training that nothing ends early."""
     needs: ClassVar[Literal["", "clock", "fence"]] = ""
     """Before a lease all shards are at their clock, or have fenced lost workers."""
 

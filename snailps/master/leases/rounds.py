@@ -244,6 +244,7 @@ class RoundLedger(Ledger):
 
     # --- what policies answer -------------------------------------------------------------------
 
+    repeats = "rounds"
     needs = "clock"
 
     @property
