@@ -256,8 +256,11 @@ class Cluster:
             told = [message.number] if message.pass_ == "train" else []
         elif isinstance(message, messages.Rejoin):
             told = [result["number"] for result in message.state.get("told", ())]
-        running = self.master.core.job_controller.job
-        if told and running is not None:
+        core = self.master.core
+        running, member = core.job_controller.job, core.members.all.get(peer.process.number)
+        # The training may have ended without the block that a worker still works on.
+        dropped = member is not None and member.dropped
+        if told and running is not None and not dropped:
             job = self.job_at(running.settings.output)
             for number in told:
                 job.report(number, peer.process.number)
