@@ -22,7 +22,7 @@ from snailps.api.tables import AnyKeys, Keys, Rows, Table
 from snailps.config import JobSettings
 from snailps.errors import MisuseError
 from snailps.transport.client._client import Client, Pending
-from snailps.vectors.npz import NpzWriter, npz_file
+from snailps.vectors.model_file import ModelWriter, model_writer
 from snailps.vectors.row_sorter import RowSorter
 
 PULLS_AHEAD = 1
@@ -250,7 +250,7 @@ def write_tables(path: Path, results: Results) -> None:
     Its memory is that of one `RowSorter`.
     """
     results.exporting.plan([1.0, 1.0] * len(results.tables))
-    with npz_file(path) as file:
+    with model_writer(path) as file:
         for name, table in results.tables.items():
             with RowSorter(path, table.dim) as sorter:
                 for keys, rows in results.scan(name):
@@ -259,7 +259,9 @@ def write_tables(path: Path, results: Results) -> None:
     results.exporting.wrote(str(path))
 
 
-def write_sorted(file: NpzWriter, prefix: str, sorter: RowSorter, progress: ExportProgress) -> None:
+def write_sorted(
+    file: ModelWriter, prefix: str, sorter: RowSorter, progress: ExportProgress
+) -> None:
     """Writes the arrays ``keys`` and ``rows`` of a sorter, as one stage of the export."""
     n = sorter.count
     file.add_pieces(f"{prefix}keys", np.uint64, (n,), sorter.keys())

@@ -1,6 +1,6 @@
 """Opens whatever this product or fastText wrote: ``snailps.load``.
 
-file of word vectors, of a classifier of text -> vectors.loading.load -> Vectors, LabelModel
+file of word vectors, of a classifier of text -> vectors.files.load_model -> Vectors, LabelModel
 .npz of a knowledge graph, of a matrix factorisation -> embedding_of -> GraphModel, FactorModel
 .npz of rows by feature, of a network -> estimator_of -> LogisticRegression, FMClassifier, ...
 
@@ -10,19 +10,15 @@ Knows which estimator reads which model's file; what is in one, `sparse` and `ve
 from __future__ import annotations
 
 import importlib
-import io
 import json
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from snailps.data.array_archives import DAMAGED
 from snailps.errors import ModelFileError
-from snailps.vectors.loading import load as load_text_model
-from snailps.vectors.npz import settings_of
+from snailps.vectors.files import load_model
+from snailps.vectors.model_file import ModelFile
 
 if TYPE_CHECKING:
     from snailps.estimators.sparse import SparseEstimator
@@ -38,12 +34,6 @@ _READERS: Mapping[str, tuple[str, str]] = {
 }
 """By model: the estimator of its files, and that of those whose loss is squared."""
 _NAMES = {name for names in _READERS.values() for name in names}
-_NO_SUCH_FILE = (
-    OSError, EOFError, KeyError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile,
-    zlib.error,
-)  # fmt: skip
-_BYTES_MAX = 1 << 20
-"""Of an array that describes a file; models have a few KB."""
 
 
 def load(
@@ -103,7 +93,7 @@ def load(
         return rows_model_of(path)
     if words is None and (embeddings := embedding_of(path)) is not None:
         return embeddings
-    return load_text_model(path, words=words)
+    return load_model(path, words=words)
 
 
 def rows_model_of(path: str | os.PathLike[str]) -> SparseEstimator:
@@ -126,7 +116,7 @@ def rows_model_of(path: str | os.PathLike[str]) -> SparseEstimator:
 
 def embedding_of(path: str | os.PathLike[str]) -> GraphModel | FactorModel | None:
     """The model of a knowledge graph or a matrix factorisation; None: it is no such file."""
-    worker_class = _model_of(path)
+    worker_class = str(_header_of(path)[0].get("worker_class", ""))
     if not worker_class:
         return None
     from snailps.models.embeddings import queries
@@ -138,35 +128,23 @@ def embedding_of(path: str | os.PathLike[str]) -> GraphModel | FactorModel | Non
     return model
 
 
-def _model_of(path: str | os.PathLike[str]) -> str:
-    """`worker_class` of a file that says one; else empty."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return str(settings_of(_bytes_of(archive, "about"))["worker_class"])
-    except _NO_SUCH_FILE:
-        return ""
-
-
 def estimator_of(path: str | os.PathLike[str]) -> str:
     """Name of the estimator that reads a file; empty: none, or it is no such file."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if "about.npy" not in archive.namelist():
-                return ""
-            settings = settings_of(_bytes_of(archive, "about"))
-            if "estimator.npy" in archive.namelist():
-                saved = json.loads(_bytes_of(archive, "estimator").tobytes())["class"]
-                return saved if saved in _NAMES else ""
-            names = _READERS.get(str(settings["worker_class"]), ("", ""))
-    except _NO_SUCH_FILE:  # whatever it is, reading it as a file of vectors says so
-        return ""
+    settings, saved = _header_of(path)
+    if saved:
+        return saved if saved in _NAMES else ""
+    names = _READERS.get(str(settings.get("worker_class")), ("", ""))
     return names[settings.get("loss") == "squared"]
 
 
-def _bytes_of(archive: zipfile.ZipFile, name: str) -> Any:
-    """The bytes of an array of the archive; the head of a wrong file may announce any size."""
-    with archive.open(f"{name}.npy") as member:
-        head = io.BytesIO(member.read(_BYTES_MAX))
-    np.lib.format.read_magic(head)
-    np.lib.format.read_array_header_1_0(head)
-    return np.frombuffer(head.read(), np.uint8)
+def _header_of(path: str | os.PathLike[str]) -> tuple[dict[str, Any], str]:
+    """Settings of a model's file and the class of the estimator that saved it; empty of others."""
+    try:
+        with open(path, "rb") as file:
+            model, saved = ModelFile(path, file), ""
+            settings = model.settings()
+            if "estimator.npy" in model.members:
+                saved = str(json.loads(model.read("estimator").tobytes())["class"])
+            return settings, saved
+    except (OSError, *DAMAGED):  # whatever it is, reading it as a file of vectors says so
+        return {}, ""

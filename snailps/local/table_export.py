@@ -24,7 +24,7 @@ from snailps.api.tables import Keys, Rows, Table
 from snailps.config.output import refuse_existing, refuse_folders
 from snailps.data.atomic import check_target
 from snailps.errors import ConfigError
-from snailps.vectors.npz import npz_file
+from snailps.vectors.model_file import model_writer
 from snailps.vectors.parquet_rows import parquet_file
 from snailps.vectors.row_sorter import RowSorter
 from snailps.vectors.safetensors import Array, safetensors_file
@@ -140,7 +140,7 @@ class _Export:
 
 
 def _write_npz(job: _Export, names: Sequence[str], files: Sequence[str]) -> None:
-    with npz_file(files[0]) as file:
+    with model_writer(files[0]) as file:
         for name in names:
             with job.sort(name, files[0]) as sorter:
                 n = sorter.count

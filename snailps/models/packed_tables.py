@@ -21,7 +21,7 @@ from snailps.api.worker import Results
 from snailps.config import JobSettings
 from snailps.data.scratch import release_whole, whole_file
 from snailps.errors import ModelFileError
-from snailps.vectors.npz import read_arrays, write_arrays
+from snailps.vectors.model_file import check_rows, read_model, write_model
 
 CONTINUE_FROM: Mapping[str, Any] = {
     "help": "A file of weights with the state of their optimizer, from which training continues; "
@@ -57,27 +57,19 @@ def write_packed(path: str, tables: Mapping[str, Packed]) -> str:
     arrays: dict[str, NDArray[Any]] = {}
     for name, table in tables.items():
         arrays |= {name + _KEYS: table.keys, name + _ROWS: table.rows}
-    return write_arrays(path, arrays)
+    return write_model(path, arrays)
 
 
 def read_packed(path: str) -> dict[str, Packed]:
     """Read what `write_packed` wrote, or raise a `ModelFileError`."""
-    arrays = read_arrays(path, "weights with the state of their optimizer", ())
-    names = [name.removesuffix(_KEYS) for name in arrays if name.endswith(_KEYS)]
-    found = {}
-    for name in names:
-        keys, rows = arrays[name + _KEYS], arrays.get(name + _ROWS)
-        if rows is None or keys.dtype != np.uint64 or keys.ndim != 1 or rows.ndim != 2:
-            break
-        if rows.dtype != np.float32 or len(rows) != len(keys):
-            break
-        found[name] = Packed(keys, rows)
-    if not names or 2 * len(found) != len(arrays):
-        raise ModelFileError(
-            f"{path}: continue_from: expected weights with the state of their optimizer, as "
-            "partial_fit writes them, got other arrays"
-        )
-    return found
+    with read_model(path, "weights with the state of their optimizer", ()) as (_, arrays):
+        names = [name.removesuffix(_KEYS) for name in arrays if name.endswith(_KEYS)]
+        found = {name: Packed(arrays[name + _KEYS], arrays[name + _ROWS]) for name in names}
+        for name, table in found.items():
+            check_rows(name, table.keys, table.rows)
+        if not names or 2 * len(names) != len(arrays):
+            raise ValueError(f"arrays {sorted(arrays)}")
+        return found
 
 
 def widened(packed: Packed, before: Tensor, after: Tensor, places: NDArray[np.int64]) -> Packed:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         similarity_file,
     )
     from snailps.vectors.fasttext_bin import BinHeader, BinModel, read_bin, read_header, write_bin
-    from snailps.vectors.files import load, read_vec, vec_shape, write_npz, write_vec
+    from snailps.vectors.files import load, write_npz
     from snailps.vectors.label_prediction import (
         LabelModel,
         LabelScore,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         evaluate_labels,
     )
     from snailps.vectors.query import Neighbour, Vectors
+    from snailps.vectors.text_files import read_vec, vec_shape, write_vec
 
 __all__ = [
     "AnalogyResult",
@@ -75,13 +76,7 @@ _HOMES = {
         "read_header",
         "write_bin",
     ),
-    "files": (
-        "load",
-        "read_vec",
-        "vec_shape",
-        "write_npz",
-        "write_vec",
-    ),
+    "files": ("load", "write_npz"),
     "label_prediction": (
         "LabelModel",
         "LabelScore",
@@ -90,10 +85,8 @@ _HOMES = {
         "TextPrediction",
         "evaluate_labels",
     ),
-    "query": (
-        "Neighbour",
-        "Vectors",
-    ),
+    "query": ("Neighbour", "Vectors"),
+    "text_files": ("read_vec", "vec_shape", "write_vec"),
 }
 
 

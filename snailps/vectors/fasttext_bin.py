@@ -12,7 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import IO, TypeAlias
@@ -144,31 +144,10 @@ def write_bin(
     labels: Sequence[bytes] = (),
     label_counts: Sequence[int] | npt.NDArray[np.int64] = (),
 ) -> None:
-    """Write a model that the official ``fasttext`` package loads.
+    """Write a model that the official ``fasttext`` package loads, in the memory of a chunk.
 
-    Parameters
-    ----------
-    path : path
-    header : BinHeader
-    words : sequence of bytes, n of them
-        In the order of the rows, most frequent first as fastText has them.  ``</s>`` is a word
-        like any other, except that it has no n-grams.
-    counts : n integers, each >= 1
-    input_chunks : iterable of float32[k, dim]
-        ``n + header.bucket`` rows in all, in pieces of any size.
-    output_chunks : iterable of float32[k, dim]
-        ``n`` rows in all, or one row per label.  Read only after the last input chunk.
-    labels, label_counts
-        Of a supervised model, like `words` and `counts`; most frequent first.
-
-    Raises
-    ------
-    ModelFileError
-        The file cannot be written, or the pieces do not make up the announced matrices.
-
-    Notes
-    -----
-    Streams: memory is one chunk plus 21 MB.  The file appears at the end or not at all.
+    Words, most frequent first as fastText has them, with counts from 1; input chunks of
+    ``n + header.bucket`` rows in all, output chunks of n rows, or of one a label.
     """
     _check_header(path, header)
     check_words(path, words)
@@ -194,7 +173,8 @@ def write_bin(
             ("input", "output"), rows, (input_chunks, output_chunks), strict=True
         ):
             file.write(_SHAPE.pack(False, count, header.dim))
-            write_rows(file, path, f"{name} matrix", count, header.dim, chunks)
+            for chunk in checked_chunks(path, f"{name} matrix", chunks, count, header.dim):
+                file.write(np.ascontiguousarray(chunk, dtype="<f4").reshape(-1).view(np.uint8).data)
 
 
 def read_bin(
@@ -202,26 +182,9 @@ def read_bin(
 ) -> BinModel:
     """Open a .bin file of ours or of fastText 0.9 without reading its matrices.
 
-    Parameters
-    ----------
-    path : path
-    quantised : bool
-        Whether the matrices may be `QuantisedRows` (a .ftz); else such a file is refused.
-    file : open file, optional
-        What is mapped in the path's place, such as an unpacked copy.
-
-    Raises
-    ------
-    ModelFileError
-        Not such a file, quantised, damaged or cut short.  Every size in the file is checked
-        against the length of the file before memory is allocated for it.
-
-    Notes
-    -----
-    The matrices stay on disk and are paged in on access, so that a model larger than memory opens
-    in the time its dictionary takes (about a second for 1 M words).  The mapping lives as long as
-    the arrays.  Overwriting the file in place (not by renaming over it, as our writers do) while
-    it is mapped is not safe.
+    `quantised`: whether matrices may be `QuantisedRows` (a .ftz); `file`: is mapped in the path's
+    place, such as an unpacked copy.  Every size in the file is compared with the file's length
+    before memory is allocated for it; the mapping lives as long as the arrays.
     """
     try:
         with open(path, "rb") if file is None else nullcontext(file) as source:
@@ -254,15 +217,7 @@ def read_bin(
 
 
 def read_header(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> BinHeader:
-    """The training arguments of a .bin file, without its tokens; reads 64 bytes.
-
-    `file` is as in `read_bin`; it is left at its beginning.
-
-    Raises
-    ------
-    ModelFileError
-        Not such a file.
-    """
+    """The training arguments of a .bin file, without its tokens; leaves `file` at its start."""
     try:
         with open(path, "rb") if file is None else nullcontext(file) as source:
             start = source.read(_HEAD.size)
@@ -295,37 +250,25 @@ def check_words(
                 )
 
 
-def write_rows(
-    file: IO[bytes],
-    path: str | os.PathLike[str],
-    name: str,
-    rows: int,
-    dim: int,
-    chunks: Iterable[Float32],
-) -> None:
-    """Write float32 chunks in sequence, checking that they are `rows` x `dim` in total."""
-    written = 0
+def checked_chunks(
+    path: str | os.PathLike[str], name: str, chunks: Iterable[Float32], rows: int, dim: int
+) -> Iterator[Float32]:
+    """The chunks, float32[k, dim], refused if they are not `rows` rows in all."""
+    left = rows
     for chunk in chunks:
-        check_chunk(path, name, chunk, rows - written, dim)
-        file.write(np.ascontiguousarray(chunk, dtype="<f4").reshape(-1).view(np.uint8).data)
-        written += len(chunk)
-    if written != rows:
-        raise ModelFileError(f"{path}: the {name} needs {rows} rows, but only {written} came")
-
-
-def check_chunk(
-    path: str | os.PathLike[str], name: str, chunk: Float32, rows_left: int, dim: int
-) -> None:
-    """Refuse a chunk that is not float32[k <= rows_left, dim]."""
-    if chunk.ndim != 2 or chunk.shape[1] != dim or chunk.dtype != np.float32:
-        raise ModelFileError(
-            f"{path}: a chunk of the {name} must be float32[k, {dim}], "
-            f"got {chunk.dtype}{list(chunk.shape)}"
-        )
-    if len(chunk) > rows_left:
-        raise ModelFileError(
-            f"{path}: the {name} needs {rows_left} more rows, a chunk has {len(chunk)}"
-        )
+        if chunk.ndim != 2 or chunk.shape[1] != dim or chunk.dtype != np.float32:
+            raise ModelFileError(
+                f"{path}: a chunk of the {name} must be float32[k, {dim}], "
+                f"got {chunk.dtype}{list(chunk.shape)}"
+            )
+        if len(chunk) > left:
+            raise ModelFileError(
+                f"{path}: the {name} needs {left} more rows, a chunk has {len(chunk)}"
+            )
+        yield chunk
+        left -= len(chunk)
+    if left:
+        raise ModelFileError(f"{path}: the {name} needs {rows} rows, but only {rows - left} came")
 
 
 def bin_bytes(entries: Sequence[PackedWords], rows: int, dim: int) -> int:

@@ -1,288 +1,356 @@
-"""Vector files: the text format .vec, NumPy's .npz, and `load` for files of any program.
+"""The formats of word vectors and classifiers, and what other files are: a table of kinds.
 
-    words + chunks of float32 rows -> write_vec, write_npz -> model.vec, model.npz
+    path -> opened: unpacked if it is a .gz -> `KINDS`, by its first bytes -> Vectors, LabelModel
     words, chunks, a fastText model -> save_vectors -> .vec, .npz, .bin, by the ending of the name
-    .bin, .ftz, .vec, .npz, word2vec's binary, GloVe's text, each as .gz -> load -> query.Vectors
+    path, open file -> identify -> "labelled text: snailps train classifier --input trains with it"
 
-Owns .vec and .npz; fastText's .bin is in fasttext_bin.py, what other programs write in
-foreign_files.py.  `load` checks a file's first bytes, not its name.  Must not know how vectors were
-trained.
+A new format is a line of `KINDS`.  What is inside of .bin, text and .npz, `fasttext_bin`,
+`text_files` and `model_file` know.  Must not know how vectors were trained.
 """
 
 from __future__ import annotations
 
 import gzip
-import math
-import mmap
 import os
-import struct
+import re
 import tempfile
-import zipfile
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from snailps.data._float_text import read_word_lines, word_lines
-from snailps.data.array_archives import DAMAGED, member_of, values_of
-from snailps.data.atomic import atomic_file, free_bytes, human_bytes
+from snailps.data.array_archives import DAMAGED
+from snailps.data.atomic import free_bytes, human_bytes
+from snailps.data.file_kinds import HEAD_BYTES, kind_of
 from snailps.data.packed_words import PackedWords
 from snailps.errors import DataError, ModelFileError
-from snailps.kernels import cores
 from snailps.vectors.fasttext_bin import (
     MAGIC,
     BinModel,
-    check_chunk,
     check_words,
+    checked_chunks,
     read_bin,
+    read_header,
     write_bin,
-    write_rows,
 )
-from snailps.vectors.foreign_files import (
+from snailps.vectors.model_file import ModelFile, model_writer
+from snailps.vectors.quantised import QuantisedRows
+from snailps.vectors.query import Vectors
+from snailps.vectors.text_files import (
     glove_dim,
     is_rows_alone,
     is_word2vec_binary,
     read_glove,
+    read_vec,
     read_word2vec,
-    what_is,
+    vec_shape,
+    write_vec,
 )
-from snailps.vectors.identity import identify, identify_folder, of_members
-from snailps.vectors.npz import npz_file, write_npy_head
-from snailps.vectors.quantised import QuantisedRows
-from snailps.vectors.query import Vectors
+
+if TYPE_CHECKING:
+    from snailps.vectors.label_prediction import LabelModel
 
 Float32 = npt.NDArray[np.float32]
+Path_: TypeAlias = "str | os.PathLike[str]"
+WordsOfRows: TypeAlias = "str | os.PathLike[str] | Sequence[str] | Sequence[bytes]"
 
-_START_BYTES = 1 << 16
+START_BYTES = 1 << 16
 _GZIP_MAGIC = b"\x1f\x8b"
-_ENDINGS = (".bin", ".ftz", ".vec", ".npz", ".txt", ".bin.gz", ".vec.gz", ".txt.gz", ".weights.npz")
-_BIN_MAGIC = MAGIC.to_bytes(4, "little")
-_ZIP_MAGIC = b"PK\x03\x04"
-_DIM_MAX = 1 << 20
-_FORMATTING_THREADS = 4
-_VALUES_TOGETHER = 1 << 17  # formatted by a thread at a time: some 1.5 MB of text
-# Lines parsed together: enough to amortise the cost of the calls, a few MB of text at dim 100.
-_LINES_TOGETHER = 4096
-_BYTES_TOGETHER = 1 << 24  # of a matrix that is copied into a .bin
-_UNPACKED_TOGETHER = 1 << 24
+_BYTES_TOGETHER = 1 << 24
+"""Bytes of a matrix that is copied into a .bin, and of a file that is unpacked, at a time."""
 _ROOM_LEFT = 1 << 26
 """Bytes that unpacking leaves free, of the disk and of memory: TMPDIR is often in memory."""
 
 
-def load(
-    path: str | os.PathLike[str],
-    *,
-    words: str | os.PathLike[str] | Sequence[str] | Sequence[bytes] | None = None,
-    file: IO[bytes] | None = None,
-) -> Vectors:
-    """Open a file of vectors for queries; of a classifier, the vectors of its words.
+def load(path: Path_, *, words: WordsOfRows | None = None) -> Vectors:
+    """As `load_model`; of a classifier, the vectors of its words."""
+    found = load_model(path, words=words, of_texts=False)
+    assert isinstance(found, Vectors)
+    return found
 
-    Parameters
-    ----------
-    path : path
-        fastText's .bin or .ftz, a .vec, word2vec's binary, GloVe's text, our .npz or that of
-        federated averaging; any of them packed by gzip.
-    words : path or sequence of words, optional
-        For a file without words, such as federated averaging's OUTPUT.embedding.txt: the words of
-        its rows, or a text file of them, such as its vocab.txt.
-    file : open file, optional
-        What is read in the path's place, such as an unpacked copy.
 
-    Raises
-    ------
-    ModelFileError
-        Missing, unreadable, of another kind, damaged or cut short.
-    DataError
-        `words` were given for a file that has words.
+def load_model(
+    path: Path_, *, words: WordsOfRows | None = None, of_texts: bool = True
+) -> Vectors | LabelModel:
+    """Open a file of any kind that has vectors or, if `of_texts`, is a classifier of texts.
 
-    Notes
-    -----
-    A .bin and a .npz are mapped, not read; a .bin answers for unknown words through its subwords.
-    Other files are read into memory (4 x n x dim bytes), and a .gz is unpacked into a temporary
-    file first (in TMPDIR) that is gone with the vectors.
+    Errors are those of ``snailps.load``.  A .bin and a .npz are mapped, others are read.
     """
-    if file is None:
-        with opened(path) as source:
-            return load(path, words=words, file=source)
-    start = file.read(_START_BYTES)
-    file.seek(0)
-    if not start.startswith(_ZIP_MAGIC) and not is_rows_alone(start):
-        check_no_words(path, words)
-    if start.startswith(_BIN_MAGIC):
-        return Vectors.of_model(read_bin(path, quantised=True, file=file))
-    if start.startswith(_ZIP_MAGIC):
-        return _read_npz(path, file, words)
-    if is_rows_alone(start):
-        return _read_rows_alone(path, file, words)
-    if dim := glove_dim(start):
-        return Vectors(*read_glove(path, file, dim))
-    if is_word2vec_binary(start):
-        count, dim = vec_shape(path, file)
-        return Vectors(*read_word2vec(path, file, count, dim))
-    if not start:
-        raise ModelFileError(f"{path}: empty; was the export interrupted?")
-    if start[:1].isdigit() and not what_is(start):
-        return _read_vec(path, file)
-    if found := identify(path, file):
-        raise ModelFileError(f"{path}: not a vector file, but {found}")
+    if words is not None and not words:
+        raise DataError("words: expected the words of a file's rows, got none")
+    with opened(path) as file:
+        return _load(Given.of(path, file, words, of_texts))
+
+
+def _load(given: Given) -> Vectors | LabelModel:
+    kind = given.kind()
+    if kind is None or not kind.takes_words:
+        given.refuse_words()
+    if kind is not None and kind.read is not None:
+        return kind.read(given)
+    if not given.start:
+        raise ModelFileError(f"{given.path}: empty; was the export interrupted?")
+    if found := identify(given.path, given.file):
+        raise ModelFileError(f"{given.path}: not a vector file, but {found}")
     raise ModelFileError(
-        f"{path}: not a vector file: expected fastText's .bin, a .vec (text, first line 'words "
-        "dim'), word2vec's binary, GloVe's text or a .npz, got a file that begins with "
-        f"{start[:8]!r}"
+        f"{given.path}: not a vector file: expected fastText's .bin, a .vec (text, first line "
+        "'words dim'), word2vec's binary, GloVe's text or a .npz, got a file that begins with "
+        f"{given.start[:8]!r}"
     )
 
 
-def check_no_words(path: str | os.PathLike[str], words: object) -> None:
-    """Refuses words that were given for a file that has its own."""
-    if words is not None:
-        raise DataError(
-            f"words: given for the rows of {path}, which has words of its own; leave them out"
-        )
-
-
-@contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a file, or a nameless unpacked copy if its first bytes are gzip's."""
-    if not _first_bytes(path).startswith(_GZIP_MAGIC):
-        with open(path, "rb") as file:
-            yield file
-        return
-    with tempfile.TemporaryFile(prefix="snailps-") as copy:
-        try:
-            with gzip.open(path, "rb") as packed:
-                while piece := packed.read(_UNPACKED_TOGETHER):
-                    _check_room(path, copy, len(piece))
-                    copy.write(piece)
-            copy.flush()
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ModelFileError(f"{path}: cannot be unpacked: {error}; fetch it again") from error
-        except OSError as error:
-            raise ModelFileError(
-                f"{path}: cannot be unpacked into {tempfile.gettempdir()}: "
-                f"{error.strerror or error}; make room, or name another folder by TMPDIR"
-            ) from error
-        copy.seek(0)
-        yield copy
-
-
-def _check_room(path: str | os.PathLike[str], copy: IO[bytes], more: int) -> None:
-    """Refuse to unpack more where little room is left: a .gz may hold a thousand times its size."""
-    folder = tempfile.gettempdir()
-    for where, free in ((folder, free_bytes(Path(folder))), ("memory", _free_memory())):
-        if free is not None and free < more + _ROOM_LEFT:
-            raise ModelFileError(
-                f"{path}: cannot be unpacked into {folder}: behind the first "
-                f"{human_bytes(copy.tell())}, {where} has {human_bytes(free)} left; make room, or "
-                "name another folder by TMPDIR"
-            )
-
-
-def _free_memory() -> int | None:
-    """Bytes that processes may still allocate; files on disks do not count, they can be dropped."""
-    with suppress(OSError), open("/proc/meminfo") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None
-
-
-def write_vec(
-    path: str | os.PathLike[str],
+def save_vectors(
+    path: Path_,
     words: Sequence[bytes],
     chunks: Iterable[Float32],
     dim: int,
+    model: BinModel | None,
 ) -> None:
-    """Write the text format of word2vec and fastText: ``n dim``, then one line per word and row.
-
-    Parameters
-    ----------
-    path : path
-    words : sequence of bytes, n of them
-    chunks : iterable of float32[k, dim]
-        The vectors of the words, in their order, n rows in all, in pieces of any size.
-    dim : int
-
-    Raises
-    ------
-    ModelFileError
-        The file cannot be written, or the chunks do not make up n rows of dim.
-
-    Notes
-    -----
-    Five significant digits, as the official package prints them: 0.02 microseconds per value, in
-    up to four threads.  Streams: memory is a few MB besides one chunk.  The file appears at the end
-    or not at all.
-    """
-    check_words(path, words)
-    threads = min(_FORMATTING_THREADS, cores())
-    done = 0
-    with atomic_file(path) as file, ThreadPoolExecutor(threads, "snailps-text") as pool:
-        file.write(b"%d %d\n" % (len(words), dim))
-        for chunk in chunks:
-            check_chunk(path, "text", chunk, len(words) - done, dim)
-            for text in _in_order(pool, threads, _lines(words[done : done + len(chunk)], chunk)):
-                file.write(text)
-            done += len(chunk)
-        if done != len(words):
-            raise ModelFileError(f"{path}: the text needs {len(words)} rows, but only {done} came")
+    """Write a file by its ending; `model`: the fastText model that the vectors were read from."""
+    ending = os.path.splitext(path)[1]  # noqa: PTH122
+    for kind in KINDS:
+        if kind.write is not None and ending == kind.suffixes[0]:
+            kind.write(path, words, chunks, dim, model)
+            return
+    raise ModelFileError(
+        f"{path}: expected a name that ends in .npz (full precision), .vec (text) or .bin "
+        f"(fastText's), got {ending or 'no ending'}"
+    )
 
 
-def _lines(words: Sequence[bytes], chunk: Float32) -> Iterator[Callable[[], memoryview]]:
-    """What makes the lines of some words, a piece of a chunk at a time."""
-    together = max(1, _VALUES_TOGETHER // chunk.shape[1])
-    rows = np.ascontiguousarray(chunk)
-    for at in range(0, len(rows), together):
-        some = slice(at, at + together)
-        yield partial(word_lines, words[some], rows[some])
+def identify(path: Path_, file: IO[bytes]) -> str:
+    """What a file is and what reads it, or ""; `path` gives the name, `file` keeps its position."""
+    place = file.tell()
+    try:
+        given = Given.of(path, file)
+        if not given.start:
+            return "an empty file: was the export interrupted?"
+        kind = given.kind()
+        means = "" if kind is None else kind.means
+        if found := means if isinstance(means, str) else means(given):
+            return found
+        found = kind_of(given.start[:HEAD_BYTES], text=True)
+        return f"{found}: {_CURES.get(found, 'no command reads it')}" if found else ""
+    except OSError:
+        return ""
+    finally:
+        file.seek(place)
 
 
-def _in_order(
-    pool: ThreadPoolExecutor, ahead: int, tasks: Iterable[Callable[[], memoryview]]
-) -> Iterator[memoryview]:
-    """Results of tasks, in their order; at most `ahead` of them are under way or wait."""
-    under_way: deque[Future[memoryview]] = deque()
-    for task in tasks:
-        under_way.append(pool.submit(task))
-        if len(under_way) > ahead:
-            yield under_way.popleft().result()
-    while under_way:
-        yield under_way.popleft().result()
+class Given(NamedTuple):
+    """An open file, its first bytes, and how it is to be read."""
+
+    path: Path_
+    file: IO[bytes]
+    start: bytes
+    words: WordsOfRows | None = None
+    of_texts: bool = False
+
+    @classmethod
+    def of(cls, path: Path_, file: IO[bytes], *how: Any) -> Given:
+        file.seek(0)
+        start = file.read(START_BYTES)
+        file.seek(0)
+        return cls(path, file, start, *how)
+
+    def kind(self) -> Kind | None:
+        return next((kind for kind in KINDS if self.start and kind.begins(self.start)), None)
+
+    def refuse_words(self) -> None:
+        """Refuse words that were given for a file that has its own."""
+        if self.words is not None:
+            raise DataError(
+                f"words: given for the rows of {self.path}, which has words of its own; leave them "
+                "out"
+            )
+
+    def with_words(self, matrix: Float32) -> Vectors:
+        """Rows of a file without words, and the words that were given for them."""
+        if self.words is None:
+            raise ModelFileError(
+                f"{self.path}: {len(matrix):,} vectors without their words, as federated averaging "
+                "writes them: give its data_dir's too, snailps.load(path, words='FOLDER/vocab.txt')"
+            )
+        listed: Sequence[str] | Sequence[bytes]
+        if isinstance(self.words, (str, os.PathLike)):
+            try:
+                listed = Path(self.words).read_bytes().split()
+            except OSError as error:
+                raise ModelFileError(
+                    f"{self.words}: cannot be read as a list of words: {error.strerror or error}"
+                ) from error
+        else:
+            listed = self.words
+        if len(listed) != len(matrix):
+            raise ModelFileError(
+                f"{self.path}: has {len(matrix):,} vectors, but there are {len(listed):,} words: "
+                "are they of another job?"
+            )
+        return Vectors(listed, matrix)
+
+
+class Kind(NamedTuple):
+    """A kind of files: `begins` judges the first `START_BYTES`, `means` says what reads it."""
+
+    begins: Callable[[bytes], object]
+    means: str | Callable[[Given], str]
+    read: Callable[[Given], Vectors | LabelModel] | None = None
+    takes_words: bool = False
+    suffixes: tuple[str, ...] = ()
+    write: Callable[..., None] | None = None
+    """Writes a name that ends in the first suffix; arguments as of `save_vectors`."""
+
+
+def _starts(pattern: bytes) -> Callable[[bytes], object]:
+    return re.compile(pattern, re.DOTALL).match
+
+
+def _is_text(start: bytes) -> bool:
+    """Whether a file has lines of words, which do not begin with a digit."""
+    text = start[: max(start.rfind(b" "), start.rfind(b"\n"), 0)]  # whole characters
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return not start[:1].isdigit() and len(text.split()) > 3 and min(text) >= 9
+
+
+# --- what is read ---------------------------------------------------------------------------------
+
+
+def _read_bin(given: Given) -> Vectors | LabelModel:
+    path, file = given.path, given.file
+    if given.of_texts and read_header(path, file).model == "supervised":
+        from snailps.vectors.label_prediction import LabelModel
+
+        return LabelModel(path, file=file)
+    return Vectors.of_model(read_bin(path, quantised=True, file=file))
+
+
+def _means_bin(given: Given) -> str:
+    try:
+        header = read_header(given.path, given.file)
+    except ModelFileError:
+        return "a damaged fastText model: fetch or export it again"
+    if header.model == "supervised":
+        return "a classifier: snailps predict and snailps test read it"
+    return _ASKED
+
+
+def _read_npz(given: Given) -> Vectors:
+    """Words and rows of our .npz, or of federated averaging's, whose rows are the `embedding`."""
+    path = given.path
+    try:
+        model = ModelFile(path, given.file)
+        names = {name.removesuffix(".npy") for name in model.members}
+        is_federated = {"embedding", "output", "round"} <= names and "vectors" not in names
+        if "vectors" not in names and any(n == "about" or n.endswith("data.pkl") for n in names):
+            raise ModelFileError(f"{path}: not a vector file, but {_means_npz(given)}")
+        if not is_federated and not {"vectors", "words"} <= names:
+            raise ModelFileError(
+                f"{path}: expected arrays 'words' (uint8) and 'vectors' (float32), "
+                f"got {sorted(model.members)[:8]}; it is not a vector file of ours"
+            )
+        text = model.map("words", np.dtype(np.uint8), 1) if "words" in names else None
+        rows = model.map("embedding" if is_federated else "vectors", np.dtype("<f4"), 2)
+    except ModelFileError:
+        raise
+    except (OSError, *DAMAGED) as error:
+        raise ModelFileError(
+            f"{path}: damaged or cut short ({error}); fetch or export it again"
+        ) from error
+    vectors = rows.astype(np.float32, copy=False)
+    if text is None:
+        return given.with_words(vectors)
+    given.refuse_words()
+    listed = text.tobytes().split(b"\n")
+    if len(listed) != len(vectors):
+        raise ModelFileError(
+            f"{path}: has {len(listed)} words but {len(vectors)} vectors; export it again"
+        )
+    return Vectors(listed, vectors)
+
+
+def _means_npz(given: Given) -> str:
+    """By the names and the header of its arrays."""
+    try:
+        model = ModelFile(given.path, given.file)
+    except (OSError, *DAMAGED):
+        return "a damaged zip archive or .npz: fetch or export it again"
+    names = set(model.members)
+    if "about.npy" in names:
+        try:
+            made_by = str(model.settings()["worker_class"])
+        except (OSError, *DAMAGED):
+            return "a model of another version: read it with the program that wrote it"
+        for module, means in _MODELS.items():
+            if made_by.startswith(f"snailps.models.{module}"):
+                return means
+        return (
+            f"a sparse model ({made_by}): snailps predict MODEL.npz FILE predicts with it, with "
+            "--metrics judges it"
+        )
+    if {"vectors.npy", "words.npy"} <= names:
+        return _ASKED
+    if {"embedding.npy", "output.npy", "round.npy"} <= names:
+        return _ASKED.replace("word vectors", "weights of federated averaging")
+    if any(name.endswith("data.pkl") for name in names):
+        return (
+            "a file of PyTorch (torch.load): write its weights and words by "
+            "snailps.Vectors(words, weights).save('vectors.npz')"
+        )
+    if any(name.endswith(".keys.npy") for name in names):
+        return "tables of a model: numpy.load reads them"
+    if names and all(name.endswith(".npy") for name in names):
+        return "arrays of another program: numpy.load reads them"
+    return "a zip archive: unpack it, and name a model in it"
+
+
+def _read_rows_alone(given: Given) -> Vectors:
+    """Rows of a text without words, as federated averaging writes them."""
+    try:
+        matrix = np.loadtxt(given.file, np.float32, ndmin=2, comments=None)
+    except ValueError as error:
+        raise ModelFileError(
+            f"{given.path}: expected lines of equally many numbers: {error}; export it again"
+        ) from error
+    return given.with_words(matrix)
+
+
+def _read_word2vec(given: Given) -> Vectors:
+    shape = vec_shape(given.path, given.file)
+    return Vectors(*read_word2vec(given.path, given.file, *shape))
+
+
+def _read_vec(given: Given) -> Vectors:
+    matrix = np.empty(vec_shape(given.path, given.file), np.float32)
+    words: list[bytes] = []
+    for part, rows in read_vec(given.path, given.file):
+        matrix[len(words) : len(words) + len(part)] = rows
+        words += part
+    return Vectors(words, matrix)
+
+
+# --- what is written ------------------------------------------------------------------------------
 
 
 def write_npz(
-    path: str | os.PathLike[str],
+    path: Path_,
     words: Sequence[bytes],
     chunks: Iterable[Float32],
     dim: int,
     counts: Sequence[int] | npt.NDArray[np.int64] | None = None,
 ) -> None:
-    """Write vectors at full precision in a form that ``numpy.load`` reads without pickle.
-
-    The archive (not compressed: float32 noise does not shrink) holds ``vectors`` float32[n, dim],
-    ``words`` uint8[...], the words' bytes joined by newlines, and ``counts`` int64[n] if given.
-
-    Parameters and errors are those of `write_vec`.
-
-    Examples
-    --------
-    >>> write_npz("model.npz", [b"king", b"queen"], [np.float32([[1, 2], [3, 4]])], 2)
-    >>> file = np.load("model.npz")
-    >>> words = file["words"].tobytes().decode("utf-8", "surrogateescape").split("\\n")
-    >>> file["vectors"][words.index("queen")]
-    array([3., 4.], dtype=float32)
-    """
+    """Write ``vectors`` float32[n, dim], ``words`` (bytes, joined by newlines), and ``counts``."""
     check_words(path, words, newlines_only=True)
     newlines = np.full((len(words), 1), ord("\n"), np.uint8)
     text = PackedWords.of(words).with_tails(newlines)[:-1]
     size = 4 * len(words) * dim + text.nbytes + (0 if counts is None else 8 * len(words))
-    with npz_file(path, size) as file:
+    with model_writer(path, size) as file:
         file.add("words", text)
         if counts is not None:
             numbers = np.asarray(counts, dtype=np.int64)
@@ -291,34 +359,11 @@ def write_npz(
                     f"{path}: expected {len(words)} counts, got shape {numbers.shape}"
                 )
             file.add("counts", numbers)
-        with file.open("vectors") as member:
-            write_npy_head(member, "<f4", (len(words), dim))
-            write_rows(member, path, "vectors", len(words), dim, chunks)
+        rows = checked_chunks(path, "vectors", chunks, len(words), dim)
+        file.add_pieces("vectors", np.float32, (len(words), dim), rows)
 
 
-def save_vectors(
-    path: str | os.PathLike[str],
-    words: Sequence[bytes],
-    chunks: Iterable[Float32],
-    dim: int,
-    model: BinModel | None,
-) -> None:
-    """Write a file by its ending; `model`: the fastText model that the vectors were read from."""
-    ending = os.path.splitext(path)[1]  # noqa: PTH122
-    if ending == ".vec":
-        write_vec(path, words, chunks, dim)
-    elif ending == ".npz":
-        write_npz(path, words, chunks, dim, None if model is None else model.counts)
-    elif ending == ".bin":
-        _save_bin(path, model)
-    else:
-        raise ModelFileError(
-            f"{path}: expected a name that ends in .npz (full precision), .vec (text) or .bin "
-            f"(fastText's), got {ending or 'no ending'}"
-        )
-
-
-def _save_bin(path: str | os.PathLike[str], model: BinModel | None) -> None:
+def _write_bin(path: Path_, model: BinModel | None) -> None:
     if model is None:
         raise ModelFileError(
             f"{path}: a .bin holds a whole fastText model, with counts and output rows, which "
@@ -347,14 +392,137 @@ def _pieces(rows: Float32) -> Iterator[Float32]:
         yield np.array(rows[at : at + step])
 
 
-def _first_bytes(path: str | os.PathLike[str]) -> bytes:
+# --- the table ------------------------------------------------------------------------------------
+
+_ASKED = "word vectors: snailps nn, similarity, analogy, vector and eval read it"
+_NAMES = "snailps nn, similarity, vector and predict, and snailps.load, read it"
+_MODELS = {
+    "mlp": "a net of snailps train mlp: snailps.models.mlp.files.read_npz(path) reads it",
+    "embeddings.mf": f"a matrix factorisation: {_NAMES}",
+    "embeddings": f"a knowledge graph: {_NAMES}",
+}
+"""What a .npz with a header is, by the module of its model."""
+_CURES = {
+    "gzip": "unpack it, or fetch it again if that fails",
+    "a zip archive (or .docx, .xlsx, .npz)": "unpack it, and name a model in it",
+}
+"""Of kinds that `kind_of` tells."""
+_VEC = re.compile(rb"\d+ \d+ *\r?\n")
+_OTHERS = (
+    (rb"(?:[ \t]*(?:#[^\n]*)?\r?\n)*(?:import +\S|[a-z][a-z0-9_]* *: *[^\s:])",
+     "settings: snailps local -c FILE runs their job"),
+    (rb"\x80[\x02-\x05]", "a Python pickle, as gensim's save() writes it, and snailps unpickles "
+     "nothing: load it with gensim and write it with wv.save_word2vec_format(path)"),
+    (rb"\x93NUMPY", "a NumPy array, which has no words: snailps.Vectors(words, numpy.load(path))"),
+    (rb"PAR1", "a Parquet table: pandas.read_parquet reads it"),
+    (rb"\x89HDF", "an HDF5 file: h5py reads it"),
+    (rb"BZh", "packed with bzip2: unpack it first (bunzip2)"),
+    (rb"\xfd7zXZ", "packed with xz: unpack it first (unxz)"),
+    (rb"\x28\xb5\x2f\xfd", "packed with zstd: unpack it first (unzstd)"),
+    (rb"\0\0\x08[\x01\x03]", "images or labels in idx format: snailps train mlp reads it"),
+    (rb"\{.*windows_per_learner", "a history of federated averaging: snailps fedavg plot draws it"),
+    (rb"\{.*\"data_name\"", "a history of federated averaging: snailps fedavg plot draws it"),
+    (rb"[{\[]", "JSON: pandas.read_json reads it"),
+    (rb"solver_type ", "a linear model in LIBLINEAR's format: LIBLINEAR's predict reads it"),
+    (rb"(?-s:.*)__label__", "labelled text: snailps train classifier --input trains with it"),
+    (rb"[+-]?[\d.]+( \d+(:\d+)?:[-+\d.eE]+)+\s", "examples in LIBSVM's or LIBFFM's format: snailps "
+     "train logistic --input trains with them, snailps predict MODEL.npz FILE predicts for them"),
+)  # fmt: skip
+"""Files that hold no vectors: how they begin, and what they are."""
+KINDS = (
+    Kind(
+        _starts(re.escape(MAGIC.to_bytes(4, "little"))),
+        _means_bin,
+        _read_bin,
+        suffixes=(".bin", ".ftz"),
+        write=lambda path, words, chunks, dim, model: _write_bin(path, model),
+    ),
+    Kind(
+        _starts(rb"PK\x03\x04"),
+        _means_npz,
+        _read_npz,
+        takes_words=True,
+        suffixes=(".npz",),
+        write=lambda path, words, chunks, dim, model: write_npz(
+            path, words, chunks, dim, None if model is None else model.counts
+        ),
+    ),
+    Kind(
+        is_rows_alone,
+        "rows of numbers without words: snailps.load(path, words=...) reads them",
+        _read_rows_alone,
+        takes_words=True,
+    ),
+    Kind(glove_dim, _ASKED, lambda g: Vectors(*read_glove(g.path, g.file, glove_dim(g.start)))),
+    Kind(is_word2vec_binary, _ASKED, _read_word2vec),
+    *(Kind(_starts(pattern), means) for pattern, means in _OTHERS),
+    Kind(_is_text, "text: snailps train fasttext --input trains word vectors with it"),
+    Kind(
+        lambda start: start[:1].isdigit(),
+        lambda given: _ASKED if _VEC.match(given.start) else "",
+        _read_vec,
+        suffixes=(".vec",),
+        write=lambda path, words, chunks, dim, model: write_vec(path, words, chunks, dim),
+    ),
+)
+"""All kinds of files; the first that fits counts."""
+_SUFFIXES = tuple(suffix for kind in KINDS for suffix in kind.suffixes)
+
+
+@contextmanager
+def opened(path: Path_) -> Iterator[IO[bytes]]:
+    """Open a file, or a nameless unpacked copy if its first bytes are gzip's."""
+    if not first_bytes(path).startswith(_GZIP_MAGIC):
+        with open(path, "rb") as file:
+            yield file
+        return
+    with tempfile.TemporaryFile(prefix="snailps-") as copy:
+        try:
+            with gzip.open(path, "rb") as packed:
+                while piece := packed.read(_BYTES_TOGETHER):
+                    _check_room(path, copy, len(piece))
+                    copy.write(piece)
+            copy.flush()
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ModelFileError(f"{path}: cannot be unpacked: {error}; fetch it again") from error
+        except OSError as error:
+            raise ModelFileError(
+                f"{path}: cannot be unpacked into {tempfile.gettempdir()}: "
+                f"{error.strerror or error}; make room, or name another folder by TMPDIR"
+            ) from error
+        copy.seek(0)
+        yield copy
+
+
+def _check_room(path: Path_, copy: IO[bytes], more: int) -> None:
+    """Refuse to unpack more where little room is left: a .gz may hold a thousand times its size."""
+    folder = tempfile.gettempdir()
+    for where, free in ((folder, free_bytes(Path(folder))), ("memory", _free_memory())):
+        if free is not None and free < more + _ROOM_LEFT:
+            raise ModelFileError(
+                f"{path}: cannot be unpacked into {folder}: behind the first "
+                f"{human_bytes(copy.tell())}, {where} has {human_bytes(free)} left; make room, or "
+                "name another folder by TMPDIR"
+            )
+
+
+def _free_memory() -> int | None:
+    """Bytes that processes may still allocate; files on disks do not count, they can be dropped."""
+    with suppress(OSError), open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def first_bytes(path: Path_) -> bytes:
     """The first bytes of a file; if it is missing, the error suggests a similar name."""
     try:
         with open(path, "rb") as file:
             return file.read(2)
     except FileNotFoundError as error:
-        longer = [Path(f"{path}{end}") for end in _ENDINGS]
-        beside = [one for one in longer if one.is_file()]
+        ends = [*_SUFFIXES, ".txt", *(f"{end}.gz" for end in (*_SUFFIXES, ".txt")), ".weights.npz"]
+        beside = [one for end in ends if (one := Path(f"{path}{end}")).is_file()]
         hint = f"; did you mean {beside[0]}?" if beside else "; check the path"
         raise ModelFileError(f"{path}: no such file{hint}") from error
     except IsADirectoryError as error:
@@ -363,269 +531,20 @@ def _first_bytes(path: str | os.PathLike[str]) -> bytes:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def vec_shape(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> tuple[int, int]:
-    """Number of words and dimension in the first line of a .vec file; `file` is as in `load`.
-
-    Raises
-    ------
-    ModelFileError
-        Missing, unreadable, or not such a file.
-    """
-    if file is None:
-        _first_bytes(path)
-    with open(path, "rb") if file is None else nullcontext(file) as source:
-        source.seek(0)
-        # A header is two short numbers; the bound limits the read of a binary file.
-        return _parse_vec_header(path, source.readline(64), os.fstat(source.fileno()).st_size)
-
-
-def read_vec(
-    path: str | os.PathLike[str], file: IO[bytes] | None = None
-) -> Iterator[tuple[list[bytes], Float32]]:
-    """Words and vectors of a .vec file, float32[k, dim], in pieces of a few thousand.
-
-    Raises
-    ------
-    ModelFileError
-        The file is unreadable, damaged or cut short.
-    """
-    count, dim = vec_shape(path, file)
-    done = 0
+def identify_folder(path: Path_) -> str:
+    """What a folder is, and what to name instead of it."""
     try:
-        with open(path, "rb") if file is None else nullcontext(file) as source:
-            source.seek(0)
-            source.readline()
-            while done < count:
-                wanted = min(_LINES_TOGETHER, count - done)
-                lines = [line for _ in range(wanted) if (line := source.readline())]
-                if len(lines) < wanted:
-                    raise ModelFileError(
-                        f"{path}: cut short: its first line announces {count} words, "
-                        f"it has {done + len(lines)}; fetch or export it again"
-                    )
-                if not lines[-1].endswith(b"\n"):
-                    # Its last number may have lost digits, which no other check detects.
-                    raise ModelFileError(
-                        f"{path}: cut short: line {done + len(lines) + 1} has no end; "
-                        "fetch or export it again, or add a newline if it is complete"
-                    )
-                words: list[bytes] = []
-                rows = _parse_lines(path, lines, done, dim, words)
-                yield words, rows
-                done += wanted
-            if source.read(65536).strip():
-                raise ModelFileError(
-                    f"{path}: more lines than the {count} words that its first line announces; "
-                    "correct that number or fetch the file again"
-                )
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _read_vec(path: str | os.PathLike[str], file: IO[bytes]) -> Vectors:
-    matrix = np.empty(vec_shape(path, file), dtype=np.float32)
-    words: list[bytes] = []
-    for part, rows in read_vec(path, file):
-        matrix[len(words) : len(words) + len(part)] = rows
-        words += part
-    return Vectors(words, matrix)
-
-
-def _parse_vec_header(path: str | os.PathLike[str], line: bytes, length: int) -> tuple[int, int]:
-    parts = line.split()
-    if len(parts) != 2 or not all(part.isdigit() for part in parts) or not line.endswith(b"\n"):
-        raise ModelFileError(
-            f"{path}: not a .vec file: its first line must be the number of words and the "
-            f"dimension, such as '68000 100', got {line!r}"
-        )
-    count, dim = int(parts[0]), int(parts[1])
-    if not (count >= 1 and 1 <= dim <= _DIM_MAX):
-        raise ModelFileError(
-            f"{path}: its first line announces {count} words of dimension {dim}; "
-            f"expected at least one word and a dimension of 1 to {_DIM_MAX}"
-        )
-    # The shortest line: one letter, then a space and a digit a value, then a newline.
-    needed = len(line) + count * (2 * dim + 2) - 1
-    if needed > length:
-        raise ModelFileError(
-            f"{path}: cut short: {count} words of dimension {dim} need at least {needed} bytes, "
-            f"the file has {length}; fetch or export it again"
-        )
-    return count, dim
-
-
-def _parse_lines(
-    path: str | os.PathLike[str], lines: list[bytes], first: int, dim: int, words: list[bytes]
-) -> Float32:
-    """Numbers of some lines as float32[len(lines), dim]; appends their words to `words`."""
-    rows = np.empty((len(lines), dim), np.float32)
-    found = read_word_lines(lines, rows)
-    if found is not None:
-        words += found
-        return rows
-    # A line has what is no plain decimal number, such as nan, or is wrong.
-    numbers = []
-    for line in lines:
-        word, _, rest = line.partition(b" ")
-        words.append(word)
-        numbers.append(rest)
-    # One call for thousands of lines is fast but cannot detect a value that moved from one line to
-    # the next, so the values of each line are counted, which is cheap.
-    if all(words) and all(len(rest.split()) == dim for rest in numbers):
-        try:
-            values = np.array(b" ".join(numbers).split(), dtype=np.float32)
-            return values.reshape(len(lines), dim)
-        except ValueError:
-            pass
-    for row, (word, rest) in enumerate(zip(words, numbers, strict=True)):
-        found = rest.split()
-        if word and len(found) == dim and all(_is_number(value) for value in found):
-            continue
-        raise ModelFileError(
-            f"{path}, line {first + row + 2}: expected a word, a space and {dim} numbers, got "
-            f"{lines[row][:60]!r} with {len(found)} values; fetch or export it again"
-        )
-    raise ModelFileError(f"{path}: lines {first + 2} to {first + 1 + len(lines)} cannot be parsed")
-
-
-def _is_number(text: bytes) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _read_npz(
-    path: str | os.PathLike[str],
-    file: IO[bytes],
-    words: str | os.PathLike[str] | Sequence[str] | Sequence[bytes] | None,
-) -> Vectors:
-    """Words and rows of our .npz, or of federated averaging's, whose rows are the `embedding`."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            names = set(archive.namelist())
-            if "vectors.npy" not in names:
-                _refuse_others(path, archive, names)
-            rows = "vectors" if "vectors.npy" in names else "embedding"
-            text = None
-            if "words.npy" in names or rows == "vectors":
-                text = _read_member(path, file, archive, "words", np.dtype(np.uint8), 1)
-            matrix = _read_member(path, file, archive, rows, np.dtype("<f4"), 2)
-    except ModelFileError:
-        raise
-    except (OSError, *DAMAGED) as error:
-        raise ModelFileError(
-            f"{path}: damaged or cut short ({error}); fetch or export it again"
-        ) from error
-    vectors = matrix.astype(np.float32, copy=False)
-    if text is None:
-        return _with_words(path, vectors, words)
-    check_no_words(path, words)
-    listed = text.tobytes().split(b"\n")
-    if len(listed) != len(vectors):
-        raise ModelFileError(
-            f"{path}: has {len(listed)} words but {len(vectors)} vectors; export it again"
-        )
-    return Vectors(listed, vectors)
-
-
-def _refuse_others(path: str | os.PathLike[str], archive: zipfile.ZipFile, names: set[str]) -> None:
-    """Refuses an archive that is neither ours with vectors nor federated averaging's."""
-    if "about.npy" in names or any(name.endswith("data.pkl") for name in names):
-        raise ModelFileError(f"{path}: not a vector file, but {of_members(archive, names)}")
-    if not {"embedding.npy", "output.npy", "round.npy"} <= names:
-        raise ModelFileError(
-            f"{path}: expected arrays 'words' (uint8) and 'vectors' (float32), "
-            f"got {sorted(archive.namelist())[:8]}; it is not a vector file of ours"
-        )
-
-
-def _read_rows_alone(
-    path: str | os.PathLike[str],
-    file: IO[bytes],
-    words: str | os.PathLike[str] | Sequence[str] | Sequence[bytes] | None,
-) -> Vectors:
-    """Rows of a text without words, as federated averaging writes them."""
-    try:
-        matrix = np.loadtxt(file, np.float32, ndmin=2, comments=None)
-    except ValueError as error:
-        raise ModelFileError(
-            f"{path}: expected lines of equally many numbers: {error}; export it again"
-        ) from error
-    return _with_words(path, matrix, words)
-
-
-def _with_words(
-    path: str | os.PathLike[str],
-    matrix: Float32,
-    words: str | os.PathLike[str] | Sequence[str] | Sequence[bytes] | None,
-) -> Vectors:
-    """Rows of a file without words, and the words that were given for them."""
-    if words is None:
-        raise ModelFileError(
-            f"{path}: {len(matrix):,} vectors without their words, as federated averaging "
-            "writes them: give its data_dir's too, snailps.load(path, words='FOLDER/vocab.txt')"
-        )
-    listed: Sequence[str] | Sequence[bytes]
-    if isinstance(words, (str, os.PathLike)):
-        try:
-            listed = Path(words).read_bytes().split()
-        except OSError as error:
-            raise ModelFileError(
-                f"{words}: cannot be read as a list of words: {error.strerror or error}"
-            ) from error
-    else:
-        listed = words
-    if len(listed) != len(matrix):
-        raise ModelFileError(
-            f"{path}: has {len(matrix):,} vectors, but there are {len(listed):,} words: are they "
-            "of another job?"
-        )
-    return Vectors(listed, matrix)
-
-
-def _read_member(
-    path: str | os.PathLike[str],
-    file: IO[bytes],
-    archive: zipfile.ZipFile,
-    name: str,
-    dtype: np.dtype[np.generic],
-    ndim: int,
-) -> npt.NDArray[np.generic]:
-    """One array of the archive; one that is not compressed is mapped, after its checksum."""
-    try:
-        info = archive.getinfo(f"{name}.npy")
-    except KeyError as error:
-        raise ModelFileError(
-            f"{path}: expected arrays 'words' (uint8) and 'vectors' (float32), "
-            f"got {sorted(archive.namelist())[:8]}; it is not a vector file of ours"
-        ) from error
-    member = member_of(archive, info, os.fstat(file.fileno()).st_size)
-    if (
-        member.dtype != dtype
-        or len(member.shape) != ndim
-        or member.fortran
-        or min(member.shape) < 1
-    ):
-        raise ModelFileError(
-            f"{path}: '{name}' must be {dtype} with {ndim} dimensions, got "
-            f"{member.dtype}{list(member.shape)}; it is not a vector file of ours"
-        )
-    if not member.is_stored:
-        return values_of(archive, member)
-    with archive.open(info) as content:
-        while content.read(1 << 20):  # to the end, where the checksum is compared
-            pass
-    at, size = _data_offset(file, info) + member.at, math.prod(member.shape)
-    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    if at + size * dtype.itemsize > len(mapped):
-        raise EOFError(f"'{name}' ends behind the file")
-    return np.frombuffer(mapped, dtype, size, at).reshape(member.shape)
-
-
-def _data_offset(file: IO[bytes], info: zipfile.ZipInfo) -> int:
-    """Where a member's bytes begin: behind its own header, a name and what else it has."""
-    file.seek(info.header_offset + 26)
-    name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
-    return int(info.header_offset + 30 + name_bytes + extra_bytes)
+        names = sorted(os.listdir(path))  # noqa: PTH208
+    except OSError:
+        return "a folder; give the path of a model in it"
+    if "manifest.json" in names:
+        return "a checkpoint: snailps checkpoint export makes a model of it"
+    if any(re.fullmatch(r"checkpoint-\d{6,}", one) for one in names):
+        return "a folder of checkpoints: snailps checkpoint export makes a model of it"
+    if "passed.json" in names or ("lock" in names and str(path).endswith(".checkpoints")):
+        return "a folder of checkpoints, without one: the training that kept them has ended"
+    if "facts" in names and "life" in names:
+        return "the journal of a training: the command that began it goes on with it"
+    models = [one for one in names if one.removesuffix(".gz").endswith(_SUFFIXES)]
+    hint = f", such as {Path(path) / models[0]}" if models else ""
+    return f"a folder; give the path of a model in it{hint}"

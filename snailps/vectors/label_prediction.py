@@ -27,8 +27,7 @@ from snailps.data.unpacking import open_content, told
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import MAGIC, read_bin
-from snailps.vectors.files import opened
-from snailps.vectors.identity import identify
+from snailps.vectors.files import identify, opened
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
 from snailps.vectors.words import one_line, to_bytes, to_text

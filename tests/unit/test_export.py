@@ -18,7 +18,7 @@ from snailps.models.sparse.linear import Linear, LinearSettings
 from snailps.models.word_vectors.export import write_files
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors import row_sorter
-from snailps.vectors.npz import write_arrays
+from snailps.vectors.model_file import write_model
 
 PIECES, PIECE_ROWS, DIM = 32, 1_500, 16
 TABLE_BYTES = PIECES * PIECE_ROWS * 4 * DIM  # 3 MB
@@ -153,7 +153,7 @@ def test_model_of_sparse_examples_is_the_same_file_as_from_whole_arrays(
     assert figures["features"] == len(keys) - 1
     with np.load(tmp_path / "out.npz") as saved:
         about = saved["about"]
-    write_arrays(f"{tmp_path / 'whole'}", {"about": about, "keys": keys, "rows": rows})
+    write_model(f"{tmp_path / 'whole'}", {"about": about, "keys": keys, "rows": rows})
     assert (tmp_path / "out.npz").read_bytes() == (tmp_path / "whole").read_bytes()
 
 

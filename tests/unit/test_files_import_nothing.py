@@ -43,7 +43,7 @@ from snailps.store.checkpoint.folder import CheckpointFolder, verify, write_cour
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.vectors import Vectors
 from snailps.vectors.evaluate import evaluate_analogies
-from snailps.vectors.npz import about, write_arrays
+from snailps.vectors.model_file import header_of, write_model
 
 NAME = "evil:Any"
 CLASSES = {"worker_class": NAME, "access": NAME, "class": NAME, "estimator": NAME, "stages": NAME}
@@ -89,10 +89,10 @@ def model(read, **more):
     """A .npz whose settings name the class, and one with a pickle in every array that is read."""
     arrays = {
         "keys": np.arange(2, dtype=np.uint64), "rows": np.ones((2, 3), np.float32),
-        "estimator": about(CLASSES), **more,
+        "estimator": header_of(CLASSES), **more,
     }  # fmt: skip
     for name, kept in (("a.npz", CLASSES), ("b.npz", {"worker_class": models.CLASSES["fm"]})):
-        write_arrays(name, {"about": about({**kept, "stages": NAME, "access": NAME}), **arrays})
+        write_model(name, {"about": header_of({**kept, "stages": NAME, "access": NAME}), **arrays})
     with zipfile.ZipFile("c.npz", "w") as archive:
         for name in ("about", *arrays, "words", "vectors", NAME):
             archive.writestr(f"{name}.npy", objects())

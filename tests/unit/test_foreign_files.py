@@ -14,7 +14,7 @@ import snailps
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors import LabelModel, Vectors, read_bin
 from snailps.vectors.files import load
-from snailps.vectors.npz import about
+from snailps.vectors.model_file import header_of
 
 WORDS = ["the", "größe", "日本", "1", "-", "a"]
 ROWS = np.random.default_rng(5).normal(size=(6, 5)).astype(np.float32)
@@ -267,10 +267,13 @@ def zip_of(name):
         (b"\x7fELF\x02\x01\x01\0\0\0", "a program or library .ELF.: no command reads it"),
         (npz_of(about=np.zeros(3, np.uint8), weights=ROWS), "a model of another version"),
         (
-            npz_of(about=about({"worker_class": "snailps.models.sparse.fm:FM"})),
+            npz_of(about=header_of({"worker_class": "snailps.models.sparse.fm:FM"})),
             r"a sparse model \(snailps.models.sparse.fm:FM\): snailps predict MODEL\.npz",
         ),
-        (npz_of(about=about({"worker_class": "snailps.models.mlp:Mlp"})), "expected .* a net, as"),
+        (
+            npz_of(about=header_of({"worker_class": "snailps.models.mlp:Mlp"})),
+            "expected .* a net, as",
+        ),
         (zip_of("archive/data.pkl"), "a file of PyTorch"),
         (npz_of(x=ROWS), "expected arrays 'words'"),
         (b"", "empty"),

@@ -26,7 +26,6 @@ from snailps.store.checkpoint.folder import read_course
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.store.checkpoint.shard_file import FileEntry, ShardFile
 from snailps.vectors.fasttext_bin import MAGIC
-from snailps.vectors.npz import read_arrays
 
 PEAK_BYTES = 64 << 20
 """Of all that is allocated; a deflated bomb may expand to `EXPANDED_BYTES` before it is refused."""
@@ -129,7 +128,6 @@ ARCHIVES = {
     "nothing": b"",
 }
 MODELS = {
-    "arrays": lambda path: read_arrays(path, "a model", ()),
     "sparse": read_npz,
     "net": nets.read_npz,
     "state": lambda path: read_packed(str(path)),

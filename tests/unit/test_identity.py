@@ -9,8 +9,7 @@ import pytest
 
 from snailps.errors import ModelFileError
 from snailps.estimators.loading import rows_model_of
-from snailps.vectors.files import load, write_npz
-from snailps.vectors.identity import identify, identify_folder
+from snailps.vectors.files import identify, identify_folder, load, write_npz
 from snailps.vectors.label_prediction import LabelModel
 
 ROWS = np.eye(2, 3, dtype=np.float32)

@@ -5,7 +5,7 @@ import official_fasttext
 import pytest
 
 from snailps.errors import DataError, ModelFileError
-from snailps.vectors.files import load, write_vec
+from snailps.vectors import load, write_vec
 from snailps.vectors.query import Neighbour, Vectors
 from snailps.vectors.words import to_bytes, to_text
 

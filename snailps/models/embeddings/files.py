@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, to_mapping
+from snailps.config import JobSettings, RawConfig
 from snailps.data.blocks import (
     cut,
     expand,
@@ -31,15 +31,12 @@ from snailps.data.driver_files import is_driver_file
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.data.name_columns import Columns, NameColumns, Names
 from snailps.data.scratch import Scratch
-from snailps.errors import DataError, ModelFileError, SnailError
-from snailps.vectors.npz import about, read_arrays, settings_of, write_arrays
+from snailps.errors import DataError
+from snailps.vectors.model_file import HEADER, model_settings, read_model, write_model
 from snailps.vectors.words import to_text
 
 BLOCK_BYTES = 8 << 20
 HEADS_MAX = 100
-_OF_THE_RUN = {
-    "input", "output", "test", "valid", "scratch_dir", "scratch_bytes", *CHECKPOINT_SETTINGS,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,24 +126,19 @@ def unpacked_names(packed: NDArray[np.uint8], rows: NDArray[np.float32]) -> list
 
 def write(path: str, settings: JobSettings, arrays: Mapping[str, NDArray[Any]]) -> str:
     """Write a model; no partial file is left after a `ModelFileError`."""
-    kept = {k: v for k, v in to_mapping(settings).items() if k not in _OF_THE_RUN}
-    return write_arrays(path, {"about": about(kept), **arrays})
+    return write_model(path, arrays, model_settings(settings))
 
 
 def read(
     path: str | Path, what: str, cls: type[JobSettings], kinds: Sequence[str]
 ) -> tuple[JobSettings, dict[str, NDArray[Any]]]:
     """Settings and arrays of a model, or a `ModelFileError`."""
-    wanted = ("about", *kinds, *(f"{kind}.rows" for kind in kinds))
-    arrays = read_arrays(path, what, wanted)
-    try:
-        settings = RawConfig.from_mapping(settings_of(arrays.pop("about")), str(path)).build(cls)
+    wanted = (HEADER, *kinds, *(f"{kind}.rows" for kind in kinds))
+    with read_model(path, what, wanted) as (kept, arrays):
         for kind in kinds:
             rows, names = arrays[f"{kind}.rows"], arrays[kind]
             if rows.dtype != np.float32 or rows.ndim != 2 or names.dtype != np.uint8:
                 raise ValueError(f"{kind} {names.dtype}, rows {rows.dtype}{rows.shape}")
             if (known := len(unpacked_names(names, rows))) != len(rows):
                 raise ValueError(f"{known} {kind} and {len(rows)} rows")
-    except (KeyError, TypeError, ValueError, SnailError) as error:
-        raise ModelFileError(f"{path}: expected the .npz of {what}, got {error}") from None
-    return settings, arrays
+        return RawConfig.from_mapping(kept, str(path)).build(cls), arrays

@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.config import RawConfig, to_mapping
-from snailps.errors import ModelFileError, SnailError
 from snailps.models.layers import BIASES, Floats
 from snailps.models.mlp.settings import FIRST, MlpSettings
-from snailps.vectors.npz import about, read_arrays, settings_of, write_arrays
+from snailps.vectors.model_file import HEADER, read_model, write_model
 
 _KEPT = {
     "worker_class", "hidden", "activation", "inputs", "classes", "seed", "optimizer", "lr",
     "momentum", "batch_size", "encoding",
 }  # fmt: skip
+_STEP = "global_step"
 _EXTRAS = {"estimator", "state_keys", "state_rows"}
 """Arrays of an estimator's file; those of state are named ``TABLE.state_keys`` and so on."""
 
@@ -68,14 +68,7 @@ def write_npz(
     path: str, settings: MlpSettings, arrays: Mapping[str, Floats], global_step: int
 ) -> str:
     kept = {key: value for key, value in to_mapping(settings).items() if key in _KEPT}
-    return write_arrays(
-        path,
-        {
-            "about": about(kept),
-            "global_step": np.array([global_step], np.int64),
-            **arrays,
-        },
-    )
+    return write_model(path, {_STEP: np.array([global_step], np.int64), **arrays}, kept)
 
 
 def read_npz(path: str | Path) -> SavedNet:
@@ -86,16 +79,12 @@ def read_npz(path: str | Path) -> SavedNet:
     ModelFileError
         The file cannot be read or is not such a net.
     """
-    arrays = read_arrays(path, "a net", ("about", "global_step"))
-    try:
-        kept = settings_of(arrays.pop("about"))
-        del arrays["global_step"]
+    with read_model(path, "a net", (HEADER, _STEP)) as (kept, arrays):
+        del arrays[_STEP]
         settings = RawConfig.from_mapping(kept, str(path)).build(MlpSettings)
         extras = {name: arrays.pop(name) for name in [*arrays] if name.split(".")[0] in _EXTRAS}
         expected = {tensor.name: tensor.shape for tensor in settings.tensors}
         found = {name: array.shape for name, array in arrays.items()}
         if found != expected or BIASES not in found:
             raise ValueError(f"expected arrays {expected}, got {found}")
-    except (KeyError, TypeError, ValueError, SnailError) as error:
-        raise ModelFileError(f"{path}: cannot be read as a net: {error!r:.200}") from None
-    return SavedNet(settings, arrays, extras)
+        return SavedNet(settings, arrays, extras)

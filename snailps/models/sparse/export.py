@@ -20,11 +20,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.worker import load_class
-from snailps.config import CHECKPOINT_SETTINGS, JobSettings, RawConfig, to_mapping
+from snailps.config import JobSettings, RawConfig
 from snailps.data.atomic import atomic_file
-from snailps.errors import ModelFileError, SnailError
+from snailps.errors import ModelFileError
 from snailps.models.sparse.batch import BIAS_KEY, TABLE, Floats, Keys
-from snailps.vectors.npz import about, npz_file, read_arrays, settings_of, write_arrays
+from snailps.vectors.model_file import (
+    HEADER,
+    check_rows,
+    header_of,
+    model_settings,
+    model_writer,
+    read_model,
+    write_model,
+)
 from snailps.vectors.row_sorter import RowSorter
 
 if TYPE_CHECKING:
@@ -35,10 +43,6 @@ if TYPE_CHECKING:
 
 LIBLINEAR_KEYS_MAX = 1 << 28
 """Largest key in a LIBLINEAR file, which has a line for each possible index."""
-_OF_THE_RUN = {
-    "input", "output", "test", "scratch_dir", "scratch_bytes", "continue_from",
-    *CHECKPOINT_SETTINGS,
-}  # fmt: skip
 _VALUES = 1 << 16
 """Values converted to text at a time."""
 
@@ -127,7 +131,6 @@ def write_npz(
     path: str, settings: JobSettings, stored: StoredRows, extras: Mapping[str, NDArray[Any]]
 ) -> str:
     """Write a model; no partial file is left after a `ModelFileError`."""
-    kept = {k: v for k, v in to_mapping(settings).items() if k not in _OF_THE_RUN}
     n = stored.features + len(stored.bias)
 
     def rows() -> Iterator[Floats]:
@@ -135,8 +138,8 @@ def write_npz(
             yield some
         yield stored.bias
 
-    with npz_file(path, n * (8 + 4 * stored.dim)) as file:
-        file.add("about", about(kept))
+    with model_writer(path, n * (8 + 4 * stored.dim)) as file:
+        file.add(HEADER, header_of(model_settings(settings)))
         file.add_pieces("keys", np.uint64, (n,), stored.keys())
         file.add_pieces("rows", np.float32, (n, stored.dim), rows())
         for name, array in extras.items():
@@ -149,29 +152,24 @@ def read_npz(path: str | Path) -> SavedModel:
     """Read a model, or raise a `ModelFileError`."""
     from snailps import models
 
-    arrays = read_arrays(path, "a model of sparse examples", ("about", "keys", "rows"))
-    try:
-        kept = settings_of(arrays.pop("about"))
+    with read_model(path, "a model of sparse examples", (HEADER, "keys", "rows")) as found:
+        kept, arrays = found
         keys, rows = arrays.pop("keys"), arrays.pop("rows")
-        if keys.dtype != np.uint64 or rows.dtype != np.float32 or rows.shape[:-1] != keys.shape:
-            raise ValueError(f"keys {keys.dtype}{keys.shape} and rows {rows.dtype}{rows.shape}")
+        check_rows("the model", keys, rows)
         name = kept["worker_class"]
         if name not in models.CLASSES.values():  # an untrusted file must not import anything
             raise ValueError(f"worker_class {name!r}")
-        cls = load_class(name, str(path))
+        cls: type[SparseWorker] = load_class(name, str(path))  # type: ignore[assignment]
         settings = RawConfig.from_mapping(kept, str(path)).build(cls.Settings)
-    except (KeyError, TypeError, ValueError, SnailError) as error:
-        raise ModelFileError(
-            f"{path}: no model of sparse examples as snailps writes it: {error!r:.200}"
-        ) from None
-    return SavedModel(cls, settings, keys, rows, arrays)  # type: ignore[arg-type]
+        return SavedModel(cls, settings, keys, rows, arrays)
 
 
 def write_saved(path: str | Path, model: SavedModel, extras: Mapping[str, NDArray[Any]]) -> str:
     """Write a model that is in memory, with further arrays."""
-    kept = {k: v for k, v in to_mapping(model.settings).items() if k not in _OF_THE_RUN}
-    arrays: dict[str, NDArray[Any]] = {"about": about(kept), "keys": model.keys, "rows": model.rows}
-    return write_arrays(str(path), {**arrays, **model.extras, **extras})
+    arrays: dict[str, NDArray[Any]] = {"keys": model.keys, "rows": model.rows}
+    return write_model(
+        str(path), {**arrays, **model.extras, **extras}, model_settings(model.settings)
+    )
 
 
 def write_liblinear(path: str, settings: LinearSettings, stored: StoredRows) -> str:

@@ -1,0 +1,208 @@
+"""The file of a model: a header (its settings) and named arrays, an ``.npz`` that NumPy reads.
+
+    settings, arrays -> write_model, or model_writer -> ModelWriter: array by array, in pieces
+    path, what it should be -> read_model -> settings, arrays in memory
+    open archive -> ModelFile -> settings, an array in memory, an array mapped
+
+Written deterministically, and whole or not at all; sizes that a file announces are compared before
+memory is taken (`data.array_archives`).  Must not know models.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import struct
+import zipfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from snailps.config import CHECKPOINT_SETTINGS, Settings, to_mapping
+from snailps.data.array_archives import DAMAGED, Member, arrays_of, member_of, values_of
+from snailps.data.atomic import atomic_file
+from snailps.errors import ModelFileError, SnailError
+
+HEADER = "about"
+"""Array of the header: UTF-8 JSON."""
+VERSION = 1
+OF_THE_RUN = {
+    "input", "output", "test", "valid", "scratch_dir", "scratch_bytes", "continue_from",
+    *CHECKPOINT_SETTINGS,
+}  # fmt: skip
+"""Settings that say nothing of the model."""
+
+
+class ModelWriter:
+    """Writes the arrays of an open file in sequence."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[IO[bytes]]:
+        # A fixed date: the same arrays give the same bytes.
+        info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+        with self._archive.open(info, "w", force_zip64=True) as member:
+            yield member
+
+    def add(self, name: str, array: NDArray[Any]) -> None:
+        with self._open(name) as member:
+            np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+
+    def add_pieces(
+        self, name: str, dtype: DTypeLike, shape: Sequence[int], pieces: Iterable[NDArray[Any]]
+    ) -> None:
+        """Write an array of a known shape from pieces of rows."""
+        left = shape[0]
+        descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+        head = {"descr": descr, "fortran_order": False, "shape": tuple(shape)}
+        with self._open(name) as member:
+            np.lib.format.write_array_header_1_0(member, head)
+            for piece in pieces:
+                left -= len(piece)
+                if piece.shape[1:] != tuple(shape[1:]) or piece.dtype != dtype or left < 0:
+                    raise ValueError(f"{name}: a piece {piece.dtype}{piece.shape} of {shape}")
+                member.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
+        if left:
+            raise ValueError(f"{name}: {left:,} rows of {shape[0]:,} are missing")
+
+
+@contextmanager
+def model_writer(
+    path: str | os.PathLike[str], bytes_needed: int | None = None
+) -> Iterator[ModelWriter]:
+    """Open `path` for writing arrays; errors as of `atomic_file`."""
+    with (
+        atomic_file(path, bytes_needed) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
+    ):
+        yield ModelWriter(archive)
+
+
+def write_model(
+    path: str, arrays: Mapping[str, NDArray[Any]], settings: Mapping[str, str] | None = None
+) -> str:
+    """Write a header, if there are settings, and arrays by name; returns the path."""
+    header = {} if settings is None else {HEADER: header_of(settings)}
+    with model_writer(path) as file:
+        for name, array in (header | dict(arrays)).items():
+            file.add(name, array)
+    return path
+
+
+def header_of(settings: Mapping[str, str]) -> NDArray[np.uint8]:
+    header = {"snailps": VERSION, "settings": settings}
+    return np.frombuffer(json.dumps(header).encode(), np.uint8)
+
+
+def model_settings(settings: Settings) -> dict[str, str]:
+    """The settings of a model's header: all but those of the run."""
+    return {k: v for k, v in to_mapping(settings).items() if k not in OF_THE_RUN}
+
+
+def settings_of(header: NDArray[Any]) -> dict[str, Any]:
+    """The settings of a header; `KeyError`, `TypeError` or `ValueError` if it is none."""
+    try:
+        found = json.loads(header.tobytes())
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    if found["snailps"] != VERSION:
+        raise ValueError(f"version {found['snailps']}, this program reads {VERSION}")
+    if not isinstance(settings := found["settings"], dict):
+        raise TypeError(f"settings {settings!r:.80}")
+    return settings
+
+
+def check_rows(name: str, keys: NDArray[Any], rows: NDArray[Any]) -> None:
+    """Raise a `ValueError` unless they are keys uint64 (n,) and rows float32 (n, dim)."""
+    types = keys.dtype == np.uint64 and rows.dtype == np.float32
+    if not types or (keys.ndim, rows.ndim) != (1, 2) or len(keys) != len(rows):
+        raise ValueError(f"{name}: keys {keys.dtype}{keys.shape} and rows {rows.dtype}{rows.shape}")
+
+
+class ModelFile:
+    """The arrays of an open file, by name; raises `OSError` or one of `DAMAGED`."""
+
+    def __init__(self, path: str | os.PathLike[str], file: IO[bytes]) -> None:
+        self._path, self._file, self._archive = path, file, zipfile.ZipFile(file)
+        self._bytes = file.seek(0, os.SEEK_END)
+        self.members = self._archive.namelist()
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of the header."""
+        return settings_of(self.read(HEADER))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All arrays in memory, their checksums compared."""
+        return arrays_of(self._archive, self._bytes)
+
+    def read(self, name: str) -> NDArray[Any]:
+        return values_of(self._archive, self._member(name))
+
+    def map(self, name: str, dtype: DTypeLike, ndim: int) -> NDArray[Any]:
+        """An array as it lies in the file, not aligned, its checksum compared; read if packed."""
+        member = self._member(name)
+        shape = member.shape
+        if (member.dtype, len(shape), member.fortran) != (dtype, ndim, False) or min(shape) < 1:
+            raise ModelFileError(
+                f"{self._path}: '{name}' must be {np.dtype(dtype)} with {ndim} dimensions, "
+                f"got {member.dtype}{list(shape)}; it is not a vector file of ours"
+            )
+        if not member.is_stored:
+            return values_of(self._archive, member)
+        with self._archive.open(member.info) as content:
+            while content.read(1 << 20):  # to the end, where the checksum is compared
+                pass
+        self._file.seek(member.info.header_offset + 26)  # lengths of what is before the array
+        at = member.info.header_offset + 30 + sum(struct.unpack("<HH", self._file.read(4)))
+        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        if at + member.info.file_size > len(mapped):
+            raise EOFError(f"'{name}' ends behind the file")
+        return np.frombuffer(mapped, dtype, math.prod(shape), at + member.at).reshape(shape)
+
+    def _member(self, name: str) -> Member:
+        return member_of(self._archive, self._archive.getinfo(f"{name}.npy"), self._bytes)
+
+
+@contextmanager
+def read_model(
+    path: str | os.PathLike[str], what: str, names: Collection[str] = (HEADER,)
+) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]]]]:
+    """Settings and arrays of a file of `what` (such as ``a net``); `names` are required.
+
+    A caller's error over them is a `ModelFileError`, too: they are not of this model.
+    """
+
+    expected = f"{path}: expected the .npz of {what}, as snailps train writes it, got"
+
+    def refusal(got: str) -> ModelFileError:
+        from snailps.vectors.files import identify  # which reads headers
+
+        with open(path, "rb") as file:
+            found = identify(path, file)
+        return ModelFileError(f"{expected} {got}: it is {found}" if found else f"{expected} {got}")
+
+    try:
+        with open(path, "rb") as file:
+            arrays = ModelFile(path, file).arrays()
+            lacks = [name for name in names if name not in arrays]
+    except OSError as error:
+        raise ModelFileError(
+            f"{path}: cannot be read as {what}: {error.strerror or error}"
+        ) from None
+    except DAMAGED as error:
+        raise refusal(f"a file that is no sound .npz ({error!s:.200})") from None
+    if lacks:
+        raise refusal(f"an .npz without {', '.join(lacks)}")
+    try:
+        header = arrays.pop(HEADER, None)
+        yield {} if header is None else settings_of(header), arrays
+    except (KeyError, TypeError, ValueError, SnailError) as error:
+        got = str(error) if isinstance(error, SnailError) else repr(error)
+        raise ModelFileError(f"{expected} {got:.200}") from None

@@ -1,0 +1,300 @@
+"""Word vectors as lines of text, and as word2vec's binary.
+
+    words + chunks of float32 rows -> write_vec -> model.vec
+    .vec, GloVe's text: lines of a word and its numbers -> read_vec, read_glove -> words, rows
+    word2vec's binary -> read_word2vec -> words, rows
+
+Must not know how vectors were trained, nor what they are used for.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
+from itertools import islice
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from snailps.data._float_text import read_word_lines, word_lines
+from snailps.data.atomic import atomic_file
+from snailps.errors import ModelFileError
+from snailps.kernels import cores
+from snailps.vectors.fasttext_bin import check_words, checked_chunks
+
+Float32 = npt.NDArray[np.float32]
+
+_DIM_MAX = 1 << 20
+_FORMATTING_THREADS = 4
+_VALUES_TOGETHER = 1 << 17
+"""Values formatted by a thread at a time: some 1.5 MB of text."""
+_LINES_TOGETHER = 4096
+"""Lines parsed together: a few MB of text at dim 100."""
+_WORD_BYTES_MAX = 1 << 16
+"""A longer word means that the file is damaged: looking for its end takes no longer than this."""
+_TEXT = re.compile(rb"[\t\r\x20-\x7e]*")
+_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_SIZE = re.compile(rb"\d{1,18}")
+
+
+def write_vec(
+    path: str | os.PathLike[str],
+    words: Sequence[bytes],
+    chunks: Iterable[Float32],
+    dim: int,
+) -> None:
+    """Write ``n dim``, then a line of a word and its numbers for each of n rows.
+
+    Five significant digits, as the official package prints them: 0.02 microseconds a value, in up
+    to four threads.  Memory is a few MB besides one chunk.
+    """
+    check_words(path, words)
+    threads = min(_FORMATTING_THREADS, cores())
+    done = 0
+    with atomic_file(path) as file, ThreadPoolExecutor(threads, "snailps-text") as pool:
+        file.write(b"%d %d\n" % (len(words), dim))
+        for chunk in checked_chunks(path, "text", chunks, len(words), dim):
+            for text in _in_order(pool, threads, _lines(words[done : done + len(chunk)], chunk)):
+                file.write(text)
+            done += len(chunk)
+
+
+def _lines(words: Sequence[bytes], chunk: Float32) -> Iterator[Callable[[], memoryview]]:
+    """What makes the lines of some words, a piece of a chunk at a time."""
+    together = max(1, _VALUES_TOGETHER // chunk.shape[1])
+    rows = np.ascontiguousarray(chunk)
+    for at in range(0, len(rows), together):
+        some = slice(at, at + together)
+        yield partial(word_lines, words[some], rows[some])
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, ahead: int, tasks: Iterable[Callable[[], memoryview]]
+) -> Iterator[memoryview]:
+    """Results of tasks, in their order; at most `ahead` of them are under way or wait."""
+    under_way: deque[Future[memoryview]] = deque()
+    for task in tasks:
+        under_way.append(pool.submit(task))
+        if len(under_way) > ahead:
+            yield under_way.popleft().result()
+    while under_way:
+        yield under_way.popleft().result()
+
+
+def vec_shape(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> tuple[int, int]:
+    """Number of words and dimension in the first line of a .vec file; `file` is read instead."""
+    if file is None:
+        from snailps.vectors.files import first_bytes  # which says what is missing
+
+        first_bytes(path)
+    with open(path, "rb") if file is None else nullcontext(file) as source:
+        source.seek(0)
+        # A header is two short numbers; the bound limits the read of a binary file.
+        return _parse_vec_header(path, source.readline(64), os.fstat(source.fileno()).st_size)
+
+
+def read_vec(
+    path: str | os.PathLike[str], file: IO[bytes] | None = None
+) -> Iterator[tuple[list[bytes], Float32]]:
+    """Words and vectors of a .vec file, float32[k, dim], in pieces of a few thousand."""
+    count, dim = vec_shape(path, file)
+    done = 0
+
+    def wrong(number: int, line: bytes) -> ModelFileError:
+        values = len(line.partition(b" ")[2].split())
+        return ModelFileError(
+            f"{path}, line {done + number + 2}: expected a word, a space and {dim} numbers, got "
+            f"{line[:60]!r} with {values} values; fetch or export it again"
+        )
+
+    try:
+        with open(path, "rb") if file is None else nullcontext(file) as source:
+            source.seek(0)
+            source.readline()
+            while done < count:
+                wanted = min(_LINES_TOGETHER, count - done)
+                lines = list(islice(source, wanted))
+                if len(lines) < wanted:
+                    raise ModelFileError(
+                        f"{path}: cut short: its first line announces {count} words, "
+                        f"it has {done + len(lines)}; fetch or export it again"
+                    )
+                check_end(path, lines, done + 1, "fetch or export it again")
+                rows = np.empty((wanted, dim), np.float32)
+                yield parse_lines(lines, rows, wrong, blanks=False), rows
+                done += wanted
+            if source.read(65536).strip():
+                raise ModelFileError(
+                    f"{path}: more lines than the {count} words that its first line announces; "
+                    "correct that number or fetch the file again"
+                )
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def read_glove(
+    path: str | os.PathLike[str], file: IO[bytes], dim: int
+) -> tuple[list[bytes], Float32]:
+    """Words and rows of GloVe's text: a line per word, without a first line of sizes.
+
+    A word may have blanks, as in the 840B vectors: the last `dim` fields are the numbers.
+    """
+    words: list[bytes] = []
+    most = os.fstat(file.fileno()).st_size // (2 * dim + 2) + 1  # a blank and a digit a value
+    rows = np.empty((min(_LINES_TOGETHER, most), dim), np.float32)
+
+    def wrong(number: int, line: bytes) -> ModelFileError:
+        return ModelFileError(
+            f"{path}, line {len(words) + number + 1}: expected a word and {dim} numbers, as in its "
+            f"first line, got {line[:60]!r}; fetch it again"
+        )
+
+    while lines := list(islice(file, _LINES_TOGETHER)):
+        check_end(path, lines, len(words), "fetch it again")
+        done = len(words) + len(lines)
+        if done > most:
+            short = next((at for at, line in enumerate(lines) if len(line) < 2 * dim + 2), 0)
+            raise wrong(short, lines[short])
+        if done > len(rows):
+            rows.resize((max(done, len(rows) * 3 // 2), dim), refcheck=False)
+        words += parse_lines(lines, rows[len(words) : done], wrong, blanks=True)
+    rows.resize((len(words), dim), refcheck=False)
+    return words, rows
+
+
+def check_end(path: str | os.PathLike[str], lines: list[bytes], first: int, again: str) -> None:
+    """Refuse a last line without end: its number may lack digits, which no other check detects."""
+    if not lines[-1].endswith(b"\n"):
+        raise ModelFileError(
+            f"{path}: cut short: line {first + len(lines)} has no end; {again}, or add a newline "
+            "if it is complete"
+        )
+
+
+def parse_lines(
+    lines: list[bytes],
+    rows: Float32,
+    wrong: Callable[[int, bytes], ModelFileError],
+    *,
+    blanks: bool,
+) -> list[bytes]:
+    """Words of lines of a word, which may have `blanks`, and its numbers, which fill `rows`."""
+    words = read_word_lines(lines, rows)
+    if words is not None:
+        return words
+    # A word has blanks, a line what is no plain decimal number, such as nan, or one is wrong.
+    words, dim = [], rows.shape[1]
+    for number, line in enumerate(lines):
+        word, *values = line.rstrip(b"\r\n ").rsplit(None, dim) or [b""]
+        word = word.lstrip(b" ") if blanks else word * (word == line.partition(b" ")[0])
+        try:
+            rows[number] = np.array(values, np.float32)
+        except ValueError:
+            values = []
+        if not word or len(values) != dim:
+            raise wrong(number, line)
+        words.append(word)
+    return words
+
+
+def _parse_vec_header(path: str | os.PathLike[str], line: bytes, length: int) -> tuple[int, int]:
+    parts = line.split()
+    if len(parts) != 2 or not all(part.isdigit() for part in parts) or not line.endswith(b"\n"):
+        raise ModelFileError(
+            f"{path}: not a .vec file: its first line must be the number of words and the "
+            f"dimension, such as '68000 100', got {line!r}"
+        )
+    count, dim = int(parts[0]), int(parts[1])
+    if not (count >= 1 and 1 <= dim <= _DIM_MAX):
+        raise ModelFileError(
+            f"{path}: its first line announces {count} words of dimension {dim}; "
+            f"expected at least one word and a dimension of 1 to {_DIM_MAX}"
+        )
+    # The shortest line: one letter, then a space and a digit a value, then a newline.
+    needed = len(line) + count * (2 * dim + 2) - 1
+    if needed > length:
+        raise ModelFileError(
+            f"{path}: cut short: {count} words of dimension {dim} need at least {needed} bytes, "
+            f"the file has {length}; fetch or export it again"
+        )
+    return count, dim
+
+
+def is_word2vec_binary(start: bytes) -> bool:
+    """Whether a file with a first line ``n dim`` is word2vec's binary, not text."""
+    header, newline, rest = start.partition(b"\n")
+    parts = header.split()
+    if not newline or len(parts) != 2 or not all(map(_SIZE.fullmatch, parts)):
+        return False
+    _, blank, row = rest.lstrip(b"\n").partition(b" ")
+    if not blank or not row:
+        return False
+    line = row.partition(b"\n")[0][: 4 * int(parts[1])]
+    return not (_TEXT.fullmatch(line) and any(48 <= byte <= 57 for byte in line))
+
+
+def read_word2vec(
+    path: str | os.PathLike[str], file: IO[bytes], count: int, dim: int
+) -> tuple[list[bytes], Float32]:
+    """Words and rows of word2vec's binary format, whose first line announces `count` and `dim`.
+
+    Behind it: each word, a blank, dim float32; the original program adds a newline.
+    """
+    length = os.fstat(file.fileno()).st_size
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    size = 4 * dim
+    offset = mapped.find(b"\n") + 1
+    if offset + count * (size + 2) > length:
+        raise ModelFileError(
+            f"{path}: cut short: {count} words of dimension {dim} in word2vec's binary format "
+            f"need at least {offset + count * (size + 2)} bytes, the file has {length}; fetch it "
+            "again"
+        )
+    rows = np.empty((count, dim), "<f4")
+    out = rows.reshape(-1).view(np.uint8).data
+    words: list[bytes] = []
+    for number in range(count):
+        blank = mapped.find(b" ", offset, offset + _WORD_BYTES_MAX)
+        word = mapped[offset:blank].lstrip(b"\n") if blank >= 0 else b""
+        end = blank + 1 + size
+        if not word or end > length:
+            raise ModelFileError(
+                f"{path}: damaged or cut short: no word with {dim} values (float32) at byte "
+                f"{offset}, where word {number + 1} of {count} begins; fetch it again"
+            )
+        words.append(word)
+        out[number * size : (number + 1) * size] = mapped[blank + 1 : end]
+        offset = end
+    if mapped[offset : offset + 65536].strip():
+        raise ModelFileError(
+            f"{path}: goes on behind the {count} words that its first line announces; correct "
+            "that number or fetch the file again"
+        )
+    return words, rows.astype(np.float32, copy=False)
+
+
+def glove_dim(start: bytes) -> int:
+    """Length of the vectors if a file begins with a line of a word and numbers; else 0.
+
+    At least two numbers, one with a point or an exponent.
+    """
+    line, newline, _ = start.partition(b"\n")
+    parts = line.split()
+    if not newline or len(parts) < 3 or len(parts) > _DIM_MAX:
+        return 0
+    if not all(map(_NUMBER.fullmatch, parts[1:])) or all(part.isdigit() for part in parts[1:]):
+        return 0
+    return len(parts) - 1
+
+
+def is_rows_alone(start: bytes) -> bool:
+    """Whether the whole first lines are numbers with a point: rows whose words are elsewhere."""
+    fields = b" ".join(start.split(b"\n")[:-1][:3]).split()
+    return bool(fields) and all(b"." in f and _NUMBER.fullmatch(f) for f in fields)
