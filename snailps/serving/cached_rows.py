@@ -1,9 +1,8 @@
-"""Rows by key for serving: from a bounded cache where they are young enough, else from a source.
+"""Rows of a cluster: from a bounded cache where they are young enough, else from servers.
 
-    keys -> RowCache.find -> what is fresh; the rest -> RowSource.pull -> rows, RowCache.put
-                          -> what the source does not give: an older row, a first value, an error
+    keys -> RowCache.find -> what is fresh; the rest -> ClusterRows.pull -> rows, RowCache.put
 
-Thread-safe.  The policy for losses is here; how rows come is the source's business: no sockets.
+Thread-safe.  How rows come, `reader.ClusterRows` knows: no sockets.
 """
 
 from __future__ import annotations
@@ -12,20 +11,21 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.tables import AnyKeys, Keys, Rows, Table
-from snailps.errors import ConfigError, MisuseError, SnailError
+from snailps.api.tables import Keys, Rows
+from snailps.errors import ConfigError
 from snailps.serving._row_cache import FRESH, NOT_THERE, RowCache
-from snailps.serving.first_values import FirstValues
+from snailps.serving.row_reader import POLICIES, Lack
+
+if TYPE_CHECKING:
+    from snailps.serving.reader import ClusterRows
 
 TICK_S = 0.01
 """Unit of the times in the cache."""
-Unreachable = Literal["error", "stale", "first"]
-POLICIES = ("error", "stale", "first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,109 +60,68 @@ class ReaderStats:
     bytes: int
 
 
-class RowSource(Protocol):
-    """A source of rows; `table` is of its current life."""
-
-    table: Table
-
-    def pull(self, keys: Keys, rows: Rows) -> tuple[NDArray[np.bool_], SnailError | None]:
-        """Fill `rows` within the source's limit: which keys (distinct) were read, why not all."""
-
-    def life(self) -> int:
-        """Number that grows when earlier rows are of another table and count as old."""
-
-
 class CachedRows:
-    """Look rows up in a cache, then at a source; options as of `reader`."""
+    """A `RowSource`: a cache before the rows of a cluster; options as of `reader`."""
 
     def __init__(
         self,
-        source: RowSource,
+        live: ClusterRows,
         *,
         cache_bytes: int,
         max_age_s: float | None,
-        unreachable: Unreachable,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        check_options(cache_bytes, max_age_s, unreachable)
-        self._source, self.table = source, source.table
-        self._max_age_s, self._unreachable, self._clock = max_age_s, unreachable, clock
+        self._live, self.table = live, live.table
+        self._max_age_s, self._clock = max_age_s, clock
         self._cache = RowCache(self.table.dim, cache_bytes)
-        self._first = FirstValues(self.table) if unreachable == "first" else None
         self._lock = threading.Lock()
         self._begun_s = clock()
-        self._life, self._floor = source.life(), 1
-        self._keys = self._hits = self._pulled = self._stale = self._firsts = 0
+        self._life, self._floor = live.life(), 1
+        self._keys = self._hits = self._pulled = 0
 
-    def pull(self, keys: AnyKeys, out: Rows | None = None) -> Rows:
-        """`TableReader.pull`."""
-        wanted = self.table.keys(keys)
-        rows = self._room(len(wanted), out)
+    def find(self, keys: Keys, rows: Rows) -> Lack | None:
         # A row is as old as the request for it, not as the answer.
         now = self._now()
         with self._lock:
-            life = self._source.life()
+            life = self._live.life()
             if life != self._life:
-                if self._first is not None and self._source.table != self.table:
-                    self._first = FirstValues(self._source.table)
-                self.table = self._source.table
+                self.table = self._live.table
                 self._life, self._floor = life, now + 1
             oldest = self._floor
             if self._max_age_s is not None:
                 # One tick more, as both times are rounded down: of 0 s, nothing is young enough.
                 oldest = max(oldest, now + 1 - int(self._max_age_s / TICK_S))
-            states, fresh = self._cache.find(np.ascontiguousarray(wanted), oldest, rows)
-            self._keys += len(wanted)
+            states, fresh = self._cache.find(keys, oldest, rows)
+            self._keys += len(keys)
             self._hits += fresh
-        if fresh < len(wanted):
-            self._fetch(wanted, states, rows, now, life)
-        return rows
+        return self._fetch(keys, states, rows, now, life) if fresh < len(keys) else None
 
     def _now(self) -> int:
         return 1 + int((self._clock() - self._begun_s) / TICK_S)
 
     def _fetch(
         self, keys: Keys, states: NDArray[np.uint8], rows: Rows, now: int, life: int
-    ) -> None:
-        """Pull rows that are not fresh, each key once; fill missing ones by the policy."""
+    ) -> Lack | None:
+        """Pull rows that are not fresh, each key once."""
         lacking = np.flatnonzero(states != FRESH)
         wanted, places = np.unique(keys[lacking], return_inverse=True)
         found = np.empty((len(wanted), self.table.dim), np.float32)
-        come, why = self._source.pull(wanted, found)
+        come, why = self._live.pull(wanted, found)
         all_come = bool(come.all())
         with self._lock:
             kept = (wanted, found) if all_come else (wanted[come], found[come])
             # One that was asked of another life would look as young as those of this one.
-            if life == self._source.life():
+            if life == self._live.life():
                 self._cache.put(*kept, now)
             self._pulled += len(kept[0])
         if all_come:
             rows[lacking] = found[places]
-            return
+            return None
         answered = come[places]
         rows[lacking[answered]] = found[places[answered]]
         left = lacking[~answered]
         new = left[states[left] == NOT_THERE]
-        assert why is not None
-        first = self._first
-        if self._unreachable == "error" or (len(new) and first is None):
-            raise why
-        with self._lock:
-            self._stale += len(left) - len(new)
-            self._firsts += len(new)
-        if len(new) and first is not None:
-            rows[new] = first.pull(keys[new])
-
-    def _room(self, n: int, out: Rows | None) -> Rows:
-        if out is None:
-            return np.empty((n, self.table.dim), np.float32)
-        self.table.check_width(out, self.table.dim)
-        if len(out) != n or not out.flags.c_contiguous or not out.flags.writeable:
-            raise MisuseError(
-                f"table {self.table.name!r}: out: expected a C-contiguous, writable array of "
-                f"{n} rows, got shape {out.shape}"
-            )
-        return out
+        return Lack(new, len(left) - len(new), why)
 
     def clear(self) -> None:
         """Empty the cache; rows of pulls in flight count as old."""
@@ -170,10 +129,10 @@ class CachedRows:
             self._cache.clear()
             self._floor = self._now() + 1
 
-    def stats(self) -> ReaderStats:
+    def stats(self, stale: int, first: int) -> ReaderStats:
         with self._lock:
             return ReaderStats(
-                self._keys, self._hits, self._pulled, self._stale, self._firsts,
+                self._keys, self._hits, self._pulled, stale, first,
                 self._cache.evicted, self._cache.rows, self._cache.bytes,
             )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """A client that reads one table of a running cluster for serving, through a cache.
 
-    reader(address, table) -> ClusterRows: a driver that joins, and joins again -> CachedRows.pull
+    reader(address, table) -> ClusterRows: a driver that joins, and joins again
+        -> CachedRows -> TableReader.pull
 
 Asks the shards separately, so that a lost one delays its own keys alone.  It declares nothing and
 pushes nothing; no torch.
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.tables import AnyKeys, Keys, Rows, Table
+from snailps.api.tables import Keys, Rows, Table
 from snailps.errors import (
     ClusterError,
     ConfigError,
@@ -32,7 +33,8 @@ from snailps.errors import (
 from snailps.local.cluster import CONNECT_S, driver_settings
 from snailps.local.driver import Driver
 from snailps.node.process import End
-from snailps.serving.cached_rows import CachedRows, ReaderStats, Unreachable, check_options
+from snailps.serving.cached_rows import CachedRows, ReaderStats, check_options
+from snailps.serving.row_reader import RowReader, Unreachable
 from snailps.store.route import fragment_of
 
 CACHE_BYTES = 64 << 20
@@ -100,29 +102,23 @@ def reader(
         settings=settings,
     )  # fmt: skip
     try:
-        rows = CachedRows(
-            source, cache_bytes=cache_bytes, max_age_s=max_age_s, unreachable=unreachable
-        )
+        rows = CachedRows(source, cache_bytes=cache_bytes, max_age_s=max_age_s)
+        return TableReader(rows, source, unreachable)
     except BaseException:
         source.close()
         raise
-    return TableReader(rows, source)
 
 
-class TableReader:
+class TableReader(RowReader):
     """Rows of one table of a cluster, made by `snailps.reader`; a context manager.
 
     Thread-safe: threads share cache and connections.  Make readers after a fork.
     """
 
-    def __init__(self, rows: CachedRows, source: ClusterRows) -> None:
-        self._rows, self._source = rows, source
-        self._finalizer = weakref.finalize(self, source.close)
-
-    @property
-    def table(self) -> Table:
-        """Declaration of the table in the cluster joined last."""
-        return self._source.table
+    def __init__(self, cached: CachedRows, live: ClusterRows, unreachable: Unreachable) -> None:
+        super().__init__(cached, unreachable)
+        self._cached, self._live = cached, live
+        self._finalizer = weakref.finalize(self, live.close)
 
     def __repr__(self) -> str:
         state = "connected" if self.connected else "not connected"
@@ -134,42 +130,18 @@ class TableReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def pull(self, keys: AnyKeys, out: Rows | None = None) -> Rows:
-        """Rows of `keys` (any integers from 0, repeated ones too), float32 (n, dim).
-
-        Parameters
-        ----------
-        keys : array or sequence of integers
-            (n,)
-        out : numpy.ndarray, optional
-            float32 (n, dim), C-contiguous; filled and returned.
-
-        Raises
-        ------
-        MisuseError
-            Keys or `out` have a wrong type or shape.
-        SnailError
-            A server does not answer, and `unreachable` gives no row.
-
-        Notes
-        -----
-        A key that was never pushed has its first value.  Rows may be of different moments; `stats`
-        counts those older than `max_age_s`.
-        """
-        return self._rows.pull(keys, out)
-
     @property
     def connected(self) -> bool:
         """Whether the reader is joined; if not, it keeps trying."""
-        return self._source.connected
+        return self._live.connected
 
     def stats(self) -> ReaderStats:
         """Counts of lookups and of the cache."""
-        return self._rows.stats()
+        return self._cached.stats(self._stale, self._firsts)
 
     def clear(self) -> None:
         """Empty the cache."""
-        self._rows.clear()
+        self._cached.clear()
 
     def close(self) -> None:
         """Leave the cluster; later lookups raise."""
@@ -244,11 +216,11 @@ class ClusterRows:
         return not (self._closed.is_set() or self._lost.is_set() or self._joined[0].ended.is_set())
 
     def life(self) -> int:
-        """Number of joins: another cluster, or the table under another number."""
+        """Number of joins; rows of earlier ones are perhaps of another table, and count as old."""
         return self._life
 
     def pull(self, keys: Keys, rows: Rows) -> tuple[NDArray[np.bool_], SnailError | None]:
-        """Pull distinct keys from each shard that answers in time."""
+        """Pull distinct keys from each shard that answers in time: which came, why not all."""
         come = np.zeros(len(keys), np.bool_)
         if self._closed.is_set():
             return come, ClusterError("this reader is closed")

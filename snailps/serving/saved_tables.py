@@ -21,7 +21,7 @@ from snailps.api.access_method import load_method
 from snailps.api.class_loading import admit
 from snailps.api.tables import AnyKeys, Keys, Rows, Table, Tensor
 from snailps.errors import CheckpointError, DataError, MisuseError
-from snailps.serving.first_values import FirstValues
+from snailps.serving.row_reader import Lack, RowReader
 from snailps.store.checkpoint._crc32c import crc32c
 from snailps.store.checkpoint._row_index import RowIndex
 from snailps.store.checkpoint.folder import CheckpointFolder
@@ -168,19 +168,29 @@ class SavedTables(Mapping[str, "SavedTable"]):
         return declared.from_rows(found.pull(declared.keys()))
 
 
-class SavedTable:
-    """One table of a checkpoint, by key.  Thread-safe.
-
-    Attributes
-    ----------
-    table : Table
-        The declaration.
-    """
+class SavedRows:
+    """A `RowSource`: rows of a checkpoint's table by its index."""
 
     def __init__(self, table: Table, index: RowIndex) -> None:
         self.table, self._index = table, index
-        self._first = FirstValues(table)
         self._method = load_method(table) if table.in_python else None
+
+    def find(self, keys: Keys, rows: Rows) -> Lack | None:
+        if self._method is None:
+            there = self._index.find(keys, rows)
+        else:
+            stored = np.zeros((len(keys), self._index.floats), np.float32)
+            there = self._index.find(keys, stored)
+            rows[there] = self._method.pull(stored[there])
+        return None if there.all() else Lack(~there, 0, None)
+
+
+class SavedTable(RowReader):
+    """One table of a checkpoint, by key.  Thread-safe."""
+
+    def __init__(self, table: Table, index: RowIndex) -> None:
+        super().__init__(SavedRows(table, index))
+        self._index = index
 
     def __repr__(self) -> str:
         return f"<saved table {self.table.name!r}, {len(self):,} rows of {self.table.dim}>"
@@ -192,37 +202,6 @@ class SavedTable:
     def index_bytes(self) -> int:
         """Memory of the index; rows are in the page cache."""
         return self._index.index_bytes
-
-    def pull(self, keys: AnyKeys, out: Rows | None = None) -> Rows:
-        """Rows of `keys` (any integers from 0, repeated ones too), float32 (n, dim).
-
-        Keys that are not stored have their first value, as at a server.
-
-        Parameters
-        ----------
-        keys : array or sequence of integers
-            (n,)
-        out : numpy.ndarray, optional
-            float32 (n, dim), C-contiguous; filled and returned.
-
-        Raises
-        ------
-        MisuseError
-            Keys or `out` have a wrong type or shape.
-        """
-        wanted = np.ascontiguousarray(self.table.keys(keys))
-        dim = self.table.dim
-        rows = np.empty((len(wanted), dim), np.float32) if out is None else out
-        self.table.check_width(rows, dim)
-        if self._method is None:
-            there = self._index.find(wanted, rows)
-        else:
-            stored = np.zeros((len(wanted), self._index.floats), np.float32)
-            there = self._index.find(wanted, stored)
-            rows[there] = self._method.pull(stored[there])
-        if not there.all():
-            rows[~there] = self._first.pull(wanted[~there])
-        return rows
 
     def contains(self, keys: AnyKeys) -> NDArray[np.bool_]:
         """Which keys are stored, bool (n,)."""

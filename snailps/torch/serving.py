@@ -10,29 +10,19 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
 from snailps.api.tables import Keys, Table
 from snailps.api.tables import Rows as RowArray
 from snailps.errors import ConfigError, MisuseError
+from snailps.serving.row_reader import RowReader
 from snailps.serving.saved_tables import SavedTables, open_checkpoint
 from snailps.torch import embedding
 from snailps.torch.exchange import Exchange
 
 M = TypeVar("M", bound="embedding.TableModule")
-
-
-class RowsByKey(Protocol):
-    """A table that can be read: `SavedTable`, `TableReader`."""
-
-    @property
-    def table(self) -> Table:
-        """Its declaration."""
-
-    def pull(self, keys: Keys, out: RowArray | None = None) -> RowArray:
-        """Rows of `keys`, in `out` if given."""
 
 
 class _Done:
@@ -59,7 +49,7 @@ class ServedRows:
     def __reduce__(self) -> Any:
         raise MisuseError("a module that is read only is not pickled: make it where it is used")
 
-    def __init__(self, tables: Sequence[RowsByKey]) -> None:
+    def __init__(self, tables: Sequence[RowReader]) -> None:
         self._tables = {one.table.name: one for one in tables}
 
     def declare(self, table: Table) -> None:
@@ -128,7 +118,7 @@ _SERVED: dict[type[embedding.TableModule], type[embedding.TableModule]] = {
 
 def served(
     kind: type[M],
-    tables: Sequence[RowsByKey],
+    tables: Sequence[RowReader],
     *,
     mode: str | None = None,
     include_last_offset: bool = False,
@@ -140,7 +130,7 @@ def served(
     ----------
     kind : type
         `Embedding`, `EmbeddingBag` or `EmbeddingBagCollection`.
-    tables : sequence of SavedTable or TableReader
+    tables : sequence of RowReader
         One; of a collection one a feature, all of one width.
     mode, include_last_offset, padding_idx
         As it was trained with: as of `kind`, with the same defaults.

@@ -9,7 +9,7 @@ from snailps import Table, kernels
 from snailps.errors import ConfigError, MisuseError, WaitTimeout
 from snailps.serving import reader
 from snailps.serving.cached_rows import CachedRows
-from snailps.serving.first_values import FirstValues
+from snailps.serving.row_reader import FirstValues
 from snailps.store._store import ShardStore
 
 TABLE = Table("w", 3, init="uniform", scale=0.5, seed=11)
@@ -25,6 +25,9 @@ class Source:
 
     def life(self):
         return self.lives
+
+    def close(self):
+        """Nothing is open."""
 
     def pull(self, keys, rows):
         assert len(np.unique(keys)) == len(keys)
@@ -59,10 +62,8 @@ def clock():
 @pytest.fixture
 def make(source, clock):
     def made(unreachable="error", max_age_s=10.0, cache_bytes=1 << 16):
-        return CachedRows(
-            source, cache_bytes=cache_bytes, max_age_s=max_age_s, unreachable=unreachable,
-            clock=clock,
-        )  # fmt: skip
+        cached = CachedRows(source, cache_bytes=cache_bytes, max_age_s=max_age_s, clock=clock)
+        return reader.TableReader(cached, source, unreachable)
 
     return made
 
@@ -237,9 +238,10 @@ def test_rows_go_into_the_callers_array(make):
         ({"max_age_s": float("nan")}, "max_age_s"),
     ],
 )
-def test_wrong_options_are_refused(make, option, words):
+def test_wrong_options_are_refused(option, words):
+    good = {"cache_bytes": 0, "max_age_s": None, "unreachable": "error"}
     with pytest.raises(ConfigError, match=words):
-        make(**option)
+        reader.check_options(**good | option)
 
 
 def test_threads_get_the_rows_of_their_own_keys(make, source):

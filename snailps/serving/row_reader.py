@@ -1,0 +1,131 @@
+"""Reads rows of one table by key: from a checkpoint or a running cluster, by one policy of losses.
+
+    keys -> RowReader.pull -> RowSource.find -> rows, and what it lacks
+                           -> a first value, an older row, an error
+
+Sources: `saved_tables.SavedRows`, `cached_rows.CachedRows`.  No sockets, no files.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps import kernels
+from snailps.api.access_method import load_method
+from snailps.api.tables import AnyKeys, Keys, Rows, Table
+from snailps.errors import MisuseError, SnailError
+from snailps.store._store import ShardStore
+
+Unreachable = Literal["error", "stale", "first"]
+POLICIES = ("error", "stale", "first")
+_TABLE = 1
+
+
+class FirstValues:
+    """First values of a table; `ConfigError` if its access method cannot be imported."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._method = load_method(table) if table.in_python else None
+        self._lock = threading.Lock()
+        if self._method is None:
+            self._store = ShardStore(1, kernels.row_ops())
+            self._store.own([0])
+            self._store.add_table(_TABLE, *table.store_arguments())
+
+    def pull(self, keys: Keys) -> Rows:
+        """Rows float32 (n, dim); thread-safe."""
+        if self._method is not None:
+            return np.asarray(self._method.pull(self._method.init(keys)), np.float32)
+        with self._lock:  # a store belongs to one thread at a time
+            return self._store.pull(_TABLE, keys)
+
+
+class Lack(NamedTuple):
+    """Keys that a source did not answer: which ones have no row, and how many an old one."""
+
+    new: NDArray[Any]
+    """Their places, or a mask."""
+    old: int
+    why: SnailError | None
+    """None: they were never pushed."""
+
+
+class RowSource(Protocol):
+    """A source of rows of `table`."""
+
+    @property
+    def table(self) -> Table:
+        """Its declaration, which may change with the cluster that has it."""
+
+    def find(self, keys: Keys, rows: Rows) -> Lack | None:
+        """Fill `rows`, as far as there are any."""
+
+
+class RowReader:
+    """Rows of one table, read only.  Thread-safe."""
+
+    def __init__(self, source: RowSource, unreachable: Unreachable = "first") -> None:
+        self._source, self._unreachable = source, unreachable
+        self._first = FirstValues(source.table) if unreachable == "first" else None
+        self._lock = threading.Lock()
+        self._stale = self._firsts = 0
+
+    @property
+    def table(self) -> Table:
+        """Declaration of the table, of a cluster in that joined last."""
+        return self._source.table
+
+    def pull(self, keys: AnyKeys, out: Rows | None = None) -> Rows:
+        """Rows of `keys` (any integers from 0, repeated ones too), float32 (n, dim).
+
+        A key that was never pushed has its first value, as at a server.
+
+        Parameters
+        ----------
+        keys : array or sequence of integers
+            (n,)
+        out : numpy.ndarray, optional
+            float32 (n, dim), C-contiguous; filled and returned.
+
+        Raises
+        ------
+        MisuseError
+            Keys or `out` have a wrong type or shape.
+        SnailError
+            A server does not answer, and `unreachable` gives no row.
+
+        Notes
+        -----
+        Rows of a cluster may be of different moments; `stats` counts those older than `max_age_s`.
+        """
+        table = self._source.table
+        wanted = np.ascontiguousarray(table.keys(keys))
+        if out is None:
+            out = np.empty((len(wanted), table.dim), np.float32)
+        else:
+            table.check_width(out, table.dim)
+            if len(out) != len(wanted) or not out.flags.c_contiguous or not out.flags.writeable:
+                raise MisuseError(
+                    f"table {table.name!r}: out: expected a C-contiguous, writable array of "
+                    f"{len(wanted)} rows, got shape {out.shape}"
+                )
+        if (lack := self._source.find(wanted, out)) is None:
+            return out
+        new, old, why = lack
+        first = self._first
+        if why is not None:
+            if self._unreachable == "error" or (len(new) and first is None):
+                raise why
+            with self._lock:
+                self._stale += old
+                self._firsts += len(new)
+        if first is not None:
+            if first.table is not self._source.table:
+                first = self._first = FirstValues(self._source.table)
+            out[new] = first.pull(wanted[new])
+        return out
