@@ -32,7 +32,7 @@ from snailps.local.driver import Driver
 from snailps.models.word_vectors.export import write_files
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.models.word_vectors.warm_start import put_model
-from snailps.vectors import read_vec
+from snailps.vectors.text_files import read_vec
 
 DIM = 100
 TOGETHER = 20_000

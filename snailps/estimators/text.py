@@ -25,8 +25,9 @@ from snailps.estimators.jobs import Finished
 from snailps.estimators.labels import classes_of, known_label, values_of
 from snailps.estimators.text_base import COLUMN, TextEstimator
 from snailps.models.classifier.settings import ClassifierSettings
-from snailps.vectors import BinHeader, Vectors
+from snailps.vectors.fasttext_bin import BinHeader
 from snailps.vectors.label_prediction import LabelModel
+from snailps.vectors.query import Vectors
 from snailps.vectors.words import to_text
 
 C = TypeVar("C", bound="TextClassifier")

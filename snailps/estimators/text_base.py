@@ -22,7 +22,7 @@ from snailps.estimators.base import Estimator
 from snailps.estimators.corpus import corpus, is_path, is_table
 from snailps.estimators.display import SpoolDisplay
 from snailps.estimators.jobs import Finished
-from snailps.vectors import BinHeader, read_header
+from snailps.vectors.fasttext_bin import BinHeader, read_header
 
 T = TypeVar("T", bound="TextEstimator")
 COLUMN: Mapping[str, tuple[str, Any]] = MappingProxyType({"column": ("str", "")})

@@ -21,8 +21,9 @@ from snailps.errors import DataError, ModelFileError, ParameterError
 from snailps.estimators.corpus import columns_of, lines_of
 from snailps.estimators.text_base import COLUMN, TextEstimator
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.vectors import BinHeader, Vectors, read_bin
 from snailps.vectors.extras import optional_module
+from snailps.vectors.fasttext_bin import BinHeader, read_bin
+from snailps.vectors.query import Vectors
 
 W = TypeVar("W", bound="WordEstimator")
 _NO_PARAMETERS = ("formats", "validation_words")

@@ -28,7 +28,7 @@ from snailps.errors import ConfigError, ModelFileError
 from snailps.models.block_trainer import BlockTrainer
 from snailps.models.local_sgd import Floats
 from snailps.models.pace import Pace
-from snailps.vectors import BinModel
+from snailps.vectors.fasttext_bin import BinModel
 
 Settings = TypeVar("Settings", bound=JobSettings)
 

@@ -206,7 +206,7 @@ class Kind(NamedTuple):
 
 
 def _starts(pattern: bytes) -> Callable[[bytes], object]:
-    return re.compile(pattern, re.DOTALL).match
+    return lambda start: re.match(pattern, start, re.DOTALL)  # compiled when it is asked
 
 
 def _is_text(start: bytes) -> bool:

@@ -16,7 +16,7 @@ from texts import write_topics
 
 from snailps import open_checkpoint
 from snailps.store.checkpoint.folder import CheckpointFolder
-from snailps.vectors import read_header
+from snailps.vectors.fasttext_bin import read_header
 
 LINES, ROWS = 1000, 50
 OWN = ("--allow-module", "cluster_models")

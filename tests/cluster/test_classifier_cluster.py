@@ -13,7 +13,8 @@ from test_cluster import figures_of
 from texts import SUBJECTS, sentences
 
 import snailps
-from snailps.vectors import LabelModel, evaluate_labels, read_bin
+from snailps.vectors.fasttext_bin import read_bin
+from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 
 # --- quality: what is this sentence about? ------------------------------------------------------
 

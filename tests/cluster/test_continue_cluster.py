@@ -10,7 +10,10 @@ from processes import Cluster
 from test_cluster import figures_of
 from texts import ANIMALS, TOOLS, topic_contrast, write_topics
 
-from snailps.vectors import evaluate_analogies, evaluate_similarity, load, read_bin, write_vec
+from snailps.vectors.evaluate import evaluate_analogies, evaluate_similarity
+from snailps.vectors.fasttext_bin import read_bin
+from snailps.vectors.files import load
+from snailps.vectors.text_files import write_vec
 
 CLASS = "snailps.models.word_vectors:WordVectors"
 SMALL = {"dim": 16, "sample": 0.01, "bucket": 2000, "epochs": 3, "min_count": 1}

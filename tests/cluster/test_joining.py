@@ -11,8 +11,8 @@ from test_linear import FEATURES, planted
 from texts import ANIMALS, TOOLS, topic_contrast, write_topics
 
 from snailps.models.sparse.worker import ROUND_BLOCKS
-from snailps.vectors import LabelModel, evaluate_labels
 from snailps.vectors.files import load
+from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 
 FIRST, LATER = 3, 8
 """Blocks at which the early and the late worker stop: no worker has leased the second ahead when

@@ -8,8 +8,8 @@ from model_mixin import ModelContract
 from processes import Cluster
 from texts import ANIMALS, TOOLS, topic_contrast, write_planted, write_topics
 
-from snailps.vectors import LabelModel, evaluate_labels
 from snailps.vectors.files import load
+from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 
 LINES = 1200
 

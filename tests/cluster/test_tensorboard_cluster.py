@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from processes import LIMIT_S, SNAILPS, environment
 
-from snailps.vectors import load
+from snailps.vectors.files import load
 
 pytest.importorskip("tensorboardX", reason="pip install snailps[tensorboard]")
 from test_tensorboard_log import values_in

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from namespaces import Namespaces
 
-from snailps.vectors import load
+from snailps.vectors.files import load
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 400.0

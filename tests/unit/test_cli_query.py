@@ -14,8 +14,9 @@ from snailps.cli.printing import print_rows
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.embeddings.files import packed_names, write
 from snailps.models.embeddings.settings import MfSettings
-from snailps.vectors import write_npz, write_vec
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
+from snailps.vectors.files import write_npz
+from snailps.vectors.text_files import write_vec
 
 WORDS = ["king", "queen", "man", "woman", "été"]
 ROWS = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 1], [0, 1, 1], [-1, 0, 0]], dtype=np.float32)

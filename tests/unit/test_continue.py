@@ -17,8 +17,8 @@ from snailps.master.job.settings import job_settings
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
 from snailps.models.word_vectors.warm_start import put_model, put_vectors
-from snailps.vectors import BinHeader, write_vec
-from snailps.vectors.fasttext_bin import write_bin
+from snailps.vectors.fasttext_bin import BinHeader, write_bin
+from snailps.vectors.text_files import write_vec
 
 # --- settings ---------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from snailps.estimators import base, display, history_plot
 from snailps.estimators.corpus import columns_of, corpus
 from snailps.estimators.jobs import Finished
 from snailps.estimators.monitor import Monitor
-from snailps.vectors import BinHeader, write_bin
+from snailps.vectors.fasttext_bin import BinHeader, write_bin
 
 FastText, Word2Vec = estimators.FastText, estimators.Word2Vec
 SENTENCES = [["north", "wind"], ["south", "wind"]]

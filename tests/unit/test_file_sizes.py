@@ -16,7 +16,9 @@ from snailps.master.job.job import Job
 from snailps.models.classifier import Classifier, ClassifierSettings
 from snailps.models.ngram_rows import pack_vocabulary, surveyed
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
-from snailps.vectors import BinHeader, write_bin, write_npz, write_vec
+from snailps.vectors.fasttext_bin import BinHeader, write_bin
+from snailps.vectors.files import write_npz
+from snailps.vectors.text_files import write_vec
 
 GB = 10**9
 

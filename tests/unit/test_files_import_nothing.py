@@ -41,9 +41,9 @@ from snailps.models.sparse.export import read_npz
 from snailps.node.run_registry import RunRegistry, birth_of
 from snailps.store.checkpoint.folder import CheckpointFolder, verify, write_course
 from snailps.store.checkpoint.manifest import Manifest
-from snailps.vectors import Vectors
 from snailps.vectors.evaluate import evaluate_analogies
 from snailps.vectors.model_file import header_of, write_model
+from snailps.vectors.query import Vectors
 
 NAME = "evil:Any"
 CLASSES = {"worker_class": NAME, "access": NAME, "class": NAME, "estimator": NAME, "stages": NAME}

@@ -12,9 +12,11 @@ import pytest
 
 import snailps
 from snailps.errors import DataError, ModelFileError
-from snailps.vectors import LabelModel, Vectors, read_bin
+from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.files import load
+from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.model_file import header_of
+from snailps.vectors.query import Vectors
 
 WORDS = ["the", "größe", "日本", "1", "-", "a"]
 ROWS = np.random.default_rng(5).normal(size=(6, 5)).astype(np.float32)

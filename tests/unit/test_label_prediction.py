@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from snailps.cli.main import app_for
 from snailps.errors import DataError, ModelFileError
-from snailps.vectors import BinHeader, LabelModel, evaluate_labels, read_bin, write_bin
+from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
+from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 
 KINDS = {
     "softmax": {"loss": "softmax"},

@@ -25,7 +25,7 @@ from snailps.models.ngram_rows import (
 )
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
 from snailps.models.word_vectors.warm_start import adopt
-from snailps.vectors import BinHeader, write_bin
+from snailps.vectors.fasttext_bin import BinHeader, write_bin
 
 WORDS = [b"cat", b"cats", b"dog", b"</s>"]
 AUTO = WordVectorSettings(minn=3, maxn=4)

@@ -5,8 +5,9 @@ import official_fasttext
 import pytest
 
 from snailps.errors import DataError, ModelFileError
-from snailps.vectors import load, write_vec
+from snailps.vectors.files import load
 from snailps.vectors.query import Neighbour, Vectors
+from snailps.vectors.text_files import write_vec
 from snailps.vectors.words import to_bytes, to_text
 
 COMPASS = {"north": [0, 2], "east": [3, 0], "south": [0, -1], "northeast": [1, 1], "zero": [0, 0]}

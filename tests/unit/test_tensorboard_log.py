@@ -11,7 +11,7 @@ from snailps.errors import ConfigError
 from snailps.master import tensorboard_log
 from snailps.master.tensorboard_log import ROWS_MAX, TensorboardLog
 from snailps.store.checkpoint._crc32c import crc32c
-from snailps.vectors import write_vec
+from snailps.vectors.text_files import write_vec
 from tests.support.master_world import World
 
 tensorboardX = pytest.importorskip("tensorboardX", reason="pip install snailps[tensorboard]")

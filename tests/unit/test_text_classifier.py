@@ -19,7 +19,7 @@ from snailps.estimators.jobs import Finished
 from snailps.estimators.labels import classes_of, values_of
 from snailps.models.classifier import Classifier, ClassifierSettings, warm_start
 from snailps.models.classifier.model import unpack_summary
-from snailps.vectors import BinHeader, write_bin
+from snailps.vectors.fasttext_bin import BinHeader, write_bin
 
 TextClassifier = snailps.TextClassifier
 TEXTS = ["good film", "bad film", "dull"]

@@ -12,8 +12,9 @@ from hypothesis.extra.numpy import arrays
 
 from snailps.data.atomic import atomic_file, human_bytes
 from snailps.errors import ModelFileError
-from snailps.vectors import load, write_npz, write_vec
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
+from snailps.vectors.files import load, write_npz
+from snailps.vectors.text_files import write_vec
 
 WORDS = [b"</s>", "größe".encode(), b"a", "日本".encode(), b"walking", b"__x__"]
 COUNTS = [9, 7, 5, 5, 2, 1]

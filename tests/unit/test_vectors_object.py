@@ -13,9 +13,11 @@ import pytest
 import snailps
 from snailps.errors import ConfigError, DataError, ModelFileError, UnknownWord
 from snailps.estimators import loading
-from snailps.vectors import extras, load, query, write_npz, write_vec
+from snailps.vectors import extras, query
+from snailps.vectors.files import load, write_npz
 from snailps.vectors.query import Vectors
 from snailps.vectors.search import NeighbourIndex, nearest_rows
+from snailps.vectors.text_files import write_vec
 from snailps.vectors.word_map import principal_plane
 
 COMPASS = {"north": [0, 2], "east": [3, 0], "south": [0, -1], "northeast": [1, 1]}

@@ -50,8 +50,7 @@ from snailps.models.pace import Pace
 from snailps.models.rows import Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.text_model import BUCKET_KEY, TextModel, key_ranges
-from snailps.vectors import BinHeader, write_bin
-from snailps.vectors.fasttext_bin import bin_bytes
+from snailps.vectors.fasttext_bin import BinHeader, bin_bytes, write_bin
 from snailps.vectors.label_prediction import warn_of_unread
 
 Ints = NDArray[np.int32]

@@ -22,7 +22,7 @@ from snailps.errors import ConfigError, ModelFileError
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.packed_tables import opened
 from snailps.models.text_model import BUCKET_KEY, put_rows, vocabulary_of, with_shape
-from snailps.vectors import read_bin, read_header
+from snailps.vectors.fasttext_bin import read_bin, read_header
 
 
 def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> ClassifierSettings:

@@ -24,8 +24,9 @@ from snailps.models.local_sgd import Floats, Keys
 from snailps.models.ngram_rows import unpack_vocabulary
 from snailps.models.text_model import BUCKET_KEY, key_ranges
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.vectors import BinHeader, write_bin, write_npz, write_vec
-from snailps.vectors.fasttext_bin import bin_bytes
+from snailps.vectors.fasttext_bin import BinHeader, bin_bytes, write_bin
+from snailps.vectors.files import write_npz
+from snailps.vectors.text_files import write_vec
 from snailps.vectors.words import to_bytes
 
 WORDS_TOGETHER = 5_000
@@ -180,7 +181,7 @@ def neighbours(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:
             bag_means(results, s, names, keys)[0] if s.maxn else results.pull("input", keys)
         )
         words += names
-    from snailps.vectors import Vectors  # only a job with `validation_words` asks
+    from snailps.vectors.query import Vectors  # only a job with `validation_words` asks
 
     vectors = Vectors(words, np.concatenate(chunks))
     return {

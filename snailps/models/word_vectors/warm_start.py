@@ -26,7 +26,8 @@ from snailps.models.packed_tables import opened
 from snailps.models.text_model import BUCKET_KEY, check_finite, put_rows, vocabulary_of, with_shape
 from snailps.models.word_vectors.export import bag_means
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.vectors import read_bin, read_header, read_vec, vec_shape
+from snailps.vectors.fasttext_bin import read_bin, read_header
+from snailps.vectors.text_files import read_vec, vec_shape
 
 
 def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordVectorSettings:
