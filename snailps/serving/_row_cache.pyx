@@ -125,27 +125,10 @@ cdef int64_t put_rows(Set *sets, uint64_t set_num, char *rows, uint32_t row_byte
 
 
 cdef class RowCache:
-    """Rows of one table by key, within fixed memory.
+    """Rows of one table by key, within fixed memory: `rows` of at most `capacity`.
 
-    Parameters
-    ----------
-    dim : int
-        Floats of a row, from 1 on.
-    bytes_max : int
-        Of rows, keys and times together; less than a set of eight rows takes: nothing is kept.
-
-    Attributes
-    ----------
-    capacity : int
-        Rows that fit.
-    rows : int
-        Rows that are kept now.
-    evicted : int
-        Rows that made room for others, so far.
-
-    Notes
-    -----
-    16 bytes a row beside its floats.  A lookup takes some tens of nanoseconds a key.
+    Less than a set of eight rows takes: nothing is kept.  16 bytes a row beside its floats; a lookup
+    takes some tens of nanoseconds a key.  `evicted`: rows that made room for others.
     """
 
     cdef readonly uint32_t dim
@@ -180,23 +163,9 @@ cdef class RowCache:
 
     def find(self, keys: NDArray[np.uint64], uint64_t oldest,
              rows: NDArray[np.float32]) -> tuple[NDArray[np.uint8], int]:
-        """Copies the rows of keys that are kept.
+        """Copy the rows of keys that are kept, from the time `oldest` on fresh: states, how many fresh.
 
-        Parameters
-        ----------
-        keys : numpy.ndarray
-            uint64 (n,).
-        oldest : int
-            Time from which on a row is fresh, from 1 on.
-        rows : numpy.ndarray
-            float32 (n, dim), C-contiguous, written where a key is kept.
-
-        Returns
-        -------
-        states : numpy.ndarray
-            uint8 (n,): NOT_THERE, OLD (its row is written all the same) or FRESH.
-        fresh : int
-            How many are fresh.
+        A state is NOT_THERE, OLD (its row is written all the same) or FRESH.
         """
         cdef const uint64_t[::1] asked = keys
         cdef float[:, ::1] to = rows

@@ -42,18 +42,9 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SimilarityResult:
-    """Outcome of a similarity file.
+    """Outcome of a similarity file; `spearman` is None if fewer than two pairs differ.
 
-    Attributes
-    ----------
-    spearman : float or None
-        Rank correlation, -1 to 1; None when fewer than two pairs differ.
-    pairs : int
-        Pairs that were scored.
-    oov : int
-        Pairs skipped because a word has no vector.
-    skipped : tuple of tuple of str
-        These pairs, in the order of the file.
+    Of the `oov` pairs, `skipped` because a word has no vector, in the order of the file.
     """
 
     spearman: float | None
@@ -76,16 +67,9 @@ class SectionResult:
 
 @dataclass(frozen=True, slots=True)
 class AnalogyResult:
-    """Outcome of an analogy file.
+    """Outcome of an analogy file and of its sections; shares are None if nothing was asked.
 
-    Attributes
-    ----------
-    accuracy : float or None
-        Share of the asked questions answered right, 0 to 1; None when none could be asked.
-    correct, asked, oov : int
-        Questions answered right, asked, and skipped because a word is not in the vocabulary.
-    sections : tuple of SectionResult
-        The same for each section of the file, in its order.
+    `oov`: questions skipped because a word is not in the vocabulary.
     """
 
     accuracy: float | None
@@ -99,11 +83,6 @@ def similarity_file(path: str | os.PathLike[str]) -> list[Pair]:
     """Read lines of ``word<TAB>word<TAB>score`` (or separated by blanks), lower-casing the words.
 
     Empty lines and lines that begin with ``#`` are skipped.
-
-    Raises
-    ------
-    DataError
-        The file cannot be read, a line is not of that form, or there is none.
     """
     pairs = []
     for number, line in _lines(path):
@@ -131,26 +110,9 @@ def evaluate_similarity(
 ) -> SimilarityResult:
     """Rank correlation between cosines and people's judgements.
 
-    Parameters
-    ----------
-    vectors : Vectors
-    path : path
-        See `similarity_file`.
-    oov : {"skip", "subword"}
-        A pair with a word outside the vocabulary is skipped and counted; with "subword" it is
-        scored if the model can compose a vector for the word.  "skip" makes models with and
-        without subwords comparable; "subword" is what the fastText paper does for rare words.
-
-    Raises
-    ------
-    DataError
-        See `similarity_file`.
-    ModelFileError
-        A vector holds NaN or an infinity.
-
-    References
-    ----------
-    Finkelstein et al., "Placing Search in Context: The Concept Revisited", 2002 (WordSim-353).
+    A pair with a word outside the vocabulary is skipped and counted; with `oov` "subword" it is
+    scored if the model can compose a vector for the word.  "skip" makes models with and without
+    subwords comparable; "subword" is what the fastText paper does for rare words.
     """
     cosines, judgements = [], []
     skipped: list[tuple[str, ...]] = []
@@ -188,27 +150,10 @@ def evaluate_analogies(
 ) -> AnalogyResult:
     """Share of questions ``a b c d`` for which d is the word nearest to ``b - a + c`` (3CosAdd).
 
-    Parameters
-    ----------
-    vectors : Vectors
-    path : path
-        word2vec's format: ``: section`` lines and lines of four words; lower-cased here.
-    restrict : int
-        Consider only this many first (most frequent) words, as questions and as answers;
-        0 means all.
+    Of word2vec's format, lower-cased; `restrict`: only so many first (most frequent) words are
+    questions and answers, 0: all.  Vectors have length 1; a, b and c are not candidates.  Memory
+    is the normalised matrix plus some 20 MB.
 
-    Raises
-    ------
-    DataError
-        The file cannot be read, or a line is of another form, or there is no question.
-
-    Notes
-    -----
-    Vectors have length 1; a, b and c are not candidates.  2 x questions x words x dim operations
-    in float32 products of bounded size: memory is the normalised matrix plus some 20 MB.
-
-    References
-    ----------
     Mikolov, Yih, Zweig, "Linguistic Regularities in Continuous Space Word Representations", 2013.
     """
     if restrict < 0:

@@ -58,24 +58,11 @@ Rows: TypeAlias = "Float32 | QuantisedRows"
 
 @dataclass(frozen=True, slots=True)
 class BinHeader:
-    """The training arguments that a .bin file carries.
+    """The training arguments that a .bin file carries, most of them for a training that continues.
 
-    Attributes
-    ----------
-    dim : int
-        Length of a vector.
-    bucket, minn, maxn : int
-        Number of n-gram rows; shortest and longest n-gram in characters.  ``maxn = 0`` means no
-        subwords, and then `bucket` is normally 0.
-    window, epochs, min_count, negatives, word_ngrams, lr_update_rate, sample
-        fastText's ws, epoch, minCount, neg, wordNgrams, lrUpdateRate and t.  They matter only to
-        a training that continues.
-    loss : {"ns", "hs", "softmax", "ova"}
-        The loss that the official package sets up when it loads the file.  Vectors trained with
-        NCE are stored as "ns", because the format has no NCE.
-    model : {"skipgram", "cbow", "supervised"}
-    tokens : int
-        Tokens of the training text, rare words included; 0 stands for the sum of the counts.
+    ``maxn = 0`` means no subwords, and then `bucket` is normally 0.  Vectors trained with NCE are
+    stored as "ns", because the format has no NCE.  `tokens`: of the training text, rare words
+    included; 0 stands for the sum of the counts.
     """
 
     dim: int
@@ -96,31 +83,11 @@ class BinHeader:
 
 @dataclass(frozen=True, slots=True)
 class BinModel:
-    """A .bin file, opened.
+    """A .bin file, opened: words, labels (with their prefix), counts, all in row order.
 
-    Attributes
-    ----------
-    header : BinHeader
-    words : list of bytes
-        In file order, which is row order.
-    counts : int64[n]
-        Occurrences of each word in the training text.
-    labels : list of bytes
-        Of a supervised model, with their prefix; else empty.
-    input : float32[n + header.bucket, dim]
-        Word rows, then n-gram rows: a read-only view of the mapped file, not aligned to 4 bytes.
-    output : float32[n or number of labels, dim]
-        The other matrix of the model, mapped likewise.
-    mapped : mmap.mmap
-        The file, for advice on how it will be read.
-    label_counts : int64[number of labels]
-        Occurrences of each label in the training text.
-    pruned : KeptGrams or None
-        Of a pruned model: which n-gram rows were kept.
-
-    Notes
-    -----
-    In a quantised model (.ftz) `input`, and perhaps `output`, are `QuantisedRows`.
+    `input`, word rows then n-gram rows, and `output` are read-only views of the mapped file, not
+    aligned to 4 bytes; in a quantised model (.ftz) `QuantisedRows`.  `pruned`: which n-gram rows
+    were kept.
     """
 
     header: BinHeader

@@ -57,19 +57,7 @@ class TextPrediction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LabelScore:
-    """Scores of one label.
-
-    Attributes
-    ----------
-    label : bytes
-    lines : int
-        Lines that have it.
-    predicted : int
-        Times that it was predicted.
-    precision, recall : float or None
-        Share of its predictions, and of its lines, that were predicted right; None if there are
-        none.
-    """
+    """Lines that have a label, times that it was `predicted`, and shares of both that are right."""
 
     label: bytes
     lines: int
@@ -80,18 +68,10 @@ class LabelScore:
 
 @dataclass(frozen=True, slots=True)
 class LabelScores:
-    """Scores of the `k` best labels of each line.
+    """Scores of the `k` best labels of each line; `labels` by falling number of lines.
 
-    Attributes
-    ----------
-    lines : int
-        Lines with a known label and a known word, or a known end: those that count, as in fastText.
-    skipped : int
-        The other lines.
-    precision, recall : float or None
-        Share of all predicted labels, and of all labels of the lines, that were predicted right.
-    labels : list of LabelScore
-        By falling number of lines.
+    `lines`: those with a known label and a known word, or a known end, which count, as in fastText;
+    `skipped`: the others.
     """
 
     k: int
@@ -519,28 +499,9 @@ def evaluate_labels(
     column: str = "",
     label_column: str = "",
 ) -> LabelScores:
-    """Precision and recall of a model's `k` best labels on a labelled text.
+    """Precision and recall of a model's `k` best labels on a labelled text, in pieces of 1 MiB.
 
-    Parameters
-    ----------
-    model : LabelModel
-    path : path
-        Text as for training: labels and words, one line per example; packed or not; or a table.
-    k, threshold
-        As in `LabelModel.predict`.
-    column, label_column : str
-        Of a table: the column of the texts, and that of their labels.
-
-    Raises
-    ------
-    ConfigError
-        A library for such files is not installed.
-    DataError
-        The file cannot be read, or no line has a label and a word that the model knows.
-
-    Notes
-    -----
-    Lines are read in pieces of 1 MiB: memory does not grow with the file.
+    Lines are as for training; `column`, `label_column`: of a table, those of texts and labels.
     """
     sums = _Sums(len(model.labels))
     for lines in _pieces(os.fsdecode(path), column, label_column):

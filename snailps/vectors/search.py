@@ -126,23 +126,9 @@ class IndexReport(NamedTuple):
 class NeighbourIndex:
     """A graph of rows (HNSW) that finds most of the nearest ones without a look at all.
 
-    Parameters
-    ----------
-    matrix : float32[n, dim]
-        Rows of length 1.  Kept, not copied: scores are computed from it.
-    connectivity, expansion_build, expansion : int
-        Links of a row, at least 2; candidates while the graph is built, and while it is searched,
-        at least 1.
-    threads : int
-        For building; 0: one per core.
+    The `matrix`, rows of length 1, is kept, not copied.  `connectivity`: links of a row;
+    `expansion_build`, `expansion`: candidates while it is built and searched; `threads` 0: all.
 
-    Raises
-    ------
-    ConfigError
-        usearch is not installed, or a number is too small.
-
-    References
-    ----------
     Malkov, Yashunin, "Efficient and robust approximate nearest neighbor search using Hierarchical
     Navigable Small World graphs", 2016.
     """
