@@ -31,7 +31,7 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.local.driver import Driver
 from snailps.models.word_vectors.export import write_files
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.models.word_vectors.warm_start import put_model
+from snailps.models.word_vectors.warm_start import put_words
 from snailps.vectors.text_files import read_vec
 
 DIM = 100
@@ -177,7 +177,7 @@ def load_bin(path: Path, servers: int, words: int) -> dict[str, float]:
         for table in ("input", "output"):
             cluster.table(table, DIM, wire="float32")
         results = Model(cluster._driver, words).results(continue_from=str(path))
-        return measured(lambda: put_model(results))
+        return measured(lambda: put_words(results))
 
 
 def load_vec(path: Path, servers: int, words: int) -> dict[str, float]:

@@ -23,12 +23,14 @@ from snailps.api.worker import Block, Results, Surveyor, SurveyPart
 from snailps.config import JobSettings, settings_of
 from snailps.data._text import WordCounter
 from snailps.data.packed_words import PackedWords
+from snailps.data.scratch import release_whole
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, ModelFileError
 from snailps.models.block_trainer import BlockTrainer
 from snailps.models.local_sgd import Floats
 from snailps.models.pace import Pace
-from snailps.vectors.fasttext_bin import BinModel
+from snailps.models.packed_tables import opened
+from snailps.vectors.fasttext_bin import read_bin
 
 Settings = TypeVar("Settings", bound=JobSettings)
 
@@ -160,23 +162,42 @@ def vocabulary_of(words: Sequence[bytes], counts: NDArray[np.int64], tokens: int
     return Vocabulary(PackedWords.of(words), counts, max(tokens, int(counts.sum())))
 
 
-def put_rows(
-    results: Results, path: str, model: BinModel, table: str, first_key: int, rows: Floats
+def put_model(
+    results: Results, s: Settings, words: Vocabulary, labels: Vocabulary | None, *, buckets: bool
 ) -> None:
-    """Set rows of a matrix of `model` in pieces, with consecutive keys from `first_key`."""
-    step = max(1, export_rows(rows.shape[1]) // PUT_SHARE)
+    """Set all rows that the `.bin` of `continue_from` has: its input and its output matrix.
 
-    def pieces() -> Iterator[tuple[NDArray[np.uint64], Floats]]:
+    Its words, and its labels, must be the first ones; `buckets`: whether it has rows of n-grams.
+    """
+    path: str = s.continue_from  # type: ignore[attr-defined]
+    model = read_bin(opened(s))
+    n = len(model.words)
+    same = words.words[:n] == PackedWords.of(model.words)
+    if labels is not None:
+        same &= labels.words[: len(model.labels)] == PackedWords.of(model.labels)
+    if not same:
+        raise ModelFileError(f"{path}: changed while its text was counted; start again")
+    model.mapped.madvise(mmap.MADV_SEQUENTIAL)
+    matrices = [("input", 0, model.input[:n]), ("output", 0, model.output[:])]
+    if buckets:
+        matrices.append(("input", BUCKET_KEY, model.input[n:]))
+    results.exporting.plan([len(rows) for _, _, rows in matrices])
+
+    def pieces(first: int, rows: Floats) -> Iterator[tuple[NDArray[np.uint64], Floats]]:
+        step = max(1, export_rows(rows.shape[1]) // PUT_SHARE)
         for at in range(0, len(rows), step):
             piece = np.array(rows[at : at + step])  # a copy: what is mapped is not aligned
             model.mapped.madvise(mmap.MADV_DONTNEED)  # frees pages that were read
             check_finite(path, piece)
-            yield np.arange(len(piece), dtype=np.uint64) + np.uint64(first_key + at), piece
+            yield np.arange(len(piece), dtype=np.uint64) + np.uint64(first + at), piece
 
-    counted = results.exporting.count(
-        f"reading {path}", len(rows), "rows", pieces(), lambda piece: len(piece[0])
-    )
-    results.puts(table, counted)
+    for table, first, rows in matrices:
+        what = f"reading {path}"
+        counted = results.exporting.count(
+            what, len(rows), "rows", pieces(first, rows), lambda piece: len(piece[0])
+        )
+        results.puts(table, counted)
+    release_whole(path)
 
 
 def check_finite(path: str, rows: Floats) -> None:

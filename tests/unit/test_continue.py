@@ -16,7 +16,7 @@ from snailps.errors import ConfigError, MisuseError, ModelFileError
 from snailps.master.job.settings import job_settings
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
-from snailps.models.word_vectors.warm_start import put_model, put_vectors
+from snailps.models.word_vectors.warm_start import put_vectors, put_words
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.text_files import write_vec
 
@@ -143,7 +143,7 @@ def test_rows_and_vectors_that_are_read_tell_how_far_they_are(results, tmp_path,
     )
     path = write_model(tmp_path / "m", dim=4, bucket=4, minn=3, maxn=4)
     results.settings = WordVectorSettings(dim=4, continue_from=str(path), bucket=4, minn=3, maxn=4)
-    put_model(results)
+    put_words(results)
     assert seen == [0.25, 0.5, 1.0]  # 2 + 2 + 4 rows
     assert results.exporting.text == f"reading {path}, 4 of 4 rows"
     write_vec(tmp_path / "v", [b"w1", b"other"], [np.ones((2, 4), np.float32)], 4)

@@ -9,19 +9,17 @@ Runs once, at the master, so that the loss of a worker does not write a row twic
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
 from typing import Any
 
 from snailps.api.worker import Results
 from snailps.data._text import WordCounter
-from snailps.data.packed_words import PackedWords
-from snailps.data.scratch import release_whole
 from snailps.data.vocabulary import Vocabulary
-from snailps.errors import ConfigError, ModelFileError
+from snailps.errors import ConfigError
+from snailps.models import text_model
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.packed_tables import opened
-from snailps.models.text_model import BUCKET_KEY, put_rows, vocabulary_of, with_shape
+from snailps.models.text_model import vocabulary_of, with_shape
 from snailps.vectors.fasttext_bin import read_bin, read_header
 
 
@@ -71,17 +69,4 @@ def put_model(
     results: Results, s: ClassifierSettings, words: Vocabulary, labels: Vocabulary
 ) -> None:
     """Set the rows of features and labels from the `.bin`; rows that it lacks begin as usual."""
-    model = read_bin(opened(s))
-    n = len(model.words)
-    same = words.words[:n] == PackedWords.of(model.words)
-    same &= labels.words[: len(model.labels)] == PackedWords.of(model.labels)
-    if not same:
-        raise ModelFileError(f"{s.continue_from}: changed while its text was counted; start again")
-    model.mapped.madvise(mmap.MADV_SEQUENTIAL)
-    buckets = [len(model.input) - n] if s.buckets else []
-    results.exporting.plan([n, len(model.output), *buckets])
-    put_rows(results, s.continue_from, model, "input", 0, model.input[:n])
-    put_rows(results, s.continue_from, model, "output", 0, model.output[:])
-    if s.buckets:
-        put_rows(results, s.continue_from, model, "input", BUCKET_KEY, model.input[n:])
-    release_whole(s.continue_from)
+    text_model.put_model(results, s, words, labels, buckets=s.buckets > 0)

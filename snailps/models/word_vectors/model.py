@@ -76,7 +76,7 @@ from snailps.models.word_vectors.skip_gram import (
     SkipGramTrainer,
     longest_run,
 )
-from snailps.models.word_vectors.warm_start import adopt, count_on, put_model, put_vectors
+from snailps.models.word_vectors.warm_start import adopt, count_on, put_vectors, put_words
 from snailps.models.word_vectors.word_parts import (
     chunks_of,
     most_parts,
@@ -195,7 +195,7 @@ class WordVectors(TextModel):
         """Sets the rows from `continue_from` or `pretrained`."""
         assert isinstance(settings, WordVectorSettings)
         if settings.continue_from:
-            return put_model
+            return put_words
         return put_vectors if settings.pretrained else None
 
     @classmethod

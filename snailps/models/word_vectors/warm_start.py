@@ -2,14 +2,13 @@
 
     settings + header of a .bin or .vec -> adopt -> settings
     counts of the new text + words of a .bin -> count_on -> Vocabulary
-    .bin or .vec -> put_model, put_vectors -> rows of the tables, before the training
+    .bin or .vec -> put_words, put_vectors -> rows of the tables, before the training
 
 All of it runs once, at the master, so that the loss of a worker does not write a row twice.
 """
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
 from typing import Any
 
@@ -17,13 +16,11 @@ import numpy as np
 
 from snailps.api.worker import Results
 from snailps.data._text import WordCounter
-from snailps.data.packed_words import PackedWords
-from snailps.data.scratch import release_whole
 from snailps.data.vocabulary import Vocabulary
-from snailps.errors import ConfigError, ModelFileError
+from snailps.errors import ConfigError
 from snailps.models.ngram_rows import unpack_vocabulary
 from snailps.models.packed_tables import opened
-from snailps.models.text_model import BUCKET_KEY, check_finite, put_rows, vocabulary_of, with_shape
+from snailps.models.text_model import check_finite, put_model, vocabulary_of, with_shape
 from snailps.models.word_vectors.export import bag_means
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import read_bin, read_header
@@ -61,22 +58,11 @@ def count_on(s: WordVectorSettings, counter: WordCounter) -> Vocabulary:
     return old.extended(counter, s.min_count, s.max_vocab)
 
 
-def put_model(results: Results) -> None:
+def put_words(results: Results) -> None:
     """Sets all rows, input and output, from the `.bin` file."""
     assert isinstance(results.settings, WordVectorSettings)
     s, vocabulary = unpack_vocabulary(results.settings, results.summary)
-    model = read_bin(opened(s))
-    n = len(model.words)
-    if vocabulary.words[:n] != PackedWords.of(model.words):
-        raise ModelFileError(f"{s.continue_from}: changed while its text was counted; start again")
-    model.mapped.madvise(mmap.MADV_SEQUENTIAL)
-    buckets = [len(model.input) - n] if s.maxn else []
-    results.exporting.plan([n, n, *buckets])
-    put_rows(results, s.continue_from, model, "input", 0, model.input[:n])
-    put_rows(results, s.continue_from, model, "output", 0, model.output[:])
-    if s.maxn:
-        put_rows(results, s.continue_from, model, "input", BUCKET_KEY, model.input[n:])
-    release_whole(s.continue_from)
+    put_model(results, s, vocabulary, None, buckets=s.maxn > 0)
 
 
 def put_vectors(results: Results) -> None:
