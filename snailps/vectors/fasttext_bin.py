@@ -20,10 +20,10 @@ from typing import IO, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from snailps.data.atomic import atomic_file, human_bytes
+from snailps.data.atomic import atomic_file
 from snailps.data.packed_words import PackedWords
 from snailps.errors import ModelFileError
-from snailps.vectors.quantised import KeptGrams, QuantisedRows, read_quantised
+from snailps.vectors.quantised import Cursor, KeptGrams, QuantisedRows, read_quantised
 
 MAGIC = 793712314
 VERSION = 12
@@ -162,21 +162,20 @@ def read_bin(
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
     header = _unpack_header(path, mapped)
-    words, counts, labels, tokens, kept, offset = _read_dictionary(path, mapped)
+    cursor = Cursor(path, mapped, _HEAD.size)
+    words, counts, labels, tokens, kept = _read_dictionary(cursor)
     if kept >= 0 and not quantised:
         raise _quantised(path)
     n = len(words)
-    pruned = None
-    if kept >= 0:
-        pruned, offset = _read_pruned(path, mapped, offset, kept, header.bucket)
+    pruned = _read_pruned(cursor, kept, header.bucket) if kept >= 0 else None
     inputs = n + (header.bucket if pruned is None else kept)
-    matrix, offset = _map_matrix(path, mapped, offset, "input", inputs, header.dim, quantised)
+    matrix = _map_matrix(cursor, "input", inputs, header.dim, quantised)
     # A supervised model has one row per label, every other model one row per word.
     outputs = len(labels) if header.model == "supervised" else n
-    output, offset = _map_matrix(path, mapped, offset, "output", outputs, header.dim, quantised)
-    if offset != length:
+    output = _map_matrix(cursor, "output", outputs, header.dim, quantised)
+    if cursor.offset != length:
         raise ModelFileError(
-            f"{path}: damaged: the model ends at byte {offset}, the file at {length}; "
+            f"{path}: damaged: the model ends at byte {cursor.offset}, the file at {length}; "
             "fetch or export it again"
         )
     header = replace(header, tokens=tokens)
@@ -326,106 +325,69 @@ def _unpack_header(path: str | os.PathLike[str], mapped: mmap.mmap | bytes) -> B
 
 
 def _read_dictionary(
-    path: str | os.PathLike[str], mapped: mmap.mmap
-) -> tuple[list[bytes], npt.NDArray[np.int64], list[bytes], int, int, int]:
-    """Words, all counts, labels, tokens, kept n-grams (-1: all), offset behind the last entry."""
-    length = len(mapped)
-    offset = _HEAD.size + _COUNTS.size
-    if length < offset:
-        raise _cut_short(path, "dictionary", offset, length)
-    size, nwords, nlabels, tokens, pruned = _COUNTS.unpack_from(mapped, _HEAD.size)
+    cursor: Cursor,
+) -> tuple[list[bytes], npt.NDArray[np.int64], list[bytes], int, int]:
+    """Words, all counts, labels, tokens, kept n-grams (-1: all)."""
+    mapped, length = cursor.mapped, len(cursor.mapped)
+    size, nwords, nlabels, tokens, pruned = cursor.unpack(_COUNTS)
     if size < 1 or nwords < 0 or nlabels < 0 or nwords + nlabels != size or tokens < 0:
-        raise ModelFileError(
-            f"{path}: damaged dictionary: {nwords} words and {nlabels} labels, {size} entries in "
-            f"all, {tokens} tokens; fetch or export it again"
+        raise cursor.damaged(
+            f"{nwords} words and {nlabels} labels, {size} entries in all, {tokens} tokens"
         )
-    if size * _ENTRY_BYTES_MIN > length - offset:
-        raise _cut_short(path, "dictionary", offset + size * _ENTRY_BYTES_MIN, length)
+    cursor.need(size * _ENTRY_BYTES_MIN)
     words: list[bytes] = []
     labels: list[bytes] = []
     counts = np.empty(size, dtype=np.int64)
-    unpack, tail = _TAIL.unpack_from, _TAIL.size
+    unpack, tail, offset = _TAIL.unpack_from, _TAIL.size, cursor.offset
     for number in range(size):
         end = mapped.find(b"\0", offset)
         if end < 0 or end + 1 + tail > length:
-            raise _cut_short(path, f"dictionary entry {number}", length + 1, length)
+            cursor.part = f"dictionary entry {number}"
+            cursor.need(length + 1 - cursor.offset)
         count, kind = unpack(mapped, end + 1)
         if kind != (_WORD if number < nwords else _LABEL):
-            raise ModelFileError(
-                f"{path}: damaged dictionary: entry {number} at byte {offset} is of type {kind}; "
-                "fetch or export it again"
-            )
+            raise cursor.damaged(f"entry {number} at byte {offset} is of type {kind}")
         (words if number < nwords else labels).append(mapped[offset:end])
         counts[number] = count
         offset = end + 1 + tail
-    return words, counts, labels, tokens, pruned, offset
+    cursor.offset = offset
+    return words, counts, labels, tokens, pruned
 
 
-def _read_pruned(
-    path: str | os.PathLike[str], mapped: mmap.mmap, offset: int, kept: int, bucket: int
-) -> tuple[KeptGrams, int]:
+def _read_pruned(cursor: Cursor, kept: int, bucket: int) -> KeptGrams:
     """The n-gram rows that were kept: the file lists pairs of bucket and row."""
-    end = offset + 8 * kept
-    if end > len(mapped):
-        raise _cut_short(path, "list of kept n-grams", end, len(mapped))
-    pairs = np.frombuffer(mapped, "<i4", 2 * kept, offset).reshape(kept, 2)
+    cursor.part = "list of kept n-grams"
+    pairs = cursor.array("<i4", 2 * kept).reshape(kept, 2)
     if kept and (pairs.min() < 0 or pairs[:, 0].max() >= bucket or pairs[:, 1].max() >= kept):
-        raise ModelFileError(
-            f"{path}: damaged list of kept n-grams: a bucket or row is not below {bucket} or "
-            f"{kept}; fetch or quantise it again"
-        )
-    return KeptGrams(pairs), end
+        raise cursor.damaged(f"a bucket or row is not below {bucket} or {kept}")
+    return KeptGrams(pairs)
 
 
-def _map_matrix(
-    path: str | os.PathLike[str],
-    mapped: mmap.mmap,
-    offset: int,
-    name: str,
-    rows: int,
-    dim: int,
-    quantised: bool,
-) -> tuple[Rows, int]:
+def _map_matrix(cursor: Cursor, name: str, rows: int, dim: int, quantised: bool) -> Rows:
     """A view of one matrix, after comparing its shape with the header and the file's length."""
-    length = len(mapped)
-    if offset + 1 > length:
-        raise _cut_short(path, f"{name} matrix", offset + _SHAPE.size, length)
+    cursor.part = f"{name} matrix"
+    cursor.need(1)
     matrix: Rows | None = None
-    if mapped[offset] != 0:
+    if cursor.mapped[cursor.offset] != 0:
         if not quantised:
-            raise _quantised(path)
-        matrix, end = read_quantised(path, mapped, offset + 1, name, dim)
-        found_rows, found_dim = matrix.shape
-    elif offset + _SHAPE.size > length:
-        raise _cut_short(path, f"{name} matrix", offset + _SHAPE.size, length)
+            raise _quantised(cursor.path)
+        cursor.skip(1)
+        matrix = read_quantised(cursor, dim)
+        found: tuple[int, ...] = matrix.shape
     else:
-        _, found_rows, found_dim = _SHAPE.unpack_from(mapped, offset)
-    if (found_rows, found_dim) != (rows, dim):
+        found = cursor.unpack(_SHAPE)[1:]
+    if found != (rows, dim):
         raise ModelFileError(
-            f"{path}: damaged: its header declares an {name} matrix of {rows} x {dim}, the "
-            f"matrix itself {found_rows} x {found_dim}; fetch or export it again"
+            f"{cursor.path}: damaged: its header declares an {name} matrix of {rows} x {dim}, the "
+            f"matrix itself {found[0]} x {found[1]}; fetch or export it again"
         )
-    if matrix is not None:
-        return matrix, end
-    offset += _SHAPE.size
-    end = offset + 4 * rows * dim
-    if end > length:
-        raise _cut_short(path, f"{name} matrix", end, length)
-    values = np.frombuffer(mapped, dtype="<f4", count=rows * dim, offset=offset)
-    return values.reshape(rows, dim), end
+    return cursor.array("<f4", rows * dim).reshape(rows, dim) if matrix is None else matrix
 
 
 def _too_short(path: str | os.PathLike[str], length: int) -> ModelFileError:
     return ModelFileError(
         f"{path}: not a fastText model: it has {length} bytes, its header alone "
         f"would have {_HEAD.size}; was the copy interrupted?"
-    )
-
-
-def _cut_short(path: str | os.PathLike[str], part: str, needed: int, length: int) -> ModelFileError:
-    return ModelFileError(
-        f"{path}: cut short in its {part}: the file has {length} bytes and would need at least "
-        f"{needed} ({human_bytes(needed)}); fetch or export it again"
     )
 
 

@@ -1,6 +1,6 @@
 """What is special in fastText's quantised models (.ftz): matrices of codes, n-grams left out.
 
-    bytes of a mapped file -> read_quantised -> QuantisedRows -> rows, float32
+    mapped file -> Cursor -> read_quantised -> QuantisedRows -> rows, float32
     pairs of bucket and row -> KeptGrams -> rows of buckets
 
 A row is cut into parts of a few values; each part is the number (a byte) of one of 256 centroids.
@@ -19,10 +19,12 @@ import mmap
 import os
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from snailps.data.atomic import human_bytes
 from snailps.errors import ModelFileError
 
 Float32 = npt.NDArray[np.float32]
@@ -95,70 +97,62 @@ class QuantisedRows:
         return self[:] if dtype is None else self[:].astype(dtype)
 
 
-def read_quantised(
-    path: str | os.PathLike[str], mapped: mmap.mmap, offset: int, name: str, columns: int
-) -> tuple[QuantisedRows, int]:
-    """A quantised matrix of a mapped file, and the offset behind it.
+class Cursor:
+    """Takes values from a mapped file in sequence, each after a check of the file's length."""
 
-    Sizes are checked against the file's before memory is allocated.
-    """
-    reader = _Reader(path, mapped, offset, name)
-    with_norms, rows, found, size = reader.unpack(_HEAD)
-    if found != columns or rows < 0 or size < 0:
-        raise reader.damaged(f"{rows} x {found} values, expected {columns} columns")
-    at_codes = reader.offset
-    reader.skip(size)
-    quantiser = reader.quantiser(columns)
-    if size != rows * len(quantiser.parts):
-        raise reader.damaged(f"{size} codes for {rows} rows of {len(quantiser.parts)} parts")
-    codes = np.frombuffer(mapped, np.uint8, size, at_codes).reshape(rows, -1)
-    if not with_norms:
-        return QuantisedRows((rows, columns), codes, quantiser), reader.offset
-    norm_codes = reader.array(np.dtype(np.uint8), rows).astype(np.uint8, copy=False)
-    norms = reader.quantiser(1).parts[0].reshape(-1)
-    matrix = QuantisedRows((rows, columns), codes, quantiser, norm_codes, norms)
-    return matrix, reader.offset
-
-
-class _Reader:
-    """Takes values from a mapped file in sequence, each after a check of its length."""
-
-    def __init__(
-        self, path: str | os.PathLike[str], mapped: mmap.mmap, offset: int, name: str
-    ) -> None:
-        self._path, self._mapped, self._name = path, mapped, name
-        self.offset = offset
+    def __init__(self, path: str | os.PathLike[str], mapped: mmap.mmap, offset: int) -> None:
+        self.path, self.mapped, self.offset = path, mapped, offset
+        self.part = "dictionary"
 
     def damaged(self, what: str) -> ModelFileError:
-        return ModelFileError(
-            f"{self._path}: damaged {self._name} matrix: {what}; fetch or quantise it again"
-        )
+        return ModelFileError(f"{self.path}: damaged {self.part}: {what}; fetch or export it again")
 
-    def skip(self, size: int) -> None:
-        if self.offset + size > len(self._mapped):
+    def need(self, size: int) -> None:
+        """Refuse a file that is shorter than `size` bytes from here."""
+        needed, length = self.offset + size, len(self.mapped)
+        if needed > length:
             raise ModelFileError(
-                f"{self._path}: cut short in its {self._name} matrix: the file has "
-                f"{len(self._mapped)} bytes and would need at least {self.offset + size}; "
-                "fetch or quantise it again"
+                f"{self.path}: cut short in its {self.part}: the file has {length} bytes and would "
+                f"need at least {needed} ({human_bytes(needed)}); fetch or export it again"
             )
+
+    def skip(self, size: int) -> int:
+        """Where the next `size` bytes begin."""
+        self.need(size)
         self.offset += size
+        return self.offset - size
 
     def unpack(self, form: struct.Struct) -> tuple[int, ...]:
-        at = self.offset
-        self.skip(form.size)
-        return form.unpack_from(self._mapped, at)
+        return form.unpack_from(self.mapped, self.skip(form.size))
 
-    def array(self, dtype: np.dtype[np.generic], count: int) -> npt.NDArray[np.generic]:
-        at = self.offset
-        self.skip(dtype.itemsize * count)
-        return np.frombuffer(self._mapped, dtype, count, at)
+    def array(self, dtype: str, count: int) -> npt.NDArray[Any]:
+        at = self.skip(np.dtype(dtype).itemsize * count)
+        return np.frombuffer(self.mapped, dtype, count, at)
 
-    def quantiser(self, columns: int) -> _Quantiser:
-        """Centroids: those of all parts but the last one, then those of the last one."""
-        found, parts, width, last = self.unpack(_QUANTISER)
-        sizes = 1 <= parts <= columns and width >= 1 and 1 <= last <= width
-        if found != columns or not sizes or (parts - 1) * width + last != columns:
-            raise self.damaged(f"{parts} parts of {width} and {last} values for {columns} columns")
-        values = self.array(np.dtype("<f4"), _CENTROIDS * columns).astype(np.float32)
-        wide = values[: _CENTROIDS * width * (parts - 1)].reshape(parts - 1, _CENTROIDS, width)
-        return _Quantiser([*wide, values[wide.size :].reshape(_CENTROIDS, last)])
+
+def read_quantised(cursor: Cursor, columns: int) -> QuantisedRows:
+    """A quantised matrix."""
+    with_norms, rows, found, size = cursor.unpack(_HEAD)
+    if found != columns or rows < 0 or size < 0:
+        raise cursor.damaged(f"{rows} x {found} values, expected {columns} columns")
+    codes = cursor.array("u1", size)
+    quantiser = _read_quantiser(cursor, columns)
+    if size != rows * len(quantiser.parts):
+        raise cursor.damaged(f"{size} codes for {rows} rows of {len(quantiser.parts)} parts")
+    codes = codes.reshape(rows, -1)
+    if not with_norms:
+        return QuantisedRows((rows, columns), codes, quantiser)
+    norm_codes = cursor.array("u1", rows)
+    norms = _read_quantiser(cursor, 1).parts[0].reshape(-1)
+    return QuantisedRows((rows, columns), codes, quantiser, norm_codes, norms)
+
+
+def _read_quantiser(cursor: Cursor, columns: int) -> _Quantiser:
+    """Centroids: those of all parts but the last one, then those of the last one."""
+    found, parts, width, last = cursor.unpack(_QUANTISER)
+    sizes = 1 <= parts <= columns and width >= 1 and 1 <= last <= width
+    if found != columns or not sizes or (parts - 1) * width + last != columns:
+        raise cursor.damaged(f"{parts} parts of {width} and {last} values for {columns} columns")
+    values = cursor.array("<f4", _CENTROIDS * columns).astype(np.float32)
+    wide = values[: _CENTROIDS * width * (parts - 1)].reshape(parts - 1, _CENTROIDS, width)
+    return _Quantiser([*wide, values[wide.size :].reshape(_CENTROIDS, last)])
