@@ -27,7 +27,7 @@ from snailps.errors import ConfigError
 from snailps.vectors.model_file import model_writer
 from snailps.vectors.parquet_rows import parquet_file
 from snailps.vectors.row_sorter import RowSorter
-from snailps.vectors.safetensors import Array, safetensors_file
+from snailps.vectors.safetensors import Array, write_safetensors
 
 FORMATS = ("npz", "safetensors", "parquet")
 Format = Literal["npz", "safetensors", "parquet"]
@@ -124,58 +124,46 @@ class _Export:
             what, sorter.count, "rows", sorter.pieces(), lambda piece: len(piece[0])
         )
 
-    def arrays(
-        self, table: str, sorter: RowSorter
-    ) -> Iterator[tuple[str, Iterator[NDArray[np.float32]]]]:
-        """Each array of rows with its pieces: ``TABLE.rows``, ``TABLE.state``."""
+    def arrays(self, table: str, sorter: RowSorter) -> Iterator[Array]:
+        """``TABLE.keys`` and each array of rows: ``TABLE.rows``, ``TABLE.state``."""
+        yield Array(f"{table}.keys", np.dtype(np.uint64), (sorter.count,), sorter.keys())
         at = 0
         for name, width in self.widths(table).items():
-            columns = slice(at, at + width)
             pieces = self.pieces(table, sorter) if name == "rows" else sorter.pieces()
-            yield f"{table}.{name}", (rows[:, columns] for _, rows in pieces)
+            rows = _columns(pieces, slice(at, at + width))
+            yield Array(f"{table}.{name}", np.dtype(np.float32), (sorter.count, width), rows)
             at += width
 
     def declarations(self, names: Sequence[str]) -> str:
         return json.dumps([self.source.tables[name].to_dict() for name in names])
 
 
+def _columns(pieces: Iterator[tuple[Keys, Rows]], columns: slice) -> Iterator[NDArray[np.float32]]:
+    for _, rows in pieces:
+        yield rows[:, columns]
+
+
 def _write_npz(job: _Export, names: Sequence[str], files: Sequence[str]) -> None:
     with model_writer(files[0]) as file:
         for name in names:
             with job.sort(name, files[0]) as sorter:
-                n = sorter.count
-                file.add_pieces(f"{name}.keys", np.uint64, (n,), sorter.keys())
-                widths = job.widths(name)
-                for array, pieces in job.arrays(name, sorter):
-                    width = widths[array.removeprefix(f"{name}.")]
-                    file.add_pieces(array, np.float32, (n, width), pieces)
+                for array in job.arrays(name, sorter):
+                    file.add_pieces(*array)
     job.progress.wrote(files[0])
 
 
 def _write_safetensors(job: _Export, names: Sequence[str], files: Sequence[str]) -> None:
     """Sort all tables before the first is written: the header has the length of each."""
     with ExitStack() as stack:
-        sorters = {}
+        arrays: list[Array] = []
         for name in names:
-            sorters[name] = stack.enter_context(job.sort(name, files[0]))
+            sorter = stack.enter_context(job.sort(name, files[0]))
             if len(names) > 1:
-                sorters[name].spill()  # a buffer at a time, however many tables there are
-        arrays = [
-            Array(f"{name}.keys", np.dtype(np.uint64), (sorters[name].count,)) for name in names
-        ]
-        for name in names:
-            arrays += [
-                Array(f"{name}.{part}", np.dtype(np.float32), (sorters[name].count, width))
-                for part, width in job.widths(name).items()
-            ]
+                sorter.spill()  # a buffer at a time, however many tables there are
+            arrays += job.arrays(name, sorter)
+        arrays.sort(key=lambda array: array.dtype.itemsize, reverse=True)
         about = {"format": "snailps", "tables": job.declarations(names)}
-        file = stack.enter_context(safetensors_file(files[0], arrays, about))
-        for name in names:
-            file.add_pieces(f"{name}.keys", sorters[name].keys())
-        for name in names:
-            for array, pieces in job.arrays(name, sorters[name]):
-                file.add_pieces(array, pieces)
-            sorters[name].close()
+        write_safetensors(files[0], arrays, about)
     job.progress.wrote(files[0])
 
 

@@ -26,7 +26,7 @@ from numpy.typing import DTypeLike, NDArray
 from snailps.config import CHECKPOINT_SETTINGS, Settings, to_mapping
 from snailps.data.array_archives import DAMAGED, Member, arrays_of, member_of, values_of
 from snailps.data.atomic import atomic_file
-from snailps.errors import ModelFileError, SnailError
+from snailps.errors import MisuseError, ModelFileError, SnailError
 
 HEADER = "about"
 """Array of the header: UTF-8 JSON."""
@@ -36,6 +36,20 @@ OF_THE_RUN = {
     *CHECKPOINT_SETTINGS,
 }  # fmt: skip
 """Settings that say nothing of the model."""
+
+
+def bytes_of(
+    name: str, dtype: DTypeLike, shape: Sequence[int], pieces: Iterable[NDArray[Any]]
+) -> Iterator[memoryview]:
+    """Bytes of an array of a known shape that comes in pieces of rows."""
+    left = shape[0]
+    for piece in pieces:
+        left -= len(piece)
+        if piece.shape[1:] != tuple(shape[1:]) or piece.dtype != dtype or left < 0:
+            raise MisuseError(f"{name}: a piece {piece.dtype}{piece.shape} of {shape}")
+        yield np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
+    if left:
+        raise MisuseError(f"{name}: {left:,} rows of {shape[0]:,} are missing")
 
 
 class ModelWriter:
@@ -59,18 +73,12 @@ class ModelWriter:
         self, name: str, dtype: DTypeLike, shape: Sequence[int], pieces: Iterable[NDArray[Any]]
     ) -> None:
         """Write an array of a known shape from pieces of rows."""
-        left = shape[0]
         descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
         head = {"descr": descr, "fortran_order": False, "shape": tuple(shape)}
         with self._open(name) as member:
             np.lib.format.write_array_header_1_0(member, head)
-            for piece in pieces:
-                left -= len(piece)
-                if piece.shape[1:] != tuple(shape[1:]) or piece.dtype != dtype or left < 0:
-                    raise ValueError(f"{name}: a piece {piece.dtype}{piece.shape} of {shape}")
-                member.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
-        if left:
-            raise ValueError(f"{name}: {left:,} rows of {shape[0]:,} are missing")
+            for data in bytes_of(name, dtype, shape, pieces):
+                member.write(data)
 
 
 @contextmanager

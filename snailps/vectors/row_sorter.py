@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,9 @@ RUN_READ_BYTES = 64 << 10
 
 Keys = npt.NDArray[np.uint64]
 Float32 = npt.NDArray[np.float32]
+
+
+S = TypeVar("S", bound="RowSorter")
 
 
 class RowSorter:
@@ -58,7 +61,7 @@ class RowSorter:
         self._end = 0
         self.count = self.first = self.last = 0
 
-    def __enter__(self) -> RowSorter:
+    def __enter__(self: S) -> S:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import IO, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.atomic import atomic_file
-from snailps.errors import MisuseError
+from snailps.vectors.model_file import bytes_of
 
 _TYPES = {"U64": np.dtype("<u8"), "F32": np.dtype("<f4")}
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
@@ -32,46 +30,18 @@ _ALIGN = 64
 """The values begin at a multiple of it in the file: readers map them into memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
-    """An array of the file, uint64 or float32."""
+class Array(NamedTuple):
+    """An array of the file, uint64 or float32, which comes in pieces of rows."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    pieces: Iterable[NDArray[Any]]
 
     @property
     def nbytes(self) -> int:
         """Bytes of its values."""
         return math.prod(self.shape) * self.dtype.itemsize
-
-
-class SafetensorsWriter:
-    """Writes the arrays of an open file in the order of its header."""
-
-    def __init__(self, file: IO[bytes], arrays: Sequence[Array]) -> None:
-        self._file, self._left = file, list(arrays)
-
-    def add_pieces(self, name: str, pieces: Iterable[NDArray[Any]]) -> None:
-        """Write the next array from pieces of rows."""
-        array = self._left.pop(0) if self._left else None
-        if array is None or array.name != name:
-            raise MisuseError(f"array {name!r}: expected {array.name if array else 'none'!r} next")
-        left = array.shape[0]
-        for piece in pieces:
-            left -= len(piece)
-            if piece.shape[1:] != array.shape[1:] or piece.dtype != array.dtype or left < 0:
-                raise MisuseError(
-                    f"{name}: a piece {piece.dtype}{piece.shape} of {array.dtype}{array.shape}"
-                )
-            self._file.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
-        if left:
-            raise MisuseError(f"{name}: {left:,} rows of {array.shape[0]:,} are missing")
-
-    def check_complete(self) -> None:
-        """Refuse a file that lacks arrays of its header."""
-        if self._left:
-            raise MisuseError(f"arrays were not written: {[array.name for array in self._left]}")
 
 
 def header_of(arrays: Sequence[Array], metadata: Mapping[str, str]) -> bytes:
@@ -90,18 +60,14 @@ def header_of(arrays: Sequence[Array], metadata: Mapping[str, str]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-@contextmanager
-def safetensors_file(
-    path: str, arrays: Sequence[Array], metadata: Mapping[str, str]
-) -> Iterator[SafetensorsWriter]:
-    """Open `path` for writing `arrays` in their order, as `atomic_file`; checks the disk's room.
+def write_safetensors(path: str, arrays: Sequence[Array], metadata: Mapping[str, str]) -> None:
+    """Write arrays in their order, as `atomic_file`; checks the disk's room.
 
     Arrays of 8-byte values must come first: each array is then aligned to its type.
     """
     head = header_of(arrays, metadata)
-    needed = len(head) + sum(array.nbytes for array in arrays)
-    with atomic_file(path, needed) as file:
+    with atomic_file(path, len(head) + sum(array.nbytes for array in arrays)) as file:
         file.write(head)
-        writer = SafetensorsWriter(file, arrays)
-        yield writer
-        writer.check_complete()
+        for array in arrays:
+            for data in bytes_of(*array):
+                file.write(data)

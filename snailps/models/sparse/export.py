@@ -68,32 +68,20 @@ class SavedModel:
         return found
 
 
-class StoredRows:
-    """Nonzero rows of a table by ascending key; `bias` is the bias's row, (1, dim), or (0, dim)."""
+class StoredRows(RowSorter):
+    """Nonzero rows of a table by ascending key; `bias`: the bias's row, (1, dim), or (0, dim)."""
 
-    def __init__(self, sorter: RowSorter, progress: ExportProgress) -> None:
-        self._sorter, self.progress = sorter, progress
-        self.bias: Floats = np.empty((0, sorter.dim), np.float32)
+    def __init__(self, target: str, dim: int, progress: ExportProgress) -> None:
+        super().__init__(target, dim)
+        self.progress = progress
+        self.bias: Floats = np.empty((0, dim), np.float32)
 
     @property
     def features(self) -> int:
         """Number of rows without that of the bias."""
-        return self._sorter.count
-
-    @property
-    def first(self) -> int:
-        return self._sorter.first
-
-    @property
-    def last(self) -> int:
-        return self._sorter.last
-
-    @property
-    def dim(self) -> int:
-        return self._sorter.dim
+        return self.count
 
     def add(self, keys: Keys, rows: Floats) -> None:
-        """Add rows of keys in any order."""
         used = rows.any(axis=1)
         of_bias = keys == BIAS_KEY
         if of_bias.any():
@@ -101,26 +89,25 @@ class StoredRows:
             used &= ~of_bias
         if not used.all():  # most pieces are whole
             keys, rows = keys[used], rows[used]
-        self._sorter.add(keys, rows)
+        super().add(keys, rows)
 
     def keys(self) -> Iterator[Keys]:
         """All keys, ascending; that of the bias is the largest uint64."""
-        yield from self._sorter.keys()
+        yield from super().keys()
         yield np.full(len(self.bias), BIAS_KEY, np.uint64)
 
-    def pieces(self, what: str) -> Iterator[tuple[Keys, Floats]]:
+    def counted(self, what: str) -> Iterator[tuple[Keys, Floats]]:
         """Rows of features with their keys, ascending, as a stage of the export."""
-        return self.progress.count(
-            what, self.features, "rows", self._sorter.pieces(), lambda piece: len(piece[0])
-        )
+        pieces = self.pieces()
+        return self.progress.count(what, self.count, "rows", pieces, lambda piece: len(piece[0]))
 
 
 @contextmanager
 def stored_rows(cls: type[SparseWorker], results: Results, stages: int = 1) -> Iterator[StoredRows]:
     """All nonzero rows of the finished model; `stages` is the number of files to be written."""
     results.exporting.plan([1.0] * (1 + stages))
-    with RowSorter(f"{results.settings.output}.npz", results.tables[TABLE].dim) as sorter:
-        stored = StoredRows(sorter, results.exporting)
+    target, dim = f"{results.settings.output}.npz", results.tables[TABLE].dim
+    with StoredRows(target, dim, results.exporting) as stored:
         centred = cls.centred_rows(results)
         for keys, rows in results.scan(TABLE):
             stored.add(keys, cls.decoded(results.settings, keys, rows, centred))
@@ -134,7 +121,7 @@ def write_npz(
     n = stored.features + len(stored.bias)
 
     def rows() -> Iterator[Floats]:
-        for _, some in stored.pieces(f"writing {path}"):
+        for _, some in stored.counted(f"writing {path}"):
             yield some
         yield stored.bias
 
@@ -186,7 +173,7 @@ def write_liblinear(path: str, settings: LinearSettings, stored: StoredRows) -> 
         )
     with atomic_file(path) as file:
         file.write(_liblinear_head(settings, size, len(stored.bias) > 0).encode())
-        for some in _with_zeros(stored.pieces(f"writing {path}"), size, stored.dim):
+        for some in _with_zeros(stored.counted(f"writing {path}"), size, stored.dim):
             file.write(_liblinear_lines(some))
         file.write(_liblinear_lines(stored.bias))
     stored.progress.wrote(path)
