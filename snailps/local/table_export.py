@@ -25,7 +25,7 @@ from snailps.config.output import refuse_existing, refuse_folders
 from snailps.data.atomic import check_target
 from snailps.errors import ConfigError
 from snailps.vectors.model_file import model_writer
-from snailps.vectors.parquet_rows import parquet_file
+from snailps.vectors.parquet_rows import write_parquet
 from snailps.vectors.row_sorter import RowSorter
 from snailps.vectors.safetensors import Array, write_safetensors
 
@@ -170,15 +170,11 @@ def _write_safetensors(job: _Export, names: Sequence[str], files: Sequence[str])
 def _write_parquet(job: _Export, names: Sequence[str], files: Sequence[str]) -> None:
     columns = {"rows": "row", "state": "state"}
     for name, path in zip(names, files, strict=True):
-        widths = job.widths(name)
-        dim = widths["rows"]
+        widths = {columns[part]: width for part, width in job.widths(name).items()}
         with job.sort(name, path) as sorter:
             about = {"snailps": job.declarations([name])}
-            shown = {columns[part]: width for part, width in widths.items()}
             needed = sorter.count * 4 * sum(widths.values())
-            with parquet_file(path, shown, about, needed) as file:
-                for keys, rows in job.pieces(name, sorter):
-                    file.add(keys, {"row": rows[:, :dim], "state": rows[:, dim:]})
+            write_parquet(path, widths, job.pieces(name, sorter), about, needed)
         job.progress.wrote(path)
 
 

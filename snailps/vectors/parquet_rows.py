@@ -8,9 +8,7 @@ row groups whose key ranges are disjoint, which query engines skip by.  Must not
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,48 +21,36 @@ Keys = NDArray[np.uint64]
 Float32 = NDArray[np.float32]
 
 
-class ParquetRows:
-    """Write pieces of rows to an open file; `widths`: floats a column, ``{"row": 16}``."""
+def write_parquet(
+    path: str,
+    widths: Mapping[str, int],
+    pieces: Iterable[tuple[Keys, Float32]],
+    metadata: Mapping[str, str],
+    bytes_needed: int | None = None,
+) -> None:
+    """Write keys uint64 (n,) and rows float32 (n, width of all columns), as `atomic_file`.
 
-    def __init__(self, file: Any, widths: Mapping[str, int], metadata: Mapping[str, str]) -> None:
-        self._arrow = optional_module("pyarrow", "a Parquet file", "snailps[data]")
+    `widths`: floats a column, ``{"row": 16}``.  `ConfigError` without pyarrow.
+    """
+    with atomic_file(path, bytes_needed) as file:
+        arrow = optional_module("pyarrow", "a Parquet file", "snailps[data]")
         parquet = optional_module("pyarrow.parquet", "a Parquet file", "snailps[data]")
-        arrow = self._arrow
         fields = [arrow.field("key", arrow.uint64(), nullable=False)]
         for name, width in widths.items():
             kind = arrow.list_(arrow.field("item", arrow.float32(), nullable=False), width)
             fields.append(arrow.field(name, kind, nullable=False))
-        self._schema = arrow.schema(fields, metadata=dict(metadata))
+        schema = arrow.schema(fields, metadata=dict(metadata))
         # Weights do not compress, and their dictionaries cost time and memory for nothing.
-        self._writer = parquet.ParquetWriter(
-            file, self._schema, compression="none", use_dictionary=False,
+        writer = parquet.ParquetWriter(
+            file, schema, compression="none", use_dictionary=False,
             column_encoding={"key": "DELTA_BINARY_PACKED"},
         )  # fmt: skip
-
-    def add(self, keys: Keys, columns: Mapping[str, Float32]) -> None:
-        """Writes a row group: keys uint64 (n,), float32 (n, width) of each column."""
-        arrow = self._arrow
-        arrays = [arrow.array(keys)]
-        for field in list(self._schema)[1:]:
-            rows = np.ascontiguousarray(columns[field.name]).reshape(-1)
-            arrays.append(arrow.FixedSizeListArray.from_arrays(arrow.array(rows), type=field.type))
-        batch = arrow.record_batch(arrays, schema=self._schema)
-        self._writer.write_batch(batch, row_group_size=GROUP_ROWS_MAX)
-
-    def close(self) -> None:
-        """Writes the file's footer."""
-        self._writer.close()
-
-
-@contextmanager
-def parquet_file(
-    path: str,
-    widths: Mapping[str, int],
-    metadata: Mapping[str, str],
-    bytes_needed: int | None = None,
-) -> Iterator[ParquetRows]:
-    """Open `path` for writing rows, as `atomic_file`; `ConfigError` without pyarrow."""
-    with atomic_file(path, bytes_needed) as file:
-        rows = ParquetRows(file, widths, metadata)
-        yield rows
-        rows.close()
+        edges = np.cumsum(list(widths.values()))[:-1]
+        for keys, rows in pieces:
+            arrays = [arrow.array(keys)]
+            for field, part in zip(fields[1:], np.split(rows, edges, axis=1), strict=True):
+                values = arrow.array(np.ascontiguousarray(part).reshape(-1))
+                arrays.append(arrow.FixedSizeListArray.from_arrays(values, type=field.type))
+            batch = arrow.record_batch(arrays, schema=schema)
+            writer.write_batch(batch, row_group_size=GROUP_ROWS_MAX)
+        writer.close()
