@@ -1,10 +1,10 @@
 """The formats of word vectors and classifiers, and what other files are: a table of kinds.
 
-    path -> opened: unpacked if it is a .gz -> `KINDS`, by its first bytes -> Vectors, LabelModel
+    path -> opened: unpacked if it is a .gz -> `FORMATS`, by its first bytes -> Vectors, LabelModel
     words, chunks, a fastText model -> save_vectors -> .vec, .npz, .bin, by the ending of the name
     path, open file -> identify -> "labelled text: snailps train classifier --input trains with it"
 
-A new format is a line of `KINDS`.  What is inside of .bin, text and .npz, `fasttext_bin`,
+A new format is a line of `FORMATS`.  What is inside of .bin, text and .npz, `fasttext_bin`,
 `text_files` and `model_file` know.  Must not know how vectors were trained.
 """
 
@@ -76,28 +76,26 @@ def load(path: Path_, *, words: WordsOfRows | None = None) -> Vectors:
 def load_model(
     path: Path_, *, words: WordsOfRows | None = None, of_texts: bool = True
 ) -> Vectors | LabelModel:
-    """Open a file of any kind that has vectors or, if `of_texts`, is a classifier of texts.
+    """Open a file of any format that has vectors or, if `of_texts`, is a classifier of texts.
 
     Errors are those of ``snailps.load``.  A .bin and a .npz are mapped, others are read.
     """
     if words is not None and not words:
         raise DataError("words: expected the words of a file's rows, got none")
     with opened(path) as file:
-        return _load(Given.of(path, file, words, of_texts))
-
-
-def _load(given: Given) -> Vectors | LabelModel:
-    kind = given.kind()
-    if kind is None or not kind.takes_words:
-        given.refuse_words()
-    if kind is not None and kind.read is not None:
-        return kind.read(given)
+        given = Given.of(path, file, words, of_texts)
+        form = given.format
+        if not form.takes_words:
+            given.refuse_words()
+        if form.read is not None:
+            return form.read(given)
+        found = given.meaning
     if not given.start:
-        raise ModelFileError(f"{given.path}: empty; was the export interrupted?")
-    if found := identify(given.path, given.file):
-        raise ModelFileError(f"{given.path}: not a vector file, but {found}")
+        raise ModelFileError(f"{path}: empty; was the export interrupted?")
+    if found:
+        raise ModelFileError(f"{path}: not a vector file, but {found}")
     raise ModelFileError(
-        f"{given.path}: not a vector file: expected fastText's .bin, a .vec (text, first line "
+        f"{path}: not a vector file: expected fastText's .bin, a .vec (text, first line "
         "'words dim'), word2vec's binary, GloVe's text or a .npz, got a file that begins with "
         f"{given.start[:8]!r}"
     )
@@ -112,9 +110,9 @@ def save_vectors(
 ) -> None:
     """Write a file by its ending; `model`: the fastText model that the vectors were read from."""
     ending = os.path.splitext(path)[1]  # noqa: PTH122
-    for kind in KINDS:
-        if kind.write is not None and ending == kind.suffixes[0]:
-            kind.write(path, words, chunks, dim, model)
+    for form in FORMATS:
+        if form.write is not None and ending == form.suffixes[0]:
+            form.write(path, words, chunks, dim, model)
             return
     raise ModelFileError(
         f"{path}: expected a name that ends in .npz (full precision), .vec (text) or .bin "
@@ -126,15 +124,7 @@ def identify(path: Path_, file: IO[bytes]) -> str:
     """What a file is and what reads it, or ""; `path` gives the name, `file` keeps its position."""
     place = file.tell()
     try:
-        given = Given.of(path, file)
-        if not given.start:
-            return "an empty file: was the export interrupted?"
-        kind = given.kind()
-        means = "" if kind is None else kind.means
-        if found := means if isinstance(means, str) else means(given):
-            return found
-        found = kind_of(given.start[:HEAD_BYTES], text=True)
-        return f"{found}: {_CURES.get(found, 'no command reads it')}" if found else ""
+        return Given.of(path, file).meaning
     except OSError:
         return ""
     finally:
@@ -157,8 +147,14 @@ class Given(NamedTuple):
         file.seek(0)
         return cls(path, file, start, *how)
 
-    def kind(self) -> Kind | None:
-        return next((kind for kind in KINDS if self.start and kind.begins(self.start)), None)
+    @property
+    def format(self) -> Format:
+        return next(one for one in FORMATS if one.begins(self.start))
+
+    @property
+    def meaning(self) -> str:
+        means = self.format.means
+        return means if isinstance(means, str) else means(self)
 
     def refuse_words(self) -> None:
         """Refuse words that were given for a file that has its own."""
@@ -193,8 +189,8 @@ class Given(NamedTuple):
         return Vectors(listed, matrix)
 
 
-class Kind(NamedTuple):
-    """A kind of files: `begins` judges the first `START_BYTES`, `means` says what reads it."""
+class Format(NamedTuple):
+    """A format: `begins` judges the first `START_BYTES`, `means` says what reads it."""
 
     begins: Callable[[bytes], object]
     means: str | Callable[[Given], str]
@@ -212,14 +208,11 @@ def _starts(pattern: bytes) -> Callable[[bytes], object]:
 def _is_text(start: bytes) -> bool:
     """Whether a file has lines of words, which do not begin with a digit."""
     text = start[: max(start.rfind(b" "), start.rfind(b"\n"), 0)]  # whole characters
-    try:
-        text.decode()
-    except UnicodeDecodeError:
+    if start[:1].isdigit() or len(text.split()) <= 3 or min(text) < 9:
         return False
-    return not start[:1].isdigit() and len(text.split()) > 3 and min(text) >= 9
-
-
-# --- what is read ---------------------------------------------------------------------------------
+    with suppress(UnicodeDecodeError):
+        return bool(text.decode())
+    return False
 
 
 def _read_bin(given: Given) -> Vectors | LabelModel:
@@ -310,6 +303,11 @@ def _means_npz(given: Given) -> str:
     return "a zip archive: unpack it, and name a model in it"
 
 
+def _means_other(given: Given) -> str:
+    found = kind_of(given.start[:HEAD_BYTES], text=True)
+    return f"{found}: {_CURES.get(found, 'no command reads it')}" if found else ""
+
+
 def _read_rows_alone(given: Given) -> Vectors:
     """Rows of a text without words, as federated averaging writes them."""
     try:
@@ -333,9 +331,6 @@ def _read_vec(given: Given) -> Vectors:
         matrix[len(words) : len(words) + len(part)] = rows
         words += part
     return Vectors(words, matrix)
-
-
-# --- what is written ------------------------------------------------------------------------------
 
 
 def write_npz(
@@ -429,15 +424,16 @@ _OTHERS = (
      "train logistic --input trains with them, snailps predict MODEL.npz FILE predicts for them"),
 )  # fmt: skip
 """Files that hold no vectors: how they begin, and what they are."""
-KINDS = (
-    Kind(
+FORMATS = (
+    Format(lambda start: not start, "an empty file: was the export interrupted?"),
+    Format(
         _starts(re.escape(MAGIC.to_bytes(4, "little"))),
         _means_bin,
         _read_bin,
         suffixes=(".bin", ".ftz"),
         write=lambda path, words, chunks, dim, model: _write_bin(path, model),
     ),
-    Kind(
+    Format(
         _starts(rb"PK\x03\x04"),
         _means_npz,
         _read_npz,
@@ -447,26 +443,27 @@ KINDS = (
             path, words, chunks, dim, None if model is None else model.counts
         ),
     ),
-    Kind(
+    Format(
         is_rows_alone,
         "rows of numbers without words: snailps.load(path, words=...) reads them",
         _read_rows_alone,
         takes_words=True,
     ),
-    Kind(glove_dim, _ASKED, lambda g: Vectors(*read_glove(g.path, g.file, glove_dim(g.start)))),
-    Kind(is_word2vec_binary, _ASKED, _read_word2vec),
-    *(Kind(_starts(pattern), means) for pattern, means in _OTHERS),
-    Kind(_is_text, "text: snailps train fasttext --input trains word vectors with it"),
-    Kind(
+    Format(glove_dim, _ASKED, lambda g: Vectors(*read_glove(g.path, g.file, glove_dim(g.start)))),
+    Format(is_word2vec_binary, _ASKED, _read_word2vec),
+    *(Format(_starts(pattern), means) for pattern, means in _OTHERS),
+    Format(_is_text, "text: snailps train fasttext --input trains word vectors with it"),
+    Format(
         lambda start: start[:1].isdigit(),
-        lambda given: _ASKED if _VEC.match(given.start) else "",
+        lambda given: _ASKED if _VEC.match(given.start) else _means_other(given),
         _read_vec,
         suffixes=(".vec",),
         write=lambda path, words, chunks, dim, model: write_vec(path, words, chunks, dim),
     ),
+    Format(lambda start: True, _means_other),
 )
-"""All kinds of files; the first that fits counts."""
-_SUFFIXES = tuple(suffix for kind in KINDS for suffix in kind.suffixes)
+"""The first that fits counts."""
+_SUFFIXES = tuple(suffix for one in FORMATS for suffix in one.suffixes)
 
 
 @contextmanager
