@@ -22,7 +22,7 @@ from snailps.api.tables import AnyKeys, Keys, Rows, Table
 from snailps.config import JobSettings
 from snailps.errors import MisuseError
 from snailps.transport.client._client import Client, Pending
-from snailps.vectors.model_file import ModelWriter, model_writer
+from snailps.vectors.model_file import model_writer
 from snailps.vectors.row_sorter import RowSorter
 
 PULLS_AHEAD = 1
@@ -249,24 +249,18 @@ def write_tables(path: Path, results: Results) -> None:
 
     Its memory is that of one `RowSorter`.
     """
-    results.exporting.plan([1.0, 1.0] * len(results.tables))
+    progress = results.exporting
+    progress.plan([1.0, 1.0] * len(results.tables))
     with model_writer(path) as file:
         for name, table in results.tables.items():
             with RowSorter(path, table.dim) as sorter:
                 for keys, rows in results.scan(name):
                     sorter.add(keys, rows)
-                write_sorted(file, f"{name}.", sorter, results.exporting)
-    results.exporting.wrote(str(path))
-
-
-def write_sorted(
-    file: ModelWriter, prefix: str, sorter: RowSorter, progress: ExportProgress
-) -> None:
-    """Writes the arrays ``keys`` and ``rows`` of a sorter, as one stage of the export."""
-    n = sorter.count
-    file.add_pieces(f"{prefix}keys", np.uint64, (n,), sorter.keys())
-    pieces = progress.count(
-        f"writing {sorter.target.name}", n, "rows", sorter.pieces(), lambda piece: len(piece[0])
-    )
-    rows = (rows for _, rows in pieces)
-    file.add_pieces(f"{prefix}rows", np.float32, (n, sorter.dim), rows)
+                n = sorter.count
+                file.add_pieces(f"{name}.keys", np.uint64, (n,), sorter.keys())
+                pieces = progress.count(
+                    f"writing {path.name}", n, "rows", sorter.pieces(), lambda piece: len(piece[0])
+                )
+                sorted_rows = (rows for _, rows in pieces)
+                file.add_pieces(f"{name}.rows", np.float32, (n, table.dim), sorted_rows)
+    progress.wrote(str(path))
