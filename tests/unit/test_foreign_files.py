@@ -1,10 +1,8 @@
 """Vector files of other programs, and what is no vector file: by first bytes, packed, damaged."""
 
 import gzip
-import io
 import os
 import struct
-import zipfile
 
 import numpy as np
 import official_fasttext
@@ -15,7 +13,6 @@ from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.files import load
 from snailps.vectors.label_prediction import LabelModel
-from snailps.vectors.model_file import header_of
 from snailps.vectors.query import Vectors
 
 WORDS = ["the", "größe", "日本", "1", "-", "a"]
@@ -230,61 +227,6 @@ def test_load_refuses_words_for_a_file_that_has_its_own(tmp_path, kind):
 
 
 # --- what is no vector file ---------------------------------------------------------------------
-
-
-def npz_of(**arrays):
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
-
-
-def zip_of(name):
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr(name, b"x")
-    return file.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("start", "message"),
-    [
-        (b"\x80\x04\x95abc", r"a Python pickle.*save_word2vec_format"),
-        (b"\x93NUMPY\x01\0", r"a NumPy array.*snailps\.Vectors\(words"),
-        (b"PAR1\x15", "a Parquet table"),
-        (b"\x89HDF\r\n", "an HDF5 file"),
-        (b"BZh91AY", "packed with bzip2"),
-        (b"\xfd7zXZ\0", "packed with xz"),
-        (b"\x28\xb5\x2f\xfd\0", "packed with zstd"),
-        (b"\0\0\x08\x03\0\0", "idx format: snailps train mlp"),
-        (b'{"data_name": "moby"}\n', "a history of federated averaging: snailps fedavg plot"),
-        (b'{"a": 1}\n', "JSON: pandas.read_json"),
-        (b"temperature 3.5\nhumidity 40 percent\n", "text: snailps train fasttext"),
-        (b"1" * 5000 + b" " + b"2" * 5000 + b"\n", "its first line must be"),
-        (b"solver_type L2R_LR\n", "LIBLINEAR"),
-        (b"word __label__a b\n", "labelled text: snailps train classifier"),
-        (b"+1 3:0.5 7:1\n", "LIBSVM's .*snailps train logistic"),
-        (b"0 1:3:0.5 2:7:1\n", "LIBFFM's"),
-        (b"the\nof\nand\nto\nin\n", "text: snailps train fasttext"),
-        (b"it was the best of times\nit was the worst\n", "text: snailps train fasttext"),
-        (b"\x7fELF\x02\x01\x01\0\0\0", "a program or library .ELF.: no command reads it"),
-        (npz_of(about=np.zeros(3, np.uint8), weights=ROWS), "a model of another version"),
-        (
-            npz_of(about=header_of({"worker_class": "snailps.models.sparse.fm:FM"})),
-            r"a sparse model \(snailps.models.sparse.fm:FM\): snailps predict MODEL\.npz",
-        ),
-        (
-            npz_of(about=header_of({"worker_class": "snailps.models.mlp:Mlp"})),
-            "expected .* a net, as",
-        ),
-        (zip_of("archive/data.pkl"), "a file of PyTorch"),
-        (npz_of(x=ROWS), "expected arrays 'words'"),
-        (b"", "empty"),
-    ],
-)
-def test_load_of_another_kind_says_what_it_is_and_what_reads_it(tmp_path, start, message):
-    (tmp_path / "m").write_bytes(start)
-    with pytest.raises(ModelFileError, match=message):
-        snailps.load(tmp_path / "m")
 
 
 def test_load_a_folder_or_a_missing_file_says_so(tmp_path):

@@ -11,6 +11,7 @@ from snailps.errors import ModelFileError
 from snailps.estimators.loading import rows_model_of
 from snailps.vectors.files import identify, identify_folder, load, write_npz
 from snailps.vectors.label_prediction import LabelModel
+from snailps.vectors.model_file import header_of
 
 ROWS = np.eye(2, 3, dtype=np.float32)
 
@@ -20,6 +21,12 @@ def archive_of(*names):
     with zipfile.ZipFile(file, "w") as archive:
         for name in names:
             archive.writestr(name, b"x")
+    return file.getvalue()
+
+
+def npz_of(**arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
     return file.getvalue()
 
 
@@ -42,6 +49,23 @@ KINDS = [
     (archive_of("vectors.npy", "words.npy"), "word vectors: snailps nn"),
     (archive_of("x/data.pkl"), "a file of PyTorch"),
     (bytes(range(256)) * 2, "binary data"),
+    (b"\x80\x04\x95abc", "a Python pickle"),
+    (b"PAR1\x15", "a Parquet table"),
+    (b"\x89HDF\r\n", "an HDF5 file"),
+    (b"BZh91AY", "packed with bzip2"),
+    (b"\xfd7zXZ\0", "packed with xz"),
+    (b"\x28\xb5\x2f\xfd\0", "packed with zstd"),
+    (b"\0\0\x08\x03\0\0", "images or labels in idx format: snailps train mlp"),
+    (b'{"data_name": "moby"}\n', "a history of federated averaging: snailps fedavg plot"),
+    (b'{"a": 1}\n', "JSON: pandas.read_json"),
+    (b"temperature 3.5\nhumidity 40 percent\n", "text: snailps train fasttext"),
+    (b"solver_type L2R_LR\n", "a linear model in LIBLINEAR's format"),
+    (b"0 1:3:0.5 2:7:1\n", "examples in LIBSVM's or LIBFFM's format: snailps train logistic"),
+    (b"\x7fELF\x02\x01\x01\0\0\0", "a program or library (ELF): no command reads it"),
+    (npz_of(about=np.zeros(3, np.uint8), weights=ROWS), "a model of another version"),
+    (npz_of(about=header_of({"worker_class": "a.fm:FM"})), "a sparse model (a.fm:FM)"),
+    (npz_of(about=header_of({"worker_class": "snailps.models.mlp:Mlp"})), "a net of snailps"),
+    (npz_of(x=ROWS), "arrays of another program"),
 ]
 
 
@@ -63,8 +87,14 @@ def test_readers_of_models_refuse_it_by_name(tmp_path, reads, content, expected)
     text = str(refused.value)
     assert text.startswith(f"{path}: ")
     assert "\\x" not in text
-    words = ("empty", "damaged", "cut short", "expected arrays", "not a fastText model")
+    words = ("empty", "damaged", "cut short", "expected arrays", "not a fastText model", "of a net")
     assert expected in text or any(word in text for word in words)
+
+
+def test_a_first_line_of_other_numbers_is_told_by_the_reader_of_text(tmp_path):
+    (tmp_path / "m").write_bytes(b"1" * 5000 + b" " + b"2" * 5000 + b"\n")
+    with pytest.raises(ModelFileError, match="its first line must be"):
+        load(tmp_path / "m")
 
 
 @pytest.mark.parametrize("reads", [LabelModel, rows_model_of])
