@@ -1,19 +1,25 @@
-"""What every estimator is: parameters, fitting by a job, a repr, scikit-learn's conventions.
+"""What every estimator is: parameters, the one way of fitting, a repr, scikit-learn's conventions.
 
     class FastText(Estimator, settings=WordVectorSettings) -> constructor, signature, get_params
-    fit -> corpus -> run_job -> `_take` of the class: fitted attributes
+    fit, partial_fit -> `_learn`: X, y -> `_source` -> Source -> run_job -> Finished -> `_take`
+        -> attributes, set at the end
+    fitted model -> `_resume` -> a file -> `continue_from` of the next job
 
-A subclass says which settings it has, which model trains it, and what it is when it is fitted.
-scikit-learn is never imported unless it asks.
+A subclass says which settings it has, which model trains it, how data becomes a job's input, and
+what it is when it is fitted.  scikit-learn is never imported unless it asks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
+import tempfile
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -25,10 +31,9 @@ from snailps.errors import ParameterError, convergence_warning
 from snailps.estimators.display import check_verbose, display_of
 from snailps.estimators.history_plot import plot_history
 from snailps.estimators.jobs import Finished, check_cluster, run_job
-from snailps.estimators.labels import accuracy, values_of
 from snailps.estimators.monitor import Monitor, Report, callbacks_of
 from snailps.estimators.parameters import Parameters
-from snailps.estimators.validation import not_fitted, one_axis, weights_of
+from snailps.estimators.validation import not_fitted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,6 +44,18 @@ _SHARED = ("cluster", "callbacks")
 """Parameters that a clone shares with its original: what they hold is no value."""
 _LEFT_HERE: Mapping[str, Any] = MappingProxyType({"cluster": None, "callbacks": ()})
 """Parameters that are not pickled, and what is in their place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a model learns from: a job's input, the settings and attributes that follow from it.
+
+    An attribute that is None is removed from a model that had it.
+    """
+
+    input: Spooled | list[str]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Estimator:
@@ -63,6 +80,11 @@ class Estimator:
 
     history_: list[Report]
     figures_: dict[str, Any]
+    cluster: Any
+    workers: Any
+    callbacks: Any
+    verbose: Any
+    _model: Any
 
     def __init_subclass__(
         cls,
@@ -136,84 +158,127 @@ class Estimator:
 
     # --- fitting ---------------------------------------------------------------------------------
 
-    def _fit(
-        self,
-        given: Spooled | list[str],
-        settings: Mapping[str, Any] = _NONE,
+    def _learn(
+        self: E,
+        X: Any,
+        y: Any = None,
         *,
-        without: Iterable[str] = (),
-        first: bool = True,
-    ) -> None:
-        """Train on `given`; sets the fitted attributes at the end.
+        goes_on: bool = False,
+        settings: Mapping[str, Any] = _NONE,
+        **how: Any,
+    ) -> E:
+        """Learn from data; `settings` are those of this call, `how` are options of `_source`.
 
-        `settings` join the parameters, `without` are left out; `first` begins a new history.
+        `goes_on`: with the model that is there, if any.
         """
         name = type(self).__name__
-        chosen = self._checked(settings, without)
-        before = [] if first else self.history_
-        display = display_of(self._parameter("verbose"), name)
-        past = before[-1]["epoch"] if before else 0
-        monitor = Monitor(self._parameter("callbacks"), display, past)
-        monitor.quiet = not self._parameter("verbose")
-        try:
-            with run_job(
-                self.worker_class,
-                chosen,
-                given,
-                monitor,
-                cluster=self._parameter("cluster"),
-                workers=self._workers(),
-                packed=self._keeps_state,
-            ) as done:
-                self._take(done)
-        finally:
-            monitor.close()
+        chosen = self._checked(settings)
+        goes_on = goes_on and self._is_fitted
+        if goes_on:
+            self._refuse_other_model(chosen)
+        before = self.history_ if goes_on else []
+        with contextlib.ExitStack() as stack:
+            source = stack.enter_context(self._source(X, y, goes_on=goes_on, **how))
+            also = {**settings, **source.settings}
+            if goes_on:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="snailps-"))
+                also["continue_from"] = self._resume(folder, source)
+            monitor = Monitor(
+                self.callbacks, display_of(self.verbose, name), before[-1]["epoch"] if before else 0
+            )
+            monitor.quiet = not self.verbose
+            stack.callback(monitor.close)
+            done = stack.enter_context(
+                run_job(
+                    self.worker_class,
+                    self._checked(also, self._left_out() if goes_on else ()),
+                    source.input,
+                    monitor,
+                    cluster=self.cluster,
+                    workers=self.workers,
+                    packed=self._keeps_state,
+                )
+            )
+            found = {**source.attributes, **self._take(done, source)}
         figures = dict(done.figures)
-        self.history_, self.figures_ = [*before, *monitor.history], figures
+        found |= {"history_": [*before, *monitor.history], "figures_": figures}
+        for attribute, value in found.items():
+            self.__dict__.pop(attribute, None)
+            if value is not None:
+                setattr(self, attribute, value)
         if falls := figures.get("loss_falls"):
             epochs = figures["epochs"]
             text = f"{name}: the loss still falls {falls:.0%} an epoch after {epochs} epochs: more "
-            warnings.warn(convergence_warning(f"{text}would help (epochs=...)"), stacklevel=4)
+            warnings.warn(convergence_warning(f"{text}would help (epochs=...)"), stacklevel=3)
         if constant := figures.get("constant_loss"):
             loss = figures["train_loss"]
-            text = (
-                f"{name}: the loss, {loss:.4g}, is above that of a constant, {constant:.4g}: check "
-            )
+            text = f"{name}: the loss, {loss:.4g}, is above that of a constant, {constant:.4g}: "
             warnings.warn(
-                convergence_warning(f"{text}labels and columns, or lower lr"), stacklevel=4
+                convergence_warning(f"{text}check labels and columns, or lower lr"), stacklevel=3
             )
+        return self
 
     def _checked(
-        self, settings: Mapping[str, Any] = _NONE, without: Iterable[str] = ()
+        self, also: Mapping[str, Any] = _NONE, left_out: Iterable[str] = ()
     ) -> dict[str, Any]:
-        """Settings of a job, checked before data is read, which may take long."""
-        name = type(self).__name__
-        also = {**self._translated(), **settings}
-        chosen = self.parameters.settings(self.get_params(), name, also, without)
-        check_cluster(self._parameter("cluster"), self._workers())
-        check_verbose(self._parameter("verbose"))
-        callbacks_of(self._parameter("callbacks"))
+        """Settings of a job; parameters are checked before data is read, which may take long."""
+        name, workers = type(self).__name__, self.workers
+        also = {**self._translated(), **also}
+        chosen = self.parameters.settings(self.get_params(), name, also, left_out)
+        if workers is not None and not (type(workers) is int and workers >= 1):
+            raise ParameterError(
+                f"{name}: workers: expected a whole number of at least 1, or None; got "
+                f"{workers!r:.80}"
+            )
+        check_cluster(self.cluster, workers)
+        check_verbose(self.verbose)
+        callbacks_of(self.callbacks)
         return chosen
 
     def _translated(self) -> dict[str, Any]:
         """Settings for parameters that are no settings themselves."""
         return {}
 
-    def _take(self, done: Finished) -> None:
-        """Takes the fitted model from the files of a job."""
+    def _refuse_other_model(self, chosen: Mapping[str, Any]) -> None:
+        """Refuse to go on with parameters that make another model."""
+        for one, value in self._kept().items():
+            known = self.parameters.by_name.get(one)
+            mine = chosen.get(one, self.parameters.defaults.get(one, value))
+            # An automatic number is the one that was chosen for it.
+            if mine != value and not (known is not None and known.auto and mine == "auto"):
+                raise ParameterError(
+                    f"{type(self).__name__}: {one}: the fitted model has {value!r:.80}, got "
+                    f"{getattr(self, one, mine)!r:.80}: partial_fit goes on with that model; call "
+                    "fit for another one"
+                )
+
+    def _kept(self) -> Mapping[str, Any]:
+        """Settings of the fitted model that must stay to go on with it."""
+        return _NONE
+
+    def _left_out(self) -> Iterable[str]:
+        """Settings that a job leaves to the model that it goes on with."""
+        return ()
+
+    @abstractmethod
+    def _source(self, *data: Any, **how: Any) -> AbstractContextManager[Source]:
+        """The input of a job, of X and y, with `goes_on`."""
+
+    def _resume(self, folder: str, source: Source) -> str:
+        """Write the fitted model to go on with into a folder; return the file's path."""
         raise NotImplementedError
 
-    def _parameter(self, name: str) -> Any:
-        return getattr(self, name)
+    @abstractmethod
+    def _take(self, done: Finished, source: Source) -> dict[str, Any]:
+        """The attributes of the model in the files of a job."""
 
-    def _workers(self) -> int | None:
-        workers = self._parameter("workers")
-        if workers is None or (type(workers) is int and workers >= 1):
-            return workers
-        raise ParameterError(
-            f"{type(self).__name__}: workers: expected a whole number of at least 1, or None; got "
-            f"{workers!r:.80}"
-        )
+    def _adopted(self: E, settings: object, given: Container[str]) -> E:
+        """Take parameters that are not `given` from a file's settings; there is no history."""
+        for name, value in self.parameters.of_settings(settings).items():
+            if name not in given:
+                setattr(self, name, value)
+        self.history_, self.figures_ = [], {}
+        return self
 
     @property
     def _is_fitted(self) -> bool:
@@ -268,31 +333,6 @@ class ClassifierEstimator(Estimator):
 
     _estimator_type = "classifier"
     classes_: NDArray[Any]
-
-    @abstractmethod
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of each example, (n,)."""
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The share of examples whose class is predicted right, 0 to 1.
-
-        Parameters
-        ----------
-        X : object
-            As of `fit`.
-        y : sequence or array
-            Labels of the kind of `classes_`.
-        sample_weight : array-like, optional
-            Of each example.
-
-        Raises
-        ------
-        DataError
-            y has other than one label an example, or labels of another kind than the model.
-        """
-        said = self.predict(X)
-        values = values_of(y if isinstance(y, str) else one_axis(y, type(self).__name__), X)
-        return accuracy(said.tolist(), values, weights_of(sample_weight, len(said)))
 
     def __sklearn_tags__(self) -> Any:
         """For `sklearn.utils.get_tags`, which has imported scikit-learn."""

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from snailps.data.elements import a_kind
 from snailps.data.name_columns import NameColumns
 from snailps.data.name_rows import NameRows, spool_names
-from snailps.data.spool import Spooled
 from snailps.errors import DataError
-from snailps.estimators.base import Estimator
+from snailps.estimators.base import Estimator, Source
 from snailps.estimators.corpus import is_path, paths_of, refuse_names_of_files
 from snailps.estimators.display import SpoolDisplay
 from snailps.estimators.jobs import Finished
@@ -41,44 +40,29 @@ class NameEstimator(Estimator):
     _reader: ClassVar[type[GraphModel] | type[FactorModel]]
     _lines: ClassVar[NameColumns]
     _kind_of_column: ClassVar[tuple[int, ...]]
-    _model: Any
-    _whole: tuple[bool, ...] = ()
     _columns: tuple[str, ...] = ()
-
-    def _train(self, X: Any, y: Any, columns: Sequence[str], *, needs_values: bool) -> None:
-        """Trains on rows; values are written where they are needed."""
-        self._checked()
-        if isinstance(columns, str):
-            raise DataError(f"columns: expected a list of names, got {columns!r:.60}")
-        with self._given(X, y, tuple(columns), needs_values) as given:
-            self._fit(given)
-        self._columns = tuple(columns)
+    loss: Any
 
     @contextlib.contextmanager
-    def _given(
-        self, X: Any, y: Any, columns: tuple[str, ...], needs_values: bool
-    ) -> Iterator[Spooled | list[str]]:
-        """The input of a job."""
+    def _source(self, X: Any, y: Any, *, goes_on: bool, columns: Sequence[str]) -> Iterator[Source]:
+        if isinstance(columns, str):
+            raise DataError(f"columns: expected a list of names, got {columns!r:.60}")
         if is_path(X):
             if y is not None or columns:
                 raise DataError("X: a file has its columns and values in its lines: y is given")
-            self._whole = ()
-            yield paths_of(X, f"rows are a list or a table of {self._shape}")
+            given = paths_of(X, f"rows are a list or a table of {self._shape}")
+            yield Source(given, attributes={"_whole": (), "_columns": ()})
             return
-        rows = self._rows_of(X, y, columns)
-        display = SpoolDisplay(self._parameter("verbose"), type(self).__name__)
-        try:
+        rows = self._rows_of(X, y, tuple(columns))
+        with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
             spooled, whole, valued = spool_names(rows, on_bytes=display.show)
-        finally:
-            display.close()
         with spooled:
-            if needs_values and not valued:
+            if self.loss == "squared" and not valued:
                 raise DataError(
                     f"y: {type(self).__name__} with loss='squared' predicts values, and X has none:"
                     " give them as y, or choose loss='softmax', which ranks items"
                 )
-            self._whole = whole
-            yield spooled
+            yield Source(spooled, attributes={"_whole": whole, "_columns": tuple(columns)})
 
     @property
     def _shape(self) -> str:
@@ -88,22 +72,17 @@ class NameEstimator(Estimator):
         refuse_names_of_files(X)
         return NameRows(X, self._lines.expected, y, columns=columns, valued=self._lines.valued)
 
-    def _take(self, done: Finished) -> None:
+    def _take(self, done: Finished, source: Source) -> dict[str, Any]:
         model = self._reader(done.files[0])
         model.path = type(self).__name__  # for messages: that file is gone
-        kinds = self._kind_of_column
-        if self._whole:
-            alike = dict.fromkeys(kinds, True)
-            for kind, whole in zip(kinds, self._whole, strict=True):
-                alike[kind] &= whole
-            model.say_whole(model.kinds[kind] for kind, whole in alike.items() if whole)
-        self._model = model
+        if whole := source.attributes["_whole"]:
+            found = zip(self._kind_of_column, whole, strict=True)
+            others = {kind for kind, is_whole in found if not is_whole}
+            model.say_whole(kind for at, kind in enumerate(model.kinds) if at not in others)
+        return {"_model": model}
 
     def _numbered(self, X: Any, y: Any = None, *, needs_all: bool = False) -> tuple[Ids, Floats]:
-        """Numbers of the names of rows, int32 (columns, n), and values; -1 for unknown names.
-
-        With `needs_all` unknown names are refused.
-        """
+        """Numbers of the names of rows, int32 (columns, n), and values; -1: unknown, or refused."""
         model: NamedRows = self._model
         ids: list[Ids] = [np.zeros((len(self._kind_of_column), 0), np.int32)]
         values = [np.zeros(0, np.float32)]
@@ -164,13 +143,8 @@ class NameEstimator(Estimator):
             It is no such file, or one of another model.
         """
         estimator = cls(**parameters)
-        model = cls._reader(path)
-        for name in cls.parameters.by_name:
-            if name not in parameters:
-                setattr(estimator, name, getattr(model.settings, name))
-        estimator._model = model
-        estimator.history_, estimator.figures_ = [], {}
-        return estimator
+        estimator._model = cls._reader(path)
+        return estimator._adopted(estimator._model.settings, parameters)
 
 
 def _has(data: Any, columns: tuple[str, ...]) -> bool:
@@ -227,8 +201,7 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings):
         ClusterError
             The job failed; the estimator is what it was before.
         """
-        self._train(X, None, columns, needs_values=False)
-        return self
+        return self._learn(X, columns=columns)
 
     @property
     def graph_(self) -> GraphModel:
@@ -350,7 +323,6 @@ class MatrixFactorization(NameEstimator, settings=MfSettings):
     _reader = FactorModel
     _lines = mf.MatrixFactorization.columns
     _kind_of_column = (mf.USER, mf.ITEM)
-    loss: Any
     top: Any
 
     def fit(
@@ -378,8 +350,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings):
         ClusterError
             The job failed; the estimator is what it was before.
         """
-        self._train(X, y, columns, needs_values=self._parameter("loss") == "squared")
-        return self
+        return self._learn(X, y, columns=columns)
 
     @property
     def factors_(self) -> FactorModel:
@@ -459,4 +430,4 @@ class MatrixFactorization(NameEstimator, settings=MfSettings):
         others = np.zeros((2, 0), np.int32) if seen is None else self._numbered(seen)[0]
         others = others[:, (others >= 0).all(0)]
         rows = model.user_rows, model.item_rows
-        return {**mf.list_figures(*rows, ids[:, good], others, self._parameter("top")), **unknown}
+        return {**mf.list_figures(*rows, ids[:, good], others, self.top), **unknown}

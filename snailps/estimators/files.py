@@ -26,34 +26,15 @@ def matrix_of_files(
     X: Any,
     y: Any,
     columns: Sequence[str],
-    fitted: Any = None,
+    fitted: Any,
     *,
-    predicts: bool = False,
-    scores: bool = False,
-    width: bool = False,
+    use: str,
+    width: bool,
 ) -> Matrix:
-    """Examples of files; nothing but their beginnings is read yet.
+    """Examples of files, of which only the beginnings are read yet, for a `use` as of an estimator.
 
-    Parameters
-    ----------
-    X : path, or list of `pathlib.Path`
-    y : str or None
-        The column of the labels, of tables.
-    columns : sequence of str
-        Declarations of some of their columns.
-    fitted : estimator or None
-        The model that goes on or predicts: columns are its own.
-    predicts : bool
-        Whether there need be no labels, and may be other columns.
-    scores : bool
-        Whether there may be other columns.
-    width : bool
-        Whether the number of columns has to be known.
-
-    Raises
-    ------
-    ConfigError, DataError
-        As `example_files`; or y is no name.
+    `y` is a table's column of labels, `columns` declares some of them; those of a `fitted` model
+    are its own.  `width`: the number of columns has to be known.
     """
     paths = paths_of(X, "rows are a matrix, an array, a table or a list of dicts")
     if y is not None and not isinstance(y, str):
@@ -78,7 +59,7 @@ def matrix_of_files(
             if column.kind is not Kind.LABEL and column.name != label
         )
         _refuse_other_kind(paths, fitted)
-        if not predicts:
+        if use != "predict":
             label = label or fitted._label
     found = example_files(
         paths,
@@ -86,8 +67,8 @@ def matrix_of_files(
         declared,
         names=names,
         infer=fitted is not None and fitted._hashed and not fitted._declared,
-        others=predicts or scores,
-        needs_labels=not predicts,
+        others=use in ("predict", "score"),
+        needs_labels=use != "predict",
         by_name=fitted is not None and fitted._hashed,
         lines={} if fitted is None else fitted._of_lines(),
     )
@@ -98,18 +79,15 @@ def matrix_of_files(
         elif width and not found.is_counted:
             found.count_columns()
         count = found.columns if found.is_counted and not found.by_name else -1
-        return Matrix(found, -1, count, None, hashed=found.by_name, files=found)
-    shown = np.array(found.names, object)
-    return Matrix(found, -1, len(shown), shown, hashed=found.by_name, files=found)
+        shown = None
+    else:
+        shown = np.array(found.names, object)
+        count = len(shown)
+    return Matrix(found, -1, count, shown, hashed=found.by_name, files=found)
 
 
 def _refuse_other_kind(paths: Sequence[str], fitted: Any) -> None:
-    """Refuses lines and matrix files for a model of the columns of a table.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse lines and matrix files for a model of the columns of a table."""
     if not fitted._declared or fitted._of_lines():
         return
     path = files_of(paths)[0]

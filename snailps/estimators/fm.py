@@ -38,7 +38,25 @@ class FactorizationEstimator(SparseEstimator):
     fields: Any
     _fitted_fields: NDArray[np.int64] | None = None
 
-    def _of_fields(self, matrix: Matrix) -> dict[str, Any]:
+    def _matrix(
+        self, X: Any, y: Any = None, columns: Sequence[str] = (), *, use: str = "predict"
+    ) -> Matrix:
+        matrix = super()._matrix(X, y, columns, use=use)
+        if use == "partial_fit":
+            mine, its = self._fields(matrix), self._fitted_fields
+            if not np.array_equal([] if mine is None else mine, [] if its is None else its):
+                raise ParameterError(
+                    f"{type(self).__name__}: fields: the fitted model has others: partial_fit goes "
+                    "on with that model; call fit for another one"
+                )
+        return matrix
+
+    def _options(self, matrix: Matrix, use: str) -> dict[str, Any]:
+        """The field of each column; tables with texts have their own."""
+        fields = self._fields(matrix) if use == "fit" else self._fitted_fields
+        return {} if fields is None or matrix.hashed or len(fields) == 0 else {"fields": fields}
+
+    def _of_columns(self, matrix: Matrix) -> dict[str, Any]:
         """The number of fields."""
         fields = self._fields(matrix)
         if fields is None:
@@ -48,50 +66,22 @@ class FactorizationEstimator(SparseEstimator):
             return {"fields": matrix.files.field_num}
         return {"fields": matrix.columns if matrix.hashed else int(fields.max()) + 1}
 
-    def _options(self, matrix: Matrix) -> dict[str, Any]:
-        """The field of each column; tables with texts have their own."""
-        fields = self._fields(matrix)
-        return {} if fields is None or matrix.hashed or len(fields) == 0 else {"fields": fields}
-
     def _needs_width(self) -> bool:
-        return isinstance(self._parameter("fields"), Sequence) and self.fields != "columns"
+        return isinstance(self.fields, Sequence) and self.fields != "columns"
 
-    def _predict_options(self, matrix: Matrix) -> dict[str, Any]:
-        """The fields with which the model was fitted."""
-        fields = self._fitted_fields
-        return {} if fields is None or matrix.hashed or len(fields) == 0 else {"fields": fields}
-
-    def _refuse_other_model(self, matrix: Matrix) -> None:
-        super()._refuse_other_model(matrix)
-        if not np.array_equal(_numbers(self._fields(matrix)), _numbers(self._fitted_fields)):
-            raise ParameterError(
-                f"{type(self).__name__}: fields: the fitted model has others: partial_fit goes on "
-                "with that model; call fit for another one"
-            )
-
-    def _keep_shape(self, matrix: Matrix) -> None:
-        super()._keep_shape(matrix)
-        self._fitted_fields = self._fields(matrix)
-
-    def _about(self) -> dict[str, Any]:
-        fields = self._fitted_fields
-        return {**super()._about(), **({} if fields is None else {"fields": fields.tolist()})}
+    def _shape_of(self, matrix: Matrix) -> dict[str, Any]:
+        return {**super()._shape_of(matrix), "_fitted_fields": self._fields(matrix)}
 
     def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
         super()._adopt(model, about, classes)
         if "fields" in about:
             self._fitted_fields = np.array(about["fields"], np.int64)
-            self.fields = "columns" if self._hashed else self._fitted_fields.tolist()
+            own = not self._hashed and self._fitted_fields.size
+            self.fields = self._fitted_fields.tolist() if own else "columns"
 
     def _fields(self, matrix: Matrix) -> NDArray[np.int64] | None:
-        """The field of each column; none if files have them; None: a plain machine.
-
-        Raises
-        ------
-        ParameterError
-            `fields` is not a number from 0 on for each column.
-        """
-        fields, name = self._parameter("fields"), type(self).__name__
+        """The field of each column; none if files have them; None: a plain machine."""
+        fields, name = self.fields, type(self).__name__
         if fields is None:
             return None
         if isinstance(fields, str) and fields == "columns":
@@ -116,11 +106,6 @@ class FactorizationEstimator(SparseEstimator):
                 f"columns, 'columns' or None; got {fields!r:.80}"
             )
         return found.astype(np.int64)
-
-
-def _numbers(fields: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Fields of columns; of a plain machine none."""
-    return np.empty(0, np.int64) if fields is None else fields
 
 
 class FMClassifier(

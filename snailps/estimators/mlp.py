@@ -10,30 +10,27 @@ What training means is `models.mlp`'s.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.tables import Tensor
 from snailps.data.array_files import Labelled
 from snailps.data.matrix_sources import rows_source
 from snailps.data.scratch import Scratch
-from snailps.data.spool import Spooled
-from snailps.estimators.jobs import Finished
-from snailps.estimators.net import grown_layers, hidden_of, widths_of
-from snailps.estimators.sparse import CLASS_WEIGHT, SparseClassifier
+from snailps.estimators.net import NetEstimator, hidden_of
+from snailps.estimators.sparse import CLASS_WEIGHT
 from snailps.estimators.validation import Matrix
 from snailps.models.mlp import MlpSettings, read_npz
 from snailps.models.mlp.files import SavedNet
 from snailps.models.mlp.files import write_npz as write_net
 from snailps.models.mlp.settings import entries_of
-from snailps.models.packed_tables import Packed
 
 
 class MLPClassifier(
-    SparseClassifier,
+    NetEstimator,
     settings=MlpSettings,
     without=("hidden", "classes"),
     extra={**hidden_of(100), **CLASS_WEIGHT},
@@ -67,42 +64,33 @@ class MLPClassifier(
 
     worker_class = "snailps.models.mlp:Mlp"
     _numeric = True
-    _same = ("optimizer", "hidden", "activation")
     _model: SavedNet
 
-    def _translated(self) -> dict[str, Any]:
-        return {"hidden": widths_of(self._parameter("hidden"), type(self).__name__)}
+    @staticmethod
+    def _tensors(settings: MlpSettings) -> Sequence[Tensor]:
+        return settings.tensors
 
     def _of_classes(self, count: int) -> dict[str, Any]:
         """An output for each class, of two classes, too."""
         return {"classes": count}
 
-    def _of_fields(self, matrix: Matrix) -> dict[str, Any]:
+    def _of_columns(self, matrix: Matrix) -> dict[str, Any]:
         """Width of the first layer."""
         return {"inputs": matrix.columns}
 
-    def _options(self, matrix: Matrix) -> dict[str, Any]:
+    def _options(self, matrix: Matrix, use: str) -> dict[str, Any]:
         """All values."""
         return {"dense": True}
 
-    def _take(self, done: Finished) -> None:
-        self._model, self._packed = read_npz(done.files[0]), done.packed
-
-    def _entries_of(self, given: Spooled) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
+    def _entries_of(self, path: str) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
         scratch = Scratch("", 0)
         try:
-            return entries_of(Labelled([(given.path, given.path)], scratch))
+            return entries_of(Labelled([(path, path)], scratch))
         finally:
             scratch.close()
 
-    def _grown(self, known: NDArray[Any], every: NDArray[Any]) -> Mapping[str, Packed]:
-        before = self._model.settings
-        after = replace(before, **self._of_classes(len(every)))
-        places = np.searchsorted(every, known)
-        return grown_layers(self._packed, before.tensors, after.tensors, places)
-
     def _pieces_of_scores(self, matrix: Matrix) -> Iterator[NDArray[np.float32]]:
-        for piece in rows_source(matrix.data, **self._predict_options(matrix)).pieces():
+        for piece in rows_source(matrix.data, **matrix.options).pieces():
             assert piece.values is not None
             values = np.asarray(piece.values, np.float32)
             yield self._model.scores(values.reshape(piece.rows, matrix.columns))

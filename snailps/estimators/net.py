@@ -1,4 +1,4 @@
-"""A network with a sparse first layer as an estimator: `SparseNetClassifier`.
+"""Networks on rows: what `hidden` is, how outputs grow; `SparseNetClassifier`.
 
     X, y -> fit, partial_fit -> a job -> rows of the first layer by feature, dense layers -> predict
 
@@ -7,9 +7,10 @@ What training means is `models.sparse.net`'s; how X becomes a file and is predic
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,47 +21,56 @@ from snailps.estimators.sparse import CLASS_WEIGHT, NO_PARAMETERS, SparseClassif
 from snailps.models.packed_tables import Packed, widened
 from snailps.models.sparse.net import NetSettings
 
+N = TypeVar("N", bound="NetEstimator")
+
 
 def hidden_of(width: int) -> Mapping[str, tuple[str, Any]]:
     """The parameter `hidden` of a network whose default is one layer."""
     return {"hidden": ("int | Sequence[int]", (width,))}
 
 
-def widths_of(hidden: Any, who: str) -> tuple[str, ...]:
-    """Widths of the hidden layers as their setting has them.
+class NetEstimator(SparseClassifier):
+    """A network with hidden layers."""
 
-    Raises
-    ------
-    ParameterError
-        They are not whole numbers from 1 on.
-    """
-    given = hidden.tolist() if isinstance(hidden, (np.ndarray, np.generic)) else hidden
-    widths = list(given) if isinstance(given, (list, tuple)) else [given]
-    numbers = [int(width) if isinstance(width, (int, np.integer)) else 0 for width in widths]
-    if not numbers or min(numbers) < 1 or any(isinstance(width, bool) for width in widths):
-        raise ParameterError(
-            f"{who}: hidden: expected a width, or a sequence of widths, whole numbers from 1 on; "
-            f"got {hidden!r:.80}"
-        )
-    return tuple(map(str, numbers))
+    _same = ("optimizer", "hidden", "activation")
+    hidden: Any
 
+    @staticmethod
+    @abstractmethod
+    def _tensors(settings: Any) -> Sequence[Tensor]:
+        """The dense layers of a network."""
 
-def grown_layers(
-    packed: Mapping[str, Packed],
-    before: Sequence[Tensor],
-    after: Sequence[Tensor],
-    places: NDArray[np.int64],
-) -> dict[str, Packed]:
-    """Tables with state of a network of more outputs: those that it had are at `places`."""
-    made = dict(packed)
-    for old, new in zip(before, after, strict=True):
-        if old.shape != new.shape:
-            made[old.name] = widened(packed[old.name], old, new, places)
-    return made
+    def _translated(self) -> dict[str, Any]:
+        """Widths of the hidden layers as their setting has them."""
+        hidden = self.hidden
+        given = hidden.tolist() if isinstance(hidden, (np.ndarray, np.generic)) else hidden
+        widths = list(given) if isinstance(given, (list, tuple)) else [given]
+        numbers = [int(width) if isinstance(width, (int, np.integer)) else 0 for width in widths]
+        if not numbers or min(numbers) < 1 or any(isinstance(width, bool) for width in widths):
+            raise ParameterError(
+                f"{type(self).__name__}: hidden: expected a width, or a sequence of widths, whole "
+                f"numbers from 1 on; got {hidden!r:.80}"
+            )
+        return {"hidden": tuple(map(str, numbers))}
+
+    def _grown(self, known: NDArray[Any], every: NDArray[Any]) -> Mapping[str, Packed]:
+        before = self._model.settings
+        after = replace(before, **self._of_classes(len(every)))
+        places = np.searchsorted(every, known)[-before.layers.sizes[-1] :]
+        made = dict(self._packed)
+        for old, new in zip(self._tensors(before), self._tensors(after), strict=True):
+            if old.shape != new.shape:
+                made[old.name] = widened(self._packed[old.name], old, new, places)
+        return made
+
+    def _adopted(self: N, settings: Any, given: Container[str]) -> N:
+        if "hidden" not in given:
+            self.hidden = tuple(map(int, settings.hidden))
+        return super()._adopted(settings, given)
 
 
 class SparseNetClassifier(
-    SparseClassifier,
+    NetEstimator,
     settings=NetSettings,
     without=(*NO_PARAMETERS, "hidden"),
     extra={**hidden_of(50), **CLASS_WEIGHT},
@@ -92,18 +102,7 @@ class SparseNetClassifier(
     """
 
     worker_class = "snailps.models.sparse.net:Net"
-    _same = ("optimizer", "hidden", "activation")
 
-    def _translated(self) -> dict[str, Any]:
-        return {"hidden": widths_of(self._parameter("hidden"), type(self).__name__)}
-
-    def _grown(self, known: NDArray[Any], every: NDArray[Any]) -> Mapping[str, Packed]:
-        before = self._model.settings
-        after = replace(before, **self._of_classes(len(every)))
-        places = np.searchsorted(every, known)[-before.outputs :]
-        return grown_layers(self._packed, _dense(before), _dense(after), places)
-
-
-def _dense(settings: NetSettings) -> list[Tensor]:
-    """The dense layers of a network."""
-    return settings.layers.tensors(access=settings.method, lr=settings.lr)
+    @staticmethod
+    def _tensors(settings: NetSettings) -> Sequence[Tensor]:
+        return settings.layers.tensors(access=settings.method, lr=settings.lr)

@@ -177,6 +177,14 @@ class Parameters:
             raise ParameterError(str(error)) from None
         return {**{name: _shown(normal[name], getattr(built, name)) for name in changed}, **also}
 
+    def of_settings(self, settings: object) -> dict[str, Any]:
+        """Values of the parameters that settings have, such as those in a model's file."""
+        return {
+            name: _shown(one, getattr(settings, name))
+            for name, one in self.by_name.items()
+            if hasattr(settings, name)
+        }
+
 
 def type_of(setting: Setting) -> Any:
     """The type of a parameter's values."""

@@ -1,12 +1,13 @@
 """Estimators of examples that are rows of a matrix or table: what all of them are.
 
-    X, y -> given -> validation -> a scratch file -> a job -> .npz -> SavedModel
-    X -> rows_source -> pieces -> Batch -> scores of the model's class, in this process
+    X, y -> `_matrix` -> Matrix -> `_target` -> a scratch file -> a job -> .npz -> SavedModel
+    X -> `_matrix` -> pieces -> Batch -> scores of the model's class, in this process
     SavedModel, classes, state -> save -> .npz -> load
-    more -> partial_fit -> state -> a file -> continue_from of the next job
 
 A fitted model is rows by key, as its file has it: of 2^31 possible columns only those that came.
-Predictions are the kernels' own arithmetic.  What training means is `models.sparse`'.
+Predictions are the kernels' own arithmetic.  What training means is `models.sparse`'.  A model says
+how its scores are computed and its file is read, and what a column means to it: `_options`,
+`_of_columns`, `_matrix`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,10 @@ import contextlib
 import json
 import logging
 import os
-import tempfile
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
@@ -35,9 +34,8 @@ from snailps.data.encoding import Encoding, moments
 from snailps.data.matrix_file import KEY_LIMIT
 from snailps.data.matrix_sources import examples_of_piece, rows_source
 from snailps.data.matrix_writer import Draft, spool_matrix
-from snailps.data.spool import Spooled
-from snailps.errors import DataError, ModelFileError, NotFitted, ParameterError
-from snailps.estimators.base import ClassifierEstimator, Estimator
+from snailps.errors import DataError, ModelFileError, NotFitted
+from snailps.estimators.base import ClassifierEstimator, Estimator, Source
 from snailps.estimators.corpus import is_path, refuse_names_of_files
 from snailps.estimators.files import matrix_of_files
 from snailps.estimators.jobs import Finished
@@ -48,6 +46,7 @@ from snailps.estimators.validation import (
     class_weights_of,
     labels_of,
     matrix_of,
+    one_axis,
     targets_of,
     weights_of,
 )
@@ -75,6 +74,11 @@ CLASS_WEIGHT: Mapping[str, tuple[str, Any]] = {
     "class_weight": ('Mapping[Any, float] | Literal["balanced"] | None', None)
 }
 ONE_PASS = MappingProxyType({"epochs": 1})
+_SAVED = {
+    "classes": "classes_", "fields": "_fitted_fields", "columns": "n_features_in_",
+    "names": "feature_names_in_",
+}  # fmt: skip
+"""Attributes that a file has, by their names in it."""
 _ABOUT, _STATE_KEYS, _STATE = "estimator", "state_keys", "state_rows"
 """Arrays of a file; those of other tables than `TABLE` have the table's name behind a dot."""
 
@@ -99,7 +103,6 @@ class SparseEstimator(Estimator):
     _keeps_state = True
     _same: ClassVar[tuple[str, ...]] = ("optimizer",)
     """Parameters that must be as they were to go on with a model."""
-    _model: Any
     _packed: Mapping[str, Packed] = MappingProxyType({})
     """Rows of the job's tables with the state of their optimizer; none if that is not known."""
     _hashed: bool = False
@@ -108,93 +111,108 @@ class SparseEstimator(Estimator):
     _label: str = ""
     """The column of the labels of these."""
 
-    def _train_on(
-        self,
-        matrix: Matrix,
-        y: NDArray[Any],
-        weights: Doubles | None,
-        settings: Mapping[str, Any],
-        **others: Any,
-    ) -> None:
-        """Trains, after all parameters have been checked; others as of `_fit`.
-
-        y are numbers of classes, or targets.
-        """
-        settings = {**settings, **self._of_fields(matrix)}
-        self._checked(settings, others.get("without", ()))
-        with self._spooled(matrix, y, weights) as given:
-            if not others.get("first", True):
-                self._look_at_sizes(given)
-            self._fit(given, settings, **others)
-        if others.get("first", True):
-            files = matrix.files
-            known = ((), "") if files is None else (files.declared, files.label)
-            self._declared, self._label = known
-
-    def _spooled(self, matrix: Matrix, numbers: NDArray[Any], weights: Doubles | None) -> Spooled:
-        """The examples in a scratch file, complete."""
-        if isinstance(matrix.data, Draft):
-            return matrix.data.finish(numbers, weights)
-        return spool_matrix(matrix.data, numbers, sample_weight=weights, **self._options(matrix))
-
     @contextlib.contextmanager
-    def _given(
-        self, X: Any, y: Any, columns: Sequence[str], *, goes_on: bool = False
-    ) -> Iterator[tuple[Matrix, Any]]:
-        """The examples to learn, and their labels, as long as the context lasts.
+    def _source(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        goes_on: bool,
+        columns: Sequence[str] = (),
+        sample_weight: Any = None,
+        **of_labels: Any,
+    ) -> Iterator[Source]:
+        """Examples in a scratch file.
 
-        Rows of files are written into a scratch file as they are read; labels and weights follow.
+        Rows of files are written into it as they are read; labels and weights follow.
         """
-        name = type(self).__name__
-        if not is_path(X):
-            if columns:
-                raise DataError(f"{name}: columns are of files, got {a_kind(X)}: convert it")
-            refuse_names_of_files(X)
-            matrix = matrix_of(X, numeric=self._numeric)
+        matrix = self._matrix(X, y, columns, use="partial_fit" if goes_on else "fit")
+        with contextlib.ExitStack() as stack:
+            if files := matrix.files:
+                if files.declared and not goes_on:
+                    log.info("columns, by %s: %s", files.name, ", ".join(files.declared))
+                draft = stack.enter_context(Draft(files))
+                y, sample_weight = _labels_and_weights(matrix, y, sample_weight)
+                matrix = replace(matrix, data=draft, rows=draft.rows)
+            numbers, weights, settings, attributes = self._target(
+                y, sample_weight, matrix.rows, goes_on=goes_on, **of_labels
+            )
+            settings |= self._of_columns(matrix)
+            self._checked(settings, ("epochs",))  # before they are written; epochs were
+            if files:
+                given = draft.finish(numbers, weights)
+            else:
+                rows = matrix.data
+                given = spool_matrix(rows, numbers, sample_weight=weights, **matrix.options)
+            stack.enter_context(given)
             if goes_on:
-                self._refuse_other_model(matrix)
-            yield matrix, y
-            return
-        known = self if goes_on else None
-        matrix = matrix_of_files(X, y, columns, known, width=self._needs_width())
-        if goes_on:
-            self._refuse_other_model(matrix)
-        files = matrix.files
-        assert files is not None
-        if not goes_on and files.declared:
-            log.info("columns, by %s: %s", files.name, ", ".join(files.declared))
-        self._write_as(matrix, self._options(matrix))
-        with Draft(files) as draft:
-            yield matrix.drafted(draft), files.labels()
+                self._look_at_sizes(given.path)
+            else:
+                attributes |= self._shape_of(matrix)
+            yield Source(given, settings, attributes)
+
+    def _matrix(
+        self, X: Any, y: Any = None, columns: Sequence[str] = (), *, use: str = "predict"
+    ) -> Matrix:
+        """X as examples for `fit`, or of the fitted model for `partial_fit`, `predict`, `score`."""
+        fitted = None if use == "fit" else self
+        if use in ("predict", "score"):
+            self._refuse_unfitted(use)
+        if is_path(X):
+            width = self._needs_width()
+            matrix = matrix_of_files(X, y, columns, fitted, use=use, width=width)
+        elif columns:
+            raise DataError(
+                f"{type(self).__name__}: columns are of files, got {a_kind(X)}: convert it"
+            )
+        else:
+            refuse_names_of_files(X)
+            declared, by_name = (self._declared, self._hashed) if fitted else ((), False)
+            matrix = matrix_of(X, numeric=self._numeric, declared=declared, by_name=by_name)
+        if fitted:
+            check_columns(matrix, self, self._last_feature())
+        matrix = replace(matrix, options=self._options(matrix, use))
+        if matrix.files is not None:
+            matrix.files.write_as(
+                fields=matrix.options.get("fields"), dense=bool(matrix.options.get("dense"))
+            )
+        return matrix
+
+    def _options(self, matrix: Matrix, use: str) -> dict[str, Any]:
+        """How the rows are written: options of `rows_source`."""
+        return {}
+
+    def _of_columns(self, matrix: Matrix) -> dict[str, Any]:
+        """Settings that follow from the columns."""
+        return {}
 
     def _needs_width(self) -> bool:
         """Whether the number of columns has to be known before the rows are read."""
         return False
 
-    @staticmethod
-    def _write_as(matrix: Matrix, options: Mapping[str, Any]) -> None:
-        """Sets how rows of files are given."""
-        assert matrix.files is not None
-        dense = bool(options.get("dense"))
-        matrix.files.write_as(fields=options.get("fields"), dense=dense)
+    @abstractmethod
+    def _target(
+        self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool
+    ) -> tuple[NDArray[Any], Doubles | None, dict[str, Any], dict[str, Any]]:
+        """Numbers to learn, weights, settings and attributes that follow from the labels."""
 
-    def _of_fields(self, matrix: Matrix) -> dict[str, Any]:
-        """Settings that follow from the columns."""
-        return {}
+    def _shape_of(self, matrix: Matrix) -> dict[str, Any]:
+        """Attributes of a model of such columns."""
+        files = matrix.files
+        return {
+            "_hashed": matrix.hashed,
+            "_declared": files.declared if files else (),
+            "_label": files.label if files else "",
+            "n_features_in_": matrix.columns if matrix.columns >= 0 else None,
+            "feature_names_in_": matrix.names,
+        }
 
-    def _options(self, matrix: Matrix) -> dict[str, Any]:
-        """How the rows are written: options of `rows_source`."""
-        return {}
+    def _take(self, done: Finished, source: Source) -> dict[str, Any]:
+        return {**self._opened(self._read(done.files[0])[0]), "_packed": done.packed}
 
-    def _predict_options(self, matrix: Matrix) -> dict[str, Any]:
-        """The same for predictions."""
-        return self._options(matrix)
-
-    def _take(self, done: Finished) -> None:
-        self._model, self._packed = read_npz(done.files[0]), done.packed
-
-    def _take_intercept(self) -> None:
-        """Takes the constant of a regression out of a file's model; classifiers have none."""
+    def _opened(self, model: Any) -> dict[str, Any]:
+        """Attributes of the model of a file."""
+        return {"_model": model}
 
     @property
     def columns_(self) -> tuple[str, ...]:
@@ -204,28 +222,24 @@ class SparseEstimator(Estimator):
 
     # --- going on --------------------------------------------------------------------------------
 
-    def _refuse_other_model(self, matrix: Matrix) -> None:
-        """Refuses to go on with other columns, or with parameters that make another model."""
-        name, before = type(self).__name__, self._model.settings
-        check_columns(matrix, self, self._last_feature())
-        translated = self._translated()
-        for one in self._same:
-            if translated.get(one, self._parameter(one)) != getattr(before, one):
-                raise ParameterError(
-                    f"{name}: {one}: the fitted model has {getattr(before, one)!r:.80}, got "
-                    f"{self._parameter(one)!r:.80}: partial_fit goes on with that model; call fit "
-                    "for another one"
-                )
+    def _kept(self) -> Mapping[str, Any]:
+        return {one: getattr(self._model.settings, one) for one in self._same}
+
+    def _refuse_other_model(self, chosen: Mapping[str, Any]) -> None:
+        super()._refuse_other_model(chosen)
         if not self._packed:
             raise NotFitted(
-                f"{name}: the model was loaded from a file of weights alone, without the "
-                "optimizer's state: call fit"
+                f"{type(self).__name__}: the model was loaded from a file of weights alone, "
+                "without the optimizer's state: call fit"
             )
 
-    def _look_at_sizes(self, given: Spooled) -> None:
-        """Warns of a column whose values are of another size than when the model was begun."""
+    def _resume(self, folder: str, source: Source) -> str:
+        return write_packed(os.path.join(folder, "before.npz"), self._packed)  # noqa: PTH118
+
+    def _look_at_sizes(self, path: str) -> None:
+        """Warn of a column whose values are of another size than when the model was begun."""
         encoding = Encoding.of_text(self._model.settings.encoding)
-        found = encoding.unlike(*self._entries_of(given))
+        found = encoding.unlike(*self._entries_of(path))
         if found is None:
             return
         key, times = found
@@ -241,23 +255,13 @@ class SparseEstimator(Estimator):
         warnings.warn(
             f"{type(self).__name__}: values of column {what} are {size} than those of the first "
             "call, whose scales partial_fit keeps: give both in one unit, or call fit with all",
-            stacklevel=5,
+            stacklevel=6,
         )
 
-    def _entries_of(self, given: Spooled) -> tuple[NDArray[np.uint64], Floats]:
-        """Keys and values of some of the examples."""
+    def _entries_of(self, path: str) -> tuple[NDArray[np.uint64], Floats]:
+        """Keys and values of some of the examples in a file."""
         bits = self._model.settings.hash_bits
-        return sample_of(SparseSettings(input=(given.path,), hash_bits=bits)).entries()
-
-    def _keep_shape(self, matrix: Matrix) -> None:
-        """Takes number and names of the columns, when the model is fitted."""
-        self._hashed = matrix.hashed
-        for name in ("n_features_in_", "feature_names_in_"):
-            self.__dict__.pop(name, None)
-        if matrix.columns >= 0:
-            self.n_features_in_ = matrix.columns
-        if matrix.names is not None:
-            self.feature_names_in_ = matrix.names
+        return sample_of(SparseSettings(input=(path,), hash_bits=bits)).entries()
 
     def _last_feature(self) -> int:
         """The largest feature that has a row, where the number of columns is not known; or -1."""
@@ -269,24 +273,8 @@ class SparseEstimator(Estimator):
         after = int(np.searchsorted(model.keys, np.uint64(BIAS_KEY)))
         return int(model.keys[after - 1]) if after else -1
 
-    def _matrix_to_predict(self, X: Any, what: str, y: Any = None) -> Matrix:
-        self._refuse_unfitted(what)
-        if is_path(X):
-            with_labels = what == "score"
-            matrix = matrix_of_files(X, y, (), self, predicts=not with_labels, scores=with_labels)
-            check_columns(matrix, self, self._last_feature())
-            self._write_as(matrix, self._predict_options(matrix))
-            return matrix
-        refuse_names_of_files(X)
-        matrix = matrix_of(X, numeric=self._numeric, declared=self._declared, by_name=self._hashed)
-        check_columns(matrix, self, self._last_feature())
-        return matrix
-
-    def _scores(self, X: Any) -> Floats:
+    def _scores(self, matrix: Matrix) -> Floats:
         """Scores, float32 (n, outputs), before any link function."""
-        return self._scores_of(self._matrix_to_predict(X, "predict"))
-
-    def _scores_of(self, matrix: Matrix) -> Floats:
         found = list(self._pieces_of_scores(matrix))
         if not found:
             raise DataError(f"X: {matrix.data.name} has no rows")
@@ -302,7 +290,7 @@ class SparseEstimator(Estimator):
             needs_labels=False,
             encodes=False,
         )
-        source = rows_source(matrix.data, **self._predict_options(matrix))
+        source = rows_source(matrix.data, **matrix.options)
         for piece in source.pieces():
             examples = examples_of_piece(piece, source, model.settings.hash_bits)
             batch = reader.numbered(examples, "X")
@@ -337,24 +325,24 @@ class SparseEstimator(Estimator):
         DataError
             As of `score`.
         """
-        matrix = self._matrix_to_predict(X, "score", y)
-        scores = self._scores_of(matrix)
-        if matrix.files is not None:
-            y = matrix.labels()
-        weights = weights_of(matrix.own_weights(sample_weight), len(scores))
+        scores, y, weights = self._judged(X, y, sample_weight)
         weights = np.ones(len(scores)) if weights is None else weights
-        judge, labels, scores = self._judged(y, scores, weights)
+        judge, labels, scores = self._judge(y, scores, weights)
         judge.add(labels, scores, weights)
         return judge.figures()
 
+    def _judged(self, X: Any, y: Any, sample_weight: Any) -> tuple[Floats, Any, Doubles | None]:
+        """Scores of labelled examples, their labels and weights."""
+        matrix = self._matrix(X, y, use="score")
+        scores = self._scores(matrix)
+        y, sample_weight = _labels_and_weights(matrix, y, sample_weight)
+        return scores, y, weights_of(sample_weight, len(scores))
+
     @abstractmethod
-    def _judged(
+    def _judge(
         self, y: Any, scores: Floats, weights: Doubles
     ) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
-        """The judge of such labels; the labels as it takes them, and the scores.
-
-        A label of weight 0 may be any.
-        """
+        """The judge of such labels; labels and scores as it takes them.  Weight 0: any label."""
 
     def predictions(self, X: Any) -> Iterator[Doubles]:
         """What ``snailps predict`` prints, for some rows at a time.
@@ -365,7 +353,7 @@ class SparseEstimator(Estimator):
             float64: the probability of the second of two classes, or a number, (n,); the
             probability of each class, (n, classes).
         """
-        for scores in self._pieces_of_scores(self._matrix_to_predict(X, "predict")):
+        for scores in self._pieces_of_scores(self._matrix(X)):
             yield self._predicted(scores)
 
     @abstractmethod
@@ -383,11 +371,10 @@ class SparseEstimator(Estimator):
             A folder that is missing or full.
         """
         self._refuse_unfitted("save")
-        about = {**self._about(), "class": type(self).__name__, "hashed": self._hashed}
-        if "n_features_in_" in self.__dict__:
-            about["columns"] = self.n_features_in_
-        if "feature_names_in_" in self.__dict__:
-            about["names"] = list(self.feature_names_in_)
+        about = {"class": type(self).__name__, "hashed": self._hashed}
+        for key, name in _SAVED.items():
+            if (value := self.__dict__.get(name)) is not None:
+                about[key] = np.asarray(value).tolist()
         if self._declared:
             about |= {"declared": list(self._declared), "label": self._label}
         more: dict[str, NDArray[Any]] = {
@@ -397,10 +384,6 @@ class SparseEstimator(Estimator):
             behind = "" if name == TABLE else f".{name}"
             more |= {_STATE_KEYS + behind: packed.keys, _STATE + behind: packed.rows}
         self._write(os.fspath(path), more)
-
-    def _about(self) -> dict[str, Any]:
-        """What a file says of the estimator, as values of JSON."""
-        return {}
 
     def _write(self, path: str, more: Mapping[str, NDArray[Any]]) -> None:
         write_saved(path, self._model, more)
@@ -430,16 +413,8 @@ class SparseEstimator(Estimator):
             estimator._adopt(model, about, classes)
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"{path}: no model of {cls.__name__}: {error!r:.200}") from None
-        settings = model.settings
-        for name in cls.parameters.by_name:
-            if name not in parameters and hasattr(settings, name):
-                setattr(estimator, name, getattr(settings, name))
-        if "hidden" in cls.parameters.extra and "hidden" not in parameters:
-            setattr(estimator, "hidden", tuple(map(int, settings.hidden)))  # noqa: B010
-        estimator._model, estimator._packed = cls._with(model, extras), packed
-        estimator._take_intercept()
-        estimator.history_, estimator.figures_ = [], {}
-        return estimator
+        estimator.__dict__.update(estimator._opened(replace(model, extras=extras)), _packed=packed)
+        return estimator._adopted(model.settings, parameters)
 
     @classmethod
     def _read(cls, path: str | os.PathLike[str]) -> tuple[Any, dict[str, Any]]:
@@ -450,13 +425,8 @@ class SparseEstimator(Estimator):
             raise ModelFileError(f"{path}: holds a {model.cls.__name__}, not a {cls.__name__}")
         return model, dict(model.extras)
 
-    @classmethod
-    def _with(cls, model: Any, extras: Mapping[str, Any]) -> Any:
-        """The model with these arrays only."""
-        return replace(model, extras=extras)
-
     def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
-        """Takes what a file says of the estimator."""
+        """Take what a file says of the estimator."""
         if about.get("class", type(self).__name__) != type(self).__name__:
             raise ValueError(f"it is one of {about['class']}")
         settings = model.settings
@@ -485,6 +455,7 @@ class SparseEstimator(Estimator):
 class SparseClassifier(SparseEstimator, ClassifierEstimator):
     """A classifier of rows of a matrix or table."""
 
+    class_weight: Any
     _multiclass: ClassVar[bool] = True
     _has_labels: bool = True
     """Whether classes are known by their labels; else two are yes, above 0, and no."""
@@ -517,17 +488,7 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         ClusterError
             The job failed; the estimator is what it was before.
         """
-        self._checked()
-        with self._given(X, y, columns) as (matrix, y):
-            classes, numbers = labels_of(y, type(self).__name__, matrix.rows)
-            weights = self._weights(matrix, sample_weight, classes, numbers)
-            _check_two(classes if weights is None else classes[np.unique(numbers[weights > 0])])
-            self._check_classes(classes)
-            settings = {**self._of_classes(len(classes)), **self._encoding(len(classes))}
-            self._train_on(matrix, numbers, weights, settings)
-        self._keep_shape(matrix)
-        self.classes_ = classes
-        return self
+        return self._learn(X, y, columns=columns, sample_weight=sample_weight)
 
     def partial_fit(
         self: C,
@@ -554,85 +515,57 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         ParameterError, DataError, ClusterError
             As of `fit`; or X has other columns, or a parameter makes another model.
         """
-        self._checked(ONE_PASS)
-        goes_on = self._is_fitted
-        with self._given(X, y, columns, goes_on=goes_on) as (matrix, y):
-            every = self._go_on(matrix, y, classes, sample_weight, goes_on=goes_on)
-        if not goes_on:
-            self._keep_shape(matrix)
-        self.classes_ = every
-        return self
+        every = [] if classes is None else np.asarray(classes).tolist()
+        given = {"columns": columns, "sample_weight": sample_weight, "classes": every}
+        return self._learn(X, y, goes_on=True, settings=ONE_PASS, **given)
 
-    def _go_on(
-        self, matrix: Matrix, y: Any, classes: Any, sample_weight: Any, *, goes_on: bool
-    ) -> NDArray[Any]:
-        """Trains on more examples; all labels that the model then has."""
-        found, numbers = labels_of(y, type(self).__name__, matrix.rows)
-        known = self.classes_ if goes_on else np.empty(0)
-        every = classes_of(found.tolist(), known.tolist())
+    def _target(
+        self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool, classes: Any = None
+    ) -> tuple[NDArray[Any], Doubles | None, dict[str, Any], dict[str, Any]]:
+        """Numbers of classes: those of y, without `classes`; else further ones may come later."""
+        name = type(self).__name__
+        every, numbers = labels_of(y, name, rows)
         if classes is not None:
-            every = classes_of(every.tolist(), list(np.asarray(classes).tolist()))
-        if len(every) < 2:
-            raise DataError(
-                f"y: expected labels of two classes at least, got one class: {every.tolist()!r:.60}"
-                ". Name those that come later: partial_fit(X, y, classes=[...])"
-            )
-        self._check_classes(every)
-        numbers = np.searchsorted(every, found)[numbers]
-        weights = self._weights(matrix, sample_weight, every, numbers)
-        before = self._model.settings.encoding if goes_on else ""
-        settings = {
-            **ONE_PASS, **self._of_classes(len(every)), **self._encoding(len(every), before)
-        }  # fmt: skip
-        if not goes_on:
-            self._train_on(matrix, numbers, weights, settings)
-            return every
-        packed = self._packed
-        if len(every) > len(known):
-            packed = self._grown(known, every)
-        with _before(packed) as path:
-            settings["continue_from"] = path
-            self._train_on(matrix, numbers, weights, settings, first=False)
-        return every
-
-    def _grown(self, known: NDArray[Any], every: NDArray[Any]) -> Mapping[str, Packed]:
-        """Rows with state of a model of more classes: those that are new begin with zeros.
-
-        Two classes have one output, the second's, or two; more have one each.
-        """
-        raise NotImplementedError
-
-    def _weights(
-        self, matrix: Matrix, sample_weight: Any, classes: NDArray[Any], numbers: NDArray[np.int64]
-    ) -> Doubles | None:
-        """Weights of examples, those of their classes included."""
-        own = weights_of(matrix.own_weights(sample_weight), matrix.rows)
-        of_class = class_weights_of(
-            self._parameter("class_weight"), classes, numbers, type(self).__name__
-        )
-        if own is None or of_class is None:
-            return own if of_class is None else of_class
-        return np.asarray(own * of_class)
-
-    def _check_classes(self, classes: NDArray[Any]) -> None:
-        """Refuses more classes than the model has."""
-        if len(classes) > 2 and not self._multiclass:
+            found, known = every, self.classes_.tolist() if goes_on else []
+            every = classes_of(found.tolist(), [*known, *classes])
+            numbers = np.searchsorted(every, found)[numbers]
+        weights = weights_of(sample_weight, rows)
+        of_class = class_weights_of(self.class_weight, every, numbers, name)
+        if of_class is not None:
+            weights = of_class if weights is None else np.asarray(weights * of_class)
+        learnt = every
+        if classes is None and weights is not None:
+            learnt = every[np.unique(numbers[weights > 0])]
+        if len(learnt) < 2:
+            raise _too_few(learnt, may_come_later=classes is not None)
+        if len(every) > 2 and not self._multiclass:
             raise DataError(
                 "Only binary classification is supported. The type of the target is multiclass: "
-                f"y has {len(classes):,} classes. LogisticRegression takes any number"
+                f"y has {len(every):,} classes. LogisticRegression takes any number"
             )
+        # Values are encoded as before, or as is yet to be found; labels are numbers of classes.
+        encoding = Encoding.of_text(self._model.settings.encoding if goes_on else "")
+        labels = tuple(map(float, range(len(every))))
+        settings = {
+            **self._of_classes(len(every)),
+            "encoding": replace(encoding, labels=labels).text,
+        }
+        return numbers, weights, settings, {"classes_": every, "_has_labels": None}
+
+    def _resume(self, folder: str, source: Source) -> str:
+        known, every = self.classes_, source.attributes["classes_"]
+        packed = self._packed if len(every) == len(known) else self._grown(known, every)
+        return write_packed(os.path.join(folder, "before.npz"), packed)  # noqa: PTH118
+
+    def _grown(self, known: NDArray[Any], every: NDArray[Any]) -> Mapping[str, Packed]:
+        """Rows with state of a model of more classes: those that are new begin with zeros."""
+        raise NotImplementedError
 
     def _of_classes(self, count: int) -> dict[str, Any]:
         """Settings that follow from the number of classes."""
         return {"loss": "multinomial", "classes": count} if count > 2 else {}
 
-    @staticmethod
-    def _encoding(count: int, before: str = "") -> dict[str, str]:
-        """Labels are numbers of classes; values are encoded as before, or as is yet to be found."""
-        known = Encoding.of_text(before)
-        return {"encoding": replace(known, labels=tuple(map(float, range(count)))).text}
-
-    def _judged(
+    def _judge(
         self, y: Any, scores: Floats, weights: Doubles
     ) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
         decided = self._decided(scores)
@@ -640,13 +573,7 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         return judge_of(loss), self._numbers_of(y, weights), decided.reshape(len(scores), -1)
 
     def _numbers_of(self, y: Any, weights: Doubles) -> NDArray[np.int64]:
-        """Numbers of classes of labels; of one of weight 0 that is none, 0.
-
-        Raises
-        ------
-        DataError
-            As of `labels_of`; or a label is none of the model's classes.
-        """
+        """Numbers of classes of labels; of one of weight 0 that is none, 0."""
         found, numbers = labels_of(y, type(self).__name__, len(weights))
         if not self._has_labels and len(self.classes_) == 2:  # of `snailps train`: 0, or -1
             found = np.asarray(found > 0, np.int64)
@@ -665,7 +592,7 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
 
     def decision_function(self, X: Any) -> Floats:
         """Scores: (n,) of the second class if there are two, else (n, classes)."""
-        return self._decided(self._scores(X))
+        return self._decided(self._scores(self._matrix(X)))
 
     def _decided(self, scores: Floats) -> Floats:
         """The scores that decide, (n,) or (n, classes)."""
@@ -673,7 +600,7 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
 
     def predict_proba(self, X: Any) -> Doubles:
         """The probability of each of `classes_`, (n, classes)."""
-        scores = self._scores(X)
+        scores = self._scores(self._matrix(X))
         if scores.shape[1] > 1:
             return probabilities("multinomial", scores)
         yes = probabilities("logistic", scores)
@@ -685,7 +612,7 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of each example, (n,)."""
-        return self._said(self._scores(X))
+        return self._said(self._scores(self._matrix(X)))
 
     def _said(self, scores: Floats) -> NDArray[Any]:
         """The class that each example's scores are for."""
@@ -706,17 +633,11 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         DataError
             y has other than one label an example, or labels of another kind than the model.
         """
-        if not is_path(X):
-            return super().score(X, y, sample_weight)
-        matrix = self._matrix_to_predict(X, "score", y)
-        said, values = self._said(self._scores_of(matrix)), values_of(matrix.labels())
+        scores, y, weights = self._judged(X, y, sample_weight)
+        values = values_of(one_axis(y, type(self).__name__))
         if not self._has_labels and len(self.classes_) == 2:
-            values = [int(value > 0) for value in values]
-        weights = weights_of(matrix.own_weights(sample_weight), len(said))
-        return accuracy(said.tolist(), values, weights)
-
-    def _about(self) -> dict[str, Any]:
-        return {"classes": self.classes_.tolist()}
+            values = [one if isinstance(one, str) else int(one > 0) for one in values]
+        return accuracy(self._said(scores).tolist(), values, weights)
 
     def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
         super()._adopt(model, about, classes)
@@ -740,13 +661,18 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         return tags
 
 
-def _check_two(classes: NDArray[Any]) -> None:
-    """Refuses less than two classes with a weight."""
-    if len(classes) < 2:
-        raise DataError(
-            "y: expected labels of two classes at least (with a weight above 0), got "
-            f"{'one class' if len(classes) else 'no class'}: {classes.tolist()!r:.60}"
+def _too_few(classes: NDArray[Any], *, may_come_later: bool) -> DataError:
+    """The error for less than two classes."""
+    some = "one class" if len(classes) else "no class"
+    if may_come_later:
+        return DataError(
+            f"y: expected labels of two classes at least, got {some}: {classes.tolist()!r:.60}"
+            ". Name those that come later: partial_fit(X, y, classes=[...])"
         )
+    return DataError(
+        "y: expected labels of two classes at least (with a weight above 0), got "
+        f"{some}: {classes.tolist()!r:.60}"
+    )
 
 
 class SparseRegressor(SparseEstimator):
@@ -781,13 +707,7 @@ class SparseRegressor(SparseEstimator):
         ParameterError, DataError, ClusterError
             As `LogisticRegression.fit`.
         """
-        self._checked()
-        with self._given(X, y, columns) as (matrix, y):
-            targets = targets_of(y, type(self).__name__, matrix.rows)
-            weights = weights_of(matrix.own_weights(sample_weight), matrix.rows)
-            self._train_on(matrix, targets, weights, {})
-        self._keep_shape(matrix)
-        return self
+        return self._learn(X, y, columns=columns, sample_weight=sample_weight)
 
     def partial_fit(
         self: R, X: Any, y: Any = None, sample_weight: Any = None, *, columns: Sequence[str] = ()
@@ -805,32 +725,22 @@ class SparseRegressor(SparseEstimator):
         ParameterError, DataError, ClusterError
             As of `fit`; or X has other columns, or a parameter makes another model.
         """
-        self._checked(ONE_PASS)
-        goes_on = self._is_fitted
-        with self._given(X, y, columns, goes_on=goes_on) as (matrix, y):
-            targets = targets_of(y, type(self).__name__, matrix.rows)
-            weights = weights_of(matrix.own_weights(sample_weight), matrix.rows)
-            if not goes_on:
-                self._train_on(matrix, targets, weights, ONE_PASS)
-            else:
-                encoding = self._model.settings.encoding
-                with _before(self._packed) as path:
-                    settings = {**ONE_PASS, "continue_from": path, "encoding": encoding}
-                    self._train_on(matrix, targets, weights, settings, first=False)
-        self._keep_shape(matrix)
-        return self
+        given = {"columns": columns, "sample_weight": sample_weight}
+        return self._learn(X, y, goes_on=True, settings=ONE_PASS, **given)
 
-    def _take(self, done: Finished) -> None:
-        super()._take(done)
-        self._take_intercept()
+    def _target(
+        self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool
+    ) -> tuple[NDArray[Any], Doubles | None, dict[str, Any], dict[str, Any]]:
+        targets = targets_of(y, type(self).__name__, rows)
+        settings = {"encoding": self._model.settings.encoding} if goes_on else {}
+        return targets, weights_of(sample_weight, rows), settings, {}
 
-    def _take_intercept(self) -> None:
+    def _opened(self, model: Any) -> dict[str, Any]:
         """The constant is added in float64."""
-        model: SavedModel = self._model
         if "intercept" not in model.extras:  # a file of 0.1.0
-            return
-        self._offset = float(model.extras["intercept"][0])
+            return {"_model": model}
         model.rows[model.keys == np.uint64(BIAS_KEY), 0] = 0
+        return {"_model": model, "_offset": float(model.extras["intercept"][0])}
 
     def _write(self, path: str, more: Mapping[str, NDArray[Any]]) -> None:
         """With the constant in the row of the bias, where other programs expect it."""
@@ -846,12 +756,12 @@ class SparseRegressor(SparseEstimator):
 
     def predict(self, X: Any) -> Doubles:
         """A number for each example, (n,)."""
-        return self._said(self._scores(X))
+        return self._said(self._scores(self._matrix(X)))
 
     def _said(self, scores: Floats) -> Doubles:
         return scores[:, 0].astype(np.float64) + self._offset
 
-    def _judged(
+    def _judge(
         self, y: Any, scores: Floats, weights: Doubles
     ) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
         targets = targets_of(y, type(self).__name__, len(scores))
@@ -872,14 +782,9 @@ class SparseRegressor(SparseEstimator):
         DataError
             y has other than one number an example.
         """
-        if is_path(X):
-            matrix = self._matrix_to_predict(X, "score", y)
-            said, y = self._said(self._scores_of(matrix)), matrix.labels()
-            sample_weight = matrix.own_weights(sample_weight)
-        else:
-            said = self.predict(X)
+        scores, y, weights = self._judged(X, y, sample_weight)
+        said = self._said(scores)
         wanted = targets_of(y, type(self).__name__, len(said))
-        weights = weights_of(sample_weight, len(said))
         left = float(np.average((wanted - said) ** 2, weights=weights))
         deviation = moments(wanted, weights)[1]
         if deviation == 0:
@@ -902,15 +807,16 @@ class SparseRegressor(SparseEstimator):
         return tags
 
 
-@contextlib.contextmanager
-def _before(packed: Mapping[str, Packed]) -> Iterator[str]:
-    """Path of a file of rows with state, for a job that goes on with them."""
-    with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
-        yield write_packed(str(Path(folder, "before.npz")), packed)
+def _labels_and_weights(matrix: Matrix, y: Any, sample_weight: Any) -> tuple[Any, Any]:
+    """Labels and weights that files had, where none are given; else those that are."""
+    if matrix.files is None:
+        return y, sample_weight
+    own = matrix.files.weights() if sample_weight is None else sample_weight
+    return matrix.files.labels(), own
 
 
 def _state_of(extras: dict[str, NDArray[Any]]) -> dict[str, Packed]:
-    """Takes the rows with state out of the arrays of a file, by table."""
+    """Take the rows with state out of the arrays of a file, by table."""
     found = {}
     for name in [name for name in extras if name.split(".")[0] == _STATE_KEYS]:
         behind = name.removeprefix(_STATE_KEYS)

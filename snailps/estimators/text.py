@@ -7,9 +7,10 @@ What training means is `models.classifier`'s; how a line is classified, `vectors
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,11 +20,12 @@ from snailps.data.elements import a_kind
 from snailps.data.label_words import word_of
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError
-from snailps.estimators.base import ClassifierEstimator
-from snailps.estimators.corpus import columns_of, is_path, lines_of
+from snailps.estimators.base import ClassifierEstimator, Source
+from snailps.estimators.corpus import is_path, lines_of
 from snailps.estimators.jobs import Finished
-from snailps.estimators.labels import classes_of, known_label, values_of
+from snailps.estimators.labels import accuracy, classes_of, known_label, values_of
 from snailps.estimators.text_base import COLUMN, TextEstimator
+from snailps.estimators.validation import one_axis, weights_of
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.vectors.fasttext_bin import BinHeader
 from snailps.vectors.label_prediction import LabelModel
@@ -66,11 +68,9 @@ class TextClassifier(
     """
 
     worker_class = "snailps.models.classifier:Classifier"
-    _opened = ("_labels",)
-    _labels: LabelModel
+    _model: LabelModel
     _words: dict[Any, str]
-    _known: Mapping[Any, str] = MappingProxyType({})
-    """Labels of a job under way, with their words."""
+    """Labels with their words in the model."""
     _columns: NDArray[np.int64]
 
     def fit(self: C, X: Any, y: Any = None, *, column: str = "") -> C:
@@ -96,7 +96,7 @@ class TextClassifier(
         ClusterError
             The job failed; the estimator is what it was before.
         """
-        return self._learn(X, y, column, None, goes_on=False)
+        return self._learn(X, y, column=column)
 
     def partial_fit(
         self: C,
@@ -128,71 +128,33 @@ class TextClassifier(
         ParameterError
             dim, loss or n-grams were changed since the last fit.
         """
-        return self._learn(X, y, column, epochs, goes_on=self._is_fitted)
+        settings = {} if epochs is None else {"epochs": epochs}
+        return self._learn(X, y, column=column, goes_on=True, settings=settings)
 
-    def _learn(self: C, X: Any, y: Any, column: str, epochs: int | None, *, goes_on: bool) -> C:
-        settings = self._check(goes_on=goes_on, epochs=epochs)
-        known = self._words if goes_on else {}
-        column = self._column(X, column, goes_on=goes_on)
-        try:
-            if is_path(X):
-                self._known = known
-                columns = columns_of(X, column, y)
-                with self._corpus(X, labels=None if columns else y, column=column) as given:
-                    self._train(given, {**settings, **columns}, goes_on=goes_on)
-            else:
-                self._learn_texts(X, y, column, settings, known, goes_on=goes_on)
-        finally:
-            self.__dict__.pop("_known", None)
-        self._fitted_column = column
-        return self
+    @contextlib.contextmanager
+    def _source(self, X: Any, y: Any, *, goes_on: bool, column: str = "") -> Iterator[Source]:
+        words = self._words if goes_on else {}
+        if not is_path(X):
+            if isinstance(y, str) and (isinstance(X, Iterator) or hasattr(X, "read_next_batch")):
+                raise DataError(
+                    f"y: {a_kind(X)} can be read only once, for its texts: give the labels as a "
+                    f"list, or a table that has column {y!r:.60}"
+                )
+            values = values_of(y, X)
+            every = classes_of(values, [*words]).tolist()
+            words = {label: _PREFIX + word_of(label) for label in every} | words
+            y = [words[value].removeprefix(_PREFIX) for value in values]
+        with super()._source(X, y, goes_on=goes_on, column=column) as source:
+            yield replace(source, attributes={**source.attributes, "_words": words})
 
-    def _learn_texts(
-        self,
-        X: Any,
-        y: Any,
-        column: str,
-        settings: Mapping[str, Any],
-        known: Mapping[Any, str],
-        *,
-        goes_on: bool,
-    ) -> None:
-        if isinstance(y, str) and (isinstance(X, Iterator) or hasattr(X, "read_next_batch")):
-            raise DataError(
-                f"y: {a_kind(X)} can be read only once, for its texts: give the labels as a list, "
-                f"or a table that has column {y!r:.60}"
-            )
-        values = values_of(y, X)
-        words = {label: _PREFIX + word_of(label) for label in classes_of(values, [*known]).tolist()}
-        words |= known
-        bare = {label: word.removeprefix(_PREFIX) for label, word in words.items()}
-        self._known = words
-        with self._corpus(X, labels=[bare[value] for value in values], column=column) as given:
-            self._train(given, settings, goes_on=goes_on)
-
-    def _take(self, done: Finished) -> None:
-        """Takes model and labels together: neither if a label is of another kind."""
-        named = self._named(LabelModel(done.files[0]), self._known)
-        super()._take(done)
-        self.classes_, self._words, self._columns = named
+    def _take(self, done: Finished, source: Source) -> dict[str, Any]:
+        """Model and labels together: neither if a label is of another kind."""
+        taken = super()._take(done, source)
+        return taken | self._named(taken["_model"], source.attributes["_words"])
 
     @staticmethod
-    def _named(
-        model: LabelModel, known: Mapping[Any, str]
-    ) -> tuple[NDArray[Any], dict[Any, str], NDArray[np.int64]]:
-        """Labels that a model has learnt: sorted, with their words, and with their places.
-
-        Parameters
-        ----------
-        model : LabelModel
-        known : mapping
-            Label -> its word in the model; the label of any other word is of the same kind.
-
-        Raises
-        ------
-        DataError
-            A new label is of another kind.
-        """
+    def _named(model: LabelModel, known: Mapping[Any, str]) -> dict[str, Any]:
+        """Attributes of the labels that a model has learnt, sorted, of the kind of `known` ones."""
         labels = {word: label for label, word in known.items()}
         kind = type(next(iter(known), ""))
         learnt = [to_text(word) for word in model.labels]
@@ -202,7 +164,8 @@ class TextClassifier(
         places = {word: place for place, word in enumerate(learnt)}
         classes = classes_of(of_words)
         words = {label: of_words[label] for label in classes.tolist()}
-        return classes, words, np.array([places[word] for word in words.values()], np.int64)
+        columns = np.array([places[word] for word in words.values()], np.int64)
+        return {"classes_": classes, "_words": words, "_columns": columns}
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """The probability of each class.
@@ -227,10 +190,10 @@ class TextClassifier(
     def _pieces_of_chances(self, X: Any, what: str) -> Iterator[NDArray[np.float32]]:
         """The same for some texts at a time: there may be very many classes."""
         self._refuse_unfitted(what)
-        counts = self._labels.label_counts[self._columns].astype(np.float32)
+        counts = self._model.label_counts[self._columns].astype(np.float32)
         counts /= max(1.0, float(counts.sum()))
         lines = lines_of(X, self._column(X), what)
-        for of_labels in self._labels.probability_pieces(lines):
+        for of_labels in self._model.probability_pieces(lines):
             chances = of_labels[:, self._columns]
             chances[np.isnan(chances[:, :1]).any(axis=1)] = counts
             chances /= np.maximum(chances.sum(axis=1, keepdims=True), np.float32(1e-30))
@@ -242,11 +205,32 @@ class TextClassifier(
         classes: NDArray[Any] = self.classes_[np.concatenate([np.empty(0, np.int64), *best])]
         return classes
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of examples whose class is predicted right, 0 to 1.
+
+        Parameters
+        ----------
+        X : object
+            As of `fit`.
+        y : sequence or array
+            Labels of the kind of `classes_`.
+        sample_weight : array-like, optional
+            Of each example.
+
+        Raises
+        ------
+        DataError
+            y has other than one label an example, or labels of another kind than the model.
+        """
+        said = self.predict(X)
+        values = values_of(y if isinstance(y, str) else one_axis(y, type(self).__name__), X)
+        return accuracy(said.tolist(), values, weights_of(sample_weight, len(said)))
+
     @property
     def wv(self) -> Vectors:
         """The words of the texts and their vectors."""
         self._refuse_unfitted("wv")
-        return self._labels.wv
+        return self._model.wv
 
     @classmethod
     def load(cls: type[C], path: str | os.PathLike[str], **parameters: Any) -> C:
@@ -270,18 +254,15 @@ class TextClassifier(
         estimator = super().load(path, **parameters)
         given = [] if classes is None else np.asarray(classes).tolist()
         known = {label: _PREFIX + word_of(label) for label in given}
-        named = cls._named(estimator._labels, known)
-        if classes is not None and not set(named[0].tolist()) <= set(given):
-            other = next(label for label in named[0].tolist() if label not in given)
-            raise DataError(f"{path}: has the label {other!r:.60}, which is not among classes")
-        estimator.classes_, estimator._words, estimator._columns = named
+        estimator.__dict__.update(cls._named(estimator._model, known))
+        others = [label for label in estimator.classes_.tolist() if label not in given]
+        if classes is not None and others:
+            raise DataError(f"{path}: has the label {others[0]!r:.60}, which is not among classes")
         return estimator
 
-    def _open(self, path: str | os.PathLike[str]) -> None:
-        self._labels = LabelModel(path)
-
-    def _write(self, path: str | os.PathLike[str]) -> None:
-        self._labels.save(path)
+    @staticmethod
+    def _open(path: str | os.PathLike[str]) -> LabelModel:
+        return LabelModel(path)
 
     @staticmethod
     def _shape_of(header: BinHeader) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Estimators of text, whose fitted model is a fastText `.bin` file that was opened.
 
-    texts -> fit -> a job -> .bin -> `_open` of the class        .bin -> load, partial_fit, pickle
+    texts -> `_source` -> a job -> .bin -> `_open` of the class    .bin -> load, partial_fit, pickle
 
 Owns how such a model goes on, is saved and travels; what it is when it is opened is the class's.
 """
@@ -11,15 +11,14 @@ import contextlib
 import os
 import tempfile
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
-from snailps.data.spool import Spooled
 from snailps.errors import ParameterError
-from snailps.estimators.base import Estimator
-from snailps.estimators.corpus import corpus, is_path, is_table
+from snailps.estimators.base import Estimator, Source
+from snailps.estimators.corpus import columns_of, corpus, is_path, is_table
 from snailps.estimators.display import SpoolDisplay
 from snailps.estimators.jobs import Finished
 from snailps.vectors.fasttext_bin import BinHeader, read_header
@@ -32,26 +31,14 @@ COLUMN: Mapping[str, tuple[str, Any]] = MappingProxyType({"column": ("str", "")}
 class TextEstimator(Estimator):
     """A model of text; see the module."""
 
-    job_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """Settings of every job."""
-
     column: str
     _fitted_column: str = ""
     _header: BinHeader
 
+    @staticmethod
     @abstractmethod
-    def _open(self, path: str | os.PathLike[str]) -> None:
-        """Takes the model of a .bin file, which may be removed afterwards: it is mapped.
-
-        Raises
-        ------
-        ModelFileError
-            It is damaged, or of another kind.
-        """
-
-    @abstractmethod
-    def _write(self, path: str | os.PathLike[str]) -> None:
-        """Writes the fitted model into a file."""
+    def _open(path: str | os.PathLike[str]) -> Any:
+        """The model of a .bin file, which may be removed afterwards: it is mapped."""
 
     @staticmethod
     @abstractmethod
@@ -67,7 +54,7 @@ class TextEstimator(Estimator):
             Another ending, or a folder that is missing or full.
         """
         self._refuse_unfitted("save")
-        self._write(path)
+        self._model.save(path)
 
     @classmethod
     def load(cls: type[T], path: str | os.PathLike[str], **parameters: Any) -> T:
@@ -87,8 +74,7 @@ class TextEstimator(Estimator):
             The file has another value of a parameter.
         """
         estimator = cls(**parameters)
-        estimator._open(path)
-        estimator._header = read_header(path)
+        estimator._model, estimator._header = cls._open(path), read_header(path)
         for name, value in cls._shape_of(estimator._header).items():
             if (mine := parameters.get(name, cls.parameters.fixed.get(name, value))) != value:
                 raise ParameterError(
@@ -101,7 +87,7 @@ class TextEstimator(Estimator):
 
     def _column(self, data: Any, given: str = "", *, goes_on: bool = True) -> str:
         """Which column of a table: that of the call, the parameter's, or that of the last fit."""
-        own = self._parameter("column")
+        own: Any = self.column
         if not isinstance(own, str):
             raise ParameterError(f"{type(self).__name__}: column: expected a str, got {own!r:.80}")
         if is_path(data):  # of text, or of tables
@@ -110,90 +96,39 @@ class TextEstimator(Estimator):
         return given or ((own or last) if is_table(data) else "")
 
     @contextlib.contextmanager
-    def _corpus(
-        self, data: Any, *, labels: Any = None, column: str = ""
-    ) -> Iterator[Spooled | list[str]]:
-        """As `corpus`; shows how much is spooled."""
+    def _source(self, X: Any, y: Any, *, goes_on: bool, column: str = "") -> Iterator[Source]:
+        """Texts as a job's input; shows how much is spooled."""
+        column = self._column(X, column, goes_on=goes_on)
+        columns = columns_of(X, column, y)
         with contextlib.ExitStack() as stack:
-            display = SpoolDisplay(self._parameter("verbose"), type(self).__name__)
-            try:
-                given = stack.enter_context(
-                    corpus(data, labels=labels, column=column, on_bytes=display.show)
-                )
-            finally:
-                display.close()
-            yield given
+            with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
+                labels = None if columns else y
+                texts = corpus(X, labels=labels, column=column, on_bytes=display.show)
+                given = stack.enter_context(texts)
+            yield Source(given, columns, {"_fitted_column": column})
 
-    def _check(self, *, goes_on: bool, epochs: int | None = None) -> dict[str, Any]:
-        """Refuses wrong parameters, before data is read; the settings of this job.
+    def _resume(self, folder: str, source: Source) -> str:
+        path = os.path.join(folder, "before.bin")  # noqa: PTH118
+        self._model.save(path)
+        return path
 
-        `columns` are the settings that name those of files that are tables.
+    def _kept(self) -> Mapping[str, Any]:
+        return self._shape_of(self._header)
 
-        Raises
-        ------
-        ParameterError
-        """
-        own = {**self.job_settings, **({} if epochs is None else {"epochs": epochs})}
-        self._checked(own, self._shape_of(self._header) if goes_on else ())
-        if goes_on:
-            self._refuse_other_shape()
-        return own
+    def _left_out(self) -> Iterable[str]:
+        return self._kept()
 
-    def _train(
-        self, given: Spooled | list[str], settings: Mapping[str, Any], *, goes_on: bool
-    ) -> None:
-        """Trains; a model that `goes_on` keeps its rows.
-
-        Parameters
-        ----------
-        given : Spooled or list of str
-        settings : mapping
-            Result of `_check`.
-        goes_on : bool
-        """
-        if not goes_on:
-            self._fit(given, settings)
-            return
-        with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
-            before = os.path.join(folder, "before.bin")  # noqa: PTH118
-            self._write(before)
-            self._fit(
-                given,
-                {**settings, "continue_from": before},
-                without=self._shape_of(self._header),
-                first=False,
-            )
-
-    def _take(self, done: Finished) -> None:
-        self._open(done.files[0])
-        self._header = read_header(done.files[0])
-
-    def _refuse_other_shape(self) -> None:
-        """Raises ParameterError if the parameters are those of another model than the fitted."""
-        name = type(self).__name__
-        chosen = self.parameters.settings(self.get_params(), name)
-        shape = self._shape_of(self._header)
-        for one in (one for one in shape if one in self.parameters.by_name):
-            mine = chosen.get(one, self.parameters.defaults[one])
-            if mine not in (shape[one], "auto"):  # it keeps the number that was chosen for it
-                raise ParameterError(
-                    f"{name}: {one}: the fitted model has {shape[one]}, got {mine}: partial_fit "
-                    "goes on with that model; call fit for another one"
-                )
-
-    # --- pickle ----------------------------------------------------------------------------------
-
-    _opened: ClassVar[tuple[str, ...]] = ()
-    """Attributes that `_open` sets from the file."""
+    def _take(self, done: Finished, source: Source) -> dict[str, Any]:
+        path = done.files[0]
+        return {"_model": self._open(path), "_header": read_header(path)}
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle: a fitted model as the bytes of its .bin."""
         state = super().__getstate__()
-        state = {name: value for name, value in state.items() if name not in self._opened}
-        if self._is_fitted:
+        if state.pop("_model", None) is not None:
             with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
                 path = Path(folder, "model.bin")
-                self._write(path)
+                self._model.save(path)
                 state["_bin"] = path.read_bytes()
         return state
 
@@ -205,4 +140,4 @@ class TextEstimator(Estimator):
             with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
                 path = Path(folder, "model.bin")
                 path.write_bytes(data)
-                self._open(path)
+                self._model = self._open(path)

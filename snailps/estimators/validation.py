@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from snailps.data.elements import a_kind
 from snailps.data.example_files import DeclaredRows, ExampleFiles, is_named
 from snailps.data.feature_rows import LIBRARIES, Table, arrow_of, table_of
-from snailps.data.matrix_writer import Draft
 from snailps.errors import DataError, NotFitted
 from snailps.estimators.labels import classes_of, values_of
 
@@ -41,43 +40,17 @@ class NotNumbers(DataError, TypeError):
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Examples as `matrix_writer` takes them.
-
-    Attributes
-    ----------
-    data : object
-        A sparse matrix, an array of two axes, a table, or a list of dicts.
-    rows, columns : int
-        Columns of a list of dicts: -1.
-    names : numpy.ndarray or None
-        Of columns, if they are str: object (columns,).
-    hashed : bool
-        Features are known by name, not by number: tables with texts, and dicts.
-    files : ExampleFiles or None
-        What the rows are read from, if they are of files.
-    """
+    """Examples as `rows_source` takes them, with its options; columns of dicts are -1."""
 
     data: Any
     rows: int
     columns: int
     names: NDArray[np.object_] | None = None
     hashed: bool = False
+    """Features are known by name, not by number: tables with texts, and dicts."""
     files: ExampleFiles | None = None
-
-    def drafted(self, draft: Draft) -> Matrix:
-        """The same, whose rows have been read."""
-        return replace(self, data=draft, rows=draft.rows)
-
-    def labels(self) -> Any:
-        """Labels that files had."""
-        assert self.files is not None
-        return self.files.labels()
-
-    def own_weights(self, sample_weight: Any) -> Any:
-        """Weights that are given; without, those that files had, or None."""
-        if sample_weight is None and self.files is not None:
-            return self.files.weights()
-        return sample_weight
+    """What the rows are read from, if they are of files."""
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def matrix_of(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from snailps.data.elements import a_kind
 from snailps.errors import DataError, ModelFileError, ParameterError
-from snailps.estimators.corpus import columns_of, lines_of
+from snailps.estimators.corpus import lines_of
 from snailps.estimators.text_base import COLUMN, TextEstimator
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.extras import optional_module
@@ -26,7 +25,7 @@ from snailps.vectors.fasttext_bin import BinHeader, read_bin
 from snailps.vectors.query import Vectors
 
 W = TypeVar("W", bound="WordEstimator")
-_NO_PARAMETERS = ("formats", "validation_words")
+_FIXED = {"formats": ("bin",)}
 
 
 class WordEstimator(TextEstimator):
@@ -39,9 +38,7 @@ class WordEstimator(TextEstimator):
     """
 
     worker_class = "snailps.models.word_vectors:WordVectors"
-    job_settings = MappingProxyType({"formats": ("bin",)})
-    _opened = ("_wv",)
-    _wv: Vectors
+    _model: Vectors
     _output: str | None = None
 
     def fit(self: W, X: Any, y: object = None, *, column: str = "") -> W:
@@ -66,12 +63,7 @@ class WordEstimator(TextEstimator):
         ClusterError
             The job failed; the estimator is what it was before.
         """
-        settings = self._check(goes_on=False)
-        column = self._column(X, column, goes_on=False)
-        with self._corpus(X, column=column) as given:
-            self._train(given, {**settings, **columns_of(X, column)}, goes_on=False)
-        self._fitted_column = column
-        return self
+        return self._learn(X, column=column)
 
     def partial_fit(
         self: W, X: Any, y: object = None, *, column: str = "", epochs: int | None = None
@@ -96,19 +88,14 @@ class WordEstimator(TextEstimator):
         ParameterError
             dim, model or subwords were changed since the last fit.
         """
-        goes_on = self._is_fitted
-        settings = self._check(goes_on=goes_on, epochs=epochs)
-        column = self._column(X, column, goes_on=goes_on)
-        with self._corpus(X, column=column) as given:
-            self._train(given, {**settings, **columns_of(X, column)}, goes_on=goes_on)
-        self._fitted_column = column
-        return self
+        settings = {} if epochs is None else {"epochs": epochs}
+        return self._learn(X, column=column, goes_on=True, settings=settings)
 
     @property
     def wv(self) -> Vectors:
         """The words and their vectors."""
         self._refuse_unfitted("wv")
-        return self._wv
+        return self._model
 
     def transform(self, X: Any) -> Any:
         """Sentence vectors: means of the unit vectors of each sentence's words.
@@ -129,7 +116,7 @@ class WordEstimator(TextEstimator):
             It is one sentence, or an element is missing or is no text.
         """
         self._refuse_unfitted("transform")
-        found = self._wv.sentence_vectors(lines_of(X, self._column(X), "transform"))
+        found = self._model.sentence_vectors(lines_of(X, self._column(X), "transform"))
         if self._output in (None, "default"):
             return found
         library = optional_module(self._output, "set_output", self._output)
@@ -189,19 +176,17 @@ class WordEstimator(TextEstimator):
         """Names of the columns of `transform`."""
         self._refuse_unfitted("get_feature_names_out")
         name = type(self).__name__.lower()
-        return np.array([f"{name}{number}" for number in range(self._wv.dim)], object)
+        return np.array([f"{name}{number}" for number in range(self._model.dim)], object)
 
-    def _open(self, path: str | os.PathLike[str]) -> None:
+    @staticmethod
+    def _open(path: str | os.PathLike[str]) -> Vectors:
         model = read_bin(path)
         if model.header.model == "supervised":
             raise ModelFileError(
                 f"{path}: holds a classifier, not word vectors: snailps.load(path).wv has those of "
                 "its words"
             )
-        self._wv = Vectors.of_model(model)
-
-    def _write(self, path: str | os.PathLike[str]) -> None:
-        self._wv.save(path)
+        return Vectors.of_model(model)
 
     @staticmethod
     def _shape_of(header: BinHeader) -> dict[str, Any]:
@@ -216,7 +201,13 @@ class WordEstimator(TextEstimator):
         }
 
 
-class FastText(WordEstimator, settings=WordVectorSettings, without=_NO_PARAMETERS, extra=COLUMN):
+class FastText(
+    WordEstimator,
+    settings=WordVectorSettings,
+    fixed=_FIXED,
+    without=("validation_words",),
+    extra=COLUMN,
+):
     """Word vectors with subwords: unknown words have vectors, too.
 
     Parameters
@@ -246,8 +237,8 @@ class FastText(WordEstimator, settings=WordVectorSettings, without=_NO_PARAMETER
 class Word2Vec(
     WordEstimator,
     settings=WordVectorSettings,
-    fixed={"maxn": 0},
-    without=("minn", "bucket", *_NO_PARAMETERS),
+    fixed={"maxn": 0, **_FIXED},
+    without=("minn", "bucket", "validation_words"),
     extra=COLUMN,
 ):
     """Word vectors without subwords.

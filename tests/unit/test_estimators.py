@@ -110,12 +110,13 @@ def test_values_are_checked_when_fit_is_called(given, text):
 
 def test_settings_of_a_job_are_those_that_differ_from_the_models():
     settings = FastText.parameters.settings
-    assert settings(FastText().get_params(), "FastText") == {}
+    assert settings(FastText().get_params(), "FastText") == {"formats": ("bin",)}
     changed = FastText(dim=np.int64(3), lr=np.float64(0.1), worker_memory="1G", epochs=5)
     assert settings(changed.get_params(), "FastText") == {
-        "dim": 3, "lr": 0.1, "worker_memory": 1 << 30,
+        "dim": 3, "lr": 0.1, "worker_memory": 1 << 30, "formats": ("bin",),
     }  # fmt: skip
-    assert Word2Vec.parameters.settings(Word2Vec().get_params(), "Word2Vec") == {"maxn": 0}
+    found = Word2Vec.parameters.settings(Word2Vec().get_params(), "Word2Vec")
+    assert found == {"maxn": 0, "formats": ("bin",)}
 
 
 def test_parameters_are_stored_untouched_and_shown_where_they_differ():
@@ -301,7 +302,7 @@ def test_partial_fit_continues_from_the_model_with_its_shape(jobs, monkeypatch):
     [
         ({"dim": 8}, "FastText: dim: the fitted model has 4, got 8: partial_fit goes on"),
         ({"maxn": 0}, "FastText: minn: .*|FastText: maxn: the fitted model has 6, got 0"),
-        ({"model": "cbow"}, "model: the fitted model has skipgram, got cbow"),
+        ({"model": "cbow"}, "model: the fitted model has 'skipgram', got 'cbow'"),
     ],
 )
 def test_partial_fit_of_another_shape_is_refused(jobs, change, text):

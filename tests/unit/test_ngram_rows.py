@@ -8,7 +8,7 @@ import pytest
 from snailps.config import JobSettings, RawConfig, to_mapping
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
-from snailps.errors import ConfigError, ParameterError
+from snailps.errors import ConfigError, DataError, ParameterError
 from snailps.estimators import FastText, TextClassifier
 from snailps.master.job.settings import job_settings
 from snailps.models import ngram_rows
@@ -224,6 +224,7 @@ def test_estimator_of_a_file_has_its_number(tmp_path):
     write_bin(tmp_path / "m.bin", header, [b"a"], [1], [zeros], [zeros[:1]])
     assert FastText.load(tmp_path / "m.bin").bucket == 7
     model = FastText.load(tmp_path / "m.bin").set_params(bucket="auto")
-    model._refuse_other_shape()
+    with pytest.raises(DataError, match="empty"):  # it gets as far as the data
+        model.partial_fit([])
     with pytest.raises(ParameterError, match="bucket: the fitted model has 7, got 8"):
-        model.set_params(bucket=8)._refuse_other_shape()
+        model.set_params(bucket=8).partial_fit([])
