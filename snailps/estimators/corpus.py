@@ -35,23 +35,9 @@ def corpus(
     column: str = "",
     on_bytes: Callable[[int], object] | None = None,
 ) -> Iterator[Spooled | list[str]]:
-    """What a job reads, while it runs: paths, or a file made of `data`.
+    """What a job reads, while it runs: paths, or a scratch file of texts as of `spool_text`.
 
-    Parameters
-    ----------
-    data : object
-        A path, folder, glob or URL; a list of `pathlib.Path`; or texts, as `spool_text` takes them.
-    labels : object, optional
-        Of each text; with paths they are in the files.
-    column : str
-        Of a table.
-    on_bytes : callable, optional
-        As of `spool_text`.
-
-    Raises
-    ------
-    DataError
-        It is no text, is empty, or a path that does not exist.
+    With paths labels are in the files.  `column` is of a table.
     """
     if not is_path(data):
         refuse_names_of_files(data)
@@ -71,12 +57,7 @@ def corpus(
 
 
 def _refuse_header(path: str) -> None:
-    """Refuses CSV and TSV whose first line names columns, before a cluster is started for it.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse CSV and TSV whose first line names columns, before a cluster is started for it."""
     if is_url(path) or not os.path.isfile(path):  # noqa: PTH113
         return
     with contextlib.suppress(OSError, *DAMAGED), open_content(path) as file:
@@ -84,22 +65,7 @@ def _refuse_header(path: str) -> None:
 
 
 def columns_of(data: Any, column: str, labels: Any = None) -> dict[str, str]:
-    """Settings of a job whose input is tables in files; none of any other.
-
-    Parameters
-    ----------
-    data : object
-        As of `corpus`.
-    column : str
-        Of the texts.
-    labels : object
-        The name of a column, or None.
-
-    Raises
-    ------
-    DataError
-        There are labels for files whose column of labels should be named.
-    """
+    """Settings of a job whose input is tables in files; none of any other."""
     if not (column and is_path(data)):
         return {}
     if labels is None:
@@ -120,19 +86,7 @@ def is_path(data: Any) -> bool:
 
 
 def paths_of(data: Any, otherwise: str) -> list[str]:
-    """The paths that `data` names.
-
-    Parameters
-    ----------
-    data : path, or list of `pathlib.Path`
-    otherwise : str
-        How what is no path is given, for messages.
-
-    Raises
-    ------
-    DataError
-        It is none that exists.
-    """
+    """The paths that `data` names; `otherwise` tells how what is no path is given."""
     if not isinstance(data, (str, os.PathLike)):
         return [os.fspath(path) for path in data]
     path = os.fspath(data)
@@ -150,12 +104,7 @@ def paths_of(data: Any, otherwise: str) -> list[str]:
 
 
 def refuse_names_of_files(data: Any) -> None:
-    """Refuses a list of str that all are names of files: it would be taken for texts, or rows.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse a list of str that all are names of files: it would be taken for texts, or rows."""
     if not (isinstance(data, (list, tuple)) and 0 < len(data) <= NAMES_MAX):
         return
     if all(isinstance(one, str) and _is_name(one) for one in data):
@@ -179,22 +128,7 @@ def is_table(data: Any) -> bool:
 
 
 def lines_of(data: Any, column: str, what: str) -> Iterator[str | bytes]:
-    """Texts, each as a line, for questions to a model.
-
-    Parameters
-    ----------
-    data : object
-        As `spool_text` takes it; no path.
-    column : str
-        Of a table; has no effect on others.
-    what : str
-        For messages.
-
-    Raises
-    ------
-    DataError
-        It is one text, or an element is missing or is no text.
-    """
+    """Texts, each as a line, for questions to a model; `what` is for messages."""
     if isinstance(data, (str, bytes)):
         raise DataError(f"{what}: expected a list of texts, got one text: write [{data!r:.60}]")
     found = elements_of(data, column if is_table(data) else "", what="X")

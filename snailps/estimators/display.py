@@ -27,13 +27,7 @@ SPOOL_FIRST_S, SPOOL_AGAIN_S, SPOOL_LINE_S = 1.0, 0.2, 10.0
 
 
 def display_of(verbose: object, title: str) -> Display:
-    """The display that `verbose` asks for: "auto" is quiet where no person watches.
-
-    Raises
-    ------
-    ParameterError
-        As `check_verbose`.
-    """
+    """The display that `verbose` asks for: "auto" is quiet where no person watches."""
     check_verbose(verbose)
     is_auto = isinstance(verbose, str)
     if not is_auto and not verbose:
@@ -46,12 +40,7 @@ def display_of(verbose: object, title: str) -> Display:
 
 
 def check_verbose(verbose: object) -> None:
-    """Refuses what is neither "auto" nor a truth value nor a whole number from 0 on.
-
-    Raises
-    ------
-    ParameterError
-    """
+    """Refuse what is neither "auto" nor a truth value nor a whole number from 0 on."""
     item = getattr(verbose, "item", None)
     value = item() if item is not None and getattr(verbose, "ndim", None) == 0 else verbose
     if value == "auto" if isinstance(value, str) else isinstance(value, int) and value >= 0:
@@ -73,10 +62,10 @@ class Quiet:
     """Shows nothing."""
 
     def show(self, report: Mapping[str, Any]) -> None:
-        """Does nothing."""
+        pass
 
     def close(self) -> None:
-        """Does nothing."""
+        pass
 
 
 class LineDisplay:
@@ -106,7 +95,6 @@ class NotebookDisplay:
         self._handle: Any = None
 
     def show(self, report: Mapping[str, Any]) -> None:
-        """Draws it."""
         done = report["phase"] == "done"
         share = 1.0 if done else report["progress"]
         filled = round(NOTEBOOK_CHARS * share)
@@ -167,16 +155,7 @@ class BarDisplay:
 
 
 class SpoolDisplay:
-    """Says how much of the data is written, once that has taken a second.
-
-    Parameters
-    ----------
-    verbose : object
-        As of `display_of`, which decides whether anything is shown.
-    title : str
-    clock : callable
-        Steady seconds.
-    """
+    """Says how much of the data is written, once that has taken a second."""
 
     def __init__(
         self, verbose: object, title: str, clock: Callable[[], float] = time.monotonic

@@ -17,21 +17,7 @@ if TYPE_CHECKING:
 
 
 def plot_history(history: Sequence[Mapping[str, Any]], title: str, ax: Axes | None = None) -> Axes:
-    """Draws the loss of each epoch.
-
-    Parameters
-    ----------
-    history : sequence of mapping
-        An estimator's `history_`.
-    title : str
-    ax : matplotlib Axes, optional
-        To draw on; a new one by default.
-
-    Raises
-    ------
-    ConfigError
-        matplotlib is not installed.
-    """
+    """Draw the loss of each epoch of an estimator's `history_`, on new axes by default."""
     if ax is None:
         pyplot = optional_module("matplotlib.pyplot", "plot", "snailps[plot]")
         ax = pyplot.subplots()[1]

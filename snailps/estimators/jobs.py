@@ -30,13 +30,7 @@ from snailps.models.packed_tables import Packed
 class Finished:
     """A job that is done.
 
-    Attributes
-    ----------
-    figures : dict
-    files : list of Path
-        What its export wrote; they are gone when the context ends.
-    packed : mapping
-        Rows of all tables by name, if they were asked for.
+    `files`, which its export wrote, are gone when the context ends; `packed` are rows by table.
     """
 
     figures: dict[str, Any]
@@ -55,28 +49,10 @@ def run_job(
     workers: int | None,
     packed: bool = False,
 ) -> Iterator[Finished]:
-    """Trains a model, and writes its files into a folder that lasts as long as the context.
+    """Train a model, and write its files into a folder that lasts as long as the context.
 
-    Parameters
-    ----------
-    worker_class : str
-    settings : mapping
-        Of the job, without input and output.
-    given : Spooled or list of str
-        The input.
-    monitor : Monitor
-        Is told of the job.
-    cluster : Cluster or None
-        Where to train; None: the cluster of the innermost ``with`` block, or this process's own.
-    workers : int or None
-        Of the latter.
-    packed : bool
-        Whether the rows of all tables are kept with their state.
-
-    Raises
-    ------
-    SnailError
-        The job failed.
+    `cluster` None: that of the innermost ``with`` block, or this process's own, of `workers`.
+    `packed`: keep the rows of all tables with their state.
     """
     check_cluster(cluster, workers)
     where = default_cluster(workers) if cluster is None else cluster
@@ -115,12 +91,7 @@ def _packed(results: Results, table: str) -> Packed:
 
 
 def check_cluster(cluster: Any, workers: int | None) -> None:
-    """Refuses what is no cluster, and a number of workers for one that has its own.
-
-    Raises
-    ------
-    ParameterError
-    """
+    """Refuse what is no cluster, and a number of workers for one that has its own."""
     if cluster is not None and not isinstance(cluster, Cluster):
         raise ParameterError(
             "cluster: expected one of snailps.cluster, connect or local_cluster; got "

@@ -19,19 +19,7 @@ from snailps.errors import DataError
 
 
 def values_of(y: Any, X: Any = None) -> list[Any]:
-    """The labels as Python values: str, int, bool or float.
-
-    Parameters
-    ----------
-    y : sequence, array or column; or the name of a column of X
-    X : object
-        The texts.
-
-    Raises
-    ------
-    DataError
-        A label is missing or is no such value, or they are not of one kind.
-    """
+    """The labels as Python values: str, int, bool or float; y may name a column of X."""
     if y is None:
         raise DataError("y: expected a label for each text, got none")
     found = elements_of(X, y) if isinstance(y, str) else elements_of(y, what="y")
@@ -60,13 +48,7 @@ def values_of(y: Any, X: Any = None) -> list[Any]:
 
 
 def classes_of(values: Iterable[Any], known: Sequence[Any] = ()) -> NDArray[Any]:
-    """The different labels, sorted, those that are `known` among them.
-
-    Raises
-    ------
-    DataError
-        New labels are of another kind than the known ones.
-    """
+    """The different labels, sorted, those that are `known` among them."""
     new = dict.fromkeys(values)
     every = [*dict.fromkeys(known), *new]
     if len({isinstance(value, str) for value in every}) > 1:
@@ -80,20 +62,7 @@ def classes_of(values: Iterable[Any], known: Sequence[Any] = ()) -> NDArray[Any]
 
 
 def accuracy(said: Sequence[Any], values: Sequence[Any], weights: Any = None) -> float:
-    """The share of labels that are said right, 0 to 1.
-
-    Parameters
-    ----------
-    said, values : sequence
-        Labels of a model, and those that are right, as Python values.
-    weights : float64 array, optional
-        Of each.
-
-    Raises
-    ------
-    DataError
-        They are not equally many, there is none, or some are str and some are not.
-    """
+    """The share of labels that are said right, 0 to 1; both as Python values."""
     if len(said) != len(values):
         raise DataError(f"y: expected {len(said):,} labels, one a text; got {len(values):,}")
     if not values:
@@ -109,19 +78,7 @@ def accuracy(said: Sequence[Any], values: Sequence[Any], weights: Any = None) ->
 
 
 def known_label(word: str, kind: type) -> Any:
-    """The label of a kind that a word of a model stands for.
-
-    Parameters
-    ----------
-    word : str
-    kind : type
-        str, int, float or bool.
-
-    Raises
-    ------
-    DataError
-        It stands for none of that kind.
-    """
+    """The label of a kind (str, int, float, bool) that a word of a model stands for."""
     text = label_of(word)
     if kind is str:
         return text

@@ -97,13 +97,7 @@ def load(
 
 
 def rows_model_of(path: str | os.PathLike[str]) -> SparseEstimator:
-    """The fitted estimator of a file.
-
-    Raises
-    ------
-    ModelFileError
-        It is no file of such a model; the text says what it is.
-    """
+    """The fitted estimator of a file; what else it is, the error says."""
     name = estimator_of(path)
     if not name:
         from snailps.models.sparse.export import read_npz

@@ -40,13 +40,7 @@ class Display(Protocol):
 
 
 def callbacks_of(callbacks: Any) -> tuple[Callback, ...]:
-    """The callbacks, of which there may be one.
-
-    Raises
-    ------
-    ParameterError
-        One cannot be called.
-    """
+    """The callbacks, of which there may be one."""
     if callable(callbacks):
         return (callbacks,)
     try:
@@ -62,26 +56,10 @@ def callbacks_of(callbacks: Any) -> tuple[Callback, ...]:
 
 
 class Monitor:
-    """Follows one job.
+    """Follows one job, behind `first` epochs of earlier jobs of the same model.
 
-    Parameters
-    ----------
-    callbacks : iterable of callables
-        Each is called with a report; one that returns False ends the training early.
-    display : Display
-    first : int
-        Epochs that were trained before, in earlier jobs of the same model.
-    clock : callable
-        Steady seconds.
-
-    Attributes
-    ----------
-    stopped : bool
-        A callback has ended the training.
-    history : list of dict
-        epoch, loss and speed, of each epoch; complete after `finish`.
-    quiet : bool
-        The cluster is to write no lines of its own if the job fails.
+    A callback that returns False ends the training early.  `history` is complete after `finish`;
+    `quiet`: the cluster is to write no lines of its own if the job fails.
     """
 
     def __init__(
@@ -165,7 +143,6 @@ class Monitor:
         return now - self._begun
 
     def close(self) -> None:
-        """Closes the display."""
         self._display.close()
 
     def _tell(self, report: Report) -> None:

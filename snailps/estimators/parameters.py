@@ -56,27 +56,9 @@ OWN: Mapping[str, tuple[Any, Any]] = MappingProxyType(
 class Parameters:
     """The parameters of one estimator.
 
-    Parameters
-    ----------
-    settings : type
-        Settings class of its model.
-    defaults : mapping
-        Other defaults than the settings have.
-    fixed : mapping
-        Settings that the estimator decides: no parameters.
-    without : iterable of str
-        Other settings that are no parameters.
-    extra : mapping
-        Parameters that are no settings, by name: type, as text, and default.  The estimator makes
-        settings of them.
-
-    Attributes
-    ----------
-    by_name : mapping
-        Name -> setting, with the estimator's default.
-    defaults : mapping
-        Name -> default, those of `OWN` included.
-    fixed : mapping
+    `defaults` are other ones than those of the settings; `fixed` settings the estimator decides;
+    `without` are no parameters; `extra` are parameters that are no settings: type, as text, and
+    default.  `by_name` has settings with the estimator's defaults, `defaults` those of `OWN`, too.
     """
 
     def __init__(
@@ -142,21 +124,7 @@ class Parameters:
     ) -> dict[str, Any]:
         """Settings of a job that differ from the defaults of its model, checked.
 
-        Parameters
-        ----------
-        values : mapping
-            Of all parameters; those of `OWN` are not looked at.
-        who : str
-            Name of the estimator, for messages.
-        also : mapping
-            Settings of this job, which go before `values`.
-        left_out : iterable of str
-            Parameters that do not go with this job.
-
-        Raises
-        ------
-        ParameterError
-            A value has the wrong type or is out of range, or two contradict each other.
+        `also` go before `values`; parameters that are `left_out` do not go with this job.
         """
         leave = {*left_out, *also}
         given = {name: _plain(values[name], one) for name, one in self.by_name.items()}

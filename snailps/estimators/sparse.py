@@ -61,6 +61,8 @@ log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
+Target = tuple[NDArray[Any], Doubles | None, dict[str, Any], dict[str, Any]]
+"""Numbers to learn, weights, settings of the job and attributes of the model."""
 M = TypeVar("M", bound="SparseEstimator")
 C = TypeVar("C", bound="SparseClassifier")
 R = TypeVar("R", bound="SparseRegressor")
@@ -142,8 +144,7 @@ class SparseEstimator(Estimator):
             if files:
                 given = draft.finish(numbers, weights)
             else:
-                rows = matrix.data
-                given = spool_matrix(rows, numbers, sample_weight=weights, **matrix.options)
+                given = spool_matrix(matrix.data, numbers, sample_weight=weights, **matrix.options)
             stack.enter_context(given)
             if goes_on:
                 self._look_at_sizes(given.path)
@@ -191,10 +192,8 @@ class SparseEstimator(Estimator):
         return False
 
     @abstractmethod
-    def _target(
-        self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool
-    ) -> tuple[NDArray[Any], Doubles | None, dict[str, Any], dict[str, Any]]:
-        """Numbers to learn, weights, settings and attributes that follow from the labels."""
+    def _target(self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool) -> Target:
+        """What is to be learnt from the labels."""
 
     def _shape_of(self, matrix: Matrix) -> dict[str, Any]:
         """Attributes of a model of such columns."""
@@ -521,7 +520,7 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
 
     def _target(
         self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool, classes: Any = None
-    ) -> tuple[NDArray[Any], Doubles | None, dict[str, Any], dict[str, Any]]:
+    ) -> Target:
         """Numbers of classes: those of y, without `classes`; else further ones may come later."""
         name = type(self).__name__
         every, numbers = labels_of(y, name, rows)
@@ -533,11 +532,18 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         of_class = class_weights_of(self.class_weight, every, numbers, name)
         if of_class is not None:
             weights = of_class if weights is None else np.asarray(weights * of_class)
-        learnt = every
-        if classes is None and weights is not None:
-            learnt = every[np.unique(numbers[weights > 0])]
+        learnt, hint = every, ". Name those that come later: partial_fit(X, y, classes=[...])"
+        if classes is None:
+            learnt, hint = (
+                every[np.unique(numbers if weights is None else numbers[weights > 0])],
+                "",
+            )
         if len(learnt) < 2:
-            raise _too_few(learnt, may_come_later=classes is not None)
+            raise DataError(
+                "y: expected labels of two classes at least"
+                f"{'' if hint else ' (with a weight above 0)'}, got "
+                f"{'one class' if len(learnt) else 'no class'}: {learnt.tolist()!r:.60}{hint}"
+            )
         if len(every) > 2 and not self._multiclass:
             raise DataError(
                 "Only binary classification is supported. The type of the target is multiclass: "
@@ -568,12 +574,7 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
     def _judge(
         self, y: Any, scores: Floats, weights: Doubles
     ) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
-        decided = self._decided(scores)
-        loss = "logistic" if decided.ndim == 1 else "multinomial"
-        return judge_of(loss), self._numbers_of(y, weights), decided.reshape(len(scores), -1)
-
-    def _numbers_of(self, y: Any, weights: Doubles) -> NDArray[np.int64]:
-        """Numbers of classes of labels; of one of weight 0 that is none, 0."""
+        """The number of a label that is none, of weight 0, is 0."""
         found, numbers = labels_of(y, type(self).__name__, len(weights))
         if not self._has_labels and len(self.classes_) == 2:  # of `snailps train`: 0, or -1
             found = np.asarray(found > 0, np.int64)
@@ -584,11 +585,17 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
                     f"y: label {label!r:.60} is none of the model's classes, "
                     f"{self.classes_.tolist()!r:.120}"
                 )
-        return np.array([places.get(label, 0) for label in found.tolist()], np.int64)[numbers]
+        known = np.array([places.get(label, 0) for label in found.tolist()], np.int64)
+        loss, scores = self._linked(scores)
+        return judge_of(loss), known[numbers], scores
 
     def _predicted(self, scores: Floats) -> Doubles:
-        loss = "logistic" if self._decided(scores).ndim == 1 else "multinomial"
-        return probabilities(loss, self._decided(scores).reshape(len(scores), -1))
+        return probabilities(*self._linked(scores))
+
+    def _linked(self, scores: Floats) -> tuple[str, Floats]:
+        """The loss whose link makes probabilities of the scores, and these, (n, outputs)."""
+        scores = self._decided(scores)
+        return ("logistic", scores[:, None]) if scores.ndim == 1 else ("multinomial", scores)
 
     def decision_function(self, X: Any) -> Floats:
         """Scores: (n,) of the second class if there are two, else (n, classes)."""
@@ -661,20 +668,6 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         return tags
 
 
-def _too_few(classes: NDArray[Any], *, may_come_later: bool) -> DataError:
-    """The error for less than two classes."""
-    some = "one class" if len(classes) else "no class"
-    if may_come_later:
-        return DataError(
-            f"y: expected labels of two classes at least, got {some}: {classes.tolist()!r:.60}"
-            ". Name those that come later: partial_fit(X, y, classes=[...])"
-        )
-    return DataError(
-        "y: expected labels of two classes at least (with a weight above 0), got "
-        f"{some}: {classes.tolist()!r:.60}"
-    )
-
-
 class SparseRegressor(SparseEstimator):
     """A regression on rows of a matrix or table.
 
@@ -728,9 +721,7 @@ class SparseRegressor(SparseEstimator):
         given = {"columns": columns, "sample_weight": sample_weight}
         return self._learn(X, y, goes_on=True, settings=ONE_PASS, **given)
 
-    def _target(
-        self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool
-    ) -> tuple[NDArray[Any], Doubles | None, dict[str, Any], dict[str, Any]]:
+    def _target(self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool) -> Target:
         targets = targets_of(y, type(self).__name__, rows)
         settings = {"encoding": self._model.settings.encoding} if goes_on else {}
         return targets, weights_of(sample_weight, rows), settings, {}

@@ -1,6 +1,6 @@
 """Data of scikit-learn's users: what X, y and weights may be, and scikit-learn's words otherwise.
 
-    X -> matrix_of -> Matrix, which `matrix_writer` takes      matrix, estimator -> check_columns
+    X -> matrix_of -> Matrix, as `rows_source` takes it    matrix, estimator -> check_columns
     y -> labels_of -> classes, numbers    y -> targets_of -> float64    sample_weight -> weights_of
 
 `sklearn.utils.estimator_checks` looks for these words in errors; scikit-learn itself is only used
@@ -53,73 +53,45 @@ class Matrix:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def matrix_of(
-    X: Any, *, numeric: bool = False, declared: Sequence[str] = (), by_name: bool = False
-) -> Matrix:
+def matrix_of(X: Any, *, numeric: bool, declared: Sequence[str], by_name: bool) -> Matrix:
     """X as examples; a sparse matrix or an array of numbers is not copied.
 
-    Parameters
-    ----------
-    X : object
-        A sparse matrix, array, nested list, table (pandas, polars, pyarrow) or list of dicts.
-    numeric : bool
-        Whether tables with texts, and dicts, are refused.
-    declared : sequence of str
-        What the columns of tables are, ``name:kind``, for a model that was fitted on files.
-    by_name : bool
-        Its features are known by the names of these columns, numbers, too.
-
-    Raises
-    ------
-    DataError
-        It is none of these, is empty, or has other than two axes.
+    `numeric`: refuse tables with texts, and dicts.  Of a model that was fitted on files: `declared`
+    is what the columns of tables are, `by_name` that its features are known by their names.
     """
     modules = {cls.__module__.partition(".")[0] for cls in type(X).__mro__}
-    found = _known(X, modules, declared, by_name=by_name)
-    if found is None:
-        found = _of_array(_array(X))
+    if "datasets" in modules:
+        X, modules = arrow_of(X), {"pyarrow"}
+    is_sparse = "scipy" in modules and hasattr(X, "tocsr")
+    if isinstance(X, (str, bytes, os.PathLike)):
+        raise DataError(
+            f"{_KINDS}; or the path of a file as a str or Path; got a {type(X).__name__}"
+        )
+    if isinstance(X, (Mapping, Iterator)) and not is_sparse:
+        raise DataError(
+            f"{_KINDS}, got {a_kind(X)}: give "
+            f"{'a DataFrame of it' if isinstance(X, Mapping) else 'list(X)'}"
+        )
+    for library, kind in LIBRARIES.items():
+        if library in modules and type(X).__name__ == kind:
+            found = _of_table(X, table_of(library, X), declared, by_name=by_name)
+            break
+    else:
+        if isinstance(X, Sequence) and len(X) and isinstance(X[0], Mapping):
+            found = Matrix(X, len(X), -1, hashed=True)
+        else:
+            found = _of_array(X if is_sparse else _array(X))
     if numeric and found.hashed:
         raise DataError(
             "X: expected numbers: this estimator takes no texts and no dicts. Encode them, for "
             "example with sklearn.feature_extraction.DictVectorizer"
         )
-    if found.rows == 0:
+    if none := "sample" if found.rows == 0 else "feature" if found.columns == 0 else "":
         raise DataError(
-            f"X: Found array with 0 sample(s) (shape=(0, {found.columns})) while a minimum of 1 is "
-            "required."
-        )
-    if found.columns == 0:
-        raise DataError(
-            f"X: Found array with 0 feature(s) (shape=({found.rows}, 0)) while a minimum of 1 is "
-            "required."
+            f"X: Found array with 0 {none}(s) (shape=({found.rows}, {found.columns})) while a "
+            "minimum of 1 is required."
         )
     return found
-
-
-def _known(X: Any, modules: set[str], declared: Sequence[str], *, by_name: bool) -> Matrix | None:
-    """X as it is, if it is sparse, a table or a list of dicts."""
-    if "scipy" in modules and hasattr(X, "tocsr"):
-        _check_axes(X.shape)
-        if X.dtype.kind == "c":
-            raise DataError(f"X: Complex data not supported: {X.dtype}")
-        return Matrix(X, int(X.shape[0]), int(X.shape[1]))
-    if "datasets" in modules:
-        X, modules = arrow_of(X), {"pyarrow"}
-    for library, kind in LIBRARIES.items():
-        if library in modules and type(X).__name__ == kind:
-            return _of_table(X, table_of(library, X), declared, by_name=by_name)
-    if isinstance(X, (str, bytes, os.PathLike)):
-        raise DataError(
-            f"{_KINDS}; or the path of a file as a str or Path; got a {type(X).__name__}"
-        )
-    if isinstance(X, (Mapping, Iterator)):
-        raise DataError(
-            f"{_KINDS}, got {a_kind(X)}: give "
-            f"{'a DataFrame of it' if isinstance(X, Mapping) else 'list(X)'}"
-        )
-    if isinstance(X, Sequence) and len(X) and isinstance(X[0], Mapping):
-        return Matrix(X, len(X), -1, hashed=True)
-    return None
 
 
 def _of_table(X: Any, table: Table, declared: Sequence[str], *, by_name: bool) -> Matrix:
@@ -147,8 +119,6 @@ def _array(X: Any) -> NDArray[Any]:
         found = np.asarray(X)
     except ValueError as error:  # lists of different lengths
         raise DataError(f"X: expected rows of equally many numbers: {error}") from None
-    if found.dtype.kind == "c":
-        raise DataError(f"X: Complex data not supported: {found.dtype}")
     if found.dtype.kind == "O":
         try:
             found = found.astype(np.float64)
@@ -156,42 +126,27 @@ def _array(X: Any) -> NDArray[Any]:
             raise NotNumbers(f"X: {error}") from None
         except ValueError as error:
             raise DataError(f"X: expected numbers: {error}") from None
-    if found.dtype.kind not in "biuf":
+    if found.dtype.kind not in "biufc":
         raise DataError(f"X: expected numbers, got an array of {found.dtype}")
     return found
 
 
-def _of_array(X: NDArray[Any]) -> Matrix:
-    _check_axes(X.shape)
-    return Matrix(X, int(X.shape[0]), int(X.shape[1]))
-
-
-def _check_axes(shape: Sequence[int]) -> None:
-    if len(shape) == 1:
+def _of_array(X: Any) -> Matrix:
+    if X.dtype.kind == "c":
+        raise DataError(f"X: Complex data not supported: {X.dtype}")
+    if len(X.shape) == 1:
         raise DataError(
-            f"X: Expected 2D array, got 1D array of shape {tuple(shape)} instead. Reshape your "
+            f"X: Expected 2D array, got 1D array of shape {tuple(X.shape)} instead. Reshape your "
             "data either using array.reshape(-1, 1) if your data has a single feature or "
             "array.reshape(1, -1) if it contains a single sample."
         )
-    if len(shape) != 2:
-        raise DataError(f"X: Expected 2D array, got an array of shape {tuple(shape)} instead.")
+    if len(X.shape) != 2:
+        raise DataError(f"X: Expected 2D array, got an array of shape {tuple(X.shape)} instead.")
+    return Matrix(X, int(X.shape[0]), int(X.shape[1]))
 
 
 def check_columns(matrix: Matrix, estimator: Any, last: int = -1) -> None:
-    """Refuses other columns than those that an estimator was fitted with.
-
-    Parameters
-    ----------
-    matrix : Matrix
-    estimator : object
-        Has `n_features_in_` and `feature_names_in_` where they are known.
-    last : int
-        The last feature that its model has a row of; -1: none, or names.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse other columns than those of an estimator; `last`: the last feature with a row."""
     name = type(estimator).__name__
     if matrix.hashed != estimator._hashed:
         kinds = ("columns by number", "features by name (a table with texts, or dicts)")
@@ -224,21 +179,7 @@ def check_columns(matrix: Matrix, estimator: Any, last: int = -1) -> None:
 
 
 def one_axis(y: Any, who: str, rows: int = -1) -> Any:
-    """y as an array of one axis where it is or gives an array, else as it is.
-
-    Parameters
-    ----------
-    y : object
-    who : str
-        Name of the estimator.
-    rows : int
-        Of X; -1: not known.
-
-    Raises
-    ------
-    DataError
-        There is none, it has several columns, or other than as many elements as X has rows.
-    """
+    """y as an array of one axis where it is or gives an array, else as it is; -1 rows: any."""
     if y is None:
         raise DataError(f"This {who} requires y to be passed, but the target y is None")
     if isinstance(y, str):
@@ -280,13 +221,7 @@ def _warn_of_column() -> None:
 
 
 def labels_of(y: Any, who: str, rows: int = -1) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The different labels, sorted, and the number among them of each label.
-
-    Raises
-    ------
-    DataError
-        As `one_axis`; a label is missing or no whole number, or they are of several kinds.
-    """
+    """The different labels, sorted, and the number among them of each label."""
     y = one_axis(y, who, rows)
     if isinstance(y, np.ndarray) and y.dtype.kind in "biuUf":
         if y.dtype.kind == "f":
@@ -323,13 +258,7 @@ def _check_finite(y: NDArray[Any]) -> None:
 
 
 def targets_of(y: Any, who: str, rows: int = -1) -> NDArray[np.float64]:
-    """Numbers to learn, float64 (n,).
-
-    Raises
-    ------
-    DataError
-        As `one_axis`; one is no finite number.
-    """
+    """Numbers to learn, float64 (n,)."""
     y = one_axis(y, who, rows)
     if not isinstance(y, np.ndarray):
         y = one_axis(np.asarray(y if hasattr(y, "__len__") else list(y)), who, rows)
@@ -344,13 +273,7 @@ def targets_of(y: Any, who: str, rows: int = -1) -> NDArray[np.float64]:
 
 
 def weights_of(sample_weight: Any, rows: int) -> NDArray[np.float64] | None:
-    """Weights of examples, float64 (rows,); None: 1.
-
-    Raises
-    ------
-    DataError
-        They are not as many as rows, negative or not finite, or all are zero.
-    """
+    """Weights of examples, float64 (rows,); None: 1."""
     if sample_weight is None:
         return None
     try:
@@ -371,21 +294,7 @@ def weights_of(sample_weight: Any, rows: int) -> NDArray[np.float64] | None:
 def class_weights_of(
     class_weight: Any, classes: NDArray[Any], numbers: NDArray[np.int64], who: str
 ) -> NDArray[np.float64] | None:
-    """Weight of each example by its class; None: 1.
-
-    Parameters
-    ----------
-    class_weight : mapping, "balanced" or None
-        Label -> weight, 1 for those that are left out; "balanced": inverse to the class's size.
-    classes, numbers : numpy.ndarray
-        As `labels_of` gives them.
-    who : str
-
-    Raises
-    ------
-    DataError
-        It is none of these, or has a label that there is not.
-    """
+    """Weight of each example by its class; None: 1.  "balanced": inverse to the class's size."""
     if class_weight is None:
         return None
     if isinstance(class_weight, str) and class_weight == "balanced":
