@@ -63,7 +63,7 @@ class MLPClassifier(
     """
 
     worker_class = "snailps.models.mlp:Mlp"
-    _numeric = True
+    _dense = True
     _model: SavedNet
 
     @staticmethod
@@ -78,10 +78,6 @@ class MLPClassifier(
         """Width of the first layer."""
         return {"inputs": matrix.columns}
 
-    def _options(self, matrix: Matrix, use: str) -> dict[str, Any]:
-        """All values."""
-        return {"dense": True}
-
     def _entries_of(self, path: str) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
         scratch = Scratch("", 0)
         try:
@@ -95,9 +91,6 @@ class MLPClassifier(
             values = np.asarray(piece.values, np.float32)
             yield self._model.scores(values.reshape(piece.rows, matrix.columns))
 
-    def _needs_width(self) -> bool:
-        return True
-
     def _decided(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
         """Of two classes (n,), the second's less the first's; else (n, classes)."""
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
@@ -110,6 +103,3 @@ class MLPClassifier(
     def _read(cls, path: str | os.PathLike[str]) -> tuple[SavedNet, dict[str, Any]]:
         model = read_npz(os.fspath(path))
         return model, dict(model.extras)
-
-    def _adopt(self, model: SavedNet, about: Mapping[str, Any], classes: Any) -> None:
-        super()._adopt(model, {"columns": model.settings.inputs, **about}, classes)

@@ -100,8 +100,8 @@ class SparseEstimator(Estimator):
 
     n_features_in_: int
     feature_names_in_: NDArray[np.object_]
-    _numeric: ClassVar[bool] = False
-    """Whether X must be numbers."""
+    _dense: ClassVar[bool] = False
+    """Whether X must be numbers, which are written with their zeros."""
     _keeps_state = True
     _same: ClassVar[tuple[str, ...]] = ("optimizer",)
     """Parameters that must be as they were to go on with a model."""
@@ -169,7 +169,7 @@ class SparseEstimator(Estimator):
         else:
             refuse_names_of_files(X)
             declared, by_name = (self._declared, self._hashed) if fitted else ((), False)
-            matrix = matrix_of(X, numeric=self._numeric, declared=declared, by_name=by_name)
+            matrix = matrix_of(X, numeric=self._dense, declared=declared, by_name=by_name)
         if fitted:
             check_columns(matrix, self, self._last_feature())
         matrix = replace(matrix, options=self._options(matrix, use))
@@ -181,7 +181,7 @@ class SparseEstimator(Estimator):
 
     def _options(self, matrix: Matrix, use: str) -> dict[str, Any]:
         """How the rows are written: options of `rows_source`."""
-        return {}
+        return {"dense": True} if self._dense else {}
 
     def _of_columns(self, matrix: Matrix) -> dict[str, Any]:
         """Settings that follow from the columns."""
@@ -189,7 +189,7 @@ class SparseEstimator(Estimator):
 
     def _needs_width(self) -> bool:
         """Whether the number of columns has to be known before the rows are read."""
-        return False
+        return self._dense
 
     @abstractmethod
     def _target(self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool) -> Target:
@@ -430,8 +430,9 @@ class SparseEstimator(Estimator):
             raise ValueError(f"it is one of {about['class']}")
         settings = model.settings
         self._hashed = bool(about.get("hashed", getattr(settings, "columns", ())))
-        if "columns" in about:  # those of `snailps train` do not tell the number
-            self.n_features_in_ = int(about["columns"])
+        count = about.get("columns", getattr(settings, "inputs", None))
+        if count is not None:  # sparse ones of `snailps train` do not tell it
+            self.n_features_in_ = int(count)
         if "names" in about:
             self.feature_names_in_ = np.array(about["names"], object)
         columns = columns_of(getattr(settings, "columns", ()), needs_label=False)
