@@ -29,11 +29,11 @@ from snailps.config import JobSettings
 from snailps.data.spool import Spooled
 from snailps.errors import ParameterError, convergence_warning
 from snailps.estimators.display import check_verbose, display_of
-from snailps.estimators.history_plot import plot_history
 from snailps.estimators.jobs import Finished, check_cluster, run_job
 from snailps.estimators.monitor import Monitor, Report, callbacks_of
 from snailps.estimators.parameters import Parameters
 from snailps.estimators.validation import not_fitted
+from snailps.vectors.extras import optional_module
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -139,7 +139,15 @@ class Estimator:
             matplotlib is not installed.
         """
         self._refuse_unfitted("plot")
-        return plot_history(self.history_, type(self).__name__, ax)
+        if ax is None:
+            pyplot = optional_module("matplotlib.pyplot", "plot", "snailps[plot]")
+            ax = pyplot.subplots()[1]
+        epochs = [one["epoch"] for one in self.history_]
+        ax.plot(epochs, [one["loss"] for one in self.history_], marker="o", label="training loss")
+        ax.set_xlabel("epoch")
+        ax.set_ylabel("training loss")
+        ax.set_title(type(self).__name__)
+        return ax
 
     def __repr__(self) -> str:
         """The parameters that differ from their defaults."""

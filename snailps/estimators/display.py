@@ -31,12 +31,12 @@ def display_of(verbose: object, title: str) -> Display:
     check_verbose(verbose)
     is_auto = isinstance(verbose, str)
     if not is_auto and not verbose:
-        return Quiet()
+        return Display()
     if in_notebook():
         return NotebookDisplay(title)
     if sys.stderr.isatty():
         return BarDisplay(title)
-    return Quiet() if is_auto else LineDisplay(title, sys.stderr)
+    return Display() if is_auto else LineDisplay(title, sys.stderr)
 
 
 def check_verbose(verbose: object) -> None:
@@ -58,17 +58,7 @@ def in_notebook() -> bool:
     return any(cls.__name__ == "ZMQInteractiveShell" for cls in type(current).__mro__)
 
 
-class Quiet:
-    """Shows nothing."""
-
-    def show(self, report: Mapping[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class LineDisplay:
+class LineDisplay(Display):
     """Writes a line for each epoch, and one at the end."""
 
     def __init__(self, title: str, stream: TextIO) -> None:
@@ -83,11 +73,8 @@ class LineDisplay:
             self._epoch = report["epoch"]
             print(f"{self._title}: {line_of(report)}", file=self._stream, flush=True)
 
-    def close(self) -> None:
-        """Does nothing: lines stay."""
 
-
-class NotebookDisplay:
+class NotebookDisplay(Display):
     """A line of text in the cell's output, drawn again in its place; needs no widgets."""
 
     def __init__(self, title: str) -> None:
@@ -107,11 +94,8 @@ class NotebookDisplay:
         else:
             self._handle.update(text, raw=True)
 
-    def close(self) -> None:
-        """Does nothing: the last line stays."""
 
-
-class BarDisplay:
+class BarDisplay(Display):
     """A bar with the loss, the speed and the time left."""
 
     def __init__(self, title: str) -> None:
@@ -162,7 +146,7 @@ class SpoolDisplay:
     ) -> None:
         self._title, self._clock = title, clock
         shown = display_of(verbose, title)
-        self._is_quiet = isinstance(shown, Quiet)
+        self._is_quiet = type(shown) is Display
         self._in_place = not isinstance(shown, LineDisplay)
         self._next = clock() + SPOOL_FIRST_S
         self._chars = 0

@@ -12,7 +12,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from snailps.errors import ParameterError
 from snailps.node.status import Status
@@ -29,14 +29,14 @@ examples), seconds; while reading also bytes and bytes_per_s."""
 Callback = Callable[[Report], object]
 
 
-class Display(Protocol):
-    """Shows reports."""
+class Display:
+    """Shows nothing; others show reports."""
 
     def show(self, report: Mapping[str, Any]) -> None:
-        """Shows a report, or does nothing."""
+        pass
 
     def close(self) -> None:
-        """Leaves the screen as it is; nothing is shown after it."""
+        """Leave the screen as it is; nothing is shown after it."""
 
 
 def callbacks_of(callbacks: Any) -> tuple[Callback, ...]:
