@@ -254,7 +254,7 @@ class SparseEstimator(Estimator):
         warnings.warn(
             f"{type(self).__name__}: values of column {what} are {size} than those of the first "
             "call, whose scales partial_fit keeps: give both in one unit, or call fit with all",
-            stacklevel=6,
+            stacklevel=7,
         )
 
     def _entries_of(self, path: str) -> tuple[NDArray[np.uint64], Floats]:
