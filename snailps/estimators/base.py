@@ -23,8 +23,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from numpy.typing import NDArray
-
 from snailps.config import JobSettings
 from snailps.data.spool import Spooled
 from snailps.errors import ParameterError, convergence_warning
@@ -75,6 +73,12 @@ class Estimator:
     """The model that trains it, ``package.module:Class``."""
     _keeps_state: ClassVar[bool] = False
     """Whether a job leaves its rows with the state of their optimizer, to go on with."""
+    _estimator_type: ClassVar[str | None] = None
+    """What it is for scikit-learn: "classifier", "regressor"."""
+    _takes_rows: ClassVar[bool] = False
+    """Whether its examples are rows of a matrix."""
+    _multiclass: ClassVar[bool] = True
+    """Whether a classifier takes more than two classes."""
     parameters: ClassVar[Parameters]
     __signature__: ClassVar[inspect.Signature]
 
@@ -172,14 +176,11 @@ class Estimator:
         y: Any = None,
         *,
         goes_on: bool = False,
-        settings: Mapping[str, Any] = _NONE,
+        epochs: int | None = None,
         **how: Any,
     ) -> E:
-        """Learn from data; `settings` are those of this call, `how` are options of `_source`.
-
-        `goes_on`: with the model that is there, if any.
-        """
-        name = type(self).__name__
+        """Learn from data; `goes_on`: with the model that is there; `how` is of `_source`."""
+        name, settings = type(self).__name__, {} if epochs is None else {"epochs": epochs}
         chosen = self._checked(settings)
         goes_on = goes_on and self._is_fitted
         if goes_on:
@@ -320,36 +321,21 @@ class Estimator:
 
     def __sklearn_tags__(self) -> Any:
         """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
-        from sklearn.utils import InputTags, Tags, TargetTags
+        from sklearn import utils
 
-        return Tags(
-            estimator_type=None,
-            target_tags=TargetTags(required=False),
-            input_tags=InputTags(string=True, two_d_array=False),
+        kind, rows = self._estimator_type, self._takes_rows
+        is_classifier, transforms = kind == "classifier", hasattr(self, "transform")
+        return utils.Tags(
+            estimator_type=kind,
+            target_tags=utils.TargetTags(required=kind is not None),
+            classifier_tags=utils.ClassifierTags(multi_class=self._multiclass)
+            if is_classifier
+            else None,
+            regressor_tags=utils.RegressorTags() if kind == "regressor" else None,
+            transformer_tags=utils.TransformerTags(preserves_dtype=[]) if transforms else None,
+            input_tags=utils.InputTags(string=not rows, two_d_array=rows, sparse=rows),
             non_deterministic=True,  # threads write to the same rows
         )
-
-
-class ClassifierEstimator(Estimator):
-    """An estimator that predicts labels.
-
-    Attributes
-    ----------
-    classes_ : array
-        The labels, sorted.
-    """
-
-    _estimator_type = "classifier"
-    classes_: NDArray[Any]
-
-    def __sklearn_tags__(self) -> Any:
-        """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
-        from sklearn.utils import ClassifierTags
-
-        tags = super().__sklearn_tags__()
-        tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
-        tags.target_tags.required = True
-        return tags
 
 
 def _constructor(signature: inspect.Signature) -> Callable[..., None]:

@@ -150,11 +150,4 @@ def lines_of(data: Any, column: str, what: str) -> Iterator[str | bytes]:
             raise DataError(
                 f"{what}: {found.at(number)} is {a_kind(text)}: expected a text, or a list of words"
             )
-        yield line_of(text)
-
-
-def line_of(text: Any) -> str | bytes:
-    """A text, or the words of one, as a line."""
-    if isinstance(text, bytes):
-        return text.replace(b"\n", b" ")
-    return (text if isinstance(text, str) else " ".join(text)).replace("\n", " ")
+        yield text.replace("\n", " ") if isinstance(text, str) else text.replace(b"\n", b" ")

@@ -35,7 +35,7 @@ from snailps.data.matrix_file import KEY_LIMIT
 from snailps.data.matrix_sources import examples_of_piece, rows_source
 from snailps.data.matrix_writer import Draft, spool_matrix
 from snailps.errors import DataError, ModelFileError, NotFitted
-from snailps.estimators.base import ClassifierEstimator, Estimator, Source
+from snailps.estimators.base import Estimator, Source
 from snailps.estimators.corpus import is_path, refuse_names_of_files
 from snailps.estimators.files import matrix_of_files
 from snailps.estimators.jobs import Finished
@@ -75,7 +75,6 @@ NO_PARAMETERS = (
 CLASS_WEIGHT: Mapping[str, tuple[str, Any]] = {
     "class_weight": ('Mapping[Any, float] | Literal["balanced"] | None', None)
 }
-ONE_PASS = MappingProxyType({"epochs": 1})
 _SAVED = {
     "classes": "classes_", "fields": "_fitted_fields", "columns": "n_features_in_",
     "names": "feature_names_in_",
@@ -102,7 +101,7 @@ class SparseEstimator(Estimator):
     feature_names_in_: NDArray[np.object_]
     _dense: ClassVar[bool] = False
     """Whether X must be numbers, which are written with their zeros."""
-    _keeps_state = True
+    _keeps_state = _takes_rows = True
     _same: ClassVar[tuple[str, ...]] = ("optimizer",)
     """Parameters that must be as they were to go on with a model."""
     _packed: Mapping[str, Packed] = MappingProxyType({})
@@ -443,20 +442,13 @@ class SparseEstimator(Estimator):
             names = [column.name for column in columns if column.is_feature]
             self.feature_names_in_ = np.array(names, object)
 
-    def __sklearn_tags__(self) -> Any:
-        """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string, tags.input_tags.two_d_array = False, True
-        tags.input_tags.sparse = True
-        tags.target_tags.required = True
-        return tags
 
-
-class SparseClassifier(SparseEstimator, ClassifierEstimator):
+class SparseClassifier(SparseEstimator):
     """A classifier of rows of a matrix or table."""
 
+    classes_: NDArray[Any]
     class_weight: Any
-    _multiclass: ClassVar[bool] = True
+    _estimator_type = "classifier"
     _has_labels: bool = True
     """Whether classes are known by their labels; else two are yes, above 0, and no."""
 
@@ -517,7 +509,7 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         """
         every = [] if classes is None else np.asarray(classes).tolist()
         given = {"columns": columns, "sample_weight": sample_weight, "classes": every}
-        return self._learn(X, y, goes_on=True, settings=ONE_PASS, **given)
+        return self._learn(X, y, goes_on=True, epochs=1, **given)
 
     def _target(
         self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool, classes: Any = None
@@ -662,12 +654,6 @@ class SparseClassifier(SparseEstimator, ClassifierEstimator):
         if len(self.classes_) != count:
             raise ValueError(f"classes: expected {count}, got {len(self.classes_)}")
 
-    def __sklearn_tags__(self) -> Any:
-        """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = self._multiclass
-        return tags
-
 
 class SparseRegressor(SparseEstimator):
     """A regression on rows of a matrix or table.
@@ -720,7 +706,7 @@ class SparseRegressor(SparseEstimator):
             As of `fit`; or X has other columns, or a parameter makes another model.
         """
         given = {"columns": columns, "sample_weight": sample_weight}
-        return self._learn(X, y, goes_on=True, settings=ONE_PASS, **given)
+        return self._learn(X, y, goes_on=True, epochs=1, **given)
 
     def _target(self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool) -> Target:
         targets = targets_of(y, type(self).__name__, rows)
@@ -789,14 +775,6 @@ class SparseRegressor(SparseEstimator):
             raise ValueError("classes are of classifiers")
         if model.settings.loss != "squared":
             raise ValueError(f"its loss is {model.settings.loss}")
-
-    def __sklearn_tags__(self) -> Any:
-        """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
-        from sklearn.utils import RegressorTags
-
-        tags = super().__sklearn_tags__()
-        tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
-        return tags
 
 
 def _labels_and_weights(matrix: Matrix, y: Any, sample_weight: Any) -> tuple[Any, Any]:

@@ -20,7 +20,7 @@ from snailps.data.elements import a_kind
 from snailps.data.label_words import word_of
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError
-from snailps.estimators.base import ClassifierEstimator, Source
+from snailps.estimators.base import Source
 from snailps.estimators.corpus import is_path, lines_of
 from snailps.estimators.jobs import Finished
 from snailps.estimators.labels import accuracy, classes_of, known_label, values_of
@@ -38,7 +38,6 @@ _PREFIX = LABEL_PREFIX.decode()
 
 class TextClassifier(
     TextEstimator,
-    ClassifierEstimator,
     settings=ClassifierSettings,
     without=("label",),
     extra=COLUMN,
@@ -68,6 +67,8 @@ class TextClassifier(
     """
 
     worker_class = "snailps.models.classifier:Classifier"
+    _estimator_type = "classifier"
+    classes_: NDArray[Any]
     _model: LabelModel
     _words: dict[Any, str]
     """Labels with their words in the model."""
@@ -128,8 +129,7 @@ class TextClassifier(
         ParameterError
             dim, loss or n-grams were changed since the last fit.
         """
-        settings = {} if epochs is None else {"epochs": epochs}
-        return self._learn(X, y, column=column, goes_on=True, settings=settings)
+        return self._learn(X, y, column=column, goes_on=True, epochs=epochs)
 
     @contextlib.contextmanager
     def _source(self, X: Any, y: Any, *, goes_on: bool, column: str = "") -> Iterator[Source]:

@@ -88,8 +88,7 @@ class WordEstimator(TextEstimator):
         ParameterError
             dim, model or subwords were changed since the last fit.
         """
-        settings = {} if epochs is None else {"epochs": epochs}
-        return self._learn(X, column=column, goes_on=True, settings=settings)
+        return self._learn(X, column=column, goes_on=True, epochs=epochs)
 
     @property
     def wv(self) -> Vectors:
@@ -163,14 +162,6 @@ class WordEstimator(TextEstimator):
         if self._output is not None:
             made._output = self._output
         return made
-
-    def __sklearn_tags__(self) -> Any:
-        """For `sklearn.utils.get_tags`, which has imported scikit-learn."""
-        from sklearn.utils import TransformerTags
-
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags = TransformerTags(preserves_dtype=[])
-        return tags
 
     def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
         """Names of the columns of `transform`."""
