@@ -94,7 +94,6 @@ class Estimator:
         cls,
         *,
         settings: type[JobSettings] | None = None,
-        defaults: Mapping[str, Any] = _NONE,
         fixed: Mapping[str, Any] = _NONE,
         without: Iterable[str] = (),
         extra: Mapping[str, tuple[str, Any]] = _NONE,
@@ -103,9 +102,7 @@ class Estimator:
         """Give a class the parameters of `settings`, or inherit; the rest as of `Parameters`."""
         super().__init_subclass__(**others)
         if settings is not None:
-            cls.parameters = Parameters(
-                settings, defaults=defaults, fixed=fixed, without=without, extra=extra
-            )
+            cls.parameters = Parameters(settings, fixed=fixed, without=without, extra=extra)
             cls.__signature__ = cls.parameters.signature()
             constructor: Any = _constructor(cls.__signature__)
             constructor.__qualname__ = f"{cls.__qualname__}.__init__"

@@ -7,7 +7,7 @@ What files are is `data.example_files`'; what a fitted model expects of them, th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,7 @@ from snailps.estimators.validation import Matrix
 
 
 def matrix_of_files(
-    X: Any,
-    y: Any,
-    columns: Sequence[str],
-    fitted: Any,
-    *,
-    use: str,
-    width: bool,
+    X: Any, y: Any, columns: Sequence[str], fitted: Any, *, use: str, width: bool
 ) -> Matrix:
     """Examples of files, of which only the beginnings are read yet, for a `use` as of an estimator.
 
@@ -44,21 +38,29 @@ def matrix_of_files(
         )
     if isinstance(columns, str):
         raise DataError(f"columns: expected a list such as ['age:numeric'], got {columns!r:.60}")
-    label = y or ""
-    declared, names = tuple(columns), []
+    label, declared, names, hashed = y or "", tuple(columns), [], False
+    lines: Mapping[str, Any] = {}
     if fitted is not None:
+        hashed, settings = fitted._hashed, fitted._model.settings
+        if getattr(settings, "text_columns", ()):  # declared to `snailps train`
+            lines = {"format": settings.format, "columns": settings.text_columns}
         if declared and set(declared) - set(fitted._declared):
             raise DataError(
                 "columns: the fitted model has its own, columns_: call fit for another one"
             )
         names = list(getattr(fitted, "feature_names_in_", ()))
-        kinds = columns_of(fitted._declared, needs_label=False) if fitted._declared else ()
+        kinds = columns_of(fitted._declared, needs_label=False)
         declared = tuple(
             text
             for text, column in zip(fitted._declared, kinds, strict=True)
             if column.kind is not Kind.LABEL and column.name != label
         )
-        _refuse_other_kind(paths, fitted)
+        if fitted._declared and not lines and format_of(path := files_of(paths)[0]) is None:
+            every = ", ".join(map(repr, names))
+            raise DataError(
+                f"X: {path} is no table: {type(fitted).__name__} was fitted on a table with "
+                f"columns by name ({every:.120}). The names of tables end in {ENDINGS}"
+            )
         if use != "predict":
             label = label or fitted._label
     found = example_files(
@@ -66,11 +68,11 @@ def matrix_of_files(
         label,
         declared,
         names=names,
-        infer=fitted is not None and fitted._hashed and not fitted._declared,
+        infer=hashed and not fitted._declared,
         others=use in ("predict", "score"),
         needs_labels=use != "predict",
-        by_name=fitted is not None and fitted._hashed,
-        lines={} if fitted is None else fitted._of_lines(),
+        by_name=hashed,
+        lines=lines,
     )
     if isinstance(found, LineExamples):
         known = getattr(fitted, "n_features_in_", -1)
@@ -84,16 +86,3 @@ def matrix_of_files(
         shown = np.array(found.names, object)
         count = len(shown)
     return Matrix(found, -1, count, shown, hashed=found.by_name, files=found)
-
-
-def _refuse_other_kind(paths: Sequence[str], fitted: Any) -> None:
-    """Refuse lines and matrix files for a model of the columns of a table."""
-    if not fitted._declared or fitted._of_lines():
-        return
-    path = files_of(paths)[0]
-    if format_of(path) is None:
-        known = ", ".join(map(repr, getattr(fitted, "feature_names_in_", ())))
-        raise DataError(
-            f"X: {path} is no table: {type(fitted).__name__} was fitted on a table with columns by "
-            f"name ({known:.120}). The names of tables end in {ENDINGS}"
-        )

@@ -9,7 +9,6 @@ no model by name, and no cluster.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,16 +55,14 @@ OWN: Mapping[str, tuple[Any, Any]] = MappingProxyType(
 class Parameters:
     """The parameters of one estimator.
 
-    `defaults` are other ones than those of the settings; `fixed` settings the estimator decides;
-    `without` are no parameters; `extra` are parameters that are no settings: type, as text, and
-    default.  `by_name` has settings with the estimator's defaults, `defaults` those of `OWN`, too.
+    `fixed` are settings that the estimator decides, `without` further ones that are no parameters;
+    `extra` are parameters that are no settings: type, as text, and default.
     """
 
     def __init__(
         self,
         settings: type[JobSettings],
         *,
-        defaults: Mapping[str, Any] = MappingProxyType({}),
         fixed: Mapping[str, Any] = MappingProxyType({}),
         without: Iterable[str] = (),
         extra: Mapping[str, tuple[str, Any]] = MappingProxyType({}),
@@ -75,7 +72,7 @@ class Parameters:
         self._settings, self.fixed = settings, fixed
         every = settings_of(settings)
         self.by_name: Mapping[str, Setting] = {
-            name: dataclasses.replace(one, default=defaults.get(name, one.default))
+            name: one
             for name, one in sorted(every.items(), key=lambda item: item[0] in _common())
             if not (one.hidden or name in left_out or one.unit in _UNITS)
         }

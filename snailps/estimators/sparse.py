@@ -295,12 +295,6 @@ class SparseEstimator(Estimator):
             rows = model.rows_of(batch.keys)
             yield model.cls.scores(model.settings, rows, batch, model.extras)
 
-    def _of_lines(self) -> Mapping[str, Any]:
-        """How lines of text are read, where their columns were declared to ``snailps train``."""
-        settings = self._model.settings
-        columns = getattr(settings, "text_columns", ())
-        return {"format": settings.format, "columns": columns} if columns else {}
-
     # --- judging ---------------------------------------------------------------------------------
 
     def evaluate(self, X: Any, y: Any = None, sample_weight: Any = None) -> dict[str, Any]:

@@ -378,6 +378,13 @@ def test_files_are_fitted_and_predicted_as_arrays(jobs, clicks, tmp_path, monkey
         model.fit(X, [0, 1, 1, 0], columns=["a:ignore"])
 
 
+def test_table_in_memory_has_the_kinds_of_the_columns_of_the_files(jobs, clicks):
+    pandas = pytest.importorskip("pandas")
+    model = snailps.LogisticRegression().fit(clicks, "clicked", columns=["more:categorical"])
+    frame = pandas.DataFrame({"a": X[:, 0], "b": X[:, 1], "more": [5, 5, 5, 5]})
+    assert model.partial_fit(frame, ["no", "yes", "yes", "no"]).score(frame, ["yes"] * 4) == 1
+
+
 def test_balanced_weights_are_those_of_the_labels_of_a_file(jobs, tmp_path):
     (tmp_path / "x.svm").write_text("-1 0:1\n3 1:2\n3 1:1\n3\n")
     model = snailps.LogisticRegression(class_weight="balanced").fit(tmp_path / "x.svm")
@@ -572,6 +579,17 @@ def test_machine_goes_on_with_the_fields_that_it_has(machines):
             model.set_params(fields=other).partial_fit(X, [1, 0, 1, 0])
 
 
+def test_machine_of_lines_with_fields_goes_on_when_it_is_loaded(machines, monkeypatch, tmp_path):
+    lines = tmp_path / "x.ffm"
+    lines.write_text("1 0:0:1 1:1:2\n0 0:0:1 1:1:1\n")
+    snailps.FMClassifier(factors=1, fields="columns").fit(lines).save(tmp_path / "m.npz")
+    with monkeypatch.context() as real:
+        real.setattr(sparse, "read_npz", read_npz)
+        loaded = snailps.FMClassifier.load(tmp_path / "m.npz")
+    assert loaded.partial_fit(lines).fields == "columns"
+    assert machines.asked[-1][1]["fields"] == 2
+
+
 def test_machine_for_numbers_goes_on_with_its_scale(machines):
     model = snailps.FMRegressor(factors=1).partial_fit(X, [100.0, 300, 100, 300])
     model.partial_fit(X, [500.0, 500, 500, 500])
@@ -639,7 +657,7 @@ def test_perceptron_predicts_by_its_layers_and_goes_through_files(jobs, monkeypa
     assert type(snailps.load(tmp_path / "m.npz")) is snailps.MLPClassifier
     loaded = snailps.MLPClassifier.load(tmp_path / "m.npz")
     assert sorted(mlp.read_npz(tmp_path / "m.npz").arrays) == sorted(arrays)
-    assert loaded.hidden == (2,)
+    assert (loaded.hidden, loaded.epochs) == ((2,), "auto")
     assert loaded.predict_proba(X).tolist() == model.predict_proba(X).tolist()
     with pytest.raises(DataError, match="takes no texts and no dicts"):
         snailps.MLPClassifier().fit([{"a": 1}, {"a": 2}], [0, 1])
