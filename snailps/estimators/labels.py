@@ -61,19 +61,19 @@ def classes_of(values: Iterable[Any], known: Sequence[Any] = ()) -> NDArray[Any]
     return np.array(sorted(set(every)))
 
 
-def accuracy(said: Sequence[Any], values: Sequence[Any], weights: Any = None) -> float:
-    """The share of labels that are said right, 0 to 1; both as Python values."""
-    if len(said) != len(values):
-        raise DataError(f"y: expected {len(said):,} labels, one a text; got {len(values):,}")
+def accuracy(predicted: Sequence[Any], values: Sequence[Any], weights: Any = None) -> float:
+    """The share of labels that are predicted right, 0 to 1; both as Python values."""
+    if len(predicted) != len(values):
+        raise DataError(f"y: expected {len(predicted):,} labels, one a text; got {len(values):,}")
     if not values:
         raise DataError("score: expected some examples, got none")
-    if isinstance(said[0], str) != isinstance(values[0], str):
+    if isinstance(predicted[0], str) != isinstance(values[0], str):
         raise DataError(
-            f"y: expected labels like {said[0]!r:.60}, which the model has; got "
+            f"y: expected labels like {predicted[0]!r:.60}, which the model has; got "
             f"{values[0]!r:.60}. A model that was loaded has str, unless load(..., classes=...) "
             "said what they are"
         )
-    right = np.array([bool(a == b) for a, b in zip(said, values, strict=True)])
+    right = np.array([bool(a == b) for a, b in zip(predicted, values, strict=True)])
     return float(np.average(right, weights=weights))
 
 

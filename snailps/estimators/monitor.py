@@ -1,4 +1,4 @@
-"""What is told of a training: to callbacks, to a display, and to the history.
+"""Reports of a training: to callbacks, to a display, and for the history.
 
     Status of the master -> Monitor.update -> report (a dict) -> callbacks, display
     history of the job -> Monitor.finish -> history of the model: a dict for each epoch
@@ -73,7 +73,7 @@ class Monitor:
         self._display, self._first, self._clock = display, first, clock
         self._epochs, self._may_converge = 0, False
         self._begun: float | None = None
-        self._told, self._last = -math.inf, ("", 0.0, 0)
+        self._reported_at, self._last = -math.inf, ("", 0.0, 0)
         self.stopped = self.quiet = False
         self.history: list[Report] = []
 
@@ -87,11 +87,11 @@ class Monitor:
         if found:
             self._epochs, self._may_converge = int(found[3]), found[2] != " of"
         now, state = self._clock(), (phase, status["progress"], epoch)
-        soon = now - self._told < INTERVAL_S and (phase, epoch) == (self._last[0], self._last[2])
+        soon = now - self._reported_at < INTERVAL_S and state[::2] == self._last[::2]
         if state == self._last or soon:
             return not self.stopped
-        self._told, self._last = now, state
-        self._tell(
+        self._reported_at, self._last = now, state
+        self._report(
             {
                 "phase": phase,
                 "epoch": self._first + epoch,
@@ -114,7 +114,7 @@ class Monitor:
         self.history = [{**one, "epoch": self._first + one["epoch"]} for one in history]
         unit = "words" if "words" in figures else "examples"
         speed = f"{unit}_per_s"
-        self._tell(
+        self._report(
             {
                 "phase": "done",
                 "epoch": self.history[-1]["epoch"] if history else self._first,
@@ -145,7 +145,7 @@ class Monitor:
     def close(self) -> None:
         self._display.close()
 
-    def _tell(self, report: Report) -> None:
+    def _report(self, report: Report) -> None:
         self._display.show(report)
         for callback in self._callbacks:
             if callback(dict(report)) is False and report["phase"] != "done":

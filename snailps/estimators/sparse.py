@@ -241,14 +241,13 @@ class SparseEstimator(Estimator):
         if found is None:
             return
         key, times = found
-        names = getattr(self, "feature_names_in_", None)
-        numbers: NDArray[np.uint64] = np.arange(0 if names is None else len(names), dtype=np.uint64)
-        if self._hashed and names is not None:
+        names = getattr(self, "feature_names_in_", np.empty(0, object))
+        numbers: NDArray[np.uint64] = np.arange(len(names), dtype=np.uint64)
+        if self._hashed and len(names):
             hashes = [hash_bytes(hash_bytes(0, str(name).encode()), b"") >> 1 for name in names]
             bits = self._model.settings.hash_bits
             numbers, _ = wide_keys(np.array(hashes, np.uint64), KEY_LIMIT, True, bits)
-        known = [] if names is None else names[numbers == key].tolist()
-        what = repr(known[0]) if known else f"{key:,}"
+        what = next(map(repr, names[numbers == key]), f"{key:,}")
         size = f"{times:,.0f} times larger" if times > 1 else f"{1 / times:,.0f} times smaller"
         warnings.warn(
             f"{type(self).__name__}: values of column {what} are {size} than those of the first "
@@ -606,9 +605,9 @@ class SparseClassifier(SparseEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of each example, (n,)."""
-        return self._said(self._scores(self._matrix(X)))
+        return self._labels_of(self._scores(self._matrix(X)))
 
-    def _said(self, scores: Floats) -> NDArray[Any]:
+    def _labels_of(self, scores: Floats) -> NDArray[Any]:
         """The class that each example's scores are for."""
         scores = self._decided(scores)
         best = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
@@ -631,7 +630,7 @@ class SparseClassifier(SparseEstimator):
         values = values_of(one_axis(y, type(self).__name__))
         if not self._has_labels and len(self.classes_) == 2:
             values = [one if isinstance(one, str) else int(one > 0) for one in values]
-        return accuracy(self._said(scores).tolist(), values, weights)
+        return accuracy(self._labels_of(scores).tolist(), values, weights)
 
     def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
         super()._adopt(model, about, classes)
@@ -728,18 +727,18 @@ class SparseRegressor(SparseEstimator):
 
     def predict(self, X: Any) -> Doubles:
         """A number for each example, (n,)."""
-        return self._said(self._scores(self._matrix(X)))
+        return self._values_of(self._scores(self._matrix(X)))
 
-    def _said(self, scores: Floats) -> Doubles:
+    def _values_of(self, scores: Floats) -> Doubles:
         return scores[:, 0].astype(np.float64) + self._offset
 
     def _judge(
         self, y: Any, scores: Floats, weights: Doubles
     ) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
         targets = targets_of(y, type(self).__name__, len(scores))
-        return judge_of("squared"), targets, self._said(scores)[:, None]
+        return judge_of("squared"), targets, self._values_of(scores)[:, None]
 
-    _predicted = _said
+    _predicted = _values_of
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The coefficient of determination, R^2: at most 1; with a constant y 1 or 0.
@@ -755,9 +754,9 @@ class SparseRegressor(SparseEstimator):
             y has other than one number an example.
         """
         scores, y, weights = self._judged(X, y, sample_weight)
-        said = self._said(scores)
-        wanted = targets_of(y, type(self).__name__, len(said))
-        left = float(np.average((wanted - said) ** 2, weights=weights))
+        predicted = self._values_of(scores)
+        wanted = targets_of(y, type(self).__name__, len(predicted))
+        left = float(np.average((wanted - predicted) ** 2, weights=weights))
         deviation = moments(wanted, weights)[1]
         if deviation == 0:
             return 1.0 if left == 0 else 0.0

@@ -157,11 +157,10 @@ class TextClassifier(
         """Attributes of the labels that a model has learnt, sorted, of the kind of `known` ones."""
         labels = {word: label for label, word in known.items()}
         kind = type(next(iter(known), ""))
-        learnt = [to_text(word) for word in model.labels]
+        places = {word: place for place, word in enumerate(map(to_text, model.labels))}
         of_words = {
-            labels[word] if word in labels else known_label(word, kind): word for word in learnt
+            labels[word] if word in labels else known_label(word, kind): word for word in places
         }
-        places = {word: place for place, word in enumerate(learnt)}
         classes = classes_of(of_words)
         words = {label: of_words[label] for label in classes.tolist()}
         columns = np.array([places[word] for word in words.values()], np.int64)
@@ -222,9 +221,9 @@ class TextClassifier(
         DataError
             y has other than one label an example, or labels of another kind than the model.
         """
-        said = self.predict(X)
+        predicted = self.predict(X)
         values = values_of(y if isinstance(y, str) else one_axis(y, type(self).__name__), X)
-        return accuracy(said.tolist(), values, weights_of(sample_weight, len(said)))
+        return accuracy(predicted.tolist(), values, weights_of(sample_weight, len(predicted)))
 
     @property
     def wv(self) -> Vectors:
