@@ -38,27 +38,22 @@ class FactorizationEstimator(SparseEstimator):
     fields: Any
     _fitted_fields: NDArray[np.int64] | None = None
 
-    def _matrix(
-        self, X: Any, y: Any = None, columns: Sequence[str] = (), *, use: str = "predict"
-    ) -> Matrix:
-        matrix = super()._matrix(X, y, columns, use=use)
-        if use == "partial_fit":
-            mine, its = self._fields(matrix), self._fitted_fields
-            if not np.array_equal([] if mine is None else mine, [] if its is None else its):
-                raise ParameterError(
-                    f"{type(self).__name__}: fields: the fitted model has others: partial_fit goes "
-                    "on with that model; call fit for another one"
-                )
-        return matrix
-
-    def _options(self, matrix: Matrix, use: str) -> dict[str, Any]:
-        """The field of each column; tables with texts have their own."""
-        fields = self._fields(matrix) if use == "fit" else self._fitted_fields
-        return {} if fields is None or matrix.hashed or len(fields) == 0 else {"fields": fields}
+    def _fields_of(self, matrix: Matrix, use: str) -> NDArray[np.int64] | None:
+        fitted = self._fitted_fields
+        if use in ("predict", "score"):
+            return fitted
+        fields = self._fields(matrix)
+        both = [[] if one is None else one.tolist() for one in (fields, fitted)]
+        if use == "partial_fit" and both[0] != both[1]:
+            raise ParameterError(
+                f"{type(self).__name__}: fields: the fitted model has others: partial_fit goes on "
+                "with that model; call fit for another one"
+            )
+        return fields
 
     def _of_columns(self, matrix: Matrix) -> dict[str, Any]:
         """The number of fields."""
-        fields = self._fields(matrix)
+        fields = matrix.fields
         if fields is None:
             return {}
         if len(fields) == 0:
@@ -69,9 +64,6 @@ class FactorizationEstimator(SparseEstimator):
     def _needs_width(self) -> bool:
         return isinstance(self.fields, Sequence) and self.fields != "columns"
 
-    def _shape_of(self, matrix: Matrix) -> dict[str, Any]:
-        return {**super()._shape_of(matrix), "_fitted_fields": self._fields(matrix)}
-
     def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
         super()._adopt(model, about, classes)
         if "fields" in about:
@@ -80,7 +72,7 @@ class FactorizationEstimator(SparseEstimator):
             self.fields = self._fitted_fields.tolist() if own else "columns"
 
     def _fields(self, matrix: Matrix) -> NDArray[np.int64] | None:
-        """The field of each column; none if files have them; None: a plain machine."""
+        """What `fields` says of these columns."""
         fields, name = self.fields, type(self).__name__
         if fields is None:
             return None

@@ -54,7 +54,6 @@ def run_job(
     `cluster` None: that of the innermost ``with`` block, or this process's own, of `workers`.
     `packed`: keep the rows of all tables with their state.
     """
-    check_cluster(cluster, workers)
     where = default_cluster(workers) if cluster is None else cluster
     with tempfile.TemporaryDirectory(prefix="snailps-") as folder:
         with where.in_turn():  # another thread's job would replace the tables

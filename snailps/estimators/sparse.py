@@ -6,8 +6,8 @@
 
 A fitted model is rows by key, as its file has it: of 2^31 possible columns only those that came.
 Predictions are the kernels' own arithmetic.  What training means is `models.sparse`'.  A model says
-how its scores are computed and its file is read, and what a column means to it: `_options`,
-`_of_columns`, `_matrix`.
+how its scores are computed and its file is read, and what a column means to it: `_fields_of`,
+`_of_columns`.
 """
 
 from __future__ import annotations
@@ -171,16 +171,16 @@ class SparseEstimator(Estimator):
             matrix = matrix_of(X, numeric=self._dense, declared=declared, by_name=by_name)
         if fitted:
             check_columns(matrix, self, self._last_feature())
-        matrix = replace(matrix, options=self._options(matrix, use))
+        fields = self._fields_of(matrix, use)
+        has_own = matrix.hashed or fields is None or len(fields) == 0
+        options: dict[str, Any] = {"dense": self._dense, "fields": None if has_own else fields}
         if matrix.files is not None:
-            matrix.files.write_as(
-                fields=matrix.options.get("fields"), dense=bool(matrix.options.get("dense"))
-            )
-        return matrix
+            matrix.files.write_as(**options)
+        return replace(matrix, fields=fields, options=options)
 
-    def _options(self, matrix: Matrix, use: str) -> dict[str, Any]:
-        """How the rows are written: options of `rows_source`."""
-        return {"dense": True} if self._dense else {}
+    def _fields_of(self, matrix: Matrix, use: str) -> NDArray[np.int64] | None:
+        """The field of each column; empty: those of the files' entries; None: there are none."""
+        return None
 
     def _of_columns(self, matrix: Matrix) -> dict[str, Any]:
         """Settings that follow from the columns."""
@@ -203,6 +203,7 @@ class SparseEstimator(Estimator):
             "_label": files.label if files else "",
             "n_features_in_": matrix.columns if matrix.columns >= 0 else None,
             "feature_names_in_": matrix.names,
+            "_fitted_fields": matrix.fields,
         }
 
     def _take(self, done: Finished, source: Source) -> dict[str, Any]:

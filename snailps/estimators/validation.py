@@ -50,6 +50,7 @@ class Matrix:
     """Features are known by name, not by number: tables with texts, and dicts."""
     files: ExampleFiles | None = None
     """What the rows are read from, if they are of files."""
+    fields: NDArray[np.int64] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
