@@ -38,10 +38,8 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound="Estimator")
 _NONE: Mapping[str, Any] = MappingProxyType({})
-_SHARED = ("cluster", "callbacks")
-"""Parameters that a clone shares with its original: what they hold is no value."""
-_LEFT_HERE: Mapping[str, Any] = MappingProxyType({"cluster": None, "callbacks": ()})
-"""Parameters that are not pickled, and what is in their place."""
+_NO_VALUES: Mapping[str, Any] = MappingProxyType({"cluster": None, "callbacks": ()})
+"""Parameters that clones share with their original, and what pickles have in their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +296,7 @@ class Estimator:
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and copies: without the cluster and the callbacks, which stay here."""
         state = dict(self.__dict__)
-        state.update({name: value for name, value in _LEFT_HERE.items() if name in state})
+        state.update({name: value for name, value in _NO_VALUES.items() if name in state})
         return state
 
     # --- scikit-learn ----------------------------------------------------------------------------
@@ -307,7 +305,7 @@ class Estimator:
         """For `sklearn.clone`: an estimator with equal parameters that is not fitted."""
         return type(self)(
             **{
-                name: value if name in _SHARED else copy.deepcopy(value)
+                name: value if name in _NO_VALUES else copy.deepcopy(value)
                 for name, value in self.get_params().items()
             }
         )

@@ -18,7 +18,6 @@ from snailps.errors import ConfigError
 
 METHODS = {"sgd": 1, "adagrad": 2}
 """Access methods whose deltas add up, with their numbers in kernels."""
-_PATHS_WHEN = "To measure the model on lines that it was not trained on."
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class EmbeddingSettings(JobSettings):
         (),
         help="Hold-out files, folders and globs, in the format of the input, on which the finished "
         "model is evaluated. Empty: no evaluation.",
-        when=_PATHS_WHEN,
+        when="To measure the model on lines that it was not trained on.",
         unit="paths",
     )
     dim: int = setting(
