@@ -1,6 +1,6 @@
 """Text for a job: paths as they are, everything else spooled into one scratch file.
 
-    path, glob | list, array, column, generator [, labels] -> corpus -> paths for a job's input
+    path, glob | list, array, column, generator [, labels] -> corpus -> Source of a job
 
 No parsing: what a text is, `data.spool` decides.
 """
@@ -18,9 +18,10 @@ import numpy as np
 
 from snailps.data.elements import a_kind, elements_of, is_missing
 from snailps.data.file_kinds import CSV_BYTES, refuse_header
-from snailps.data.spool import Spooled, spool_text
+from snailps.data.spool import spool_text
 from snailps.data.unpacking import DAMAGED, is_url, open_content
 from snailps.errors import DataError
+from snailps.estimators.base import Source
 
 SHOWN_CHARS = 60
 NAMES_MAX, NAME_CHARS = 10_000, 4096
@@ -34,26 +35,32 @@ def corpus(
     labels: Any = None,
     column: str = "",
     on_bytes: Callable[[int], object] | None = None,
-) -> Iterator[Spooled | list[str]]:
+) -> Iterator[Source]:
     """What a job reads, while it runs: paths, or a scratch file of texts as of `spool_text`.
 
-    With paths labels are in the files.  `column` is of a table.
+    Lines of files have their labels; tables in files have these and the texts in columns.
     """
     if not is_path(data):
         refuse_names_of_files(data)
         with spool_text(data, labels=labels, column=column, on_bytes=on_bytes) as spooled:
-            yield spooled
+            yield Source(spooled)
         return
     paths = paths_of(data, "text is given as a list of sentences: [text]")
-    if labels is not None:
-        raise DataError(
-            f"y: expected none with the path {paths[0]!r:.80}, whose lines begin with their "
-            "labels; of a table give column=, too, the name of the column of texts"
-        )
     if not column:
+        if labels is not None:
+            raise DataError(
+                f"y: expected none with the path {paths[0]!r:.80}, whose lines begin with their "
+                "labels; of a table give column=, too, the name of the column of texts"
+            )
         for path in paths:
             _refuse_header(path)
-    yield paths
+    elif not isinstance(labels, (str, type(None))):
+        raise DataError(
+            f"y: expected the name of the column of labels, as column={column!r} is one of files; "
+            f"got {a_kind(labels)}"
+        )
+    columns = {"column": column, "label_column": labels}
+    yield Source(paths, {name: value for name, value in columns.items() if value})
 
 
 def _refuse_header(path: str) -> None:
@@ -62,20 +69,6 @@ def _refuse_header(path: str) -> None:
         return
     with contextlib.suppress(OSError, *DAMAGED), open_content(path) as file:
         refuse_header(file.read(CSV_BYTES), path)
-
-
-def columns_of(data: Any, column: str, labels: Any = None) -> dict[str, str]:
-    """Settings of a job whose input is tables in files; none of any other."""
-    if not (column and is_path(data)):
-        return {}
-    if labels is None:
-        return {"column": column}
-    if not isinstance(labels, str):
-        raise DataError(
-            f"y: expected the name of the column of labels, as column={column!r} is one of files; "
-            f"got {a_kind(labels)}"
-        )
-    return {"column": column, "label_column": labels}
 
 
 def is_path(data: Any) -> bool:

@@ -12,13 +12,14 @@ import os
 import tempfile
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from snailps.errors import ParameterError
 from snailps.estimators.base import Estimator, Source
-from snailps.estimators.corpus import columns_of, corpus, is_path, is_table
+from snailps.estimators.corpus import corpus, is_path, is_table
 from snailps.estimators.display import SpoolDisplay
 from snailps.estimators.jobs import Finished
 from snailps.vectors.fasttext_bin import BinHeader, read_header
@@ -99,13 +100,11 @@ class TextEstimator(Estimator):
     def _source(self, X: Any, y: Any, *, goes_on: bool, column: str = "") -> Iterator[Source]:
         """Texts as a job's input; shows how much is spooled."""
         column = self._column(X, column, goes_on=goes_on)
-        columns = columns_of(X, column, y)
         with contextlib.ExitStack() as stack:
             with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
-                labels = None if columns else y
-                texts = corpus(X, labels=labels, column=column, on_bytes=display.show)
-                given = stack.enter_context(texts)
-            yield Source(given, columns, {"_fitted_column": column})
+                texts = corpus(X, labels=y, column=column, on_bytes=display.show)
+                source = stack.enter_context(texts)
+            yield replace(source, attributes={"_fitted_column": column})
 
     def _resume(self, folder: str, source: Source) -> str:
         path = os.path.join(folder, "before.bin")  # noqa: PTH118

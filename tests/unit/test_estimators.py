@@ -11,7 +11,6 @@ import pytest
 
 import snailps
 from snailps import estimators
-from snailps.data.spool import Spooled
 from snailps.errors import (
     ClusterError,
     ConfigError,
@@ -21,7 +20,7 @@ from snailps.errors import (
     ParameterError,
 )
 from snailps.estimators import base, display
-from snailps.estimators.corpus import columns_of, corpus
+from snailps.estimators.corpus import corpus
 from snailps.estimators.jobs import Finished
 from snailps.estimators.monitor import Monitor
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
@@ -143,7 +142,7 @@ def test_corpus_leaves_paths_as_they_are(tmp_path):
         ([file, file], [str(file)] * 2), (f"{tmp_path}/*.txt", [f"{tmp_path}/*.txt"]),
     ]:  # fmt: skip
         with corpus(given) as found:
-            assert found == paths
+            assert (found.input, found.settings) == (paths, {})
 
 
 def test_corpus_refuses_csv_with_names_of_columns_unless_one_is_named(tmp_path):
@@ -152,19 +151,25 @@ def test_corpus_refuses_csv_with_names_of_columns_unless_one_is_named(tmp_path):
     said = r"names of columns .*text, stars.*column='text'"
     with pytest.raises(DataError, match=said), corpus(file):
         pass
-    with corpus(file, column="text") as found:
-        assert found == [str(file)]
+    for labels, more in ((None, {}), ("stars", {"label_column": "stars"})):
+        with corpus(file, column="text", labels=labels) as found:
+            assert found.input == [str(file)]
+            assert found.settings == {"column": "text", **more}
+    with (
+        pytest.raises(DataError, match="y: expected the name of the column of labels"),
+        corpus(file, column="text", labels=["a", "b"]),
+    ):
+        pass
     for text in ("some words, then\nothers, too\n", "one,two\nand no comma\n", "word\nword\n"):
         file.write_text(text)
         with corpus(file) as found:
-            assert found == [str(file)]
+            assert found.input == [str(file)]
 
 
 def test_corpus_spools_the_rest():
     with corpus(iter(["north wind", ["south", "wind"]])) as found:
-        assert isinstance(found, Spooled)
-        assert Path(found.path).read_bytes() == b"north wind\nsouth wind\n"
-    assert not Path(found.path).exists()
+        assert Path(found.input.path).read_bytes() == b"north wind\nsouth wind\n"
+    assert not Path(found.input.path).exists()
 
 
 @pytest.mark.parametrize(
@@ -189,24 +194,6 @@ def test_corpus_refuses_labels_beside_paths(tmp_path):
     match = "y: expected none with the path"
     with pytest.raises(DataError, match=match), corpus(tmp_path, labels=["a"]):
         pass
-
-
-@pytest.mark.parametrize(
-    ("data", "column", "labels", "found"),
-    [
-        ("x.parquet", "text", None, {"column": "text"}),
-        ([Path("x.csv")], "text", "stars", {"column": "text", "label_column": "stars"}),
-        ("x.txt", "", None, {}),
-        ({"text": ["a"]}, "text", None, {}),
-    ],
-)
-def test_columns_of_files_are_settings_of_the_job(data, column, labels, found):
-    assert columns_of(data, column, labels) == found
-
-
-def test_columns_of_files_take_no_labels_apart():
-    with pytest.raises(DataError, match="y: expected the name of the column of labels"):
-        columns_of("x.parquet", "text", ["a", "b"])
 
 
 # --- fitting, with jobs that are made up ----------------------------------------------------------
