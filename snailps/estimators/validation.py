@@ -73,15 +73,13 @@ def matrix_of(X: Any, *, numeric: bool, declared: Sequence[str], by_name: bool) 
             f"{_KINDS}, got {a_kind(X)}: give "
             f"{'a DataFrame of it' if isinstance(X, Mapping) else 'list(X)'}"
         )
-    for library, kind in LIBRARIES.items():
-        if library in modules and type(X).__name__ == kind:
-            found = _of_table(X, table_of(library, X), declared, by_name=by_name)
-            break
+    libraries = (one for one in modules & LIBRARIES.keys() if type(X).__name__ == LIBRARIES[one])
+    if library := next(libraries, ""):
+        found = _of_table(X, table_of(library, X), declared, by_name=by_name)
+    elif isinstance(X, Sequence) and len(X) and isinstance(X[0], Mapping):
+        found = Matrix(X, len(X), -1, hashed=True)
     else:
-        if isinstance(X, Sequence) and len(X) and isinstance(X[0], Mapping):
-            found = Matrix(X, len(X), -1, hashed=True)
-        else:
-            found = _of_array(X if is_sparse else _array(X))
+        found = _of_array(X if is_sparse else _array(X))
     if numeric and found.hashed:
         raise DataError(
             "X: expected numbers: this estimator takes no texts and no dicts. Encode them, for "
