@@ -117,6 +117,8 @@ class Worker(ModelTables):
     def __init_subclass__(cls) -> None:
         """Makes settings of the class's own plain fields, ``width: int = 8``."""
         super().__init_subclass__()
+        if "owes" in vars(cls):  # until 0.1
+            raise TypeError(f"{cls.__name__}.owes is called unpushed now")
         if isinstance(cls.Settings, type) and issubclass(cls.Settings, JobSettings):
             settings, own = with_fields(cls.Settings, cls, _TAKEN)
             if own:  # else a mixin's would hide those of the class beside it
@@ -206,7 +208,7 @@ class Worker(ModelTables):
         """Called once after the last block; push remaining deltas here."""
 
     @property
-    def owes(self) -> int:
+    def unpushed(self) -> int:
         """How many of the last blocks that `train` has returned for are not completely pushed yet.
 
         A model that pushes every few blocks overrides it: no checkpoint includes such a block.

@@ -150,7 +150,7 @@ class BlockTrainer(Worker):
             rows.workers_changed(self.workers)
 
     @property
-    def owes(self) -> int:
+    def unpushed(self) -> int:
         """Blocks of this round, and of the one before while some of its rows are not pushed."""
         return self._trained + self._closed * any(rows.sends for rows in self.rows)
 

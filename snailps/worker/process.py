@@ -427,7 +427,7 @@ class WorkerProcess(Node):
         )
         enough = self._last_answer()
         self._report = self._reported(done)
-        if free and model.owes and seconds < SHORT_S:
+        if free and model.unpushed and seconds < SHORT_S:
             self._note_settled(block.number)
             return enough
         enough |= self._last_answer()
@@ -448,7 +448,7 @@ class WorkerProcess(Node):
         """Report blocks whose pushes are all acknowledged, so that a checkpoint includes them."""
         assert self._client is not None
         assert self._model is not None
-        settled = self._stand.settle(number, self._client, self._model.owes)
+        settled = self._stand.settle(number, self._client, self._model.unpushed)
         if settled:
             self.control.note(messages.Settled(settled))
 

@@ -102,13 +102,13 @@ class ResumeState:
         with self._lock:
             self._open.discard(number)
 
-    def settle(self, number: int, client: Client, owes: int) -> list[int]:
-        """Note a trained block, of which the model has yet to push `owes` (`Worker.owes`); returns
+    def settle(self, number: int, client: Client, unpushed: int) -> list[int]:
+        """Note a trained block, behind which so many are `unpushed` (`Worker.unpushed`); returns
         blocks whose pushes are all acknowledged by now, so that a checkpoint includes them."""
         with self._lock:
             self._unpushed.append(number)
-            every = isinstance(owes, bool | np.bool_) and owes
-            pushed = 0 if every else max(0, len(self._unpushed) - int(owes))
+            every = isinstance(unpushed, bool | np.bool_) and unpushed
+            pushed = 0 if every else max(0, len(self._unpushed) - int(unpushed))
             pushes = client.open_pushes() if pushed else []
             self._unsettled.extend((trained, pushes) for trained in self._unpushed[:pushed])
             del self._unpushed[:pushed]

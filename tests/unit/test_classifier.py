@@ -248,7 +248,7 @@ def test_round_of_the_only_worker_is_pushed_while_the_next_blocks_train(make, mo
     owed = []
     for number, progress in enumerate([(0.0, 0.3), (0.3, 0.6), (0.6, 0.8), (0.8, 0.9)]):
         train(model, TEXT if number != 2 else b"", number, progress)
-        owed.append(model.owes)
+        owed.append(model.unpushed)
     assert owed[:3] == [1, 2, 3]  # the third has nothing to learn and takes no time to send in
     assert owed[3] in {2, 4}  # itself and the third; all, where kernels end before all is sent
     assert pushed.is_set()

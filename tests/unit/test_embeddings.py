@@ -110,9 +110,9 @@ def test_kge_block_changes_rows_as_the_kernel_does(method, consistency):
         model = make(settings, summary=summary)
         before = model.pull(TABLE, keys, state=True)
         told = train(model, TRIPLES)
-        assert model.owes == (consistency == "async")
+        assert model.unpushed == (consistency == "async")
         model.finish()
-        assert not model.owes
+        assert not model.unpushed
         after = model.pull(TABLE, keys, state=True)
 
         # The same block by hand: rows in the order of keys, the order of lines drawn from its seed.

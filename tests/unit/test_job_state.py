@@ -156,7 +156,7 @@ def test_worker_that_owes_pushes_settles_its_blocks_with_the_last(owed, settled)
     process = WorkerProcess(WorkerSettings(), RawConfig(()))
     process._client = SimpleNamespace(open_pushes=list)
     process._control = SimpleNamespace(note=told.append)
-    for number, owes in enumerate(owed):
-        process._model = SimpleNamespace(owes=owes)
+    for number, unpushed in enumerate(owed):
+        process._model = SimpleNamespace(unpushed=unpushed)
         process._note_settled(number)
     assert told == [messages.Settled(numbers) for numbers in settled]

@@ -107,8 +107,8 @@ class Worker:
         self.closed = True  # whether a round ended with the last block
 
     @property
-    def owes(self):
-        """Whether blocks of a round are not pushed, as `BlockTrainer.owes` counts them."""
+    def unpushed(self):
+        """Whether blocks of a round are not pushed, as `BlockTrainer.unpushed` counts them."""
         return not self.closed or self.shared.sends
 
     def workers_changed(self, workers):
@@ -170,7 +170,7 @@ def test_only_worker_has_the_stores_rows_and_its_own_deltas_whatever_room_there_
         np.testing.assert_allclose(before, expected[ids], atol=1e-5)
         expected[ids] += number + 1
         assert worker.shared._kept.room <= max(room, 8)
-        assert worker.owes == bool((number + 1) % round_blocks)
+        assert worker.unpushed == bool((number + 1) % round_blocks)
     worker.shared.flush()
     worker.sgd.close()
     np.testing.assert_allclose(store.rows, expected, atol=1e-4)
@@ -310,7 +310,7 @@ def test_round_that_is_sent_later_goes_piece_by_piece_as_rows_are_found(monkeypa
         assert shared.sends
         while shared.send_some():
             pass
-        assert not worker.owes
+        assert not worker.unpushed
         worker.client.serve(99)
     shared.flush()
     assert not shared.sends
@@ -537,7 +537,7 @@ def test_second_worker_that_joins_in_a_round_leaves_its_later_blocks_their_delta
     worker.workers_changed(2)
     for ids in ([2, 3], [4]):
         worker.train(worker.ask(ids), 1)
-    assert not worker.owes
+    assert not worker.unpushed
     worker.client.serve(len(worker.client.queue))
     expected[[1, 2, 3, 4]] += [[1], [2], [1], [1]]
     np.testing.assert_allclose(store.rows, expected, rtol=1e-5)
@@ -608,6 +608,6 @@ def test_worker_that_dies_takes_along_only_blocks_since_its_last_round():
     worker = Worker(store, workers=2, round_blocks=3)
     for number in range(5):
         worker.train(worker.ask([1, 2]), 1)
-        assert worker.owes == (number != 2)
+        assert worker.unpushed == (number != 2)
     worker.client.serve(99)  # what was handed over; then it is killed
     np.testing.assert_allclose(store.rows[[1, 2]], expected + 3, rtol=1e-5)

@@ -313,7 +313,7 @@ def test_model_owes_pushes_until_the_fourth_block(make):
     owed = []
     for number in range(ROUND_BLOCKS + 1):
         train(model, planted(50, number), number)
-        owed.append(model.owes)
+        owed.append(model.unpushed)
     assert owed == [*range(1, ROUND_BLOCKS), 0, 1]
 
 
@@ -325,7 +325,7 @@ def test_model_owes_pushes_until_a_part_of_an_epoch_is_trained(make, method, wor
     """A sixteenth, a fortieth, three sixteenths; of 500 blocks of two epochs."""
     model = make(LinearSettings(optimizer=method, epochs=2), workers=workers)
     text, number = planted(5, 1), 0
-    while not number or model.owes:
+    while not number or model.unpushed:
         train(model, text, number, (number / 500, (number + 1) / 500))
         number += 1
     assert number == expected
@@ -337,7 +337,7 @@ def test_model_owes_pushes_of_so_many_examples_at_most(make, monkeypatch, worker
     model = make(LinearSettings(), workers=workers)
     for number in range(8):
         train(model, planted(5, number), number, (number / 5000, (number + 1) / 5000))
-        assert model.owes == (number + 1) % 8
+        assert model.unpushed == (number + 1) % 8
 
 
 def test_model_with_sgd_falls_to_rate_zero(make):

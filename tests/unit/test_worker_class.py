@@ -358,3 +358,8 @@ def test_plain_fields_are_settings(module):
         RawConfig.from_mapping({"widht": "9"}, "here").build(cls.Settings)
     with pytest.raises(ConfigError, match="epochs: expected a whole number from 1 to"):
         RawConfig.from_mapping({"epochs": "0"}, "here").build(cls.Settings)
+
+
+def test_class_that_counts_unpushed_blocks_by_the_old_name_is_refused():
+    with pytest.raises(TypeError, match=r"Mine\.owes is called unpushed now"):
+        type("Mine", (Worker,), {"owes": 1})

@@ -177,7 +177,7 @@ class Trained:
     workers, counts, prefetch = 1, "", 0
 
     def __init__(self, events, between=lambda number: None):
-        self.events, self.between, self.owes = events, between, True
+        self.events, self.between, self.unpushed = events, between, True
         self.settings = SimpleNamespace(consistency="async")
 
     def _at(self, block):
@@ -220,7 +220,7 @@ def test_short_block_is_answered_while_the_next_one_is_trained(training):
         if number:
             master.answer(messages.Ok())
         if number == 3:  # closes the round
-            model.owes = False
+            model.unpushed = False
             master.script.append(messages.Ok())
 
     model.between = between
@@ -249,7 +249,7 @@ def test_block_is_answered_before_the_next_one_if(training, monkeypatch, why):
     if why == "long":
         monkeypatch.setattr(process, "SHORT_S", 0.0)
     elif why == "pushed":
-        model.owes = False
+        model.unpushed = False
     else:
         model.settings.consistency = "ssp"
         training._client.flush = lambda limit_s: None
