@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""A shard without thread, connections or time: what the rest of its code, in Python, works with.
+"""The compiled half of a shard: its store, served by a loop, and single steps of replication.
 
-    ShardLoop or ShardDriver -> Handler -> `_requests`, `_standby`, `_primary` -> store
-    Shard, Replication, Orders (Python) -> ShardCore -> the same structs
+    ShardLoop -> Handler -> `_requests`, `_standby`, `_primary` -> store
+    Shard (Python) -> ShardCore -> the same structs
 
-It owns the store, the context and their memory, and makes single steps of replication: what a role or a
-stream means for them is decided in `replication.py`.  Everything here belongs to one thread.
+It owns the store, the context and their memory.  What a role or a stream means for them is decided in
+`shard.py`.  Everything here belongs to one thread.
 """
 
 import numpy as np
@@ -59,21 +59,26 @@ POINTS = {"": POINT_NONE, "mid-send": POINT_MID_SEND, "applied": POINT_APPLIED,
 cdef class ShardCore:
     """The store of one shard, its role, and what its C code shares.
 
-    `clock_limit_s`: longest wait of a request for a clock; `staged_bytes_max`: most bytes staged
-    for one; `standby`: follows a primary until it is promoted.
+    `loop` serves it, and keeps it alive until the loop has ended.  `obey`: called with each order
+    of a primary's stream.
     """
 
-    def __init__(self, row_ops: object, wire_ops: object, int frag_num, double clock_limit_s,
-                 staged_bytes_max: int, bint standby):
+    def __init__(self, ShardLoop loop, row_ops: object, wire_ops: object, int frag_num,
+                 double clock_limit_s, staged_bytes_max: int, bint standby,
+                 obey: Callable[[bytes], None]):
+        self.loop = loop
         self.store = ShardStore(frag_num, row_ops)
         self.store.limit_staged(staged_bytes_max)
         self.methods = PythonMethods()
         self.methods.store = self.store
+        self.methods.obey = obey
         self.methods.context = &self.context
         self.store.slots.apply_elsewhere = python_sums
         self.store.slots.door = <void *>self.methods
         memset(&self.context, 0, sizeof(Context))
         self.context.methods = <void *>self.methods
+        self.context.stream = loop.stream()
+        self.context.faults = loop.faults()
         self.context.shard = self.store.shard
         self.context.slots = &self.store.slots
         self.context.clock_limit_s = clock_limit_s
@@ -92,6 +97,7 @@ cdef class ShardCore:
         self.handler.forget = forget
         self.handler.replay = replay
         self.handler.seed = seed
+        loop.set_handler(&self.handler, self)
 
     def __dealloc__(self):
         free(self.context.keys)
@@ -103,21 +109,20 @@ cdef class ShardCore:
         free(self.context.primary.copied)
         standby_free(&self.context.standby)
 
-    cdef Handler *attach(self, Stream *stream, Faults *faults):
-        self.context.stream = stream
-        self.context.faults = faults
-        return &self.handler
-
-    def attach_loop(self, ShardLoop loop) -> None:
-        """Serve this shard by a loop, which keeps it alive until it has ended."""
-        loop.set_handler(self.attach(loop.stream(), loop.faults()), self)
+    def close(self) -> None:
+        """Take no order of a stream any more: no cycle is left, so the last reference frees the rows."""
+        self.methods.obey = None
 
     # --- tables and clocks
 
     def add_table(self, number: int, dim: int, access: int, init: int, scale: float, seed: int,
-                  hyper: Sequence[float], track: int, retention: tuple[int, int, int, int],
-                  finite: bool, method: snailps.api.access_method.AccessMethod | None) -> None:
-        """As `Shard.add_table`."""
+                  hyper: Sequence[float], track: int = 0,
+                  retention: tuple[int, int, int, int] = (0, 0, 0, 0), finite: bool = True,
+                  method: snailps.api.access_method.AccessMethod | None = None) -> None:
+        """Add a table; `method`: an access method in Python, an instance for this shard alone.
+
+        MisuseError: rows wider than a part of a pull or push, or a method too many or missing.
+        """
         if not 1 <= dim <= ROW_FLOATS_MAX:
             raise MisuseError(f"rows of {dim:,} floats, 1 to {ROW_FLOATS_MAX:,} expected")
         if (access == ACCESS_PYTHON) != (method is not None):
@@ -133,6 +138,7 @@ cdef class ShardCore:
             self.methods.add(number, method)
 
     def drop_tables(self, numbers: Sequence[int]) -> None:
+        """Drop tables that are here, with their rows; primary and standbys each by itself."""
         self.store.drop_tables(numbers)
         for number in numbers:
             self.methods.drop(number)
@@ -142,13 +148,13 @@ cdef class ShardCore:
         """Error of an access method in Python when a clock was applied, or None."""
         return self.methods.clock_error
 
-    def set_clock(self, clock: int, early: bool) -> None:
+    def apply_clock(self, clock: int, early: bool) -> None:
         """Begin at `clock`: forget what is staged and sealed, and `clock_error`."""
         self.methods.clock_error = None
         self.context.waits_sealed = 0       # its words are of what was
         self.store.set_clock(clock, early)
 
-    def fence(self, incarnation: int) -> None:
+    def apply_fence(self, incarnation: int) -> None:
         """Refuse this incarnation from now on, and drop its marks."""
         cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
         if self.context.fenced.num >= FENCED_MAX:
@@ -170,23 +176,11 @@ cdef class ShardCore:
     def role(self, name: str):
         self.context.role = ROLE_NUMBERS[name]
 
-    @property
-    def epoch(self) -> int:
-        """Of the known route."""
-        return self.context.epoch
-
-    @epoch.setter
-    def epoch(self, uint32_t epoch):
+    def set_epoch(self, uint32_t epoch, bint promoted=False) -> None:
+        """Take the epoch of a route; of one that made it a primary, older ones are refused."""
         self.context.epoch = epoch
-
-    @property
-    def epoch_min(self) -> int:
-        """Of the route that made it a primary: older ones are refused."""
-        return self.context.epoch_min
-
-    @epoch_min.setter
-    def epoch_min(self, uint32_t epoch):
-        self.context.epoch_min = epoch
+        if promoted:
+            self.context.epoch_min = epoch
 
     @property
     def yielding(self) -> bool:
@@ -214,7 +208,6 @@ cdef class ShardCore:
         """The standby has acknowledged all frames."""
         return self.context.stream.sent == self.context.stream.acked
 
-    @property
     def stream_waiting(self) -> int:
         """Bytes that the connection to the standby has not taken."""
         return stream_waiting(self.context.stream)
@@ -222,6 +215,7 @@ cdef class ShardCore:
     def pace(self, bint paced) -> None:
         """Whether copying gives way to clients' requests."""
         self.context.stream.paced = paced
+        self.loop.wake()
 
     def begin_copy(self, bint resumes) -> None:
         """Prepare the next stream: all fragments, or with `resumes` none."""
@@ -265,15 +259,6 @@ cdef class ShardCore:
             show_clock(&self.context, held_until(&self.context))
 
     # --- the stream of a primary
-
-    @property
-    def obey(self) -> Callable[[bytes], None] | None:
-        """Called with each order of the stream, bytes; to be set."""
-        return self.methods.obey
-
-    @obey.setter
-    def obey(self, function: Callable[[bytes], None] | None):
-        self.methods.obey = function
 
     @property
     def followed(self) -> bool:
@@ -331,8 +316,8 @@ cdef class ShardCore:
 
     # --- for people and tests
 
-    def stats(self) -> dict[str, Any]:
-        """Counters of requests and store, as a dict of numbers."""
+    def counters(self) -> dict[str, Any]:
+        """Counters of requests and store."""
         clock = self.store.clock_stats()
         if not stream_has(self.context.stream, self.context.primary.clock_until):
             clock["waits_for"] = clock_not_shown().decode()

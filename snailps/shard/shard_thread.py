@@ -14,9 +14,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from snailps.kernels.numa import keep_thread_on
-from snailps.shard._shard import ShardCore
-from snailps.shard.replication import Tell
-from snailps.shard.shard import CLOCK_LIMIT_S, STAGED_BYTES_MAX, Shard
+from snailps.shard.shard import CLOCK_LIMIT_S, STAGED_BYTES_MAX, Shard, Tell
 from snailps.transport.handshake import ServerSession
 from snailps.transport.loop._loop import ShardLoop
 
@@ -49,10 +47,10 @@ class ShardThread:
         stuck_limit_s: float = 24.0,
         cpus: Collection[int] = (),
     ) -> None:
-        core = ShardCore(row_ops, wire_ops, frag_num, clock_limit_s, staged_bytes_max, standby)
         self._loop = ShardLoop(listener, make_session, park_limit_s, silence_limit_s, stuck_limit_s)
-        core.attach_loop(self._loop)
-        self.shard = Shard(core, self._loop)
+        self.shard = Shard(
+            self._loop, row_ops, wire_ops, frag_num, clock_limit_s, staged_bytes_max, standby
+        )
         self._cpus = cpus
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
@@ -69,7 +67,7 @@ class ShardThread:
     def start(self) -> None:
         self._thread.start()
 
-    def turn(self, now: float) -> bool:
+    def turn(self, now: float) -> float:
         """As `ShardLoop.turn`, instead of `start`; orders between turns are done at once."""
         return self._loop.turn(now)
 

@@ -1,13 +1,13 @@
 """``python -m faults.hurt server ...``: snailps with something left out, or a place to die at.
 
-    HURT='{"left_out": ["no-hold"]}'                    -> ShardCore.set_faults, from the start
+    HURT='{"left_out": ["no-hold"]}'                    -> Shard.set_faults, from the start
     HURT_LATER=PREFIX, SIGUSR1, file PREFIX + pid       -> from then on
-        {"point": "applied", "passings": 3}                as ShardCore.set_faults has it
+        {"point": "applied", "passings": 3}                as Shard.set_faults has it
         {"die": "package.module:Class.method", "call": 2, "when": "after"}
         {"set": {"package.module:NAME": 1000}}
 
 A process that comes by the place for the n-th time dies as by kill -9.  The program itself knows
-nothing of this but `ShardCore.set_faults`.
+nothing of this but `Shard.set_faults`.
 """
 
 import contextlib

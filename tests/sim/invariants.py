@@ -267,26 +267,28 @@ def _watch_progress(cluster, now):
         raise AssertionError(f"nothing moves for {STANDSTILL_S:g} s: {who_waits(cluster)}")
 
 
-def watch_answer(shard, data, answer):
-    """A shard takes no push of a worker once its fence is done: others have that worker's blocks.
+def is_fenced_push(shard, data):
+    """Whether a frame is a push of a worker whose fence is done at the shard.
 
     Done means at the standby, too, so it holds at whichever server the shard is served by then.
     """
     cluster = shard.server.cluster
     master = cluster.master
     if master.core is None or shard.server.number not in master.core.members.all:
-        return  # it is lost and has not heard it: no client gets its acknowledgements
-    if not cluster.fenced or data[5] != Kind.PUSH or shard.shard.core.role != "primary":
-        return
-    incarnation = HEADER.unpack_from(data)[7]
-    parked = answer.frame is None and answer.reason
-    refused = answer.frame is not None and answer.frame[5] == Kind.ERROR
+        return False  # it is lost and has not heard it: no client gets its acknowledgements
+    if not cluster.fenced or data[5] != Kind.PUSH or shard.shard.role != "primary":
+        return False
     served = shard.server.core.host.primaries
     number = next((n for n, handle in served.items() if handle == shard.handle), -1)
-    if (incarnation, number) in cluster.fenced and not (parked or refused):
+    return (HEADER.unpack_from(data)[7], number) in cluster.fenced
+
+
+def push_is_not_taken(shard, data, before, after):
+    """A shard takes no push of a worker once its fence is done: others have its blocks."""
+    if any(after[count] > before[count] for count in ("pushes", "repeated")):
         raise AssertionError(
-            f"{shard.server.name} takes a push of worker {incarnation}, which is fenced at "
-            f"shard {number}"
+            f"{shard.server.name} takes a push of worker {HEADER.unpack_from(data)[7]}, which is "
+            f"fenced at shard {shard.number}"
         )
 
 

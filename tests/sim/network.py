@@ -10,7 +10,7 @@ does.
 
 from __future__ import annotations
 
-from snailps.errors import ConnectionLost, ProtocolError, RemoteError
+from snailps.errors import ConnectionLost, RemoteError, SnailError
 from tests.sim.scheduler import Future
 
 CONNECT_LIMIT_S = 10.0
@@ -215,7 +215,7 @@ class Network:
         when = self.arrival(listener.host, process.host)
         try:
             answer, take = admit(hello)
-        except ProtocolError as error:
+        except SnailError as error:
             refusal = RemoteError(str(error))
             self.world.at(when, self._refused, made, refusal, process=process)
             return

@@ -1,39 +1,30 @@
 """A server: the real core, shards and store; effects are performed on the simulated network.
 
     orders, answers of shards, dials, works, time -> Event -> ServerCore.handle -> list of Effect
-    frames of clients and primaries -> ShardDriver -> replies, stream to the standby
+    bytes of clients and primaries -> ShardThread, turn by turn -> replies, stream to the standby
 
-It does what `snailps/server/process.py`, `ShardThread` and `ShardLoop` do with sockets and threads.
+It does what `snailps/server/process.py` does with sockets and threads.
 """
 
 from __future__ import annotations
 
 import math
+import socket
 from functools import partial
 from typing import ClassVar
 
-from snailps import kernels
-from snailps.errors import (
-    ConnectionLost,
-    ProtocolError,
-    SnailError,
-    WaitTimeout,
-    explain,
-)
+from snailps.errors import ConnectionLost, ProtocolError, SnailError, WaitTimeout, explain
 from snailps.node.limits import Limits
 from snailps.server import effects, events
 from snailps.server.core import ServerCore
-from snailps.shard._driver import ShardDriver
-from snailps.shard._shard import ShardCore
-from snailps.shard.shard import Shard
 from snailps.transport.frame import Kind
 from snailps.transport.handshake import Channel, Hello, Role
 from tests.sim import invariants
 from tests.sim.memory_disk import PowerCut
 from tests.sim.model import Counted
 from tests.sim.node import Node
+from tests.support.turned_shard import NONCE, Pipe, TurnedShard
 
-CLOCK_LIMIT_S = 3600.0
 STAGED_BYTES_MAX = 16 << 20
 
 
@@ -162,17 +153,8 @@ class Server(Node):
         shard.soon(self._run_post, effect, shard)
 
     def _run_post(self, effect, shard):
-        if self._posts.pop(effect.post, None) is None:
-            return  # withdrawn
-
-        def done(result, error):
-            self.feed(events.Answered(effect.post, result, error))
-
-        if shard.stopped:
-            done(None, ConnectionLost("the shard has stopped serving"))
-            return
-        shard.driver.post(partial(effect.do, shard.shard), done, effect.at_standby)
-        shard.settle()
+        if self._posts.pop(effect.post, None) is not None:  # else withdrawn
+            shard.post(effect)
 
     def _withdraw(self, effect):
         if self._posts.pop(effect.post, None) is not None:
@@ -212,26 +194,7 @@ class Server(Node):
             told = events.StreamTold(effect.stream, "the shard has stopped serving")
             self._events.append(told)
             return
-        shard.soon(self._begin_stream, effect, shard)
-
-    def _begin_stream(self, effect, shard):
-        def tell(state, why):
-            trouble = "" if state == "ready" else why or "lost"
-            self.feed(events.StreamTold(effect.stream, trouble))
-
-        if shard.stopped:
-            self.links.pop(effect.link).close()
-            tell("lost", "the shard has stopped serving")
-            return
-        end = self.links[effect.link]
-        try:
-            shard.shard.back_up(effect.link, effect.sync, effect.paced, effect.resume, tell)
-        except SnailError as error:
-            self.links.pop(effect.link).close()
-            tell("lost", explain(error))
-            return
-        shard.leads(effect.link, end)
-        shard.settle()
+        shard.soon(shard.lead, effect, self.links.pop(effect.link))
 
     def _work(self, effect):
         self.after(self.cluster.work_s(disk=True), self._run_work, effect)
@@ -263,7 +226,7 @@ class Server(Node):
 
 
 class SimShard:
-    """A shard with its connections.
+    """A shard with its connections: what its loop sends goes on over the simulated network.
 
     Attributes
     ----------
@@ -274,18 +237,20 @@ class SimShard:
     def __init__(self, server, effect, address):
         self.server, self.world, self.address = server, server.world, address
         self.number, self.handle = effect.number, effect.shard
-        limits = Limits.of(server.settings.request_timeout)
-        core = ShardCore(
-            kernels.row_ops(), kernels.wire_ops(), server.cluster.frag_num, CLOCK_LIMIT_S,
-            STAGED_BYTES_MAX, effect.standby,
+        limits, us = Limits.of(server.settings.request_timeout), server.welcome
+        self.thread = TurnedShard(
+            server.cluster.frag_num,
+            Hello(Channel.DATA, Role.SERVER, NONCE, us.node, us.incarnation, us.job),
+            self._check, limits.parked_s, staged_bytes_max=STAGED_BYTES_MAX,
+            standby=effect.standby, silence_limit_s=limits.silence_s,
+            stuck_limit_s=limits.stuck_s,
         )  # fmt: skip
-        self.driver = ShardDriver(core, limits.parked_s, limits.silence_s, limits.stuck_s)
-        self.shard = Shard(core, self.driver)
+        self.shard = self.thread.shard
         self.stopped, self.stalled_until = False, 0.0
-        self._ends = {}  # connections that were accepted, by number
-        self._stream_of = {}  # of them, those of primaries
-        self._next, self._last, self._due = 1, 0.0, None
-        self._settling = False
+        self._ends = {}  # by pipe, which leads to the loop
+        self._told = []  # events for the server's core
+        self._last, self._due = 0.0, None
+        server.on_death.append(self._close)
         server.network.listen(server, address, self._admit)
 
     def soon(self, do, *args):
@@ -298,138 +263,118 @@ class SimShard:
         """Serves no more."""
         if self.stopped:
             return
-        self.stopped = True
         self.server.network.unlisten(self.server, self.address)
-        ends, self._ends = self._ends, {}
-        for end in ends.values():
+        for end in self._ends.values():
             end.close()
-        if self.driver.link in self.server.links:
-            self.server.links.pop(self.driver.link).close()
-        self.driver.stop()
-        self.shard.close()
+        self._close()
+        self._feed()
+
+    def _close(self):
+        if not self.stopped:
+            self.stopped = True
+            for pipe in self._ends:
+                pipe.close()
+            self._ends.clear()
+            self.thread.stop()
+
+    # --- work for its thread ----------------------------------------------------------------------
+
+    def post(self, effect):
+        """Does what the server's core posts."""
+
+        def done(future):
+            error = future.exception()
+            result = future.result() if error is None else None
+            self._told.append(events.Answered(effect.post, result, error))
+
+        do = partial(effect.do, self.shard)
+        self.thread.post(do, at_standby=effect.at_standby).add_done_callback(done)
+        self.settle()
+
+    def lead(self, effect, end):
+        """Begins a stream to a standby, at the other end of a connection."""
+
+        def tell(state, why):
+            if not self.stopped:
+                trouble = "" if state == "ready" else why or "lost"
+                self._told.append(events.StreamTold(effect.stream, trouble))
+
+        def begun(future):
+            if (error := future.exception()) is not None:
+                self._told.append(events.StreamTold(effect.stream, explain(error)))
+
+        near, far = socket.socketpair()
+        self._take(Pipe(far), False, end)
+        self.thread.back_up(
+            near.detach(), sync=effect.sync, paced=effect.paced, resume=effect.resume, tell=tell
+        ).add_done_callback(begun)
+        self.settle()
 
     # --- connections ------------------------------------------------------------------------------
 
-    def _admit(self, hello):
-        welcome = self.server.welcome
+    def _check(self, hello):
         if hello.channel != Channel.DATA:
             raise ProtocolError("this is a shard: it has only a data channel", "channel")
-        if hello.job != welcome.job:
+        if hello.job != self.server.welcome.job:
             raise ProtocolError("you belong to another cluster", "job")
-        connection = self._next
-        self._next += 1
-        if hello.role == Role.SERVER:
-            self.driver.accept_stream(connection)
-        answer = Hello(Channel.DATA, Role.SERVER, b"n" * 16, welcome.node, welcome.incarnation,
-                       welcome.job)  # fmt: skip
-        return answer, partial(self._take, connection, hello.role == Role.SERVER)
 
-    def _take(self, connection, is_stream, end):
-        self._ends[connection] = end
-        do = self._replay if is_stream else self._ask
+    def _admit(self, hello):
+        pipe, answer = self.thread.connect(hello, self.world.now)
+        return answer, partial(self._take, pipe, hello.role != Role.SERVER)
+
+    def _take(self, pipe, asks, end):
+        self._ends[pipe] = end
         end.listen(
-            lambda data: self.soon(do, connection, data),
-            lambda why: self.soon(self._closed, connection),
+            lambda data: self.soon(self._receive, pipe, asks, data),
+            lambda why: self.soon(self._ended, pipe),
         )
 
-    def _ask(self, connection, data):
-        if connection in self._ends and not self.stopped:
-            if data[5] == Kind.SEAL:
-                self.server.cluster.faults.on_event("Seal", self._ends[connection].other.process)
-                if not self.server.alive:
-                    return
-            answer = self.driver.ask(connection, data, self.world.now)
-            invariants.watch_answer(self, data, answer)
-            self._say(connection, answer)
-            self.settle()
-
-    def _replay(self, connection, data):
-        if connection in self._ends and not self.stopped:
-            self._say(connection, self.driver.replay(data, self.world.now, connection))
-            self.settle()
-
-    def _say(self, connection, answer):
-        end = self._ends.get(connection)
-        if end is None or answer.frame is None:
+    def _receive(self, pipe, asks, data):
+        if pipe not in self._ends:
             return
-        end.send(answer.frame)
-        if answer.last:
-            self._close(connection)
-
-    def _closed(self, connection):
-        if self._ends.pop(connection, None) is not None and not self.stopped:
-            self.driver.close(connection)
+        if asks and data[5] == Kind.SEAL:
+            self.server.cluster.faults.on_event("Seal", self._ends[pipe].other.process)
+            if not self.server.alive:
+                return
+        watched = asks and invariants.is_fenced_push(self, data)
+        if watched:
             self.settle()
+        before = self.shard.stats(self.world.now) if watched else None
+        pipe.send(data)
+        self.settle()
+        if watched and not self.stopped:
+            invariants.push_is_not_taken(self, data, before, self.shard.stats(self.world.now))
 
-    def _close(self, connection):
-        end = self._ends.pop(connection, None)
-        if end is not None:
-            end.close()
-            self.driver.close(connection)
-
-    # --- the stream to the standby ----------------------------------------------------------------
-
-    def leads(self, link, end):
-        """A stream has begun over a dialled connection."""
-        end.listen(
-            lambda data: self.soon(self._acknowledged, link, data),
-            lambda why: self.soon(self._lost, link, why),
-        )
-
-    def _acknowledged(self, link, data):
-        if self.driver.link == link and not self.stopped:
-            self.driver.acknowledge(data, self.world.now)
-            self.settle()
-
-    def _lost(self, link, why):
-        self.server.links.pop(link, None)
-        if self.driver.link == link and not self.stopped:
-            self.driver.lose_stream(why)
+    def _ended(self, pipe):
+        if self._ends.pop(pipe, None) is not None:
+            pipe.close()
             self.settle()
 
     # --- what follows -----------------------------------------------------------------------------
 
     def settle(self):
-        """Sends what may go, until nothing more comes of it."""
-        if self._settling:
-            return
-        self._settling = True
-        driver, server = self.driver, self.server
-        try:
-            for _ in range(1000):
-                if self.stopped or not server.alive:
-                    return
-                moved = False
-                end = server.links.get(driver.link)
-                if end is not None:
-                    for frame in driver.take_stream(self.world.now):
-                        end.send(frame)
-                        moved = True
-                for sent in driver.turn(self.world.now):
-                    moved = True
-                    end = self._ends.get(sent.connection)
-                    if end is not None:
-                        end.send(sent.frame)
-                        if sent.last:
-                            self._close(sent.connection)
-                moved = moved or driver.due <= self.world.now
-                if driver.closed:
-                    driver.closed = False
-                    driver.hung_up = [*driver.hung_up, *self._ends]
-                hung_up, driver.hung_up = driver.hung_up, []
-                for connection in hung_up:
-                    self._close(connection)
-                cut, driver.cut_links = driver.cut_links, []
-                for link in cut:
-                    if link in server.links:
-                        server.links.pop(link).close()
-                if not (moved or hung_up or cut):
-                    break
-            else:
-                raise AssertionError(f"{server.name}: shard {self.number} comes to no rest")
-        finally:
-            self._settling = False
-        self._turn_at(driver.due)
+        """Has it do what it can do now; sends what comes of that."""
+        due = -math.inf
+        while not self.stopped and due <= self.world.now:
+            due = self.thread.settle(self.world.now)
+            for pipe, end in list(self._ends.items()):
+                moved = pipe.send()
+                if data := pipe.receive():
+                    end.send(data)
+                if pipe.ended:
+                    end.close()
+                    pipe.close()
+                    del self._ends[pipe]
+                if moved or data or pipe.ended:
+                    due = -math.inf
+        self._turn_at(math.inf if self.stopped else due)
+        self._feed()
+
+    def _feed(self):
+        told, self._told = self._told, []
+        for event in told:
+            if self.server.alive:
+                self.server.feed(event)
 
     def _turn_at(self, when):
         if self._due is not None:
@@ -443,5 +388,4 @@ class SimShard:
 
     def _on_due(self):
         self._due = None
-        if not self.stopped:
-            self.settle()
+        self.settle()

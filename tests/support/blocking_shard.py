@@ -54,4 +54,4 @@ class BlockingShard(ShardThread):
 
     def test_faults(self, left_out=(), point="", passings=1):
         """What keeps pushes safe is left out, or the process dies at a point: `set_faults`."""
-        self._loop.submit(lambda: self.shard.core.set_faults(left_out, point, passings))
+        self._loop.submit(lambda: self.shard.set_faults(left_out, point, passings))

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from shards import ADD, ZEROS, push_frame
+from shards import ADD, JOB, ZEROS, push_frame
+from turned_shard import NONCE, TurnedShard
 
-from snailps import kernels
 from snailps.config import ServerSettings
 from snailps.errors import CheckpointError, ClusterError, ConnectionLost
 from snailps.node.limits import STOP_S
@@ -15,9 +15,6 @@ from snailps.server import effects as fx
 from snailps.server import events as ev
 from snailps.server.checkpoint_io import CheckpointFiles
 from snailps.server.core import ServerCore
-from snailps.shard._driver import ShardDriver
-from snailps.shard._shard import ShardCore
-from snailps.shard.shard import Shard
 from snailps.store.checkpoint.disk import OsDisk
 from snailps.store.checkpoint.folder import BEGUN, CheckpointFolder, write_course
 from snailps.store.checkpoint.manifest import Manifest
@@ -25,9 +22,11 @@ from snailps.store.checkpoint.shard_file import FileEntry
 from snailps.store.route import Route, ShardAddress, fragment_of
 from snailps.transport import messages as m
 from snailps.transport.frame import encode_frame
+from snailps.transport.handshake import Channel, Hello, Role
 
 FRAG_NUM, LIFE, SHARDS = 16, 7, 2
 KEYS = np.arange(300, dtype=np.uint64)
+WORKER = Hello(Channel.DATA, Role.WORKER, NONCE, 1, 1, JOB)
 ENDPOINTS = [("here", 7001 + i) for i in range(SHARDS)]
 
 
@@ -36,7 +35,7 @@ class House:
 
     def __init__(self, disk=None):
         self.now, self.call = 10.0, 0
-        self.shards, self.answers, self.told = {}, {}, []
+        self.shards, self.threads, self.answers, self.told = {}, {}, {}, []
         self.held_works, self.holds = [], False
         files = CheckpointFiles(LIFE, FRAG_NUM, disk or OsDisk())
         self.core = ServerCore(
@@ -65,9 +64,8 @@ class House:
         elif isinstance(effect, fx.Tell):
             self.told.append(effect.message)
         elif isinstance(effect, fx.StartShard):
-            ops = kernels.row_ops(), kernels.wire_ops()
-            core = ShardCore(*ops, FRAG_NUM, 60.0, 1 << 20, False)
-            self.shards[effect.shard] = Shard(core, ShardDriver(core))
+            made = self.threads[effect.shard] = TurnedShard(FRAG_NUM, staged_bytes_max=1 << 20)
+            self.shards[effect.shard] = made.shard
             return [ev.ShardStarted(effect.shard, ENDPOINTS[effect.listener])]
         elif isinstance(effect, fx.Post):
             return [self.post(effect)]
@@ -118,13 +116,13 @@ class House:
             keys = np.concatenate(list(groups.values())).astype(np.float32)
             values = np.repeat(keys[:, None], 4, axis=1)
             frame = push_frame(groups, values, seq)
-            self.drivers(handle).ask(1, encode_frame(frame))
-
-    def drivers(self, handle):
-        return self.shards[handle]._carrier
+            pipe, _ = self.threads[handle].connect(WORKER, 0.0)
+            pipe.send(encode_frame(frame))
+            self.threads[handle].settle(0.0)
+            pipe.close()
 
     def rows(self):
-        return sum(shard.core.store.stats()["rows"] for shard in self.shards.values())
+        return sum(shard.store.stats()["rows"] for shard in self.shards.values())
 
 
 @pytest.fixture

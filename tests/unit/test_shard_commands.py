@@ -187,7 +187,7 @@ def test_stopped_shard_leaves_no_cycle_that_keeps_its_rows():
     """A server drops shards of gigabytes while it serves others: none waits for the collector."""
 
     def cores():
-        return sum(type(one).__name__ == "ShardCore" for one in gc.get_objects())
+        return sum(type(one).__name__ == "Shard" for one in gc.get_objects())
 
     gc.collect()
     gc.disable()

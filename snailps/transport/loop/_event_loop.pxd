@@ -66,6 +66,7 @@ cdef struct Loop:
     bint stop
     bint retry_parked
     bint lost                       # some connection is: to be closed at the end of the round
+    bint limited                    # some connection is closing, stuck or not opened: timers look at it
     Stream stream                   # to the standby of this shard
     bint seeding                    # more of what it lacks can be sent at once
     double asked_at                 # the last request of a client came, or frame of the primary
@@ -89,8 +90,8 @@ cdef struct Loop:
 
 # Rounds until `stop`, without the GIL.
 cdef void run_loop(Loop *loop) noexcept nogil
-# One round as of `now`, with what has come so far.
-cdef void turn_loop(Loop *loop, double now) noexcept nogil
+# One round as of `now`, with what has come so far; when the next is due if nothing comes.
+cdef double turn_loop(Loop *loop, double now) noexcept nogil
 
 # Ends a connection: a primary's stream is read to its end first.
 cdef void close_conn(Loop *loop, Conn *conn) noexcept nogil

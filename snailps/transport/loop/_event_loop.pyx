@@ -2,6 +2,7 @@
 """The rounds of a shard's loop: see _event_loop.pxd."""
 
 from libc.errno cimport EAGAIN, EINTR, EMFILE, ENFILE, errno
+from libc.math cimport INFINITY, ceil
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
@@ -30,15 +31,14 @@ from snailps.transport.loop._fault_injection cimport (
 )
 from snailps.transport.loop._handler cimport OUTCOME_PARK, Reply
 from snailps.transport.loop._replication_stream cimport (
-    STREAM_BYTES_MAX, STREAM_LOST, STREAM_NONE, Held, Stream, held_forget, held_put, held_take,
+    STREAM_BYTES_MAX, STREAM_LOST, STREAM_NONE, STREAM_SEEDING, Held, Stream, held_forget, held_put, held_take,
     order_is_there, stream_break, stream_close, stream_cool, stream_has, stream_is_seeded, stream_limit,
-    stream_listen, stream_lose, stream_may_seed, stream_open, stream_probe, stream_rest_ms,
+    stream_listen, stream_lose, stream_may_seed, stream_open, stream_probe,
     stream_take, stream_waiting,
 )
 
 cdef enum:
     EVENTS_MAX = 64
-    TIMER_MS = 100                  # how often deadlines are looked at
     HANDSHAKE_LIMIT_S = 10
     LINGER_S = 2                    # how long a refused peer may take to read why
     ACCEPTS_MAX = 64                # at a time: handshakes have their turn in between
@@ -47,6 +47,9 @@ cdef enum:
     WAIT_BYTES = 512                # answers to pushes that may wait for the end of the next one
     ACKNOWLEDGE_BYTES = 256 << 10   # of a stream: more is never done without saying so
     TURN_BYTES = 128 << 10          # work a connection may do before the next has its turn
+
+cdef double TIMER_S = 0.1           # how often deadlines are looked at
+cdef double IDLE_S = 1              # the longest wait for events
 
 # What a request waits for whose handler was not asked.
 cdef const char *BEHIND = b"an earlier push of the same connection, which itself waits"
@@ -121,7 +124,7 @@ cdef void parking_free(Parking *parking) noexcept nogil:
 
 cdef void _end(Loop *loop, Conn *conn) noexcept nogil:
     """The connection says what it has to say, and no more."""
-    conn.closing = True
+    conn.closing = loop.limited = True
     conn.since = loop.now
 
 
@@ -214,7 +217,7 @@ cdef bint _replay(Loop *loop, Conn *conn, const FrameHeader *head) noexcept nogi
                            conn.out.data + conn.out.end + FRAME_HEADER_BYTES, &reply) == OUTCOME_PARK:
         if not conn.stuck:
             conn.since = loop.now
-        conn.stuck = True
+        conn.stuck = loop.limited = True
         conn.stuck_why = reply.reason
         if loop.now - conn.since <= loop.stuck_limit_s:
             return False
@@ -336,6 +339,7 @@ cdef int _serve(Loop *loop, Conn *conn) noexcept nogil:
         return -1
     if conn.closing:
         # Closing at once would reset the connection and destroy the words that say why.
+        loop.limited = True
         conn.inp.start = conn.inp.end = 0
         if buffer_held(&conn.out) == 0 and not conn.shut:
             conn.shut = True
@@ -627,14 +631,18 @@ cdef void _turn_stream(Loop *loop) noexcept nogil:
 cdef void _timers(Loop *loop) noexcept nogil:
     cdef uint32_t i
     cdef Conn *conn
+    loop.limited = False
     for i in range(loop.conns.count):
         conn = loop.conns.slots[i]
-        if conn != NULL and conn.closing and loop.now - conn.since > LINGER_S:
+        if conn == NULL:
+            continue
+        loop.limited |= conn.closing or conn.stuck
+        if conn.closing and loop.now - conn.since > LINGER_S:
             close_conn(loop, conn)
-        elif conn != NULL and not conn.opened and loop.now - conn.since > HANDSHAKE_LIMIT_S:
+        elif not conn.opened and loop.now - conn.since > HANDSHAKE_LIMIT_S:
             loop.reception.refused(loop.reception.self, conn.id, b"no handshake within 10 s")
             close_conn(loop, conn)
-        elif conn != NULL and conn.stuck and not conn_put_ready(&loop.conns, conn):
+        elif conn.stuck and not conn_put_ready(&loop.conns, conn):
             close_conn(loop, conn)
     if loop.stream_fd >= 0:
         stream_limit(&loop.stream, loop.silence_limit_s, loop.now)
@@ -703,30 +711,43 @@ cdef void _round(Loop *loop, const epoll_event *events, int n) noexcept nogil:
         _retry_parked(loop)
     if loop.stream_fd >= 0:
         _turn_stream(loop)
-    if loop.now - loop.timers_at > TIMER_MS * 1e-3:
+    if loop.now - loop.timers_at > TIMER_S:
         loop.timers_at = loop.now
         _timers(loop)
     _close_lost(loop)
 
 
-cdef int _wait_ms(const Loop *loop) noexcept nogil:
-    """How long to wait for events."""
+cdef double _due(const Loop *loop) noexcept nogil:
+    """When the next round is due if nothing comes."""
+    cdef const Stream *s = &loop.stream
+    cdef double due = INFINITY
     if loop.conns.ready_count or loop.retry_parked or loop.seeding:
-        return 0
-    return stream_rest_ms(&loop.stream, now_s(), TIMER_MS)
+        return loop.now
+    if loop.limited or loop.conns.unknown or loop.parking.count or loop.unsaid or not loop.listening \
+            or (loop.stream_fd >= 0 and (s.sent > s.acked or s.state == STREAM_SEEDING)):
+        due = loop.timers_at + TIMER_S + 1e-6       # more than sums of times are inexact by
+    if s.state == STREAM_SEEDING and s.rest_until > loop.now:
+        due = min(due, s.rest_until)
+    return due
 
 
 cdef void run_loop(Loop *loop) noexcept nogil:
     cdef epoll_event events[EVENTS_MAX]
+    cdef double wait_s = 0
     cdef int n
     cdef Looks looks = Looks(0, 0)
     while not loop.stop:
-        n = wait_events(loop.conns.epoll_fd, events, EVENTS_MAX, _wait_ms(loop), &looks)
+        n = wait_events(loop.conns.epoll_fd, events, EVENTS_MAX, <int>ceil(1e3 * wait_s), &looks)
         loop.now = now_s()
         _round(loop, events, n)
+        wait_s = min(max(_due(loop) - loop.now, 0.0), IDLE_S)
 
 
-cdef void turn_loop(Loop *loop, double now) noexcept nogil:
+cdef double turn_loop(Loop *loop, double now) noexcept nogil:
     cdef epoll_event events[EVENTS_MAX]
+    cdef int n = epoll_wait(loop.conns.epoll_fd, events, EVENTS_MAX, 0)
     loop.now = now
-    _round(loop, events, epoll_wait(loop.conns.epoll_fd, events, EVENTS_MAX, 0))
+    _round(loop, events, n)
+    if loop.stop:
+        return INFINITY
+    return now if n else _due(loop)

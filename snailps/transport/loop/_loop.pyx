@@ -14,7 +14,7 @@ loop does:
     `_authentication`      handshakes and refusals, with the GIL held
 
 They share `Loop` of `_event_loop.pxd`, and its `now`: the time of a round is read once, or given
-(`turn`), so that time and bytes determine what happens.  The loop knows the frame
+(`turn`, by simulations), so that time and bytes determine what happens.  The loop knows the frame
 header and nothing of tables, keys or rows: data frames go to C functions (`_handler.pxd`).  All but
 commands and handshakes runs without the GIL and, once buffers have grown to the size of the traffic,
 without allocating.
@@ -172,17 +172,19 @@ cdef class ShardLoop:
         finally:
             self._close_all()
 
-    def turn(self, double now) -> bool:
+    def turn(self, double now) -> float:
         """One round of `run` as of a time `now`, which must not go back; waits for nothing.
 
-        For simulations: all decisions by time (deadlines, silence, pace of seeding) use `now`.
-        False after `stop`.
+        When the next one is due if nothing comes: by `now` where there is more to do, inf after
+        `stop`.  All decisions by time (deadlines, silence, pace of seeding) use `now`.
         """
+        cdef double due
         self._take_thread()
-        turn_loop(self.loop, now)
+        with nogil:
+            due = turn_loop(self.loop, now)
         if self.loop.stop:
             self._close_all()
-        return not self.loop.stop
+        return due
 
     def _take_thread(self):
         if self.loop.handler == NULL or self.ended:
@@ -240,32 +242,32 @@ cdef class ShardLoop:
     # What follows is to be called in a submitted function.
 
     def open_stream(self, int fd, bint sync, bint paced, tell: Callable[[str, str], None]) -> None:
-        """Begin a stream over a connected socket, owned by the loop."""
+        """Begin a stream to the standby over a connected socket, owned by the loop."""
         os.set_blocking(fd, False)
         self.tell = tell
         if open_stream(self.loop, fd, sync, paced) < 0:
             raise OSError(errno, "cannot watch the connection to the standby")
 
     def end_stream(self) -> None:
-        """As `Carrier.end_stream`."""
+        """Forget the stream: answer what waits for it."""
         end_stream(self.loop)
 
     def end_following(self) -> None:
-        """As `Carrier.end_following`."""
+        """Take what is received of the primary's stream, and close its connection."""
         cdef Conn *conn = conn_of(&self.loop.conns, self.loop.follows)
         if conn != NULL:
             close_conn(self.loop, conn)
 
     def following(self) -> bool:
-        """As `Carrier.following`."""
+        """Whether the primary of this standby can be heard."""
         return conn_of(&self.loop.conns, self.loop.follows) != NULL
 
     def await_primary(self) -> None:
-        """As `Carrier.await_primary`."""
+        """Let another primary begin a stream to this shard."""
         self.loop.follows = 0
 
     def close_connections(self) -> None:
-        """As `Carrier.close_connections`."""
+        """Close all connections, once what fits of their answers is sent."""
         close_all(self.loop)
 
     def counters(self) -> dict[str, int]:

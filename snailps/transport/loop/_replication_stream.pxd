@@ -91,8 +91,6 @@ cdef void stream_cool(Stream *s) noexcept nogil
 # Whether a new standby may be sent more of what it lacks; `asked`: clients ask something of this
 # shard, or did a moment ago.
 cdef bint stream_may_seed(Stream *s, bint asked, double now) noexcept nogil
-# How long the loop may rest: until the next piece may go, at most `most_ms`.
-cdef int stream_rest_ms(const Stream *s, double now, int most_ms) noexcept nogil
 # Whether the standby has got everything just now: once.
 cdef bint stream_is_seeded(Stream *s) noexcept nogil
 

@@ -86,12 +86,6 @@ cdef bint stream_may_seed(Stream *s, bint asked, double now) noexcept nogil:
     return True
 
 
-cdef int stream_rest_ms(const Stream *s, double now, int most_ms) noexcept nogil:
-    if s.state != STREAM_SEEDING or s.rest_until == 0:
-        return most_ms
-    return min(most_ms, 1 + <int>(1e3 * max(s.rest_until - now, 0.0)))
-
-
 cdef bint stream_is_seeded(Stream *s) noexcept nogil:
     if s.state != STREAM_SEEDING or not s.seeded_at or s.acked < s.seeded_at:
         return False
