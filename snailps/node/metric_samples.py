@@ -20,46 +20,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 from snailps._version import __version__
-from snailps.node.metrics import Histogram, Sample, histogram
+from snailps.node.metrics import Histogram, Sample, counters, histogram
 from snailps.node.status import EventKind, Phase, Status
 from snailps.node.usage import rss_bytes
 
 WAITS_MAX = 100
 LABEL_CHARS_MAX = 120
 
-_SHARD_COUNTERS = {
-    "pulls": "snailps_pulls_total",
-    "pushes": "snailps_pushes_total",
-    "repeated": "snailps_repeated_pushes_total",
-    "rows_pulled": "snailps_rows_pulled_total",
-    "rows_pushed": "snailps_rows_pushed_total",
-    "pull_bytes": "snailps_pull_bytes_total",
-    "push_bytes": "snailps_push_bytes_total",
-    "bytes_in": "snailps_received_bytes_total",
-    "bytes_out": "snailps_sent_bytes_total",
-    "refused": "snailps_refused_frames_total",
-    "rows": "snailps_shard_rows",
-    "bytes": "snailps_shard_memory_bytes",
-    "connections": "snailps_shard_connections",
-    "parked": "snailps_shard_parked_requests",
-    "clock": "snailps_shard_clock",
-}
-_TABLE_COUNTERS = {
-    "rows": "snailps_table_rows",
-    "bytes": "snailps_table_bytes",
-    "made": "snailps_table_rows_made_total",
-    "refused": "snailps_table_rows_refused_total",
-    "evicted": "snailps_table_rows_evicted_total",
-    "expired": "snailps_table_rows_expired_total",
-}
-_CLIENT_COUNTERS = {
-    "bytes_in": "snailps_client_received_bytes_total",
-    "bytes_out": "snailps_client_sent_bytes_total",
-    "rows_pulled": "snailps_client_rows_pulled_total",
-    "rows_pushed": "snailps_client_rows_pushed_total",
-    "reconnects": "snailps_client_reconnects_total",
-    "open": "snailps_client_open_requests",
-}
+_SHARD_COUNTERS = counters("server", ("shard", "copy"))
+_TABLE_COUNTERS = counters("server", ("copy", "table"))
+_CLIENT_COUNTERS = counters("worker", ())
 _LOOP_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, math.inf)
 """Fixed: the status has only non-empty buckets."""
 _BLOCK_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -202,13 +172,14 @@ def of_server(stats: Mapping[str, Any]) -> list[Sample]:
 
 def of_worker(
     name: str,
-    counters: Mapping[str, int],
+    counts: Mapping[str, int],
     waits: Iterable[Sequence[Any]],
     waited_s: float,
 ) -> list[Sample]:
     """Metrics of a worker's client: its counters, and its open requests (what, peer, seconds)."""
-    found = [Sample(metric, {}, counters[key]) for key, metric in _CLIENT_COUNTERS.items()
-             if key in counters]  # fmt: skip
+    found = [
+        Sample(metric, {}, counts[key]) for key, metric in _CLIENT_COUNTERS.items() if key in counts
+    ]
     found.append(Sample("snailps_worker_waited_seconds_total", {}, waited_s))
     return found + of_waits((name, f"{peer} ({what})", seconds) for what, peer, seconds in waits)
 

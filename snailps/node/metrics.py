@@ -21,13 +21,15 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Family(NamedTuple):
-    """Metrics of one name: meaning, labels, and which processes have them."""
+    """Metrics of one name: meaning, labels, which processes have them, and the counter of a shard,
+    a table or a client that it shows."""
 
     name: str
     kind: Kind
     labels: tuple[str, ...]
     roles: str
     help: str
+    counter: str = ""
 
 
 class Sample(NamedTuple):
@@ -80,40 +82,50 @@ FAMILIES: tuple[Family, ...] = (
     Family("snailps_loop_turn_seconds", "histogram", (), "master",
            "Duration of a turn of the master's loop, without its waiting."),
     # --- server
-    Family("snailps_pulls_total", "counter", _SHARD, "server", "Pulls that a shard has answered."),
-    Family("snailps_pushes_total", "counter", _SHARD, "server", "Pushes that a shard has applied."),
+    Family("snailps_pulls_total", "counter", _SHARD, "server", "Pulls that a shard has answered.",
+           "pulls"),
+    Family("snailps_pushes_total", "counter", _SHARD, "server", "Pushes that a shard has applied.",
+           "pushes"),
     Family("snailps_repeated_pushes_total", "counter", _SHARD, "server",
-           "Pushes that came a second time and were not applied again."),
-    Family("snailps_rows_pulled_total", "counter", _SHARD, "server", "Rows in answers to pulls."),
-    Family("snailps_rows_pushed_total", "counter", _SHARD, "server", "Rows in pushes."),
+           "Pushes that came a second time and were not applied again.", "repeated"),
+    Family("snailps_rows_pulled_total", "counter", _SHARD, "server", "Rows in answers to pulls.",
+           "rows_pulled"),
+    Family("snailps_rows_pushed_total", "counter", _SHARD, "server", "Rows in pushes.",
+           "rows_pushed"),
     Family("snailps_pull_bytes_total", "counter", _SHARD, "server",
-           "Bytes of answers to pulls: rows and marks, without the headers of frames."),
+           "Bytes of answers to pulls: rows and marks, without the headers of frames.",
+           "pull_bytes"),
     Family("snailps_push_bytes_total", "counter", _SHARD, "server",
-           "Bytes of pushes that a shard has applied: keys and values, without the headers."),
+           "Bytes of pushes that a shard has applied: keys and values, without the headers.",
+           "push_bytes"),
     Family("snailps_received_bytes_total", "counter", _SHARD, "server",
-           "Bytes that a shard has received: pushes, requests, the stream of a primary."),
+           "Bytes that a shard has received: pushes, requests, the stream of a primary.",
+           "bytes_in"),
     Family("snailps_sent_bytes_total", "counter", _SHARD, "server",
-           "Bytes that a shard has sent: pulled rows, acknowledgements, its stream to a standby."),
+           "Bytes that a shard has sent: pulled rows, acknowledgements, its stream to a standby.",
+           "bytes_out"),
     Family("snailps_refused_frames_total", "counter", _SHARD, "server",
-           "Frames that a shard has refused."),
-    Family("snailps_shard_rows", "gauge", _SHARD, "server", "Rows of a shard."),
+           "Frames that a shard has refused.", "refused"),
+    Family("snailps_shard_rows", "gauge", _SHARD, "server", "Rows of a shard.", "rows"),
     Family("snailps_shard_memory_bytes", "gauge", _SHARD, "server",
-           "Memory of a shard's rows, their optimiser's state and their index."),
-    Family("snailps_shard_connections", "gauge", _SHARD, "server", "Open connections of a shard."),
+           "Memory of a shard's rows, their optimiser's state and their index.", "bytes"),
+    Family("snailps_shard_connections", "gauge", _SHARD, "server", "Open connections of a shard.",
+           "connections"),
     Family("snailps_shard_parked_requests", "gauge", _SHARD, "server",
-           "Requests that wait at a shard, for a clock or its standby."),
-    Family("snailps_shard_clock", "gauge", _SHARD, "server", "Clock of a shard."),
-    Family("snailps_table_rows", "gauge", _TABLE, "server", "Rows of a table at a server."),
+           "Requests that wait at a shard, for a clock or its standby.", "parked"),
+    Family("snailps_shard_clock", "gauge", _SHARD, "server", "Clock of a shard.", "clock"),
+    Family("snailps_table_rows", "gauge", _TABLE, "server", "Rows of a table at a server.", "rows"),
     Family("snailps_table_bytes", "gauge", _TABLE, "server",
-           "Memory of a table at a server: rows, state, index, counts, and room for more rows."),
+           "Memory of a table at a server: rows, state, index, counts, and room for more rows.",
+           "bytes"),
     Family("snailps_table_rows_made_total", "counter", _TABLE, "server",
-           "Rows that pushes have made."),
+           "Rows that pushes have made.", "made"),
     Family("snailps_table_rows_refused_total", "counter", _TABLE, "server",
-           "Pushed values of keys that were not admitted."),
+           "Pushed values of keys that were not admitted.", "refused"),
     Family("snailps_table_rows_evicted_total", "counter", _TABLE, "server",
-           "Rows that went because of the table's limit."),
+           "Rows that went because of the table's limit.", "evicted"),
     Family("snailps_table_rows_expired_total", "counter", _TABLE, "server",
-           "Rows that went because nothing was pushed to them for long."),
+           "Rows that went because nothing was pushed to them for long.", "expired"),
     Family("snailps_standby_lag_bytes", "gauge", ("shard",), "server",
            "What a primary's standby does not have yet."),
     Family("snailps_standby_lag_seconds", "gauge", ("shard",), "server",
@@ -129,17 +141,17 @@ FAMILIES: tuple[Family, ...] = (
     Family("snailps_worker_waited_seconds_total", "counter", (), "worker",
            "Time that a worker waited for others (bsp, ssp), of the present job."),
     Family("snailps_client_received_bytes_total", "counter", (), "worker",
-           "Bytes that a worker has received from the shards."),
+           "Bytes that a worker has received from the shards.", "bytes_in"),
     Family("snailps_client_sent_bytes_total", "counter", (), "worker",
-           "Bytes that a worker has sent to the shards."),
+           "Bytes that a worker has sent to the shards.", "bytes_out"),
     Family("snailps_client_rows_pulled_total", "counter", (), "worker",
-           "Rows that a worker has pulled."),
+           "Rows that a worker has pulled.", "rows_pulled"),
     Family("snailps_client_rows_pushed_total", "counter", (), "worker",
-           "Rows that a worker has pushed."),
+           "Rows that a worker has pushed.", "rows_pushed"),
     Family("snailps_client_reconnects_total", "counter", (), "worker",
-           "Connections to shards that a worker has made again."),
+           "Connections to shards that a worker has made again.", "reconnects"),
     Family("snailps_client_open_requests", "gauge", (), "worker",
-           "Requests of a worker that are not answered yet."),
+           "Requests of a worker that are not answered yet.", "open"),
 )  # fmt: skip
 """Every metric; docs/metrics.md is generated from this."""
 
@@ -195,6 +207,15 @@ def number(value: float) -> str:
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value == int(value) and abs(value) < 1 << 53 else repr(float(value))
+
+
+def counters(role: str, labels: tuple[str, ...]) -> dict[str, str]:
+    """Families that show a counter of a process: counter -> name."""
+    return {
+        one.counter: one.name
+        for one in FAMILIES
+        if one.counter and (one.roles, one.labels) == (role, labels)
+    }
 
 
 def family_of(name: str) -> str:
