@@ -13,7 +13,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
-from snailps.abi._table_hash cimport table_hash
+from snailps.abi._key_table cimport number_of, slots_for
 from snailps.transport._frame cimport BATCHES, BATCHES_BYTES
 
 cdef enum:
@@ -163,8 +163,8 @@ cdef bint columns_of(Columns *c, const KeptBatch *batch, uint32_t frag_num) noex
     A key's entries keep the order of their examples, keys of a fragment that of their appearance.
     """
     cdef uint64_t n = batch.entries
-    cdef uint64_t size = 16
-    cdef uint32_t *slots            # open addressing: number of the key + 1
+    cdef uint64_t size = slots_for(n)
+    cdef uint32_t *slots            # numbers of keys
     cdef uint32_t *number           # of each entry's key
     cdef uint32_t *count            # by number: entries of the key, later where the next one goes
     cdef uint32_t *fragment         # by number
@@ -174,8 +174,6 @@ cdef bint columns_of(Columns *c, const KeptBatch *batch, uint32_t frag_num) noex
     cdef char *room
     cdef uint32_t f, u, sum_keys = 0, sum_entries = 0
     cdef uint64_t k, slot
-    while size < 2 * n:
-        size *= 2
     if not _columns_room(c, n * 44 + size * 4 + (frag_num + <uint64_t>1) * 12 + 64):
         return False
     room = c.block
@@ -196,10 +194,8 @@ cdef bint columns_of(Columns *c, const KeptBatch *batch, uint32_t frag_num) noex
     memset(at, 0, (frag_num + <uint64_t>1) * 4)
     c.keys = 0
     for k in range(n):
-        slot = table_hash(batch.keys[k]) & (size - 1)
-        while slots[slot] and key[slots[slot] - 1] != batch.keys[k]:
-            slot = (slot + 1) & (size - 1)
-        if slots[slot] == 0:
+        u = number_of(slots, size - 1, key, batch.keys[k], &slot)
+        if u == 0:
             u = c.keys
             c.keys += 1
             slots[slot] = c.keys
@@ -207,7 +203,8 @@ cdef bint columns_of(Columns *c, const KeptBatch *batch, uint32_t frag_num) noex
             count[u] = 0
             fragment[u] = fragment_of_hash(hash_key(batch.keys[k]), frag_num)
             at[fragment[u]] += 1
-        u = slots[slot] - 1
+        else:
+            u -= 1
         number[k] = u
         count[u] += 1
     c.groups = 0

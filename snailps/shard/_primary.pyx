@@ -263,8 +263,8 @@ cdef void _copy_begin(Context *me) noexcept nogil:
     memcpy(to, me.primary.fragments, me.primary.fragment_num * <uint64_t>4)
     to += fragments
     for i in range(me.fenced.cap):
-        if me.fenced.places[i].seq:
-            memcpy(to, &me.fenced.places[i].incarnation, 8)
+        if me.fenced.places[i].value:
+            memcpy(to, &me.fenced.places[i].key, 8)
             to += 8
 
 
@@ -408,7 +408,7 @@ cdef bint _copy_marks(Context *me, uint32_t fragment) noexcept nogil:
     if to == NULL:
         return False
     for i in range(marks.cap):
-        if marks.places[i].seq:
+        if marks.places[i].value:
             memcpy(to, &marks.places[i], sizeof(Mark))
             to += sizeof(Mark)
     me.primary.copied[fragment] = True

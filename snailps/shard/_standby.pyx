@@ -428,7 +428,7 @@ cdef Outcome _fragment(Context *me, const ReplicaHead *head, const char *at, uin
     me.standby.filling = head.fragment
     for i in range(head.count):
         memcpy(&mark, at + i * sizeof(Mark), sizeof(Mark))
-        if store_set_mark(me.shard, head.fragment, mark.incarnation, mark.seq) < 0:
+        if store_set_mark(me.shard, head.fragment, mark.key, mark.value) < 0:
             return _no_memory(out, reply)
     return OUTCOME_REPLY
 

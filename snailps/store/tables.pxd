@@ -17,6 +17,7 @@ from snailps.abi._row_ops cimport (
     ACCESS_ADAGRAD, ACCESS_ADAM, ACCESS_MOMENTUM, ACCESS_PYTHON, ACCESS_ROWWISE, ACCESS_SGD, HYPER_NUM,
     RowOps,
 )
+from snailps.abi._key_table cimport Entry
 from snailps.store.core._arena cimport Arena
 from snailps.store.core._slab cimport Part, Slab
 
@@ -25,9 +26,7 @@ cdef enum:                      # what a table keeps beside its rows
     TRACK_PUSH = 4              # numbers of last pushes, for a limit of rows or an age
     TRACK_COUNT = 8             # pushes of keys that have no row yet
 
-cdef struct Mark:
-    uint64_t incarnation
-    uint64_t seq                # 0 = an empty place: sequence numbers start at 1
+ctypedef Entry Mark             # of an incarnation: its highest sequence number, 1 or above
 
 cdef struct Marks:
     Mark *places                # a power of two of them, or NULL

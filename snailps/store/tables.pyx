@@ -16,6 +16,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key, mix64
+from snailps.abi._key_table cimport entry_of
 from snailps.abi._prefetch cimport FETCH_AT_SHARD, fetch, fetch_row
 from snailps.abi._row_ops cimport (
     ACCESS_PYTHON, HYPER_LR, HYPER_NUM, RowOps, RowStep, hyper_floats_of, value_floats_of,
@@ -58,11 +59,7 @@ cdef struct Sums:                   # where a walk over entries is
 
 cdef inline Mark *_mark_of(const Marks *marks, uint64_t incarnation) noexcept nogil:
     """The incarnation's mark, or the empty place for it; there always is one."""
-    cdef uint32_t position = <uint32_t>mix64(incarnation) & (marks.cap - 1)
-    while (marks.places[position].seq != 0
-           and marks.places[position].incarnation != incarnation):
-        position = (position + 1) & (marks.cap - 1)
-    return &marks.places[position]
+    return entry_of(marks.places, marks.cap - 1, mix64(incarnation), incarnation)
 
 
 cdef int _marks_grow(Marks *marks) noexcept nogil:
@@ -76,14 +73,14 @@ cdef int _marks_grow(Marks *marks) noexcept nogil:
     marks.places = places
     marks.cap = cap
     for i in range(old_cap):
-        if old[i].seq:
-            _mark_of(marks, old[i].incarnation)[0] = old[i]
+        if old[i].value:
+            _mark_of(marks, old[i].key)[0] = old[i]
     free(old)
     return 0
 
 
 cdef uint64_t marks_get(const Marks *marks, uint64_t incarnation) noexcept nogil:
-    return _mark_of(marks, incarnation).seq if marks.num else 0
+    return _mark_of(marks, incarnation).value if marks.num else 0
 
 
 cdef int marks_raise(Marks *marks, uint64_t incarnation, uint64_t seq) noexcept nogil:
@@ -93,17 +90,17 @@ cdef int marks_raise(Marks *marks, uint64_t incarnation, uint64_t seq) noexcept 
     if 4 * (marks.num + 1) > 3 * marks.cap and _marks_grow(marks) < 0:
         return -1
     mark = _mark_of(marks, incarnation)
-    if mark.seq == 0:
+    if mark.value == 0:
         marks.num += 1
-    mark.incarnation = incarnation
-    mark.seq = seq
+    mark.key = incarnation
+    mark.value = seq
     return 0
 
 
 cdef char *marks_copy(const Marks *marks, char *to) noexcept nogil:
     cdef uint32_t i
     for i in range(marks.cap):
-        if marks.places[i].seq:
+        if marks.places[i].value:
             memcpy(to, &marks.places[i], sizeof(Mark))
             to += sizeof(Mark)
     return to
@@ -117,18 +114,18 @@ cdef void _marks_remove(Marks *marks, uint64_t incarnation) noexcept nogil:
     if marks.num == 0:
         return
     mark = _mark_of(marks, incarnation)
-    if mark.seq == 0:
+    if mark.value == 0:
         return
     gap = at = <uint32_t>(mark - marks.places)
     while True:
         at = (at + 1) & mask
-        if marks.places[at].seq == 0:
+        if marks.places[at].value == 0:
             break
-        home = <uint32_t>mix64(marks.places[at].incarnation) & mask
+        home = <uint32_t>mix64(marks.places[at].key) & mask
         if ((at - home) & mask) >= ((at - gap) & mask):
             marks.places[gap] = marks.places[at]
             gap = at
-    marks.places[gap].seq = 0
+    marks.places[gap].value = 0
     marks.num -= 1
     if marks.num == 0:
         marks_drop(marks)

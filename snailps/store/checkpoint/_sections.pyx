@@ -173,7 +173,7 @@ def put_section(ShardStore store not None, section: NDArray[Any], tables: Mappin
         _check_room(at, sizeof(Mark), length, head.fragment)
         memcpy(&mark, &view[at], sizeof(Mark))
         at += sizeof(Mark)
-        if marks and store_set_mark(store.shard, head.fragment, mark.incarnation, mark.seq) < 0:
+        if marks and store_set_mark(store.shard, head.fragment, mark.key, mark.value) < 0:
             raise MemoryError(f"no memory for a mark of fragment {head.fragment}")
     for number in tables.values():
         table = store_table(store.shard, number)

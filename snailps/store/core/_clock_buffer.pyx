@@ -15,7 +15,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from snailps.abi._table_hash cimport table_hash
+from snailps.abi._key_table cimport number_of
 from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON
 from snailps.store.core._slab cimport part_close_round
 from snailps.store.tables cimport (
@@ -23,7 +23,6 @@ from snailps.store.tables cimport (
 )
 
 cdef enum:
-    NO_SUM = 0xFFFFFFFF
     SUM_BYTES = 32                  # of a key's sum beside its value; counted when it is staged
     # Parts are re-used: those of the next clock have the same sizes, and the first touch of new pages
     # would cost more than all work on a value.
@@ -194,7 +193,8 @@ cdef bint _sums_grow(Sums *sums, uint64_t need) noexcept nogil:
     cdef float **rows
     cdef uint32_t *fragments
     cdef uint32_t *index
-    cdef uint32_t i, at
+    cdef uint64_t slot
+    cdef uint32_t i
     if need <= sums.cap:
         return True
     while cap < need:
@@ -210,29 +210,18 @@ cdef bint _sums_grow(Sums *sums, uint64_t need) noexcept nogil:
     fragments = <uint32_t *>realloc(sums.fragments, cap * 4)
     if fragments != NULL:
         sums.fragments = fragments
-    index = <uint32_t *>malloc(2 * cap * 4)
+    index = <uint32_t *>calloc(2 * cap, 4)
     if keys == NULL or rows == NULL or fragments == NULL or index == NULL:
         free(index)
         return False
     free(sums.index)
     sums.index = index
     sums.mask = <uint32_t>(2 * cap - 1)
-    memset(index, 0xFF, 2 * cap * 4)
     for i in range(sums.count):
-        at = <uint32_t>table_hash(sums.keys[i]) & sums.mask
-        while index[at] != <uint32_t>NO_SUM:
-            at = (at + 1) & sums.mask
-        index[at] = i
+        number_of(index, sums.mask, sums.keys, sums.keys[i], &slot)
+        index[slot] = i + 1
     sums.cap = <uint32_t>cap
     return True
-
-
-cdef uint32_t _sum_place(const Sums *sums, uint64_t key) noexcept nogil:
-    """The key's place in the index, or the empty one for it."""
-    cdef uint32_t at = <uint32_t>table_hash(key) & sums.mask
-    while sums.index[at] != <uint32_t>NO_SUM and sums.keys[sums.index[at]] != key:
-        at = (at + 1) & sums.mask
-    return at
 
 
 cdef void _add_floats(float *sum, const float *value, uint32_t n) noexcept nogil:
@@ -246,28 +235,27 @@ cdef bint sum_part(Slots *s, Staged *part) noexcept nogil:
     cdef float *value = part.values
     cdef uint32_t begun, g, i
     cdef uint32_t at = 0
-    cdef uint32_t found = NO_SUM    # the previous key's sum: parts of equal lists run in step
-    cdef uint32_t place
+    cdef uint32_t found = 0         # behind the previous key's sum: parts of equal lists run in step
+    cdef uint64_t slot
     if sums == NULL or not _sums_grow(sums, <uint64_t>sums.count + part.key_num):
         return False
     begun = sums.count
     for g in range(part.run_num):
         for i in range(part.runs[g].keys):
-            found += 1              # NO_SUM + 1 is 0
             if found >= sums.count or sums.keys[found] != part.keys[at]:
-                place = _sum_place(sums, part.keys[at])
-                found = sums.index[place]
-                if found == <uint32_t>NO_SUM:
-                    found = sums.count
-                    sums.index[place] = found
+                found = number_of(sums.index, sums.mask, sums.keys, part.keys[at], &slot)
+                if found == 0:
+                    sums.keys[sums.count] = part.keys[at]
+                    sums.rows[sums.count] = value
+                    sums.fragments[sums.count] = part.runs[g].fragment
                     sums.count += 1
-                    sums.keys[found] = part.keys[at]
-                    sums.rows[found] = value
-                    sums.fragments[found] = part.runs[g].fragment
+                    sums.index[slot] = found = sums.count
                     value += part.floats
                     at += 1
                     continue
+                found -= 1
             _add_floats(sums.rows[found], value, part.floats)
+            found += 1
             value += part.floats
             at += 1
     if sums.count > begun:
@@ -302,7 +290,7 @@ cdef void _sums_clear(Slots *s, Sums *sums) noexcept nogil:
         part = next_one
     sums.parts = NULL
     if sums.count:
-        memset(sums.index, 0xFF, (<uint64_t>sums.mask + 1) * 4)
+        memset(sums.index, 0, (<uint64_t>sums.mask + 1) * 4)
     sums.count = 0
 
 

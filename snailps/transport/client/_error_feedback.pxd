@@ -8,13 +8,9 @@
 # stays, as requests point to it.  Knows no frames; used under `Core.turn`, `owing_of` by callers.
 from libc.stdint cimport uint32_t, uint64_t
 
+from snailps.abi._key_table cimport Entry, entry_of
 from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch, fetch_row_far
 from snailps.abi._table_hash cimport table_hash
-
-cdef struct OwingSlot:
-    uint64_t key
-    uint64_t row                    # + 1; 0 = the slot is empty
-
 
 cdef struct Owings:                 # of all tables of a client
     Owing *first
@@ -29,7 +25,7 @@ cdef struct Owing:                  # of one table
     uint64_t used                   # number of its last use
     uint32_t table
     uint32_t floats
-    OwingSlot *slots                # open addressing
+    Entry *slots                    # of a key: its row + 1
     uint64_t mask
     char **chunks
     uint32_t chunk_num
@@ -57,22 +53,16 @@ cdef float *owing_new_row(Owing *owing, uint64_t key) noexcept nogil
 
 cdef inline float *owing_row(Owing *owing, uint64_t key) noexcept nogil:
     """The residue of a key, zeros if it is new; NULL = no memory.  Inline: a lookup for each value."""
-    cdef uint64_t at
+    cdef uint64_t row = 0
     if owing.slots != NULL:
-        at = table_hash(key) & owing.mask
-        while owing.slots[at].row:
-            if owing.slots[at].key == key:
-                return owing_at(owing, owing.slots[at].row - 1)
-            at = (at + 1) & owing.mask
-    return owing_new_row(owing, key)
+        row = entry_of(owing.slots, owing.mask, table_hash(key), key).value
+    return owing_at(owing, row - 1) if row else owing_new_row(owing, key)
 
 
 cdef inline void owing_fetch_index(const Owing *owing, uint64_t key) noexcept nogil:
     """Brings what `owing_row` looks at first into the cache."""
-    cdef uint64_t at
     if owing.slots != NULL:
-        at = table_hash(key) & owing.mask
-        fetch(&owing.slots[at])
+        fetch(&owing.slots[table_hash(key) & owing.mask])
 
 
 cdef inline void owing_fetch_row(const Owing *owing, uint64_t key) noexcept nogil:
@@ -80,6 +70,6 @@ cdef inline void owing_fetch_row(const Owing *owing, uint64_t key) noexcept nogi
     cdef uint64_t at
     if owing.slots != NULL:
         at = table_hash(key) & owing.mask
-        if owing.slots[at].row:
-            fetch_row_far(<const char *>owing_at(owing, owing.slots[at].row - 1),
+        if owing.slots[at].value:
+            fetch_row_far(<const char *>owing_at(owing, owing.slots[at].value - 1),
                           4 * owing.floats, FETCH_AT_CLIENT)

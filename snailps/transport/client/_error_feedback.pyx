@@ -5,6 +5,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
+from snailps.abi._key_table cimport Entry, entry_of
 from snailps.abi._table_hash cimport table_hash
 
 cdef extern from "<stdlib.h>" nogil:
@@ -75,7 +76,7 @@ cdef Owing *owing_of(Owings *all, uint32_t table, uint32_t floats) noexcept nogi
 
 cdef inline uint64_t _row_bytes(const Owing *owing) noexcept nogil:
     """With its share of the index: 21 to 43 bytes, by how full that is."""
-    return 4 * <uint64_t>owing.floats + 2 * sizeof(OwingSlot)
+    return 4 * <uint64_t>owing.floats + 2 * sizeof(Entry)
 
 
 cdef void _make_room(Owing *owing) noexcept nogil:
@@ -92,7 +93,7 @@ cdef void _make_room(Owing *owing) noexcept nogil:
             other = other.next
         if oldest == NULL:
             if owing.row_num:           # begins anew, in the same memory
-                memset(owing.slots, 0, (owing.mask + 1) * sizeof(OwingSlot))
+                memset(owing.slots, 0, (owing.mask + 1) * sizeof(Entry))
                 all.bytes -= _row_bytes(owing) * owing.row_num
                 owing.row_num = 0
             return
@@ -102,27 +103,31 @@ cdef void _make_room(Owing *owing) noexcept nogil:
 cdef bint _grow_index(Owing *owing) noexcept nogil:
     """Doubles the index; False = no memory, nothing changed."""
     cdef uint64_t size = (owing.mask + 1) * 2 if owing.slots != NULL else 1024
-    cdef OwingSlot *slots = <OwingSlot *>calloc(size, sizeof(OwingSlot))
-    cdef uint64_t i, at
+    cdef Entry *slots = <Entry *>calloc(size, sizeof(Entry))
+    cdef Entry *old
+    cdef uint64_t i
     if slots == NULL:
         return False
     if owing.slots != NULL:
         for i in range(owing.mask + 1):
-            if owing.slots[i].row:
-                at = table_hash(owing.slots[i].key) & (size - 1)
-                while slots[at].row:
-                    at = (at + 1) & (size - 1)
-                slots[at] = owing.slots[i]
+            old = &owing.slots[i]
+            if old.value:
+                entry_of(slots, size - 1, table_hash(old.key), old.key)[0] = old[0]
     free(owing.slots)
     owing.slots = slots
     owing.mask = size - 1
     return True
 
 
-cdef float *_new_row(Owing *owing, uint64_t at, uint64_t key) noexcept nogil:
-    """A row of zeros for the key at an empty slot; NULL = no memory."""
+cdef float *owing_new_row(Owing *owing, uint64_t key) noexcept nogil:
     cdef char **grown
-    cdef uint32_t row = owing.row_num
+    cdef Entry *entry
+    cdef uint32_t row
+    if owing.slots == NULL or owing.row_num * <uint64_t>4 > (owing.mask + 1) * 3:
+        if not _grow_index(owing):
+            return NULL
+    _make_room(owing)
+    row = owing.row_num
     if row == owing.chunk_num * owing.chunk_rows:
         grown = <char **>realloc(owing.chunks, (owing.chunk_num + 1) * sizeof(char *))
         if grown == NULL:
@@ -135,19 +140,8 @@ cdef float *_new_row(Owing *owing, uint64_t at, uint64_t key) noexcept nogil:
         owing.chunk_num += 1
     owing.row_num += 1
     owing.all.bytes += _row_bytes(owing)
-    owing.slots[at].key = key
-    owing.slots[at].row = row + 1
+    entry = entry_of(owing.slots, owing.mask, table_hash(key), key)
+    entry.key = key
+    entry.value = row + 1
     memset(owing_at(owing, row), 0, 4 * <uint64_t>owing.floats)
     return owing_at(owing, row)
-
-
-cdef float *owing_new_row(Owing *owing, uint64_t key) noexcept nogil:
-    cdef uint64_t at
-    if owing.slots == NULL or owing.row_num * <uint64_t>4 > (owing.mask + 1) * 3:
-        if not _grow_index(owing):
-            return NULL
-    _make_room(owing)
-    at = table_hash(key) & owing.mask
-    while owing.slots[at].row:
-        at = (at + 1) & owing.mask
-    return _new_row(owing, at, key)

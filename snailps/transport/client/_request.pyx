@@ -6,6 +6,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
+from snailps.abi._key_table cimport number_of, slots_for
 from snailps.abi._prefetch cimport FETCH_AT_CLIENT, fetch_row, fetch_row_to_write
 from snailps.abi._table_hash cimport table_hash
 from snailps.transport._frame cimport KIND_BACKWARD, KIND_PUSH, KIND_SEAL
@@ -182,13 +183,13 @@ cdef int merge_keys(Request *r) noexcept nogil:
     # push is cut into could hold one key twice.
     cdef uint32_t g, i, widest = 0
     cdef uint32_t first, kept = 0
-    cdef uint64_t at, mask, size = 16
-    cdef uint32_t *places           # of the group's keys so far, + 1; 0 = empty
+    cdef uint64_t size, slot
+    cdef uint32_t place
+    cdef uint32_t *places           # numbers of the group's keys so far
     cdef uint32_t *last             # by place, where its chain ends
     for g in range(r.groups):
         widest = max(widest, r.group_start[g + 1] - r.group_start[g])
-    while size < widest * <uint64_t>2:
-        size *= 2
+    size = slots_for(widest)
     places = <uint32_t *>malloc(size * 4)
     last = <uint32_t *>malloc(<size_t>r.n * 4 + 4)
     r.later = <uint32_t *>malloc(<size_t>r.n * 4 + 4)
@@ -199,25 +200,19 @@ cdef int merge_keys(Request *r) noexcept nogil:
     for g in range(r.groups):
         first = r.group_start[g]
         r.group_start[g] = kept
-        size = 16
-        while size < (r.group_start[g + 1] - first) * <uint64_t>2:
-            size *= 2
-        mask = size - 1
+        size = slots_for(r.group_start[g + 1] - first)
         memset(places, 0, size * 4)
         for i in range(first, r.group_start[g + 1]):
-            at = table_hash(r.keys[i]) & mask
-            while places[at] and r.keys[places[at] - 1] != r.keys[i]:
-                at = (at + 1) & mask
-            if places[at]:
-                at = places[at] - 1
-                r.later[last[at]] = r.order[i]
-                last[at] = r.order[i]
+            place = number_of(places, size - 1, r.keys, r.keys[i], &slot)
+            if place:
+                r.later[last[place - 1]] = r.order[i]
+                last[place - 1] = r.order[i]
             else:
                 r.keys[kept] = r.keys[i]
                 r.order[kept] = r.order[i]
                 last[kept] = r.order[i]
                 kept += 1
-                places[at] = kept
+                places[slot] = kept
             r.later[r.order[i]] = NO_KEY
     r.group_start[r.groups] = kept
     free(places)
@@ -250,22 +245,16 @@ cdef int64_t _add_group(const Request *pull, uint32_t g, const Request *push, ui
     """The join of one fragment; `heads` is a power of two above twice the push's keys in it."""
     cdef uint32_t first = push.group_start[h]
     cdef uint32_t n = push.group_start[h + 1] - first
-    cdef uint64_t size = 16
-    cdef uint64_t mask, at
+    cdef uint64_t slot, mask = slots_for(n) - 1
+    cdef const uint64_t *keys = push.keys + first
     cdef uint32_t i, j
     cdef int64_t corrected = 0
     cdef const float *value
-    while size < n * <uint64_t>2:
-        size *= 2
-    mask = size - 1
-    memset(heads, 0, size * 4)
+    memset(heads, 0, (mask + 1) * 4)
     for i in range(n):
         j = n - 1 - i                               # backwards: the first becomes the head
-        at = table_hash(push.keys[first + j]) & mask
-        while heads[at] and push.keys[first + heads[at] - 1] != push.keys[first + j]:
-            at = (at + 1) & mask
-        later[j] = heads[at]
-        heads[at] = j + 1
+        later[j] = number_of(heads, mask, keys, keys[j], &slot)
+        heads[slot] = j + 1
     for i in range(pull.group_start[g], pull.group_start[g + 1]):
         if i + 8 < pull.group_start[g + 1]:         # the join of a row ahead, as far as it is sure
             fetch_row_to_write(pull.rows + pull.order[i + 8] * pull.row_stride, 4 * pull.dim,
@@ -274,10 +263,7 @@ cdef int64_t _add_group(const Request *pull, uint32_t g, const Request *push, ui
             if j:
                 fetch_row(push.rows + push.order[first + j - 1] * push.row_stride, 4 * pull.dim,
                           FETCH_AT_CLIENT)
-        at = table_hash(pull.keys[i]) & mask
-        while heads[at] and push.keys[first + heads[at] - 1] != pull.keys[i]:
-            at = (at + 1) & mask
-        j = heads[at]
+        j = number_of(heads, mask, keys, pull.keys[i], &slot)
         while j:
             # A part that is not cut yet (stamp 0) goes out after the pull, so it is newer too.
             if push.stamps[first + j - 1] == 0 or push.stamps[first + j - 1] > pull.stamps[i]:
@@ -296,13 +282,12 @@ cdef int64_t add_newer(const Order *order, const Request *pull, const Request *p
     # fragments that lack nothing are passed over.  A key's repetitions are a chain in their order,
     # so that they cost no more than others and sums have the shard's order.
     cdef uint32_t g = 0, h = 0, widest = 0
-    cdef uint64_t size = 16
+    cdef uint64_t size
     cdef int64_t corrected = 0
     cdef uint32_t *heads
     for h in range(push.groups):
         widest = max(widest, push.group_start[h + 1] - push.group_start[h])
-    while size < widest * <uint64_t>2:
-        size *= 2
+    size = slots_for(widest)
     heads = <uint32_t *>malloc((size + widest) * 4)     # ... and, behind them, the chains
     if heads == NULL:
         return -1
