@@ -87,6 +87,9 @@ class Faults:
             self._lose_at_an_order(chance, "CloseClock" if plan.rounds else "Fence")
         if chance.random() < 0.05:
             self._join_a_takeover(chance, usual_s)
+        chance = random.Random(f"swaps of {self._world.seed}")
+        if s.replication != "none" and s.servers > 1 and chance.random() < 0.05:
+            self._lose_at_an_order(chance, "Promote")  # the former primary has a stream to it yet
 
     def _join_a_takeover(self, chance, usual_s):
         """A node joins while the members of a lost master come back, and that one is lost, too."""
@@ -658,7 +661,9 @@ class Faults:
         servers = [node for node in self._alive(Role.SERVER) if not node.hurt]
         node = self._one(servers)
         core = self._core()
-        if core is None or len(servers) < 2 or core.lifecycle.phase is not ClusterPhase.FORMED:
+        if core is None or core.lifecycle.phase is not ClusterPhase.FORMED:
+            return False
+        if sum(one.number in core.members.all for one in servers) < 2:
             return False
         if self._cluster.scenario.replication == "none" and not self._wild:
             return False
