@@ -1,4 +1,4 @@
-"""The command ``snailps``: one file a command; parses and prints, the work is done elsewhere."""
+"""The command ``snailps``: parses and prints, the work is done elsewhere."""
 
 PATHS = ("input", "test", "valid", "labels", "test_labels")
 """Settings that are paths: the option of such a setting takes several words."""

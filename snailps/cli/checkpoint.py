@@ -21,7 +21,7 @@ import typer
 from snailps.api.class_loading import search_here
 from snailps.api.export_progress import ExportProgress
 from snailps.cli.options import OverwriteOption
-from snailps.cli.printing import Cell, is_live, print_json, print_rows
+from snailps.cli.printing import Cell, JsonObjectOption, is_live, print_json, print_rows
 from snailps.config.output import check_output, sizes_text
 from snailps.errors import CheckpointError, ConfigError, DataError
 from snailps.local.offline_export import CheckpointSource, export
@@ -38,13 +38,10 @@ FolderArgument = Annotated[
 EitherArgument = Annotated[
     Path, typer.Argument(help="A checkpoint_dir, or the folder of one checkpoint.")
 ]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object instead of rows.", metavar="")
-]
 
 
 @app.command("list")
-def list_(folder: FolderArgument, as_json: JsonOption = False) -> None:
+def list_(folder: FolderArgument, as_json: JsonObjectOption = False) -> None:
     """Every checkpoint in a folder: its number, whether it is good, the progress of the training.
 
     Reads manifests, lengths and indices; `verify` also reads the rows.
@@ -61,7 +58,7 @@ def list_(folder: FolderArgument, as_json: JsonOption = False) -> None:
 
 
 @app.command("verify")
-def verify_(path: EitherArgument, as_json: JsonOption = False) -> None:
+def verify_(path: EitherArgument, as_json: JsonObjectOption = False) -> None:
     """Reads checkpoints and compares every byte with its checksum. Exit code 1 if one is not good.
 
     For example: snailps checkpoint verify out/corpus.checkpoints

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from snailps.cli.options import OverwriteOption
-from snailps.cli.printing import print_json, print_rows
+from snailps.cli.printing import JsonObjectOption, print_json, print_rows
 from snailps.config.output import refuse_existing
 from snailps.errors import ConfigError
 from snailps.models.fedavg.plotting import plot_histories
@@ -22,10 +22,6 @@ from snailps.models.fedavg.prepare import files_of
 from snailps.models.fedavg.prepare import prepare as make_files
 
 app = typer.Typer(no_args_is_help=True, help="Files and plots of federated averaging.")
-
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object instead of rows.", metavar="")
-]
 
 
 @app.command("prepare")
@@ -46,7 +42,7 @@ def prepare(
     bs: Annotated[int, typer.Option(min=0, help="Windows a batch, for cfg.json.")] = 0,
     target: Annotated[float, typer.Option(min=0, help="Loss to reach, for cfg.json.")] = 0.0,
     overwrite: OverwriteOption = False,
-    as_json: JsonOption = False,
+    as_json: JsonObjectOption = False,
 ) -> None:
     """Make vocabulary and test windows from a text.
 

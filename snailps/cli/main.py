@@ -43,8 +43,9 @@ _PANELS = {
     "Ask a model": ("nn", "similarity", "analogy", "vector", "predict", "test", "eval"),
 }  # fmt: skip
 COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}
-"""Command -> help panel; each command is a module beside this one."""
-
+"""Command -> help panel; each command is a module beside this one, unless `_MODULES` names it."""
+_MODULES = dict.fromkeys(("nn", "similarity", "analogy", "vector"), "ask")
+_MODULES |= dict.fromkeys(("predict", "test", "eval"), "score")
 
 _ON_ONE_SCREEN = ("local", "master", "server", "worker", "demo")
 _CODES = (
@@ -69,10 +70,12 @@ def app_for(words: Sequence[str] = ()) -> typer.Typer:
     app.callback()(_options)
     first = words[0] if words else ""
     for name in () if first == "--version" else (first,) if first in COMMANDS else COMMANDS:
-        module = importlib.import_module(f"snailps.cli.{name}")
-        if hasattr(module, "command"):
+        place = _MODULES.get(name, name)
+        module = importlib.import_module(f"snailps.cli.{place}")
+        command = getattr(module, f"{place}_{name}" if name in _MODULES else "command", None)
+        if command is not None:
             kind = HelpInGroups if name in _ON_ONE_SCREEN else None
-            app.command(name, cls=kind, rich_help_panel=COMMANDS[name])(module.command)
+            app.command(name, cls=kind, rich_help_panel=COMMANDS[name])(command)
         else:
             group = module.app_for(words[1:]) if name == "train" else module.app
             app.add_typer(group, name=name, rich_help_panel=COMMANDS[name])

@@ -17,11 +17,12 @@ from typing import Annotated, Any, TextIO
 import typer
 
 Cell = str | int | float | None
-
-
 JsonRowsOption = Annotated[
     bool,
     typer.Option("--json", help="Print a JSON object a row, with names.", metavar=""),
+]
+JsonObjectOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object instead of rows.", metavar="")
 ]
 
 

@@ -6,10 +6,9 @@ import sys
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from snailps.cli import analogy, eval, nn, similarity, vector
+from snailps.cli.main import app_for
 from snailps.cli.printing import print_rows
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.embeddings.files import packed_names, write
@@ -24,11 +23,7 @@ ROWS = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 1], [0, 1, 1], [-1, 0, 0]], dtype=
 
 @pytest.fixture(scope="module")
 def app():
-    app = typer.Typer()
-    for name, module in [("nn", nn), ("similarity", similarity), ("analogy", analogy),
-                         ("vector", vector), ("eval", eval)]:  # fmt: skip
-        app.command(name)(module.command)
-    return app
+    return app_for()
 
 
 @pytest.fixture

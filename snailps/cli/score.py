@@ -1,0 +1,300 @@
+"""Judgements of models: ``snailps predict``, ``test`` and ``eval``.
+
+    predict: MODEL.bin, text (or standard input) -> rows of line, label, probability
+             MODEL.npz, file (or standard input) -> a line of numbers an example
+             MODEL.npz of kge or mf, lines with a ? -> rows of line, name, score
+    test:    MODEL.bin, labelled text -> rows of label, lines, precision, recall
+    eval:    MODEL, files of word pairs and analogies -> rows of test, score, asked, skipped
+
+Parses and prints; the work is done in `snailps.vectors` and `snailps.estimators`, of which each
+command imports its own part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from snailps.cli.printing import (
+    Cell,
+    JsonObjectOption,
+    JsonRowsOption,
+    print_figures,
+    print_json,
+    print_rows,
+)
+from snailps.errors import ConfigError
+from snailps.vectors.words import to_text
+
+if TYPE_CHECKING:
+    from snailps.models.embeddings.queries import FactorModel, GraphModel
+    from snailps.vectors.evaluate import OovRule
+
+_LINES_BYTES = 1 << 16
+
+KOption = Annotated[int, typer.Option("-k", min=1, help="Most labels a line.")]
+ThresholdOption = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="Least probability of a label.")
+]
+
+
+def score_predict(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="A .bin of a classifier, fastText's own too; a .npz of a sparse model, kge or mf."
+        ),
+    ],
+    text: Annotated[
+        str,
+        typer.Argument(help="A line of text, for a .npz a file; `-`: lines of standard input."),
+    ],
+    k: KOption = 1,
+    threshold: ThresholdOption = 0.0,
+    metrics: Annotated[
+        bool,
+        typer.Option(
+            "--metrics",
+            help="With a .npz: print metrics of the predictions instead of the predictions.",
+            metavar="",
+        ),
+    ] = False,
+    label_column: Annotated[
+        str,
+        typer.Option(
+            help="With --metrics: the column of a table that has the labels, if it is another "
+            "than in training.",
+            metavar="NAME",
+        ),
+    ] = "",
+    as_json: JsonRowsOption = False,
+) -> None:
+    """The best labels of a text, with their probabilities; or predictions for a file of examples.
+
+    With --json: an object a line with line, label, probability, or with the scores of an example.
+
+    For example: snailps predict out/sections.bin "plays chess over the network" -k 3
+
+    In a pipe: number of the line, label, probability, separated by tabs; a line without a label
+    above the threshold has `-` for both. A line without a known word, even an empty one, is judged
+    by its end, as by fastText.
+
+    With a .npz: one line per example with the probability of yes, the value, or the probability of
+    each class, separated by tabs. Lines of LIBSVM must have labels; only --metrics uses them.
+
+    For example: snailps predict out/clicks.npz test.svm --metrics
+
+    With a .npz of kge or mf: a line per line of the file with its score; for a line with ? as head,
+    tail or item the K best names.
+
+    For example: snailps predict out/graph.npz questions.txt -k 5
+    """
+    if model.suffix == ".npz":
+        from snailps.estimators.loading import embedding_of
+
+        if (embeddings := embedding_of(model)) is not None:
+            _answer(embeddings, text, k, metrics, as_json)
+        else:
+            _predict_examples(model, text, metrics, label_column, as_json)
+        return
+    if metrics:
+        raise ConfigError("--metrics is for a .npz; snailps test judges classifiers")
+    from snailps.vectors.label_prediction import LabelModel
+
+    classifier = LabelModel(model)
+    number = 0
+    line = text.removesuffix("\n") + "\n"  # also for an empty line
+    pieces = _input_lines() if text == "-" else iter([line.encode("utf-8", "surrogateescape")])
+    for lines in classifier.predict_pieces(pieces, k, threshold):
+        rows: list[tuple[int, str | None, float | None]] = []
+        for found in lines:
+            number += 1
+            rows += [(number, to_text(label), p) for label, p in found] or [(number, None, None)]
+        print_rows(("line", "label", "probability"), rows, as_json=as_json)
+
+
+def _answer(
+    model: GraphModel | FactorModel, file: str, k: int, metrics: bool, as_json: bool
+) -> None:
+    """Print scores of lines, or the best names in the place of a ``?``."""
+    if metrics:
+        raise ConfigError(f"--metrics: {model.path} is judged when it is trained, by --test")
+    data = typer.get_binary_stream("stdin").read() if file == "-" else Path(file).read_bytes()
+    for number, best in enumerate(model.answers(data, k), 1):
+        print_rows(("line", "name", "score"), [(number, *entry) for entry in best], as_json=as_json)
+
+
+def _predict_examples(
+    model: Path, file: str, metrics: bool, label_column: str, as_json: bool
+) -> None:
+    from snailps.estimators.loading import rows_model_of
+
+    estimator = rows_model_of(model)
+    path = "/dev/stdin" if file == "-" else file
+    if metrics:
+        figures = estimator.evaluate(path, label_column or None)
+        if as_json:
+            print_json({"model": str(model), "file": file, **figures})
+        else:
+            print_figures(figures)
+        return
+    for scores in estimator.predictions(path):
+        lines = (scores if scores.ndim == 2 else scores[:, None]).tolist()
+        if as_json:
+            for values in lines:
+                print_json({"scores": values})
+            continue
+        rows = ("\t".join(map("{:.6g}".format, line)) for line in lines)
+        typer.echo("\n".join(rows), nl=len(lines) > 0)
+
+
+def _input_lines() -> Iterator[bytes]:
+    """Standard input, some whole lines at a time; line by line from a terminal."""
+    from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
+
+    stream = typer.get_binary_stream("stdin")
+    head = True
+    while lines := stream.readlines(1 if stream.isatty() else _LINES_BYTES):
+        data = b"".join(lines)
+        if head:
+            refuse_foreign(data[:HEAD_BYTES], "standard input", text=True)
+            head = False
+        yield data
+
+
+def score_test(
+    model: Annotated[Path, typer.Argument(help="A .bin of a classifier, fastText's own too.")],
+    file: Annotated[
+        str, typer.Argument(help="Lines of labels and words, or a table, as for training.")
+    ],
+    k: KOption = 1,
+    threshold: ThresholdOption = 0.0,
+    column: Annotated[
+        str, typer.Option(help="Of a table: the column of the texts.", show_default=False)
+    ] = "",
+    label_column: Annotated[
+        str, typer.Option(help="Of a table: the column of their labels.", show_default=False)
+    ] = "",
+    as_json: JsonObjectOption = False,
+) -> None:
+    """Precision and recall of the K best labels of each line, in total and per label.
+
+    Precision: the share of predicted labels that the lines have. Recall: the share of the lines'
+    labels that were predicted. Lines without a known label, or without a known word or end, are
+    left out, as in fastText.
+
+    For example: snailps test out/sections.bin held-out.txt -k 1; of a table:
+    snailps test out/stars.bin held-out.parquet --column text --label-column stars
+
+    In a pipe: label, lines that have it, times it was predicted, precision, recall, separated by
+    tabs; the first row, `all`, is for all labels together.
+    """
+    from snailps.vectors.label_prediction import LabelModel, evaluate_labels
+
+    scores = evaluate_labels(
+        LabelModel(model), file, k, threshold, column=column, label_column=label_column
+    )
+    labels = [{**asdict(entry), "label": to_text(entry.label)} for entry in scores.labels]
+    if as_json:
+        print_json({"model": str(model), "file": file, **asdict(scores), "labels": labels})
+        return
+    title = f"{model} at k = {k}" + (f", {scores.skipped:,} lines left out" * bool(scores.skipped))
+    said = sum(entry.predicted for entry in scores.labels)
+    whole = ("all", scores.lines, said, scores.precision, scores.recall)
+    names = ("label", "lines", "predicted", "precision", "recall")
+    rows: list[tuple[Cell, ...]] = [whole, *(tuple(one[name] for name in names) for one in labels)]
+    print_rows(("label", "lines", "said", "precision", "recall"), rows, title=title)
+
+
+class Oov(str, Enum):
+    """`OovRule` as choices of an option."""
+
+    skip = "skip"
+    subword = "subword"
+
+
+def score_eval(
+    model: Annotated[Path, typer.Argument(help="A .bin, .vec or .npz file.")],
+    similarity: Annotated[
+        list[Path] | None,
+        typer.Option(help="Lines of word, word, score.  May be given several times."),
+    ] = None,
+    analogies: Annotated[
+        Path | None, typer.Option(help="Lines of four words under ': section' lines.")
+    ] = None,
+    restrict: Annotated[
+        int, typer.Option(min=0, help="Analogies among the first N words only; 0: all.")
+    ] = 0,
+    oov: Annotated[
+        Oov, typer.Option(help="Pairs with unknown words: left out, or scored by subwords.")
+    ] = Oov.skip,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", help="Name the pairs and questions skipped.", metavar=""),
+    ] = False,
+    as_json: JsonObjectOption = False,
+) -> None:
+    """Score a model: Spearman correlation on similarity files, accuracy on an analogy file.
+
+    Words are lower-cased.  Words outside the vocabulary are skipped and counted; --verbose and
+    --json list them.
+
+    For example: snailps eval out/corpus.bin --similarity wordsim353.tsv
+
+    In a pipe: test, score, asked, skipped, separated by tabs; with --verbose followed by lines of
+    test and skipped words.
+    """
+    figures = _evaluate(model, similarity or [], analogies, restrict, oov.value)
+    if as_json:
+        print_json(figures)
+        return
+    tests = list(_tests(figures))
+    columns = ("test", "score", "asked", "skipped")
+    print_rows(columns, [row for row, _ in tests], title=str(model))
+    if verbose:
+        skipped = [(row[0], " ".join(words)) for row, some in tests for words in some]
+        print_rows(("test", "skipped"), skipped)
+
+
+def _evaluate(
+    model: Path, similarity: list[Path], analogies: Path | None, restrict: int, oov: OovRule
+) -> dict[str, Any]:
+    """All scores of a model as plain values, ready for JSON; an undefined score is None."""
+    if not similarity and analogies is None:
+        raise ConfigError("nothing to evaluate: give --similarity FILE, --analogies FILE, or both")
+    from snailps.vectors.evaluate import evaluate_analogies, evaluate_similarity
+    from snailps.vectors.files import load
+
+    vectors = load(model)
+    figures: dict[str, Any] = {
+        "model": str(model),
+        "words": len(vectors),
+        "dim": vectors.dim,
+        "oov": oov,
+        "similarity": [
+            {"file": str(path), **asdict(evaluate_similarity(vectors, path, oov))}
+            for path in similarity
+        ],
+        "analogies": None,
+    }
+    if analogies is not None:
+        result = asdict(evaluate_analogies(vectors, analogies, restrict))
+        figures["analogies"] = {"file": str(analogies), "restrict": restrict, **result}
+    return figures
+
+
+def _tests(figures: dict[str, Any]) -> Iterator[tuple[tuple[Cell, ...], list[list[str]]]]:
+    """The row of each test, and the words of each pair or question that it skipped."""
+    for one in figures["similarity"]:
+        row = (Path(one["file"]).name, one["spearman"], one["pairs"], one["oov"])
+        yield row, one["skipped"]
+    if found := figures["analogies"]:
+        name = Path(found["file"]).name
+        parts = [(f"{name}: {part['name']}", part) for part in found["sections"]]
+        for title, part in [(name, {**found, "skipped": []}), *parts]:
+            yield (title, part["accuracy"], part["asked"], part["oov"]), part["skipped"]
