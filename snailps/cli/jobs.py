@@ -98,6 +98,8 @@ def table_of(runs: Sequence[Run], registry: RunRegistry, width: int | None = Non
 
     With a `width` long outputs are cut at their beginning, so that each run is one line.
     """
+    from snailps.cli.view import aligned
+
     rows = [("run", "job", "state", "speed", "began", "output")]
     for run in runs:
         status, reason = status_or_reason(run, registry)
@@ -106,15 +108,11 @@ def table_of(runs: Sequence[Run], registry: RunRegistry, width: int | None = Non
         rows.append(
             (str(run.number), run.model, state, _speed_text(run, status), began, shown(run.output))
         )
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
     if width is not None:
+        widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
         room = max(OUTPUT_LEAST, width - sum(widths) - 2 * len(widths))
         rows = [(*row[:-1], _end_of(row[-1], room)) for row in rows]
-    return [
-        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]])
-        .rstrip()
-        for row in rows
-    ]  # fmt: skip
+    return aligned(rows)
 
 
 def record_of(run: Run, registry: RunRegistry, status: Status | None) -> dict[str, Any]:
@@ -173,7 +171,8 @@ def ended_lines(run: Run, registry: RunRegistry) -> list[str]:
 
 def figure_lines(run: Run) -> list[str]:
     """Figures and files of a successful run, its faults, and the next command to try."""
-    from snailps.cli.end_panel import end_lines, ending_of
+    from snailps.cli.printing import end_lines
+    from snailps.cli.view import ending_of
 
     figures = {**run.figures, "files": [shown(str(path)) for path in run.figures.get("files", [])]}
     if "report" in figures:

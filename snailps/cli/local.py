@@ -255,7 +255,7 @@ def run_local(
         last = progress.last
         ending = None
         if figures or (last is not None and last["phase"] in _AT_WORK and not killed):
-            from snailps.cli.end_panel import ending_of
+            from snailps.cli.view import ending_of
 
             ending = ending_of(
                 figures,

@@ -235,7 +235,8 @@ def close(
     progress: Progress, master: Master, code: int, verdict: str, last: Mapping[str, Any]
 ) -> None:
     """End the display: with the job's figures or, if it failed, with what it has saved."""
-    from snailps.cli.end_panel import end_lines, ending_of
+    from snailps.cli.printing import end_lines
+    from snailps.cli.view import ending_of
 
     if master_job := (master.job if last else None):
         ending = ending_of(

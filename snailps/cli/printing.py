@@ -1,8 +1,10 @@
-"""Output of query commands: a table on a terminal, tab-separated lines everywhere else.
+"""Output: rows of query commands, JSON lines, the panels and lines of a run.
 
-    columns, rows -> print_rows -> standard output          figures -> print_json -> one line
+    columns, rows -> print_rows -> a table on a terminal, tab-separated lines everywhere else
+    figures       -> print_json -> one line
+    View, Section, Ending (view.py) -> lines, or a picture for a terminal
 
-A person can read the answer, and `cut`, `sort` and `awk` can use it.  Must not know commands.
+Must not know commands, nor the words of what it prints.
 """
 
 from __future__ import annotations
@@ -12,11 +14,27 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from snailps.cli.figures import ASCII_SPARKS, SPARKS, sparkline
+
+if TYPE_CHECKING:  # imported where a terminal is drawn, or a run shown
+    from rich.console import RenderableType
+
+    from snailps.cli.view import Ending, Process, View
+    from snailps.node.phrases import Mood
+    from snailps.node.status import Status
+
 Cell = str | int | float | None
+SPARK_COLUMNS = 40
+"""Width of the curve of the loss, at most."""
+NARROW = 100
+"""Terminals with fewer columns have no room for hosts and process ids."""
+STYLES: Mapping[Mood, str] = {"good": "green", "idle": "", "waits": "yellow", "bad": "red"}
+_HEAD_LINES = 8
+"""Lines of a page on a terminal for titles, blank lines and the head."""
 JsonRowsOption = Annotated[
     bool,
     typer.Option("--json", help="Print a JSON object a row, with names.", metavar=""),
@@ -104,3 +122,178 @@ def _text(cell: Cell, decimals: int) -> str:
 
 def _printable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+# --- a run ----------------------------------------------------------------------------------------
+
+
+def live_picture(
+    view: View,
+    *,
+    losses: Sequence[float] = (),
+    size: tuple[int, int] = (80, 25),
+    ascii_only: bool = False,
+    verbose: bool = False,
+    hint: str = "",
+) -> RenderableType:
+    """A running job, for a terminal of `size` columns and lines.
+
+    A bar over the whole width, a line of figures, a row per process (those that wait or are lost
+    first, if there is no room for all).
+    """
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    from snailps.cli.view import SHARED
+
+    failed, saves = view.phase == "failed", view.phase == "exporting"
+    bar = Table.grid(padding=(0, 1), expand=True)
+    bar.add_column(no_wrap=True)
+    bar.add_column(ratio=1)
+    bar.add_column(no_wrap=True, justify="right")
+    doing = view.doing if saves or not view.step else f"{view.doing}, {view.step}"
+    head = Text(doing, style="bold red" if failed else "bold")
+    if view.phase in SHARED:
+        right = "  ".join(text for text in (view.share, view.left) if text)
+        bar.add_row(head, ProgressBar(completed=view.progress, total=1.0), right)
+    else:
+        bar.add_row(head, "", view.elapsed)
+    # The loss is the last: its course is drawn after it.
+    figures = (*((view.blocks, view.lr) if verbose else ()), *view.figures, view.step * saves)
+    second = Text((" - " if ascii_only else " · ").join(text for text in figures if text))
+    if view.phase == "training" and len(losses) > 1:
+        room = min(SPARK_COLUMNS, size[0] - second.cell_len - 2)
+        second.append(" " + _curve(losses, room, ascii_only), style="cyan")
+    parts: list[RenderableType] = [bar, second]
+    if view.waits:
+        parts.append(Text(view.waits, style="yellow"))
+    if view.message:
+        parts.append(Text(view.message, style="red" if failed else "yellow"))
+    if view.processes:
+        parts.append(_process_table(view.processes, size, ascii_only=ascii_only))
+    if hint and view.phase in ("survey", "loading", "training"):
+        parts.append(Text(hint, style="dim"))
+    return Group(*parts)
+
+
+def _curve(losses: Sequence[float], room: int, ascii_only: bool) -> str:
+    return sparkline(losses, room, ASCII_SPARKS if ascii_only else SPARKS)
+
+
+def _process_table(
+    processes: Sequence[Process], size: tuple[int, int], *, ascii_only: bool
+) -> RenderableType:
+    """A row a process: its state, its figures, its wait."""
+    from rich.table import Table
+    from rich.text import Text
+
+    def place(process: Process) -> tuple[str, int]:
+        return process.node["role"], process.node["id"]
+
+    columns, height = size
+    shown = sorted(processes, key=place)
+    room, left = max(4, height - 8), 0
+    if len(shown) > room:  # those that are not well first
+        left = len(shown) - room + 1
+        shown.sort(key=lambda process: process.mood == "good")
+        shown = sorted(shown[: room - 1], key=place)
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column(overflow="fold")
+    if columns >= NARROW:
+        table.add_column(no_wrap=True, style="dim", justify="right")
+    for process in shown:
+        style = STYLES[process.mood]
+        dot = Text("* " if ascii_only else "● ", style=style or "dim")
+        row = [
+            dot.append(process.name, style="default"),
+            Text(process.words, style=style),
+            Text(process.figure),
+            Text(process.waits if process.is_waiting else "", style="yellow"),
+        ]
+        if columns >= NARROW:
+            row.append(Text(process.where))
+        table.add_row(*row)
+    if left:
+        table.add_row(Text(f"  and {left} more", style="dim"))
+    return table
+
+
+def page_lines(status: Status, *, tables: bool = False) -> list[str]:
+    """The page of `snailps status`."""
+    from snailps.cli.view import page_of
+
+    lines, sections = page_of(status, tables=tables)
+    for section in sections:
+        lines += ["", *section.lines()]
+    return lines
+
+
+def page_picture(status: Status, height: int, width: int = 80) -> RenderableType:
+    """The page for a terminal of `height` lines; rows and columns that do not fit are omitted."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from snailps.cli.view import page_of
+
+    head, sections = page_of(status)
+    # Notes and waits are short and matter most; processes and shards share the remaining lines.
+    fixed = sum(len(s.cut(height // 3).rows) for s in sections if not s.is_long)
+    long = sum(s.is_long for s in sections)
+    room = max(4, (height - _HEAD_LINES - fixed) // max(1, long) - 2)
+    parts = [Text(line) for line in head]
+    for section in sections:
+        shown = section.cut(room if section.is_long else max(2, height // 3)).fitted(width)
+        head_style, style = ("dim", "") if section.columns else ("yellow", "yellow")
+        first, *others = shown.lines()
+        texts = [Text(first, style=head_style), *(Text(line, style=style) for line in others)]
+        for text in texts if section.is_long else ():  # a row is one line
+            text.no_wrap, text.overflow = True, "ellipsis"
+        parts += [Text(""), *texts]
+    return Group(*parts)
+
+
+def end_lines(ending: Ending) -> list[str]:
+    """The facts as plain ASCII lines, each complete in itself."""
+    lines = []
+    for label, told in ending.facts:
+        if label in ("why", "reliability"):  # shown when it happened; a table of the result
+            continue
+        start = label if label in ("wrote", "trained") else f"{label}:"
+        several = label in ("wrote", "survived", "faults")
+        lines += [f"{start} {text}" for text in (told if several else [", ".join(told)])]
+    return [line.replace("→", "->") for line in lines]
+
+
+def end_picture(ending: Ending, *, ascii_only: bool = False) -> RenderableType:
+    """The facts in a frame."""
+    from rich import box
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    style = STYLES[ending.mood]
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, told in ending.facts:
+        text = Text("\n".join(told))
+        if label == "loss":
+            text.append("  " + _curve(ending.losses, SPARK_COLUMNS, ascii_only), style="cyan")
+        elif label == "next":
+            text.stylize("bold")
+        elif label == "why":
+            text.stylize(style)
+        grid.add_row(label, text)
+    return Panel(
+        grid,
+        title=Text(ending.title, style=f"bold {style}"),
+        title_align="left",
+        border_style=style,
+        box=box.ASCII if ascii_only else box.ROUNDED,
+        padding=(0, 1),
+    )

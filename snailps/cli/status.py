@@ -1,6 +1,6 @@
 """``snailps status``: the progress of a running cluster, and what each process waits for.
 
-RunRegistry, or master_addr -> master -> Ask -> Status -> overview -> standard output, once or every
+RunRegistry, or master_addr -> master -> Ask -> Status -> printing -> standard output, once or every
 `--interval` seconds
 
 Imports lazily, so that "nothing runs" is printed at once.
@@ -13,7 +13,8 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -24,6 +25,7 @@ from snailps.cli.options import (
     read_config,
     runs_like,
 )
+from snailps.cli.printing import page_lines, page_picture, print_json
 from snailps.config import ClusterSettings, RawConfig, parse_addr
 from snailps.errors import EXIT_FAILED, EXIT_OK, ConfigError, ProtocolError, RemoteError, SnailError
 from snailps.node.run_registry import Run, RunRegistry, birth_of, trust_at
@@ -210,17 +212,12 @@ def _watch(
     address: str, interval_s: float, trust: Trust, gone: Callable[[], str], *, as_json: bool
 ) -> str:
     """Show a master's status until `gone` has a reason to stop, which it returns."""
-    if as_json:
-        return _repeat(
-            address, interval_s, trust, gone, _show_json, lambda text: typer.echo(text, err=True)
-        )
-    if not sys.stdout.isatty():
-        return _repeat(address, interval_s, trust, gone, _show_lines, typer.echo)
+    if as_json or not sys.stdout.isatty():
+        show = partial(_show, as_json=as_json, end="\n")
+        return _repeat(address, interval_s, trust, gone, show, partial(typer.echo, err=as_json))
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
-
-    from snailps.cli.overview import picture_of
 
     console = Console()
     with Live(console=console, auto_refresh=False, screen=True) as live:
@@ -229,7 +226,7 @@ def _watch(
             interval_s,
             trust,
             gone,
-            lambda status: live.update(picture_of(status, *reversed(console.size)), refresh=True),
+            lambda status: live.update(page_picture(status, *reversed(console.size)), refresh=True),
             lambda text: live.update(Text(text, style="yellow"), refresh=True),
         )
 
@@ -308,33 +305,13 @@ def _show_end(run: Run, registry: RunRegistry, *, as_json: bool) -> None:
     from snailps.cli import jobs
 
     if as_json:
-        _print_json(jobs.record_of(run, registry, None))
+        print_json(jobs.record_of(run, registry, None))
     else:
         typer.echo("\n".join(jobs.ended_lines(run, registry)))
 
 
-def _show(status: Status, *, as_json: bool, tables: bool = False) -> None:
+def _show(status: Status, *, as_json: bool, tables: bool = False, end: str = "") -> None:
     if as_json:
-        _show_json(status)
-        return
-    from snailps.cli.overview import lines_of
-
-    typer.echo("\n".join(lines_of(status, tables=tables)))
-
-
-def _show_json(status: Status) -> None:
-    _print_json(dict(status))
-    sys.stdout.flush()
-
-
-def _print_json(figures: dict[str, Any]) -> None:
-    from snailps.cli.printing import print_json
-
-    print_json(figures)
-
-
-def _show_lines(status: Status) -> None:
-    from snailps.cli.overview import lines_of
-
-    typer.echo("\n".join([*lines_of(status), ""]))
-    sys.stdout.flush()
+        print_json(status)
+    else:
+        typer.echo("\n".join(page_lines(status, tables=tables)) + end)

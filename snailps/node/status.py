@@ -1,6 +1,6 @@
 """The master's status of a run: types of the plain values in a `Report`.
 
-The master writes it; `snailps.cli.progress` and drivers read it.  Declarations only.
+The master writes it; `snailps.cli.view` and drivers read it.  Declarations only.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from test_failures import INTERRUPTED
 from waiting import until
 
 from snailps import local_cluster
-from snailps.cli.overview import lines_of, picture_of
+from snailps.cli.printing import page_lines, page_picture
 from snailps.node.status import NodeStatus, ShardStatus, Status
 
 TREE = Path(__file__).resolve().parents[2]
@@ -271,21 +271,21 @@ def large_status(nodes):
 def test_picture_of_a_thousand_nodes_fits_the_terminal(height):
     stream = io.StringIO()
     console = Console(file=stream, width=120, height=height, force_terminal=False)
-    console.print(picture_of(large_status(1000), height))
+    console.print(page_picture(large_status(1000), height))
     lines = stream.getvalue().splitlines()
     assert len(lines) <= height
     assert sum("more" in line for line in lines) == 2
-    assert len(lines_of(large_status(1000))) > 2000
+    assert len(page_lines(large_status(1000))) > 2000
 
 
 def test_a_master_whose_loop_is_busy_is_told_of():
     status = large_status(1)
-    assert not any("loop is busy" in line for line in lines_of(status))
+    assert not any("loop is busy" in line for line in page_lines(status))
     status["loop"] |= {"busy_ms_p999": 120.0, "busy_ms_max": 300.0, "turns": 999}
-    assert not any("loop is busy" in line for line in lines_of(status))  # the start of a job
+    assert not any("loop is busy" in line for line in page_lines(status))  # the start of a job
     status["loop"] |= {"turns": 20_000, "busy_s": 1.0}
     status["elapsed_s"] = 60.0  # turns are long, and few
-    assert not any("loop is busy" in line for line in lines_of(status))
+    assert not any("loop is busy" in line for line in page_lines(status))
     status["loop"] |= {"busy_s": 15.0}
-    (line,) = [line for line in lines_of(status) if "loop is busy" in line]
+    (line,) = [line for line in page_lines(status) if "loop is busy" in line]
     assert "120 ms in one turn of 1,000, 300 ms at most" in line

@@ -34,7 +34,7 @@ from faults.counting import (
 )
 from faults.deeds import Deeds, Hang
 from faults.proxy import Proxy
-from snailps.cli.overview import lines_of
+from snailps.cli.printing import page_lines
 from snailps.cli.status import ask
 from snailps.config import RawConfig
 from snailps.errors import SnailError
@@ -464,7 +464,7 @@ class Rig(Deeds):
             )
         self._asked = (0.0, None)
         status = self.status()
-        lines += [str(status and status["phase"]), *(lines_of(status) if status else ())]
+        lines += [str(status and status["phase"]), *(page_lines(status) if status else ())]
         for shard in (status or {}).get("shards") or ():
             lines.append(f"  {shard}")
         living = [one for one in self.places if one.process and one.process.popen.poll() is None]

@@ -106,6 +106,7 @@ DENIED = {
     "transport.handshake": SOCKETS | TIME | THREADS,
     "store.route": SOCKETS | TIME | THREADS,
     "cli.progress": SOCKETS | THREADS,
+    "cli.view": SOCKETS | TIME | THREADS,
     "estimators": SOCKETS | THREADS,
     "monitor.picture": SOCKETS | TIME | THREADS,
     "monitor.series": SOCKETS | TIME | THREADS,

@@ -6,10 +6,11 @@ import re
 import pytest
 from rich.console import Console
 
-from snailps.cli import end_panel, progress
-from snailps.cli.end_panel import end_lines, end_picture, ending_of
+from snailps.cli import printing, progress, view
 from snailps.cli.figures import Course, count_text, seconds_text, size_text, sparkline
-from snailps.cli.progress import Eta, Progress, line_of
+from snailps.cli.printing import end_lines, end_picture
+from snailps.cli.progress import Eta, Progress
+from snailps.cli.view import ending_of, view_of
 from snailps.node.phrases import PHASE_WORDS, STATE_WORDS, phase_words, process_name
 from snailps.node.status import Phase, Status
 
@@ -54,6 +55,10 @@ def make_node(**changes):
     return node
 
 
+def line_of(status, eta_s):
+    return view_of(status, eta_s).line()
+
+
 def plain(clock, interval_s=5.0):
     stream = io.StringIO()
     return stream, Progress(stream, terminal=False, clock=clock, interval_s=interval_s)
@@ -71,7 +76,11 @@ def test_line_training_names_every_figure():
 
 
 def test_line_verbose_names_blocks():
-    assert line_of(make_status(), None, verbose=True).endswith("blocks: 10 done 2 at work 30 left")
+    assert (
+        view_of(make_status(), None)
+        .line(verbose=True)
+        .endswith("blocks: 10 done 2 at work 30 left")
+    )
 
 
 def test_verbose_tells_states_in_words_of_users():
@@ -503,7 +512,7 @@ def test_validation_is_written_once_a_line_a_name(terminal):
 
 def test_plain_lines_need_nothing_that_draws_a_terminal():
     """Its import is some 7% of the start of a job."""
-    for module in (progress, end_panel):
+    for module in (printing, progress, view):
         owners = [
             getattr(v, "__module__", getattr(v, "__name__", "")) for v in vars(module).values()
         ]

@@ -1,0 +1,492 @@
+"""What is shown of a run: one view for the live display, plain lines and the page of the status.
+
+    Status, seconds left -> view_of -> View -> a line, or live_picture
+    Status -> page_of -> View.line, Sections -> page_lines, page_picture
+    figures of the end, last Status -> ending_of -> Ending -> end_lines, end_picture
+
+Owns the wording and the order of what is shown; `node/phrases.py` has the words of phases and
+states, `printing.py` draws.  Looks up sizes of files; must not know sockets, clocks or streams.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snailps.cli import FAULTS, FAULTS_MAX
+from snailps.cli.figures import count_text, seconds_text, short_seconds_text, size_text
+from snailps.node.phrases import Mood, lasts, phase_words, process_name, state_words
+from snailps.node.status import NodeStatus, Phase, Status
+
+SHARED: tuple[Phase, ...] = ("survey", "loading", "restoring", "training", "exporting")
+"""Phases whose progress is shown."""
+LOOP_MS, LOOP_SHARE = 50.0, 0.2
+"""Share of time and 99.9th percentile of a turn from which a busy master is reported."""
+LOOP_TURNS = 10_000
+"""With fewer turns, a slow one in a thousand is the start of the job."""
+TESTS_MAX = 4
+ENDS = {
+    "interrupt": "ended early by Ctrl-C",
+    "converged": "the loss has stopped falling",
+    "target_loss": "target_loss is reached",
+    "max_steps": "max_steps is reached",
+    "max_seconds": "max_seconds is reached",
+}
+"""`ended_by` -> words, unless the training ended as planned."""
+_NEXT = {
+    **dict.fromkeys(("fasttext", "word2vec", "fedavg"), "nn {} WORD"),
+    "classifier": 'predict {} "some text"',
+    **dict.fromkeys(("kge", "mf"), "predict {} FILE -k 5"),
+    **dict.fromkeys(("logistic", "fm"), "predict {} FILE"),
+}
+"""Job -> the command to try next."""
+_TABLE_COLUMNS = ("table", "rows", "MB", "bytes a row", "not admitted", "evicted", "expired")
+_SPARE = ("address", "at", "step", "heard", "MB", "at work", "host:pid", "behind", "blocks done")
+"""Columns that a narrow terminal does not show, the first one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A server or worker: what it does, its speed or rows, and what it waits for."""
+
+    node: NodeStatus
+    name: str
+    words: str
+    mood: Mood
+    rate: str
+    figure: str
+    """A worker's speed with its unit, what a server holds."""
+    waits: str
+    is_waiting: bool
+    """Whether the wait is worth showing: they wait for each other all the time."""
+
+    @property
+    def where(self) -> str:
+        return f"{self.node['host']}, process {self.node['pid']}"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a run does now, in words; a text is empty where there is nothing to tell."""
+
+    phase: Phase
+    progress: float
+    elapsed: str
+    doing: str
+    step: str
+    share: str
+    left: str
+    figures: tuple[str, ...]
+    lr: str
+    blocks: str
+    waits: str
+    message: str
+    processes: tuple[Process, ...]
+
+    def line(self, *, verbose: bool = False) -> str:
+        """All but the processes on one line, without its end."""
+        doing = f"[{self.elapsed}] {self.doing} {self.share}".rstrip()
+        blocks = self.blocks if verbose else ""
+        parts = (doing, self.step, self.waits, *self.figures, self.left, self.lr, blocks)
+        return ", ".join(part for part in (*parts, self.message) if part)
+
+
+def view_of(status: Status, eta_s: float | None) -> View:
+    """What is shown of a status, with `eta_s` seconds left, if known."""
+    phase, unit, lr = status["phase"], status["unit"], status["lr"]
+    counts, figures = phase in ("survey", "training"), []
+    if counts and status["units_per_s"] > 0:
+        figures.append(f"{count_text(status['units_per_s'])} {unit}/s")
+    if counts and status["loss"] is not None:
+        figures.append(f"loss {status['loss']:.4f}")
+    blocks = status["blocks"]
+    most = "at most " if "at most" in status["pass_"] else ""
+    told = phase in SHARED and (status["progress"] or phase == "training")
+    return View(
+        phase=phase,
+        progress=status["progress"],
+        elapsed=seconds_text(status["elapsed_s"]),
+        doing=phase_words(status),
+        step=status["pass_"],
+        # 100.0% is shown only when all of it is done.
+        share=f"{int(status['progress'] * 1000) / 10:.1f}%" if told else "",
+        left="" if eta_s is None else f"{most}{seconds_text(eta_s)} left",
+        figures=tuple(figures),
+        lr=f"learning rate {lr:.3g}" if phase == "training" and lr is not None else "",
+        blocks=f"blocks: {blocks['done']} done {blocks['leased']} at work {blocks['left']} left"
+        if counts
+        else "",
+        waits=f"waits for {status['waiting_for']}" if status["waiting_for"] else "",
+        message=status["message"],
+        processes=_processes(status),
+    )
+
+
+def _processes(status: Status) -> tuple[Process, ...]:
+    held: dict[int, list[int]] = {}
+    for shard in status.get("shards", ()):
+        sums = held.setdefault(shard["primary"], [0, 0])
+        sums[0] += shard["rows"]
+        sums[1] += shard["bytes"]
+    found = []
+    for node in status["nodes"]:
+        rate = "" if node["rate"] is None else count_text(node["rate"])
+        figure = f"{rate} {status['unit']}/s" if rate else ""
+        if node["role"] == "server":
+            rows, size = held.get(node["id"], (0, 0))
+            figure = f"{count_text(rows)} rows, {size_text(size)}" if rows else ""
+        long = bool(node["waits"]) and lasts(node["waits_s"])
+        waits = f"waits for {node['waits']}" if node["waits"] else ""
+        found.append(
+            Process(
+                node,
+                process_name(node["role"], node["id"]),
+                *state_words(node),
+                rate=rate,
+                figure=figure,
+                waits=waits + (f", for {node['waits_s']:.0f} s now" if long else ""),
+                is_waiting=long or bool(waits and status["phase"] != "training"),
+            )
+        )
+    return tuple(found)
+
+
+def cluster_words(status: Status) -> str:
+    """The size of the cluster: ``cluster of 1 server, 2 workers``."""
+    roles = [node["role"] for node in status["nodes"]]
+    counts = [(roles.count(role), role) for role in ("server", "worker")]
+    return "cluster of " + ", ".join(f"{n} {role}{'' if n == 1 else 's'}" for n, role in counts)
+
+
+# --- the page of the status -----------------------------------------------------------------------
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines, each column as wide as its longest text."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+    return [
+        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]])
+        .rstrip()
+        for row in rows
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page: plain lines, or rows in columns; empty parts are not shown."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+    @property
+    def is_long(self) -> bool:
+        return self.columns[:1] in (("process",), ("shard",))
+
+    def lines(self) -> list[str]:
+        return aligned([self.columns, *self.rows] if self.columns else self.rows)
+
+    def cut(self, rows_max: int) -> Section:
+        """The section with at most `rows_max` rows; the last one says how many are omitted."""
+        if len(self.rows) <= rows_max:
+            return self
+        left = len(self.rows) - rows_max + 1
+        more = (f"... {left} more", *("" for _ in self.columns[1:]))
+        return Section(self.columns, [*self.rows[: rows_max - 1], more])
+
+    def fitted(self, width: int) -> Section:
+        """The section without columns that do not fit on a screen of `width` columns."""
+        spare = [name for name in _SPARE if name in self.columns]
+        section = self
+        while spare and max(map(len, section.lines())) > width:
+            section = section.without(spare.pop(0))
+        return section
+
+    def without(self, *names: str) -> Section:
+        kept = [at for at, name in enumerate(self.columns) if name not in names]
+        rows = [tuple(row[at] for at in kept) for row in self.rows]
+        return Section(tuple(self.columns[at] for at in kept), rows)
+
+    def filled(self) -> Section:
+        """The section without empty columns."""
+        empty = [
+            name for at, name in enumerate(self.columns) if not any(row[at] for row in self.rows)
+        ]
+        return self.without(*empty) if empty else self
+
+
+def eta_of(status: Status) -> float | None:
+    """Seconds left by the status alone, at the present speed."""
+    left = (1.0 - status["progress"]) * (status["total_units"] or 0)
+    if status["eta_s"] is not None or status["phase"] != "training" or status["waiting_for"]:
+        return status["eta_s"]
+    return left / status["units_per_s"] if left and status["units_per_s"] > 0 else None
+
+
+def page_of(status: Status, *, tables: bool = False) -> tuple[list[str], list[Section]]:
+    """A line on the progress, one on job and cluster; processes, shards, tables, waits, notes."""
+    view = view_of(status, eta_of(status))
+    output = f" to {status['output']}" if status["output"] else ""
+    parts = [
+        *([f"{status['job_name']}{output}"] if status["job_name"] else []),
+        f"master {status['address']}",
+        f"{len(status['nodes'])} processes",
+        f"{count_text(status['requests_per_s'])} requests/s",
+    ]
+    waits: list[tuple[str, ...]] = [
+        (wait["who"], seconds_text(wait["seconds"]) if lasts(wait["seconds"]) else "", wait["whom"])
+        for wait in status["waits"]
+        if lasts(wait["seconds"]) or status["phase"] != "training"
+    ]
+    columns = ("process", "host:pid", "address", "heard", "state", "blocks done", "at work", "step")
+    processes = Section((*columns, f"{status['unit']}/s"), list(map(_process_row, view.processes)))
+    if len({node["host"] for node in status["nodes"]}) < 2:
+        processes = processes.without("address")  # one machine: all addresses are equal
+    shards = ("shard", "primary", "at", "standby", "state", "rows", "MB", "pulls/s", "pushes/s")
+    sections = [
+        processes,
+        Section((*shards, "behind"), _shard_rows(status)),
+        Section(_TABLE_COLUMNS, _table_rows(status) if tables else []),
+        Section(("waiting process", "since", "waits for"), waits),
+        Section((), [(line,) for line in _notes(status)]),
+    ]
+    shown = [section.filled() for section in sections if section.rows]
+    return [view.line(), ", ".join(parts)], shown
+
+
+def _process_row(process: Process) -> tuple[str, ...]:
+    node = process.node
+    heard, block_s = node["heartbeat_s"], node["block_s"]
+    works = node["role"] == "worker"
+    at_block = "" if block_s is None or block_s < 1 else f", {seconds_text(block_s)} at this block"
+    return (
+        f"{node['role']} {node['id']}",
+        f"{node['host']}:{node['pid']}",
+        node["address"].rpartition(":")[0],
+        "never" if heard is None else f"{heard:.1f} s ago",
+        process.words + at_block,
+        str(node["done"]) if works else "",
+        str(node["leased"]) if works else "",
+        "" if node["clock"] is None else str(node["clock"]),
+        process.rate,
+    )
+
+
+def _shard_rows(status: Status) -> list[tuple[str, ...]]:
+    return [
+        (
+            str(shard["shard"]),
+            f"server {shard['primary']}",
+            shard["address"],
+            f"server {shard['standby']}" if shard["standby"] else "none",
+            f"copying, {shard['seeded']:.0%}" if shard["state"] == "seeding" else shard["state"],
+            f"{shard['rows']:,}",
+            f"{shard['bytes'] / 1e6:,.1f}",
+            count_text(shard["pulls_per_s"]),
+            count_text(shard["pushes_per_s"]),
+            f"{lag / 1e6:.1f} MB, {shard['lag_s']:.1f} s" if (lag := shard["lag_bytes"]) else "",
+        )
+        for shard in status["shards"]
+    ]
+
+
+def _table_rows(status: Status) -> list[tuple[str, ...]]:
+    return [
+        (
+            table["name"],
+            f"{table['rows']:,}",
+            f"{table['bytes'] / 1e6:,.1f}",
+            f"{table['bytes'] / table['rows']:.0f}" if table["rows"] else "",
+            *(f"{n:,}" * (n > 0) for n in (table["refused"], table["evicted"], table["expired"])),
+        )
+        for table in status["tables"]
+    ]
+
+
+def _notes(status: Status) -> list[str]:
+    """Lines on the checkpoint, a busy master, and workers that read through the master."""
+    notes = []
+    checkpoint = status["checkpoint"]
+    if checkpoint is not None:
+        age_s = checkpoint["age_s"]
+        when = "of an earlier run" if age_s is None else f"{seconds_text(age_s)} ago"
+        line = (
+            f"checkpoint {checkpoint['number']}, {checkpoint['progress']:.0%} of the training, "
+            f"{when}, in {checkpoint['path']}"
+            if checkpoint["number"]
+            else f"no checkpoint yet in {checkpoint['path']}"
+        )
+        notes.append(line + ("; another is being written" if checkpoint["writing"] else ""))
+    loop = status["loop"]
+    busy = loop["busy_s"] > LOOP_SHARE * status["elapsed_s"]
+    if busy and loop["turns"] >= LOOP_TURNS and loop["busy_ms_p999"] > LOOP_MS:
+        notes.append(
+            f"the master's loop is busy: {loop['busy_ms_p999']:.0f} ms in one turn of 1,000, "
+            f"{loop['busy_ms_max']:.0f} ms at most; give it a core of its own"
+        )
+    return notes + [
+        f"worker {node['id']} reads through the master, {node['fetched']} blocks so far: "
+        f"{node['host']} cannot open {node['lacks']}"
+        for node in status["nodes"]
+        if node["fetched"]
+    ]
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended: `mood` as `phrases.Mood`, facts as label -> lines.
+
+    `losses`, the course of the loss, are drawn after the fact "loss".
+    """
+
+    title: str
+    mood: Mood
+    facts: list[tuple[str, list[str]]]
+    losses: Sequence[float] = field(default=())
+
+
+def ending_of(
+    figures: Mapping[str, Any],
+    *,
+    job: str = "",
+    status: Status | None = None,
+    losses: Sequence[float] = (),
+    kept: bool = True,
+    why: str = "",
+) -> Ending:
+    """What is shown at the end.
+
+    `figures` are the master's, empty if it ended without any; `status` is the last one seen.  `job`
+    is a `Status.job_name`, or empty.  `why`: the run failed or was interrupted before a model was
+    saved.  Files are named if `kept`.
+    """
+    unit = "words" if "words" in figures else "examples"
+    files = [str(path) for path in figures.get("files", [])] if kept else []
+    by, name = figures.get("ended_by"), job or "the model"
+    if by == "interrupt" and not figures.get("files"):
+        why = why or "interrupted; nothing was saved"
+    if why:
+        mood: Mood = "waits" if "interrupted" in why else "bad"
+        title = f"{name}: {'interrupted' if mood == 'waits' else 'failed'}"
+    else:
+        mood = "waits" if by == "interrupt" else "good"
+        title = f"{name} is trained" + (f": {ENDS[by]}" if by in ENDS else "")
+        if by == "converged":  # it was only a limit
+            title += f", after {figures['epochs']} epochs"
+        elif by in ENDS and figures.get("progress") is not None:
+            title += f", {figures['progress']:.0%} done"
+    report = figures.get("report") if kept else None
+    words, bad, wall_s = (figures.get(key) for key in ("vocabulary", "bad_lines", "wall_s"))
+    moved = figures.get(f"bytes_per_{unit[:-1]}") if figures.get("servers") else None
+    sent = "" if moved is None else f"{moved:,.{0 if moved >= 10 else 1}f} bytes"
+    one = "a word" if unit == "words" else "an example"
+    left = figures.get("checkpoint") or (None if status is None else status.get("checkpoint"))
+    facts = [
+        ("why", [why]),
+        ("wrote", [_file_line(path) for path in files]),
+        ("report", [f"{_file_line(str(report))}: open it in a browser" if report else ""]),
+        ("trained", _trained(figures, unit)),
+        ("loss", [] if why else _loss(figures, losses)),
+        ("vocabulary", [f"{words:,} words" if words else ""]),
+        ("quality", _quality(figures.get("test"))),
+        ("reliability", _reliability(figures.get("test"))),
+        ("left out", [f"{bad:,} malformed lines of the input" if bad else ""]),
+        ("network", [f"{sent} {one} sent" if sent else ""]),
+        ("faults" if why else "survived", _faults(status)),
+        ("saved", _saved(left, bool(files)) if why or by == "interrupt" else []),
+        ("time", [] if wall_s is None else [_times(figures, wall_s)]),
+        ("next", _next(job, files)),
+    ]
+    return Ending(title, mood, [(label, told) for label, told in facts if any(told)], losses)
+
+
+def _file_line(path: str) -> str:
+    try:
+        return f"{path} ({size_text(Path(path).stat().st_size)})"
+    except OSError:  # on the master's host, or moved already
+        return path
+
+
+def _trained(figures: Mapping[str, Any], unit: str) -> list[str]:
+    speed = figures.get(f"{unit}_per_s")
+    if not speed:
+        return []
+    text = f"{figures[unit]:,} {unit} in {short_seconds_text(figures['train_s'])}"
+    return [f"{text}, {speed:,.0f} {unit}/s"]
+
+
+def _loss(figures: Mapping[str, Any], losses: Sequence[float]) -> list[str]:
+    epochs = [loss for loss in figures.get("loss_by_epoch") or () if loss is not None]
+    course = epochs if len(epochs) > 1 else [*losses[:1], *epochs[-1:]]
+    if not course:
+        return []
+    falls = figures.get("loss_falls")
+    more = [f"still falling {falls:.0%} an epoch: more epochs would help"] if falls else []
+    constant = figures.get("constant_loss")
+    if constant:
+        more.append(f"a constant's is {constant:.4f}: check labels and columns")
+    if len(course) == 1 or f"{course[0]:.4f}" == f"{course[-1]:.4f}":
+        return [f"{course[-1]:.4f}", *more]
+    return [f"{course[0]:.4f} → {course[-1]:.4f}", *more]
+
+
+def _quality(test: Any) -> list[str]:
+    if not isinstance(test, Mapping):
+        return []
+    told = [
+        f"{name.replace('_', ' ')} {value:.4g}"
+        for name, value in test.items()
+        if isinstance(value, float)
+    ]
+    return [", ".join(told[:TESTS_MAX])] if told else []
+
+
+def _reliability(test: Any) -> list[str]:
+    """Predicted and observed shares of groups of a test's examples with similar predictions."""
+    parts = test.get("reliability") if isinstance(test, Mapping) else None
+    if not parts:
+        return []
+    names = ("predicted", "observed")
+    rows = [" ".join(f"{part[name]:.2f}" for part in parts) for name in names]
+    head = f"shares of yes, {len(parts)} parts of the test from low to high"
+    return [head, *(f"{name:9} {row}" for name, row in zip(names, rows, strict=True))]
+
+
+def _faults(status: Status | None) -> list[str]:
+    if status is None:
+        return []
+    told = [event["text"] for event in status.get("events", ()) if event["kind"] in FAULTS]
+    if len(told) > FAULTS_MAX:
+        return [f"{len(told) - FAULTS_MAX + 1} earlier faults", *told[1 - FAULTS_MAX :]]
+    return told
+
+
+def _saved(checkpoint: Mapping[str, Any] | None, wrote: bool) -> list[str]:
+    if checkpoint is not None and checkpoint["number"]:
+        return [
+            f"checkpoint {checkpoint['number']} ({checkpoint['progress']:.0%} of the training) in "
+            f"{checkpoint['path']}: the same command goes on from there"
+        ]
+    if wrote:
+        return ["the model so far; there is no checkpoint to go on from (checkpoint_interval)"]
+    return ["nothing: there is no checkpoint (checkpoint_interval)"]
+
+
+def _times(figures: Mapping[str, Any], wall_s: float) -> str:
+    parts = [("counting", "survey_s"), ("training", "train_s"), ("saving", "export_s")]
+    told = [f"{name} {short_seconds_text(figures[key])}" for name, key in parts if figures.get(key)]
+    whole = f"{short_seconds_text(wall_s)} in all"
+    return f"{whole}: {', '.join(told)}" if told else whole
+
+
+def _next(job: str, files: Sequence[str]) -> list[str]:
+    """The command to try next, by the kind of model."""
+    best = next((path for path in files if path.endswith((".bin", ".npz"))), (*files, "")[0])
+    if not best or job not in _NEXT or (job in ("logistic", "fm") and not best.endswith(".npz")):
+        return []
+    return [f"snailps {_NEXT[job].format(shlex.quote(best))}"]
