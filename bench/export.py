@@ -27,10 +27,10 @@ from words import ROOT, fail, machine, pythonpath, say
 
 sys.path.insert(0, str(ROOT))
 
-from snailps.cli.status import Line
 from snailps.config import ClusterSettings
 from snailps.errors import SnailError
 from snailps.node.run_registry import trust_at
+from snailps.node.status_line import StatusLine
 
 SAMPLE_S = 0.1
 WIDTHS = {"logistic": 1, "fm": 17, "sparse_net": 50}
@@ -116,9 +116,9 @@ class Watcher:
             if not self.address:
                 continue
             try:
-                line = line or Line(self.address, 60.0, trust_at(self.address, ClusterSettings()))
+                line = line or StatusLine(self.address, trust_at(self.address, ClusterSettings()))
                 begin = time.monotonic()
-                phase = line.ask()["phase"]
+                phase = line.look(60.0)["phase"]
             except SnailError:
                 continue  # not there yet, or gone
             if phase == "exporting":

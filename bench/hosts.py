@@ -46,9 +46,9 @@ sys.path.insert(0, str(ROOT))
 
 from heldout import held_out_loss
 
-from snailps.cli.status import Line
 from snailps.errors import SnailError
 from snailps.models import CLASSES
+from snailps.node.status_line import StatusLine
 from snailps.transport.security.trust import OPEN
 
 FIXED = {"word2vec": {"minn": 0, "maxn": 0}}
@@ -194,7 +194,7 @@ class Hosts:
     begin: float | None = None
     trained: float | None = None
     kills: int = 0
-    _line: Line | None = None
+    _line: StatusLine | None = None
     _sampled: float = 0.0
 
     def start(self, settings: dict[str, object]) -> None:
@@ -286,8 +286,8 @@ class Hosts:
                 with self.network.inside(master):
                     # It may not listen yet: a refused connection is an answer.
                     socket.create_connection((master.address, self.port), 1.0).close()
-                    self._line = Line(f"{master.address}:{self.port}", ASK_S, OPEN)
-            return self._line.ask()["phase"]
+                    self._line = StatusLine(f"{master.address}:{self.port}", OPEN)
+            return self._line.look(ASK_S)["phase"]
         except (OSError, SnailError):
             if self._line is not None:
                 self._line.close()

@@ -51,9 +51,13 @@ log = logging.getLogger("snailps")
 S = TypeVar("S", bound=ClusterSettings)
 
 
-def flag_overrides(**flags: bool) -> list[str]:
-    """Flags such as ``--fresh`` as the ``--set`` that they are short for."""
-    return [f"{name}=true" for name, given in flags.items() if given]
+def overrides_of(
+    sets: list[str] | None, json_log: Path | None, tensorboard: Path | None, **flags: bool
+) -> list[str]:
+    """What is given by ``--set``, or by the options that are short for one."""
+    paths = {"json_log": json_log, "tensorboard": tensorboard}
+    files = [f"{key}={format_value(str(path))}" for key, path in paths.items() if path is not None]
+    return [*(sets or []), *files, *(f"{name}=true" for name, given in flags.items() if given)]
 
 
 def _told(descriptor: int) -> tuple[list[str], bytes]:
@@ -68,14 +72,6 @@ def _told(descriptor: int) -> tuple[list[str], bytes]:
     if not address:  # the parent has given up and reports why
         raise typer.Exit(EXIT_STOPPED)
     return [f"master_addr={address}"], secret.encode()
-
-
-def json_log_override(path: Path | None) -> list[str]:
-    return [] if path is None else [f"json_log={format_value(str(path))}"]
-
-
-def tensorboard_override(path: Path | None) -> list[str]:
-    return [] if path is None else [f"tensorboard={format_value(str(path))}"]
 
 
 class KnownClasses:

@@ -10,6 +10,7 @@ help.  Must not know the options: `train.py` and the others assign their groups.
 from __future__ import annotations
 
 import re
+import textwrap
 from typing import Any
 
 from typer.core import TyperCommand
@@ -118,11 +119,4 @@ def _parts(option: Any) -> tuple[str, str]:
 
 
 def _wrapped(text: str) -> list[str]:
-    lines, line = [], ""
-    for word in text.split(" "):
-        if line and len(line) + 1 + len(word) > WIDTH:
-            lines.append(line)
-            line = word
-        else:
-            line = f"{line} {word}".strip()
-    return [*lines, line]
+    return textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)

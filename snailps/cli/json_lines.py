@@ -137,43 +137,36 @@ def is_object(line: str) -> bool:
     return isinstance(found, dict) and all(key in found for key in _REQUIRED)
 
 
-class _Output:
-    """Output of this process, once its logs are JSON."""
-
-    def __init__(self) -> None:
-        self.name: Callable[[], str] = lambda: "snailps"
-        self.identity = Identity(lambda: self.name())
-        self.errors: TextIO = sys.stderr
-
-
-_output: _Output | None = None
+_identity: Identity | None = None
+"""Of this process, once its logs are JSON."""
+_errors: TextIO
 
 
 def begin(name: str, *, stdout: bool = False) -> None:
     """Make this process's standard error JSON lines from now on; with `stdout` that, too."""
-    global _output
-    if _output is None:
-        _output = _Output()
-        sys.stderr = _wrapped(sys.stderr, _output.identity)
+    global _identity, _errors
+    if _identity is None:
+        _identity, _errors = Identity(lambda: name), sys.stderr
+        sys.stderr = _wrapped(sys.stderr, _identity)
         sys.excepthook = _report
         threading.excepthook = _report_of_thread
     if stdout and not isinstance(sys.stdout, JsonLines):
-        sys.stdout = _wrapped(sys.stdout, _output.identity)
+        sys.stdout = _wrapped(sys.stdout, _identity)
     call(lambda: name)
 
 
 def call(name: Callable[[], str]) -> None:
     """Set this process's name in its lines from now on."""
-    if _output is not None:
-        _output.name = name
+    if _identity is not None:
+        _identity.name = name
 
 
 def handler() -> logging.Handler | None:
     """A handler that writes log records as JSON; None where logs are text."""
-    if _output is None:
+    if _identity is None:
         return None
-    found = logging.StreamHandler(_output.errors)
-    found.setFormatter(JsonFormatter(_output.identity))
+    found = logging.StreamHandler(_errors)
+    found.setFormatter(JsonFormatter(_identity))
     logging.getLogger(EVENTS).setLevel(logging.NOTSET)
     return found
 
@@ -188,12 +181,12 @@ def _report(
     kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
 ) -> None:
     """Write an uncaught exception as one object."""
-    assert _output is not None
+    assert _identity is not None
     text = "".join(traceback.format_exception(kind, error, trace))
     message = f"{kind.__name__}: {error}"
-    line = _output.identity.line("error", message, fatal=True, exception=text)
-    _output.errors.write(line + "\n")
-    _output.errors.flush()
+    line = _identity.line("error", message, fatal=True, exception=text)
+    _errors.write(line + "\n")
+    _errors.flush()
 
 
 def _report_of_thread(args: threading.ExceptHookArgs) -> None:

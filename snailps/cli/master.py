@@ -23,15 +23,13 @@ from snailps.cli.common import (
     OverwriteOption,
     SetOption,
     TensorboardOption,
-    flag_overrides,
     hide_told,
-    json_log_override,
     known_classes,
     log_as_told,
+    overrides_of,
     read_config,
     role_settings,
     show_prints,
-    tensorboard_override,
 )
 from snailps.cli.json_lines import EVENTS
 from snailps.cli.options import command_line
@@ -89,9 +87,7 @@ def command(
 
     For example: snailps master -c config/master.conf --set expected_node_num=4
     """
-    flags = flag_overrides(fresh=fresh, overwrite=overwrite)
-    files = [*json_log_override(json_log), *tensorboard_override(tensorboard)]
-    overrides = [*(sets or []), *files, *flags]
+    overrides = overrides_of(sets, json_log, tensorboard, fresh=fresh, overwrite=overwrite)
     if session:
         show_prints()
     raw = read_config(config, overrides)

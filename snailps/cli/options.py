@@ -87,6 +87,12 @@ def command_line(words: Sequence[str]) -> str:
     return shlex.join(["snailps", *(word for word in words if word != "--fresh")])
 
 
+def doors_of(address: str, settings: ClusterSettings) -> list[str]:
+    """Options with which another command connects to this master."""
+    given = {"master_addr": address, "secret_file": settings.secret_file, "tls": settings.tls}
+    return [word for key, value in given.items() if value for word in ("--set", f"{key}={value}")]
+
+
 def connection_settings(raw: RawConfig) -> ClusterSettings:
     """The settings of connections; models are imported only to check other keys."""
     if not raw.entries:

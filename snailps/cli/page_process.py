@@ -19,6 +19,7 @@ from typing import Annotated
 
 import typer
 
+from snailps.cli.options import doors_of
 from snailps.config import ClusterSettings
 
 UiOption = Annotated[
@@ -40,12 +41,8 @@ class PageProcess:
     """The page of the run at the master's `address`."""
 
     def __init__(self, address: str, settings: ClusterSettings) -> None:
-        given = {"master_addr": address, "secret_file": settings.secret_file, "tls": settings.tls}
-        sets = [
-            word for key, value in given.items() if value for word in ("--set", f"{key}={value}")
-        ]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "snailps", "ui", *sets],
+            [sys.executable, "-m", "snailps", "ui", *doors_of(address, settings)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -12,7 +12,7 @@ import contextlib
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -145,31 +145,11 @@ def _of_process(pid: int, registry: RunRegistry) -> Run:
 
 def ask(address: str, limit_s: float = DIAL_S, trust: Trust | None = None) -> Status:
     """The status of the master at `address`, or a `SnailError` after `limit_s` seconds."""
-    with contextlib.closing(Line(address, limit_s, trust)) as line:
-        return line.ask()
+    from snailps.node.status_line import StatusLine
+    from snailps.transport.security.trust import OPEN
 
-
-class Line:
-    """A connection to a master, for repeated requests."""
-
-    def __init__(self, address: str, limit_s: float, trust: Trust | None = None) -> None:
-        from snailps.transport.control import visit
-        from snailps.transport.security.trust import OPEN
-
-        self._limit_s = limit_s
-        where = parse_addr(address, "master_addr")
-        self._control = visit(where, limit_s, OPEN if trust is None else trust)
-
-    def ask(self) -> Status:
-        from snailps.transport import messages
-
-        answer = self._control.call(messages.Ask("status"), self._limit_s)
-        if not isinstance(answer, messages.Report):
-            raise ProtocolError(f"expected a Report, got {type(answer).__name__}")
-        return answer.data  # type: ignore[return-value]
-
-    def close(self) -> None:
-        self._control.close()
+    with contextlib.closing(StatusLine(address, trust or OPEN)) as line:
+        return line.look(limit_s)
 
 
 def watch_master(address: str, interval_s: float, trust: Trust, *, as_json: bool) -> NoReturn:
@@ -212,64 +192,52 @@ def _watch(
     address: str, interval_s: float, trust: Trust, gone: Callable[[], str], *, as_json: bool
 ) -> str:
     """Show a master's status until `gone` has a reason to stop, which it returns."""
+    from snailps.cli.figures import seconds_text
+    from snailps.cli.progress import Eta
+    from snailps.node.status_line import StatusLine
+
+    line, eta = StatusLine(address, trust), Eta()
+    seen_at = begun = time.monotonic()
+    with contextlib.closing(line), _screen(as_json=as_json) as (show, tell):
+        while True:
+            begin = time.monotonic()
+            try:
+                status = line.look(max(interval_s, 1.0))
+            except (RemoteError, ProtocolError):
+                raise
+            except SnailError as error:
+                line.close()
+                reason = gone()
+                if reason:
+                    return reason
+                since = "it was last heard" if seen_at > begun else "the beginning"
+                away = seconds_text(time.monotonic() - seen_at)
+                tell(f"waiting for the master at {address}, {away} since {since}: {error}")
+            else:
+                seen_at = time.monotonic()
+                eta.note(seen_at, status["phase"], status["progress"])
+                if status["eta_s"] is None and status["phase"] in ("survey", "training"):
+                    status["eta_s"] = eta.seconds(seen_at)
+                show(status)
+            time.sleep(max(0.0, interval_s - (time.monotonic() - begin)))
+
+
+@contextlib.contextmanager
+def _screen(*, as_json: bool) -> Iterator[tuple[Callable[[Status], None], Callable[[str], None]]]:
+    """Where to show one status after the other, and where to tell of waits."""
     if as_json or not sys.stdout.isatty():
-        show = partial(_show, as_json=as_json, end="\n")
-        return _repeat(address, interval_s, trust, gone, show, partial(typer.echo, err=as_json))
+        yield partial(_show, as_json=as_json, end="\n"), partial(typer.echo, err=as_json)
+        return
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
     console = Console()
     with Live(console=console, auto_refresh=False, screen=True) as live:
-        return _repeat(
-            address,
-            interval_s,
-            trust,
-            gone,
+        yield (
             lambda status: live.update(page_picture(status, *reversed(console.size)), refresh=True),
             lambda text: live.update(Text(text, style="yellow"), refresh=True),
         )
-
-
-def _repeat(
-    address: str,
-    interval_s: float,
-    trust: Trust,
-    gone: Callable[[], str],
-    show: Callable[[Status], None],
-    tell: Callable[[str], None],
-) -> str:
-    from snailps.cli.figures import seconds_text
-    from snailps.cli.progress import Eta
-
-    line: Line | None = None
-    eta = Eta()
-    seen_at = begun = time.monotonic()
-    while True:
-        begin = time.monotonic()
-        try:
-            if line is None:
-                line = Line(address, max(interval_s, 1.0), trust)
-            status = line.ask()
-        except (RemoteError, ProtocolError):
-            raise
-        except SnailError as error:
-            if line is not None:
-                line.close()
-                line = None
-            reason = gone()
-            if reason:
-                return reason
-            since = "it was last heard" if seen_at > begun else "the beginning"
-            away = seconds_text(time.monotonic() - seen_at)
-            tell(f"waiting for the master at {address}, {away} since {since}: {error}")
-        else:
-            seen_at = time.monotonic()
-            eta.note(seen_at, status["phase"], status["progress"])
-            if status["eta_s"] is None and status["phase"] in ("survey", "training"):
-                status["eta_s"] = eta.seconds(seen_at)
-            show(status)
-        time.sleep(max(0.0, interval_s - (time.monotonic() - begin)))
 
 
 def trust_for(run: Run, raw: RawConfig) -> Trust:

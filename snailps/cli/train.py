@@ -46,6 +46,36 @@ _TYPES = {"int": "int", "float": "number", "bool": "true|false", "str": "text", 
 _FIXED: dict[str, dict[str, str]] = {"word2vec": {"minn": "0", "maxn": "0"}}
 """Fixed settings of a command that shares its model with another one."""
 
+_OPTIONS: tuple[tuple[str, Any, object], ...] = (
+    ("servers", ServersOption, 1),
+    ("workers", WorkersOption, 1),
+    ("sets", SetOption, None),
+    ("json_log", JsonLogOption, None),
+    ("tensorboard", TensorboardOption, None),
+    ("as_json", JsonOption, False),
+    ("ui", UiOption, False),
+    ("fresh", FreshOption, False),
+    ("overwrite", OverwriteOption, False),
+    ("verbose", VerboseOption, False),
+)
+_ABOUT = {
+    "fasttext": "Word vectors with subwords: unknown words get vectors too.",
+    "word2vec": "Word vectors without subwords.",
+    "fm": "Factorization machine: weights and pairwise interactions of sparse features.",
+    "classifier": "Labels for lines of text, as fastText's supervised mode.",
+    "logistic": "Logistic, linear and multinomial regression on sparse examples.",
+    "mlp": "A multilayer perceptron on dense examples in idx files, as MNIST.",
+    "fedavg": "Federated averaging: CBOW vectors by learners with data of their own.",
+    "kge": "Knowledge graph: TransE, DistMult, ComplEx or RotatE on triples of names.",
+    "mf": "Matrix factorisation: ratings, or rankings of what users chose.",
+    "sparse_net": "A network whose huge sparse first layer computes on the servers.",
+}
+_EXAMPLES = {
+    "kge": "--train train.txt --test test.txt --output out/graph",
+    "mf": "--train ratings.csv --test held-out.csv --output out/ratings",
+    "mlp": "--train train-images-idx3-ubyte.gz --test t10k-images-idx3-ubyte.gz --output out/mnist",
+    "fedavg": "--input corpus.txt --data-dir data --output out/vectors",
+}
 _REQUIRED = {"input": "", "output": "Prefix of the paths of the result files."}
 """Required settings, and the help texts that replace theirs; empty: keep the setting's own."""
 
@@ -78,16 +108,7 @@ def command_of(name: str) -> Callable[..., None]:
             *flags, help=text, metavar=metavar, show_default=False, rich_help_panel=group_of(key)
         )
         parameters.append(_parameter(key, Annotated[kind, option], None))
-    parameters.append(_parameter("servers", ServersOption, 1))
-    parameters.append(_parameter("workers", WorkersOption, 1))
-    parameters.append(_parameter("sets", SetOption, None))
-    parameters.append(_parameter("json_log", JsonLogOption, None))
-    parameters.append(_parameter("tensorboard", TensorboardOption, None))
-    parameters.append(_parameter("as_json", JsonOption, False))
-    parameters.append(_parameter("ui", UiOption, False))
-    parameters.append(_parameter("fresh", FreshOption, False))
-    parameters.append(_parameter("overwrite", OverwriteOption, False))
-    parameters.append(_parameter("verbose", VerboseOption, False))
+    parameters += [_parameter(*one) for one in _OPTIONS]
 
     def command(**given: Any) -> None:
         code = train(name, given)
@@ -95,31 +116,10 @@ def command_of(name: str) -> Callable[..., None]:
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
-    about = {
-        "fasttext": "Word vectors with subwords: unknown words get vectors too.",
-        "word2vec": "Word vectors without subwords.",
-        "fm": "Factorization machine: weights and pairwise interactions of sparse features.",
-        "classifier": "Labels for lines of text, as fastText's supervised mode.",
-        "logistic": "Logistic, linear and multinomial regression on sparse examples.",
-        "mlp": "A multilayer perceptron on dense examples in idx files, as MNIST.",
-        "fedavg": "Federated averaging: CBOW vectors by learners with data of their own.",
-        "kge": "Knowledge graph: TransE, DistMult, ComplEx or RotatE on triples of names.",
-        "mf": "Matrix factorisation: ratings, or rankings of what users chose.",
-        "sparse_net": "A network whose huge sparse first layer computes on the servers.",
-    }.get(name, f"Train {name}.")
     example = "--input corpus.txt --output out/corpus --epochs 5"
     if judged:
         example = "--train train.svm --test test.svm --output out/model"
-    if name == "kge":
-        example = "--train train.txt --test test.txt --output out/graph"
-    if name == "mf":
-        example = "--train ratings.csv --test held-out.csv --output out/ratings"
-    if name == "mlp":
-        example = (
-            "--train train-images-idx3-ubyte.gz --test t10k-images-idx3-ubyte.gz --output out/mnist"
-        )
-    if name == "fedavg":
-        example = "--input corpus.txt --data-dir data --output out/vectors"
+    about, example = _ABOUT.get(name, f"Train {name}."), _EXAMPLES.get(name, example)
     command.__doc__ = f"{about}\n\nFor example: snailps train {name} {example}"
     return command
 
@@ -165,12 +165,10 @@ def train(
     options = RawConfig.from_mapping(values, "--{key}")
     own = {"worker_class": models.CLASSES[name], **_FIXED.get(name, {})}
     options = options.merged(RawConfig.from_mapping(own, f"snailps train {name}"))
-    if json_log is not None:
-        log_path = {"json_log": format_value(str(json_log))}
-        options = options.merged(RawConfig.from_mapping(log_path, "--json-log"))
-    if tensorboard is not None:
-        folder = {"tensorboard": format_value(str(tensorboard))}
-        options = options.merged(RawConfig.from_mapping(folder, "--tensorboard"))
+    for key, path in {"json-log": json_log, "tensorboard": tensorboard}.items():
+        if path is not None:
+            text = {key.replace("-", "_"): format_value(str(path))}
+            options = options.merged(RawConfig.from_mapping(text, f"--{key}"))
     # The processes inherit the environment; here it is only read to see which settings are given.
     over = RawConfig.load(None, environ={}, overrides=sets)
     raw = RawConfig.load(None, environ=os.environ).merged(options).merged(over)

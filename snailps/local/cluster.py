@@ -1,10 +1,10 @@
 """How a Python session gets a cluster: started on this machine, or joined elsewhere.
 
-    cluster, local_cluster -> Launcher (processes), Driver (one of the cluster) -> Cluster
+    cluster, local_cluster -> Run (processes), Driver (one of the cluster) -> Cluster
     connect(address)       -> Driver                                            -> Cluster
     default_cluster        -> that of the innermost `with`, else one that is kept for this process
 
-Combines `Launcher` and `Driver`; must not know messages.
+Combines `Run` and `Driver`; must not know messages.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from snailps.errors import (
 )
 from snailps.local.driver import Driver
 from snailps.local.launcher import Launcher, labelled
+from snailps.local.run import Run
 from snailps.local.session import Cluster, within
 from snailps.local.session_tables import LocalTable, LocalTensor
 from snailps.local.setting_texts import setting_texts
@@ -357,7 +358,6 @@ def _start(
     """Start the processes of a cluster, and join it."""
     if servers < 1 or workers < 0:
         raise ConfigError(f"a cluster needs a server: got {servers} servers, {workers} workers")
-    own = ["master_addr=127.0.0.1:16831", "listen_addr=127.0.0.1:0", "log_level=warning"]
     texts = setting_texts(settings)
     raw = _role_config(texts, caller)
     master = raw.build(MasterSettings, also_known=_ROLES)
@@ -369,36 +369,33 @@ def _start(
 
     for notice in raw.notices:
         write(caller, notice)
-    launcher = _KeptLauncher(
+    run = Run(
         None,
-        [*own, *(f"{key}={text}" for key, text in texts.items())],
+        ["log_level=warning", *(f"{key}={text}" for key, text in texts.items())],
+        launcher=_KeptLauncher,
         servers=servers,
         workers=workers,
         session=True,
         on_line=write,
     )
-    launcher.lines.may_hold = log is None
+    run.launcher.lines.may_hold = log is None
     made = driver = None
     limit_s = master.master_time_out + master.init_timeout + MARGIN_S
-    until = time.monotonic() + limit_s
     try:
-        launcher.start(lambda: time.monotonic() > until)
-        if not launcher.address:
+        if not run.start(time.monotonic() + limit_s):
             raise ClusterError(f"the master has not begun to listen within {limit_s:.0f} s")
-        at = RawConfig.from_mapping({"master_addr": launcher.address}, caller)
+        at = RawConfig.from_mapping({"master_addr": run.launcher.address}, caller)
         own_settings = raw.merged(at).build(ClusterSettings, also_known=_ROLES)
-        driver = Driver(own_settings, launcher.secret)
+        driver = Driver(own_settings, run.launcher.secret)
         driver.join()
-        made = Cluster(launcher, driver)
+        made = Cluster(run.launcher, driver)
         _all.add(made)
         made.wait_for_start(limit_s)
     except BaseException:
         if made is not None:
             made.close()
         else:
-            if launcher.children:
-                launcher.interrupt()
-            launcher.end(5.0)
+            run.stop(5.0)
             if driver is not None:
                 driver.close()
         raise

@@ -332,7 +332,7 @@ def test_local_defaults_give_way_to_what_is_set(
     monkeypatch, capsys, tmp_path, command, text, environ, missing
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("snailps.cli.local.Launcher", NoLauncher)
+    monkeypatch.setattr("snailps.local.run.Launcher", NoLauncher)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     if command == "local":
@@ -354,7 +354,7 @@ SETS = ["--set", "dim=7", "--set", "heartbeat_timeout=3", "--set", "input=a, b"]
 @pytest.mark.parametrize("command", ["local", "train", "demo"])
 def test_set_wins_wherever_a_cluster_is_started(monkeypatch, capsys, tmp_path, command):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("snailps.cli.local.Launcher", NoLauncher)
+    monkeypatch.setattr("snailps.local.run.Launcher", NoLauncher)
     monkeypatch.setenv("SNAILPS_DIM", "4")
     sets = SETS if command != "demo" else SETS[:-2]
     job = tmp_path / "job.conf"
@@ -373,7 +373,7 @@ def test_set_wins_wherever_a_cluster_is_started(monkeypatch, capsys, tmp_path, c
 
 def test_cluster_on_this_machine_says_once_what_has_no_effect(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("snailps.cli.local.Launcher", NoLauncher)
+    monkeypatch.setattr("snailps.local.run.Launcher", NoLauncher)
     text = "num_iters: 3\nzlib: 1\nbucket: 5\nshard_num: 1\nasync_channel_thread_num: 1\n"
     (tmp_path / "job.conf").write_text(f"worker_class: {COUNTER}\n{text}")
     code, _, err = call(monkeypatch, capsys, "local", "-c", "job.conf", "--set", "hidden=3")
@@ -398,7 +398,7 @@ def test_cluster_on_this_machine_says_once_what_has_no_effect(monkeypatch, capsy
     ],
 )
 def test_set_of_what_makes_a_command_what_it_is_is_refused(monkeypatch, capsys, command, word):
-    monkeypatch.setattr("snailps.cli.local.Launcher", NoLauncher)
+    monkeypatch.setattr("snailps.local.run.Launcher", NoLauncher)
     monkeypatch.setattr("snailps.cli.demo.write_prose", lambda path: 1)
     code, _, err = call(monkeypatch, capsys, *command.split())
     assert code == 2

@@ -1,0 +1,146 @@
+"""A cluster on this machine as one thing: start, wait, stop, result.
+
+    settings, sizes -> Run.start -> Launcher -> processes, the master's address
+    the master's status -> Run.wait -> show        Run.stop -> Result: exit code, figures
+
+`snailps train`, `local` and `demo` wait until the job of a run has ended.  A session (cluster.py),
+on which estimators fit, joins its run as a driver.  Must not know displays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from snailps.config import ClusterSettings
+from snailps.errors import SnailError, WaitTimeout
+from snailps.local.launcher import Launcher
+from snailps.node.limits import END_S
+from snailps.node.status import Status
+from snailps.node.status_line import StatusLine
+from snailps.transport.control import Trust
+
+LOCAL = ("master_addr=127.0.0.1:16831", "listen_addr=127.0.0.1:0")
+LOOK_S = 0.2
+SILENT_S = 3.0
+"""Seconds of silence of the master after which its status says so."""
+ENDING_S = 20.0
+"""Seconds for a master to end after it has closed its connection."""
+PATIENCE = 2
+"""Interrupts that are passed to the master; one more ends it by force."""
+STARTING = ("forming", "preparing")
+REPLACING = ("survey", "loading", "training")
+"""Phases in which a server or worker that was killed is replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The master's exit code, None if it does not end, and figures, empty if it was killed."""
+
+    code: int | None
+    figures: dict[str, Any]
+
+
+class Run:
+    """The processes of a cluster, from start to end; used from one thread.
+
+    `how`: further arguments of `launcher`, the kind of `Launcher`.
+    """
+
+    def __init__(
+        self,
+        config: str | None,
+        overrides: Sequence[str],
+        launcher: type[Launcher] | None = None,
+        **how: Any,
+    ) -> None:
+        self.launcher = (launcher or Launcher)(config, [*LOCAL, *overrides], **how)
+        self.interrupts = 0
+
+    def interrupt(self, *_: object) -> None:
+        """Ask for the end: in order, then at once, then by force; a signal's handler, too."""
+        self.interrupts += 1
+
+    def start(self, until: float = math.inf) -> bool:
+        """Start all processes; whether the master listens.
+
+        Given up after an interrupt, and at `until`, monotonic seconds.
+        """
+        self.launcher.start(lambda: self.interrupts > 0 or time.monotonic() > until)
+        return bool(self.launcher.address)
+
+    def wait(
+        self,
+        settings: ClusterSettings,
+        show: Callable[[Status], object],
+        turn: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Show the status until the master ends, or its connection has been closed too long.
+
+        `turn` is called some times a second.
+        """
+        launcher, asked = self.launcher, 0
+        status: Status | None = None
+        heard_at = time.monotonic()
+        lost_at: float | None = None
+        trust = Trust.of(settings, secret=launcher.secret)
+        with contextlib.closing(StatusLine(launcher.address, trust)) as line:
+            while self.interrupts <= PATIENCE:
+                if launcher.poll() is not None:
+                    if self.interrupts or not launcher.restart_killed(
+                        [0], lambda: self.interrupts > 0
+                    ):
+                        return
+                    line.close()
+                    lost_at = None
+                while asked < self.interrupts:
+                    asked += 1
+                    launcher.interrupt()
+                turn()
+                now = time.monotonic()
+                if lost_at is not None:
+                    # The master is ending and reports why itself.
+                    if now - lost_at > ENDING_S:
+                        return
+                    launcher.wait(LOOK_S)
+                    continue
+                try:
+                    status = line.look(LOOK_S)
+                except WaitTimeout:
+                    if now - heard_at > SILENT_S and status is not None:
+                        # Suspended, or swapping; the nodes decide when that is too long.
+                        show({**status, "message": "the master does not answer"})
+                    continue
+                except SnailError:
+                    lost_at = now
+                    continue
+                heard_at = time.monotonic()
+                if status["phase"] in STARTING:
+                    launcher.check()
+                if status["phase"] not in ("stopping", "done", "failed"):
+                    if status["phase"] in REPLACING and not self.interrupts:
+                        launcher.restart_killed(range(1, len(launcher.children)))
+                    show(status)
+                launcher.wait(LOOK_S)
+
+    def stop(self, limit_s: float = END_S) -> Result:
+        """End all processes within `limit_s` seconds in order, else by force; idempotent."""
+        launcher = self.launcher
+        # One that was interrupted before it listened has been asked to end.
+        if (
+            launcher.children
+            and launcher.poll() is None
+            and (launcher.address or not self.interrupts)
+        ):
+            launcher.interrupt()
+            launcher.interrupt()
+        launcher.end(limit_s if self.interrupts <= PATIENCE else LOOK_S)
+        figures: dict[str, Any] = {}
+        with contextlib.suppress(ValueError):
+            figures = json.loads(launcher.output())
+        return Result(launcher.poll(), figures)
