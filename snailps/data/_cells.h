@@ -2,6 +2,8 @@
  *
  * row -> cells -> snail_column (what to do with this one) -> label | key, value, field | the cell
  *
+ * table in memory -> snail_add_number, snail_add_text -> the same
+ *
  * Keys are hashes of a column's name and a cell's text (snail_hash_text).
  */
 #ifndef SNAILPS_CELLS_H
@@ -186,11 +188,45 @@ static inline int snail_whole_label(const snail_cell *cell, double *out) {
     return found;
 }
 
+/* Writes the entry of a number, and of a text: the rule for cells of all tables. */
+static inline __attribute__((always_inline)) void
+snail_add_number(float number, const snail_column *column, const snail_cell_rules *rules,
+                 int64_t *nnz, snail_examples *out) {
+    const int64_t at = (*nnz)++;
+    if (column->log)
+        number = (float)(number >= 0 ? log1p((double)number) : -log1p(-(double)number));
+    out->fields[at] = column->field;
+    if (column->kind == SNAIL_NUMERIC) {
+        out->keys[at] = column->key;
+        out->values[at] = number;
+        return;
+    }
+    int64_t i = 0;
+    while (i < column->bound_num && number >= rules->bounds[column->bound + i]) i++;
+    out->keys[at] = rules->bucket_keys[column->bucket + i];
+    out->values[at] = 1;
+}
+
+static inline __attribute__((always_inline)) void
+snail_add_text(const snail_cell *cell, const snail_column *column, const snail_cell_rules *rules,
+               int64_t *nnz, snail_examples *out) {
+    const int64_t at = (*nnz)++;
+    uint64_t hashed = SNAIL_UNLIKELY(cell->doubled)
+                          ? snail_hash_doubled(column->seed, cell->text, cell->stop)
+                          : snail_hash_text(column->seed, cell->text, cell->stop - cell->text);
+    if (column->kind == SNAIL_HASHED) {
+        hashed >>= 64 - column->bits;
+        hashed = snail_hash_text(column->seed, (const uint8_t *)&hashed, 8);
+    }
+    out->keys[at] = hashed >> rules->shift;
+    out->values[at] = 1;
+    out->fields[at] = column->field;
+}
+
 /* Writes what a cell adds to the example: its label, an entry, or nothing. */
 static inline snail_fault snail_add_cell(const snail_cell *cell, const snail_column *column,
                                          const snail_cell_rules *rules, int64_t *nnz,
                                          snail_examples *out) {
-    const int64_t at = *nnz;
     if (column->kind < SNAIL_NUMERIC) {
         if (column->kind == SNAIL_LABEL)
             return snail_whole_label(cell, &out->labels[out->n]) ? SNAIL_FAULT_NONE
@@ -201,34 +237,13 @@ static inline snail_fault snail_add_cell(const snail_cell *cell, const snail_col
     }
     if (cell->text == cell->stop) return SNAIL_FAULT_NONE;
     if (column->kind == SNAIL_CATEGORICAL || column->kind == SNAIL_HASHED) {
-        uint64_t hashed =
-            SNAIL_UNLIKELY(cell->doubled)
-                ? snail_hash_doubled(column->seed, cell->text, cell->stop)
-                : snail_hash_text(column->seed, cell->text, cell->stop - cell->text);
-        if (column->kind == SNAIL_HASHED) {
-            hashed >>= 64 - column->bits;
-            hashed = snail_hash_text(column->seed, (const uint8_t *)&hashed, 8);
-        }
-        out->keys[at] = hashed >> rules->shift;
-        out->values[at] = 1;
-    } else {
-        float number;
-        if (SNAIL_UNLIKELY(!snail_whole_number(cell, &number)))
-            return snail_is_missing(cell) ? SNAIL_FAULT_NONE : SNAIL_FAULT_CELL;
-        if (column->log)
-            number = (float)(number >= 0 ? log1p((double)number) : -log1p(-(double)number));
-        if (column->kind == SNAIL_NUMERIC) {
-            out->keys[at] = column->key;
-            out->values[at] = number;
-        } else {
-            int64_t i = 0;
-            while (i < column->bound_num && number >= rules->bounds[column->bound + i]) i++;
-            out->keys[at] = rules->bucket_keys[column->bucket + i];
-            out->values[at] = 1;
-        }
+        snail_add_text(cell, column, rules, nnz, out);
+        return SNAIL_FAULT_NONE;
     }
-    out->fields[at] = column->field;
-    *nnz = at + 1;
+    float number;
+    if (SNAIL_UNLIKELY(!snail_whole_number(cell, &number)))
+        return snail_is_missing(cell) ? SNAIL_FAULT_NONE : SNAIL_FAULT_CELL;
+    snail_add_number(number, column, rules, nnz, out);
     return SNAIL_FAULT_NONE;
 }
 

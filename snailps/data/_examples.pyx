@@ -2,15 +2,17 @@
 """The outputs of the parsers of sparse examples: allocated, filled and returned here.
 
     bytes -> EntryReader.read | RowReader.read -> Examples, and what is wrong with the text
+    arrays and lists -> RowReader.of_columns -> Examples, and where is no text
 
 The loops are C headers and run without the GIL: `_entries.h` (LIBSVM, LIBFFM), `_plain_lines.h` (LIBSVM,
 most of it), `_cells.h` (CSV, TSV), `_example_lines.h` (all).  `examples` and `columns` put settings and
 faults into words.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from typing import NamedTuple
 
@@ -73,6 +75,11 @@ cdef extern from "data/_cells.h" nogil:
         int quotes
 
     int open_locale "snail_open_locale"() noexcept
+    void add_number "snail_add_number"(float number, const Column *column, const CellRules *rules,
+                                       int64_t *nnz, Output *out) noexcept
+    void add_text "snail_add_text"(const Cell *cell, const Column *column, const CellRules *rules,
+                                   int64_t *nnz, Output *out) noexcept
+    void add_example "snail_add_example"(Output *out, int64_t nnz) noexcept
     uint64_t hash_text "snail_hash_text"(uint64_t seed, const uint8_t *text, int64_t size) noexcept
     int next_cell "snail_next_cell"(const uint8_t **cursor, const uint8_t *end, const CellRules *rules,
                                     Cell *cell) noexcept
@@ -101,6 +108,7 @@ ctypedef void (*Parser)(const uint8_t *text, int64_t size, const void *rules, in
 cdef enum:
     PAD = 16                    # readable bytes behind the last newline of a text, and more
     RUN = 240
+    SHORT = 256                 # bytes of a text that is copied to the stack, for readable bytes behind it
 
 if not open_locale():
     raise ImportError("the C library has no locale named C")
@@ -423,3 +431,85 @@ cdef class RowReader:
         found = sink.examples(True)
         texts = [sink.column(i, self.rules.text_num) for i in range(self.rules.text_num)]
         return found._replace(cells=texts), fault
+
+    def of_columns(self, list columns not None: list[NDArray[np.float32] | list[Any]], Py_ssize_t rows,
+                   text_of: Callable[[Any], Any] | None) -> tuple[Examples, tuple[int, int] | None]:
+        """The examples of columns of a table, one for each declared one, all of which are features.
+
+        Numbers are arrays, NaN where they are missing; texts are lists, with None or NaN.  `text_of`
+        makes texts of other values.  The second: row and column of what is no text.
+        """
+        cdef const float[::1] numbers
+        cdef const float **found = <const float **>calloc(len(columns) + 1, sizeof(float *))
+        cdef Sink sink = Sink(rows, rows * len(columns), True)
+        cdef int64_t nnz = 0
+        cdef Py_ssize_t i, j
+        cdef float number
+        if found == NULL:
+            raise MemoryError(f"no memory for {len(columns)} columns")
+        if len(columns) != self.rules.column_num or any(len(column) != rows for column in columns):
+            raise ValueError(f"expected {self.rules.column_num} columns of {rows} rows")
+        try:
+            for j, column in enumerate(columns):
+                if rows and not isinstance(column, list):
+                    numbers = column
+                    found[j] = &numbers[0]
+            for i in range(rows):
+                for j in range(self.rules.column_num):
+                    if found[j] == NULL:
+                        if self.add(j, (<list>columns[j])[i], text_of, &nnz, &sink.out) < 0:
+                            return sink.examples(True), (i, j)
+                        continue
+                    number = found[j][i]
+                    if number == number:
+                        add_number(number, &self.columns[j], &self.rules, &nnz, &sink.out)
+                add_example(&sink.out, nnz)
+        finally:
+            free(found)
+        return sink.examples(True), None
+
+    cdef int add(self, Py_ssize_t column, element, text_of, int64_t *nnz, Output *out) except? -2:
+        """Adds a text without the blanks round it, unless it is empty or missing; -1: is none."""
+        cdef uint8_t padded[SHORT + 8]
+        cdef const char *text
+        cdef Py_ssize_t size
+        cdef bytes copy
+        cdef Cell cell
+        if not isinstance(element, str):
+            if element is None or not _is_there(element):
+                return 0
+            element = element if text_of is None else text_of(element)
+            if not isinstance(element, str):
+                return -1
+        try:
+            text = PyUnicode_AsUTF8AndSize(element, &size)
+        except UnicodeEncodeError:      # lone surrogates
+            return -1
+        while size and text[0] == c' ':
+            text += 1
+            size -= 1
+        while size and text[size - 1] == c' ':
+            size -= 1
+        if size == 0:
+            return 0
+        if size <= SHORT:
+            memcpy(padded, text, size)
+            memset(padded + size, 0, 8)
+            cell.text = padded
+        else:
+            copy = text[:size] + bytes(8)
+            cell.text = <const uint8_t *>PyBytes_AS_STRING(copy)
+        cell.stop = cell.text + size
+        cell.doubled = 0
+        add_text(&cell, &self.columns[column], &self.rules, nnz, out)
+        return 0
+
+
+cdef bint _is_there(element):
+    """Whether it is no missing value: pandas' NA refuses to be a bool, NaN is not equal to itself."""
+    try:
+        return bool(element == element)
+    except TypeError:
+        return False
+    except ValueError:                      # an array
+        return True

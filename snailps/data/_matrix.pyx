@@ -1,15 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Loops over the arrays of matrix files: gathered from a file, checked, converted; names hashed.
+"""Loops over the arrays of matrix files: gathered from a file, checked, converted.
 
     file, ranges -> gathered -> bytes
     keys of 32 or 64 bits -> wide_keys -> uint64 array, and the first one out of range
     pointers -> first_falling;  floats -> first_not_finite
-    texts -> hash_texts -> keys
 
 `matrix_file` knows the format.  The loops run without the GIL.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
@@ -18,9 +16,6 @@ import os
 import numpy as np
 
 from snailps.abi._key_hash cimport hash_key
-
-cdef extern from "data/_cells.h" nogil:
-    uint64_t hash_text "snail_hash_text"(uint64_t seed, const uint8_t *text, int64_t size) noexcept
 
 cdef extern from "<unistd.h>" nogil:
     Py_ssize_t pread(int fd, void *to, size_t size, int64_t offset)
@@ -31,7 +26,6 @@ cdef extern from "<errno.h>" nogil:
 
 cdef enum:
     RUN = 4096                  # floats checked together: a faulty one is located afterwards
-    SHORT = 256                 # bytes of a text that is copied to the stack, for readable bytes behind it
 
 ctypedef fused Narrow:
     uint32_t
@@ -176,54 +170,3 @@ def wide_keys(keys not None: NDArray[Any], uint64_t limit, bint hashed,
         with nogil:
             wrong = widen(&wide[0], n, limit, hashed, hash_bits, &out[0])
     return made, wrong
-
-
-def hash_texts(uint64_t seed, texts not None: Sequence[Any], uint64_t[::1] out not None,
-               uint8_t[::1] there not None) -> int:
-    """Hash texts, given a seed, as `_examples.hash_bytes` does; index of the first non-text, or -1.
-
-    None, NaN (what differs from itself) and empty texts are missing: `out` (uint64 (n,)) is 0 and
-    `there` (uint8 (n,)) false.
-    """
-    cdef uint8_t padded[SHORT + 8]
-    cdef const char *text
-    cdef Py_ssize_t size, i, n = len(texts)
-    cdef bytes copy
-    if out.shape[0] != n or there.shape[0] != n:
-        raise ValueError(f"expected room for {n} hashes, got {out.shape[0]} and {there.shape[0]}")
-    for i in range(n):
-        element = texts[i]
-        out[i] = there[i] = 0
-        if isinstance(element, str):
-            try:
-                text = PyUnicode_AsUTF8AndSize(element, &size)
-            except UnicodeEncodeError:      # lone surrogates
-                return i
-            while size and text[0] == c' ':     # as in cells of CSV
-                text += 1
-                size -= 1
-            while size and text[size - 1] == c' ':
-                size -= 1
-            if size == 0:                   # as an empty cell
-                continue
-            if size <= SHORT:
-                memcpy(padded, text, size)
-                memset(padded + size, 0, 8)
-                out[i] = hash_text(seed, padded, size)
-            else:
-                copy = text[:size] + bytes(8)
-                out[i] = hash_text(seed, <const uint8_t *>PyBytes_AS_STRING(copy), size)
-            there[i] = 1
-        elif element is not None and _is_there(element):
-            return i
-    return -1
-
-
-cdef bint _is_there(element):
-    """Whether it is no missing value: pandas' NA refuses to be a bool, NaN is not equal to itself."""
-    try:
-        return bool(element == element)
-    except TypeError:
-        return False
-    except ValueError:                      # an array
-        return True

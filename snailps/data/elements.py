@@ -1,20 +1,32 @@
-"""Python data as a stream of elements: lists, arrays, columns of tables, generators.
+"""What Python data is: tables of any library, columns, lists, generators.
 
-    data, column -> elements_of -> Elements(values, count, name)
+    DataFrame, Table, dict of lists -> table_of -> Table: columns by name, each a Column
+    data, column -> elements_of -> Elements(values, count, name), a stream
 
-Owns the fast way to read each library's containers: a piece at a time, by its own conversion.
+Owns the fast way to read each library's columns: a piece at a time, by its own conversion.
 Imports no library: only an object of a library has its methods called.  No text, no files.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set, Sized
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from snailps.errors import DataError
 
+NUMBERS = (int, float, np.integer, np.floating, np.bool_)
+"""Types of Python's and NumPy's numbers and truth values."""
+ARROW_NUMBER = re.compile(r"u?int[0-9]+|halffloat|float|double|bool")
+_ARROW_TEXT = ("string", "large_string", "string_view", "binary", "large_binary")
 PIECE = 1 << 14
 """Elements converted together."""
 _BATCH = 1024
@@ -51,11 +63,25 @@ def elements_of(data: Any, column: str = "", *, what: str = "the data") -> Eleme
         )
     if isinstance(data, (bytes, bytearray, memoryview)):
         raise DataError(f"{what}: expected a list of texts, got {a_kind(data)}: put it into a list")
-    library = type(data).__module__.partition(".")[0]
-    reader = _LIBRARIES.get(library)
-    found = reader(data, column, what) if reader is not None else None
-    if found is not None:
-        return found
+    if (table := table_of(data, what)) is not None:
+        name = _column(table.columns, column, f"a {_kind(data)}", what)
+        if table.columns.count(name) > 1:
+            raise DataError(f"{what}: the {_kind(data)} has several columns {name!r}")
+        chosen = table.column(name)
+        return Elements(_sliced(chosen), len(chosen), f"column {name!r} of a {_kind(data)}", "row")
+    library = library_of(data)
+    reader = _COLUMNS.get(library)
+    if reader is not None and hasattr(data, reader.mark):
+        _no_column(column, a_kind(data), what)
+        return Elements(_sliced(reader(data)), len(data), f"{a_kind(data)} of {len(data):,}", "row")
+    if library == "numpy" and hasattr(data, "dtype") and hasattr(data, "tolist"):
+        return _of_numpy(data, column, what)
+    if hasattr(data, "read_next_batch"):
+        name = _column(list(data.schema.names), column, "a RecordBatchReader", what)
+        batches = (one for batch in data for one in _sliced(_ArrowColumn(batch.column(name))))
+        return Elements(batches, None, f"column {name!r} of a RecordBatchReader", "row")
+    if library == "datasets" and (isinstance(data, Mapping) or hasattr(data, "iter")):
+        return _of_datasets(data, column, what)
     if isinstance(data, Mapping):
         name = _column(list(data), column, "a dict of columns", what)
         inner = elements_of(data[name], what=what)
@@ -90,83 +116,207 @@ def is_missing(value: Any) -> bool:
     return isinstance(value, float) and value != value
 
 
-def _of_numpy(data: Any, column: str, what: str) -> Elements | None:
-    if not hasattr(data, "dtype") or not hasattr(data, "tolist"):
+def library_of(data: Any) -> str:
+    """The library whose class, or subclass, an object's is; empty: none that is known here."""
+    names = (cls.__module__.partition(".")[0] for cls in type(data).__mro__)
+    return next((name for name in names if name in _LIBRARIES), "")
+
+
+class Column(ABC):
+    """A column of some library; slices become Python values or an array."""
+
+    mark = ""
+    """An attribute that columns of the library have."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @abstractmethod
+    def is_numeric(self) -> bool:
+        """Whether it has numbers or truth values."""
+
+    @abstractmethod
+    def numbers(self, first: int, last: int) -> NDArray[Any]:
+        """Numbers of some rows, NaN for missing ones."""
+
+    @abstractmethod
+    def values(self, first: int, last: int) -> list[Any]:
+        """Python's values of some rows, None or NaN for missing ones."""
+
+
+class _ListColumn(Column):
+    def is_numeric(self) -> bool:
+        return all(isinstance(one, NUMBERS) or is_missing(one) for one in self.data)
+
+    def numbers(self, first: int, last: int) -> NDArray[Any]:
+        """Other values unchanged."""
+        found = [math.nan if one is None else one for one in self.data[first:last]]
+        if all(isinstance(one, NUMBERS) for one in found):
+            try:
+                return np.array(found, np.float64)
+            except OverflowError:  # integers of more than 308 digits
+                return np.array([_float(one) for one in found], np.float64)
+        return objects_of(found)
+
+    def values(self, first: int, last: int) -> list[Any]:
+        found: list[Any] = self.data[first:last]
+        return found
+
+
+class _PandasColumn(Column):
+    mark = "tolist"
+
+    def is_numeric(self) -> bool:
+        """By type; truth values with missing ones are objects, as `pandas.read_csv` makes them."""
+        dtype = self.data.dtype
+        if dtype.name == "object":
+            return _are_truths(self.data)
+        return getattr(dtype, "kind", "O") in "biuf" and dtype.name != "category"
+
+    def numbers(self, first: int, last: int) -> NDArray[Any]:
+        part = self.data.iloc[first:last]
+        if part.dtype.name == "object" and _are_truths(part):
+            part = part.astype("boolean")
+        if isinstance(part.dtype, np.dtype):
+            return np.asarray(part.to_numpy())
+        return np.asarray(part.to_numpy(np.float64, na_value=np.nan))
+
+    def values(self, first: int, last: int) -> list[Any]:
+        found: list[Any] = getattr(self.data, "iloc", self.data)[first:last].tolist()
+        return found
+
+
+def _are_truths(series: Any) -> bool:
+    from pandas.api.types import infer_dtype
+
+    return bool(infer_dtype(series, skipna=True) == "boolean")
+
+
+class _PolarsColumn(Column):
+    mark = "to_list"
+
+    def is_numeric(self) -> bool:
+        return bool(self.data.dtype.is_numeric() or str(self.data.dtype) == "Boolean")
+
+    def numbers(self, first: int, last: int) -> NDArray[Any]:
+        part = self.data.slice(first, last - first)
+        if part.null_count():
+            return np.array([np.nan if one is None else one for one in part.to_list()], np.float64)
+        return np.asarray(part.to_numpy())
+
+    def values(self, first: int, last: int) -> list[Any]:
+        found: list[Any] = self.data.slice(first, last - first).to_list()
+        return found
+
+
+class _ArrowColumn(Column):
+    mark = "to_pylist"
+
+    def is_numeric(self) -> bool:
+        return bool(ARROW_NUMBER.fullmatch(str(self.data.type)))
+
+    def _array(self, first: int, last: int) -> NDArray[Any]:
+        options = {} if hasattr(self.data, "chunks") else {"zero_copy_only": False}
+        return np.asarray(self.data.slice(first, last - first).to_numpy(**options))
+
+    def numbers(self, first: int, last: int) -> NDArray[Any]:
+        """Null becomes NaN; truth values with nulls are objects."""
+        found = self._array(first, last)
+        if found.dtype == object:
+            return np.array([np.nan if one is None else one for one in found], np.float64)
+        return found
+
+    def values(self, first: int, last: int) -> list[Any]:
+        if str(self.data.type) in _ARROW_TEXT:  # a tenth of the time of `to_pylist`
+            found: list[Any] = self._array(first, last).tolist()
+        else:
+            found = self.data.slice(first, last - first).to_pylist()
+        return found
+
+
+_COLUMNS: dict[str, type[Column]] = {
+    "pandas": _PandasColumn, "polars": _PolarsColumn, "pyarrow": _ArrowColumn,
+}  # fmt: skip
+_LIBRARIES = (*_COLUMNS, "numpy", "scipy", "datasets")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns by name, called `name` in messages."""
+
+    columns: list[Any]
+    rows: int
+    name: str
+    column: Callable[[Any], Column]
+
+
+def table_of(data: Any, what: str = "X") -> Table | None:
+    """Columns of a DataFrame (pandas, polars), a Table or RecordBatch (pyarrow); None: no table."""
+    library = library_of(data)
+    if library == "polars" and hasattr(data, "collect"):
+        raise DataError(f"{what}: a LazyFrame has no rows yet: call its collect()")
+    if library == "pyarrow" and hasattr(data, "num_columns"):
+        names, get = list(data.schema.names), data.column
+    elif library in ("pandas", "polars") and hasattr(data, "columns"):
+        names, get = list(data.columns), data.__getitem__
+    else:
         return None
+    kind = _COLUMNS[library]
+    name = f"a {_kind(data)} of {len(names):,} columns"
+    return Table(names, len(data), name, lambda column: kind(get(column)))
+
+
+def table_of_lists(columns: Mapping[str, list[Any]], name: str) -> Table:
+    rows = len(next(iter(columns.values()))) if columns else 0
+    return Table(list(columns), rows, name, lambda column: _ListColumn(columns[column]))
+
+
+def arrow_of(dataset: Any) -> Any:
+    """The table of a Hugging Face `Dataset`, most of it still in its files."""
+    if isinstance(dataset, Mapping):
+        raise DataError(f"X: {_several_datasets(dataset)}")
+    if not isinstance(dataset, Sized):
+        raise DataError(
+            f"X: {a_kind(dataset)} is not there as a whole, and its columns are not known "
+            "before: load it without streaming, or train on its Parquet files with label_column"
+        )
+    whole: Any = dataset
+    return whole.with_format("arrow")[:]
+
+
+def _several_datasets(data: Mapping[Any, Any]) -> str:
+    return f"{a_kind(data)} has several datasets: choose one of {', '.join(map(repr, data))}"
+
+
+def objects_of(values: Sequence[Any]) -> NDArray[np.object_]:
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _of_numpy(data: Any, column: str, what: str) -> Elements:
     if data.ndim == 0:
         raise DataError(f"{what}: expected an array with elements, got one of shape ()")
     _no_column(column, "an array", what)
+    pieces = (data[at : at + PIECE].tolist() for at in range(0, len(data), PIECE))
     name = f"an array of {data.dtype} and shape {data.shape}"
-    return Elements(_sliced(len(data), lambda a, b: data[a:b].tolist()), len(data), name)
+    return Elements(chain.from_iterable(pieces), len(data), name)
 
 
-def _of_pandas(data: Any, column: str, what: str) -> Elements | None:
-    if hasattr(data, "columns"):
-        name = _column(list(data.columns), column, "a DataFrame", what)
-        chosen = data[name]
-        if hasattr(chosen, "columns"):
-            raise DataError(f"{what}: the DataFrame has several columns {name!r}")
-        return _renamed(_of_pandas(chosen, "", what), name, "a DataFrame")
-    if not hasattr(data, "tolist"):
-        return None
-    _no_column(column, f"a {_kind(data)}", what)
-    rows = getattr(data, "iloc", data)
-    values = _sliced(len(data), lambda a, b: rows[a:b].tolist())
-    return Elements(values, len(data), f"a {_kind(data)} of {len(data):,}", "row")
-
-
-def _of_polars(data: Any, column: str, what: str) -> Elements | None:
-    if hasattr(data, "collect"):
-        raise DataError(f"{what}: a LazyFrame has no rows yet: call its collect()")
-    if hasattr(data, "columns"):
-        name = _column(list(data.columns), column, "a DataFrame", what)
-        return _renamed(_of_polars(data[name], "", what), name, "a DataFrame")
-    if not hasattr(data, "to_list"):
-        return None
-    _no_column(column, "a Series", what)
-    values = _sliced(len(data), lambda a, b: data.slice(a, b - a).to_list())
-    return Elements(values, len(data), f"a Series of {len(data):,}", "row")
-
-
-def _of_pyarrow(data: Any, column: str, what: str) -> Elements | None:
-    if hasattr(data, "schema") and hasattr(data, "read_next_batch"):
-        name = _column(list(data.schema.names), column, "a RecordBatchReader", what)
-        values = (value for batch in data for value in _arrow_values(batch.column(name)))
-        return Elements(values, None, f"column {name!r} of a RecordBatchReader", "row")
-    if hasattr(data, "schema") and hasattr(data, "column"):
-        name = _column(list(data.schema.names), column, f"a {_kind(data)}", what)
-        return _renamed(_of_pyarrow(data.column(name), "", what), name, f"a {_kind(data)}")
-    chunks = getattr(data, "chunks", [data])
-    if not hasattr(data, "to_pylist"):
-        return None
-    _no_column(column, a_kind(data), what)
-    values = (value for chunk in chunks for value in _arrow_values(chunk))
-    return Elements(values, len(data), f"{a_kind(data)} of {len(data):,}", "row")
-
-
-def _arrow_values(array: Any) -> Iterator[Any]:
-    # For strings NumPy takes a tenth of the time of `to_pylist`.
-    texts = str(array.type) in ("string", "large_string", "string_view", "binary", "large_binary")
-
-    def values(begin: int, end: int) -> Iterable[Any]:
-        piece = array.slice(begin, end - begin)
-        found: list[Any] = (
-            piece.to_numpy(zero_copy_only=False).tolist() if texts else piece.to_pylist()
-        )
-        return found
-
-    return _sliced(len(array), values)
-
-
-def _of_datasets(data: Any, column: str, what: str) -> Elements | None:
+def _of_datasets(data: Any, column: str, what: str) -> Elements:
     """Elements of a `Dataset`, or of an `IterableDataset`, whose columns may be unknown."""
     if isinstance(data, Mapping):
-        raise DataError(
-            f"{what}: {a_kind(data)} has several datasets: choose one of "
-            f"{', '.join(map(repr, data))}"
-        )
-    if not hasattr(data, "iter"):
-        return None
+        raise DataError(f"{what}: {_several_datasets(data)}")
     names = getattr(data, "column_names", None)
     if names or not column:
         column = _column(list(names or []), column, f"a {_kind(data)}", what)
@@ -188,23 +338,9 @@ def _plain(values: Any) -> Iterable[Any]:
     return values if isinstance(values, Iterable) else [values]
 
 
-_LIBRARIES: dict[str, Callable[[Any, str, str], Elements | None]] = {
-    "numpy": _of_numpy,
-    "pandas": _of_pandas,
-    "polars": _of_polars,
-    "pyarrow": _of_pyarrow,
-    "datasets": _of_datasets,
-}
-
-
-def _sliced(count: int, values: Callable[[int, int], Iterable[Any]]) -> Iterator[Any]:
-    for begin in range(0, count, PIECE):
-        yield from values(begin, min(begin + PIECE, count))
-
-
-def _renamed(column: Elements | None, name: str, of: str) -> Elements:
-    assert column is not None
-    return Elements(column.values, column.count, f"column {name!r} of {of}", "row")
+def _sliced(column: Column) -> Iterator[Any]:
+    for begin in range(0, len(column), PIECE):
+        yield from column.values(begin, min(begin + PIECE, len(column)))
 
 
 def _column(names: list[Any], column: str, of: str, what: str) -> Any:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from snailps.data.blocks import cut, expand, files_of, read_block
 from snailps.data.columns import TRUTH, Column, Kind, columns_by_name, columns_of, declaration_of
 from snailps.data.examples import ExampleReader
-from snailps.data.feature_rows import Piece, RowsSource, Table
+from snailps.data.feature_rows import NAMED, Piece, RowsSource
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.data.matrix_file import (
     HEADER_BYTES,
@@ -174,7 +174,7 @@ class TableExamples(ExampleFiles):
         self.name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
         if self.by_name:
             self.columns = 0
-            self.flags = Flags.VALUES | Flags.FIELDS | Flags.WIDE | Flags.HASHED
+            self.flags = NAMED
         else:
             self.columns = len(features)
             self.flags = Flags.VALUES
@@ -426,25 +426,6 @@ def is_named(declared: str) -> bool:
     """Whether a column makes features by name: it is a feature, but no plain number."""
     column = columns_of([declared], needs_label=False)[0]
     return column.is_feature and (column.kind is not Kind.NUMERIC or column.log)
-
-
-class DeclaredRows(RowsSource):
-    """Rows of a table in memory, whose columns have the declarations of files."""
-
-    def __init__(self, table: Table, declared: Sequence[str]) -> None:
-        columns = columns_of(declared, needs_label=False)
-        self._table = table
-        self._features = [column for column in columns if column.is_feature]
-        self.name, self.rows, self.entries, self.columns = table.name, table.rows, -1, 0
-        self.flags = Flags.VALUES | Flags.FIELDS | Flags.WIDE | Flags.HASHED
-
-    def pieces(self) -> Iterator[Piece]:
-        from snailps.data.declared_rows import SomeRows, piece_of
-
-        step = max(1, (1 << 18) // len(self._features))
-        for first in range(0, self.rows, step):
-            part = SomeRows(self._table, first, min(first + step, self.rows))
-            yield piece_of(part, self._features, first, "X")
 
 
 class _Labels:

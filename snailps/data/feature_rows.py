@@ -13,23 +13,33 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data._examples import hash_bytes
-from snailps.data._matrix import first_not_finite, hash_texts
-from snailps.data.elements import a_kind
-from snailps.data.matrix_file import Flags
+from snailps.data._examples import RowReader, hash_bytes
+from snailps.data._matrix import first_not_finite
+from snailps.data.columns import Column, Kind, columns_of
+from snailps.data.elements import (
+    NUMBERS,
+    Table,
+    arrow_of,
+    is_missing,
+    library_of,
+    objects_of,
+    table_of,
+)
+from snailps.data.matrix_file import Flags, floats
 from snailps.errors import DataError
 
 PIECE_CELLS = 1 << 18
 NAMES_KEPT = 1 << 20
 """Cached hashes of (name, text): dicts repeat them."""
-LIBRARIES = {"pandas": "DataFrame", "polars": "DataFrame", "pyarrow": "Table"}
+NAMED = Flags.VALUES | Flags.FIELDS | Flags.WIDE | Flags.HASHED
+"""Flags of rows whose features are named, each column a field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +97,9 @@ class RowsSource(ABC):
         """All rows in order; DataError for a value that no example can have."""
 
 
-def features_of(X: Any, modules: set[str], label: str, dense: bool) -> RowsSource:
-    if "datasets" in modules:
-        X, modules = arrow_of(X), {"pyarrow"}
-    for library, kind in LIBRARIES.items():
-        if library in modules and type(X).__name__ == kind:
-            table = table_of(library, X)
-            return DenseTableRows(table, label) if dense else TableRows(table, label)
+def features_of(X: Any, label: str, dense: bool) -> RowsSource:
+    if (table := table_of(arrow_of(X) if library_of(X) == "datasets" else X)) is not None:
+        return TableRows(table, label, dense=dense)
     if isinstance(X, Sequence) and not isinstance(X, (str, bytes)):
         if dense:
             raise DataError("X: a list is not dense: make an array of it")
@@ -104,239 +110,170 @@ def features_of(X: Any, modules: set[str], label: str, dense: bool) -> RowsSourc
     )
 
 
-class Table(ABC):
-    """A table of any library."""
+class Rule:
+    """Makes examples of rows of a table: the features of docs/sparse_data.md, by `_cells.h`.
 
-    name: str
-    columns: list[Any]
-    rows: int
+    `columns` are declared; an entry's field is its column's number among those with features.
+    `path` begins messages; empty: of a table without declarations, whose texts are str.
+    """
 
-    @abstractmethod
-    def is_numeric(self, column: Any) -> bool:
-        """Whether a column has numbers or truth values."""
+    def __init__(self, columns: Sequence[Column], path: str = "") -> None:
+        self.features = [column for column in columns if column.is_feature]
+        self._label = next((column for column in columns if column.kind is Kind.LABEL), None)
+        self._path = path
+        self._reader = RowReader(self.features, b",", 0, 0, False)
 
-    @abstractmethod
-    def numbers(self, column: Any, first: int, last: int) -> NDArray[Any]:
-        """Numbers of some rows, NaN for missing ones."""
+    def piece(self, table: Table, first: int, last: int, number: int) -> Piece:
+        """The examples of some rows, without labels if the table has none.
 
-    @abstractmethod
-    def texts(self, column: Any, first: int, last: int) -> list[Any]:
-        """Python's values of some rows, None or NaN for missing ones."""
-
-    @abstractmethod
-    def whole(self, column: Any) -> Any:
-        """A column."""
-
-
-class PandasTable(Table):
-    def __init__(self, frame: Any) -> None:
-        self._frame = frame
-        self.columns, self.rows = list(frame.columns), len(frame)
-        self.name = f"a DataFrame of {len(self.columns):,} columns"
-
-    def is_numeric(self, column: Any) -> bool:
-        """By type; truth values with missing ones are objects, as `pandas.read_csv` makes them."""
-        dtype = self._frame[column].dtype
-        if dtype.name == "object":
-            return _are_truths(self._frame[column])
-        return getattr(dtype, "kind", "O") in "biuf" and dtype.name != "category"
-
-    def numbers(self, column: Any, first: int, last: int) -> NDArray[Any]:
-        part = self._frame[column].iloc[first:last]
-        if part.dtype.name == "object" and _are_truths(part):
-            part = part.astype("boolean")
-        if isinstance(part.dtype, np.dtype):
-            return np.asarray(part.to_numpy())
-        return np.asarray(part.to_numpy(np.float64, na_value=np.nan))
-
-    def texts(self, column: Any, first: int, last: int) -> list[Any]:
-        found: list[Any] = self._frame[column].iloc[first:last].tolist()
-        return found
-
-    def whole(self, column: Any) -> Any:
-        return self._frame[column]
-
-
-def _are_truths(series: Any) -> bool:
-    from pandas.api.types import infer_dtype
-
-    return bool(infer_dtype(series, skipna=True) == "boolean")
-
-
-class PolarsTable(Table):
-    def __init__(self, frame: Any) -> None:
-        self._frame = frame
-        self.columns, self.rows = list(frame.columns), frame.height
-        self.name = f"a DataFrame of {len(self.columns):,} columns"
-
-    def is_numeric(self, column: Any) -> bool:
-        dtype = self._frame[column].dtype
-        return bool(dtype.is_numeric() or str(dtype) == "Boolean")
-
-    def numbers(self, column: Any, first: int, last: int) -> NDArray[Any]:
-        part = self._frame[column].slice(first, last - first)
-        if part.null_count():
-            return np.array([np.nan if one is None else one for one in part.to_list()], np.float64)
-        return np.asarray(part.to_numpy())
-
-    def texts(self, column: Any, first: int, last: int) -> list[Any]:
-        found: list[Any] = self._frame[column].slice(first, last - first).to_list()
-        return found
-
-    def whole(self, column: Any) -> Any:
-        return self._frame[column]
-
-
-class ArrowTable(Table):
-    def __init__(self, table: Any) -> None:
-        self._table = table
-        self.columns, self.rows = list(table.column_names), table.num_rows
-        self.name = f"a Table of {len(self.columns):,} columns"
-
-    def is_numeric(self, column: Any) -> bool:
-        kind = str(self._table.column(column).type)
-        return kind.startswith(("int", "uint", "float", "double", "halffloat", "bool"))
-
-    def numbers(self, column: Any, first: int, last: int) -> NDArray[Any]:
-        """Null becomes NaN; truth values with nulls are objects."""
-        part = self._table.column(column).slice(first, last - first)
-        found = np.asarray(part.to_numpy())
-        if found.dtype == object:
-            return np.array([np.nan if one is None else one for one in found], np.float64)
-        return found
-
-    def texts(self, column: Any, first: int, last: int) -> list[Any]:
-        found: list[Any] = self._table.column(column).slice(first, last - first).to_pylist()
-        return found
-
-    def whole(self, column: Any) -> Any:
-        return self._table.column(column)
-
-
-def arrow_of(dataset: Any) -> Any:
-    """The table of a Hugging Face `Dataset`, most of it still in its files."""
-    if isinstance(dataset, Mapping):
-        raise DataError(
-            f"X: {a_kind(dataset)} has several datasets: choose one of "
-            f"{', '.join(map(repr, dataset))}"
-        )
-    if not isinstance(dataset, Sized):
-        raise DataError(
-            f"X: {a_kind(dataset)} is not there as a whole, and its columns are not known "
-            "before: load it without streaming, or train on its Parquet files with label_column"
-        )
-    whole: Any = dataset
-    return whole.with_format("arrow")[:]
-
-
-def table_of(library: str, X: Any) -> Table:
-    if library == "pandas":
-        return PandasTable(X)
-    return PolarsTable(X) if library == "polars" else ArrowTable(X)
-
-
-class _Columns(RowsSource):
-    def __init__(self, table: Table, label: str) -> None:
-        self._table, self._label = table, label
-        self.has_label = bool(label)
-        self.name, self.rows = table.name, table.rows
-        odd = [column for column in table.columns if not isinstance(column, str)]
-        if odd:
-            raise DataError(f"X: expected names of columns that are str, got {odd[0]!r:.80}")
-        twice = [name for name, count in Counter(table.columns).items() if count > 1]
-        if twice:
-            raise DataError(f"X: expected every column once, got {twice[0]!r} more than once")
-        if label and label not in table.columns:
-            raise DataError(
-                f"label: {self.name} has no column {label!r}: {', '.join(table.columns)[:200]}"
+        `number` is that of the first one, for messages.
+        """
+        columns = [
+            self.floats(table, column, first, last, number)
+            if column.kind in (Kind.NUMERIC, Kind.BUCKET)
+            else table.column(column.name).values(first, last)
+            for column in self.features
+        ]
+        text_of, expected = None, "str or a missing value, as the column is none of numbers. "
+        expected += "Convert it, or leave it out"
+        if self._path:
+            text_of, expected = (
+                _text,
+                "a text or a number. Declare {}:ignore in columns if it is no ",
             )
-        self._columns = [name for name in table.columns if name != label]
-        if not self._columns:
-            raise DataError(f"X: {self.name} has no column of features")
+            expected += "feature"
+        found, odd = self._reader.of_columns(columns, last - first, text_of)
+        if odd is not None:
+            row, name = odd[0], self.features[odd[1]].name
+            value = columns[odd[1]][row]
+            raise self._wrong(name, number + row, value, expected.format(name))
+        labels = None
+        if self._label is not None and self._label.name in table.columns:
+            labels = self._labels(table, self._label, first, last, number)
+        return Piece(found.ptr, found.keys, found.values, found.fields, labels=labels)
+
+    def floats(
+        self, table: Table, column: Column, first: int, last: int, number: int
+    ) -> NDArray[np.float32]:
+        """A column's numbers, NaN where one is missing."""
+        expected = f"a number. Declare {column.name}:categorical in columns if it has texts"
+        given = self._given(table, column.name, first, last, number, expected)
+        found = floats(given)
+        if (infinite := np.isinf(found)).any():
+            at = int(infinite.argmax())
+            bounds = "finite numbers within float32's range, or none"
+            raise self._wrong(column.name, number + at, given[at], bounds)
+        return found
+
+    def _labels(
+        self, table: Table, column: Column, first: int, last: int, number: int
+    ) -> NDArray[np.float64]:
+        expected = "a number as label: number the classes from 0 on"
+        given = self._given(table, column.name, first, last, number, expected)
+        labels = np.asarray(given, np.float64)
+        if (at := first_not_finite(floats(labels))) >= 0:
+            raise self._wrong(column.name, number + at, given[at], "a label, a finite number")
+        return labels
+
+    def _given(
+        self, table: Table, name: str, first: int, last: int, number: int, expected: str
+    ) -> NDArray[Any]:
+        """A column's numbers, NaN where one is missing; refuses others."""
+        column = table.column(name)
+        try:
+            given = column.numbers(first, last)
+        except (TypeError, ValueError):  # NumPy's, of texts
+            values = column.values(first, last)
+            given = objects_of([math.nan if one is None else one for one in values])
+        if given.dtype.kind not in "biuf":
+            are_odd = (at for at, one in enumerate(given.tolist()) if not isinstance(one, NUMBERS))
+            odd = next(are_odd, 0)
+            raise self._wrong(name, number + odd, given[odd], expected)
+        return given
+
+    def _wrong(self, column: str, row: int, value: object, expected: str) -> DataError:
+        bare = value.item() if isinstance(value, np.generic) else value
+        got = "missing" if is_missing(bare) else _shown(bare)
+        where = f"{self._path}: " if self._path else ""
+        return DataError(f"{where}column {column!r}, row {row:,} is {got}: expected {expected}")
+
+
+def _text(value: Any) -> Any:
+    """Shortest decimal text of a number; true and false as in JSON."""
+    if isinstance(value, (bool, np.bool_)):
+        return "true" if value else "false"
+    if isinstance(value, (int, np.integer)):
+        return str(value)
+    if isinstance(value, (float, np.floating)):
+        return str(int(value)) if float(value).is_integer() else repr(float(value))
+    return value
+
+
+class TableRows(RowsSource):
+    """Rows of a table in memory, whose columns are as declared, or by type numbers or texts."""
+
+    def __init__(
+        self, table: Table, label: str = "", declared: Sequence[str] = (), *, dense: bool = False
+    ) -> None:
+        self._table, self._label, self.has_label = table, label, bool(label)
+        self.name, self.rows, self.columns, self.entries = table.name, table.rows, 0, -1
+        self.flags = NAMED
+        if declared:
+            self._rule = Rule(columns_of(declared, needs_label=False), "X")
+            return
+        names = _names_of_features(table, label)
+        kinds = {name: table.column(name).is_numeric() for name in names}
+        texts = [name for name in names if not kinds[name]]
+        if dense and texts:
+            raise DataError(f"column {texts[0]!r}: expected numbers, as examples are to be dense")
+        if dense:
+            self.columns, self.entries = len(names), self.rows * len(names)
+            self.flags = Flags.DENSE | Flags.VALUES
+        self._rule = Rule(
+            [Column(name, Kind.NUMERIC if kinds[name] else Kind.CATEGORICAL) for name in names]
+        )
 
     def labels(self) -> Any:
-        return self._table.whole(self._label)
+        return self._table.column(self._label).data
 
-    def _numbers(self, column: str, first: int, last: int) -> NDArray[np.float32]:
-        given = self._table.numbers(column, first, last)
-        with np.errstate(over="ignore"):
-            found = np.asarray(given, np.float32)
-        # Only NaN is missing.
-        if (at := first_not_finite(np.where(np.isnan(found), np.float32(0), found))) >= 0:
-            raise DataError(
-                f"column {column!r}, row {first + at:,} is {given[at]}: expected finite numbers "
-                "within float32's range, or a missing value"
-            )
-        return found
-
-    def _steps(self) -> Iterator[tuple[int, int]]:
-        step = max(1, PIECE_CELLS // len(self._columns))
+    def pieces(self) -> Iterator[Piece]:
+        step = max(1, PIECE_CELLS // len(self._rule.features))
         for first in range(0, self.rows, step):
-            yield first, min(first + step, self.rows)
+            last = min(first + step, self.rows)
+            if self.dense:
+                yield self._dense(first, last)
+            else:
+                yield self._rule.piece(self._table, first, last, first)
 
-
-class TableRows(_Columns):
-    def __init__(self, table: Table, label: str) -> None:
-        super().__init__(table, label)
-        self.columns, self.entries = 0, -1  # values may be missing
-        self.flags = Flags.VALUES | Flags.FIELDS | Flags.WIDE | Flags.HASHED
-        self._seeds = [hash_bytes(0, name.encode()) for name in self._columns]
-        self._numeric = [table.is_numeric(name) for name in self._columns]
-
-    def pieces(self) -> Iterator[Piece]:
-        count = len(self._columns)
-        for first, last in self._steps():
-            shape = last - first, count
-            keys, values = np.empty(shape, np.uint64), np.ones(shape, np.float32)
-            there = np.empty(shape, np.uint8)
-            for at, name in enumerate(self._columns):
-                if self._numeric[at]:
-                    values[:, at] = numbers = self._numbers(name, first, last)
-                    keys[:, at] = hash_bytes(self._seeds[at], b"")
-                    there[:, at] = ~np.isnan(numbers)
-                else:
-                    keys[:, at], there[:, at] = self._hashed(name, self._seeds[at], first, last)
-            kept = there.view(np.bool_)
-            ptr = np.concatenate(([0], np.cumsum(kept.sum(axis=1))))
-            fields = np.broadcast_to(np.arange(count, dtype=np.int32), shape)
-            yield Piece(
-                ptr.astype(np.int64), keys[kept] >> np.uint64(1), values[kept], fields[kept]
-            )
-
-    def _hashed(
-        self, name: str, seed: int, first: int, last: int
-    ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-        texts = self._table.texts(name, first, last)
-        keys, there = np.empty(len(texts), np.uint64), np.empty(len(texts), np.uint8)
-        if (at := hash_texts(seed, texts, keys, there)) >= 0:
+    def _dense(self, first: int, last: int) -> Piece:
+        features = self._rule.features
+        columns = [self._rule.floats(self._table, one, first, last, first) for one in features]
+        x = np.stack(columns, axis=1)
+        missing = np.argwhere(np.isnan(x))
+        if len(missing):
+            row, column = missing[0].tolist()
             raise DataError(
-                f"column {name!r}, row {first + at:,} is {_shown(texts[at])}: expected str or a "
-                "missing value, as the column is none of numbers. Convert it, or leave it out"
+                f"column {features[column].name!r}, row {first + row:,} is missing: dense examples "
+                "have all values. Fill it, or leave the row out"
             )
-        return keys, there
+        return Piece(None, None, x.ravel(), None, len(x))
 
 
-class DenseTableRows(_Columns):
-    def __init__(self, table: Table, label: str) -> None:
-        super().__init__(table, label)
-        texts = [name for name in self._columns if not table.is_numeric(name)]
-        if texts:
-            raise DataError(f"column {texts[0]!r}: expected numbers, as examples are to be dense")
-        self.columns, self.entries = len(self._columns), self.rows * len(self._columns)
-        self.flags = Flags.DENSE | Flags.VALUES
-
-    def pieces(self) -> Iterator[Piece]:
-        for first, last in self._steps():
-            columns = [self._numbers(name, first, last) for name in self._columns]
-            x = np.stack(columns, axis=1)
-            missing = np.argwhere(np.isnan(x))
-            if len(missing):
-                row, column = missing[0].tolist()
-                raise DataError(
-                    f"column {self._columns[column]!r}, row {first + row:,} is missing: dense "
-                    "examples have all values. Fill it, or leave the row out"
-                )
-            yield Piece(None, None, x.ravel(), None, len(x))
+def _names_of_features(table: Table, label: str) -> list[str]:
+    odd = [column for column in table.columns if not isinstance(column, str)]
+    if odd:
+        raise DataError(f"X: expected names of columns that are str, got {odd[0]!r:.80}")
+    twice = [name for name, count in Counter(table.columns).items() if count > 1]
+    if twice:
+        raise DataError(f"X: expected every column once, got {twice[0]!r} more than once")
+    if label and label not in table.columns:
+        raise DataError(
+            f"label: {table.name} has no column {label!r}: {', '.join(table.columns)[:200]}"
+        )
+    names = [name for name in table.columns if name != label]
+    if not names:
+        raise DataError(f"X: {table.name} has no column of features")
+    return names
 
 
 class DictRows(RowsSource):
@@ -393,16 +330,15 @@ class DictRows(RowsSource):
         )
 
     def _piece(self, ptr: list[int], keys: list[int], values: list[float], last: int) -> Piece:
-        with np.errstate(over="ignore"):
-            floats = np.array(values, np.float64).astype(np.float32)
-        if (at := first_not_finite(floats)) >= 0:
+        found = floats(np.array(values, np.float64))
+        if (at := first_not_finite(found)) >= 0:
             row = last - len(ptr) + 2 + int(np.searchsorted(ptr, at, side="right")) - 1
             raise DataError(
                 f"X: element {row:,} has the value {values[at]}: expected finite numbers within "
                 "float32's range"
             )
         whole = np.array(keys, np.uint64) >> np.uint64(1)
-        return Piece(np.array(ptr, np.int64), whole, floats, None)
+        return Piece(np.array(ptr, np.int64), whole, found, None)
 
     def _key(self, name: Any, text: str, number: int) -> int:
         found = self._kept.get((name, text))

@@ -49,7 +49,7 @@ def rows_source(
             raise DataError("fields: expected none with dense=True")
         found = DenseRows(X, dense, fields)
     else:
-        found = features_of(X, modules, label, dense)
+        found = features_of(X, label, dense)
         if fields is not None:
             raise DataError(f"fields: expected none for {found.name}: its columns are its fields")
     if label and not found.has_label:

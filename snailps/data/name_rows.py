@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.elements import PIECE, Elements, a_kind, elements_of, is_missing
+from snailps.data.elements import PIECE, Elements, a_kind, elements_of, is_missing, table_of
 from snailps.data.scratch import Scratch
 from snailps.data.spool import Spooled
 from snailps.errors import DataError
@@ -185,12 +185,9 @@ def _names_of_columns(data: Any) -> list[Any] | None:
         return list(data)
     if hasattr(data, "read_next_batch"):
         raise DataError("X: a RecordBatchReader can be read only once: give its read_all()")
-    for name in ("column_names", "columns"):  # pyarrow's `columns` are the columns themselves
-        if isinstance(found := getattr(data, name, None), (list, tuple)) or (
-            found is not None and hasattr(found, "tolist")
-        ):
-            return list(found)
-    return None
+    table = table_of(data)
+    found = getattr(data, "column_names", None) if table is None else table.columns
+    return None if found is None else list(found)
 
 
 def _texts(cells: list[Any], what: str, first: int, where: Elements) -> tuple[list[str], bool]:

@@ -1,22 +1,18 @@
 """What a job makes of files that are tables: text of a column, or examples of columns by name.
 
-    settings -> Reading -> Scratch: which files are tables, and what is written in their place
+    settings -> Reading -> Scratch: which files are tables, and what `table_files` makes of them
 
-Names only; `table_files` reads tables, and is imported with the first one.
+Names only: `table_files` reads tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from snailps.data.unpacking import bare_name
 from snailps.errors import DataError
-
-if TYPE_CHECKING:
-    from snailps.data.scratch import ScratchFile
 
 VERSION = 2
 """Version of what is made of a table: other versions' copies are not used."""
@@ -91,17 +87,3 @@ class Reading:
             )
         what = "texts" if self.form == "text" else "labels"
         return f"set {setting} to the name of the column that has the {what}"
-
-    def write(
-        self,
-        path: str,
-        file: ScratchFile,
-        make: Callable[[str], ScratchFile],
-        on_piece: Callable[[], None],
-    ) -> None:
-        from snailps.data import table_files
-
-        if self.form == "examples":
-            table_files.write_examples(self, path, file, make, on_piece)
-        else:
-            table_files.write_text(self, path, file, make, on_piece)

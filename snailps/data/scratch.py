@@ -8,7 +8,7 @@ A user's processes on a host share a folder.  A copy is named by its origin's re
 time, or a URL's version, and by what is made of a table; it is written once, under its own lock,
 and published when complete.  A process that uses a copy holds a shared lock on it, which the kernel
 releases at its end: `clean` removes exactly the copies without a lock.  A file without a name once
-it is locked was removed meanwhile.  `unpacking` unpacks files, `tables` reads tables.  No blocks.
+it is locked was removed meanwhile.  `unpacking` unpacks, `table_files` reads tables.  No blocks.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, cast
 
 from snailps.data.atomic import publish
 from snailps.data.driver_files import DriverCopy, DriverReader, is_driver_file
+from snailps.data.reading import Reading
 from snailps.data.unpacking import is_packed, is_url, open_content, pieces_of, version_of
 from snailps.errors import DataError, WaitTimeout
 
@@ -131,38 +132,6 @@ class ScratchFile:
         self._descriptor = -1
 
 
-class Tables(Protocol):
-    """What a job makes of files that are tables; `reading.Reading`."""
-
-    @property
-    def identity(self) -> str:
-        """Distinguishes what different jobs make of a table."""
-
-    @property
-    def reads_text(self) -> bool:
-        """Whether the job reads text, and no arrays."""
-
-    @property
-    def reads_columns(self) -> bool:
-        """Whether a column is named."""
-
-    def takes(self, path: str) -> bool:
-        """Whether a file is a table; DataError if it should be and is not."""
-
-    def write(
-        self,
-        path: str,
-        file: ScratchFile,
-        make: Callable[[str], ScratchFile],
-        on_piece: Callable[[], None],
-    ) -> None:
-        """Write what the job reads in the place of a table.
-
-        `make` gives temporary files by their purpose; `on_piece` is called at intervals and may
-        raise.
-        """
-
-
 class Scratch:
     """Copies of packed files, URLs and tables, at most `bytes_max` of them a host and user.
 
@@ -178,7 +147,7 @@ class Scratch:
         bytes_max: int,
         *,
         wait_s: float = 1800.0,
-        tables: Tables | None = None,
+        tables: Reading | None = None,
     ) -> None:
         self.folder = Path(folder) if folder else default_folder()
         self.bytes_max = bytes_max
@@ -348,10 +317,16 @@ class Scratch:
                 return file
 
             if is_table:
+                from snailps.data.table_files import write_table
+
                 assert self.tables is not None
-                file = make(f"reading {path}")
-                self.tables.write(
-                    path, file, lambda part: make(f"reading {path} ({part})"), self._check_open
+                file, purpose = make(f"reading {path}"), f"reading {path} ({{}})"
+                write_table(
+                    self.tables,
+                    path,
+                    file,
+                    lambda part: make(purpose.format(part)),
+                    self._check_open,
                 )
             else:
                 file = make("its content")

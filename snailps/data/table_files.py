@@ -1,6 +1,6 @@
 """What jobs take from tables in files: lines of text, sparse examples, declarations of columns.
 
-    TableFile, Reading -> text_of -> a line a row; write_examples -> a matrix file
+    TableFile, Reading -> text_of -> a line a row; write_table -> a matrix file
     first table of a job, declarations of some columns -> complete -> declarations of all
 
 Labels of all examples are in memory, rows are not.  Must not know how a format is parsed
@@ -10,15 +10,16 @@ Labels of all examples are in memory, rows are not.  Must not know how a format 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from snailps.data._examples import Examples
 from snailps.data.columns import Column, Kind, columns_by_name, declaration_of
 from snailps.data.elements import Elements
-from snailps.data.feature_rows import Piece, RowsSource
+from snailps.data.feature_rows import NAMED, Piece, RowsSource
 from snailps.data.label_words import word_of
-from snailps.data.matrix_file import Flags
 from snailps.data.matrix_sources import examples_of_piece
 from snailps.data.matrix_writer import write_rows
 from snailps.data.reading import Reading
@@ -34,8 +35,6 @@ from snailps.data.table_formats import (
 )
 from snailps.errors import DataError
 
-_END = object()
-
 
 def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[bytes]:
     """Whole lines, about a MiB, of a column's texts, with labels if a column has them.
@@ -43,41 +42,47 @@ def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[b
     `make` is as of `open_table`.
     """
     names = [name for name in (reading.column, reading.label_column) if name]
+    waiting: deque[Any] = deque()  # labels of texts that are not taken yet
     with open_table(path, make) as table, table_errors(path):
         _require(table, names)
-        rows = _TextRows(table, reading)
-        at = f"column {{!r}} of {path}"
-        texts = Elements(rows.texts(), None, at.format(reading.column), "row")
-        labels = None
-        if reading.label_column:
-            labels = Elements(rows.labels(), None, at.format(reading.label_column), "row")
-        for piece, _ in lines_of(texts, labels, reading.label_prefix):
+
+        def texts() -> Iterator[Any]:
+            for batch in table.batches(names):
+                for name in names[1:]:
+                    waiting.extend(map(_word, batch.column(name).values(0, batch.rows)))
+                yield from batch.column(names[0]).values(0, batch.rows)
+
+        def labels() -> Iterator[Any]:
+            while waiting:
+                yield waiting.popleft()
+
+        elements = [
+            Elements(values, None, f"column {name!r} of {path}", "row")
+            for name, values in zip(names, (texts(), labels()), strict=False)
+        ]
+        labelled = elements[1] if len(elements) > 1 else None
+        for piece, _ in lines_of(elements[0], labelled, reading.label_prefix):
             yield piece
 
 
-def write_text(
+def write_table(
     reading: Reading,
     path: str,
     file: ScratchFile,
     make: Make,
-    on_piece: Callable[[], None],
+    on_piece: Callable[[], object],
 ) -> None:
-    for piece in text_of(reading, path, make):
-        file.write(piece)
-        on_piece()
+    """Write what a job reads in the place of a table.
 
-
-def write_examples(
-    reading: Reading,
-    path: str,
-    file: ScratchFile,
-    make: Make,
-    on_piece: Callable[[], None],
-) -> None:
-    columns = columns_by_name(reading.columns, reading.label_column)
-    with open_table(path, make) as table, table_errors(path):
-        _check(table, columns, reading.label_column, reading.needs_labels)
-        write_rows(file, make, _ExampleRows(table, columns, reading, on_piece))
+    `make` gives temporary files by their purpose; `on_piece` is called at intervals and may raise.
+    """
+    if reading.form != "examples":
+        for piece in text_of(reading, path, make):
+            file.write(piece)
+            on_piece()
+        return
+    with _examples_of(reading, path, make, on_piece) as source, table_errors(path):
+        write_rows(file, make, source)
 
 
 def complete(path: str, declared: Sequence[str], label: str) -> tuple[str, ...]:
@@ -109,17 +114,13 @@ def _kind(name: str, kinds: Mapping[str, Kind]) -> Kind:
 
 def check_table(path: str, reading: Reading) -> None:
     """Refuse a table of examples that lacks columns, or has undeclared ones."""
-    columns = columns_by_name(reading.columns, reading.label_column)
-    with open_table(path) as table:
-        _check(table, columns, reading.label_column, reading.needs_labels)
+    with _examples_of(reading, path):
+        pass
 
 
 def first_examples(path: str, reading: Reading, hash_bits: int) -> tuple[Examples, bool]:
     """Examples of a table's first rows, and whether these are all."""
-    columns = columns_by_name(reading.columns, reading.label_column)
-    with open_table(path) as table, table_errors(path):
-        _check(table, columns, reading.label_column, reading.needs_labels)
-        source = _ExampleRows(table, columns, reading, lambda: None)
+    with _examples_of(reading, path) as source, table_errors(path):
         pieces = source.pieces()
         first = next(pieces)
         examples = examples_of_piece(first, source, hash_bits)
@@ -143,8 +144,12 @@ def read_rows(
         _require(table, [*needed, *([label] if label else [])])
         if not others:
             table.known = {*(column.name for column in columns), label}
-            _refuse_others(table, table.known)
-        yield from table.labelled(features, label)
+        if found := _others(table):
+            raise DataError(
+                f"{path} has columns that the model or the first file has not: {_shown(found)}. "
+                f"Leave them out: columns=['{found[0]}:ignore']"
+            )
+        yield from table.pieces(features, label)
 
 
 def names_of(path: str) -> str:
@@ -159,26 +164,16 @@ def label_kind(path: str, label: str) -> Kind:
         return table.kinds([name for name in table.names if name != label])[label]
 
 
-class _TextRows:
-    """Texts and labels of a table, in step: a label is taken behind its text."""
-
-    def __init__(self, table: TableFile, reading: Reading) -> None:
-        self._table, self._reading = table, reading
-        self._labels: Iterator[Any] = iter(())
-
-    def texts(self) -> Iterator[Any]:
-        names = [self._reading.column]
-        if self._reading.label_column:
-            names.append(self._reading.label_column)
-        for batch in self._table.batches(names):
-            if len(names) > 1:
-                self._labels = iter(batch.texts(names[1], 0, batch.rows))
-            yield from batch.texts(names[0], 0, batch.rows)
-
-    def labels(self) -> Iterator[Any]:
-        """Labels; texts as words, without blanks."""
-        while (label := next(self._labels, _END)) is not _END:
-            yield _word(label)
+@contextmanager
+def _examples_of(
+    reading: Reading, path: str, make: Make | None = None, on_piece: Callable[[], object] = int
+) -> Iterator[RowsSource]:
+    """The examples of a table, which has the columns that a job knows, and no others."""
+    columns = columns_by_name(reading.columns, reading.label_column)
+    with open_table(path, make) as table:
+        table.known = {column.name for column in columns}
+        _check(table, columns, reading.label_column, reading.needs_labels)
+        yield _ExampleRows(table, columns, reading, on_piece)
 
 
 class _ExampleRows(RowsSource):
@@ -189,17 +184,16 @@ class _ExampleRows(RowsSource):
         table: TableFile,
         columns: Sequence[Column],
         reading: Reading,
-        on_piece: Callable[[], None],
+        on_piece: Callable[[], object],
     ) -> None:
         self._table, self._declared, self._reading = table, columns, reading
-        self._on_piece = on_piece
-        self.name = table.path
-        self.flags = Flags.VALUES | Flags.FIELDS | Flags.WIDE | Flags.HASHED
+        self._on_piece, self.name, self.flags = on_piece, table.path, NAMED
         self.rows = self.entries = -1
         self.columns = 0
 
     def pieces(self) -> Iterator[Piece]:
-        for piece in self._table.pieces(self._declared, self._reading):
+        bad = self._reading.on_bad_line
+        for piece, _ in self._table.pieces(self._declared, on_bad_line=bad):
             self._on_piece()
             yield piece
 
@@ -234,7 +228,7 @@ def _check(table: TableFile, columns: Sequence[Column], label: str, needs_labels
             and (needs_labels if column.kind is Kind.LABEL else not optional)
         ],
     )
-    others = _others(table, {column.name for column in columns})
+    others = _others(table)
     if others:
         raise DataError(
             f"{table.path} has columns that the first file has not: {_shown(others)}. Declare "
@@ -242,18 +236,8 @@ def _check(table: TableFile, columns: Sequence[Column], label: str, needs_labels
         )
 
 
-def _others(table: TableFile, known: Collection[str]) -> list[str]:
-    return [name for name in table.names if name not in known]
-
-
-def _refuse_others(table: TableFile, known: Collection[str]) -> None:
-    """Refuse columns that neither the first file nor a fitted model has."""
-    others = _others(table, known)
-    if others:
-        raise DataError(
-            f"{table.path} has columns that the model or the first file has not: {_shown(others)}. "
-            f"Leave them out: columns=['{others[0]}:ignore']"
-        )
+def _others(table: TableFile) -> list[str]:
+    return [name for name in table.names if table.known is not None and name not in table.known]
 
 
 def _shown(names: Sequence[str]) -> str:

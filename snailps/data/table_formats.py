@@ -1,6 +1,6 @@
 """Formats of tables in files: Parquet, JSON lines, CSV and TSV with a header.
 
-    path -> open_table -> TableFile: names of columns, kinds, pieces of rows
+    path -> open_table -> TableFile: names of columns, kinds, batches and pieces of rows
 
 Memory stays bounded: some ten thousand rows at a time.  pyarrow is imported for Parquet; JSON and
 CSV need no library.  Cells of CSV, features, labels and texts, are those of `ExampleReader`.  Must
@@ -28,11 +28,19 @@ import numpy as np
 
 from snailps.data._examples import Examples, first_row, rows_end
 from snailps.data.columns import MISSING, TRUTH, Column, Kind
-from snailps.data.declared_rows import ListTable, kind_of_values, piece_of
+from snailps.data.elements import (
+    ARROW_NUMBER,
+    NUMBERS,
+    Table,
+    a_kind,
+    is_missing,
+    table_of,
+    table_of_lists,
+)
 from snailps.data.examples import BOM, CELLS, OVER_LINES, ExampleReader
-from snailps.data.feature_rows import ArrowTable, Piece, Table
+from snailps.data.feature_rows import Piece, Rule
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
-from snailps.data.reading import Reading, format_of
+from snailps.data.reading import format_of
 from snailps.data.scratch import ScratchFile
 from snailps.data.unpacking import is_sequential, is_url, library, open_content, told
 from snailps.errors import ConfigError, DataError
@@ -53,7 +61,6 @@ LINE_BYTES_MAX = 1 << 30
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 """A number, too, so that such a cell is refused instead of making the column one of texts."""
-_ARROW_NUMBER = re.compile(r"u?int[0-9]+|halffloat|float|double|bool")
 _ARROW_TEXT = re.compile(r"(large_)?string(_view)?|dictionary<values=(large_)?string\b.*")
 _CODEC = ("utf-8", "surrogateescape")
 
@@ -67,6 +74,8 @@ class TableFile(ABC):
     names: list[str]
     has_more = False
     """Whether later rows may have other names."""
+    is_typed = False
+    """Whether columns have types, instead of values that have."""
     known: AbstractSet[str] | None = None
     """The only names that rows may have; None: any."""
 
@@ -93,34 +102,33 @@ class TableFile(ABC):
     def batches(self, names: Sequence[str]) -> Iterator[Table]:
         """These columns, as far as they exist, of some rows at a time; once."""
 
-    def pieces(self, columns: Sequence[Column], reading: Reading) -> Iterator[Piece]:
-        """Examples of all rows; once."""
-        first = 1
-        for batch in self.batches([c.name for c in columns if c.kind is not Kind.IGNORE]):
-            yield piece_of(batch, columns, first, self.path)
-            first += batch.rows
+    def pieces(
+        self, columns: Sequence[Column], label: str = "", on_bad_line: str = ""
+    ) -> Iterator[tuple[Piece, Any]]:
+        """Examples of all rows, and the cells of a column as the table has them; once.
 
-    def labelled(self, features: Sequence[Column], label: str) -> Iterator[tuple[Piece, Any]]:
-        """Examples of all rows, and their labels as the table has them; once."""
-        names = [column.name for column in features]
-        first = 1
-        for batch in self.batches([*names, label] if label else names):
-            piece = piece_of(batch, features, first, self.path)
+        A column of kind label that the table lacks is left out.  `on_bad_line` is of CSV and TSV.
+        """
+        rule, first = Rule(columns, self.path), 1
+        names = [column.name for column in columns if column.kind is Kind.LABEL]
+        names = [name for name in (*names, label) if name in self.names]
+        for batch in self.batches([*(column.name for column in rule.features), *names]):
             labels: Any = []
-            if label and isinstance(batch, ArrowTable) and batch.is_numeric(label):
-                labels = batch.numbers(label, 0, batch.rows)
-            elif label:
-                labels = batch.texts(label, 0, batch.rows)
-            yield piece, labels
+            if label:
+                column = batch.column(label)
+                is_typed = self.is_typed and column.is_numeric()
+                labels = (column.numbers if is_typed else column.values)(0, batch.rows)
+            yield rule.piece(batch, 0, batch.rows, first), labels
             first += batch.rows
 
 
 class ParquetFile(TableFile):
     """Parquet by pyarrow; a batch of rows at a time."""
 
+    is_typed = True
+
     def __init__(self, path: str, make: Make | None) -> None:
         parquet = library("pyarrow.parquet", "data", f"reading {path}")
-        self._arrow = library("pyarrow", "data", f"reading {path}")
         super().__init__(path)
         try:
             if is_sequential(path):
@@ -152,7 +160,7 @@ class ParquetFile(TableFile):
             if field.name in but:
                 continue
             of = str(field.type)
-            if _ARROW_NUMBER.fullmatch(of):
+            if ARROW_NUMBER.fullmatch(of):
                 found[field.name] = Kind.NUMERIC
             elif _ARROW_TEXT.fullmatch(of):
                 found[field.name] = Kind.CATEGORICAL
@@ -166,7 +174,9 @@ class ParquetFile(TableFile):
     def batches(self, names: Sequence[str]) -> Iterator[Table]:
         there = [name for name in names if name in self.names]
         for batch in self._parquet.iter_batches(BATCH_ROWS, columns=there):
-            yield ArrowTable(self._arrow.Table.from_batches([batch]))
+            table = table_of(batch)
+            assert table is not None
+            yield table
 
 
 class JsonLines(TableFile):
@@ -192,9 +202,7 @@ class JsonLines(TableFile):
 
     def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
         return {
-            name: kind_of_values(
-                [row.get(name) for row in self._head], f"{self.path}: column {name!r}"
-            )
+            name: _kind_of([row.get(name) for row in self._head], f"{self.path}: column {name!r}")
             for name in self.names
             if name not in but
         }
@@ -212,20 +220,8 @@ class JsonLines(TableFile):
                         f"{other}:categorical or {other}:ignore"
                     )
             first += len(rows)
-            yield ListTable({name: [row.get(name) for row in rows] for name in names}, self.path)
-
-    def pieces(self, columns: Sequence[Column], reading: Reading) -> Iterator[Piece]:
-        """Refuses names that no column has; labels are optional."""
-        names = [
-            column.name
-            for column in columns
-            if column.is_feature or (column.kind is Kind.LABEL and column.name in self.names)
-        ]
-        self.known = {column.name for column in columns}
-        first = 1
-        for batch in self.batches(names):
-            yield piece_of(batch, columns, first, self.path)
-            first += batch.rows
+            lists = {name: [row.get(name) for row in rows] for name in names}
+            yield table_of_lists(lists, self.path)
 
     def _batches(self) -> Iterator[list[dict[str, Any]]]:
         head, self._head = self._head, []
@@ -330,21 +326,24 @@ class SeparatedFile(TableFile):
         kept = [name for name in self.names if name in names]
         for found in self._read(self._reader([Column(name, Kind.TEXT) for name in kept])):
             cells = map(_texts, found.cells)
-            yield ListTable(dict(zip(kept, cells, strict=True)), self.path)
+            yield table_of_lists(dict(zip(kept, cells, strict=True)), self.path)
 
-    def pieces(self, columns: Sequence[Column], reading: Reading) -> Iterator[Piece]:
-        reader, bad = self._reader(columns, reading.on_bad_line), 0
+    def pieces(
+        self, columns: Sequence[Column], label: str = "", on_bad_line: str = ""
+    ) -> Iterator[tuple[Piece, Any]]:
+        texts = [Column(label, Kind.TEXT)] if label else []
+        reader, bad = self._reader([*columns, *texts], on_bad_line), 0
+        features = [column.name for column in columns if column.is_feature]
+        places = {name: at for at, name in enumerate(features)}
+        fields = np.array([places[name] for name in self.names if name in places], np.int32)
         for found in self._read(reader):
             bad += found.bad
-            yield self._piece(found, columns, found.labels)
+            labels = found.labels if len(features) < len(columns) else None
+            piece = Piece(found.ptr, found.keys, found.values, fields[found.fields], labels=labels)
+            yield piece, _texts(found.cells[0]) if label else []
         if bad:
             first = reader.first_bad
             log.warning("%s: %d malformed lines were left out: %s", self.path, bad, first)
-
-    def labelled(self, features: Sequence[Column], label: str) -> Iterator[tuple[Piece, Any]]:
-        texts = [Column(label, Kind.TEXT)] if label else []
-        for found in self._read(self._reader([*features, *texts])):
-            yield self._piece(found, features), _texts(found.cells[0]) if label else []
 
     def _reader(self, columns: Sequence[Column], on_bad_line: str = "") -> ExampleReader:
         """Reader of these columns, in the order of the file; ignores others."""
@@ -365,12 +364,6 @@ class SeparatedFile(TableFile):
             except DataError as error:
                 cure = ". What columns are is set by columns, for example NAME:categorical"
                 raise DataError(f"{error}{cure if reader.field_num else ''}") from None
-
-    def _piece(self, found: Examples, columns: Sequence[Column], labels: Any = None) -> Piece:
-        """Examples whose fields follow the order of `columns`."""
-        places = {column.name: at for at, column in enumerate(c for c in columns if c.is_feature)}
-        fields = np.array([places[name] for name in self.names if name in places], np.int32)
-        return Piece(found.ptr, found.keys, found.values, fields[found.fields], labels=labels)
 
     def _whole_rows(self) -> Iterator[tuple[bytes, int]]:
         """Whole rows, about `BATCH_BYTES`, and their offsets."""
@@ -458,3 +451,20 @@ def table_errors(path: str) -> Iterator[None]:
 
 def _texts(cells: Sequence[bytes]) -> list[str]:
     return [cell.decode(*_CODEC) for cell in cells]
+
+
+def _kind_of(values: Sequence[Any], where: str) -> Kind:
+    """Kind of a column with these first values; refuses lists, dicts, and texts among numbers."""
+    there = [one for one in values if not is_missing(one)]
+    if all(isinstance(one, NUMBERS) for one in there):
+        return Kind.NUMERIC if there else Kind.CATEGORICAL
+    odd = next((one for one in there if not isinstance(one, (str, *NUMBERS))), None)
+    if odd is not None:
+        raise DataError(
+            f"{where} has {a_kind(odd)}: expected numbers or texts. Declare it as ignore in columns"
+        )
+    if all(isinstance(one, str) for one in there):
+        return Kind.CATEGORICAL
+    raise DataError(
+        f"{where} has both numbers and texts: declare it in columns, as categorical or ignore"
+    )

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.elements import a_kind
-from snailps.data.example_files import DeclaredRows, ExampleFiles, is_named
-from snailps.data.feature_rows import LIBRARIES, Table, arrow_of, table_of
+from snailps.data.elements import Table, a_kind, arrow_of, library_of, table_of
+from snailps.data.example_files import ExampleFiles, is_named
+from snailps.data.feature_rows import TableRows
 from snailps.errors import DataError, NotFitted
 from snailps.estimators.labels import classes_of, values_of
 
@@ -60,10 +60,8 @@ def matrix_of(X: Any, *, numeric: bool, declared: Sequence[str], by_name: bool) 
     `numeric`: refuse tables with texts, and dicts.  Of a model that was fitted on files: `declared`
     is what the columns of tables are, `by_name` that its features are known by their names.
     """
-    modules = {cls.__module__.partition(".")[0] for cls in type(X).__mro__}
-    if "datasets" in modules:
-        X, modules = arrow_of(X), {"pyarrow"}
-    is_sparse = "scipy" in modules and hasattr(X, "tocsr")
+    X = arrow_of(X) if library_of(X) == "datasets" else X
+    is_sparse = library_of(X) == "scipy" and hasattr(X, "tocsr")
     if isinstance(X, (str, bytes, os.PathLike)):
         raise DataError(
             f"{_KINDS}; or the path of a file as a str or Path; got a {type(X).__name__}"
@@ -73,9 +71,8 @@ def matrix_of(X: Any, *, numeric: bool, declared: Sequence[str], by_name: bool) 
             f"{_KINDS}, got {a_kind(X)}: give "
             f"{'a DataFrame of it' if isinstance(X, Mapping) else 'list(X)'}"
         )
-    libraries = (one for one in modules & LIBRARIES.keys() if type(X).__name__ == LIBRARIES[one])
-    if library := next(libraries, ""):
-        found = _of_table(X, table_of(library, X), declared, by_name=by_name)
+    if (table := table_of(X)) is not None:
+        found = _of_table(X, table, declared, by_name=by_name)
     elif isinstance(X, Sequence) and len(X) and isinstance(X[0], Mapping):
         found = Matrix(X, len(X), -1, hashed=True)
     else:
@@ -103,12 +100,14 @@ def _of_table(X: Any, table: Table, declared: Sequence[str], *, by_name: bool) -
         names = np.array(table.columns, object)
     named = any(is_named(column) for column in declared) or (by_name and bool(declared))
     if names is not None and named:
-        return Matrix(DeclaredRows(table, declared), table.rows, len(names), names, hashed=True)
-    if not all(table.is_numeric(name) for name in table.columns):
+        rows = TableRows(table, declared=declared)
+        return Matrix(rows, table.rows, len(names), names, hashed=True)
+    columns = [table.column(name) for name in table.columns]
+    if not all(column.is_numeric() for column in columns):
         return Matrix(X, table.rows, len(table.columns), names, hashed=True)
-    made = np.empty((table.rows, len(table.columns)), np.float64)
-    for at, name in enumerate(table.columns):
-        made[:, at] = table.numbers(name, 0, table.rows)
+    made = np.empty((table.rows, len(columns)), np.float64)
+    for at, column in enumerate(columns):
+        made[:, at] = column.numbers(0, table.rows)
     return Matrix(made, table.rows, len(table.columns), names)
 
 

@@ -61,5 +61,5 @@ def test_rows_of_a_table_beyond_31_bits_are_read(tmp_path):
     assert b"".join(text_of(Reading("text", column="note"), str(path))) == b"first\nlast\n"
     with open_table(str(path)) as table:
         features = columns_by_name(["a:numeric"], "")
-        pieces = [(piece.values.tolist(), y) for piece, y in table.labelled(features, "y") if y]
+        pieces = [(piece.values.tolist(), y) for piece, y in table.pieces(features, "y") if y]
     assert pieces == [([2.5], ["1"]), ([7.5], ["0"])]

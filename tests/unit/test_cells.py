@@ -50,7 +50,8 @@ def cells_of(path, names):
     rows = []
     with open_table(path) as table:
         for batch in table.batches(names):
-            rows += zip(*(batch.texts(name, 0, batch.rows) for name in names), strict=True)
+            columns = (batch.column(name).values(0, batch.rows) for name in names)
+            rows += zip(*columns, strict=True)
     return [list(row) for row in rows]
 
 

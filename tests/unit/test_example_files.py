@@ -9,8 +9,9 @@ import pytest
 from snailps import write_matrix
 from snailps.data import table_formats
 from snailps.data.columns import MISSING
-from snailps.data.example_files import DeclaredRows, example_files
-from snailps.data.feature_rows import table_of
+from snailps.data.elements import table_of
+from snailps.data.example_files import example_files
+from snailps.data.feature_rows import TableRows
 from snailps.data.matrix_file import Flags, read_header
 from snailps.data.matrix_sources import rows_source
 from snailps.data.matrix_writer import Draft
@@ -159,8 +160,8 @@ def test_declarations_win_and_go_for_tables_in_memory(write):
     found = example_files([path], "y", ["a:categorical"])
     assert found.declared == ("a:categorical", "b:numeric", "y:label")
     frame = pandas.DataFrame({"b": [0.0, 2.5, 4], "a": [1, -1, 3]})
-    table = table_of("pandas", frame)
-    memory = DeclaredRows(table, found.declared)
+    table = table_of(frame)
+    memory = TableRows(table, declared=found.declared)
     assert rows_of(memory) == rows_of(found)
     ignored = example_files([path], "y", ["a:ignore"])
     assert ignored.names == ["b"]

@@ -13,6 +13,8 @@ from scipy import sparse
 from test_matrix_file import rows_of
 
 from snailps.data import feature_rows, matrix_sources, matrix_writer
+from snailps.data._examples import RowReader, hash_bytes
+from snailps.data.columns import Column, Kind
 from snailps.data.example_files import example_files
 from snailps.data.examples import ExampleReader
 from snailps.data.matrix_file import (
@@ -419,24 +421,21 @@ def test_dicts_without_entries_are_rows(tmp_path):
 
 @given(st.lists(st.text(max_size=400) | st.none(), min_size=1, max_size=20))
 def test_texts_of_any_length_hash_as_in_csv(texts):
-    from snailps.data._examples import hash_bytes
-    from snailps.data._matrix import hash_texts
-
-    keys, there = np.empty(len(texts), np.uint64), np.empty(len(texts), np.uint8)
-    bad = hash_texts(7, texts, keys, there)
+    reader = RowReader([Column("a", Kind.CATEGORICAL)], b",", 0, 0, skip=False)
+    found, odd = reader.of_columns([texts], len(texts), None)
     broken = next(
         (
             at
             for at, text in enumerate(texts)
             if text and any("\ud800" <= c <= "\udfff" for c in text)
         ),
-        -1,
+        None,
     )
-    assert bad == broken
-    for at, text in enumerate(texts if broken < 0 else texts[:broken]):
-        bare = (text or "").strip(" ")
-        assert there[at] == bool(bare)
-        assert int(keys[at]) == (hash_bytes(7, bare.encode()) if bare else 0)
+    assert odd == (None if broken is None else (broken, 0))
+    bare = [(text or "").strip(" ") for text in texts[:broken]]
+    assert np.diff(found.ptr).tolist() == [bool(text) for text in bare]
+    seed = hash_bytes(0, b"a")
+    assert found.keys.tolist() == [hash_bytes(seed, text.encode()) >> 1 for text in bare if text]
 
 
 @pytest.mark.parametrize("kind", ["pandas", "dicts"])
