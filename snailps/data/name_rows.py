@@ -74,25 +74,38 @@ class NameRows:
 
     def pieces(self) -> Iterator[NamePiece]:
         """The rows, some thousands at a time; refuses missing names and broken values."""
+        own = None
         if self._sparse:
-            yield from self._of_sparse()
+            parts, where = self._of_sparse(), Elements((), None, self.name, "row")
         elif self._known is not None:
-            yield from self._of_table(self._known)
+            parts, where = self._of_table(self._known)
         else:
-            yield from self._of_rows()
+            where = elements_of(self._data, what="X")
+            parts = self._of_rows(where)
+        if self._values is not None and not isinstance(self._values, str):
+            own = iter(elements_of(self._values, what="y").values)
+        first = 0
+        for columns in parts:
+            rows = len(columns[0])
+            if own is not None:
+                columns[len(self._expected) :] = [list(islice(own, rows))]
+            if {*map(len, columns)} != {rows}:
+                got = first + len(columns[-1])
+                raise DataError(f"y: expected a value for each row of X, got {got:,}")
+            yield self._piece(columns, first, where)
+            first += rows
+        if own is not None and next(own, _END) is not _END:
+            raise DataError(f"y: expected a value for each row of X, got more than {first:,}")
 
-    def _of_sparse(self) -> Iterator[NamePiece]:
+    def _of_sparse(self) -> Iterator[list[list[Any]]]:
         entries = self._data.tocoo()
         if self._values is not None:
             raise DataError("y: expected none with a sparse matrix, whose entries are the values")
         for at in range(0, entries.nnz, PIECE):
             part = slice(at, at + PIECE)
-            names = [list(map(str, ids[part].tolist())) for ids in (entries.row, entries.col)]
-            values = np.asarray(entries.data[part], np.float64)
-            _check_values(values, at, self.name)
-            yield NamePiece(names, values, (True, True))
+            yield [ids[part].tolist() for ids in (entries.row, entries.col, entries.data)]
 
-    def _of_table(self, known: Sequence[Any]) -> Iterator[NamePiece]:
+    def _of_table(self, known: Sequence[Any]) -> tuple[Iterator[list[list[Any]]], Elements]:
         width = len(self._expected)
         chosen: list[Any] = list(self._columns or known[: width + self._valued])
         if isinstance(self._values, str):
@@ -105,58 +118,25 @@ class NameRows:
             got = f"no column {lacking[0]!r} in" if lacking else f"{len(chosen)} of"
             raise DataError(f"X: expected columns {self._shape}; got {got} {list(known)!r:.120}")
         found = [elements_of(self._data, name, what="X") for name in chosen]
-        yield from self._joined(found[:width], found[width:])
+        streams = [iter(column.values) for column in found]
+        end: list[list[Any]] = [[] for _ in streams]
+        return iter(lambda: [list(islice(one, PIECE)) for one in streams], end), found[0]
 
-    def _joined(self, names: list[Elements], values: list[Elements]) -> Iterator[NamePiece]:
-        if self._values is not None and not isinstance(self._values, str):
-            values = [elements_of(self._values, what="y")]
-        streams = [iter(column.values) for column in (*names, *values)]
-        first = 0
-        while True:
-            parts = [list(islice(stream, PIECE)) for stream in streams]
-            sizes = {len(part) for part in parts}
-            if sizes == {0}:
-                return
-            if len(sizes) > 1:
-                raise DataError(
-                    f"y: expected a value for each row of X; X has {first + len(parts[0]):,} or "
-                    f"more, y {first + len(parts[-1]):,}"
-                )
-            yield self._piece(parts, first, names[0])
-            first += len(parts[0])
-
-    def _of_rows(self) -> Iterator[NamePiece]:
-        rows = elements_of(self._data, what="X")
-        stream = iter(rows.values)
-        own = self._values is not None
-        told = iter(elements_of(self._values, what="y").values) if own else iter(())
-        first, width, widest = 0, len(self._expected), len(self._expected) + self._valued
+    def _of_rows(self, rows: Elements) -> Iterator[list[list[Any]]]:
+        stream, first = iter(rows.values), 0
+        width = len(self._expected)
         while part := list(islice(stream, PIECE)):
             part = [row.tolist() if hasattr(row, "tolist") else row for row in part]
-            sizes = {len(row) if isinstance(row, (list, tuple)) else -1 for row in part}
-            if len(sizes) > 1 or not width <= min(sizes) <= widest:
-                at = next(n for n, row in enumerate(part) if self._is_odd(row, len(part[0])))
+            sizes = [len(row) if isinstance(row, (list, tuple)) else -1 for row in part]
+            right = {sizes[0]} & {width, width + self._valued}
+            if set(sizes) != right:
+                at = next(at for at, size in enumerate(sizes) if size not in right)
                 raise DataError(
                     f"X: expected rows of {self._shape}, all alike; {rows.at(first + at)} is "
                     f"{part[at]!r:.80}"
                 )
-            columns = [list(column) for column in zip(*part, strict=True)]
-            if own:
-                columns[width:] = [list(islice(told, len(part)))]
-                if len(columns[-1]) != len(part):
-                    raise DataError(
-                        f"y: expected a value for each row of X, got {first + len(columns[-1]):,}"
-                    )
-            yield self._piece(columns, first, rows)
+            yield [list(column) for column in zip(*part, strict=True)]
             first += len(part)
-        if next(told, _END) is not _END:
-            raise DataError(f"y: expected {first:,} values, one for each row of X, got more")
-
-    def _is_odd(self, row: Any, width: int) -> bool:
-        if not isinstance(row, (list, tuple)):
-            return True
-        least = len(self._expected)
-        return len(row) != width or not least <= len(row) <= least + self._valued
 
     def _piece(self, columns: list[list[Any]], first: int, where: Elements) -> NamePiece:
         width = len(self._expected)

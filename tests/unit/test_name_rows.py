@@ -80,7 +80,7 @@ def test_sparse_matrices_have_entries_as_rows():
         ([("a", "b", "x")], {"valued": True}, r"values: expected numbers, got \['x'\]"),
         ([("a", "b", float("inf"))], {"valued": True}, "values: expected finite numbers; .* inf"),
         ([("a", "b"), ("c", "d")], {"values": [1]}, "a value for each row of X, got 1"),
-        ([("a", "b")], {"values": [1, 2]}, "expected 1 values, one for each row of X, got more"),
+        ([("a", "b")], {"values": [1, 2]}, "expected a value for each row of X, got more than 1"),
         ({"a": ["x"], "b": ["y"]}, {"values": [1, 2]}, "a value for each row"),
         ([("a", "b")], {"columns": ("a", "b")}, "columns: of tables only, got a list"),
         ({"a": ["x"]}, {}, r"expected columns user item; got 1 of \['a'\]"),
