@@ -13,10 +13,13 @@ import os
 import re
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Protocol
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Protocol
 
 from snailps.errors import DataError
+
+if TYPE_CHECKING:
+    from snailps.data.scratch import ScratchFile
 
 PREFIX = "driver:"
 _PATH = re.compile(r"driver:(.+)/([0-9a-f]+)/([0-9]{1,18})")
@@ -78,35 +81,21 @@ def _parsed(path: str) -> tuple[str, str, int]:
     return found[1], found[2], int(found[3])
 
 
-class LocalFile(Protocol):
-    """Where a copy is kept; a `ScratchFile`."""
-
-    path: Path
-
-    def grow(self, size: int) -> None: ...
-    def fileno(self) -> int: ...
-    def close(self) -> None: ...
-
-
 class DriverCopy:
     """The pieces of a file that this process has read; threads may share it.
 
     `make` makes the local file, sparse at first.
     """
 
-    def __init__(self, path: str, make: Callable[[], LocalFile]) -> None:
+    def __init__(self, path: str, make: Callable[[], ScratchFile]) -> None:
         size = size_of(path)
-        self._remote = opened(path)
-        try:
+        with ExitStack() as stack:
+            self._remote = opened(path)
+            stack.callback(self._remote.close)
             self._file = make()
-            try:
-                self._file.grow(size)
-            except BaseException:
-                self._file.close()
-                raise
-        except BaseException:
-            self._remote.close()
-            raise
+            stack.callback(self._file.close)
+            self._file.grow(size)
+            stack.pop_all()
         self.path, self.size = self._file.path, size
         self._here = bytearray(-(-self.size // PIECE_BYTES))  # 1: this piece is local
         self._lock = threading.Lock()
@@ -153,38 +142,26 @@ class DriverCopy:
             self._file.close()
 
 
-class _Uncopied:
-    """A file that is fetched as it is read, and not kept."""
+class DriverReader(io.RawIOBase):
+    """A Python process's file as a file open for reading: of a copy, or by a path without one."""
 
-    def __init__(self, path: str) -> None:
-        self.size, self._remote = size_of(path), opened(path)
+    def __init__(self, file: DriverCopy | str) -> None:
+        super().__init__()
+        self._at, self._remote = 0, opened(file) if isinstance(file, str) else None
+        self._size = size_of(file) if isinstance(file, str) else file.size
+        self._read = self._fetched if isinstance(file, str) else file.read
 
-    def read(self, start: int, stop: int) -> bytes:
-        stop = min(stop, self.size)
+    def _fetched(self, start: int, stop: int) -> bytes:
+        """Bytes that are not kept."""
+        assert self._remote is not None
+        steps = range(start, min(stop, self._size), PIECE_BYTES)
         return b"".join(
-            self._remote.read(at, min(at + PIECE_BYTES, stop))
-            for at in range(start, stop, PIECE_BYTES)
+            self._remote.read(at, min(at + PIECE_BYTES, stop, self._size)) for at in steps
         )
 
     def close(self) -> None:
-        self._remote.close()
-
-
-class DriverReader(io.RawIOBase):
-    """A Python process's file as a file open for reading; `copy` stays open."""
-
-    def __init__(self, copy: DriverCopy | _Uncopied) -> None:
-        super().__init__()
-        self._copy, self._at = copy, 0
-
-    @classmethod
-    def of(cls, path: str) -> DriverReader:
-        """A reader without a copy, for a look at some bytes."""
-        return cls(_Uncopied(path))
-
-    def close(self) -> None:
-        if isinstance(self._copy, _Uncopied):
-            self._copy.close()
+        if self._remote is not None:
+            self._remote.close()
         super().close()
 
     def readable(self) -> bool:
@@ -194,12 +171,12 @@ class DriverReader(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._copy.size}[whence]
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         self._at = base + offset
         return self._at
 
     def read(self, size: int | None = -1, /) -> bytes:
-        stop = self._copy.size if size is None or size < 0 else self._at + size
-        data = self._copy.read(self._at, stop)
+        stop = self._size if size is None or size < 0 else self._at + size
+        data = self._read(self._at, stop)
         self._at += len(data)
         return data

@@ -170,23 +170,21 @@ def spool_matrix(
     with contextlib.ExitStack() as stack:
 
         def make(name: str) -> ScratchFile:
-            part = scratch.new_file(f"{purpose} ({name})")
-            stack.callback(part.close)
-            return part
+            return stack.enter_context(scratch.new_file(f"{purpose} ({name})"))
 
         try:
-            file = scratch.new_file(purpose)
-            try:
-                header = _write(file, make, source, content, on_progress)
-            except BaseException:
-                file.close()
-                raise
+            file = stack.enter_context(scratch.new_file(purpose))
+            header = _write(file, make, source, content, on_progress)
         except OSError as error:
-            raise DataError(
-                f"cannot write to {scratch.folder}: {error.strerror or error}. Make room, or "
-                "choose another scratch folder"
-            ) from error
-    return Spooled(file, header.rows, source.name)
+            raise _unwritable(scratch.folder, error) from error
+        return Spooled(file, header.rows, source.name)
+
+
+def _unwritable(folder: Path, error: OSError) -> DataError:
+    return DataError(
+        f"cannot write to {folder}: {error.strerror or error}. Make room, or choose another "
+        "scratch folder"
+    )
 
 
 def write_rows(file: FileWriter, make: Callable[[str], FileWriter], source: RowsSource) -> Header:
@@ -331,12 +329,10 @@ class Draft:
 
         def make(name: str) -> ScratchFile:
             part = scratch.new_file(f"writing {source.name} ({name})")
-            self._parts.callback(part.close)
-            return part
+            return self._parts.enter_context(part)
 
-        self._file = scratch.new_file(f"writing {source.name}")
-        self._is_kept = False
         try:
+            self._file = self._parts.enter_context(scratch.new_file(f"writing {source.name}"))
             self._body = _Body(self._file, make, source, None)
             self._body.write(on_progress)
         except BaseException:
@@ -350,18 +346,12 @@ class Draft:
         try:
             header = self._body.finish(content)
         except OSError as error:
-            raise DataError(
-                f"cannot write to {self._file.path.parent}: {error.strerror or error}. Make room, "
-                "or choose another scratch folder"
-            ) from error
-        self._is_kept = True
+            raise _unwritable(self._file.path.parent, error) from error
         return Spooled(self._file, header.rows, self._source.name)
 
     def close(self) -> None:
         """Remove what was written and not given away."""
         self._parts.close()
-        if not self._is_kept:
-            self._file.close()
 
     def __enter__(self) -> Draft:
         return self

@@ -211,10 +211,9 @@ def spool_names(
 
     `on_bytes` is called at intervals with the bytes written.  Refuses names that no line can have.
     """
-    file = Scratch(folder, 0).new_file(f"writing {rows.name}")
     whole: tuple[bool, ...] = ()
     units, valued = 0, False
-    try:
+    with Scratch(folder, 0).new_file(f"writing {rows.name}") as file:
         for piece in rows.pieces():
             for column in piece.names:
                 _refuse_odd(column)
@@ -237,9 +236,6 @@ def spool_names(
         if units == 0:
             raise DataError(f"X: {rows.name} has no rows")
         return Spooled(file, units, rows.name), whole, valued
-    except BaseException:
-        file.close()
-        raise
 
 
 def _quoted(names: list[str]) -> list[str]:

@@ -75,20 +75,20 @@ def _is_ours(found: os.stat_result) -> bool:
 def open_input(path: str) -> BinaryIO:
     """Open the content of an input file for a look at some bytes, without scratch."""
     if is_driver_file(path):
-        return cast(BinaryIO, DriverReader.of(path))
+        return cast(BinaryIO, DriverReader(path))
     return open_content(path)
 
 
 class ScratchFile:
     """A file of this process in the scratch folder; made by `Scratch.new_file`.
 
-    `close` removes it; if the process is killed, the next `clean` does.
+    `close` or the end of a context removes it; if the process is killed, the next `clean` does.
     """
 
     def __init__(self, path: Path, descriptor: int, reserve: Callable[[Path, int], None]) -> None:
         self.path, self.bytes = path, 0
         self._descriptor, self._reserve = descriptor, reserve
-        self._owner = os.getpid()
+        self._owner, self._is_kept = os.getpid(), False
 
     def write(self, data: bytes) -> None:
         """Append; DataError over the limit of the folder or the disk."""
@@ -122,6 +122,18 @@ class ScratchFile:
             return os.dup(self._descriptor)
         except OSError as error:
             raise DataError(f"cannot write {copy}: {error.strerror}") from error
+
+    def keep(self) -> ScratchFile:
+        """Let the file outlive its context; `close` removes it."""
+        self._is_kept = True
+        return self
+
+    def __enter__(self) -> ScratchFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_kept:
+            self.close()
 
     def close(self) -> None:
         """Remove the file; may be called again; does nothing in a forked child."""
@@ -174,13 +186,13 @@ class Scratch:
             copy = self._copy_of(path)
             copy.fetch(start, copy.size if stop is None else stop)
             return copy.path
-        is_table = self.tables is not None and self.tables.takes(path)
-        if not (is_table or is_packed(path) or is_url(path)):
+        tables = self.tables if self.tables is not None and self.tables.takes(path) else None
+        if not (tables is not None or is_packed(path) or is_url(path)):
             self._plain.add(path)
             return Path(path)
         with self._mutex:
             if path not in self._held:
-                self._held[path] = self._find_or_make(path, is_table)
+                self._held[path] = self._find_or_make(path, tables)
             found, _, version = self._held[path]
             self._compare(path, version)
             return found
@@ -285,17 +297,16 @@ class Scratch:
         self._make_folder()
         return self._remove_unused()
 
-    def _find_or_make(self, path: str, is_table: bool) -> tuple[Path, int, str]:
+    def _find_or_make(self, path: str, tables: Reading | None) -> tuple[Path, int, str]:
         found = _version_of(path)
         name, version = found
         if version:
             self._compare(path, version)
         elif is_url(path):  # its version is unknown
             name += f"\0{secrets.token_hex(16)}"
-        purpose = f"{'reading' if is_table else 'unpacking'} {path}"
-        if is_table:
-            assert self.tables is not None
-            name += f"\0{self.tables.identity}"
+        purpose = f"{'unpacking' if tables is None else 'reading'} {path}"
+        if tables is not None:
+            name += f"\0{tables.identity}"
         digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
         copy = self.folder / f"{digest}.copy"
         self._make_folder()
@@ -304,33 +315,26 @@ class Scratch:
             with self._locked(copy.with_suffix(".lock"), purpose):
                 lock = _hold(copy)
                 if lock is None:
-                    lock = self._make(path, is_table, copy, found)
+                    lock = self._make(path, tables, copy, found)
         return copy, lock, version or str(os.fstat(lock).st_size)
 
-    def _make(self, path: str, is_table: bool, copy: Path, expected: tuple[str, str]) -> int:
+    def _make(
+        self, path: str, tables: Reading | None, copy: Path, expected: tuple[str, str]
+    ) -> int:
         """Write a copy, whose writer's lock is held; return a descriptor with the users' lock."""
         with ExitStack() as stack:
 
             def make(purpose: str) -> ScratchFile:
-                file = self.new_file(purpose)
-                stack.callback(file.close)
-                return file
+                return stack.enter_context(self.new_file(purpose))
 
-            if is_table:
-                from snailps.data.table_files import write_table
-
-                assert self.tables is not None
-                file, purpose = make(f"reading {path}"), f"reading {path} ({{}})"
-                write_table(
-                    self.tables,
-                    path,
-                    file,
-                    lambda part: make(purpose.format(part)),
-                    self._check_open,
-                )
-            else:
+            if tables is None:
                 file = make("its content")
                 self._unpack(path, file)
+            else:
+                from snailps.data.table_files import write_table
+
+                file, parts = make(f"reading {path}"), lambda part: make(f"reading {path} ({part})")
+                write_table(tables, path, file, parts, self._check_open)
             if _version_of(path) != expected:
                 raise DataError(f"{path} was changed while it was read here. Run the job again")
             return file.publish(copy)
@@ -376,10 +380,10 @@ class Scratch:
             size for path, size in self._own_files() if path != but and path.suffix != ".lock"
         )
 
-    def _remove_unused(self, but: Path | None = None, suffix: str = "") -> int:
+    def _remove_unused(self, suffix: str = "") -> int:
         freed = 0
         for path, size in self._own_files():
-            if path == but or not path.name.endswith(suffix):
+            if not path.name.endswith(suffix):
                 continue
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -450,34 +454,7 @@ class Scratch:
                 time.sleep(LOCK_POLL_S)
 
 
-class _WholeCopy:
-    """The copy of one Python process's file, shared in this process."""
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._path, self._scratch = "", Scratch("", 0)
-
-    def of(self, path: str, folder: str, bytes_max: int) -> str:
-        """Make the copy, replacing that of another file."""
-        with self._mutex:
-            if path != self._path:
-                self._release()
-                self._scratch = Scratch(folder, bytes_max)
-                self._scratch.local(path)
-                self._path = path
-            return str(self._scratch.local(path))
-
-    def release(self, path: str) -> None:
-        with self._mutex:
-            if path == self._path:
-                self._release()
-
-    def _release(self) -> None:
-        self._path = ""
-        self._scratch.close()
-
-
-_whole = _WholeCopy()
+_whole: dict[str, Scratch] = {}
 
 
 def whole_file(path: str, folder: str = "", bytes_max: int = 0) -> str:
@@ -486,11 +463,16 @@ def whole_file(path: str, folder: str = "", bytes_max: int = 0) -> str:
     The copy stays until `release_whole` or a copy of another file: a model is opened several times
     before it is put into tables.
     """
-    return _whole.of(path, folder, bytes_max) if is_driver_file(path) else path
+    if not is_driver_file(path):
+        return path
+    for other in set(_whole) - {path}:
+        release_whole(other)
+    return str(_whole.setdefault(path, Scratch(folder, bytes_max)).local(path))
 
 
 def release_whole(path: str) -> None:
-    _whole.release(path)
+    if (scratch := _whole.pop(path, None)) is not None:
+        scratch.close()
 
 
 def _version_of(path: str) -> tuple[str, str]:

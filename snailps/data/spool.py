@@ -55,7 +55,7 @@ class Spooled:
     def __init__(self, file: ScratchFile, units: int, name: str) -> None:
         self.path, self.bytes = str(file.path), file.bytes
         self.units, self.name = units, name
-        self._close = weakref.finalize(self, file.close)
+        self._close = weakref.finalize(self, file.keep().close)
 
     def close(self) -> None:
         """Remove the file; may be called again."""
@@ -126,9 +126,7 @@ def spool_text(
         told = told or elements_of(labels, what="labels")
         if found.count is not None and told.count not in (None, found.count):
             raise _miscounted(found, told)
-    scratch = Scratch(folder, bytes_max)
-    file = scratch.new_file(f"writing {found.name}")
-    try:
+    with Scratch(folder, bytes_max).new_file(f"writing {found.name}") as file:
         units = 0
         for piece, units in lines_of(found, told, label_prefix):
             file.write(piece)
@@ -139,9 +137,6 @@ def spool_text(
         if units == 0:
             raise DataError(f"the data is empty: {found.name} has no element")
         return Spooled(file, units, found.name)
-    except BaseException:
-        file.close()
-        raise
 
 
 def lines_of(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import bz2
 import glob
-import gzip
 import hashlib
 import importlib
 import io
@@ -32,6 +31,7 @@ PACKED = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 """Ending of a name, in small letters -> the program that unpacks it."""
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError)
 """Errors of reading a damaged file, beside OSError."""
+_GZIP = zlib.MAX_WBITS | 16
 _MARKS = (
     "etag", "lastmodified", "contentmd5", "digest", "md5hash", "md5", "crc32c", "checksum", "sha",
     "blobid", "versionid", "generation", "updated", "mtime", "modified", "modify",
@@ -213,8 +213,8 @@ def _unpacked(file: IO[bytes], path: str) -> BinaryIO:
     """The content of an open file, by the ending of its path; closing it closes the file."""
     packing = packing_of(path)
     if packing == ".gz":
-        return cast(BinaryIO, _Closing(_Gzip(fileobj=file), file))
-    if packing == ".bz2":
+        content = _content(file, lambda: zlib.decompressobj(_GZIP), padding=1)
+    elif packing == ".bz2":
         content = _content(file, bz2.BZ2Decompressor)
     elif packing == ".xz":
         content = _content(file, lzma.LZMADecompressor, padding=4)
@@ -222,31 +222,7 @@ def _unpacked(file: IO[bytes], path: str) -> BinaryIO:
         content = _zstd_content(file, library("zstandard", "data", f"reading {path}"))
     else:
         return cast(BinaryIO, file)
-    return cast(BinaryIO, _Closing(_Pieces(content), file))
-
-
-class _Gzip(gzip.GzipFile):
-    """A reader that refuses a file of no bytes, which Python takes for one without content."""
-
-    def read(self, size: int | None = -1) -> bytes:
-        data = super().read(size)
-        if size and not data and self.mtime is None:  # no stream has begun
-            raise EOFError("the file ends within a stream")
-        return data
-
-
-class _Closing(io.BufferedReader):
-    """An unpacking reader that closes the packed file, too."""
-
-    def __init__(self, reader: Any, packed: IO[bytes]) -> None:
-        super().__init__(reader, STEP_BYTES)
-        self._packed = packed
-
-    def close(self) -> None:
-        try:
-            super().close()
-        finally:
-            self._packed.close()
+    return io.BufferedReader(_Pieces(content, file), STEP_BYTES)
 
 
 def _content(
@@ -285,9 +261,15 @@ def _zstd_content(packed: IO[bytes], zstandard: Any) -> Iterator[bytes | memoryv
 
 
 class _Pieces(io.RawIOBase):
-    def __init__(self, pieces: Iterator[bytes | memoryview]) -> None:
+    """What is unpacked of a file, as a file; closing it closes both."""
+
+    def __init__(self, pieces: Iterator[bytes | memoryview], packed: IO[bytes]) -> None:
         super().__init__()
-        self._pieces, self._left = pieces, memoryview(b"")
+        self._pieces, self._left, self._packed = pieces, memoryview(b""), packed
+
+    def close(self) -> None:
+        super().close()
+        self._packed.close()
 
     def readable(self) -> bool:
         return True
