@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -128,7 +128,7 @@ def write_matrix(
                 return file
 
             file = make("part")
-            header = _write(file, make, source, content, on_progress)
+            header = write_rows(file, make, source, content, on_progress)
             file.publish()
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error
@@ -165,34 +165,8 @@ def spool_matrix(
     """
     source = rows_source(X, label=label, fields=fields, dense=dense)
     content = _content_of(source, y, label, sample_weight)
-    scratch = Scratch(folder, bytes_max)
-    purpose = f"writing {source.name}"
-    with contextlib.ExitStack() as stack:
-
-        def make(name: str) -> ScratchFile:
-            return stack.enter_context(scratch.new_file(f"{purpose} ({name})"))
-
-        try:
-            file = stack.enter_context(scratch.new_file(purpose))
-            header = _write(file, make, source, content, on_progress)
-        except OSError as error:
-            raise _unwritable(scratch.folder, error) from error
-        return Spooled(file, header.rows, source.name)
-
-
-def _unwritable(folder: Path, error: OSError) -> DataError:
-    return DataError(
-        f"cannot write to {folder}: {error.strerror or error}. Make room, or choose another "
-        "scratch folder"
-    )
-
-
-def write_rows(file: FileWriter, make: Callable[[str], FileWriter], source: RowsSource) -> Header:
-    """Write a matrix file of rows whose pieces have their labels, if any.
-
-    `file` is empty; `make` gives other files by their purpose, for sections of unknown length.
-    """
-    return _write(file, make, source, _NO_CONTENT, None)
+    with Draft(source, folder, bytes_max, on_progress, content) as draft:
+        return draft.finish()
 
 
 class FileWriter(Protocol):
@@ -227,39 +201,22 @@ class _PlainFile(Unfinished):
         return self.descriptor
 
 
-def _write(
-    file: FileWriter,
-    make: Callable[[str], FileWriter],
-    source: RowsSource,
-    content: _OfRows,
-    on_progress: Progress | None,
-) -> Header:
-    header = None
-    if source.rows >= 0 and source.entries >= 0:
-        flags = source.flags | _flags_of(content)
-        header = Header(flags, content.kind, source.rows, source.entries, _columns(source))
-    body = _Body(file, make, source, header)
-    body.write(on_progress)
-    return body.finish(content)
-
-
 class _Body:
-    """A file's rows, written before their labels and weights.
-
-    `known` is the header, if lengths are known beforehand.
-    """
+    """A file's rows, written before their labels and weights, which may be known beforehand."""
 
     def __init__(
         self,
         file: FileWriter,
         make: Callable[[str], FileWriter],
         source: RowsSource,
-        known: Header | None,
+        content: _OfRows | None,
     ) -> None:
-        self._source, self._known = source, known
-        self._sections = _Sections(file, known, make)
+        self._source, self._known = source, None
         self.rows = self._entries = 0
-        self._ones = known is None
+        if content is not None and min(source.rows, source.entries) >= 0:
+            self._known = self._header(source.flags, content, source.rows, source.entries)
+        self._sections = _Sections(file, self._known, make)
+        self._ones = self._known is None
         self._told: list[NDArray[Any]] = []  # labels that come with the rows
 
     def write(self, on_progress: Progress | None) -> None:
@@ -293,9 +250,7 @@ class _Body:
                 content = replace(content, **_told_as(np.concatenate(self._told)))
             is_plain = self._ones and not source.dense
             flags = source.flags & ~Flags.VALUES if is_plain else source.flags
-            header = Header(
-                flags | _flags_of(content), content.kind, self.rows, self._entries, _columns(source)
-            )
+            header = self._header(flags, content, self.rows, self._entries)
         if content.kind:
             self._sections.write("labels", content.labels)
         if len(content.weights):
@@ -303,10 +258,40 @@ class _Body:
         self._sections.finish(header)
         return header
 
+    def _header(self, flags: Flags, content: _OfRows, rows: int, entries: int) -> Header:
+        if len(content.weights):
+            flags |= Flags.WEIGHTS
+        if content.labels.dtype == np.float64:
+            flags |= Flags.WIDE_LABELS
+        columns = self._source.columns if self._source.columns <= KEY_LIMIT else 0
+        return Header(flags, content.kind, rows, entries, columns)
 
-def _flags_of(content: _OfRows) -> Flags:
-    flags = Flags.WEIGHTS if len(content.weights) else Flags(0)
-    return flags | Flags.WIDE_LABELS if content.labels.dtype == np.float64 else flags
+
+def write_rows(
+    file: FileWriter,
+    make: Callable[[str], FileWriter],
+    source: RowsSource,
+    content: _OfRows | None = None,
+    on_progress: Progress | None = None,
+) -> Header:
+    """Write a matrix file of rows; without `content` their pieces have their labels, if any.
+
+    `file` is empty; `make` gives other files by their purpose, for sections of unknown length.
+    """
+    body = _Body(file, make, source, content)
+    body.write(on_progress)
+    return body.finish(content or _NO_CONTENT)
+
+
+@contextlib.contextmanager
+def _writing_to(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"cannot write to {folder}: {error.strerror or error}. Make room, or choose another "
+            "scratch folder"
+        ) from error
 
 
 class Draft:
@@ -314,7 +299,7 @@ class Draft:
 
     For rows that can be read only once, or whose labels are numbered when all are known.  A context
     manager that removes the file unless `finish` gave it away.  `source` has pieces without labels;
-    the others are as of `spool_matrix`.  `rows` is set when all are read.
+    the others are as of `spool_matrix`.  `content`: labels and weights, if they are known before.
     """
 
     def __init__(
@@ -323,9 +308,10 @@ class Draft:
         folder: str = "",
         bytes_max: int = 0,
         on_progress: Progress | None = None,
+        content: _OfRows | None = None,
     ) -> None:
-        self._source, self._parts = source, contextlib.ExitStack()
-        scratch = Scratch(folder, bytes_max)
+        self._source, self._content = source, content
+        scratch, self._parts = Scratch(folder, bytes_max), contextlib.ExitStack()
 
         def make(name: str) -> ScratchFile:
             part = scratch.new_file(f"writing {source.name} ({name})")
@@ -333,20 +319,21 @@ class Draft:
 
         try:
             self._file = self._parts.enter_context(scratch.new_file(f"writing {source.name}"))
-            self._body = _Body(self._file, make, source, None)
-            self._body.write(on_progress)
+            with _writing_to(scratch.folder):
+                self._body = _Body(self._file, make, source, content)
+                self._body.write(on_progress)
         except BaseException:
             self.close()
             raise
-        self.rows = source.rows = self._body.rows
+        self.rows = self._body.rows
+        if content is None:
+            source.rows = self.rows
 
-    def finish(self, y: Any, sample_weight: Any = None) -> Spooled:
+    def finish(self, y: Any = None, sample_weight: Any = None) -> Spooled:
         """Complete the file with y and weights, finite numbers, one a row."""
-        content = _content_of(self._source, y, "", sample_weight)
-        try:
+        content = self._content or _content_of(self._source, y, "", sample_weight)
+        with _writing_to(self._file.path.parent):
             header = self._body.finish(content)
-        except OSError as error:
-            raise _unwritable(self._file.path.parent, error) from error
         return Spooled(self._file, header.rows, self._source.name)
 
     def close(self) -> None:
@@ -410,10 +397,6 @@ def _put(file: FileWriter, at: int, data: memoryview) -> int:
         count = os.pwrite(file.fileno(), data, at)
         data, at = data[count:], at + count
     return at
-
-
-def _columns(source: RowsSource) -> int:
-    return source.columns if source.columns <= KEY_LIMIT else 0
 
 
 @dataclass(frozen=True, slots=True)
