@@ -60,6 +60,17 @@ class Unfinished:
         if old is not None:
             _take_owner(self.descriptor, target, old)
 
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.descriptor, view) :]
+
+    def grow(self, size: int) -> None:
+        os.ftruncate(self.descriptor, size)
+
+    def fileno(self) -> int:
+        return self.descriptor
+
     def publish(self) -> None:
         """Replace the target, durably."""
         os.fsync(self.descriptor)

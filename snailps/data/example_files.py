@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from snailps.data.blocks import cut, expand, files_of, read_block
 from snailps.data.columns import TRUTH, Column, Kind, columns_by_name, columns_of, declaration_of
 from snailps.data.examples import ExampleReader
-from snailps.data.feature_rows import NAMED, Piece, RowsSource
+from snailps.data.feature_rows import NAMED, Piece, RowsSource, dense_piece
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.data.matrix_file import (
     HEADER_BYTES,
@@ -217,7 +217,7 @@ class TableExamples(ExampleFiles):
                     f"{path}: column {name!r}, row {first + row:,} is missing: dense examples have "
                     f"all values: {_MISSING}"
                 )
-            return _dense(piece.ptr, keys, values, self.columns)
+            return dense_piece(piece.ptr, keys, values, self.columns)
         ptr = piece.ptr
         kept = values != 0  # as in arrays
         if not kept.all():
@@ -318,7 +318,7 @@ class LineExamples(ExampleFiles):
                 piece = Piece(found.ptr, found.keys, found.values, fields)
                 if dense:
                     self._check_keys(found.keys, path)
-                    piece = _dense(found.ptr, found.keys, found.values, self.columns)
+                    piece = dense_piece(found.ptr, found.keys, found.values, self.columns)
             if piece.ptr is not None:
                 piece = self._with_fields(piece, path)
             yield piece
@@ -505,18 +505,3 @@ def _is_pipe(path: str) -> bool:
     except OSError:
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
-
-
-def _dense(
-    ptr: NDArray[np.int64], keys: NDArray[Any], values: NDArray[np.float32], columns: int
-) -> Piece:
-    """Rows with all their values; DataError if memory has no room."""
-    try:
-        x = np.zeros((len(ptr) - 1, columns), np.float32)
-    except (MemoryError, ValueError):
-        raise DataError(
-            f"X: no memory for {len(ptr) - 1:,} dense rows of {columns:,} values: number the "
-            "columns from 0 on, or choose an estimator of sparse examples"
-        ) from None
-    x[np.repeat(np.arange(len(x)), np.diff(ptr)), keys.astype(np.int64)] = values
-    return Piece(None, None, x.ravel(), None, len(x))

@@ -70,6 +70,21 @@ class Piece:
         return len(self.values)
 
 
+def dense_piece(
+    ptr: NDArray[np.int64], keys: NDArray[Any], values: NDArray[np.float32] | int, columns: int
+) -> Piece:
+    """Rows with all their values; DataError if memory has no room."""
+    try:
+        x = np.zeros((len(ptr) - 1, columns), np.float32)
+    except (MemoryError, ValueError):
+        raise DataError(
+            f"X: no memory for {len(ptr) - 1:,} dense rows of {columns:,} values: number the "
+            "columns from 0 on, or choose an estimator of sparse examples"
+        ) from None
+    x[np.repeat(np.arange(len(x)), np.diff(ptr)), keys.astype(np.int64)] = values
+    return Piece(None, None, x.ravel(), None, len(x))
+
+
 class RowsSource(ABC):
     """A source of rows of examples, called `name` in messages.
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from snailps.data._examples import Examples
 from snailps.data._matrix import first_falling, first_not_finite, wide_keys
-from snailps.data.feature_rows import Piece, RowsSource, features_of
+from snailps.data.feature_rows import Piece, RowsSource, dense_piece, features_of
 from snailps.data.matrix_file import KEY_LIMIT, Flags, floats
 from snailps.errors import DataError
 
@@ -154,10 +154,8 @@ class DenseSparseRows(RowsSource):
             for first in range(0, piece.rows, self._step):
                 ptr = piece.ptr[first : first + self._step + 1]
                 a, b = int(ptr[0]), int(ptr[-1])
-                x = np.zeros((len(ptr) - 1, self.columns), np.float32)
-                rows = np.repeat(np.arange(len(x)), np.diff(ptr))
-                x[rows, piece.keys[a:b]] = 1 if piece.values is None else piece.values[a:b]
-                yield Piece(None, None, x.ravel(), None, len(x))
+                values = 1 if piece.values is None else piece.values[a:b]
+                yield dense_piece(ptr, piece.keys[a:b], values, self.columns)
 
 
 class DenseRows(RowsSource):

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ from snailps.errors import DataError
 Progress = Callable[[int, int | None], None]
 """Called with the rows written so far and the number of all, None if unknown."""
 
+FileWriter = ScratchFile | Unfinished
 COPY_BYTES = 1 << 20
 CLASSES_MAX = 1 << 24
 """Whole numbers up to here are exact in float32."""
@@ -122,8 +123,8 @@ def write_matrix(
     try:
         with contextlib.ExitStack() as stack:
 
-            def make(name: str) -> _PlainFile:
-                file = _PlainFile(Path(os.path.realpath(path)), name)
+            def make(name: str) -> Unfinished:
+                file = Unfinished(Path(os.path.realpath(path)), name, os.O_RDWR)
                 stack.callback(file.close)
                 return file
 
@@ -167,38 +168,6 @@ def spool_matrix(
     content = _content_of(source, y, label, sample_weight)
     with Draft(source, folder, bytes_max, on_progress, content) as draft:
         return draft.finish()
-
-
-class FileWriter(Protocol):
-    """A file being written; a `ScratchFile`, or one at a place of its own."""
-
-    def write(self, data: bytes) -> None:
-        """Append."""
-
-    def grow(self, size: int) -> None:
-        """Extend to `size` bytes."""
-
-    def fileno(self) -> int:
-        """Descriptor."""
-
-    def close(self) -> None:
-        """Remove the file."""
-
-
-class _PlainFile(Unfinished):
-    def __init__(self, target: Path, name: str) -> None:
-        super().__init__(target, name, os.O_RDWR)
-
-    def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self.descriptor, view) :]
-
-    def grow(self, size: int) -> None:
-        os.ftruncate(self.descriptor, size)
-
-    def fileno(self) -> int:
-        return self.descriptor
 
 
 class _Body:

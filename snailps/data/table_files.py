@@ -26,9 +26,7 @@ from snailps.data.reading import Reading
 from snailps.data.scratch import ScratchFile
 from snailps.data.spool import lines_of
 from snailps.data.table_formats import (
-    JsonLines,
     Make,
-    SeparatedFile,
     TableFile,
     open_table,
     table_errors,
@@ -139,8 +137,7 @@ def read_rows(
     """
     with open_table(path) as table, table_errors(path):
         features = [column for column in columns if column.is_feature]
-        is_lenient = isinstance(table, JsonLines)  # whose lines may lack a name
-        needed = [] if is_lenient else [column.name for column in features]
+        needed = [column.name for column in features if table.is_complete]
         _require(table, [*needed, *([label] if label else [])])
         if not others:
             table.known = {*(column.name for column in columns), label}
@@ -216,16 +213,14 @@ def _require(table: TableFile, names: Sequence[str]) -> None:
 
 
 def _check(table: TableFile, columns: Sequence[Column], label: str, needs_labels: bool) -> None:
-    needs_labels = needs_labels or isinstance(table, SeparatedFile)
-    # Lines of JSON may lack a name, or have one that the first lines lack.
-    optional = isinstance(table, JsonLines)
+    needs_labels = needs_labels or table.needs_labels
     _require(
         table,
         [
             column.name
             for column in columns
             if column.kind is not Kind.IGNORE
-            and (needs_labels if column.kind is Kind.LABEL else not optional)
+            and (needs_labels if column.kind is Kind.LABEL else table.is_complete)
         ],
     )
     others = _others(table)

@@ -74,6 +74,10 @@ class TableFile(ABC):
     names: list[str]
     has_more = False
     """Whether later rows may have other names."""
+    is_complete = True
+    """Whether a column that the first rows lack is absent."""
+    needs_labels = False
+    """Whether a declared column of labels cannot be absent."""
     is_typed = False
     """Whether columns have types, instead of values that have."""
     known: AbstractSet[str] | None = None
@@ -182,6 +186,8 @@ class ParquetFile(TableFile):
 class JsonLines(TableFile):
     """An object a line; a key that a line lacks is missing, as is null."""
 
+    is_complete = False
+
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self._next = 1  # number of the next line
@@ -266,6 +272,8 @@ class SeparatedFile(TableFile):
 
     A column without a name, as pandas writes its index, is ``unnamed_1``, ... and no feature.
     """
+
+    needs_labels = True
 
     def __init__(self, path: str, format: str) -> None:
         super().__init__(path)
