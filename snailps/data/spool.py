@@ -12,7 +12,6 @@ import operator
 import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence, Set
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -64,12 +63,7 @@ class Spooled:
     def __enter__(self) -> Spooled:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

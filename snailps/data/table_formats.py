@@ -19,9 +19,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -83,19 +82,23 @@ class TableFile(ABC):
     known: AbstractSet[str] | None = None
     """The only names that rows may have; None: any."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, format: str, make: Make | None) -> None:
+        self.path, self._format = path, format
         self._file = open_content(path)
+        try:
+            self._begin(make)
+        except BaseException:
+            self._file.close()
+            raise
+
+    @abstractmethod
+    def _begin(self, make: Make | None) -> None:
+        """Read the names."""
 
     def __enter__(self) -> TableFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     @abstractmethod
@@ -131,16 +134,11 @@ class ParquetFile(TableFile):
 
     is_typed = True
 
-    def __init__(self, path: str, make: Make | None) -> None:
-        parquet = library("pyarrow.parquet", "data", f"reading {path}")
-        super().__init__(path)
-        try:
-            if is_sequential(path):
-                self._file = self._copied(make)
-            self._parquet = parquet.ParquetFile(self._file)
-        except BaseException:
-            self._file.close()
-            raise
+    def _begin(self, make: Make | None) -> None:
+        parquet = library("pyarrow.parquet", "data", f"reading {self.path}")
+        if is_sequential(self.path):
+            self._file = self._copied(make)
+        self._parquet = parquet.ParquetFile(self._file)
         self.names = list(self._parquet.schema_arrow.names)
 
     def _copied(self, make: Make | None) -> BinaryIO:
@@ -188,21 +186,11 @@ class JsonLines(TableFile):
 
     is_complete = False
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
+    def _begin(self, make: Make | None) -> None:
         self._next = 1  # number of the next line
-        self._head: list[dict[str, Any]] = []
-        try:
-            for row in self._rows():
-                self._head.append(row)
-                if len(self._head) == HEAD_ROWS:
-                    break
-        except BaseException:
-            self._file.close()
-            raise
+        self._head = list(islice(self._rows(), HEAD_ROWS))
         if not self._head:
-            self._file.close()
-            raise DataError(f"{path} is empty: it has no line")
+            raise DataError(f"{self.path} is empty: it has no line")
         self.names = list(dict.fromkeys(name for row in self._head for name in row))
         self.has_more = len(self._head) == HEAD_ROWS
 
@@ -215,8 +203,8 @@ class JsonLines(TableFile):
 
     def batches(self, names: Sequence[str]) -> Iterator[Table]:
         """Refuses names that are not among the known ones."""
-        first = 1
-        for rows in self._batches():
+        first, rows, later = 1, self._head, self._rows()
+        while rows:
             for number, row in enumerate(rows, first):
                 if self.known is not None and not row.keys() <= self.known:
                     other = min(row.keys() - self.known)
@@ -228,19 +216,7 @@ class JsonLines(TableFile):
             first += len(rows)
             lists = {name: [row.get(name) for row in rows] for name in names}
             yield table_of_lists(lists, self.path)
-
-    def _batches(self) -> Iterator[list[dict[str, Any]]]:
-        head, self._head = self._head, []
-        if head:
-            yield head
-        rows = []
-        for row in self._rows():
-            rows.append(row)
-            if len(rows) == BATCH_ROWS:
-                yield rows
-                rows = []
-        if rows:
-            yield rows
+            rows = self._head = list(islice(later, BATCH_ROWS))
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         """The following rows, without blank lines."""
@@ -275,17 +251,11 @@ class SeparatedFile(TableFile):
 
     needs_labels = True
 
-    def __init__(self, path: str, format: str) -> None:
-        super().__init__(path)
-        self._format = format
-        separator, quotes = CELLS[format]
+    def _begin(self, make: Make | None) -> None:
+        separator, quotes = CELLS[self._format]
         self._cells = separator, OVER_LINES if quotes else 0
-        try:
-            rows = self._whole_rows()
-            data, _ = next(rows, (b"", 0))
-        except BaseException:
-            self._file.close()
-            raise
+        rows = self._whole_rows()
+        data, _ = next(rows, (b"", 0))
         first = len(BOM) if data.startswith(BOM) else 0
         found, size = first_row(data[first:], *self._cells)
         self._rows = chain([(data[first + size :], first + size)], rows)
@@ -297,10 +267,9 @@ class SeparatedFile(TableFile):
         twice = [name for at, name in enumerate(self.names) if name in self.names[:at]]
         numbers = [name for name in self.names if _NUMBER.fullmatch(name)]
         if not cells or twice or len(numbers) == len(cells) or b"\r" in b"".join(found):
-            self._file.close()
             got = data[first : first + size].decode(*_CODEC).strip()
             why = f"it has {twice[0]!r} twice" if twice else f"got {got!r:.80}"
-            raise DataError(f"{path}: expected names of columns in the first line; {why}")
+            raise DataError(f"{self.path}: expected names of columns in the first line; {why}")
 
     def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
         """By the cells of the first rows: numbers if all present cells are."""
@@ -402,11 +371,8 @@ def open_table(path: str, make: Make | None = None) -> TableFile:
     assert found is not None
     with table_errors(path):
         _refuse_other_files(path)
-        if found == "parquet":
-            return ParquetFile(path, make)
-        if found == "jsonl":
-            return JsonLines(path)
-        return SeparatedFile(path, found)
+        kinds: dict[str, type[TableFile]] = {"parquet": ParquetFile, "jsonl": JsonLines}
+        return kinds.get(found, SeparatedFile)(path, found, make)
 
 
 def first_cells(path: str) -> list[str] | None:
