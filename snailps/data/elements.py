@@ -258,7 +258,7 @@ def table_of(data: Any, what: str = "X") -> Table | None:
     library = library_of(data)
     if library == "polars" and hasattr(data, "collect"):
         raise DataError(f"{what}: a LazyFrame has no rows yet: call its collect()")
-    if library == "pyarrow" and hasattr(data, "num_columns"):
+    if library == "pyarrow" and hasattr(data, "schema") and hasattr(data, "column"):
         names, get = list(data.schema.names), data.column
     elif library in ("pandas", "polars") and hasattr(data, "columns"):
         names, get = list(data.columns), data.__getitem__

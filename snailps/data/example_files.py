@@ -245,7 +245,7 @@ class LineExamples(ExampleFiles):
         self.columns = UNKNOWN
         self.name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
         self.flags = Flags.VALUES | Flags.WIDE
-        self._told: list[NDArray[Any]] = []
+        self._reported: list[NDArray[Any]] = []
         self._weights: list[NDArray[np.float32]] = []
         self.by_name = self.has_fields = self._declared
         if self._declared:
@@ -295,13 +295,13 @@ class LineExamples(ExampleFiles):
                 self.columns = max(self.columns, int(piece.keys.max()) + 1)
 
     def pieces(self) -> Iterator[Piece]:
-        self._told.clear()
+        self._reported.clear()
         self._weights.clear()
         yield from self._read(self.dense)
 
     def labels(self) -> NDArray[Any]:
         """Integers, if all are whole."""
-        found = np.concatenate(self._told) if self._told else np.empty(0, np.float32)
+        found = np.concatenate(self._reported) if self._reported else np.empty(0, np.float32)
         return _whole_if_all(found.astype(np.float64))
 
     def weights(self) -> NDArray[np.float32] | None:
@@ -375,7 +375,7 @@ class LineExamples(ExampleFiles):
         self, labels: NDArray[Any], weights: NDArray[Any], path: str, rows: int | None = None
     ) -> None:
         count = len(labels) if rows is None else rows
-        self._told.append(np.asarray(labels) if len(labels) else np.zeros(count, np.float32))
+        self._reported.append(np.asarray(labels) if len(labels) else np.zeros(count, np.float32))
         if self._weights and any(map(len, self._weights)) != bool(len(weights)) and count:
             raise DataError(f"X: {path}: some of the files have weights of examples, others none")
         self._weights.append(np.asarray(weights))

@@ -186,7 +186,7 @@ class _Body:
             self._known = self._header(source.flags, content, source.rows, source.entries)
         self._sections = _Sections(file, self._known, make)
         self._ones = self._known is None
-        self._told: list[NDArray[Any]] = []  # labels that come with the rows
+        self._labels: list[NDArray[Any]] = []  # labels that come with the rows
 
     def write(self, on_progress: Progress | None) -> None:
         source, sections = self._source, self._sections
@@ -194,7 +194,7 @@ class _Body:
             sections.write("ptr", np.zeros(1, np.int64))
         for piece in source.pieces():
             if piece.labels is not None:
-                self._told.append(piece.labels)
+                self._labels.append(piece.labels)
             if piece.ptr is not None:
                 sections.write("ptr", piece.ptr[1:] + self._entries)
             if piece.keys is not None:
@@ -215,8 +215,8 @@ class _Body:
         if header is not None:
             assert (self.rows, self._entries) == (header.rows, header.nonzeros)
         else:
-            if self._told:
-                content = replace(content, **_told_as(np.concatenate(self._told)))
+            if self._labels:
+                content = replace(content, **_labels_as(np.concatenate(self._labels)))
             is_plain = self._ones and not source.dense
             flags = source.flags & ~Flags.VALUES if is_plain else source.flags
             header = self._header(flags, content, self.rows, self._entries)
@@ -423,12 +423,12 @@ def _labels_of(y: Any, source: RowsSource) -> tuple[NDArray[Any], Labels]:
             )
     elif given.dtype.kind not in "biuf":
         raise DataError(f"y: expected numbers, got {given.dtype}: number the classes from 0 on")
-    told = _told_as(given)
-    check_finite(floats(told["labels"]), lambda at: f"label {at:,}", "y")
-    return told["labels"], told["kind"]
+    found = _labels_as(given)
+    check_finite(floats(found["labels"]), lambda at: f"label {at:,}", "y")
+    return found["labels"], found["kind"]
 
 
-def _told_as(given: NDArray[Any]) -> dict[str, Any]:
+def _labels_as(given: NDArray[Any]) -> dict[str, Any]:
     """Fields of `_OfRows` for labels: float32 if exact."""
     labels, narrow = np.asarray(given, np.float64), floats(given)
     whole = (labels >= 0) & (labels < CLASSES_MAX) & (labels == np.floor(labels))

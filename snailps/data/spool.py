@@ -114,15 +114,15 @@ def spool_text(
     are no UTF-8, are written as they are.
     """
     found = elements_of(data, column)
-    told = None
+    own = None
     if labels is not None:
-        told = elements_of(data, labels) if isinstance(labels, str) else None
-        told = told or elements_of(labels, what="labels")
-        if found.count is not None and told.count not in (None, found.count):
-            raise _miscounted(found, told)
+        named = isinstance(labels, str)
+        own = elements_of(data, labels) if named else elements_of(labels, what="labels")
+        if found.count is not None and own.count not in (None, found.count):
+            raise _miscounted(found, own)
     with Scratch(folder, bytes_max).new_file(f"writing {found.name}") as file:
         units = 0
-        for piece, units in lines_of(found, told, label_prefix):
+        for piece, units in lines_of(found, own, label_prefix):
             file.write(piece)
             if on_progress is not None:
                 on_progress(units, found.count)
@@ -314,5 +314,5 @@ def _several(labels: Any) -> list[Any]:
 
 def _miscounted(data: Elements, labels: Elements, units: int | None = None) -> DataError:
     have = units if data.count is None else data.count
-    told = "another number" if labels.count is None else f"{labels.count:,}"
-    return DataError(f"expected a label for each element: got {told} of them for {have:,} elements")
+    got = "another number" if labels.count is None else f"{labels.count:,}"
+    return DataError(f"expected a label for each element: got {got} of them for {have:,} elements")
