@@ -1,11 +1,10 @@
 """Rows of features by name: tables and lists of dicts become keys and values, as cells of CSV do.
 
-    DataFrame or Table -> columns -> TableRows.pieces -> Piece
+    Table, declared columns -> Rule.piece -> Piece, for tables in memory (TableRows) and in files
     [{name: number or text}, ...] -> DictRows.pieces -> Piece
 
-Column or name c with a number: key ``hash(hash(0, c), "")``, the number as value.  With a text t:
-key ``hash(hash(0, c), t)``, value 1 (docs/sparse_data.md).  A missing value or empty text makes no
-entry.  Calls only methods of the given objects, no library.
+docs/design/columns.md says how tables of all kinds come to one rule, which is C.  A missing value
+or empty text makes no entry.  Calls only methods of the given objects, no library.
 """
 
 from __future__ import annotations
@@ -38,6 +37,8 @@ from snailps.errors import DataError
 PIECE_CELLS = 1 << 18
 NAMES_KEPT = 1 << 20
 """Cached hashes of (name, text): dicts repeat them."""
+_STR = "str or a missing value, as the column is none of numbers. Convert it, or leave it out"
+_ANY_TEXT = "a text or a number. Declare {}:ignore in columns if it is no feature"
 NAMED = Flags.VALUES | Flags.FIELDS | Flags.WIDE | Flags.HASHED
 """Flags of rows whose features are named, each column a field."""
 
@@ -149,14 +150,7 @@ class Rule:
             else table.column(column.name).values(first, last)
             for column in self.features
         ]
-        text_of, expected = None, "str or a missing value, as the column is none of numbers. "
-        expected += "Convert it, or leave it out"
-        if self._path:
-            text_of, expected = (
-                _text,
-                "a text or a number. Declare {}:ignore in columns if it is no ",
-            )
-            expected += "feature"
+        text_of, expected = (_text, _ANY_TEXT) if self._path else (None, _STR)
         found, odd = self._reader.of_columns(columns, last - first, text_of)
         if odd is not None:
             row, name = odd[0], self.features[odd[1]].name

@@ -40,7 +40,7 @@ from snailps.errors import DataError
 Progress = Callable[[int, int | None], None]
 """Called with the rows written so far and the number of all, None if unknown."""
 
-FileWriter = ScratchFile | Unfinished
+NewFile = ScratchFile | Unfinished
 COPY_BYTES = 1 << 20
 CLASSES_MAX = 1 << 24
 """Whole numbers up to here are exact in float32."""
@@ -175,8 +175,8 @@ class _Body:
 
     def __init__(
         self,
-        file: FileWriter,
-        make: Callable[[str], FileWriter],
+        file: NewFile,
+        make: Callable[[str], NewFile],
         source: RowsSource,
         content: _OfRows | None,
     ) -> None:
@@ -237,8 +237,8 @@ class _Body:
 
 
 def write_rows(
-    file: FileWriter,
-    make: Callable[[str], FileWriter],
+    file: NewFile,
+    make: Callable[[str], NewFile],
     source: RowsSource,
     content: _OfRows | None = None,
     on_progress: Progress | None = None,
@@ -323,10 +323,10 @@ class _Sections:
     """
 
     def __init__(
-        self, file: FileWriter, header: Header | None, make: Callable[[str], FileWriter]
+        self, file: NewFile, header: Header | None, make: Callable[[str], NewFile]
     ) -> None:
         self._file, self._make = file, make
-        self._parts: dict[str, FileWriter] = {}
+        self._parts: dict[str, NewFile] = {}
         self._at: dict[str, int] | None = None
         if header is not None:
             self._at = {name: section.start for name, section in header.sections().items()}
@@ -360,7 +360,7 @@ class _Sections:
             done += len(step)
 
 
-def _put(file: FileWriter, at: int, data: memoryview) -> int:
+def _put(file: NewFile, at: int, data: memoryview) -> int:
     """Write at an offset; return the end."""
     while data:
         count = os.pwrite(file.fileno(), data, at)

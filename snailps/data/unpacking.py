@@ -112,7 +112,7 @@ def told(path: str) -> Iterator[None]:
     except (DataError, ConfigError):
         raise
     except (*DAMAGED, OSError) as error:
-        # bzip2 and gzip report damage by an OSError without a number.
+        # bzip2 reports damage by an OSError without a number.
         if packing and (not isinstance(error, OSError) or error.errno is None):
             raise DataError(
                 f"cannot unpack {path}: {error}. The file is damaged or no {packing} file; "
