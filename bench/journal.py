@@ -35,7 +35,7 @@ from snailps.master.journal import Journal
 from snailps.master.member import Member
 from snailps.master.membership import Membership
 from snailps.master.phases import JobPhase
-from snailps.master.takeover import journal_path, life_of, unended
+from snailps.master.takeover import first_fact, journal_path, unended
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 
@@ -94,8 +94,9 @@ class Side:
     def open(self, life, past=None):
         """The members and the course of a life."""
         context = SimpleNamespace(
-            settings=self.settings, services=SimpleNamespace(files=None, reader=None), life=life,
-            begun=time.monotonic(), session=False, out=Out(self.journal), fail_job=_fail,
+            settings=self.settings, services=SimpleNamespace(files=None, reader=None),
+            cluster_id=life, begun=time.monotonic(), session=False, out=Out(self.journal),
+            fail_job=_fail,
             lifecycle=SimpleNamespace(fail=_fail),
         )  # fmt: skip
         context.members = self.members = Membership(context)
@@ -132,7 +133,7 @@ def write(folder, facts, *, servers, shards, workers, port, settings=None, seed=
     side.journal.take()
     side.open(7)
     side.journal.begin(
-        [life_of(7, side.job, FRAG_NUM, time.time()), Fact(*side.members.keep_numbers())]
+        [first_fact(7, side.job, FRAG_NUM, time.time()), Fact(*side.members.keep_numbers())]
     )
     side.journal.keep_base(pack(side.job.base()))
     nodes = [

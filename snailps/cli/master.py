@@ -118,7 +118,9 @@ def command(
             launcher = os.getppid() if called else 0
             begun.append(run)
             own = secret.decode() if master.trust.secret == secret else ""
-            registration.begin(replace(run, life=f"{master.life:x}", launcher=launcher, secret=own))
+            registration.begin(
+                replace(run, life=f"{master.cluster_id:x}", launcher=launcher, secret=own)
+            )
         if ui:
             pages.append(PageProcess(show(reachable_here(host, port)), settings))
             pages[0].tell(lambda text: typer.echo(text, err=True))

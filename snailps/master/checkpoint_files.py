@@ -70,7 +70,7 @@ class CheckpointFiles:
         assert self._folder is not None
         self._folder.clear()
 
-    def begin(self, above: int, life: int, needed_bytes: int) -> Begun:
+    def begin(self, above: int, cluster_id: int, needed_bytes: int) -> Begun:
         """Begin a checkpoint with a number above `above`; an error if the disk lacks room."""
         folder = self._folder
         assert folder is not None
@@ -79,7 +79,7 @@ class CheckpointFiles:
         number = max(folder.next_number(), above + 1)
         part = folder.begin(number)
         try:
-            write_file(self._disk, part / BEGUN, f"{life:016x}\n".encode())
+            write_file(self._disk, part / BEGUN, f"{cluster_id:016x}\n".encode())
         except BaseException:
             self._disk.remove_tree(part)
             raise
@@ -91,7 +91,7 @@ class CheckpointFiles:
         files: Sequence[dict[str, Any]],
         state: JobState,
         *,
-        life: int,
+        cluster_id: int,
         frag_num: int,
         tables: tuple[dict[str, Any], ...],
         about: dict[str, Any],
@@ -105,7 +105,7 @@ class CheckpointFiles:
         course = write_course(part, pack(state), self._disk)
         self._disk.remove(part / BEGUN)
         manifest = Manifest(
-            number, life, begun.saved_at, frag_num, tables, entries, about, course
+            number, cluster_id, begun.saved_at, frag_num, tables, entries, about, course
         )  # fmt: skip
         path = folder.complete(part, manifest)
         with contextlib.suppress(SnailError, OSError):

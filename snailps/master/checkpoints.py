@@ -359,7 +359,7 @@ class CheckpointController:
         saving.enter(now)
         needed = _bytes_of(self._members.joined("server"))
         # Never the number of a failed checkpoint: servers may still report on that.
-        begin = partial(self._files.begin, self._number, self._members.life, needed)
+        begin = partial(self._files.begin, self._number, self._members.cluster_id, needed)
         saving.work = self._out.work(begin, partial(self._begun, saving), "checkpoint")
 
     def _dump(self, job: Job, clock: int, now: float) -> tuple[JobState, dict[str, Any]]:
@@ -440,7 +440,7 @@ class CheckpointController:
             saving.begun,
             saving.files,
             saving.state,
-            life=self._members.life,
+            cluster_id=self._members.cluster_id,
             frag_num=self._members.frag_num,
             tables=saving.tables,
             about=saving.about,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Context(Protocol):
     settings: MasterSettings
     services: Services  # work beside the loop
-    life: int  # number of this forming of the cluster; nodes of another one are refused
+    cluster_id: int  # number of this forming of the cluster; nodes of another one are refused
     begun: float  # monotonic seconds
     session: bool  # jobs are submitted
     lasting: bool  # the session outlives its drivers; workers of a failed job begin anew

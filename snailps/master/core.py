@@ -85,7 +85,7 @@ class MasterCore:
         # work beside the loop, the model's class included; the core only passes it on
         services: Services,
         *,
-        life: int,  # number of this forming of the cluster
+        cluster_id: int,  # number of this forming of the cluster
         now: float,  # monotonic seconds
         wall_s: float = 0.0,  # seconds since 1970 at monotonic time 0
         session: bool = False,  # wait for submitted jobs, instead of running one and ending
@@ -97,7 +97,12 @@ class MasterCore:
         settings_told: Sequence[Origin] = (),  # the master's own settings: name, value, origin
         place: tuple[str, int] = ("", 0),  # host and process id of the master
     ) -> None:
-        self.settings, self.services, self.life, self.begun = settings, services, life, now
+        self.settings, self.services, self.cluster_id, self.begun = (
+            settings,
+            services,
+            cluster_id,
+            now,
+        )
         self.session, self.lasting, self.address, self.place = session, lasting, address, place
         self._wall_s, self._settings_told = wall_s, settings_told
         self._stats_at = 0.0

@@ -43,7 +43,7 @@ READERS_FROM = 1 << 30
 class Membership:
     def __init__(self, context: Context) -> None:
         self._context, self._settings = context, context.settings
-        self.life, self.out = context.life, context.out
+        self.cluster_id, self.out = context.cluster_id, context.out
         self.rows: ShardOrders  # orders that change rows; `MasterCore` sets it
         self.peers: dict[int, Member] = {}  # by connection
         self.gone: dict[int, bool] = {}  # numbers that are not to come back; whether they were lost
@@ -173,7 +173,7 @@ class Membership:
     def rejoin(self, event: Received, message: messages.Rejoin, now: float) -> Member:
         """Take back a member of an earlier master of this cluster. SnailError if it does not belong
         here any more; the text is for its own log."""
-        if message.job != self.life:
+        if message.job != self.cluster_id:
             raise ClusterError(
                 "another run has begun here: the run of this process is over, and its rows and "
                 "blocks are not used any more"
@@ -239,7 +239,7 @@ class Membership:
         welcome = messages.Welcome(
             member.number,
             member.number,
-            self.life,
+            self.cluster_id,
             self._settings.frag_num,
             self._settings.heartbeat_interval,
             self._settings.heartbeat_timeout,

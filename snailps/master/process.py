@@ -53,7 +53,7 @@ from snailps.master.journal import Journal
 from snailps.master.json_log import PHASES, JsonLog
 from snailps.master.log_tail import LogTail
 from snailps.master.phases import ClusterPhase, JobPhase
-from snailps.master.takeover import check_results, journal_path, life_of, unended
+from snailps.master.takeover import check_results, first_fact, journal_path, unended
 from snailps.master.tensorboard_log import TensorboardLog
 from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.node.driver_files import read_driver_files
@@ -241,9 +241,9 @@ class Master:
         return self.core.job_controller.job
 
     @property
-    def life(self) -> int:
+    def cluster_id(self) -> int:
         """Number of this cluster, once it listens."""
-        return self.core.members.life
+        return self.core.members.cluster_id
 
     def status(self) -> Status:
         return self.core.status(time.monotonic())
@@ -265,15 +265,15 @@ class Master:
         keeps = job is not None and settings.on_node_loss == "recover"
         self._journal = Journal(journal_path(settings, job) if keeps and job else None)
         past: Recovered | None = None
-        life = int.from_bytes(os.urandom(8), "little") | 1
+        cluster_id = int.from_bytes(os.urandom(8), "little") | 1
         if job is not None and self._journal.path is not None:
             check_output(job.settings.output)
             past = unended(self._journal, job, settings.frag_num)
             if past is not None:
-                life = past.facts[0].data["life"]
+                cluster_id = past.facts[0].data["life"]
         if job is not None:
             check_results(job, past)
-        self._reader = ModelReader(settings.request_timeout, self.trust, life)
+        self._reader = ModelReader(settings.request_timeout, self.trust, cluster_id)
         self.core = MasterCore(
             settings,
             _Services(
@@ -282,7 +282,7 @@ class Master:
                 accept_source=settings.accept_source,
                 source_key=self._source_key,
             ),
-            life=life,
+            cluster_id=cluster_id,
             now=now,
             wall_s=wall_s,
             session=self._session,
@@ -298,7 +298,7 @@ class Master:
             if past is not None:
                 self._journal.go_on([numbers])
             else:
-                first = life_of(life, job, settings.frag_num, wall_s + now)
+                first = first_fact(cluster_id, job, settings.frag_num, wall_s + now)
                 self._journal.begin([first, numbers])
         if self.core.members.route is not None:
             self._reader.follow(self.core.members.route)
@@ -309,7 +309,7 @@ class Master:
             listener,
             role=Role.MASTER,
             trust=self.trust,
-            job=life,
+            job=cluster_id,
             on_message=self._on_message,
             on_lost=self._on_lost,
             on_pulse=self._on_heartbeat_connection,
@@ -505,7 +505,7 @@ class Master:
         """Keep a member's heartbeat connection; close others."""
         members = self.core.members
         member = members.all.get(hello.node)
-        if member is None or hello.incarnation != member.number or hello.job != members.life:
+        if member is None or hello.incarnation != member.number or hello.job != members.cluster_id:
             sock.close()
         else:
             self._heartbeats.add(sock, member.number)

@@ -75,7 +75,7 @@ class Files(Protocol):
     def clear(self) -> None:
         """Remove what an earlier master left incomplete."""
 
-    def begin(self, above: int, life: int, needed_bytes: int) -> Begun:
+    def begin(self, above: int, cluster_id: int, needed_bytes: int) -> Begun:
         """Begins a checkpoint."""
 
     def complete(
@@ -84,7 +84,7 @@ class Files(Protocol):
         files: Sequence[dict[str, Any]],
         state: JobState,
         *,
-        life: int,
+        cluster_id: int,
         frag_num: int,
         tables: tuple[dict[str, Any], ...],
         about: dict[str, Any],

@@ -132,7 +132,7 @@ class StatusReport:
         return {
             "version": __version__,
             "address": self._context.address,
-            "life": f"{self._members.life:016x}",
+            "life": f"{self._members.cluster_id:016x}",
             "epoch": route.epoch if route is not None else 0,
             "phase": phase,
             "waiting_for": missing

@@ -40,9 +40,9 @@ def journal_path(settings: MasterSettings, job: Job) -> Path | None:
     return Path(path).expanduser().absolute() if path else None
 
 
-def life_of(life: int, job: Job, frag_num: int, at: float) -> Fact:
+def first_fact(cluster_id: int, job: Job, frag_num: int, at: float) -> Fact:
     """The first fact of a run that begins `at` these seconds since 1970."""
-    about = {"life": life, "at": at, "format": FORMAT, "job": _identity(job, frag_num)}
+    about = {"life": cluster_id, "at": at, "format": FORMAT, "job": _identity(job, frag_num)}
     return Fact("life", about)
 
 

@@ -24,10 +24,10 @@ from snailps.store.checkpoint.shard_file import ShardFile, ShardFileWriter, new_
 
 
 class CheckpointFiles:
-    def __init__(self, life: int, frag_num: int, disk: Disk = OS_DISK) -> None:
-        self._life, self._frag_num, self._disk = life, frag_num, disk
+    def __init__(self, cluster_id: int, frag_num: int, disk: Disk = OS_DISK) -> None:
+        self._cluster_id, self._frag_num, self._disk = cluster_id, frag_num, disk
 
-    def check_folder(self, folder: str, life: int) -> None:
+    def check_folder(self, folder: str, cluster_id: int) -> None:
         """Refuse a missing folder, or another one of the same name than the master made."""
         try:
             found = read_file(self._disk, Path(folder) / BEGUN).decode().strip()
@@ -38,7 +38,7 @@ class CheckpointFiles:
             ) from None
         except UnicodeDecodeError:
             found = ""
-        if found != f"{life:016x}":
+        if found != f"{cluster_id:016x}":
             raise CheckpointError(
                 f"{folder}: not the folder that the master made: checkpoint_dir must be on a "
                 "disk that the master and all servers share"
@@ -49,7 +49,7 @@ class CheckpointFiles:
         try:
             for name in names:
                 path = Path(folder) / name
-                file = ShardFileWriter(path, self._life, number, self._frag_num, self._disk)
+                file = ShardFileWriter(path, self._cluster_id, number, self._frag_num, self._disk)
                 made.append(FileWriter(file))
         except BaseException:
             for writer in made:
@@ -68,7 +68,7 @@ class CheckpointFiles:
                 f"{folder}: checkpoint {manifest.number} of {manifest.frag_num} fragments, "
                 f"expected {number} of {self._frag_num}"
             )
-        return CheckpointReader(files, manifest.life, self._frag_num)
+        return CheckpointReader(files, manifest.cluster_id, self._frag_num)
 
 
 class FileWriter:
@@ -86,9 +86,9 @@ class FileWriter:
 
 
 class CheckpointReader:
-    def __init__(self, files: Sequence[ShardFile], life: int, frag_num: int) -> None:
+    def __init__(self, files: Sequence[ShardFile], cluster_id: int, frag_num: int) -> None:
         # of the cluster that wrote it
-        self._files, self.life, self._frag_num = files, life, frag_num
+        self._files, self.cluster_id, self._frag_num = files, cluster_id, frag_num
 
     def batches(self, fragments: NDArray[np.uint32]) -> Iterator[Batch]:
         owned = np.zeros(self._frag_num, np.bool_)

@@ -385,7 +385,7 @@ class _Load(_Task):
         welcome: messages.Welcome,
     ) -> None:
         super().__init__(out, shards)
-        self._files, self._order, self._life = files, order, welcome.job
+        self._files, self._order, self._cluster_id = files, order, welcome.job
         self._tables = {int(theirs): int(ours) for theirs, ours in order.tables}
         self._rows = 0
 
@@ -403,7 +403,9 @@ class _Load(_Task):
 
     def _read(self, shard: int, reader: Reader, now: float) -> None:
         # Marks belong to incarnations, which are unique within one cluster only.
-        put = partial(Shard.put_section, tables=self._tables, marks=reader.life == self._life)
+        put = partial(
+            Shard.put_section, tables=self._tables, marks=reader.cluster_id == self._cluster_id
+        )
 
         def owned(fragments: Any, now: float) -> None:
             self._next(shard, put, reader.batches(fragments), now)

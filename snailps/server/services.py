@@ -37,7 +37,7 @@ class Reader(Protocol):
     """A checkpoint that is being restored."""
 
     @property
-    def life(self) -> int:
+    def cluster_id(self) -> int:
         """Of the cluster that wrote it."""
 
     def batches(self, fragments: NDArray[np.uint32]) -> Iterator[Batch]:
@@ -47,7 +47,7 @@ class Reader(Protocol):
 class Files(Protocol):
     """See `checkpoint_io.CheckpointFiles`."""
 
-    def check_folder(self, folder: str, life: int) -> None:
+    def check_folder(self, folder: str, cluster_id: int) -> None:
         """Refuse a folder that is not the one that the master made."""
 
     def create(self, folder: str, names: Sequence[str], number: int) -> Sequence[Writer]:

@@ -85,17 +85,17 @@ class Client:
     ----------
     node : Node
         Whose it is: it dials.
-    role, number, incarnation, life
+    role, number, incarnation, cluster_id
         What the shards are told.
     route : Route
     on_failed : callable
         ``on_failed(text)``: it cannot go on.
     """
 
-    def __init__(self, node, route, *, incarnation, life, on_failed, keys_max=1 << 30):
+    def __init__(self, node, route, *, incarnation, cluster_id, on_failed, keys_max=1 << 30):
         self.node, self.world = node, node.world
         self.route, self.epoch = route, route.epoch
-        self.incarnation, self.life = incarnation, life
+        self.incarnation, self.cluster_id = incarnation, cluster_id
         self.limits = Limits.of(node.settings.request_timeout)
         self.failed = ""
         self._on_failed, self._keys_max = on_failed, keys_max
@@ -293,7 +293,7 @@ class Client:
             self._send(link, part)
 
     def _send(self, link, part):
-        frame = Frame(part.request.kind, part.body, part.table, self.epoch, self.life,
+        frame = Frame(part.request.kind, part.body, part.table, self.epoch, self.cluster_id,
                       self.incarnation, part.number)  # fmt: skip
         link.end.send(encode_frame(frame))
 

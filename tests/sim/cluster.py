@@ -188,7 +188,7 @@ class Cluster:
         self.shared_disk, self.history = MemoryDisk(self.world), History()
         self.fenced = set()
         self._pids = {}
-        self._life = 0
+        self._cluster_id = 0
         self.faults = faults.Faults(self)
 
     @property
@@ -243,11 +243,11 @@ class Cluster:
 
     def training_begins(self, restored):
         """A master opens the book of the training, from a checkpoint or from nothing (0)."""
-        life = self.master.life
-        if restored or life != self._life:
+        cluster_id = self.master.cluster_id
+        if restored or cluster_id != self._cluster_id:
             found = self.history.begins(self.world.now, restored)
             self.job.go_on(found.done if found else (), found.clock if found else 0)
-        self._life = life
+        self._cluster_id = cluster_id
 
     def heard(self, peer, message):
         """The master is about to take a message."""

@@ -23,7 +23,7 @@ from snailps.master.job.job import Job
 from snailps.master.job.state import pack
 from snailps.master.journal import SYNC_S, Journal
 from snailps.master.leases import BspLedger
-from snailps.master.takeover import life_of, unended
+from snailps.master.takeover import first_fact, unended
 from snailps.transport import messages
 from snailps.transport.handshake import Channel, Hello, Role
 from tests.sim import invariants
@@ -91,7 +91,7 @@ class Reader:
                 master,
                 route,
                 incarnation=incarnation,
-                life=master.life,
+                cluster_id=master.cluster_id,
                 on_failed=lambda text: None,
             )
             try:
@@ -173,7 +173,7 @@ class Master(Process):
         self._works, self._lanes = {}, {}
         self._tick = None
         self._dirty = False
-        self.life = 0
+        self.cluster_id = 0
         self._over_at = 0.0
 
     dial = Node.dial
@@ -212,18 +212,18 @@ class Master(Process):
         path = self.cluster.disk.folder / "journal" if keeps else None
         self._journal = journal = Journal(path)
         self.on_death.append(self._let_go)
-        past, life = None, self.world.rng.getrandbits(63) | 1
+        past, cluster_id = None, self.world.rng.getrandbits(63) | 1
         if path is not None:
             past = unended(journal, self._job, self.settings.frag_num)
             if past is not None:
-                life = past.facts[0].data["life"]
-        self.life = life
+                cluster_id = past.facts[0].data["life"]
+        self.cluster_id = cluster_id
         self.reader = Reader(self)
         wall_s = 1e9
         self.core = MasterCore(
             self.settings,
             Services(self, self.cluster.new_files(self), self.reader, journal),
-            life=life,
+            cluster_id=cluster_id,
             now=now,
             wall_s=wall_s,
             session=self.cluster.session,
@@ -236,10 +236,10 @@ class Master(Process):
             if past is not None:
                 journal.go_on([numbers])
             else:
-                first = life_of(life, self._job, self.settings.frag_num, wall_s + now)
+                first = first_fact(cluster_id, self._job, self.settings.frag_num, wall_s + now)
                 journal.begin([first, numbers])
-        self.welcome = messages.Welcome(0, 0, life, self.settings.frag_num, 1.0, 10.0)
-        self.say(f"{'takes over' if past is not None else 'begins'}, life {life:x}")
+        self.welcome = messages.Welcome(0, 0, cluster_id, self.settings.frag_num, 1.0, 10.0)
+        self.say(f"{'takes over' if past is not None else 'begins'}, cluster {cluster_id:x}")
 
     def _let_go(self):
         """What the kernel does with the files of a process that has died."""
@@ -336,7 +336,7 @@ class Master(Process):
     def _admit(self, hello):
         if hello.channel == Channel.DATA:
             raise ProtocolError("this is a master: it has no data channel", "channel")
-        answer = Hello(hello.channel, Role.MASTER, b"n" * 16, job=self.life)
+        answer = Hello(hello.channel, Role.MASTER, b"n" * 16, job=self.cluster_id)
         take = self._take_control if hello.channel == Channel.CONTROL else self._take_pulse
         return answer, take
 
@@ -350,7 +350,7 @@ class Master(Process):
         hello = end.hello
         members = self.core.members
         member = members.all.get(hello.node)
-        if member is None or hello.incarnation != member.number or hello.job != members.life:
+        if member is None or hello.incarnation != member.number or hello.job != members.cluster_id:
             end.close()
             return
         former = self._pulses.get(member.number)

@@ -79,7 +79,7 @@ class RoutedNode(Node):
         while not self.ending:
             route, error = self._newest, None
             client = Client(
-                self, route, incarnation=self.welcome.incarnation, life=self.welcome.job,
+                self, route, incarnation=self.welcome.incarnation, cluster_id=self.welcome.job,
                 on_failed=self._client_failed, keys_max=self.cluster.keys_max,
             )  # fmt: skip
             try:

@@ -69,7 +69,7 @@ class World:
         self.services, self.answers = self.make_services(), {}
         self._peer = self._call = 0
         self.core = MasterCore(
-            MasterSettings(**settings), self.services, life=LIFE, now=self.now, kept=True,
+            MasterSettings(**settings), self.services, cluster_id=LIFE, now=self.now, kept=True,
             past=past, session=session, lasting=lasting,
         )  # fmt: skip
         self.handle(events.Started(job, 2))

@@ -37,7 +37,7 @@ class Files:
     def __init__(self):
         self.done, self.full, self.number = [], False, 3
 
-    def begin(self, above, life, needed_bytes):
+    def begin(self, above, cluster_id, needed_bytes):
         if self.full:
             raise CheckpointError("the disk is full")
         self.number = max(self.number, above) + 1
@@ -60,8 +60,9 @@ class World:
         self.restored, self.failed = [], []
         registry = SimpleNamespace(tables={}, adopt=self._adopt)
         members = SimpleNamespace(
-            joined=lambda role: self.servers, nodes=lambda role: self.servers, life=7, frag_num=64,
-            shard_sum=lambda name: 0, table_registry=registry, rows=SimpleNamespace(moving=False),
+            joined=lambda role: self.servers, nodes=lambda role: self.servers, cluster_id=7,
+            frag_num=64, shard_sum=lambda name: 0, table_registry=registry,
+            rows=SimpleNamespace(moving=False),
             order=lambda member, order, then: self.out.order(member.peer, order, then),
         )  # fmt: skip
         jobs = SimpleNamespace(restored=lambda state, now: self.restored.append(state))
@@ -505,7 +506,7 @@ def test_checkpoint_of_a_job_that_was_given_up_does_nothing_to_the_folder_of_the
         return files.begin(0, 7, 0)
 
     def complete(begun):
-        about = {"life": 7, "frag_num": 0, "tables": (), "about": {}, "kept": 1}
+        about = {"cluster_id": 7, "frag_num": 0, "tables": (), "about": {}, "kept": 1}
         return files.complete(begun, [], state, **about)
 
     first = begin("first")

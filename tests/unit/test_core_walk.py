@@ -45,7 +45,7 @@ class NumberedFiles(Files):
     def open(self, settings, *, resumes):
         return Opened(1, "/checkpoints", [])
 
-    def begin(self, above, life, needed_bytes):
+    def begin(self, above, cluster_id, needed_bytes):
         self.number = max(self.number, above) + 1
         return Begun(self.number, f"part-{self.number}", "now")
 
@@ -343,7 +343,7 @@ class Walk(World):
         self.services.base = base
         self.core = MasterCore(
             MasterSettings(**{"expected_node_num": 4, "expected_servers": 2, **self.settings}),
-            self.services, life=LIFE, now=self.now, kept=True, past=past,
+            self.services, cluster_id=LIFE, now=self.now, kept=True, past=past,
         )  # fmt: skip
         self.journal = facts[1:]
         self.handle(events.Started(self.make_job(), 2))

@@ -119,7 +119,7 @@ def test_node_that_gets_no_heartbeat_connection_any_more_ends_and_says_so():
 
 
 def monitor_of(settings, member, expel):
-    members = SimpleNamespace(all={1: member}, life=LIFE, out=Outbox())
+    members = SimpleNamespace(all={1: member}, cluster_id=LIFE, out=Outbox())
     departures = SimpleNamespace(expel=expel)
     return HeartbeatMonitor(
         SimpleNamespace(

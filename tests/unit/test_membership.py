@@ -26,8 +26,8 @@ class Cluster:
         self.failed, self.ready, self.unready = [], [], []
         nodes = {"expected_node_num": servers + workers, "expected_servers": servers}
         context = SimpleNamespace(
-            settings=MasterSettings(**nodes, **settings), life=LIFE, begun=self.now, out=self.out,
-            lifecycle=SimpleNamespace(fail=self.failed.append),
+            settings=MasterSettings(**nodes, **settings), cluster_id=LIFE, begun=self.now,
+            out=self.out, lifecycle=SimpleNamespace(fail=self.failed.append),
             ready=lambda member, now: self.ready.append(member),
             departures=SimpleNamespace(unready=self._unready),
             replication=SimpleNamespace(heard=lambda member, now: None),

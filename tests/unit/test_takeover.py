@@ -12,7 +12,7 @@ from snailps.errors import ConfigError
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job
 from snailps.master.journal import Journal
-from snailps.master.takeover import FORMAT, check_results, life_of, unended
+from snailps.master.takeover import FORMAT, check_results, first_fact, unended
 from snailps.models import CLASSES
 from snailps.store.checkpoint.folder import CheckpointFolder, Found
 from snailps.store.route import Route, ShardAddress
@@ -106,7 +106,7 @@ def shard():
 
 def left_by(its, folder, shard, tables=(), **life):
     """A journal of a run whose shard still listens; its folder."""
-    first = life_of(7, its, 16, 0.0)
+    first = first_fact(7, its, 16, 0.0)
     first.data.update(life)
     if not first.data["format"]:
         del first.data["format"]  # as before there were numbers

@@ -51,8 +51,8 @@ class Observer(Protocol):
 class ModelReader:
     """The master's own reading of the tables; `timeout_s` bounds each request."""
 
-    def __init__(self, timeout_s: float, trust: Trust, life: int) -> None:
-        self._timeout_s, self._trust, self._life = timeout_s, trust, life
+    def __init__(self, timeout_s: float, trust: Trust, cluster_id: int) -> None:
+        self._timeout_s, self._trust, self._cluster_id = timeout_s, trust, cluster_id
         self._route: Route | None = None
         self._of_rounds: tuple[Results, Callable[[], None]] | None = None
         self._links: set[ShardConnections] = set()
@@ -192,7 +192,7 @@ class ModelReader:
                 Role.MASTER,
                 node=0,
                 incarnation=incarnation,
-                job=self._life,
+                job=self._cluster_id,
                 timeout_s=self._timeout_s,
                 trust=self._trust,
                 give_up=self._gives_up,

@@ -149,7 +149,7 @@ def put_section(ShardStore store not None, section: NDArray[Any], tables: Mappin
     """Replace a fragment's rows of these tables by those of a section (uint8 (n,)); count of rows.
 
     `tables` maps numbers in the section to numbers here; others are ignored.  `marks`: take the
-    section's marks too, which are of this life of the cluster.  Rows keep the order of their slots.
+    section's marks too, which are of this cluster's id.  Rows keep the order of their slots.
     `CheckpointError` if the bytes are no section, or of a table with other rows.
     """
     cdef const uint8_t[::1] view = section

@@ -61,7 +61,7 @@ def open_checkpoint(path: Path, disk: Disk = OS_DISK) -> tuple[Manifest, list[Sh
         ) from None
     manifest = Manifest.from_bytes(data, str(path / NAME))
     files = [
-        ShardFile(path, entry, manifest.life, manifest.number, manifest.frag_num, disk)
+        ShardFile(path, entry, manifest.cluster_id, manifest.number, manifest.frag_num, disk)
         for entry in manifest.files
     ]
     held = np.concatenate([file.index["fragment"] for file in files])

@@ -25,7 +25,7 @@ _NO_SUM = '"crc32c": "00000000"'
 class Manifest:
     """All that is known of a finished checkpoint.
 
-    `life` is the cluster's that wrote it and that its push marks are of; `saved_at` is its
+    `cluster_id` is the cluster's that wrote it and that its push marks are of; `saved_at` is its
     beginning, ISO 8601 in UTC.  Each of `tables` has ``number`` and ``table``, its declaration.
     `files` are those of the shards and hold every fragment once; `job` says what the job is and how
     far it was; `course` is the file with what the job needs to continue (index_crc32c is that of
@@ -33,7 +33,7 @@ class Manifest:
     """
 
     number: int
-    life: int
+    cluster_id: int
     saved_at: str
     frag_num: int
     tables: tuple[dict[str, Any], ...]
@@ -54,7 +54,7 @@ class Manifest:
             "format": FORMAT,
             "crc32c": "00000000",
             "number": self.number,
-            "life": self.life,
+            "life": self.cluster_id,
             "saved_at": self.saved_at,
             "frag_num": self.frag_num,
             "tables": list(self.tables),

@@ -95,7 +95,7 @@ class ShardFileWriter:
     """Write one shard's new file; each writer asks `reserve` for a place first."""
 
     def __init__(
-        self, path: Path, life: int, number: int, frag_num: int, disk: Disk = OS_DISK
+        self, path: Path, cluster_id: int, number: int, frag_num: int, disk: Disk = OS_DISK
     ) -> None:
         self.path, self._disk = path, disk
         self.written = 0
@@ -106,7 +106,7 @@ class ShardFileWriter:
             self._file = disk.create(path, exclusive=True, direct=True)
         except OSError as error:
             raise write_error(path, error) from error
-        head = _HEADER.pack(MAGIC, FORMAT, PAGE, life, number, frag_num, 0)
+        head = _HEADER.pack(MAGIC, FORMAT, PAGE, cluster_id, number, frag_num, 0)
         head = head[:-4] + crc32c(head[:-4]).to_bytes(4, "little")
         self._at = 0
         try:
@@ -176,7 +176,7 @@ class ShardFileWriter:
 
 
 class ShardFile:
-    """Read one shard's file; `entry`, `life`, `number` and `frag_num` are the manifest's.
+    """Read one shard's file; `entry`, `cluster_id`, `number` and `frag_num` are the manifest's.
 
     `index` has fields fragment, crc32c, at, bytes, rows; fragments ascending.  `CheckpointError` if
     the file is missing, shorter than it was, or not the file that the manifest means.
@@ -186,7 +186,7 @@ class ShardFile:
         self,
         folder: Path,
         entry: FileEntry,
-        life: int,
+        cluster_id: int,
         number: int,
         frag_num: int,
         disk: Disk = OS_DISK,
@@ -205,10 +205,10 @@ class ShardFile:
         if len(head) < _HEADER.size or crc32c(head[:-4]) != int.from_bytes(head[-4:], "little"):
             raise CheckpointError(f"{self.path}: its header is damaged")
         found = _HEADER.unpack(head)[:-1]
-        if found != (MAGIC, FORMAT, PAGE, life, number, frag_num):
+        if found != (MAGIC, FORMAT, PAGE, cluster_id, number, frag_num):
             raise CheckpointError(
                 f"{self.path}: it belongs to another checkpoint or format: its header says "
-                f"{found}, expected {(MAGIC, FORMAT, PAGE, life, number, frag_num)}"
+                f"{found}, expected {(MAGIC, FORMAT, PAGE, cluster_id, number, frag_num)}"
             )
         if crc32c(data) != entry.index_crc32c:
             raise CheckpointError(f"{self.path}: its index is damaged")
