@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.tables import Keys, Rows
+from snailps.api.tables import Keys, Rows, Table
 from snailps.errors import ConfigError
 from snailps.serving._row_cache import FRESH, NOT_THERE, RowCache
 from snailps.serving.row_reader import POLICIES, Lack
@@ -71,13 +71,16 @@ class CachedRows:
         max_age_s: float | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._live, self.table = live, live.table
-        self._max_age_s, self._clock = max_age_s, clock
+        self._live, self._max_age_s, self._clock = live, max_age_s, clock
         self._cache = RowCache(self.table.dim, cache_bytes)
         self._lock = threading.Lock()
         self._begun_s = clock()
         self._life, self._floor = live.life(), 1
         self._keys = self._hits = self._pulled = 0
+
+    @property
+    def table(self) -> Table:
+        return self._live.table
 
     def find(self, keys: Keys, rows: Rows) -> Lack | None:
         # A row is as old as the request for it, not as the answer.
@@ -85,7 +88,6 @@ class CachedRows:
         with self._lock:
             life = self._live.life()
             if life != self._life:
-                self.table = self._live.table
                 self._life, self._floor = life, now + 1
             oldest = self._floor
             if self._max_age_s is not None:

@@ -294,6 +294,14 @@ def test_first_values_of_another_cluster_are_those_of_its_own_table(make, source
     assert rows.pull([4]).tolist() != before.tolist()
 
 
+def test_table_is_that_of_the_cluster_joined_last_before_a_pull_too(make, source):
+    rows = make("first")
+    rows.pull([4])
+    source.table = Table("w", 3, init="uniform", scale=0.5, seed=12)
+    source.lives += 1
+    assert rows.table is source.table
+
+
 def test_reader_that_cannot_join_for_want_of_a_thread_tries_again(monkeypatch):
     closed, lost, errors = threading.Event(), threading.Event(), []
     left = [RuntimeError("can't start new thread"), OSError(24, "Too many open files")]
