@@ -124,8 +124,8 @@ class RowReader:
             with self._lock:
                 self._stale += old
                 self._firsts += len(new)
-        if first is not None:
+        if first is not None and len(lacking := wanted[new]):
             if first.table is not self._source.table:
                 first = self._first = FirstValues(self._source.table)
-            out[new] = first.pull(wanted[new])
+            out[new] = first.pull(lacking)
         return out

@@ -302,6 +302,17 @@ def test_table_is_that_of_the_cluster_joined_last_before_a_pull_too(make, source
     assert rows.table is source.table
 
 
+def test_first_values_are_not_made_where_only_old_rows_are_left(make, source, clock, monkeypatch):
+    rows = make("first")
+    rows.pull([4])
+    clock.now += 100.0
+    source.lost = lambda keys: keys >= 0
+    # An access method in Python may not expect that there are no keys.
+    monkeypatch.setattr(FirstValues, "pull", lambda self, keys: np.stack([*keys]))
+    assert rows.pull([4])[:, 0].tolist() == [4]
+    assert (rows.stats().stale, rows.stats().first) == (1, 0)
+
+
 def test_reader_that_cannot_join_for_want_of_a_thread_tries_again(monkeypatch):
     closed, lost, errors = threading.Event(), threading.Event(), []
     left = [RuntimeError("can't start new thread"), OSError(24, "Too many open files")]
