@@ -10,7 +10,7 @@ from test_job_metrics import PassMetrics
 
 from snailps.api.rotation import NoVisits, Rotation
 from snailps.config import JobSettings, MasterSettings, RawConfig
-from snailps.errors import CheckpointError, ClusterError, ConfigError, MisuseError
+from snailps.errors import ClusterError, ConfigError, MisuseError
 from snailps.master import effects, events
 from snailps.master.job.job import Job
 from snailps.master.job.state import pack, unpack
@@ -551,13 +551,15 @@ def test_checkpoint_of_more_epochs_than_there_are_now_is_over(make_job):
     assert again.ledger.progress == 1.0
 
 
-def test_checkpoint_of_an_earlier_rotation_is_refused(make_job):
+def test_checkpoint_of_an_earlier_rotation_is_refused_and_still_exported(make_job):
     job = make_job()
     World(job).forms()
     saved = unpack(pack(job.dump(0.0)))
     del saved.figures["rotation"]["extent"]
-    with pytest.raises(CheckpointError, match="extent"):
-        unpack(pack(saved))
+    saved = unpack(pack(saved))  # as an export reads it
+    message = r"begin anew with --fresh; .*snailps checkpoint export.*continue_from"
+    with pytest.raises(ConfigError, match=message):
+        make_job().plan_rotation(2, saved)
 
 
 def test_checkpoint_of_a_rotation_does_not_go_on_by_steps(make_job):

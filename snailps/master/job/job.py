@@ -244,7 +244,14 @@ class Job:
         A resumed training rotates as before. A rotation with limited steps is a ConfigError."""
         s = self.settings
         if state is not None:
-            known = rotation_of(state.figures.get("rotation"))
+            told = state.figures.get("rotation")
+            if told and "extent" not in told:
+                raise ConfigError(
+                    "the checkpoint is of a rotation by a version between 0.1.0 and this one: "
+                    "begin anew with --fresh; to keep what it has learnt, make a model of it "
+                    "(snailps checkpoint export) and begin with that (continue_from)"
+                )
+            known = rotation_of(told)
             if known is not None and s.max_steps:
                 raise ConfigError(
                     "max_steps: the checkpoint is of a training by rotation, whose steps are no "

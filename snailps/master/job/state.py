@@ -95,7 +95,6 @@ def decode(
             raise ValueError(f"outcomes {state.records.dtype}")
         _ = state.clock, state.sources, state.summary, dict(state.figures)
         _ = int(state.about["block_bytes"])
-        _ = state.figures.get("rotation", {"extent": 0})["extent"]
         return state
     except (ValueError, LookupError, TypeError) as error:
         raise _error(error) from None
