@@ -132,9 +132,9 @@ class BlockTrainer(Worker):
         scales: Sequence[Scale | None] = [None] * len(rows)
         if not any(one.keeps for one in self.rows):
             scales = self.scales(block, batch, rows, rates[0])
-        for one, asked, scale in zip(self.rows, prepared.asked, scales, strict=True):
-            closes = one.close(asked, scale)
-        if closes:
+        parts = zip(self.rows, prepared.asked, scales, strict=True)
+        closed = [one.close(asked, scale) for one, asked, scale in parts]
+        if all(closed):  # else deltas of a table are still here
             self._closed, self._trained = self._trained, 0
         return metrics
 
