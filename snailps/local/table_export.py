@@ -11,7 +11,7 @@ the tables.  No sockets; must not know models.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -143,6 +143,12 @@ def _columns(pieces: Iterator[tuple[Keys, Rows]], columns: slice) -> Iterator[ND
         yield rows[:, columns]
 
 
+def _closing(sorter: RowSorter, pieces: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+    """The pieces; behind the last one the sorter's disk space is free for other tables."""
+    yield from pieces
+    sorter.close()
+
+
 def _write_npz(job: _Export, names: Sequence[str], files: Sequence[str]) -> None:
     with model_writer(files[0]) as file:
         for name in names:
@@ -160,7 +166,8 @@ def _write_safetensors(job: _Export, names: Sequence[str], files: Sequence[str])
             sorter = stack.enter_context(job.sort(name, files[0]))
             if len(names) > 1:
                 sorter.spill()  # a buffer at a time, however many tables there are
-            arrays += job.arrays(name, sorter)
+            *others, last = job.arrays(name, sorter)
+            arrays += [*others, last._replace(pieces=_closing(sorter, last.pieces))]
         arrays.sort(key=lambda array: array.dtype.itemsize, reverse=True)
         about = {"format": "snailps", "tables": job.declarations(names)}
         write_safetensors(files[0], arrays, about)

@@ -10,6 +10,7 @@ import pytest
 from snailps import Table
 from snailps.api.export_progress import ExportCancelled, ExportProgress
 from snailps.errors import ConfigError, MisuseError
+from snailps.local import table_export
 from snailps.local.table_export import FORMATS, export_tables, files_of
 from snailps.vectors import row_sorter
 from snailps.vectors.safetensors import Array, write_safetensors
@@ -180,6 +181,26 @@ def test_one_table_of_several_is_chosen_and_wrong_words_are_refused(tmp_path):
         export_tables(source, "")
     with pytest.raises(ConfigError, match="no tables"):
         export_tables(Made(), output)
+
+
+def test_safetensors_export_frees_the_disk_of_a_table_before_it_writes_the_next(
+    tmp_path, monkeypatch
+):
+    closed, before = [], {}
+
+    class Watched(row_sorter.RowSorter):
+        def pieces(self):
+            before[self.dim] = [*closed]
+            yield from super().pieces()
+
+        def close(self):
+            closed.append(self.dim)
+            super().close()
+
+    monkeypatch.setattr(table_export, "RowSorter", Watched)
+    source = Made(a=(2, "adagrad"), b=(3, "add"), c=(5, "add"))
+    export_tables(source, str(tmp_path / "out"), "safetensors", state=True)
+    assert before == {4: [], 3: [4], 5: [4, 3]}  # floats of a row with its state
 
 
 def test_safetensors_file_refuses_arrays_unlike_its_header(tmp_path):
