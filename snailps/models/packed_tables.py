@@ -62,14 +62,20 @@ def write_packed(path: str, tables: Mapping[str, Packed]) -> str:
 
 def read_packed(path: str) -> dict[str, Packed]:
     """Read what `write_packed` wrote, or raise a `ModelFileError`."""
-    with read_model(path, "weights with the state of their optimizer", ()) as (_, arrays):
+    what = "weights with the state of their optimizer"
+    with read_model(path, what, ()) as (_, arrays):
         names = [name.removesuffix(_KEYS) for name in arrays if name.endswith(_KEYS)]
+    try:
         found = {name: Packed(arrays[name + _KEYS], arrays[name + _ROWS]) for name in names}
         for name, table in found.items():
             check_rows(name, table.keys, table.rows)
-        if not names or 2 * len(names) != len(arrays):
-            raise ValueError(f"arrays {sorted(arrays)}")
-        return found
+    except (KeyError, ValueError):
+        found = {}
+    if not found or 2 * len(found) != len(arrays):
+        raise ModelFileError(
+            f"{path}: continue_from: expected {what}, as partial_fit writes them, got other arrays"
+        )
+    return found
 
 
 def widened(packed: Packed, before: Tensor, after: Tensor, places: NDArray[np.int64]) -> Packed:

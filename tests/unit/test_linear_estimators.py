@@ -736,3 +736,10 @@ def test_perceptron_goes_on_with_state_and_new_classes(jobs, monkeypatch, tmp_pa
         other = copy.deepcopy(loaded).set_params(**{name: value})
         with pytest.raises(ParameterError, match=f"{name}: the fitted model has"):
             other.partial_fit(X, ["a"] * 4)
+
+
+@pytest.mark.parametrize("name", ["weights.keys", "x"])
+def test_continue_from_a_file_without_state_says_what_is_expected(tmp_path, name):
+    np.savez(tmp_path / "m.npz", **{name: np.zeros(2, np.uint64)})
+    with pytest.raises(ModelFileError, match="continue_from: expected weights with the state"):
+        read_packed(str(tmp_path / "m.npz"))
