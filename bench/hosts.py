@@ -287,6 +287,7 @@ class Hosts:
                     # It may not listen yet: a refused connection is an answer.
                     socket.create_connection((master.address, self.port), 1.0).close()
                     self._line = StatusLine(f"{master.address}:{self.port}", OPEN)
+                    return self._line.look(ASK_S)["phase"]  # dials, so from here
             return self._line.look(ASK_S)["phase"]
         except (OSError, SnailError):
             if self._line is not None:

@@ -64,6 +64,7 @@ def cluster(tmp_path, monkeypatch):
     """Two servers of one shard, and a table with a row."""
     (tmp_path / "runtime").mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # where runs are looked for, too
     monkeypatch.delenv("SNAILPS_SECRET", raising=False)
     with local_cluster(servers=2, workers=0, shard_num=1) as made:
         made.table("w", dim=2).push([7], [[1.0, 2.0]])
@@ -99,7 +100,7 @@ def test_another_user_of_the_machine_gets_no_rows_and_submits_no_job(cluster):
 def snailps_of(*words):
     """Standard output of a command of the same user."""
     command = [*SNAILPS, *words]
-    env = environment(XDG_RUNTIME_DIR=os.environ["XDG_RUNTIME_DIR"])
+    env = environment(**{name: os.environ[name] for name in ("XDG_RUNTIME_DIR", "TMPDIR")})
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -130,7 +131,7 @@ def test_same_user_finds_the_secret_from_every_command_and_process(cluster):
     assert json.loads(snailps_of("jobs", "--json"))["phase"] == "idle"
     servers = [node["id"] for node in cluster.status()["nodes"] if node["role"] == "server"]
     assert f"server {servers[-1]} at " in snailps_of("doctor", "--set", at, "--wait", "0")
-    env = environment(XDG_RUNTIME_DIR=os.environ["XDG_RUNTIME_DIR"])
+    env = environment(**{name: os.environ[name] for name in ("XDG_RUNTIME_DIR", "TMPDIR")})
     done = subprocess.run(
         [sys.executable, "-c", READS, cluster.address],
         env=env, capture_output=True, text=True, timeout=LIMIT_S,
