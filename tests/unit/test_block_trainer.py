@@ -1,4 +1,4 @@
-"""models.block_trainer: what a worker owes, of rows in several tables."""
+"""models.block_trainer: blocks that are not pushed yet, of rows in several tables."""
 
 import numpy as np
 import pytest
@@ -60,5 +60,5 @@ def test_blocks_are_owed_until_the_rows_of_every_table_are_pushed(kinds, monkeyp
         for number in range(4):
             train(model, b"x", number)
             pushed = min(model.pull(name, KEYS).min() for name in "ab")
-            assert number + 1 - model.owes <= pushed
-        assert (pushed, model.owes) == (4, 0)
+            assert number + 1 - model.unpushed <= pushed
+        assert (pushed, model.unpushed) == (4, 0)
