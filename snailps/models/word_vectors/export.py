@@ -25,7 +25,6 @@ from snailps.models.ngram_rows import unpack_vocabulary
 from snailps.models.text_model import BUCKET_KEY, key_ranges
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import BinHeader, bin_bytes, write_bin
-from snailps.vectors.files import write_npz
 from snailps.vectors.text_files import write_vec
 from snailps.vectors.words import to_bytes
 
@@ -62,6 +61,8 @@ def write_files(results: Results) -> Mapping[str, Any]:
         if name == "vec":
             write_vec(path, words, counted, s.dim)
         elif name == "npz":
+            from snailps.vectors.files import write_npz  # which imports queries
+
             write_npz(path, words, counted, s.dim, counts=vocabulary.counts)
         else:
             _write_bin(path, results, s, vocabulary)
