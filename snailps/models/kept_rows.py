@@ -177,7 +177,7 @@ class KeptRows(Rows):
         self._asked.pulling = True
         self._fill_first = fill_first
         self._made_rows = max(1, MADE_BYTES // (4 * sgd.layout.width))
-        self._asked.makes = fill_first is not None and self.workers == 1
+        self._asked.makes = fill_first is not None and not self._are_shared
         self.numbering = 0  # how often places were given anew
         self._blocks, self._size = 0, 0.0  # of this round
         self._blocks_a_round = round_blocks
@@ -206,23 +206,28 @@ class KeptRows(Rows):
 
     def workers_changed(self, workers: int) -> None:
         self.workers = workers
-        if workers > 1:
+        if self._are_shared:
             self.begin_known()
 
     def begin_known(self) -> None:
         self._asked.makes = self._kept.makes = False
 
     @property
+    def _are_shared(self) -> bool:
+        """Whether other workers push to the rows, too."""
+        return self.workers > 1
+
+    @property
     def exchanges(self) -> bool:
         """False for an only worker, which only pushes, and for others until they have bases."""
-        return self.workers > 1 and self._kept.exchange.has_bases
+        return self._are_shared and self._kept.exchange.has_bases
 
     def _places_for(self, needed: int) -> _Places:
         """Places for `needed` rows at least, and for as many as the memory holds."""
-        layout, alone = self._sgd.layout, self.workers == 1
-        bases = not (self._pulls_bases and alone)
+        layout = self._sgd.layout
+        bases = self._are_shared or not self._pulls_bases
         row_bytes = 4 * (layout.trained_width + bases * layout.width) + KEY_BYTES
-        room = self._room or (CACHE_BYTES_ALONE if alone else CACHE_BYTES) // row_bytes
+        room = self._room or (CACHE_BYTES if self._are_shared else CACHE_BYTES_ALONE) // row_bytes
         return _Places(self._sgd, max(room, needed), bases=bases)
 
     # --- in the preparing thread -------------------------------------------------------------
@@ -284,7 +289,7 @@ class KeptRows(Rows):
         kept, places, sgd = asked, asked.places, self._sgd
         if places is not self._kept:
             self._begin_anew(places)
-        if self.workers > 1 and not places.exchange.has_bases:
+        if self._are_shared and not places.exchange.has_bases:
             self._take_bases()
         new = kept.new
         if new.stop > new.start and kept.pull is None and places.makes:
