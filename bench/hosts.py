@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from accounting import THREAD_NAMES, Recorder, accounts_of, accounts_table
 from cgroups import UNLIMITED, Groups, NoQuota, quota
 from host_figures import (
     ROLES,
@@ -93,6 +94,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     add("--beside", action="store_true",
         help="compare with N clusters of one host at once, measured once")  # fmt: skip
     add("--seed", type=int, default=1, help="of the first run; the next one has the next")
+    add("--account", action="store_true", help="what the processor time is spent on (perf)")
     add("--kill-every", type=float, default=0.0, help="seconds between kills of a worker")
     add("--similarity", action="append", default=[], type=Path, metavar="FILE")
     add("--analogies", type=Path, metavar="FILE")
@@ -191,6 +193,7 @@ class Hosts:
     port: int
     processes: list[Process] = field(default_factory=list)
     samples: Samples = field(default_factory=Samples)
+    recorder: Recorder | None = None
     begin: float | None = None
     trained: float | None = None
     kills: int = 0
@@ -202,6 +205,8 @@ class Hosts:
         file = self.folder / "cluster.conf"
         lines = [f"import {self.args.conf.resolve()}"] if self.args.conf else []
         file.write_text("\n".join([*lines, *(f"{k}: {v}" for k, v in settings.items()), ""]))
+        if self.args.account:
+            self.recorder = Recorder(self.folder / "perf.data")
         self._start("master", 0, ["--json"])
         for host in range(1, self.number + 1):
             self._start("server", host, ["--set", f"listen_addr={self._side(host).address}"])
@@ -243,8 +248,21 @@ class Hosts:
         say("the training was short: processor time and bytes on the wire are guesses")
         return (self.trained or self._sampled) - told["train_s"]
 
+    def accounts(self, figures: dict) -> dict[str, float]:
+        """Microseconds a unit of each activity; those of the training add up to all of the time
+        that the hosts had."""
+        assert self.recorder is not None
+        begin = self.training_began(figures)
+        roles = {process.child.pid: process.role for process in self.processes}
+        return accounts_of(
+            self.recorder.samples(), roles, begin, begin + figures["train_s"],
+            used=figures["cpu_us_per_unit"]["all"], quota_used=figures["quota_used"],
+        )  # fmt: skip
+
     def close(self) -> None:
         """Ends what still runs."""
+        if self.recorder is not None:
+            self.recorder.close()
         if self._line is not None:
             self._line.close()
         self.network.end_all()
@@ -269,7 +287,8 @@ class Hosts:
         self.processes.append(Process(role, host, side, command, log, child))
 
     def _spawn(self, role: str, host: int, command: list[str], log: Path) -> subprocess.Popen:
-        path = os.pathsep.join(filter(None, [str(ROOT), pythonpath()]))
+        named = str(THREAD_NAMES) if self.args.account else ""
+        path = os.pathsep.join(filter(None, [named, str(ROOT), pythonpath()]))
         enter = self.groups.enter(group_of(host)) if self.groups else None
         out = self.folder / ("figures" if role == "master" else "output")
         with open(out, "a") as output, open(log, "a") as errors:
@@ -475,6 +494,8 @@ def run_once(args: argparse.Namespace, number: int, seed: int) -> dict:
                 told, hosts.samples, hosts.training_began(told), hosts=number, core=args.core
             )
             figures["kills"] = hosts.kills
+            if args.account:
+                figures["accounts"] = hosts.accounts(figures)
         figures["test"] |= {k: v for k, v in quality_of(args, prefix).items() if v is not None}
     figures = {"hosts": number, "seed": seed, **figures, "told": numbers_in(told)}
     say(
@@ -633,6 +654,8 @@ def main() -> None:
             print(json.dumps({**summary, "about": about(args)}), flush=True)
     if args.table or not args.json:
         print(table(summaries), flush=True)
+        if args.account:
+            print("", accounts_table(runs), sep="\n", flush=True)
     if warning := disturbed(runs):
         say(warning)
 
