@@ -86,7 +86,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     add("--core", type=float, default=0.22, help="share of a core of each host; 0: no limit")
     add("--period-ms", type=float, default=100.0, help="in which a host may use its share")
     add("--link", default="loopback", help="loopback; none: wires without a limit; or 100mbit")
-    add("--replication", choices=("none", "sync", "async"), default="none")
+    add("--replication", choices=("sync", "none", "async"), default="sync", help="as the product")
     add("--shards", type=int, default=1, help="of each server")
     add("--threads", type=int, default=1, help="of each worker")
     add("--epochs", type=int, help="default: the model's")

@@ -439,3 +439,61 @@ def test_clusters_beside_each_other_are_measured_once(bench, tmp_path, monkeypat
     beside(5.0, text="hosts.py")
     assert len(started) == 4
     assert "max_seconds=30" in started[-1]  # not shorter
+
+
+# --- what the processor time is spent on --------------------------------------------------------
+
+SCRIPT = """\
+borrow_0 12/15 3.5:
+\tffff1 _copy_to_iter ([kernel.kallsyms])
+\tffff2 tcp_recvmsg_locked+0x2f ([kernel.kallsyms])
+
+python 12/12 4.5:
+\t7f01 snail_train_bundles (/src/snailps/_kernels_avx2.cpython-311.so)
+
+python 12/12 4.75:
+\t7f02 mapiter_get (/numpy/_multiarray_umath.so)
+
+shard-0 13/14 5.5:
+\t7f03 __pyx_f_7snailps_5store_6tables__change_rows (/src/snailps/store/tables.cpython-311.so)
+
+python 11/11 5.0:
+\t7f04 _PyEval_EvalFrameDefault (/lib/libpython3.11.so.1.0)
+
+python 12/12 9.0:
+\t7f05 clear_page_erms ([kernel.kallsyms])
+\t7f06 asm_exc_page_fault ([kernel.kallsyms])
+\t7f07 __memmove_avx_unaligned_erms (/lib/libc.so.6)
+
+stranger 99/99 5.0:
+\t7f08 snail_train_bundles (/src/snailps/_kernels_avx2.cpython-311.so)
+"""
+
+
+def test_samples_are_counted_by_activity_and_add_up_to_what_hosts_had(bench):
+    accounting = bench("accounting")
+    samples = list(accounting.read(SCRIPT.splitlines()))
+    assert [(s.pid, s.thread, s.time) for s in samples[:2]] == [
+        (12, "borrow_0", 3.5),
+        (12, "python", 4.5),
+    ]
+    assert samples[0].frames == (
+        "_copy_to_iter@[kernel.kallsyms]",
+        "tcp_recvmsg_locked@[kernel.kallsyms]",
+    )
+    roles = {11: "master", 12: "worker", 13: "server"}
+    found = accounting.accounts_of(samples, roles, 3.0, 6.0, used=5.0, quota_used=0.8)
+    expected = {"receiving": 1, "training": 1, "merging rows": 1, "applying": 1, "master": 1}
+    assert {name: found[name] for name in accounting.ACTIVITIES if found[name]} == expected
+    # Hosts spent 4 of a share of 5; the sample at 9.0 is after the training.
+    assert found[accounting.WAITING] == pytest.approx(1.0)
+    assert found[accounting.ENDS] == pytest.approx(1.0)
+    table = accounting.accounts_table([{"hosts": 2, "accounts": found}])
+    assert "| sum | 6.000 |" in table
+    assert "| start and end | 1.000 |" in table
+
+
+def test_pages_that_are_touched_first_are_an_activity_of_their_own(bench):
+    accounting = bench("accounting")
+    (sample,) = (s for s in accounting.read(SCRIPT.splitlines()) if s.time == 9.0)
+    assert accounting.activity_of("worker", sample) == "memory pages"
