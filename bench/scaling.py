@@ -435,7 +435,7 @@ def name_of(data: Mapping[str, Any], *, linked: bool = True) -> str:
     parts = [about["model"] or Path(about["conf"]).stem]
     if about.get("input"):
         parts.append(Path(about["input"]).stem)
-    if about["replication"] != "sync":
+    if about["replication"] != "none":
         parts.append(f"replication {about['replication']}")
     if linked and link_of(about["link"])[1] is not None:
         parts.append(about["link"])
