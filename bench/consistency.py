@@ -35,8 +35,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 from snailps.cli.status import ask
+from snailps.config import RawConfig
 from snailps.errors import SnailError
 from snailps.local.launcher import Launcher
+from snailps.local.run import LOCAL
 from snailps.transport.security.trust import Trust
 
 DATA = Path(os.environ.get("SNAILPS_DATA") or ROOT.parent / "shared" / "data")
@@ -77,13 +79,12 @@ MATRIX = (
 def run(setup: Setup, settings: dict[str, object]) -> dict:
     """One job on a cluster of processes; its figures."""
     lines: list[str] = []
-    sets = [
-        "master_addr=127.0.0.1:16831", "listen_addr=127.0.0.1:0", "log_level=warning", "threads=1",
-        "shard_num=1", "on_node_loss=recover",
-        *(f"{key}={value}" for key, value in settings.items()),
-    ]  # fmt: skip
+    given = {
+        **LOCAL, "log_level": "warning", "threads": 1, "shard_num": 1, "on_node_loss": "recover",
+        **settings,
+    }  # fmt: skip
     launcher = Launcher(
-        None, sets, servers=setup.servers, workers=setup.workers,
+        RawConfig.from_mapping(given, "the bench"), servers=setup.servers, workers=setup.workers,
         on_line=lambda name, line: lines.append(f"{name}: {line}"),
     )  # fmt: skip
     begin = time.monotonic()

@@ -23,8 +23,8 @@ import typer
 from snailps import models
 from snailps.api.worker import load_class
 from snailps.cli import json_lines
-from snailps.cli.options import AddressFdOption as AddressFdOption
 from snailps.cli.options import ConfigOption as ConfigOption
+from snailps.cli.options import DocumentFdOption as DocumentFdOption
 from snailps.cli.options import FreshOption as FreshOption
 from snailps.cli.options import JsonLogOption as JsonLogOption
 from snailps.cli.options import OverwriteOption as OverwriteOption
@@ -33,6 +33,7 @@ from snailps.cli.options import TensorboardOption as TensorboardOption
 from snailps.cli.options import read_config as read_config
 from snailps.config import (
     ClusterSettings,
+    Document,
     JobSettings,
     MasterSettings,
     RawConfig,
@@ -60,18 +61,18 @@ def overrides_of(
     return [*(sets or []), *files, *(f"{name}=true" for name, given in flags.items() if given)]
 
 
-def _told(descriptor: int) -> tuple[list[str], bytes]:
-    """Read the master's address, as its ``--set``, and the cluster's secret from a launcher.
+def given(config: Path | None, overrides: Sequence[str] | None, document_fd: int) -> Document:
+    """Settings and secret of a process: its launcher's, if it has one, else from its own sources.
 
-    Ends the process if the pipe ends without them.
+    Ends the process if the launcher's pipe ends without them.
     """
-    if descriptor < 0:
-        return [], b""
-    with os.fdopen(descriptor) as pipe:
-        address, _, secret = pipe.read().partition(" ")
-    if not address:  # the parent has given up and reports why
+    if document_fd < 0:
+        return Document(read_config(config, overrides), b"")
+    with os.fdopen(document_fd, "rb") as pipe:
+        data = pipe.read()
+    if not data:  # the parent has given up and reports why
         raise typer.Exit(EXIT_STOPPED)
-    return [f"master_addr={address}"], secret.encode()
+    return Document.load(data)
 
 
 class KnownClasses:
@@ -212,15 +213,15 @@ def run_node(
     make: Callable[[S, RawConfig, bytes], Server | WorkerProcess],
     config: Path | None,
     sets: list[str] | None,
-    address_fd: int,
+    document_fd: int,
 ) -> None:
     """Run ``make(settings, raw, secret)``, a server or worker, to its end; exit with its code."""
     show_prints()
-    address, secret = _told(address_fd)
-    raw = read_config(config, [*(sets or []), *address])
-    log_as_told(raw, _ROLES[cls], stdout=True)
-    node = make(role_settings(raw, cls, launched=address_fd >= 0), raw, secret)
-    if address_fd >= 0:
+    document, launched = given(config, sets, document_fd), document_fd >= 0
+    log_as_told(document.raw, _ROLES[cls], stdout=True)
+    settings = role_settings(document.raw, cls, launched=launched)
+    node = make(settings, document.raw, document.secret)
+    if launched:
         hide_told()
         node.on_named = tell_name
     json_lines.call(lambda: name_of(node))

@@ -37,7 +37,6 @@ from snailps.cli.options import command_line, doors_of
 from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import is_live, print_figures, print_json
 from snailps.config import (
-    ClusterSettings,
     JobSettings,
     MasterSettings,
     RawConfig,
@@ -47,7 +46,7 @@ from snailps.config import (
 from snailps.errors import EXIT_INTERRUPTED, ClusterError, ConfigError
 from snailps.kernels import cores
 from snailps.local.launcher import OWN_ERROR, MasterEnded, labelled, signal_name
-from snailps.local.run import Result, Run
+from snailps.local.run import LOCAL, Result, Run
 from snailps.node.usage import peak_rss_mb
 
 if TYPE_CHECKING:
@@ -106,8 +105,7 @@ def command(
     raise typer.Exit(
         run_local(
             raw,
-            str(config),
-            overrides,
+            config=str(config),
             servers=servers,
             workers=workers,
             as_json=as_json,
@@ -119,12 +117,11 @@ def command(
 
 def run_local(
     raw: RawConfig,
-    config: str | None,
-    overrides: Sequence[str],
     *,
     servers: int,
     workers: int,
     as_json: bool,
+    config: str | None = None,
     kept: bool = True,
     verbose: bool = False,
     job: str = "",
@@ -132,25 +129,22 @@ def run_local(
 ) -> int:
     """Start a cluster, show it, and wait for its end; returns the exit code.
 
-    `raw` has all settings, already checked, and is read only for local defaults; `config` and
-    `overrides` are passed to the processes.  `kept`: its files are kept, so their names are
-    printed.  `job` is the model's name; empty: that of its class.
+    `raw` has all settings, already checked; `config` is their file.  `kept`: the run's files are
+    kept, so their names are printed.  `job` is the model's name; empty: that of its class.
     """
     log_as_told(raw, "snailps")
     master = raw.build(MasterSettings, also_known=known_classes(raw))
     for cls in (ServerSettings, WorkerSettings):
         raw.build(cls, also_known=known_classes(raw))
-    local = []
-    if raw.explicit("log_level", ClusterSettings) is None:
-        local.append(f"log_level={'info' if verbose else 'warning'}")
-    if raw.explicit("threads", WorkerSettings) is None:
-        local.append(f"threads={max(1, cores() // workers)}")
-    if raw.explicit("shard_num", ServerSettings) is None:
-        local.append(f"shard_num={max(1, cores() // (2 * servers))}")
+    local = {
+        "log_level": "info" if verbose else "warning",
+        "threads": f"{max(1, cores() // workers)}",
+        "shard_num": f"{max(1, cores() // (2 * servers))}",
+    }
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     run = Run(
-        config,
-        [*local, *overrides],
+        RawConfig.from_mapping(local, "--set {key}").merged(raw.over_shared(LOCAL, "--set {key}")),
+        config=config,
         servers=servers,
         workers=workers,
         revives=master.on_node_loss == "recover",

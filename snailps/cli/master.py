@@ -18,16 +18,17 @@ import typer
 from snailps.cli import FAULTS, FAULTS_MAX
 from snailps.cli.common import (
     ConfigOption,
+    DocumentFdOption,
     FreshOption,
     JsonLogOption,
     OverwriteOption,
     SetOption,
     TensorboardOption,
+    given,
     hide_told,
     known_classes,
     log_as_told,
     overrides_of,
-    read_config,
     role_settings,
     show_prints,
 )
@@ -78,7 +79,7 @@ def command(
     ] = False,
     with_driver: Annotated[bool, typer.Option("--ends-with-driver", hidden=True)] = False,
     called: Annotated[str, typer.Option("--called", hidden=True)] = "",
-    secret_fd: Annotated[int, typer.Option("--secret-fd", hidden=True)] = -1,
+    document_fd: DocumentFdOption = -1,
 ) -> None:
     """Forms the cluster, leases blocks to workers, replaces lost processes, writes the result.
 
@@ -87,20 +88,17 @@ def command(
 
     For example: snailps master -c config/master.conf --set expected_node_num=4
     """
-    overrides = overrides_of(sets, json_log, tensorboard, fresh=fresh, overwrite=overwrite)
     if session:
         show_prints()
-    raw = read_config(config, overrides)
+    overrides = overrides_of(sets, json_log, tensorboard, fresh=fresh, overwrite=overwrite)
+    document = given(config, overrides, document_fd)
+    raw, secret = document.raw, document.secret
     log_as_told(raw, "the master")
     settings = role_settings(raw, MasterSettings, launched=ready_fd >= 0)
     if ready_fd >= 0 and not session:  # else nothing shows the status's events
         hide_told()
     # Only the process that reads `ready_fd` learns it: other users of this machine may connect.
     source_key = secrets.token_hex(16) if with_driver else ""
-    secret = b""
-    if secret_fd >= 0:
-        with os.fdopen(secret_fd, "rb") as pipe:
-            secret = pipe.read()
     progress = None
     if ready_fd < 0:  # else a launcher asks for the status and shows it
         from snailps.cli.progress import Progress

@@ -55,9 +55,7 @@ SetOption = Annotated[
         autocompletion=settings_like,
     ),
 ]
-AddressFdOption = Annotated[
-    int, typer.Option("--address-fd", hidden=True, help="Descriptor to read master_addr from.")
-]
+DocumentFdOption = Annotated[int, typer.Option("--document-fd", hidden=True)]
 JsonLogOption = Annotated[
     Path | None,
     typer.Option("--json-log", metavar="FILE", help="File that gets a JSON record every 5 s."),

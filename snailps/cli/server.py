@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from snailps.cli.common import AddressFdOption, ConfigOption, SetOption, run_node
+from snailps.cli.common import ConfigOption, DocumentFdOption, SetOption, run_node
 from snailps.config import ServerSettings
 from snailps.server.process import Server
 
 
 def command(
-    config: ConfigOption = None, sets: SetOption = None, address_fd: AddressFdOption = -1
+    config: ConfigOption = None, sets: SetOption = None, document_fd: DocumentFdOption = -1
 ) -> None:
     """Stores rows in memory and answers pulls and pushes, with one thread and port per shard.
 
@@ -21,5 +21,5 @@ def command(
         lambda settings, raw, secret: Server(settings, secret),
         config,
         sets,
-        address_fd,
+        document_fd,
     )

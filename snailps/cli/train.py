@@ -169,7 +169,6 @@ def train(
         if path is not None:
             text = {key.replace("-", "_"): format_value(str(path))}
             options = options.merged(RawConfig.from_mapping(text, f"--{key}"))
-    # The processes inherit the environment; here it is only read to see which settings are given.
     over = RawConfig.load(None, environ={}, overrides=sets)
     raw = RawConfig.load(None, environ=os.environ).merged(options).merged(over)
     log_as_told(raw, "snailps")
@@ -184,11 +183,8 @@ def train(
         settings = job_settings(cls, raw, known_classes(raw))
     _show_completed(cls, raw, settings)
     raw.build(WorkerSettings, also_known=known_classes(raw))
-    overrides = [*(f"{entry.key}={entry.value}" for entry in options.entries), *sets]
     return run_local(
         raw,
-        None,
-        overrides,
         servers=servers,
         workers=workers,
         as_json=as_json,

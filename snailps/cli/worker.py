@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from snailps.cli.common import AddressFdOption, ConfigOption, SetOption, run_node
+from snailps.cli.common import ConfigOption, DocumentFdOption, SetOption, run_node
 from snailps.config import WorkerSettings
 from snailps.worker.process import WorkerProcess
 
 
 def command(
-    config: ConfigOption = None, sets: SetOption = None, address_fd: AddressFdOption = -1
+    config: ConfigOption = None, sets: SetOption = None, document_fd: DocumentFdOption = -1
 ) -> None:
     """Trains: leases blocks of input, pulls their rows, pushes deltas.
 
@@ -17,4 +17,4 @@ def command(
 
     For example: snailps worker --set master_addr=node1:16831
     """
-    run_node(WorkerSettings, WorkerProcess, config, sets, address_fd)
+    run_node(WorkerSettings, WorkerProcess, config, sets, document_fd)

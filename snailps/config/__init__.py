@@ -13,7 +13,7 @@ from snailps.config.addresses import format_addr, parse_addr, parse_port_range
 from snailps.config.document import describe
 from snailps.config.fields import Alias, Setting, Settings, setting, settings_of
 from snailps.config.files import Entry, read_conf
-from snailps.config.raw import OTHER_ENVIRONMENT, RawConfig, to_mapping
+from snailps.config.raw import OTHER_ENVIRONMENT, Document, RawConfig, to_mapping
 from snailps.config.settings import (
     CHECKPOINT_SETTINGS,
     ROLE_CLASSES,
@@ -32,6 +32,7 @@ __all__ = [
     "ROLE_CLASSES",
     "Alias",
     "ClusterSettings",
+    "Document",
     "Entry",
     "JobSettings",
     "ListenerSettings",

@@ -2,6 +2,7 @@
 
     default < file < environment SNAILPS_KEY < --set key=value
     RawConfig.load -> RawConfig -> build(cls, also_known) -> an object of cls, or one ConfigError
+    a launcher's RawConfig, secret -> Document.dump -> bytes -> Document.load in each child
 
 A process builds only its own classes; it accepts the keys of `also_known`, which may be in the
 same file, without validating their values.  Must not know roles or models by name.
@@ -10,9 +11,10 @@ same file, without validating their values.  Must not know roles or models by na
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -88,6 +90,11 @@ class RawConfig:
             )
             for key, value in values.items()
         )
+
+    def over_shared(self, values: Mapping[str, str], origin: str) -> RawConfig:
+        """A new object in which `values` win over files and the environment only."""
+        shared, own = ([e for e in self.entries if bool(e.source) == is_] for is_ in (True, False))
+        return RawConfig([*shared, *RawConfig.from_mapping(values, origin).entries, *own])
 
     def merged(self, other: RawConfig) -> RawConfig:
         """A new object in which the entries of `other` win."""
@@ -210,6 +217,25 @@ class RawConfig:
     def _note(self, notice: str) -> None:
         if notice not in self.notices:
             self.notices.append(notice)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a launcher gives each process of its cluster: all settings, and the secret."""
+
+    raw: RawConfig
+    secret: bytes = field(repr=False)
+
+    def dump(self, own: Mapping[str, str]) -> bytes:
+        """The document of a process, in which its `own` settings win."""
+        raw = self.raw.merged(RawConfig.from_mapping(own, "--set {key}"))
+        told = {"settings": [asdict(e) for e in raw.entries], "secret": self.secret.decode()}
+        return json.dumps(told).encode()
+
+    @classmethod
+    def load(cls, data: bytes) -> Document:
+        found = json.loads(data)
+        return cls(RawConfig(Entry(**e) for e in found["settings"]), found["secret"].encode())
 
 
 def to_mapping(settings: Settings) -> dict[str, str]:

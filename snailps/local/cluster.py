@@ -42,7 +42,7 @@ from snailps.errors import (
 )
 from snailps.local.driver import Driver
 from snailps.local.launcher import Launcher, labelled
-from snailps.local.run import Run
+from snailps.local.run import LOCAL, Run
 from snailps.local.session import Cluster, within
 from snailps.local.session_tables import LocalTable, LocalTensor
 from snailps.local.setting_texts import setting_texts
@@ -370,8 +370,7 @@ def _start(
     for notice in raw.notices:
         write(caller, notice)
     run = Run(
-        None,
-        ["log_level=warning", *(f"{key}={text}" for key, text in texts.items())],
+        raw.over_shared({**LOCAL, "log_level": "warning"}, "--set {key}"),
         launcher=_KeptLauncher,
         servers=servers,
         workers=workers,

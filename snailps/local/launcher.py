@@ -1,10 +1,10 @@
 """The processes of a cluster on this machine: started, watched and ended as children of this one.
 
-    .conf file, key=value -> Launcher.start -> master, servers, workers -> lines of standard error
+    RawConfig -> Document -> Launcher.start -> master, servers, workers -> lines of standard error
 
 Owns the children: none outlives this process, however it ends.  Must not send them messages: it
-uses their exit codes and lines only.  All start at once; each reads the cluster's secret from a
-pipe, servers and workers after the master's address.
+uses their exit codes and lines only.  All start at once; each reads the cluster's settings and
+secret, one `Document`, from a pipe, servers and workers once the master's address is in it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import IO, Any
 
+from snailps.config import Document, RawConfig
 from snailps.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -188,11 +188,11 @@ class Launcher:
 
     def __init__(
         self,
-        config: str | None,
-        overrides: Sequence[str],
+        raw: RawConfig,
         *,
         servers: int,
         workers: int,
+        config: str | None = None,
         session: bool = False,
         revives: bool = False,
         main: Callable[[], None] | None = None,
@@ -203,13 +203,15 @@ class Launcher:
         self._restarts_max = RESTARTS_MAX if revives and not session else 0
         self._deaths: dict[int, int] = {}  # by index: signals that ended it
         self._config = config
-        self._overrides = list(overrides)
         self._servers, self._workers, self._session = servers, workers, session
         self.lines = Lines(on_line)
         self._main, self._on_line = main, self.lines.take
         self.children: list[Child] = []
         self.address = ""
         self.secret = secrets.token_hex(32).encode()
+        size = {"expected_node_num": servers + workers, "expected_servers": servers}
+        raw = raw.merged(RawConfig.from_mapping(size, "--set {key}"))
+        self._document = Document(raw, self.secret)
         self.source_key = ""
         self._output = ""
         self._interrupted = False
@@ -229,8 +231,8 @@ class Launcher:
             gc.freeze()  # these objects stay: collections here and in the forks skip them
         with contextlib.ExitStack() as pipes:
             try:
-                ready = self._spawn_master([], pipes)
-                writers = [self._spawn_node(role, cpus, pipes) for role, cpus in nodes]
+                ready = self._spawn_master({}, pipes)
+                writers = [self._spawn(role, pipes, cpus=cpus) for role, cpus in nodes]
             except OSError as error:
                 raise ClusterError(
                     f"process {len(self.children) + 1} of {len(nodes) + 1} cannot be started: "
@@ -243,39 +245,22 @@ class Launcher:
             if address is None:
                 return
             self.address, _, self.source_key = address.partition(" ")
-            for pipe in writers:
-                self._tell_address(pipe)
+            for child, pipe in zip(self.children[1:], writers, strict=True):
+                self._tell_address(child.role, pipe)
         if not self.address:
             self.wait(END_S)
             raise MasterEnded(self.poll() or 1)
 
-    def _spawn_master(self, own: Sequence[str], pipes: contextlib.ExitStack) -> IO[bytes]:
+    def _spawn_master(self, own: Mapping[str, str], pipes: contextlib.ExitStack) -> IO[bytes]:
         """Start a master; returns the pipe that it writes its address to."""
-        size = [
-            f"expected_node_num={self._servers + self._workers}",
-            f"expected_servers={self._servers}",
-        ]
         ready, ready_write = _pipe(pipes)
-        secret, secret_write = _pipe(pipes)
-        secret_write.write(self.secret)
-        secret_write.close()
-        files = {"ready_fd": ready_write.fileno(), "secret_fd": secret.fileno()}
-        more = {"session": self._session, "with_driver": self._session, "called": self._called}
-        self._spawn("master", [*size, *own], files, {**more, "as_json": not self._session})
+        more: dict[str, Any] = {
+            "config": self._config, "ready_fd": ready_write.fileno(), "session": self._session,
+            "with_driver": self._session, "called": self._called, "as_json": not self._session,
+        }  # fmt: skip
+        self._tell(self._spawn("master", pipes, (ready_write.fileno(),), **more), own)
         ready_write.close()
-        secret.close()
         return ready
-
-    def _spawn_node(
-        self, role: str, cpus: frozenset[int], pipes: contextlib.ExitStack
-    ) -> IO[bytes]:
-        """Start a server or worker; returns the pipe from which it reads the master's address."""
-        address, address_write = _pipe(pipes)
-        # The master takes source from the holder of this key only.
-        own = ["accept_source=true"] if role == "worker" and self._session else []
-        self._spawn(role, own, {"address_fd": address.fileno()}, cpus=cpus)
-        address.close()
-        return address_write
 
     def _hear_address(self, ready: IO[bytes], give_up: Callable[[], bool]) -> str | None:
         """Wait until a master listens; empty if it has ended, None if given up."""
@@ -285,11 +270,16 @@ class Launcher:
                 return None
         return ready.readline().decode().strip()
 
-    def _tell_address(self, pipe: IO[bytes]) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has ended
-            if self.address:
-                pipe.write(self.address.encode() + b" " + self.secret)
-            pipe.close()
+    def _tell_address(self, role: str, pipe: IO[bytes]) -> None:
+        own = {"master_addr": self.address}
+        if role == "worker" and self._session:  # the master takes source of its driver only
+            own["accept_source"] = "true"
+        if self.address:
+            self._tell(pipe, own)
+
+    def _tell(self, pipe: IO[bytes], own: Mapping[str, str]) -> None:
+        with contextlib.suppress(BrokenPipeError), pipe:  # it has ended
+            pipe.write(self._document.dump(own))
 
     def restart_killed(
         self, indices: Iterable[int], give_up: Callable[[], bool] = lambda: False
@@ -338,9 +328,9 @@ class Launcher:
         with contextlib.ExitStack() as pipes:
             try:
                 if index:
-                    pipe = self._spawn_node(dead.role, dead.cpus, pipes)
+                    pipe = self._spawn(dead.role, pipes, cpus=dead.cpus)
                 else:  # `--fresh` applies to the first start only
-                    own = [f"listen_addr={self.address}", "fresh=false"]
+                    own = {"listen_addr": self.address, "fresh": "false"}
                     pipe = self._spawn_master(own, pipes)
             except OSError as error:  # memory is short: continue with the others
                 self._on_line(dead.name, f"cannot be started again: {error}")
@@ -351,7 +341,7 @@ class Launcher:
             self._listen(self.children[index])
             if index == 0:
                 return bool(self._hear_address(pipe, give_up))
-            self._tell_address(pipe)
+            self._tell_address(dead.role, pipe)
             return True
 
     def note_raised(self) -> None:
@@ -468,19 +458,19 @@ class Launcher:
     def _spawn(
         self,
         role: str,
-        overrides: Sequence[str],
-        files: Mapping[str, int],
-        more: Mapping[str, Any] = MappingProxyType({}),
+        pipes: contextlib.ExitStack,
+        files: Sequence[int] = (),
         cpus: frozenset[int] = ANYWHERE,
-    ) -> None:
+        **more: Any,
+    ) -> IO[bytes]:
         """Start a child whose lines are not read yet; descriptors `files` stay open in it.
 
-        Its arguments are those of the role's command, as JSON: no command line is parsed.
+        Its arguments are those of the role's command, as JSON: no command line is parsed.  Returns
+        the pipe from which it reads its document.
         """
-        sets = [*self._overrides, *overrides]
-        arguments = {"config": self._config, "sets": sets, **files, **more}
-        words = [role, LAUNCHED, json.dumps(arguments)]
-        kept = tuple(files.values())
+        document, document_write = _pipe(pipes)
+        words = [role, LAUNCHED, json.dumps({"document_fd": document.fileno(), **more})]
+        kept = (document.fileno(), *files)
         tells = role == "master" and not self._session  # figures go to standard output
 
         def begin() -> None:
@@ -504,7 +494,9 @@ class Launcher:
             pass_fds=kept,
             restore_signals=self._main is None,
         )
+        document.close()
         self.children.append(Child(role, process, cpus))
+        return document_write
 
     def _listen(self, child: Child) -> None:
         """Read a child's lines, in threads."""

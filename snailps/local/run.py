@@ -13,11 +13,11 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from snailps.config import ClusterSettings
+from snailps.config import ClusterSettings, RawConfig
 from snailps.errors import SnailError, WaitTimeout
 from snailps.local.launcher import Launcher
 from snailps.node.limits import END_S
@@ -25,7 +25,7 @@ from snailps.node.status import Status
 from snailps.node.status_line import StatusLine
 from snailps.transport.control import Trust
 
-LOCAL = ("master_addr=127.0.0.1:16831", "listen_addr=127.0.0.1:0")
+LOCAL = {"master_addr": "127.0.0.1:16831", "listen_addr": "127.0.0.1:0"}
 LOOK_S = 0.2
 SILENT_S = 3.0
 """Seconds of silence of the master after which its status says so."""
@@ -52,14 +52,8 @@ class Run:
     `how`: further arguments of `launcher`, the kind of `Launcher`.
     """
 
-    def __init__(
-        self,
-        config: str | None,
-        overrides: Sequence[str],
-        launcher: type[Launcher] | None = None,
-        **how: Any,
-    ) -> None:
-        self.launcher = (launcher or Launcher)(config, [*LOCAL, *overrides], **how)
+    def __init__(self, raw: RawConfig, launcher: type[Launcher] | None = None, **how: Any) -> None:
+        self.launcher = (launcher or Launcher)(raw, **how)
         self.interrupts = 0
 
     def interrupt(self, *_: object) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S, joined, until
 
+from snailps.config import RawConfig
 from snailps.kernels import numa
 from snailps.kernels.numa import NumaNode
 from snailps.local import launcher
@@ -27,9 +28,10 @@ def say(text):
 def listen():
     with os.fdopen(given["ready_fd"], "w") as ready:
         ready.write("127.0.0.1:1\\n")
-if sys.argv[1] != "master":
-    with os.fdopen(given["address_fd"]) as told:
-        address, secret = (told.read() or sys.exit(3)).split()
+with os.fdopen(given["document_fd"]) as pipe:
+    document = json.loads(pipe.read() or sys.exit(3))
+secret = document["secret"]
+settings = {entry["key"]: entry["value"] for entry in document["settings"]}
 exec(open(sys.argv[1] + ".py").read())
 """
 BLOCK = "say('here'); signal.pause()\n"
@@ -46,7 +48,7 @@ class Cluster:
             (folder / f"{role}.py").write_text(text)
         self.lines = []
         self.launcher = Launcher(
-            None, [], servers=servers, workers=workers, revives=revives, on_line=self._note
+            RawConfig(), servers=servers, workers=workers, revives=revives, on_line=self._note
         )
 
     def _note(self, name, line):
@@ -101,7 +103,8 @@ def test_launcher_with_master_that_ends_before_it_listens_has_its_code(make):
 
 
 def test_launcher_tells_every_node_the_address_of_the_master(make):
-    cluster = make(master="listen()\n", server="say(address)\n", worker="say(address)\n")
+    says = "say(settings['master_addr'])\n"
+    cluster = make(master="listen()\n", server=says, worker=says)
     cluster.launcher.start()
     cluster.wait_ended(1, 2)
     cluster.launcher.end()
@@ -110,11 +113,9 @@ def test_launcher_tells_every_node_the_address_of_the_master(make):
 
 
 def test_launcher_hands_its_secret_to_every_process_and_shows_it_in_no_command_line(make):
-    listens = (
-        "secret = os.read(given['secret_fd'], 999).decode()\nsay(f'knows {secret}'); listen()\n"
-    )
     says = "say(f'knows {secret}')\n" + BLOCK
-    cluster = make(revives=True, master=listens + BLOCK, server=says, worker=says)
+    listens = "listen()\n" + says
+    cluster = make(revives=True, master=listens, server=says, worker=says)
     cluster.launcher.start()
     secret = cluster.launcher.secret.decode()
     assert len(secret) == 64
@@ -127,7 +128,7 @@ def test_launcher_hands_its_secret_to_every_process_and_shows_it_in_no_command_l
     cluster.launcher.interrupt()
     cluster.launcher.end()
     assert cluster.lines.count(("master", f"knows {secret}")) == 2
-    assert "secret_fd" in shown[0]
+    assert "document_fd" in shown[0]
     assert secret not in "".join(shown)
 
 
@@ -340,7 +341,7 @@ def test_launcher_of_a_good_job_has_no_error_of_a_node_started_again_too_late(ma
 
 def test_launcher_starts_a_killed_master_again_at_its_address(make):
     cluster = make(
-        revives=True, master="say(sys.argv); listen()\n" + BLOCK, server=BLOCK, worker=BLOCK
+        revives=True, master="say(settings); listen()\n" + BLOCK, server=BLOCK, worker=BLOCK
     )
     cluster.launcher.start()
     cluster.wait_line("server", "here")
@@ -351,9 +352,9 @@ def test_launcher_starts_a_killed_master_again_at_its_address(make):
     assert cluster.launcher.address == "127.0.0.1:1"
     cluster.launcher.interrupt()
     cluster.launcher.end()
-    told = [line for name, line in cluster.lines if name == "master" and "argv" not in line]
+    told = [line for name, line in cluster.lines if name == "master"]
     assert "was ended by SIGKILL: it is started again, to take over" in told
-    assert sum("listen_addr=127.0.0.1:1" in line for line in told) == 1
+    assert sum("'listen_addr': '127.0.0.1:1'" in line for line in told) == 1
 
 
 def test_launcher_restart_ends_a_worker_that_still_runs(make):

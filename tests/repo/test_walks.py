@@ -1,4 +1,4 @@
-"""docs/design/walk-*.md name the files of three ways through the tree: they exist, and are few."""
+"""docs/design/walk-*.md name the files of ways through the tree: they exist, and are few."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 WALKS = ROOT / "docs" / "design"
 
-FILES_MAX = {"walk-pull.md": 16, "walk-register.md": 21, "walk-block.md": 17}
+FILES_MAX = {
+    "walk-pull.md": 16, "walk-register.md": 21, "walk-block.md": 17, "walk-setting.md": 8,
+}  # fmt: skip
 """Files in the tables of a walk.  A way that gets longer needs a reason; one that gets shorter
 lowers its number here."""
 WORDS_MAX = 750

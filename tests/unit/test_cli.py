@@ -17,7 +17,7 @@ from snailps.cli import main as cli
 from snailps.cli.local import without_effect
 from snailps.cli.printing import print_json
 from snailps.cli.train import separate
-from snailps.config import RawConfig
+from snailps.config import RawConfig, WorkerSettings
 from snailps.config.fields import settings_of
 from snailps.local.launcher import MasterEnded
 
@@ -290,13 +290,13 @@ def test_local_with_wrong_settings_says_where(monkeypatch, capsys, tmp_path, tex
 class NoLauncher:
     """Takes the place of `Launcher`: starts nothing, keeps the settings it would start with."""
 
-    given: ClassVar[list[str]] = []
+    given: ClassVar[list[RawConfig]] = []
     children = ()
     address = ""
     secret = b""
 
-    def __init__(self, config, overrides, **options):
-        self.given[:] = overrides
+    def __init__(self, raw, **options):
+        self.given[:] = [raw]
 
     def start(self, give_up):
         raise MasterEnded(7)
@@ -343,9 +343,10 @@ def test_local_defaults_give_way_to_what_is_set(
             monkeypatch, capsys, "train", "word2vec", "--input", "a", "--output", "b"
         )
     assert code == 7, err
-    keys = [pair.partition("=")[0] for pair in NoLauncher.given]
+    (raw,) = NoLauncher.given
     for key in ("threads", "shard_num", "log_level"):
-        assert (key in keys) == (key != missing)
+        entry = raw.explicit(key, WorkerSettings)
+        assert (entry.origin == f"--set {key}") == (key != missing)
 
 
 SETS = ["--set", "dim=7", "--set", "heartbeat_timeout=3", "--set", "input=a, b"]
@@ -368,7 +369,8 @@ def test_set_wins_wherever_a_cluster_is_started(monkeypatch, capsys, tmp_path, c
         monkeypatch.setattr("snailps.cli.demo.write_prose", lambda path: 1)
     code, _, err = call(monkeypatch, capsys, *options[command])
     assert code == 7, err
-    assert NoLauncher.given[-len(sets) // 2 :] == sets[1::2]
+    given = [f"{entry.key}={entry.value}" for entry in NoLauncher.given[0].entries]
+    assert given[-len(sets) // 2 :] == sets[1::2]
 
 
 def test_cluster_on_this_machine_says_once_what_has_no_effect(monkeypatch, capsys, tmp_path):

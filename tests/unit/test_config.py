@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from snailps.config import Entry, RawConfig, Settings, read_conf, setting, to_mapping
+from snailps.config import Document, Entry, RawConfig, Settings, read_conf, setting, to_mapping
 from snailps.config.quoting import cut_comment, quote, split_list, unquote
 from snailps.errors import ConfigError
 
@@ -272,6 +272,30 @@ def test_merged_entries_of_the_other_win():
     assert built.build(Demo) == Demo(dim=7, files=("a,b", "c"))
     with pytest.raises(ConfigError, match=r"^--dim: expected a whole number from 1"):
         RawConfig.from_mapping({"dim": 0}, "--{key}").build(Demo)
+
+
+def test_values_over_what_is_shared_give_way_to_what_is_given_to_the_command(tmp_path):
+    (tmp_path / "job.conf").write_text("dim: 3\n")
+    around = {"SNAILPS_NAME": "a"}
+    raw = RawConfig.load(tmp_path / "job.conf", environ=around, overrides=["lr=0.5"])
+    built = raw.over_shared({"dim": "4", "name": "b", "lr": "0.1"}, "--set {key}").build(Demo)
+    assert (built.dim, built.name, built.lr) == (4, "b", 0.5)
+
+
+def test_document_gives_a_child_what_its_launcher_has_read(tmp_path):
+    (tmp_path / "common.conf").write_text("lr: 0.25\n")
+    (tmp_path / "job.conf").write_text('import common.conf\nname: "a # b"\nlen_vec: 5\n')
+    raw = RawConfig.load(tmp_path / "job.conf", environ={"SNAILPS_WAIT": "3"}, overrides=["dim=6"])
+    (tmp_path / "job.conf").unlink()
+    found = Document.load(Document(raw, b"secret").dump({"dim": "7"}))
+    assert found.secret == b"secret"
+    assert found.raw.build(Demo) == Demo(dim=7, lr=0.25, name="a # b", wait=3.0)
+    *same, own = found.raw.entries
+    assert [dataclasses.astuple(entry) for entry in same] == [
+        dataclasses.astuple(entry) for entry in raw.entries
+    ]
+    assert own.origin == "--set dim"
+    assert "secret" not in repr(found)
 
 
 def test_contradictions_name_only_what_differs():

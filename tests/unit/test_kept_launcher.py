@@ -10,13 +10,14 @@ from concurrent.futures import Future
 import pytest
 from waiting import LIMIT_S, until
 
+from snailps.config import RawConfig
 from snailps.errors import ClusterError
 from snailps.local import cluster, launcher, session
 from snailps.local.launcher import Child, Launcher
 
 
 def made(kind=Launcher):
-    return kind(None, [], servers=1, workers=1, session=True)
+    return kind(RawConfig(), servers=1, workers=1, session=True)
 
 
 def test_start_of_a_session_interrupted_is_given_up_before_the_caller_goes_on(monkeypatch):
@@ -133,7 +134,7 @@ def test_end_reading_of_a_pipe_that_another_process_has_open_does_not_wait_for_i
     read, write = os.pipe()
     child, shown = Child("worker", Process()), []
     child.process.stderr = os.fdopen(read, "r")
-    one = Launcher(None, [], servers=1, workers=1, on_line=lambda name, line: shown.append(line))
+    one = Launcher(RawConfig(), servers=1, workers=1, on_line=lambda _, line: shown.append(line))
     one._listen(child)
     ending = threading.Thread(target=child.end_reading, args=(0.0,), daemon=True)
     ending.start()
