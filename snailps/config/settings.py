@@ -529,6 +529,9 @@ CHECKPOINT_SETTINGS = (
 )
 """Fields of `JobSettings` that do not affect what is trained."""
 
+SCHEDULE_SETTINGS = {"staleness": ("ssp",), "micro_batches": ("bsp",)}
+"""Fields of `JobSettings`, and the kinds of consistency that read them; rounds read none."""
+
 ROLE_CLASSES: tuple[tuple[str, type[Settings]], ...] = (
     ("Every process", ClusterSettings),
     ("Master and servers", ListenerSettings),

@@ -213,7 +213,7 @@ def driver_settings(
     if tls:
         own["tls"] = tls
     texts = setting_texts({**settings, **own})
-    raw = _around(_names(ListenerSettings))
+    raw = _around(ListenerSettings)
     return raw.merged(RawConfig.from_mapping(texts, caller + "({key})")).build(ListenerSettings)
 
 
@@ -401,19 +401,16 @@ def _start(
     return made
 
 
-def _names(*classes: type[Settings]) -> set[str]:
-    return {name for cls in classes for name in settings_of(cls)}
-
-
-def _around(names: set[str]) -> RawConfig:
-    """The environment's settings of these names: others in it belong to a job."""
+def _around(*classes: type[Settings]) -> RawConfig:
+    """The environment's settings of these classes: others in it belong to a job."""
+    names = {name for cls in classes for name in settings_of(cls)}
     around = RawConfig.load(None, environ=os.environ)
     return RawConfig(entry for entry in around.entries if entry.key in names)
 
 
 def _role_config(texts: Mapping[str, str], caller: str) -> RawConfig:
     """Settings of the roles as the processes will read them, checked: environment, then `texts`."""
-    raw = _around(_names(*_ROLES))
+    raw = _around(*_ROLES)
     raw = raw.merged(RawConfig.from_mapping(texts, caller + "({key})"))
     for cls in _ROLES:
         raw.build(cls, also_known=_ROLES)

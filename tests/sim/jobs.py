@@ -57,6 +57,11 @@ class JobPlan:
         return self.consistency == "bsp" or self.rounds > 0
 
     @property
+    def bounded(self):
+        """Whether a worker is at most `staleness` blocks ahead."""
+        return self.consistency == "ssp" and not self.rounds
+
+    @property
     def ends_by_loss(self):
         """Whether its losses may end it."""
         return self.target or self.flat
@@ -91,7 +96,7 @@ class JobPlan:
             "epochs": "auto" if self.flat else str(self.epochs),
             "passes": str(self.epochs),
         }
-        if self.consistency == "ssp":
+        if self.bounded:
             values["staleness"] = str(self.staleness)
         if self.consistency == "bsp":
             values["micro_batches"] = str(self.micro_batches)
@@ -294,8 +299,7 @@ class JobRun:
         self._begin()
 
     def _begin(self):
-        in_ssp = self.plan.consistency == "ssp" and not self.plan.rounds
-        self.staleness = Staleness(self.plan.staleness) if in_ssp else None
+        self.staleness = Staleness(self.plan.staleness) if self.plan.bounded else None
 
     def go_on(self, done, clock):
         """A training begins where these blocks are trained; its workers are other ones."""

@@ -208,7 +208,7 @@ class Worker(RoutedNode):
             self._push_slot(block, keys)
         else:
             self._push_counts(block)
-        if clocked or self.job.plan.consistency == "ssp":
+        if clocked or self.job.plan.bounded:
             yield from self._flush()
         if in_round:
             yield from self._wait(self._client.seal(block.clock, block.slot, block.slots))

@@ -31,13 +31,7 @@ from snailps.master.job.metrics import PassMetrics
 from snailps.master.job.settings import job_settings, without_effect
 from snailps.master.job.state import JobState
 from snailps.master.job.survey import SurveyMerge
-from snailps.master.leases import (
-    CLOCKS_AHEAD,
-    BspLedger,
-    RotationLedger,
-    RoundLedger,
-    SspLedger,
-)
+from snailps.master.leases import CLOCKS_AHEAD, SCHEDULES, RotationLedger, RoundLedger
 from snailps.master.leases.ledger import NO_RECORDS, Entry, Ledger, no_ledger
 from snailps.master.leases.records import BlockResult
 from snailps.transport import messages
@@ -286,12 +280,7 @@ class Job:
                 self.input.blocks, s.epochs, rotation, known, nodes=nodes, extent=told.get("extent")
             )
         all_ = (self.input.blocks, s.epochs, s.max_steps, known, self.input.order)
-        if self.clocked:
-            return BspLedger(*all_, micro_batches=s.micro_batches, nodes=nodes)
-        if s.consistency == "ssp" or s.assign == "own":
-            staleness = s.staleness if s.consistency == "ssp" else -1
-            return SspLedger(*all_, nodes=nodes, staleness=staleness)
-        return Ledger(*all_)
+        return SCHEDULES[s.consistency](s, nodes, *all_)
 
     def end_pass(self, now: float) -> None:
         self._seconds[self.pass_] = now - self._pass_begun

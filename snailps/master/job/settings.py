@@ -10,10 +10,8 @@ from collections.abc import Iterable
 from snailps.api.worker import Worker
 from snailps.config import JobSettings, RawConfig
 from snailps.config.fields import Settings
+from snailps.config.settings import SCHEDULE_SETTINGS
 from snailps.errors import ConfigError
-
-_OF_MODE = {"staleness": "ssp", "micro_batches": "bsp", "consistency": ""}
-"""Settings that only one kind of consistency reads; rounds read none of them."""
 
 
 def without_effect(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> list[str]:
@@ -21,9 +19,9 @@ def without_effect(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> 
     in_rounds = cls.rounds(settings) > 0
     mode = "a job in rounds" if in_rounds else f"consistency {settings.consistency}"
     found = []
-    for name, own in _OF_MODE.items():
+    for name, readers in {**SCHEDULE_SETTINGS, "consistency": (settings.consistency,)}.items():
         entry = raw.explicit(name, cls.Settings)
-        if entry is not None and (in_rounds or own not in ("", settings.consistency)):
+        if entry is not None and (in_rounds or settings.consistency not in readers):
             found.append(f"{entry.origin}: {name} has no effect in {mode}")
     return found
 

@@ -12,9 +12,19 @@ Each is a `Ledger`: `service.py` seldom asks which.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from snailps.master.leases.bsp import CLOCKS_AHEAD, BspLedger
+from snailps.master.leases.ledger import Ledger
 from snailps.master.leases.rotation import RotationLedger
 from snailps.master.leases.rounds import RoundLedger
 from snailps.master.leases.ssp import SspLedger
 
-__all__ = ["CLOCKS_AHEAD", "BspLedger", "RotationLedger", "RoundLedger", "SspLedger"]
+__all__ = ["CLOCKS_AHEAD", "SCHEDULES", "BspLedger", "RotationLedger", "RoundLedger", "SspLedger"]
+
+SCHEDULES: dict[str, Callable[..., Ledger]] = {
+    "async": lambda s, nodes, *a: SspLedger(*a, nodes=nodes) if s.assign == "own" else Ledger(*a),
+    "ssp": lambda s, nodes, *a: SspLedger(*a, nodes=nodes, staleness=s.staleness),
+    "bsp": lambda s, nodes, *a: BspLedger(*a, nodes=nodes, micro_batches=s.micro_batches),
+}
+"""By `consistency`: from a job's settings, its workers, and what each `Ledger` takes."""

@@ -65,12 +65,11 @@ class SspLedger(Ledger):
         if self._closed or not mine:
             return None
         if self._ahead(node):
-            clock = self._slowest()[0] + self._ahead_of(node) - self._staleness
-            heappush(self._ahead_of_all, (clock, node))
+            heappush(self._ahead_of_all, (self._needed(node), node))
             return None
         number = mine.popleft()
         self._lease(number, node)
-        ahead = self._ahead_of(node) - 1
+        ahead = self._begun(node) - 1 - self._slowest()[0]
         if ahead > self.ahead_max and any(other != node for other in self._busy()):
             self.ahead_max = ahead
         return self.entry(number)
@@ -223,11 +222,15 @@ class SspLedger(Ledger):
 
     def _ahead(self, node: int) -> bool:
         """Whether the next entry of a worker would be too far ahead of the slowest clock."""
-        return 0 <= self._staleness < self._ahead_of(node)
+        return self._staleness >= 0 and self._slowest()[0] < self._needed(node)
 
-    def _ahead_of(self, node: int) -> int:
-        """How many clocks ahead of the slowest a worker would be with its next entry."""
-        return self._clocks[node] + self.records.count_of(node) - self._slowest()[0]
+    def _needed(self, node: int) -> int:
+        """The slowest clock with which a worker may begin its next entry."""
+        return self._begun(node) - self._staleness
+
+    def _begun(self, node: int) -> int:
+        """The clock at which a worker begins its next entry."""
+        return self._clocks[node] + self.records.count_of(node)
 
     def _busy(self) -> Iterator[int]:
         """Workers that have work, some of them twice."""

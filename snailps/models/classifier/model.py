@@ -221,7 +221,7 @@ class Classifier(TextModel):
         self.sgd = LocalSgd(self, RowLayout.padded(s.dim))
         self._blocks = 0
         # Within a step of bsp rows stay as they are, however often they are pulled.
-        apart = self._lines_apart if s.consistency == "ssp" else None
+        apart = None if s.consistency == "bsp" else self._lines_apart
         self.rows = CopiedRows(self.sgd, "input"), CopiedRows(self.sgd, "output", apart=apart)
         if s.consistency == "async":
             self._curvature = Curvature(s.loss, s.dim)
