@@ -386,20 +386,18 @@ class JobSettings(Settings):
         when="The loss that is good enough is known.",
         low=0.0,
     )
-    consistency: Literal["async", "ssp", "barrier", "bsp"] = setting(
+    consistency: Literal["async", "ssp", "bsp"] = setting(
         "async",
         help=(
             "How workers synchronise. `async`: workers do not wait. `ssp`: no worker is more than "
-            "`staleness` blocks ahead of the slowest. `barrier`: all wait for each other after "
-            "`staleness + 1` blocks of each. `bsp`: all take the same step; the result "
+            "`staleness` blocks ahead of the slowest. `bsp`: all take the same step; the result "
             "is bit-identical for any number of workers (docs/consistency.md)."
         ),
         when="`bsp` to repeat a run exactly, `ssp` if workers differ much in speed.",
     )
     staleness: int = setting(
         2,
-        help="With `ssp` and `barrier`: how many blocks a worker may be ahead of the slowest. "
-        "0: in step.",
+        help="With `ssp`: how many blocks a worker may be ahead of the slowest. 0: in step.",
         when="Larger for less waiting, smaller for fresher parameters.",
         unit="blocks",
         low=0,
@@ -420,7 +418,7 @@ class JobSettings(Settings):
         "auto",
         help=(
             "Which worker gets a block. `shared`: the next one that asks. `own`: every n-th block, "
-            "assigned at the start. `auto`: `own` with `ssp` and `barrier`, else `shared`."
+            "assigned at the start. `auto`: `own` with `ssp`, else `shared`."
         ),
         when="To compare `async` and `ssp` on the same share of the data.",
     )
@@ -513,7 +511,7 @@ class JobSettings(Settings):
 
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse values of `assign` that do not fit the consistency."""
-        wrong = {"ssp": "shared", "barrier": "shared", "bsp": "own"}.get(self.consistency)
+        wrong = {"ssp": "shared", "bsp": "own"}.get(self.consistency)
         if self.assign == wrong:
             raise ConfigError(
                 f"{where('assign')}: assign: expected auto with consistency {self.consistency} "
@@ -531,7 +529,7 @@ CHECKPOINT_SETTINGS = (
 )
 """Fields of `JobSettings` that do not affect what is trained."""
 
-SCHEDULE_SETTINGS = {"staleness": ("ssp", "barrier"), "micro_batches": ("bsp",)}
+SCHEDULE_SETTINGS = {"staleness": ("ssp",), "micro_batches": ("bsp",)}
 """Fields of `JobSettings`, and the kinds of consistency that read them; rounds read none."""
 
 ROLE_CLASSES: tuple[tuple[str, type[Settings]], ...] = (

@@ -59,7 +59,7 @@ class JobPlan:
     @property
     def bounded(self):
         """Whether a worker is at most `staleness` blocks ahead."""
-        return self.consistency in ("ssp", "barrier") and not self.rounds
+        return self.consistency == "ssp" and not self.rounds
 
     @property
     def ends_by_loss(self):
@@ -145,8 +145,6 @@ def draw_plan(seed, plain, think_s):
 def draw_end(seed, plan):
     """The same plan, which may end early, or give each worker blocks of its own."""
     rng = random.Random(f"early {seed}")
-    if plan.consistency == "ssp" and random.Random(f"barrier {seed}").random() < 0.4:
-        plan = replace(plan, consistency="barrier")
     if plan.rounds or plan.chunks or plan.expires:
         return plan
     flat = random.Random(f"flat {seed}")

@@ -3,7 +3,6 @@
     BlockRecords    waiting, leased, done, settled: the one record of each block
     Ledger          a block to each worker that asks
     SspLedger       every n-th entry belongs to one worker; clocks stay close  (ssp)
-    BarrierLedger   the same; all wait for each other after every few entries  (barrier)
     BspLedger       entry -> (clock, slot); a clock is complete when all its slots are done  (bsp)
     RoundLedger     one entry a drawn worker and round; the master closes a round
     RotationLedger  slices of text, then tenancies of parts of the rows, which borrow other parts
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from snailps.master.leases.barrier import BarrierLedger
 from snailps.master.leases.bsp import CLOCKS_AHEAD, BspLedger
 from snailps.master.leases.ledger import Ledger
 from snailps.master.leases.rotation import RotationLedger
@@ -27,7 +25,6 @@ __all__ = ["CLOCKS_AHEAD", "SCHEDULES", "BspLedger", "RotationLedger", "RoundLed
 SCHEDULES: dict[str, Callable[..., Ledger]] = {
     "async": lambda s, nodes, *a: SspLedger(*a, nodes=nodes) if s.assign == "own" else Ledger(*a),
     "ssp": lambda s, nodes, *a: SspLedger(*a, nodes=nodes, staleness=s.staleness),
-    "barrier": lambda s, nodes, *a: BarrierLedger(*a, nodes=nodes, staleness=s.staleness),
     "bsp": lambda s, nodes, *a: BspLedger(*a, nodes=nodes, micro_batches=s.micro_batches),
 }
 """By `consistency`: from a job's settings, its workers, and what each `Ledger` takes."""
