@@ -129,7 +129,6 @@ def role_settings(raw: RawConfig, cls: type[S], *, launched: bool = False) -> S:
     settings = raw.build(cls, also_known=known)
     role = _ROLES[cls]
     set_up_logging(settings.log_level, role)
-    os.nice(settings.niceness)
     own: list[type[Settings]] = [cls]
     if cls is MasterSettings:
         own.append(JobSettings)

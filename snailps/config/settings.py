@@ -134,13 +134,6 @@ class ClusterSettings(Settings):
         unit="host:port",
         check=check_listen_addr,
     )
-    niceness: int = setting(
-        0,
-        help="Added to the niceness of the process: others of the machine are served first.",
-        when="The machine has other work that must not wait.",
-        low=0,
-        high=19,
-    )
     log_format: Literal["text", "json"] = setting(
         "text",
         help=(

@@ -142,15 +142,6 @@ def test_local_cluster_waits_as_long_as_its_settings_say(monkeypatch):
     assert limits == [300 + MARGIN_S]
 
 
-def test_local_cluster_gives_each_process_its_niceness():
-    with local_cluster(workers=2, niceness=3, log=io.StringIO()) as cluster:
-        status = cluster.status()
-        pids = [status["master"]["pid"], *(node["pid"] for node in status["nodes"])]
-        found = {pid: os.getpriority(os.PRIO_PROCESS, pid) for pid in pids}
-    own = os.nice(0)  # this process takes part, too, as the driver
-    assert found == dict.fromkeys(pids, min(19, own + 3)) | {os.getpid(): own}
-
-
 def test_local_cluster_trains_a_class_and_then_another(tmp_path):
     text = write_numbers(tmp_path / "in.txt", 500)
     with local_cluster(servers=1, workers=2, threads=1) as cluster:
