@@ -25,11 +25,7 @@ from snailps.api.worker import load_class
 from snailps.cli import json_lines
 from snailps.cli.options import ConfigOption as ConfigOption
 from snailps.cli.options import DocumentFdOption as DocumentFdOption
-from snailps.cli.options import FreshOption as FreshOption
-from snailps.cli.options import JsonLogOption as JsonLogOption
-from snailps.cli.options import OverwriteOption as OverwriteOption
 from snailps.cli.options import SetOption as SetOption
-from snailps.cli.options import TensorboardOption as TensorboardOption
 from snailps.cli.options import read_config as read_config
 from snailps.config import (
     ClusterSettings,
@@ -40,7 +36,7 @@ from snailps.config import (
     ServerSettings,
     WorkerSettings,
 )
-from snailps.config.fields import Settings, format_value, settings_of
+from snailps.config.fields import Settings, settings_of
 from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, ConfigError, SnailError
 from snailps.node.phrases import NAME_MARK, process_name
 
@@ -50,15 +46,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("snailps")
 S = TypeVar("S", bound=ClusterSettings)
-
-
-def overrides_of(
-    sets: list[str] | None, json_log: Path | None, tensorboard: Path | None, **flags: bool
-) -> list[str]:
-    """What is given by ``--set``, or by the options that are short for one."""
-    paths = {"json_log": json_log, "tensorboard": tensorboard}
-    files = [f"{key}={format_value(str(path))}" for key, path in paths.items() if path is not None]
-    return [*(sets or []), *files, *(f"{name}=true" for name, given in flags.items() if given)]
 
 
 def given(config: Path | None, overrides: Sequence[str] | None, document_fd: int) -> Document:

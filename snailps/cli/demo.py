@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from snailps.cli.common import OverwriteOption, SetOption
+from snailps.cli.options import OverwriteOption, SetOption
 from snailps.cli.train import train
 from snailps.data.stdlib_prose import write_prose
 from snailps.vectors.files import load
@@ -45,7 +45,6 @@ def command(
                 "servers": 2,
                 "workers": 2,
                 "as_json": False,
-                "json_log": None,
                 "input": [str(text)],
                 "output": str(prefix),
                 "epochs": str(epochs),

@@ -19,21 +19,10 @@ import typer
 
 from snailps import models
 from snailps.api.worker import load_class
-from snailps.cli.common import (
-    FreshOption,
-    JsonLogOption,
-    OverwriteOption,
-    SetOption,
-    TensorboardOption,
-    known_classes,
-    log_as_told,
-    overrides_of,
-    read_config,
-    remarks,
-)
+from snailps.cli.common import SetOption, known_classes, log_as_told, read_config, remarks
 from snailps.cli.entry import main
 from snailps.cli.json_lines import is_object
-from snailps.cli.options import command_line, doors_of
+from snailps.cli.options import command_line, doors_of, short_options
 from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import is_live, print_figures, print_json
 from snailps.config import (
@@ -73,6 +62,7 @@ _AT_WORK = ("survey", "loading", "restoring", "training", "exporting", "stopping
 """Phases after which the end of a job is shown."""
 
 
+@short_options
 def command(
     config: Annotated[
         Path, typer.Option("-c", "--config", metavar="FILE", help="A .conf file with a job.")
@@ -81,10 +71,6 @@ def command(
     workers: WorkersOption = 1,
     sets: SetOption = None,
     as_json: JsonOption = False,
-    json_log: JsonLogOption = None,
-    tensorboard: TensorboardOption = None,
-    fresh: FreshOption = False,
-    overwrite: OverwriteOption = False,
     verbose: VerboseOption = False,
     ui: UiOption = False,
 ) -> None:
@@ -92,8 +78,7 @@ def command(
 
     For example: snailps local -c config/fasttext.conf --servers 1 --workers 2
     """
-    overrides = overrides_of(sets, json_log, tensorboard, fresh=fresh, overwrite=overwrite)
-    raw = read_config(config, overrides)
+    raw = read_config(config, sets)
     log_as_told(raw, "snailps")
     entry = raw.explicit("worker_class", JobSettings)
     if entry is None:

@@ -19,21 +19,16 @@ from snailps.cli import FAULTS, FAULTS_MAX
 from snailps.cli.common import (
     ConfigOption,
     DocumentFdOption,
-    FreshOption,
-    JsonLogOption,
-    OverwriteOption,
     SetOption,
-    TensorboardOption,
     given,
     hide_told,
     known_classes,
     log_as_told,
-    overrides_of,
     role_settings,
     show_prints,
 )
 from snailps.cli.json_lines import EVENTS
-from snailps.cli.options import command_line
+from snailps.cli.options import command_line, short_options
 from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import is_live, print_json
 from snailps.config import MasterSettings
@@ -54,6 +49,7 @@ events = logging.getLogger(EVENTS)
 BUG = "it ended by a bug in snailps or in the model: see its log"
 
 
+@short_options
 def command(
     config: ConfigOption = None,
     sets: SetOption = None,
@@ -63,10 +59,6 @@ def command(
             "--json", help="Print the run's figures as one JSON object at the end.", metavar=""
         ),
     ] = False,
-    json_log: JsonLogOption = None,
-    tensorboard: TensorboardOption = None,
-    fresh: FreshOption = False,
-    overwrite: OverwriteOption = False,
     ui: UiOption = False,
     ready_fd: Annotated[int, typer.Option("--ready-fd", hidden=True)] = -1,
     session: Annotated[
@@ -90,8 +82,7 @@ def command(
     """
     if session:
         show_prints()
-    overrides = overrides_of(sets, json_log, tensorboard, fresh=fresh, overwrite=overwrite)
-    document = given(config, overrides, document_fd)
+    document = given(config, sets, document_fd)
     raw, secret = document.raw, document.secret
     log_as_told(raw, "the master")
     settings = role_settings(raw, MasterSettings, launched=ready_fd >= 0)

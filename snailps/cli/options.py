@@ -7,15 +7,18 @@ Imports no model and no process, so that a command that needs neither starts at 
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from snailps.config import ClusterSettings, RawConfig
+from snailps.config.fields import format_value
 
 
 def settings_like(incomplete: str) -> list[str]:
@@ -73,6 +76,39 @@ FreshOption = Annotated[
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Replace result files that exist.", metavar="")
 ]
+
+
+SHORT: dict[str, Any] = {
+    "json_log": JsonLogOption, "tensorboard": TensorboardOption, "fresh": FreshOption,
+    "overwrite": OverwriteOption,
+}  # fmt: skip
+"""Options that are short for a ``--set``, by the setting."""
+
+
+def short_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `SHORT`, after `as_json`; it finds them in its `sets`."""
+
+    @functools.wraps(command)
+    def with_sets(**given: Any) -> None:
+        short = {name: value for name in SHORT if (value := given.pop(name, None))}
+        texts = [f"{k}={format_value(v if v is True else str(v))}" for k, v in short.items()]
+        command(**{**given, "sets": [*(given.get("sets") or []), *texts]})
+
+    hints = get_type_hints(command, include_extras=True)
+    parameters = [
+        one.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, one in inspect.signature(command).parameters.items()
+    ]
+    at = 1 + [one.name for one in parameters].index("as_json")
+    parameters[at:at] = [
+        parameters[at - 1].replace(
+            name=name, annotation=kind, default=False if kind.__origin__ is bool else None
+        )
+        for name, kind in SHORT.items()
+    ]
+    with_sets.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_sets.__annotations__ = {one.name: one.annotation for one in parameters}
+    return with_sets
 
 
 def read_config(path: Path | None, overrides: Sequence[str] | None) -> RawConfig:

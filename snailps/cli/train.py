@@ -10,6 +10,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,15 +18,7 @@ import typer
 from snailps import models
 from snailps.api.worker import Worker, load_class
 from snailps.cli import PATHS
-from snailps.cli.common import (
-    FreshOption,
-    JsonLogOption,
-    OverwriteOption,
-    SetOption,
-    TensorboardOption,
-    known_classes,
-    log_as_told,
-)
+from snailps.cli.common import SetOption, known_classes, log_as_told
 from snailps.cli.help import HelpInGroups, group_of
 from snailps.cli.local import (
     JsonOption,
@@ -34,14 +27,14 @@ from snailps.cli.local import (
     WorkersOption,
     run_local,
 )
+from snailps.cli.options import SHORT
 from snailps.cli.page_process import UiOption
 from snailps.config import JobSettings, RawConfig, WorkerSettings
 from snailps.config.fields import format_value, settings_of
 from snailps.errors import ConfigError
 from snailps.master.job.settings import job_settings
 
-_FLAGS = ("fresh", "overwrite")
-_NOT_OPTIONS = ("worker_class", *_FLAGS)
+_NOT_OPTIONS = ("worker_class", *SHORT)
 _TYPES = {"int": "int", "float": "number", "bool": "true|false", "str": "text", "list": "list"}
 _FIXED: dict[str, dict[str, str]] = {"word2vec": {"minn": "0", "maxn": "0"}}
 """Fixed settings of a command that shares its model with another one."""
@@ -50,12 +43,12 @@ _OPTIONS: tuple[tuple[str, Any, object], ...] = (
     ("servers", ServersOption, 1),
     ("workers", WorkersOption, 1),
     ("sets", SetOption, None),
-    ("json_log", JsonLogOption, None),
-    ("tensorboard", TensorboardOption, None),
+    ("json_log", SHORT["json_log"], None),
+    ("tensorboard", SHORT["tensorboard"], None),
     ("as_json", JsonOption, False),
     ("ui", UiOption, False),
-    ("fresh", FreshOption, False),
-    ("overwrite", OverwriteOption, False),
+    ("fresh", SHORT["fresh"], False),
+    ("overwrite", SHORT["overwrite"], False),
     ("verbose", VerboseOption, False),
 )
 _ABOUT = {
@@ -154,21 +147,14 @@ def train(
     """
     sets = given.pop("sets", None) or []
     servers, workers = given.pop("servers"), given.pop("workers")
-    as_json, json_log = given.pop("as_json"), given.pop("json_log")
-    tensorboard = given.pop("tensorboard", None)
-    ui = given.pop("ui", False)
-    flags = {name: True for name in _FLAGS if given.pop(name, False)}
+    as_json, ui = given.pop("as_json"), given.pop("ui", False)
     verbose = given.pop("verbose", False)
-    values = {key: value for key, value in given.items() if value is not None}
-    values |= flags
+    values = {key: value for key, value in given.items() if value not in (None, False)}
+    values |= {k: format_value(str(v)) for k, v in values.items() if isinstance(v, Path)}
     values |= {key: tuple(separate(key, values[key])) for key in PATHS if key in values}
     options = RawConfig.from_mapping(values, "--{key}")
     own = {"worker_class": models.CLASSES[name], **_FIXED.get(name, {})}
     options = options.merged(RawConfig.from_mapping(own, f"snailps train {name}"))
-    for key, path in {"json-log": json_log, "tensorboard": tensorboard}.items():
-        if path is not None:
-            text = {key.replace("-", "_"): format_value(str(path))}
-            options = options.merged(RawConfig.from_mapping(text, f"--{key}"))
     over = RawConfig.load(None, environ={}, overrides=sets)
     raw = RawConfig.load(None, environ=os.environ).merged(options).merged(over)
     log_as_told(raw, "snailps")

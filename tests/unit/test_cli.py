@@ -373,6 +373,21 @@ def test_set_wins_wherever_a_cluster_is_started(monkeypatch, capsys, tmp_path, c
     assert given[-len(sets) // 2 :] == sets[1::2]
 
 
+def test_option_that_is_short_for_a_setting_sets_it(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("snailps.local.run.Launcher", NoLauncher)
+    (tmp_path / "job.conf").write_text(f"worker_class: {COUNTER}\n")
+    train = ["train", "word2vec", "--input", "a", "--output", "b"]
+    for command in (["local", "-c", "job.conf"], train):
+        options = ["--json-log", "a #b", "--fresh", "--set", "epochs=2"]
+        code, _, err = call(monkeypatch, capsys, *command, *options)
+        assert code == 7, err
+        (raw,) = NoLauncher.given
+        values = {name: raw.explicit(name) for name in ("json_log", "fresh", "epochs")}
+        assert [entry.value for entry in values.values()] == ["a #b", "true", "2"]
+        assert raw.explicit("overwrite") is raw.explicit("tensorboard") is None
+
+
 def test_cluster_on_this_machine_says_once_what_has_no_effect(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("snailps.local.run.Launcher", NoLauncher)
