@@ -36,6 +36,7 @@ def test_cluster_with_a_killed_server_writes_json_alone(tmp_path):
     settings = {"log_format": "json", "log_level": "debug", "replication": "sync"}
     with Cluster(tmp_path, settings, job, servers=2, workers=1) as cluster:
         master, (victim, _), (worker,) = cluster.started_at(gate)
+        master.wait_line("every shard has its standby")
         victim.send(signal.SIGKILL)
         master.wait_line('"event": "lost"')
         gate.open()
