@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 FREQUENCY = 199
-"""Samples a second and core; no divisor of it is a period of the cgroups."""
+"""Samples a second and core: a prime, so that they do not keep step with periods of a cgroup."""
 THREAD_NAMES = Path(__file__).resolve().parent / "named_threads"
 """For PYTHONPATH of the processes."""
 KERNEL = "[kernel.kallsyms]"
@@ -88,15 +88,15 @@ RULES = (
     Rule("replicating", r"@(_replication_stream|_primary|_standby)\.", role="server"),
     Rule("transport", r"@(_event_loop|_loop|_connection|_connections|_link|_pending|_request"
          r"|_client|_error_feedback|_product_batch|_shard|_connection_memory)\."),
-    Rule("transport", r"", role="server", thread="shard|control"),
+    Rule("transport", r"", role="server", thread="^(shard|control)"),
     Rule("training", TRAINS, role="worker"),
     Rule("merging rows", r"@_row_exchange\.|snail_(exchange|merge|share)", role="worker"),
     Rule("planning and sorting", r"@_key_numbering\.|@_shuffling\.|snail_(count_pairs|find_centres"
          r"|sort|lay_out|hide|number)", role="worker"),
     Rule("reading and encoding text", r"@(_text|_subwords|_labelled|_examples|_matrix)\."),
-    Rule("reading and encoding text", r"", role="worker", thread="encode|parse|read"),
-    Rule("planning and sorting", r"", role="worker", thread="prepare"),
-    Rule("gathering rows", r"", role="worker", thread="borrow|check-out"),
+    Rule("reading and encoding text", r"", role="worker", thread="^(encode|parse)"),
+    Rule("planning and sorting", r"", role="worker", thread="^prepare"),
+    Rule("gathering rows", r"", role="worker", thread="^borrow"),
     Rule("gathering rows", r"snail_(copy_rows|load|narrow|widen|subtract)", role="worker"),
     Rule("merging rows", r"@_multiarray_umath|memmove|memset", role="worker"),
 )  # fmt: skip
@@ -180,36 +180,37 @@ def accounts_table(runs: Sequence[Mapping[str, Any]]) -> str:
     ])  # fmt: skip
 
 
+class NoPerf(Exception):
+    """perf is missing here, or may not sample; the text says which."""
+
+
 class Recorder:
     """perf, from now on."""
 
     def __init__(self, file: Path) -> None:
         perf = shutil.which("perf")
         if perf is None:
-            raise FileNotFoundError("--account needs perf (Debian: linux-perf)")
+            raise NoPerf("--account needs perf (Debian: apt-get install linux-perf)")
         self._perf, self._file = perf, file
         self._process = subprocess.Popen(
             [perf, "record", "-q", "-a", "-g", "-e", "cpu-clock", "-F", str(FREQUENCY),
              "-k", "CLOCK_MONOTONIC", "-o", str(file)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def close(self) -> None:
-        """Ends perf; again is harmless."""
+    def close(self) -> str:
+        """End perf, and return what it has complained of; again is harmless."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
-            self._process.wait(60)
+        return self._process.communicate(timeout=60)[1] or ""
 
     def samples(self) -> list[Sample]:
-        """What was recorded."""
-        self.close()
-        command = [
-            self._perf,
-            "script",
-            "-i",
-            str(self._file),
-            "-F",
-            "comm,pid,tid,time,ip,sym,dso",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return list(read(done.stdout.splitlines()))
+        """What was recorded; `NoPerf` if nothing was."""
+        complaints = self.close()
+        fields = "comm,pid,tid,time,ip,sym,dso"
+        command = [self._perf, "script", "-i", str(self._file), "-F", fields]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = list(read(done.stdout.splitlines()))
+        if not found:
+            raise NoPerf(f"--account: perf has no samples: {(complaints + done.stderr).strip()}")
+        return found

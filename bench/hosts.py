@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from accounting import THREAD_NAMES, Recorder, accounts_of, accounts_table
+from accounting import THREAD_NAMES, NoPerf, Recorder, accounts_of, accounts_table
 from cgroups import UNLIMITED, Groups, NoQuota, quota
 from host_figures import (
     ROLES,
@@ -192,6 +192,7 @@ class Hosts:
     folder: Path
     port: int
     processes: list[Process] = field(default_factory=list)
+    roles: dict[int, str] = field(default_factory=dict)  # of all processes, the killed ones, too
     samples: Samples = field(default_factory=Samples)
     recorder: Recorder | None = None
     begin: float | None = None
@@ -253,9 +254,8 @@ class Hosts:
         that the hosts had."""
         assert self.recorder is not None
         begin = self.training_began(figures)
-        roles = {process.child.pid: process.role for process in self.processes}
         return accounts_of(
-            self.recorder.samples(), roles, begin, begin + figures["train_s"],
+            self.recorder.samples(), self.roles, begin, begin + figures["train_s"],
             used=figures["cpu_us_per_unit"]["all"], quota_used=figures["quota_used"],
         )  # fmt: skip
 
@@ -292,10 +292,12 @@ class Hosts:
         enter = self.groups.enter(group_of(host)) if self.groups else None
         out = self.folder / ("figures" if role == "master" else "output")
         with open(out, "a") as output, open(log, "a") as errors:
-            return self.network.start(
+            child = self.network.start(
                 self._side(host), command, enter=enter, stdout=output, stderr=errors,
                 env=dict(os.environ, PYTHONPATH=path),
             )  # fmt: skip
+        self.roles[child.pid] = role
+        return child
 
     def _ask(self) -> str:
         """The phase of the job; empty while the master does not answer."""
@@ -647,7 +649,7 @@ def main() -> None:
                 summaries = write(args, runs)
     except KeyboardInterrupt:
         sys.exit(130)
-    except (NoQuota, NotPermitted) as error:
+    except (NoPerf, NoQuota, NotPermitted) as error:
         fail(str(error))
     if args.json:
         for summary in summaries:

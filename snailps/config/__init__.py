@@ -10,7 +10,6 @@ or roles; models declare their settings by subclassing `JobSettings`.
 """
 
 from snailps.config.addresses import format_addr, parse_addr, parse_port_range
-from snailps.config.document import describe
 from snailps.config.fields import Alias, Setting, Settings, setting, settings_of
 from snailps.config.files import Entry, read_conf
 from snailps.config.raw import OTHER_ENVIRONMENT, Document, RawConfig, to_mapping
@@ -25,6 +24,7 @@ from snailps.config.settings import (
     WorkerSettings,
     effective_shard_num,
 )
+from snailps.config.settings_page import describe
 
 __all__ = [
     "CHECKPOINT_SETTINGS",

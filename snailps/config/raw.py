@@ -229,8 +229,8 @@ class Document:
     def dump(self, own: Mapping[str, str]) -> bytes:
         """The document of a process, in which its `own` settings win."""
         raw = self.raw.merged(RawConfig.from_mapping(own, "--set {key}"))
-        told = {"settings": [asdict(e) for e in raw.entries], "secret": self.secret.decode()}
-        return json.dumps(told).encode()
+        content = {"settings": [asdict(e) for e in raw.entries], "secret": self.secret.decode()}
+        return json.dumps(content).encode()
 
     @classmethod
     def load(cls, data: bytes) -> Document:
