@@ -24,6 +24,7 @@ LINES = 500
 def session():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE), str(SUPPORT)]))
+        patch.setenv("SNAILPS_EPOCHS", "7")  # of a job: none of a session's
         with snailps.cluster(threads=1, log=io.StringIO()) as made:
             yield made
 
@@ -39,6 +40,11 @@ def trains(session, text):
     """Whether the session trains a job."""
     figures = session.train(models.Lines, input=text, epochs=1, output="out", timeout_s=LIMIT_S)
     return figures["lines"] == LINES
+
+
+def test_jobs_of_a_session_have_no_settings_of_the_environment(session, text):
+    figures = session.train(models.Lines, input=text, output="out", timeout_s=LIMIT_S)
+    assert (figures["epochs"], figures["lines"]) == (5, 5 * LINES)  # the default
 
 
 WRONG_SETTINGS = [
