@@ -93,8 +93,7 @@ def run(setup: Setup, settings: dict[str, object]) -> dict:
             launcher.start()
         except SnailError as error:
             fail(f"{error}:\n" + "\n".join(lines))
-        if setup.killed:
-            kill_one(launcher)
+        killed = setup.killed and kill_one(launcher)
         while launcher.poll() is None and time.monotonic() - begin < LIMIT_S:
             launcher.wait(0.5)
     finally:
@@ -104,13 +103,13 @@ def run(setup: Setup, settings: dict[str, object]) -> dict:
         launcher.end()
     if launcher.poll() != 0:
         fail(f"{setup.name} ended with {launcher.poll()}:\n" + "\n".join(lines[-15:]))
-    if setup.killed and not any("is lost" in line for line in lines):
+    if setup.killed and not killed:
         fail(f"{setup.name}: the job was over before a worker was killed")
     return json.loads(launcher.output())
 
 
-def kill_one(launcher: Launcher) -> None:
-    """SIGKILL for the last worker, in the middle of the training."""
+def kill_one(launcher: Launcher) -> bool:
+    """SIGKILL for the last worker, in the middle of the training; False: the job ended before."""
     while launcher.poll() is None:
         try:
             status = ask(launcher.address, trust=Trust(launcher.secret))
@@ -118,8 +117,9 @@ def kill_one(launcher: Launcher) -> None:
             continue
         if status["phase"] == "training" and status["progress"] >= KILLED_AT:
             os.kill(launcher.children[-1].process.pid, signal.SIGKILL)
-            return
+            return True
         launcher.wait(0.02)
+    return False
 
 
 # --- identity ------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def identity_jobs(scratch: Path) -> dict[str, dict[str, object]]:
 
 
 def identity(args: argparse.Namespace, scratch: Path) -> list[dict]:
-    """Hash of the result files of each job on each cluster."""
+    """Hash of the result files of each job on each cluster, but for the report of the run."""
     found = []
     for name, settings in identity_jobs(scratch).items():
         if args.jobs and name not in args.jobs.split(","):
@@ -164,7 +164,7 @@ def identity(args: argparse.Namespace, scratch: Path) -> list[dict]:
             say(f"identity: {name}, {setup.name}")
             figures = run(setup, {**settings, "output": folder / "result"})
             whole = hashlib.sha256()
-            for path in sorted(folder.iterdir()):
+            for path in sorted(set(folder.iterdir()) - set(folder.glob("*.report.html"))):
                 whole.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
             row = {"part": "identity", "job": name, "cluster": setup.name}
             row |= {"sha256": whole.hexdigest()[:16], "train_loss": figures["train_loss"]}
