@@ -52,7 +52,17 @@ def left():
 def test_hosts_train_within_their_shares_and_leave_nothing(text, tmp_path):
     out = tmp_path / "runs.json"
     words = ["--input", str(text), "--hosts", "1,2", "--core", "0.3", "--link", "1gbit"]
-    words += ["--set", "wire=float32", "--epochs", "3", "--out", str(out), "--json"]
+    words += [
+        "--set",
+        "wire=float32",
+        "--epochs",
+        "3",
+        "--replication",
+        "none",
+        "--out",
+        str(out),
+        "--json",
+    ]
     done = subprocess.run(
         [*BENCH, *words], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
