@@ -87,8 +87,8 @@ def idle(seed: int, folder: Path) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def busy(seed: int, folder: Path) -> Iterator[Run]:
-    """Two busy processes a core, and one that waits for the disk all the time."""
-    count = 2 * len(os.sched_getaffinity(0))
+    """A busy process a core, and one that waits for the disk all the time."""
+    count = len(os.sched_getaffinity(0))
     commands = [[sys.executable, "-c", BUSY]] * count
     commands.append([sys.executable, "-c", WRITER, str(folder / "written")])
     others = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for command in commands]
