@@ -24,6 +24,11 @@ def text(tmp_path):
     return path
 
 
+def connected(remote):
+    """A connection to its cluster, which may still be forming."""
+    return snailps.connect(remote.address, secret_file=str(remote.secret), timeout_s=LIMIT_S)
+
+
 def trains(session, text):
     """Whether the session trains a job."""
     figures = session.train(models.Lines, input=text, epochs=1, output="out", timeout_s=LIMIT_S)
@@ -45,13 +50,13 @@ def remote(tmp_path, monkeypatch, request):
         if request.node.originalname.startswith("test_connect_runs_jobs"):
             master.send(signal.SIGINT)  # what ends an idle session is no failure
         else:
-            snailps.connect(made.address, secret_file=str(secret)).shut_down()
+            connected(made).shut_down()
         assert master.wait() == 0, master.stderr
 
 
 def test_connect_runs_jobs_one_after_the_other_and_leaves_the_cluster(remote, text):
     for _ in range(2):
-        with snailps.connect(remote.address, secret_file=str(remote.secret)) as session:
+        with connected(remote) as session:
             assert snailps.default_cluster() is session
             assert trains(session, text)
             with pytest.raises(ClusterError, match=r"planted failure(.|\n)*in inner"):
@@ -61,12 +66,12 @@ def test_connect_runs_jobs_one_after_the_other_and_leaves_the_cluster(remote, te
                 assert results.pull("lines", [1]).tolist() == [[2.0 * LINES]]
             table = session.table("own", dim=1)
             table.push([1], [[1.0]])
-    with snailps.connect(remote.address, secret_file=str(remote.secret)) as session:
+    with connected(remote) as session:
         assert session.table("own", dim=1).pull([1]).tolist() == [[2.0]]
 
 
 def test_partial_fit_takes_its_model_along(remote):
-    with snailps.connect(remote.address, secret_file=str(remote.secret)) as session:
+    with connected(remote) as session:
         words = snailps.FastText(dim=8, bucket=50, min_count=1, epochs=1, cluster=session)
         words.fit(["a b c d"] * 200)
         before = words.wv["b"]
@@ -88,7 +93,7 @@ def test_files_of_this_process_are_fitted_and_gone_on_with(remote, tmp_path):
     table, lines = tmp_path / "clicks.csv", tmp_path / "clicks.svm"
     table.write_text("a,city,y\n" + "1,Rome,yes\n,Oslo,no\n" * 100)
     lines.write_text("1 1:1\n0 2:1\n" * 100)
-    with snailps.connect(remote.address, secret_file=str(remote.secret)) as session:
+    with connected(remote) as session:
         for cls in (snailps.LogisticRegression, snailps.FMClassifier, snailps.SparseNetClassifier):
             for path, label in ((table, "y"), (lines, None)):
                 model = cls(epochs=2, cluster=session).fit(path, label)
@@ -103,7 +108,7 @@ def test_files_of_this_process_are_fitted_and_gone_on_with(remote, tmp_path):
 
 
 def test_worker_begins_anew_as_it_was_started(remote, text):
-    with snailps.connect(remote.address, secret_file=str(remote.secret)) as session:
+    with connected(remote) as session:
         pids = {node["pid"] for node in session.status()["nodes"] if node["role"] == "worker"}
         with pytest.raises(ClusterError, match="planted failure"):
             session.train(models.SpoilsItsProcess, input=text, epochs=1, timeout_s=LIMIT_S)
@@ -116,8 +121,8 @@ def test_two_drivers_get_the_results_of_their_own_jobs(remote, text):
     short = text.parent / "short.txt"
     short.write_text("a b c\n" * 7)
     with (
-        snailps.connect(remote.address, secret_file=str(remote.secret)) as first,
-        snailps.connect(remote.address, secret_file=str(remote.secret)) as second,
+        connected(remote) as first,
+        connected(remote) as second,
     ):
         jobs = []
 
@@ -137,8 +142,8 @@ def test_two_drivers_get_the_results_of_their_own_jobs(remote, text):
 
 def test_connect_to_a_busy_session_says_so(remote, text):
     with (
-        snailps.connect(remote.address, secret_file=str(remote.secret)) as first,
-        snailps.connect(remote.address, secret_file=str(remote.secret)) as second,
+        connected(remote) as first,
+        connected(remote) as second,
     ):
         refused = []
 
@@ -159,13 +164,13 @@ def test_connect_to_a_busy_session_says_so(remote, text):
 def test_job_of_a_driver_that_is_gone_ends_unless_it_has_an_output(remote, text, output, ending):
     (remote.folder / "driver.py").write_text(
         "import snailps, sys\n"
-        "session = snailps.connect(sys.argv[1], secret_file=sys.argv[2])\n"
+        "session = snailps.connect(sys.argv[1], secret_file=sys.argv[2], timeout_s=600)\n"
         "session.train('session_models:Sleeps', epochs=2, output=sys.argv[3], input=sys.argv[4])\n"
     )
     arguments = ["driver.py", remote.address, str(remote.secret), output, str(text)]
     driver = Process("driver", [SNAILPS[0], *arguments], cwd=remote.folder)
     try:
-        with snailps.connect(remote.address, secret_file=str(remote.secret)) as session:
+        with connected(remote) as session:
             driver.until(lambda: session.status()["phase"] == "training", "a job that trains")
             driver.send(signal.SIGKILL)
             until(lambda: session.status()["phase"] == "idle", "the end of its job")

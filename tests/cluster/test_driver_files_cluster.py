@@ -24,7 +24,7 @@ from snailps.data.spool import spool_text
 from session_models import Sleeps
 
 lines = ["one two three four five"] * int(sys.argv[3])
-made = snailps.connect(sys.argv[1], secret_file=sys.argv[2])
+made = snailps.connect(sys.argv[1], secret_file=sys.argv[2], timeout_s=600)
 with made, spool_text(lines, "own") as data:
     made.run(Sleeps, {"epochs": 1000, "block_bytes": "64K"}, input=data)
 """

@@ -29,7 +29,8 @@ if __name__ == "__main__":
     open("boom.txt", "w").write("boom " * 100)
     open("in.txt", "w").write("word " * 100)
     address, secret = sys.argv[1:]
-    session = snailps.connect(address, secret_file=secret) if address else snailps.cluster()
+    to = {"secret_file": secret, "timeout_s": 600}
+    session = snailps.connect(address, **to) if address else snailps.cluster()
     with session:
         try:
             job = session.run(Mine, {"epochs": 1}, input="in.txt")

@@ -108,7 +108,7 @@ def snailps_of(*words):
 
 READS = """
 import sys, snailps
-with snailps.connect(sys.argv[1]) as cluster:
+with snailps.connect(sys.argv[1], timeout_s=600) as cluster:
     print(cluster.table("w", dim=2).pull([7]).tolist())
 with snailps.reader(sys.argv[1], "w") as reader:
     print(reader.pull([7]).tolist())

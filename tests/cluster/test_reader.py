@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import session_models as models
 from cluster_models import gated_job
-from processes import PACKAGE, SUPPORT, Cluster, Gate
+from processes import LIMIT_S, PACKAGE, SUPPORT, Cluster, Gate
 from waiting import joined, until
 
 import snailps
@@ -60,7 +60,7 @@ def pulled(rows):
 def test_reader_goes_on_while_a_standby_takes_the_place_of_a_killed_server(tmp_path, secret):
     with session(tmp_path, secret) as cluster:
         master, (victim, _) = started(cluster)
-        with snailps.connect(cluster.address, secret_file=secret) as owner:
+        with snailps.connect(cluster.address, secret_file=secret, timeout_s=LIMIT_S) as owner:
             table = filled(owner, 1.0)
             expected = table.pull(KEYS)
             expected_after = expected + 1
@@ -104,7 +104,7 @@ def test_reader_outlives_its_cluster_and_joins_the_next_one(tmp_path, secret):
     """Without a standby a lost server ends the cluster; another one begins at its address."""
     with session(tmp_path, secret, servers=1, replication="none") as cluster:
         _, (victim,) = started(cluster)
-        with snailps.connect(cluster.address, secret_file=secret) as owner:
+        with snailps.connect(cluster.address, secret_file=secret, timeout_s=LIMIT_S) as owner:
             expected = filled(owner, 1.0).pull(KEYS)
             first = owner.table("users", dim=4, **INIT).pull([1, 2, 3])
             options = {"secret_file": secret, "max_age_s": None}
@@ -127,7 +127,7 @@ def test_reader_outlives_its_cluster_and_joins_the_next_one(tmp_path, secret):
                 readers[policy].pull([1])
         cluster.processes.clear()
         started(cluster, port=cluster.port)
-        with snailps.connect(cluster.address, secret_file=secret) as owner:
+        with snailps.connect(cluster.address, secret_file=secret, timeout_s=LIMIT_S) as owner:
             expected = filled(owner, 2.0).pull(KEYS)
             for rows in readers.values():
                 until(lambda rows=rows: rows.connected)
@@ -140,7 +140,7 @@ def test_reader_outlives_its_cluster_and_joins_the_next_one(tmp_path, secret):
 def test_server_that_hangs_delays_its_own_keys_alone(tmp_path, secret):
     with session(tmp_path, secret, replication="none") as cluster:
         master, servers = started(cluster)
-        with snailps.connect(cluster.address, secret_file=secret) as owner:
+        with snailps.connect(cluster.address, secret_file=secret, timeout_s=LIMIT_S) as owner:
             table = filled(owner, 1.0)
             before = table.pull(KEYS)
             route = owner._driver.route

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from processes import PACKAGE, SUPPORT, Cluster
+from processes import LIMIT_S, PACKAGE, SUPPORT, Cluster
 
 import snailps
 
@@ -77,7 +77,9 @@ def test_lines_of_the_page_run(tmp_path, names, monkeypatch, capsys):
         nodes.nodes()
         names.update(address=nodes.address, secret=str(secret))
         exec(elsewhere, names)
-        with closing(snailps.connect(nodes.address, secret_file=str(secret))) as session:
+        with closing(
+            snailps.connect(nodes.address, secret_file=str(secret), timeout_s=LIMIT_S)
+        ) as session:
             session.shut_down()
         assert master.wait() == 0, master.stderr
     assert names["vectors"].words[-1] == "raft"

@@ -20,7 +20,7 @@ def main(address, mode):
     rank = int(os.environ["RANK"])
     torch.manual_seed(rank)  # the first values of rank 0 count
     torch.distributed.init_process_group("gloo")
-    with snailps.connect(address) as cluster:
+    with snailps.connect(address, timeout_s=600) as cluster:
         users = Embedding(4, f"users-{mode}", lr=0.1, staleness=0, cluster=cluster)
         top = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))
         kept = stepper = None

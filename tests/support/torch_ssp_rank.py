@@ -37,7 +37,7 @@ def main(address, dies_at, clock=None):
         let_pass(clock)
     rank, start = int(os.environ["RANK"]), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     torch.manual_seed(rank)
-    with snailps.connect(address) as cluster:
+    with snailps.connect(address, timeout_s=600) as cluster:
         users = Embedding(4, "users", lr=0.1, cluster=cluster)
         top = nn.Linear(4, 1)
         kept = sync(top, "top", mode="ssp", staleness=2, timeout_s=TIMEOUT_S, cluster=cluster)
