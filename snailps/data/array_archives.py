@@ -1,5 +1,6 @@
 """Arrays of an untrusted ``.npz``: sizes are compared before memory is allocated.
 
+    beginning of a .npy -> npy_header -> shape, order, type
     member of an archive -> member_of -> Member: its header -> values_of -> array
     archive -> arrays_of -> arrays by name
 
@@ -15,7 +16,7 @@ import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,15 @@ class Member:
         return self.info.compress_type == zipfile.ZIP_STORED
 
 
+def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape of a ``.npy``, whether in Fortran order, and type; `DAMAGED` if it is none."""
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    return readers[np.lib.format.read_magic(file)](file)
+
+
 def member_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file_bytes: int) -> Member:
     """Read the header of an array, compared with the sizes of archive and file."""
     is_stored = info.compress_type == zipfile.ZIP_STORED
@@ -68,12 +78,7 @@ def member_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file_bytes: int) 
         )
     with archive.open(info) as member:
         head = io.BytesIO(member.read(_HEAD_BYTES))
-    version = np.lib.format.read_magic(head)
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    shape, fortran, dtype = readers[version](head)
+    shape, fortran, dtype = npy_header(head)
     if dtype.hasobject or dtype.itemsize == 0 or min(shape, default=0) < 0:
         raise ValueError(f"{info.filename!r} has {dtype} of shape {shape}")
     if head.tell() + math.prod(shape) * dtype.itemsize != info.file_size:

@@ -1,6 +1,6 @@
 """Dense examples in files: idx (MNIST's format), NumPy's .npy, dense matrix files.
 
-    path -> read_header -> Header: type, shape, where the values begin  (also packed)
+    path -> read_header -> Section: type, shape, where the values begin  (also packed)
     path -> Scratch -> read_array -> array mapped from the file
     files of examples and labels -> Labelled -> examples by number: float32 (n, width), classes (n,)
 
@@ -12,19 +12,18 @@ a class means.
 from __future__ import annotations
 
 import io
-import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from snailps.data.array_archives import npy_header
 from snailps.data.driver_files import is_driver_file, size_of
-from snailps.data.matrix_file import first_not_weight, is_matrix
+from snailps.data.matrix_file import Section, first_not_weight, is_matrix
 from snailps.data.matrix_file import read_header as read_matrix_header
 from snailps.data.scratch import Scratch, open_input
 from snailps.data.unpacking import DAMAGED, is_packed
@@ -39,40 +38,36 @@ IMAGES, LABELS = "images-idx3", "labels-idx1"
 """Parts of MNIST's file names that distinguish examples from labels."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """Header of a file; the first axis of `shape` counts examples.
-
-    The values begin at byte `bytes`; `of_file` is the file's length, -1: the values are its end.
-    """
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    bytes: int
-    of_file: int = -1
-
-    @property
-    def width(self) -> int:
-        """Values of an example."""
-        return math.prod(self.shape[1:])
+def read_header(path: str, name: str = "values") -> Section:
+    """Where the examples or labels of a file lie; the first axis counts them."""
+    return _section(path, name)[0]
 
 
-def read_header(path: str) -> Header:
-    return _header(path, "values")
+def _section(path: str, name: str) -> tuple[Section, int]:
+    """An array, and the length of its file."""
+    sections, size = _sections(path)
+    if name not in sections:
+        raise DataError(f"{path} has no {name}: write the file with y")
+    return sections[name], size
 
 
-def _header(path: str, section: str) -> Header:
-    """The header; of a matrix file that of its `section`, values or labels."""
+def _sections(path: str) -> tuple[dict[str, Section], int]:
+    """The arrays of a file by name, and its length; labels are the values of a file of labels."""
     try:
         begin = _beginning(path)
         if is_matrix(begin):
-            return _header_of_matrix(begin, path, section)
-        if begin.startswith(_NPY_MAGIC):
-            return _header_of_npy(begin, path)
+            sections, size = _sections_of_matrix(begin, path)
+        else:
+            read = _header_of_npy if begin.startswith(_NPY_MAGIC) else _header_of_idx
+            only = read(begin, path)
+            sections, size = {"values": only, "labels": only}, only.stop
     except (OSError, *DAMAGED) as error:
         why = getattr(error, "strerror", None) or error
         raise DataError(f"cannot read {path}: {why}") from None
-    return _header_of_idx(begin, path)
+    for section in sections.values():
+        if 0 in section.shape:
+            raise DataError(f"{path} is empty: its shape is {section.shape}")
+    return sections, size
 
 
 def _beginning(path: str) -> bytes:
@@ -80,7 +75,7 @@ def _beginning(path: str) -> bytes:
         return file.read(_BEGINNING_BYTES)
 
 
-def _header_of_idx(begin: bytes, path: str) -> Header:
+def _header_of_idx(begin: bytes, path: str) -> Section:
     if len(begin) < 4 or begin[:2] != b"\0\0" or begin[2] not in _TYPES or not begin[3]:
         raise DataError(
             f"{path} is no idx file: expected it to begin with two zeros, a type from 08 to 0e and "
@@ -95,15 +90,13 @@ def _header_of_idx(begin: bytes, path: str) -> Header:
             f"got {len(sizes)} bytes of them"
         )
     shape = struct.unpack(f">{axes}I", sizes)
-    return _checked(Header(np.dtype(_TYPES[begin[2]]), shape, 4 + 4 * axes), path)
+    return Section(4 + 4 * axes, np.dtype(_TYPES[begin[2]]), shape)
 
 
-def _header_of_npy(begin: bytes, path: str) -> Header:
+def _header_of_npy(begin: bytes, path: str) -> Section:
     file = io.BytesIO(begin)
     try:
-        version = npy_format.read_magic(file)
-        read = {1: npy_format.read_array_header_1_0, 2: npy_format.read_array_header_2_0}
-        shape, is_fortran, dtype = read[version[0]](file)
+        shape, is_fortran, dtype = npy_header(file)
     except (ValueError, KeyError) as error:
         raise DataError(f"{path} is no .npy file that can be read: {error}") from None
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
@@ -115,10 +108,10 @@ def _header_of_npy(begin: bytes, path: str) -> Header:
         )
     if not shape or len(shape) > AXES_MAX:
         raise DataError(f"{path}: expected 1 to {AXES_MAX} axes, got {len(shape)}")
-    return _checked(Header(dtype, shape, file.tell()), path)
+    return Section(file.tell(), dtype, shape)
 
 
-def _header_of_matrix(begin: bytes, path: str, section: str) -> Header:
+def _sections_of_matrix(begin: bytes, path: str) -> tuple[dict[str, Section], int]:
     if is_packed(path):
         raise DataError(f"{path}: dense matrix files cannot be packed: unpack it")
     size = size_of(path) if is_driver_file(path) else Path(path).stat().st_size
@@ -128,40 +121,24 @@ def _header_of_matrix(begin: bytes, path: str, section: str) -> Header:
             f"{path}: expected dense examples, got sparse ones: write them with dense=True, or "
             "train a model of sparse examples, such as logistic"
         )
-    where = header.sections().get(section)
-    if where is None:
-        raise DataError(f"{path} has no labels: write the file with y")
-    shape = (header.rows, header.columns) if section == "values" else (header.rows,)
-    return _checked(Header(where.dtype, shape, where.start, size), path)
+    return header.sections(), size
 
 
-def _checked(header: Header, path: str) -> Header:
-    if 0 in header.shape:
-        raise DataError(f"{path} is empty: its shape is {header.shape}")
-    return header
-
-
-def read_array(path: str, scratch: Scratch) -> NDArray[Any]:
-    """Map the values of a file, read-only, of its type (perhaps big endian).
+def read_array(path: str, scratch: Scratch, name: str = "values") -> NDArray[Any]:
+    """Map an array of a file, read-only, of its type (perhaps big endian).
 
     A packed file is unpacked by `scratch`, which must stay open while the array is used.
     """
-    return _mapped(path, read_header(path), scratch)
-
-
-def _mapped(path: str, header: Header, scratch: Scratch) -> NDArray[Any]:
-    expected = header.bytes + math.prod(header.shape) * header.dtype.itemsize
-    local = scratch.local(path, header.bytes, expected)
+    section, size = _section(path, name)
+    local = scratch.local(path, section.start, section.stop)
     try:
         found = local.stat().st_size
-        if header.of_file >= 0:
-            expected = header.of_file
-        if found != expected:
+        if found != size:
             raise DataError(
-                f"{path}: expected {expected:,} bytes for shape {header.shape}, got {found:,}: "
+                f"{path}: expected {size:,} bytes for shape {section.shape}, got {found:,}: "
                 "a file that was cut off, or another format"
             )
-        return np.memmap(local, header.dtype, "r", header.bytes, header.shape)
+        return np.memmap(local, section.dtype, "r", section.start, section.shape)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
 
@@ -173,8 +150,9 @@ def labels_of(images: str, option: str = "--labels") -> str:
     `option` names the labels' file where the names do not, for messages.
     """
     path = Path(images)
-    if _begins_as_matrix(images):
-        return images
+    with suppress(OSError, *DAMAGED):  # reading the examples raises the error again
+        if is_matrix(_beginning(images)):
+            return images
     part, other_part = ("X", "y") if path.suffix == ".npy" else (IMAGES, LABELS)
     if part not in path.name:
         raise DataError(
@@ -190,13 +168,6 @@ def labels_of(images: str, option: str = "--labels") -> str:
         f"expected the labels of {images} in {beside}, which does not exist: name their file by "
         f"{option}"
     )
-
-
-def _begins_as_matrix(path: str) -> bool:
-    try:
-        return is_matrix(_beginning(path))
-    except (OSError, *DAMAGED):  # reading the examples raises the error again
-        return False
 
 
 class Labelled:
@@ -245,9 +216,9 @@ class Labelled:
         return out
 
 
-def check_pair(images: str, labels: str) -> Header:
-    """Header of the examples; refuse labels that do not fit them."""
-    header, other = read_header(images), _header(labels, "labels")
+def check_pair(images: str, labels: str) -> Section:
+    """Where the examples lie; refuse labels that do not fit them."""
+    header, other = read_header(images), read_header(labels, "labels")
     if len(header.shape) < 2:
         raise DataError(
             f"{images}: expected examples of at least two axes, got shape {header.shape}: "
@@ -268,7 +239,7 @@ def check_pair(images: str, labels: str) -> Header:
 
 def classes_of(path: str, scratch: Scratch) -> NDArray[np.int64]:
     """Class numbers of a file of labels, int64 (n,); refuse negative and broken ones."""
-    given = _mapped(path, _header(path, "labels"), scratch)
+    given = read_array(path, scratch, "labels")
     with np.errstate(invalid="ignore"):  # NaN is refused below
         labels = np.asarray(given, np.int64)
     if given.dtype.kind == "f" and (odd := np.flatnonzero(labels != given)).size:
@@ -281,15 +252,9 @@ def classes_of(path: str, scratch: Scratch) -> NDArray[np.int64]:
 
 def weights_of(path: str, scratch: Scratch) -> NDArray[np.float32]:
     """Weights of the examples of a matrix file; empty if it has none, or is another file."""
-    if not _begins_as_matrix(path):
+    if "weights" not in _sections(path)[0]:
         return np.zeros(0, np.float32)
-    size = size_of(path) if is_driver_file(path) else Path(path).stat().st_size
-    where = read_matrix_header(_beginning(path), size, path).sections().get("weights")
-    if where is None:
-        return np.zeros(0, np.float32)
-    count = where.bytes // where.dtype.itemsize
-    given = _mapped(path, Header(where.dtype, (count,), where.start, size), scratch)
-    weights = np.array(given, np.float32)
+    weights: NDArray[np.float32] = np.array(read_array(path, scratch, "weights"))
     if (at := first_not_weight(weights)) >= 0:
         raise DataError(f"{path}: row {at:,} has weight {weights[at]}: expected 0 and above")
     return weights

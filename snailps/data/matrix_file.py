@@ -13,6 +13,7 @@ partition its rows, wherever it is cut**.  `_matrix.pyx` checks and converts arr
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -68,11 +69,20 @@ class Labels(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Where an array lies in a file, in bytes."""
+    """Where an array lies in a file: from byte `start` on."""
 
     start: int
-    bytes: int
     dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """Values of an element of the first axis."""
+        return math.prod(self.shape[1:])
+
+    @property
+    def stop(self) -> int:
+        return self.start + math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,49 +116,48 @@ class Header:
 
     def sections(self) -> dict[str, Section]:
         """The arrays that the file has, by name, in order."""
-        flags = self.flags
-        wide, narrow = ("<u8", "<u4")
+        flags, rows, entries = self.flags, (self.rows,), (self.nonzeros,)
         arrays = {
-            "labels": (
-                self.rows if self.labels else -1,
-                "<f8" if Flags.WIDE_LABELS in flags else "<f4",
-            ),
-            "ptr": (-1 if self.dense else self.rows + 1, "<i8"),
-            "keys": (-1 if self.dense else self.nonzeros, wide if Flags.WIDE in flags else narrow),
+            "labels": (self.labels, "<f8" if Flags.WIDE_LABELS in flags else "<f4", rows),
+            "ptr": (not self.dense, "<i8", (self.rows + 1,)),
+            "keys": (not self.dense, "<u8" if Flags.WIDE in flags else "<u4", entries),
             "values": (
-                self.nonzeros if self.dense or Flags.VALUES in flags else -1,
+                self.dense or Flags.VALUES in flags,
                 "u1" if Flags.BYTES in flags else "<f4",
+                (self.rows, self.columns) if self.dense else entries,
             ),
-            "fields": (self.nonzeros if Flags.FIELDS in flags else -1, "<i4"),
-            "weights": (self.rows if Flags.WEIGHTS in flags else -1, "<f4"),
+            "fields": (Flags.FIELDS in flags, "<i4", entries),
+            "weights": (Flags.WEIGHTS in flags, "<f4", rows),
         }
         found, at = {}, HEADER_BYTES
-        for name, (count, code) in arrays.items():
-            if count >= 0:
-                dtype = np.dtype(code)
-                found[name] = Section(at, count * dtype.itemsize, dtype)
-                at += -(-count * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+        for name, (is_there, code, shape) in arrays.items():
+            if is_there:
+                found[name] = Section(at, np.dtype(code), shape)
+                at = aligned(found[name].stop)
         return found
 
     @property
     def size(self) -> int:
         """Length of the file in bytes."""
-        sections = list(self.sections().values())
-        last = sections[-1] if sections else Section(HEADER_BYTES, 0, np.dtype("u1"))
-        return last.start + -(-last.bytes // ALIGNMENT) * ALIGNMENT
+        stops = [section.stop for section in self.sections().values()]
+        return aligned(max(stops, default=HEADER_BYTES))
 
     def array(self, data: bytes, name: str) -> NDArray[Any]:
         """An array of a file or block in memory, not copied; empty if absent."""
         section = self.sections().get(name)
         if section is None:
             return np.empty(0, np.int32 if name == "fields" else np.float32)
-        count = section.bytes // section.dtype.itemsize
+        count = math.prod(section.shape)
         return np.frombuffer(data, section.dtype, count, section.start)
 
     def rows_of(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """First and last (exclusive) row of ranges of bytes of the file."""
         rows, size = self.rows, self.size
         return [(-(-start * rows // size), -(-stop * rows // size)) for start, stop in ranges]
+
+
+def aligned(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
 def is_matrix(head: bytes) -> bool:

@@ -346,7 +346,7 @@ class _Sections:
         if self._at is None:
             # Extend the file only as parts are removed.
             for name, section in header.sections().items():
-                self._file.grow(section.start + section.bytes)
+                self._file.grow(section.stop)
                 if name in self._parts:  # else it is empty
                     self._copy(self._parts[name].fileno(), section)
                     self._parts[name].close()

@@ -47,7 +47,7 @@ def test_read_array_of_each_type_gives_its_values(tmp_path, scratch, kind, packe
     values = np.random.default_rng(3).uniform(-100, 100, (5, 3, 2)).astype(kind)
     path = str(write_idx(tmp_path / ("a.gz" if packed else "a"), values))
     header = read_header(path)
-    assert (header.shape, header.width, header.bytes) == ((5, 3, 2), 6, 16)
+    assert (header.shape, header.width, header.start) == ((5, 3, 2), 6, 16)
     assert np.array_equal(read_array(path, scratch), values)
 
 

@@ -46,8 +46,8 @@ def packed(header, **arrays):
     out[:HEADER_BYTES] = header.pack()
     for name, section in header.sections().items():
         content = np.asarray(arrays[name], section.dtype).tobytes()
-        assert len(content) == section.bytes
-        out[section.start : section.start + section.bytes] = content
+        assert len(content) == section.stop - section.start
+        out[section.start : section.stop] = content
     return bytes(out)
 
 
@@ -162,7 +162,7 @@ def test_rows_beyond_32_bits_are_those_of_the_file(tmp_path, scratch, wide):
         file.write(header.pack())
         for name, section in header.sections().items():
             data = arrays[name].astype(section.dtype).tobytes()
-            file.seek(section.start + section.bytes - len(data))
+            file.seek(section.stop - len(data))
             file.write(data)
     start = header.size * first // rows + 1
     data = read_block(str(path), start, header.size, unit="line", scratch=scratch)

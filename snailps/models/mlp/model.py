@@ -22,9 +22,10 @@ from snailps.api.passes import Passes
 from snailps.api.tables import Tensor
 from snailps.api.worker import Block, Pending, Results, Surveyor, Worker
 from snailps.config import JobSettings
-from snailps.data.array_files import Header, Labelled, read_header
+from snailps.data.array_files import Labelled, read_header
 from snailps.data.blocks import Source
 from snailps.data.encoding import LIMIT
+from snailps.data.matrix_file import Section
 from snailps.data.orders import order
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
@@ -271,7 +272,7 @@ class Mlp(Worker):
                 examples = order(count, self.settings.seed, block.epoch)
             self._order = block.epoch, examples
         item = header.width * header.dtype.itemsize
-        first = before + (block.start - header.bytes) // item
+        first = before + (block.start - header.start) // item
         return examples[first : first + (block.stop - block.start) // item]
 
     def _batch_of(self, block: Block) -> int:
@@ -287,10 +288,10 @@ def _parts(examples: int, size: int) -> list[tuple[int, int]]:
     return [(first, min(size, examples - first)) for first in range(0, examples, size)]
 
 
-def _bytes_of(header: Header, first: int, count: int) -> tuple[int, int]:
+def _bytes_of(header: Section, first: int, count: int) -> tuple[int, int]:
     """First and last (exclusive) byte of examples in their file."""
     item = header.width * header.dtype.itemsize
-    return header.bytes + item * first, header.bytes + item * (first + count)
+    return header.start + item * first, header.start + item * (first + count)
 
 
 def _global_step(results: Results) -> int:
