@@ -14,7 +14,6 @@ No vocabulary, no leases.
 from __future__ import annotations
 
 import glob
-import io
 import os
 import re
 import stat
@@ -23,12 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, NoReturn
 
-from snailps.data._matrix import gathered
+import numpy as np
+
 from snailps.data.driver_files import is_driver_file, size_of
 from snailps.data.file_kinds import CSV_BYTES, HEAD_BYTES, refuse_foreign, refuse_header
 from snailps.data.matrix_file import (
     HEADER_BYTES,
+    gather,
     head_of_matrix,
+    in_sequence,
     is_matrix,
     read_matrix_block,
     rows_of_matrix,
@@ -122,18 +124,10 @@ def head_of(path: str) -> bytes:
                 refuse_foreign(data[:HEAD_BYTES], path)
             if is_matrix(data):
                 packed = is_packed(path) or is_url(path)
-                return b"" if packed else _head_of_matrix(file, path)
+                return b"" if packed else head_of_matrix(file, path)
             return data if len(data) < STEP_BYTES else data[: data.rfind(b"\n") + 1]
     except (OSError, *DAMAGED):  # `expand` raises the error again
         return b""
-
-
-def _head_of_matrix(file: BinaryIO, path: str) -> bytes:
-    def read(start: int, stop: int) -> bytes:
-        file.seek(start)
-        return file.read(stop - start)
-
-    return head_of_matrix(read, path, file.seek(0, os.SEEK_END))
 
 
 def first_line_of(data: bytes) -> bytes:
@@ -220,7 +214,9 @@ def read_ranges(
             if unit == "line" and is_matrix_file(file):
                 return read_matrix_block(file, path, ranges, size)
             step_bytes = STEP_BYTES if len(ranges) == 1 else STEP_BYTES_PART
-            return _read(file, path, whole_units(file, path, ranges, size, unit, step_bytes))
+            whole = np.array(whole_units(file, path, ranges, size, unit, step_bytes), np.int64)
+            pieces = in_sequence(whole.reshape(-1, 2))
+            return gather(file, int(pieces[:, 2].sum()), [], pieces)
     except OSError as error:
         start, stop = min(ranges)[0], max(ranges)[1]
         raise DataError(
@@ -294,36 +290,6 @@ def whole_units(
             last = _behind_unit(file, end, path, stop - 1, size, step_bytes)
             found.append((first, last))
     return sorted(found, key=lambda one: one[1] == size)
-
-
-def _read(file: BinaryIO, path: str, ranges: Sequence[tuple[int, int]]) -> bytes:
-    if len(ranges) > 1:
-        try:
-            return _in_sequence(file.fileno(), path, ranges)
-        except io.UnsupportedOperation:  # not a local file
-            return b"".join(_read(file, path, [one]) for one in ranges)
-    for first, last in ranges:
-        file.seek(first)
-        data = file.read(last - first)
-        if len(data) < last - first:
-            raise shorter(path, last, first + len(data))
-        return data
-    return b""
-
-
-def _in_sequence(descriptor: int, path: str, ranges: Sequence[tuple[int, int]]) -> bytes:
-    """As `_read`, of a local file; threads may call it at once."""
-    if len(ranges) == 1:
-        ((first, last),) = ranges
-        data = os.pread(descriptor, last - first, first)
-        if len(data) < last - first:
-            raise shorter(path, last, first + len(data))
-        return data
-    at, pieces = 0, []
-    for first, last in ranges:
-        pieces.append((at, first, last - first))
-        at += last - first
-    return gathered(descriptor, at, [], pieces)
 
 
 def read_at(file: BinaryIO, at: int, size: int) -> bytes:

@@ -13,7 +13,9 @@ partition its rows, wherever it is cut**.  `_matrix.pyx` checks and converts arr
 
 from __future__ import annotations
 
+import io
 import math
+import os
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -37,8 +39,6 @@ KEY_LIMIT = 1 << 63
 """Keys are below; models use the others for their own rows."""
 HEAD_ROWS = 500
 """Rows of a head."""
-Read = Callable[[int, int], bytes]
-"""Bytes of a file from the first to before the second."""
 _HEADER = struct.Struct("<8sIIQQQQI")
 _AGAIN = "Write the file again with snailps.write_matrix"
 
@@ -224,44 +224,29 @@ def read_matrix_block(
     rows.  A copy at the speed of memory, without the GIL; checks pointers only at ends of ranges,
     the reader checks entries.
     """
-
-    def read(first: int, last: int) -> bytes:
-        file.seek(first)
-        return file.read(last - first)
-
-    header = read_header(read(0, HEADER_BYTES), size, path)
-    try:
-        descriptor = file.fileno()
-    except OSError:  # no descriptor: not a local file
-        descriptor = -1
-    return _rows(read, descriptor, path, header, header.rows_of(ranges))
+    header = _header_of(file, path, size)
+    return _rows(file, path, header, header.rows_of(ranges))
 
 
 def rows_of_matrix(
     file: IO[bytes], path: str, ranges: Sequence[tuple[int, int]], size: int
 ) -> list[tuple[int, int]]:
     """First and last (exclusive) row of ranges of bytes of an open matrix file."""
+    return _header_of(file, path, size).rows_of(ranges)
+
+
+def head_of_matrix(file: IO[bytes], path: str) -> bytes:
+    """The first `HEAD_ROWS` rows of an open matrix file, as a matrix file of their own."""
+    header = _header_of(file, path, file.seek(0, os.SEEK_END))
+    return _rows(file, path, header, [(0, min(header.rows, HEAD_ROWS))])
+
+
+def _header_of(file: IO[bytes], path: str, size: int) -> Header:
     file.seek(0)
-    return read_header(file.read(HEADER_BYTES), size, path).rows_of(ranges)
+    return read_header(file.read(HEADER_BYTES), size, path)
 
 
-def head_of_matrix(read: Read, path: str, size: int) -> bytes:
-    """The first `HEAD_ROWS` rows of a file of `size` bytes, as a matrix file of their own."""
-    header = read_header(read(0, HEADER_BYTES), size, path)
-    return _rows(read, -1, path, header, [(0, min(header.rows, HEAD_ROWS))])
-
-
-def _rows(
-    read: Read, descriptor: int, path: str, header: Header, ranges: Sequence[tuple[int, int]]
-) -> bytes:
-    """Some ranges of rows; with a descriptor their entries are copied only once."""
-
-    def copied(size: int, buffers: list[tuple[int, bytes]], pieces: NDArray[np.int64]) -> bytes:
-        if descriptor < 0:
-            found = [(to, _whole(read, at, at + n, path)) for to, at, n in pieces.tolist()]
-            buffers, pieces = sorted(buffers + found), pieces[:0]
-        return gathered(descriptor, size, buffers, pieces)
-
+def _rows(file: IO[bytes], path: str, header: Header, ranges: Sequence[tuple[int, int]]) -> bytes:
     wanted = np.array([(first, last) for first, last in ranges if first < last], np.int64)
     if not len(wanted):
         return b""
@@ -269,10 +254,8 @@ def _rows(
     if header.dense:
         entries = wanted * header.columns
     else:
-        pieces = _behind_each_other(
-            0, sections["ptr"].start, 8, wanted + np.array([0, 1], np.int64)
-        )
-        ptr = np.frombuffer(copied(8 * int((counts + 1).sum()), [], pieces), "<i8")
+        pieces = in_sequence(wanted + np.array([0, 1], np.int64), 0, sections["ptr"].start, 8)
+        ptr = np.frombuffer(gather(file, 8 * int((counts + 1).sum()), [], pieces), "<i8")
         ends = np.cumsum(counts + 1) - 1
         entries = np.stack((ptr[ends - counts], ptr[ends]), axis=1)
         odd = (entries[:, 0] < 0) | (entries[:, 0] > entries[:, 1])
@@ -296,27 +279,32 @@ def _rows(
         else:
             of_it = wanted if name in OF_ROWS else entries
             begin, item = sections[name].start, section.dtype.itemsize
-            found.append(_behind_each_other(section.start, begin, item, of_it))
-    return copied(block.size, buffers, np.concatenate(found))
+            found.append(in_sequence(of_it, section.start, begin, item))
+    return gather(file, block.size, buffers, np.concatenate(found))
 
 
-def _behind_each_other(
-    to: int, begin: int, item: int, ranges: NDArray[np.int64]
+def in_sequence(
+    ranges: NDArray[np.int64], to: int = 0, begin: int = 0, item: int = 1
 ) -> NDArray[np.int64]:
     """Target offset, offset in the file and bytes of ranges of items; these begin at `begin`."""
     sizes = (ranges[:, 1] - ranges[:, 0]) * item
     return np.stack((to + np.cumsum(sizes) - sizes, begin + ranges[:, 0] * item, sizes), axis=1)
 
 
-def _whole(read: Read, first: int, last: int, path: str) -> bytes:
-    """All these bytes of a file, or DataError: it may have been cut off meanwhile."""
-    found = read(first, last)
-    if len(found) != last - first:
-        raise DataError(
-            f"{path}: expected {last - first:,} bytes from byte {first:,} on, got {len(found):,}: "
-            f"it was cut off meanwhile. {_AGAIN}"
-        )
-    return found
+def gather(
+    file: IO[bytes], size: int, buffers: list[tuple[int, bytes]], pieces: NDArray[np.int64]
+) -> bytes:
+    """`gathered` of an open file; of one without a descriptor, no local one, with another copy."""
+    try:
+        return gathered(file.fileno(), size, buffers, pieces)
+    except io.UnsupportedOperation:
+        found = []
+        for to, at, length in pieces.tolist():
+            file.seek(at)
+            found.append((to, file.read(length)))
+            if len(found[-1][1]) < length:
+                raise OSError(0, f"it ends before byte {at + length:,}") from None
+        return gathered(-1, size, sorted(buffers + found), pieces[:0])
 
 
 def examples_of(

@@ -197,7 +197,7 @@ def test_read_block_of_a_file_that_shrinks_meanwhile_is_data_error(folder, scrat
         return found
 
     monkeypatch.setattr(blocks, "_behind_unit", shrinking)
-    with pytest.raises(DataError, match="became shorter: expected at least 17,000 bytes, got 10,0"):
+    with pytest.raises(DataError, match=r"short\.txt .*: it ends before byte 17,000"):
         read_block(path, 0, 17_000, unit="line", scratch=scratch)
 
 
