@@ -19,7 +19,7 @@ import os
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum, IntFlag
+from enum import IntFlag
 from typing import IO, Any
 
 import numpy as np
@@ -35,6 +35,8 @@ HEADER_BYTES = 64
 ALIGNMENT = 64
 OF_ROWS = ("labels", "weights")
 """Sections with a number for each row, in dense files, too."""
+LABELS_MAX = 2
+"""Earlier versions wrote it for whole numbers from 0."""
 KEY_LIMIT = 1 << 63
 """Keys are below; models use the others for their own rows."""
 HEAD_ROWS = 500
@@ -60,13 +62,6 @@ class Flags(IntFlag):
     """Labels of 64 bits instead of 32, which have no room for them."""
 
 
-class Labels(IntEnum):
-    NONE = 0
-    NUMBERS = 1
-    CLASSES = 2
-    """Whole numbers from 0."""
-
-
 @dataclass(frozen=True, slots=True)
 class Section:
     """Where an array lies in a file: from byte `start` on."""
@@ -89,11 +84,12 @@ class Section:
 class Header:
     """Header of a matrix file, or of a block of one.
 
-    Keys are below `columns`; 0: any.  `first_row` is the first row's number in the block's file.
+    `labels` is 0 if there are none.  Keys are below `columns`; 0: any.  `first_row` is the first
+    row's number in the block's file.
     """
 
     flags: Flags
-    labels: Labels
+    labels: int
     rows: int
     nonzeros: int
     columns: int
@@ -172,12 +168,12 @@ def read_header(head: bytes, size: int, path: str) -> Header:
             f"{head[:8].hex(' ') or 'nothing'}: it was cut off. {_AGAIN}"
         )
     _, version, flags, rows, nonzeros, columns, first, labels = _HEADER.unpack_from(head)
-    if version != VERSION or flags > sum(Flags) or labels > max(Labels):
+    if version != VERSION or flags > sum(Flags) or labels > LABELS_MAX:
         raise DataError(
             f"{path}: expected a matrix file of version {VERSION}, got version {version}, flags "
             f"{flags:#x}, labels {labels}: a newer snailps wrote it, or it is damaged. {_AGAIN}"
         )
-    header = Header(Flags(flags), Labels(labels), rows, nonzeros, columns, first)
+    header = Header(Flags(flags), labels, rows, nonzeros, columns, first)
     if wrong := _contradiction(header, any(head[_HEADER.size : HEADER_BYTES])):
         raise DataError(f"{path}: its header contradicts itself: {wrong}. {_AGAIN}")
     if header.size != size:

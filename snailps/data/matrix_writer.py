@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,6 @@ from snailps.data.matrix_file import (
     KEY_LIMIT,
     Flags,
     Header,
-    Labels,
-    Section,
     first_not_weight,
     floats,
 )
@@ -42,8 +40,6 @@ Progress = Callable[[int, int | None], None]
 
 NewFile = ScratchFile | Unfinished
 COPY_BYTES = 1 << 20
-CLASSES_MAX = 1 << 24
-"""Whole numbers up to here are exact in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,86 +166,119 @@ def spool_matrix(
         return draft.finish()
 
 
-class _Body:
-    """A file's rows, written before their labels and weights, which may be known beforehand."""
+class _RowsWriter:
+    """Writes a file's rows before their labels and weights, which may be known beforehand.
+
+    `file` is empty.  If its length is unknown, each section is a file of `make` until `finish`.
+    """
 
     def __init__(
         self,
         file: NewFile,
         make: Callable[[str], NewFile],
         source: RowsSource,
-        content: _OfRows | None,
+        content: _Content | None,
     ) -> None:
-        self._source, self._known = source, None
+        self._file, self._make, self._source = file, make, source
+        self._header: Header | None = None
         self.rows = self._entries = 0
-        if content is not None and min(source.rows, source.entries) >= 0:
-            self._known = self._header(source.flags, content, source.rows, source.entries)
-        self._sections = _Sections(file, self._known, make)
-        self._ones = self._known is None
         self._labels: list[NDArray[Any]] = []  # labels that come with the rows
+        self._at: dict[str, int] = {}
+        self._parts: dict[str, NewFile] = {}
+        if content is not None and min(source.rows, source.entries) >= 0:
+            self._header = self._of(source.flags, content, source.rows, source.entries)
+            self._at = {name: one.start for name, one in self._header.sections().items()}
+            file.grow(self._header.size)
+        self._ones = self._header is None
 
     def write(self, on_progress: Progress | None) -> None:
-        source, sections = self._source, self._sections
+        source = self._source
         if not source.dense:
-            sections.write("ptr", np.zeros(1, np.int64))
+            self._append("ptr", np.zeros(1, np.int64))
         for piece in source.pieces():
             if piece.labels is not None:
                 self._labels.append(piece.labels)
             if piece.ptr is not None:
-                sections.write("ptr", piece.ptr[1:] + self._entries)
-            if piece.keys is not None:
-                sections.write("keys", piece.keys)
+                self._append("ptr", piece.ptr[1:] + self._entries)
+            for name in ("keys", "values", "fields"):
+                if (array := getattr(piece, name)) is not None:
+                    self._append(name, array)
             if piece.values is not None:
-                sections.write("values", piece.values)
                 self._ones = self._ones and bool((piece.values == 1).all())
-            if piece.fields is not None:
-                sections.write("fields", piece.fields)
             self.rows, self._entries = self.rows + piece.rows, self._entries + piece.entries
             if on_progress is not None:
                 on_progress(self.rows, source.rows if source.rows >= 0 else None)
         if self.rows == 0:
             raise DataError(f"X: {source.name} has no rows")
 
-    def finish(self, content: _OfRows) -> Header:
-        source, header = self._source, self._known
+    def finish(self, content: _Content) -> Header:
+        source, header = self._source, self._header
         if header is not None:
             assert (self.rows, self._entries) == (header.rows, header.nonzeros)
         else:
             if self._labels:
-                content = replace(content, **_labels_as(np.concatenate(self._labels)))
+                content = content._replace(labels=_narrow(np.concatenate(self._labels)))
             is_plain = self._ones and not source.dense
             flags = source.flags & ~Flags.VALUES if is_plain else source.flags
-            header = self._header(flags, content, self.rows, self._entries)
-        if content.kind:
-            self._sections.write("labels", content.labels)
-        if len(content.weights):
-            self._sections.write("weights", content.weights)
-        self._sections.finish(header)
+            header = self._of(flags, content, self.rows, self._entries)
+        for name, array in content._asdict().items():
+            if len(array):
+                self._append(name, array)
+        # Extend the file only as parts are removed.
+        for name, section in header.sections().items():
+            if name in self._parts:
+                self._file.grow(section.stop)
+                self._copy(self._parts[name].fileno(), section.start)
+                self._parts[name].close()
+        self._file.grow(header.size)
+        _put(self._file, 0, memoryview(header.pack()))
         return header
 
-    def _header(self, flags: Flags, content: _OfRows, rows: int, entries: int) -> Header:
+    def _of(self, flags: Flags, content: _Content, rows: int, entries: int) -> Header:
         if len(content.weights):
             flags |= Flags.WEIGHTS
         if content.labels.dtype == np.float64:
             flags |= Flags.WIDE_LABELS
         columns = self._source.columns if self._source.columns <= KEY_LIMIT else 0
-        return Header(flags, content.kind, rows, entries, columns)
+        return Header(flags, min(1, len(content.labels)), rows, entries, columns)
+
+    def _append(self, name: str, array: NDArray[Any]) -> None:
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        if name in self._at:
+            self._at[name] = _put(self._file, self._at[name], data)
+            return
+        if name not in self._parts:
+            self._parts[name] = self._make(name)
+        self._parts[name].write(data.tobytes())
+
+    def _copy(self, part: int, start: int) -> None:
+        done = 0
+        while step := os.pread(part, COPY_BYTES, done):
+            done = _put(self._file, start + done, memoryview(step)) - start
+
+
+def _put(file: NewFile, at: int, data: memoryview) -> int:
+    """Write at an offset; return the end."""
+    while data:
+        count = os.pwrite(file.fileno(), data, at)
+        data, at = data[count:], at + count
+    return at
 
 
 def write_rows(
     file: NewFile,
     make: Callable[[str], NewFile],
     source: RowsSource,
-    content: _OfRows | None = None,
+    content: _Content | None = None,
     on_progress: Progress | None = None,
 ) -> Header:
     """Write a matrix file of rows; without `content` their pieces have their labels, if any.
 
     `file` is empty; `make` gives other files by their purpose, for sections of unknown length.
     """
-    body = _Body(file, make, source, content)
-    body.write(on_progress)
-    return body.finish(content or _NO_CONTENT)
+    writer = _RowsWriter(file, make, source, content)
+    writer.write(on_progress)
+    return writer.finish(content or _NO_CONTENT)
 
 
 @contextlib.contextmanager
@@ -277,7 +306,7 @@ class Draft:
         folder: str = "",
         bytes_max: int = 0,
         on_progress: Progress | None = None,
-        content: _OfRows | None = None,
+        content: _Content | None = None,
     ) -> None:
         self._source, self._content = source, content
         scratch, self._parts = Scratch(folder, bytes_max), contextlib.ExitStack()
@@ -289,7 +318,7 @@ class Draft:
         try:
             self._file = self._parts.enter_context(scratch.new_file(f"writing {source.name}"))
             with _writing_to(scratch.folder):
-                self._body = _Body(self._file, make, source, content)
+                self._body = _RowsWriter(self._file, make, source, content)
                 self._body.write(on_progress)
         except BaseException:
             self.close()
@@ -316,78 +345,24 @@ class Draft:
         self.close()
 
 
-class _Sections:
-    """The sections of a file being written, each from its beginning to its end.
-
-    Without a header, each is a file of its own until `finish`.
-    """
-
-    def __init__(
-        self, file: NewFile, header: Header | None, make: Callable[[str], NewFile]
-    ) -> None:
-        self._file, self._make = file, make
-        self._parts: dict[str, NewFile] = {}
-        self._at: dict[str, int] | None = None
-        if header is not None:
-            self._at = {name: section.start for name, section in header.sections().items()}
-            file.grow(header.size)
-
-    def write(self, name: str, array: NDArray[Any]) -> None:
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        if self._at is not None:
-            self._at[name] = _put(self._file, self._at[name], data)
-            return
-        if name not in self._parts:
-            self._parts[name] = self._make(name)
-        self._parts[name].write(data.tobytes())
-
-    def finish(self, header: Header) -> None:
-        """Write the header, and append sections that are separate files."""
-        if self._at is None:
-            # Extend the file only as parts are removed.
-            for name, section in header.sections().items():
-                self._file.grow(section.stop)
-                if name in self._parts:  # else it is empty
-                    self._copy(self._parts[name].fileno(), section)
-                    self._parts[name].close()
-            self._file.grow(header.size)
-        _put(self._file, 0, memoryview(header.pack()))
-
-    def _copy(self, part: int, section: Section) -> None:
-        done = 0
-        while step := os.pread(part, COPY_BYTES, done):
-            _put(self._file, section.start + done, memoryview(step))
-            done += len(step)
-
-
-def _put(file: NewFile, at: int, data: memoryview) -> int:
-    """Write at an offset; return the end."""
-    while data:
-        count = os.pwrite(file.fileno(), data, at)
-        data, at = data[count:], at + count
-    return at
-
-
-@dataclass(frozen=True, slots=True)
-class _OfRows:
-    """Labels, their kind, and weights of rows; arrays may be empty."""
+class _Content(NamedTuple):
+    """Labels and weights of rows; empty: none."""
 
     labels: NDArray[Any]
     """Float32, or float64 if a label needs it."""
-    kind: Labels
     weights: NDArray[np.float32]
 
 
-_NO_CONTENT = _OfRows(np.zeros(0, np.float32), Labels.NONE, np.zeros(0, np.float32))
+_NO_CONTENT = _Content(np.zeros(0, np.float32), np.zeros(0, np.float32))
 
 
-def _content_of(source: RowsSource, y: Any, label: str, sample_weight: Any) -> _OfRows:
+def _content_of(source: RowsSource, y: Any, label: str, sample_weight: Any) -> _Content:
     """Labels and weights of the rows, checked; refuses both `y` and `label`."""
     if label and y is not None:
         raise DataError(f"y: expected none with label={label!r}, the labels' column")
-    labels, kind = _labels_of(source.labels() if label else y, source)
+    labels = _labels_of(source.labels() if label else y, source)
     if sample_weight is None:
-        return _OfRows(labels, kind, np.zeros(0, np.float32))
+        return _NO_CONTENT._replace(labels=labels)
     given = np.asarray(sample_weight)
     if given.dtype.kind not in "biuf" or given.ndim != 1 or len(given) != max(0, source.rows):
         raise DataError(
@@ -399,12 +374,12 @@ def _content_of(source: RowsSource, y: Any, label: str, sample_weight: Any) -> _
         raise DataError(
             f"sample_weight: number {at:,} is {given[at]}: expected finite numbers of at least 0"
         )
-    return _OfRows(labels, kind, weights)
+    return _Content(labels, weights)
 
 
-def _labels_of(y: Any, source: RowsSource) -> tuple[NDArray[Any], Labels]:
+def _labels_of(y: Any, source: RowsSource) -> NDArray[Any]:
     if y is None:
-        return np.zeros(0, np.float32), Labels.NONE
+        return np.zeros(0, np.float32)
     given = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
     if given.ndim == 2 and given.shape[1] == 1:
         given = given[:, 0]
@@ -423,20 +398,15 @@ def _labels_of(y: Any, source: RowsSource) -> tuple[NDArray[Any], Labels]:
             )
     elif given.dtype.kind not in "biuf":
         raise DataError(f"y: expected numbers, got {given.dtype}: number the classes from 0 on")
-    found = _labels_as(given)
-    check_finite(floats(found["labels"]), lambda at: f"label {at:,}", "y")
-    return found["labels"], found["kind"]
+    found = _narrow(given)
+    check_finite(floats(found), lambda at: f"label {at:,}", "y")
+    return found
 
 
-def _labels_as(given: NDArray[Any]) -> dict[str, Any]:
-    """Fields of `_OfRows` for labels: float32 if exact."""
+def _narrow(given: NDArray[Any]) -> NDArray[Any]:
+    """Labels as float32 if they are exact, else as float64."""
     labels, narrow = np.asarray(given, np.float64), floats(given)
-    whole = (labels >= 0) & (labels < CLASSES_MAX) & (labels == np.floor(labels))
-    kept = np.array_equal(narrow, labels, equal_nan=True)
-    return {
-        "labels": narrow if kept else labels,
-        "kind": Labels.CLASSES if whole.all() else Labels.NUMBERS,
-    }
+    return narrow if np.array_equal(narrow, labels, equal_nan=True) else labels
 
 
 def _is_number(value: Any) -> bool:

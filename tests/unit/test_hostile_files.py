@@ -13,7 +13,7 @@ import pytest
 import snailps
 from snailps.data.array_files import read_array
 from snailps.data.example_files import example_files
-from snailps.data.matrix_file import HEADER_BYTES, Flags, Header, Labels
+from snailps.data.matrix_file import HEADER_BYTES, Flags, Header
 from snailps.data.scratch import Scratch
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import CheckpointError, DataError, ModelFileError, SnailError
@@ -209,7 +209,7 @@ def test_hostile_vectors_and_classifiers_are_model_file_errors(tmp_path, data):
         snailps.load(path)
 
 
-def header(rows, nonzeros, columns, flags, labels=Labels.NONE):
+def header(rows, nonzeros, columns, flags, labels=0):
     return Header(flags, labels, rows, nonzeros, columns).pack()
 
 
@@ -219,10 +219,10 @@ EXAMPLES = {
     "dense_rows": header(1 << 60, 1 << 60, 1, DENSE),
     "dense_rows_overflow": header(1 << 63, 0, 0, DENSE),
     "dense_rows_of_memory": header(1 << 36, 0, 0, DENSE),
-    "labels_only": header(1 << 40, 0, 0, DENSE, Labels.NUMBERS),
+    "labels_only": header(1 << 40, 0, 0, DENSE, 1),
     "sparse_rows": header(1 << 60, 0, 9, Flags.VALUES),
     "sparse_entries": header(1, 1 << 60, 9, Flags.VALUES) + bytes(128),
-    "wide_labels": header(1 << 60, 0, 9, Flags.VALUES | Flags.WIDE_LABELS, Labels.NUMBERS),
+    "wide_labels": header(1 << 60, 0, 9, Flags.VALUES | Flags.WIDE_LABELS, 1),
     "cut": header(1, 1, 1, DENSE)[: HEADER_BYTES - 1],
 }
 

@@ -16,7 +16,6 @@ from snailps.data.matrix_file import (
     MAGIC,
     Flags,
     Header,
-    Labels,
     even_rows,
     examples_of,
     read_header,
@@ -71,7 +70,7 @@ def file_of(rows=20, flags=Flags.VALUES, seed=0):
     """Header, arrays and bytes of a random file."""
     arrays = arrays_of(rows, flags, seed)
     columns = 0 if Flags.HASHED in flags else 1000
-    header = Header(flags, Labels.CLASSES, rows, int(arrays["ptr"][-1]), columns)
+    header = Header(flags, 1, rows, int(arrays["ptr"][-1]), columns)
     return header, arrays, packed(header, **arrays)
 
 
@@ -94,15 +93,17 @@ def joined(parts):
 
 def test_file_known_bytes():
     """One example, label 1, entry 3:0.5, and where everything lies."""
-    header = Header(Flags.VALUES, Labels.CLASSES, 1, 1, 10)
+    header = Header(Flags.VALUES, 1, 1, 1, 10)
     data = packed(header, labels=[1], ptr=[0, 1], keys=[3], values=[0.5])
     assert data[:8] == b"\x93SNAILX\n"
-    assert data[8:56] == struct.pack("<IIQQQQI", 1, 1, 1, 1, 10, 0, 2) + bytes(4)
+    assert data[8:56] == struct.pack("<IIQQQQI", 1, 1, 1, 1, 10, 0, 1) + bytes(4)
     assert data[64:68] == struct.pack("<f", 1)
     assert data[128:144] == struct.pack("<qq", 0, 1)
     assert data[192:196] == struct.pack("<I", 3)
     assert data[256:260] == struct.pack("<f", 0.5)
     assert len(data) == 320
+    earlier = data[:48] + b"\2" + data[49:]  # a kind of labels that is no longer written
+    assert rows_of(examples_of(earlier, "a")) == rows_of(examples_of(data, "a"))
 
 
 @pytest.mark.parametrize("flags", KINDS, ids=repr)
@@ -150,7 +151,7 @@ def test_rows_beyond_32_bits_are_those_of_the_file(tmp_path, scratch, wide):
     """A file of holes: only its header, and the last rows of each section, are written."""
     flags = Flags.VALUES | (Flags.WIDE if wide else Flags(0))
     rows, per, last = 1 << 22, 300, 40
-    header = Header(flags, Labels.CLASSES, rows, rows * per, 1000)
+    header = Header(flags, 1, rows, rows * per, 1000)
     path, rng = tmp_path / "far", np.random.default_rng(4)
     first = rows - last
     arrays = {
@@ -192,7 +193,7 @@ def test_even_rows_in_sequence_are_all(parts):
 
 
 def test_hash_bits_fold_indices_as_those_of_text():
-    header = Header(Flags.VALUES, Labels.NUMBERS, 1, 3, 1000)
+    header = Header(Flags.VALUES, 1, 1, 3, 1000)
     data = packed(header, labels=[1], ptr=[0, 3], keys=[0, 7, 999], values=[1, 2, 3])
     text = ExampleReader("libsvm", hash_bits=8).read(b"1 0:1 7:2 999:3\n")
     assert ExampleReader(hash_bits=8).read(data).keys.tolist() == text.keys.tolist()
@@ -201,7 +202,7 @@ def test_hash_bits_fold_indices_as_those_of_text():
 def test_hash_bits_fold_hashed_keys_as_those_of_csv():
     columns = "y:label, city:categorical"
     whole = ExampleReader("csv", columns=columns).read(b"1,Berlin\n")
-    header = Header(KINDS[-1], Labels.NUMBERS, 1, 1, 0)
+    header = Header(KINDS[-1], 1, 1, 1, 0)
     data = packed(header, labels=[1], ptr=[0, 1], keys=whole.keys, values=[1])
     folded = ExampleReader("csv", columns=columns, hash_bits=8).read(b"1,Berlin\n")
     assert ExampleReader(hash_bits=8).read(data).keys.tolist() == folded.keys.tolist()
@@ -320,13 +321,13 @@ def test_damaged_row_is_named_and_refused(name, at, value, message):
         "values": np.ones(4, np.float32), "fields": np.zeros(4, np.int32),
     }  # fmt: skip
     arrays[name][at] = value
-    header = Header(Flags.VALUES | Flags.FIELDS, Labels.CLASSES, 3, 4, 1000)
+    header = Header(Flags.VALUES | Flags.FIELDS, 1, 3, 4, 1000)
     with pytest.raises(DataError, match=message):
         examples_of(packed(header, **arrays), "f")
 
 
 def test_block_whose_pointers_leave_the_file_is_refused(tmp_path, scratch):
-    header = Header(Flags.VALUES, Labels.CLASSES, 2, 2, 10)
+    header = Header(Flags.VALUES, 1, 2, 2, 10)
     data = packed(header, labels=[1, 0], ptr=[0, 1, 1 << 40], keys=[1, 2], values=[1, 1])
     (tmp_path / "f").write_bytes(data)
     with pytest.raises(
@@ -336,7 +337,7 @@ def test_block_whose_pointers_leave_the_file_is_refused(tmp_path, scratch):
 
 
 def test_dense_file_for_a_sparse_model_is_refused():
-    header = Header(Flags.DENSE | Flags.VALUES, Labels.CLASSES, 2, 6, 3)
+    header = Header(Flags.DENSE | Flags.VALUES, 1, 2, 6, 3)
     data = packed(header, labels=[0, 1], values=np.arange(6))
     with pytest.raises(DataError, match="expected sparse examples, got dense ones"):
         ExampleReader().read(data, "f")

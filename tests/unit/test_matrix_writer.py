@@ -20,7 +20,6 @@ from snailps.data.examples import ExampleReader
 from snailps.data.matrix_file import (
     Flags,
     Header,
-    Labels,
     examples_of,
     read_header,
     read_matrix_block,
@@ -72,7 +71,7 @@ def test_csr_of_each_type_is_written_as_it_is(tmp_path, monkeypatch, type_, inde
     assert rows_of(read(tmp_path / "a.mx")) == expected_rows(x, y)
     assert (written.units, written.entries) == (30, x.nnz)
     assert written.bytes == (tmp_path / "a.mx").stat().st_size
-    assert header_of(tmp_path / "a.mx").labels == Labels.CLASSES
+    assert header_of(tmp_path / "a.mx").labels == 1
 
 
 @given(st.integers(1, 12), st.integers(1, 9), st.integers(0, 99), st.integers(1, 20))
@@ -146,7 +145,7 @@ def test_dense_array_keeps_all_values(tmp_path, monkeypatch, type_):
 
 def test_file_without_labels_has_none(tmp_path):
     write_matrix(tmp_path / "a", matrix(3, 3))
-    assert header_of(tmp_path / "a").labels == Labels.NONE
+    assert header_of(tmp_path / "a").labels == 0
     assert read(tmp_path / "a", needs_labels=False).labels.tolist() == [0, 0, 0]
     with pytest.raises(DataError, match="a has no labels: write the file with y"):
         read(tmp_path / "a")
@@ -550,7 +549,7 @@ def test_labels_are_kept_exactly_and_small_where_float32_has_room(tmp_path, labe
 def test_labels_beyond_float32_are_refused(tmp_path):
     with pytest.raises(DataError, match="label 1 has value inf: expected finite numbers within"):
         write_matrix(tmp_path / "a.mx", np.ones((2, 1)), [1.0, 1e300])
-    header = Header(Flags.WIDE_LABELS, Labels.NUMBERS, 1, 0, 5)
+    header = Header(Flags.WIDE_LABELS, 1, 1, 0, 5)
     data = header.pack() + np.array([1e300]).tobytes() + bytes(56) + bytes(64)
     with pytest.raises(DataError, match=r"row 0 has label 1e\+300: expected finite ones within"):
         examples_of(data, "a.mx")
