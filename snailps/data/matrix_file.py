@@ -328,38 +328,42 @@ def examples_of(
     last = header.rows if last is None else last
     ptr = header.array(data, "ptr")[first : last + 1]
     begin, end = int(ptr[0]), int(ptr[-1])
-    where = _Place(path, header.first_row, first, ptr, place)
+
+    def damaged(row: int, what: str) -> DataError:
+        number = first + row
+        at = header.first_row + number if place is None else place(number)[1]
+        where = f"row {at:,}" if at >= 0 else f"row {number:,} of a block"
+        return DataError(f"{path}: {where} {what}: damaged. {_AGAIN}")
+
+    def row_of(entry: int) -> int:
+        return int(np.searchsorted(ptr, begin + entry, side="right")) - 1
+
     if (at := first_falling(ptr)) >= 0:
-        raise where.damaged(at - 1, "has its entries' end before their beginning")
+        raise damaged(at - 1, "has its entries' end before their beginning")
     if not 0 <= begin <= end <= header.nonzeros:
-        raise where.damaged(0, f"begins at entry {begin:,} of {header.nonzeros:,}")
+        raise damaged(0, f"begins at entry {begin:,} of {header.nonzeros:,}")
     stored = header.array(data, "keys")[begin:end]
     keys, at = wide_keys(stored, header.key_limit, Flags.HASHED in header.flags, hash_bits)
     if at >= 0:
         key, limit = int(stored[at]), header.key_limit
-        raise where.damaged(where.row_of(at), f"has key {key:,}: expected keys below {limit:,}")
-    values, fields = _ones(end - begin), header.array(data, "fields")
-    if Flags.VALUES in header.flags:
-        values = header.array(data, "values")[begin:end]
-        if (at := first_not_finite(values)) >= 0:
-            raise where.damaged(where.row_of(at), f"has value {values[at]}: expected finite ones")
-    if Flags.FIELDS in header.flags:
-        fields = fields[begin:end]
-        if len(fields) and (low := int(fields.min())) < 0:
-            at = int(fields.argmin())
-            raise where.damaged(where.row_of(at), f"has field {low}: expected 0 and above")
-    labels = np.zeros(last - first)
-    if header.labels:
-        labels = header.array(data, "labels")[first:last].astype(np.float64)
-        if (at := first_not_finite(floats(labels))) >= 0:
-            raise where.damaged(
-                at, f"has label {labels[at]}: expected finite ones within float32's range"
-            )
-    weights = header.array(data, "weights")
-    if Flags.WEIGHTS in header.flags:
-        weights = weights[first:last]
-        if (at := first_not_weight(weights)) >= 0:
-            raise where.damaged(at, f"has weight {weights[at]}: expected 0 and above")
+        raise damaged(row_of(at), f"has key {key:,}: expected keys below {limit:,}")
+    values = header.array(data, "values")[begin:end]
+    if (at := first_not_finite(values)) >= 0:
+        raise damaged(row_of(at), f"has value {values[at]}: expected finite ones")
+    fields = header.array(data, "fields")[begin:end]
+    if len(fields) and (low := int(fields.min())) < 0:
+        at = int(fields.argmin())
+        raise damaged(row_of(at), f"has field {low}: expected 0 and above")
+    labels = header.array(data, "labels")[first:last].astype(np.float64)
+    if (at := first_not_finite(floats(labels))) >= 0:
+        raise damaged(at, f"has label {labels[at]}: expected finite ones within float32's range")
+    weights = header.array(data, "weights")[first:last]
+    if (at := first_not_weight(weights)) >= 0:
+        raise damaged(at, f"has weight {weights[at]}: expected 0 and above")
+    if not header.labels:
+        labels = np.zeros(last - first)
+    if Flags.VALUES not in header.flags:
+        values = _ones(end - begin)
     return Examples(labels, ptr - begin, keys, values, fields, 0, weights)
 
 
@@ -391,27 +395,6 @@ def even_rows(data: bytes, path: str, parts: int) -> list[int]:
     wanted = np.linspace(float(ptr[0]), float(ptr[-1]), parts + 1)[1:-1]
     inner = np.clip(np.searchsorted(ptr, wanted), 0, header.rows)
     return sorted({0, *inner.tolist(), header.rows})
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where rows are from, for messages: they begin with row `first` of a block of a file."""
-
-    path: str
-    block: int  # its first row in the file
-    first: int
-    ptr: NDArray[np.int64]
-    place: Callable[[int], tuple[str, int]] | None
-
-    def row_of(self, entry: int) -> int:
-        """The row of an entry, both relative to the first row."""
-        return int(np.searchsorted(self.ptr, self.ptr[0] + entry, side="right")) - 1
-
-    def damaged(self, row: int, what: str) -> DataError:
-        number = self.first + row
-        at = self.block + number if self.place is None else self.place(number)[1]
-        where = f"row {at:,}" if at >= 0 else f"row {number:,} of a block"
-        return DataError(f"{self.path}: {where} {what}: damaged. {_AGAIN}")
 
 
 _all_ones = np.ones(1 << 16, np.float32)

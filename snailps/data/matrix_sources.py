@@ -40,14 +40,11 @@ def rows_source(
     if isinstance(X, RowsSource):
         return X
     modules = {cls.__module__.partition(".")[0] for cls in type(X).__mro__}
-    if "scipy" in modules and hasattr(X, "tocsr"):
+    is_sparse = "scipy" in modules and hasattr(X, "tocsr")
+    if is_sparse or isinstance(X, np.ndarray):
         if dense and fields is not None:
             raise DataError("fields: expected none with dense=True")
-        found: RowsSource = DenseSparseRows(X) if dense else SparseRows(X, fields)
-    elif isinstance(X, np.ndarray):
-        if dense and fields is not None:
-            raise DataError("fields: expected none with dense=True")
-        found = DenseRows(X, dense, fields)
+        found: RowsSource = (SparseRows if is_sparse else DenseRows)(X, dense, fields)
     else:
         found = features_of(X, label, dense)
         if fields is not None:
@@ -58,7 +55,11 @@ def rows_source(
 
 
 class SparseRows(RowsSource):
-    def __init__(self, X: Any, fields: Sequence[int] | NDArray[Any] | None = None) -> None:
+    """Rows of a matrix of `scipy.sparse`, with their zeros if they are to be `dense`."""
+
+    def __init__(
+        self, X: Any, dense: bool, fields: Sequence[int] | NDArray[Any] | None = None
+    ) -> None:
         shape = X.shape
         if len(shape) != 2:
             raise DataError(f"X: expected two axes, got shape {shape}")
@@ -71,12 +72,15 @@ class SparseRows(RowsSource):
             self._take(_summed(X))
         self._fields = _fields_of(fields, self.columns)
         self.flags = Flags.FIELDS if self._fields is not None else Flags(0)
+        if self.columns == 0 and self.entries:
+            raise DataError("X has entries, but no columns")
+        if dense:
+            self.flags, self.entries = Flags.DENSE | Flags.VALUES, self.rows * self.columns
+            return
         if not self._all_ones():
             self.flags |= Flags.VALUES
         if self.columns > 1 << 32:
             self.flags |= Flags.WIDE
-        elif self.columns == 0 and self.entries:
-            raise DataError("X has entries, but no columns")
 
     def _take(self, X: Any) -> None:
         """Take and check the arrays of a CSR matrix."""
@@ -103,8 +107,8 @@ class SparseRows(RowsSource):
     def pieces(self) -> Iterator[Piece]:
         """Views, where the matrix has the file's types."""
         ptr = self._ptr
-        key_type = np.dtype(np.uint64 if Flags.WIDE in self.flags else np.uint32)
-        for first, last in _even(ptr):
+        key_type = np.dtype(np.uint64 if self.columns > 1 << 32 else np.uint32)
+        for first, last in _even(np.arange(len(ptr)) * self.columns if self.dense else ptr):
             a, b = int(ptr[first]), int(ptr[last])
             keys, fields = self._keys[a:b], None
             if b > a and not 0 <= int(keys.min()) <= int(keys.max()) < self.columns:
@@ -121,7 +125,11 @@ class SparseRows(RowsSource):
             values = floats(self._values[a:b]) if Flags.VALUES in self.flags else None
             if values is not None:
                 check_finite(values, lambda at: f"row {_row_of(ptr, first, at)}", "X")  # noqa: B023
-            yield Piece(ptr[first : last + 1] - ptr[first], stored, values, fields)
+            own = ptr[first : last + 1] - ptr[first]
+            if values is not None and self.dense:
+                yield dense_piece(own, stored, values, self.columns)
+            else:
+                yield Piece(own, stored, values, fields)
 
 
 def _summed(X: Any) -> Any:
@@ -136,26 +144,6 @@ def _summed(X: Any) -> Any:
     except (TypeError, ValueError):  # `pieces` reports what is wrong
         return X
     return X if copy.nnz == last - first else copy
-
-
-class DenseSparseRows(RowsSource):
-    def __init__(self, X: Any) -> None:
-        sparse = SparseRows(X)
-        self.name, self.rows, self.columns = sparse.name, sparse.rows, sparse.columns
-        self.entries = self.rows * self.columns
-        self.flags = Flags.DENSE | Flags.VALUES
-        self._sparse = sparse
-        self._step = max(1, PIECE_ENTRIES // max(1, self.columns))
-
-    def pieces(self) -> Iterator[Piece]:
-        for piece in self._sparse.pieces():
-            assert piece.ptr is not None
-            assert piece.keys is not None
-            for first in range(0, piece.rows, self._step):
-                ptr = piece.ptr[first : first + self._step + 1]
-                a, b = int(ptr[0]), int(ptr[-1])
-                values = 1 if piece.values is None else piece.values[a:b]
-                yield dense_piece(ptr, piece.keys[a:b], values, self.columns)
 
 
 class DenseRows(RowsSource):
