@@ -1,7 +1,7 @@
 """Sparse examples from text and matrix files: formats, settings, messages about lines.
 
     format, columns, ... -> ExampleReader;  bytes of whole lines -> read -> Examples
-    bytes of a matrix file -> read_rows -> Examples
+    bytes of a matrix file -> Examples
 
 Turns a loop's fault into a message with file, line and column.  The loops are in `_examples.pyx`,
 declarations of columns in `columns.py`.  No blocks, no roles.
@@ -113,12 +113,14 @@ class ExampleReader:
 
         `data` has whole lines, the last maybe without newline.  `start` is its offset in the file's
         content or that of its block; 0: the first line may be a header.  `part` limits reading to a
-        range of whole lines.  `place` gives file and offset there (-1: unknown) of byte i of
-        `data`, of a matrix file the row, for messages.  A malformed line raises DataError unless
-        `on_bad_line` is skip.
+        range of whole lines, or of rows.  `place` gives file and offset there (-1: unknown) of byte
+        i of `data`, of a matrix file the row, for messages.  A malformed line raises DataError
+        unless `on_bad_line` is skip.
         """
         if is_matrix(data):
-            return self.read_rows(data, path, place=place)
+            path = path or "the input"
+            self._check_matrix(data, path)
+            return examples_of(data, path, hash_bits=self.hash_bits, part=part, place=place)
         first, last = part or (0, len(data))
         self.learn_format(data, start)
         if start + first == 0:
@@ -162,30 +164,16 @@ class ExampleReader:
     def knows_format(self) -> bool:
         return self._reader is not None
 
-    def read_rows(
-        self,
-        data: bytes,
-        path: str = "",
-        first: int = 0,
-        last: int | None = None,
-        place: Place | None = None,
-    ) -> Examples:
-        """The examples of some rows, or all, of a matrix file or of a block of one."""
+    def _check_matrix(self, data: bytes, path: str) -> None:
         if self.format != "auto" and not self.is_guessed:
-            raise DataError(
-                f"{path or 'the input'} is a matrix file, but format: {self.format}: set format: "
-                "auto"
-            )
+            raise DataError(f"{path} is a matrix file, but format: {self.format}: set format: auto")
         if self.columns:
             raise DataError(
-                f"{path or 'the input'} is a matrix file, whose columns are what they were written "
-                "as: set no columns"
+                f"{path} is a matrix file, whose columns are what they were written as: set no "
+                "columns"
             )
         if self._needs_labels:
-            check_labels(data, path or "the input")
-        return examples_of(
-            data, path or "the input", hash_bits=self.hash_bits, first=first, last=last, place=place
-        )
+            check_labels(data, path)
 
     def _loops(self, format: str) -> EntryReader | RowReader:
         skip = self.on_bad_line == "skip"

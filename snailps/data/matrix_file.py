@@ -308,13 +308,12 @@ def examples_of(
     path: str,
     *,
     hash_bits: int = 0,
-    first: int = 0,
-    last: int | None = None,
+    part: tuple[int, int] | None = None,
     place: Callable[[int], tuple[str, int]] | None = None,
 ) -> Examples:
     """Rows of a matrix file or block in memory as checked examples; labels are 0 if absent.
 
-    `hash_bits` is as for text; `first` and `last` select rows.  `place` gives file and number there
+    `hash_bits` is as for text; `part` is a range of rows.  `place` gives file and number there
     (-1: unknown) of row i of `data`, for messages.  Refuses dense and damaged rows.  Values and
     fields are views of `data`; labels and keys are converted in one pass.  Threads may take
     different rows.
@@ -325,7 +324,7 @@ def examples_of(
             f"{path}: expected sparse examples, got dense ones: write them without dense=True, or "
             "train a model of dense examples, such as mlp"
         )
-    last = header.rows if last is None else last
+    first, last = part or (0, header.rows)
     ptr = header.array(data, "ptr")[first : last + 1]
     begin, end = int(ptr[0]), int(ptr[-1])
 

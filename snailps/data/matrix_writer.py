@@ -292,11 +292,11 @@ def _writing_to(folder: Path) -> Iterator[None]:
         ) from error
 
 
-class Draft:
+class Draft(contextlib.ExitStack):
     """A scratch file that has its rows, and gets their labels and weights at the end.
 
-    For rows that can be read only once, or whose labels are numbered when all are known.  A context
-    manager that removes the file unless `finish` gave it away.  `source` has pieces without labels;
+    For rows that can be read only once, or whose labels are numbered when all are known.  Its end
+    removes what was written unless `finish` gave it away.  `source` has pieces without labels;
     the others are as of `spool_matrix`.  `content`: labels and weights, if they are known before.
     """
 
@@ -308,15 +308,15 @@ class Draft:
         on_progress: Progress | None = None,
         content: _Content | None = None,
     ) -> None:
+        super().__init__()
         self._source, self._content = source, content
-        scratch, self._parts = Scratch(folder, bytes_max), contextlib.ExitStack()
+        scratch = Scratch(folder, bytes_max)
 
         def make(name: str) -> ScratchFile:
-            part = scratch.new_file(f"writing {source.name} ({name})")
-            return self._parts.enter_context(part)
+            return self.enter_context(scratch.new_file(f"writing {source.name} ({name})"))
 
         try:
-            self._file = self._parts.enter_context(scratch.new_file(f"writing {source.name}"))
+            self._file = self.enter_context(scratch.new_file(f"writing {source.name}"))
             with _writing_to(scratch.folder):
                 self._body = _RowsWriter(self._file, make, source, content)
                 self._body.write(on_progress)
@@ -333,16 +333,6 @@ class Draft:
         with _writing_to(self._file.path.parent):
             header = self._body.finish(content)
         return Spooled(self._file, header.rows, self._source.name)
-
-    def close(self) -> None:
-        """Remove what was written and not given away."""
-        self._parts.close()
-
-    def __enter__(self) -> Draft:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _Content(NamedTuple):

@@ -188,7 +188,7 @@ def test_head_of_file_has_its_first_rows(tmp_path):
 def test_even_rows_in_sequence_are_all(parts):
     _, _, data = file_of(40)
     edges = even_rows(data, "a", parts)
-    found = [examples_of(data, "a", first=a, last=b) for a, b in itertools.pairwise(edges)]
+    found = [examples_of(data, "a", part=part) for part in itertools.pairwise(edges)]
     assert joined(found) == rows_of(examples_of(data, "a"))
 
 

@@ -192,17 +192,10 @@ class BatchReader:
         place: Place | None = None,
     ) -> list[T]:
         """Results of `then` for the pieces of a text, in order; threads parse and call it."""
-        if is_matrix(data):
-            return self._pieces_of_rows(data, then, path, place)
-        parts = len(data) // PIECE_BYTES
-        if parts < 2 or not self._reader.learn_format(data, start):
+        parts, has_rows = len(data) // PIECE_BYTES, is_matrix(data)
+        if parts < 2 or not (has_rows or self._reader.learn_format(data, start)):
             return [then(self._reader.read(data, path, start, place=place))]
-        edges = [0]
-        for part in range(1, parts):
-            edges.append(
-                data.find(b"\n", max(edges[-1], len(data) * part // parts)) + 1 or len(data)
-            )
-        edges.append(len(data))
+        edges = even_rows(data, path, parts) if has_rows else _even_lines(data, parts)
 
         def read(part: tuple[int, int]) -> T:
             return then(self._reader.read(data, path, start, part, place))
@@ -239,19 +232,6 @@ class BatchReader:
         self.knows_format(block)
         return joined([self.parse(*text) for text in block.texts()] or [self.parse(b"")])
 
-    def _pieces_of_rows(
-        self, data: bytes, then: Callable[[Examples], T], path: str, place: Place | None
-    ) -> list[T]:
-        """Results of `then` for pieces of a block of a matrix file."""
-        parts = len(data) // PIECE_BYTES
-        if parts < 2:
-            return [then(self._reader.read_rows(data, path, place=place))]
-
-        def read(part: tuple[int, int]) -> T:
-            return then(self._reader.read_rows(data, path, *part, place))
-
-        return self._map(read, itertools.pairwise(even_rows(data, path, parts)))
-
     def _map(self, read: Callable[[P], T], parts: Iterable[P]) -> list[T]:
         """Results for all parts, in order; by all threads."""
         return list(map(read, parts) if self._pool is None else self._pool.map(read, parts))
@@ -272,6 +252,14 @@ class BatchReader:
             )
         weights = self._class_weights[classes]
         return weights * own if len(own) else weights
+
+
+def _even_lines(data: bytes, parts: int) -> list[int]:
+    """Edges of ranges of whole lines of about the same length."""
+    edges = [0]
+    for part in range(1, parts):
+        edges.append(data.find(b"\n", max(edges[-1], len(data) * part // parts)) + 1 or len(data))
+    return [*edges, len(data)]
 
 
 def batch_reader(
