@@ -22,15 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, NoReturn
 
-import numpy as np
-
 from snailps.data.driver_files import is_driver_file, size_of
 from snailps.data.file_kinds import CSV_BYTES, HEAD_BYTES, refuse_foreign, refuse_header
 from snailps.data.matrix_file import (
     HEADER_BYTES,
     gather,
     head_of_matrix,
-    in_sequence,
     is_matrix,
     read_matrix_block,
     rows_of_matrix,
@@ -214,9 +211,11 @@ def read_ranges(
             if unit == "line" and is_matrix_file(file):
                 return read_matrix_block(file, path, ranges, size)
             step_bytes = STEP_BYTES if len(ranges) == 1 else STEP_BYTES_PART
-            whole = np.array(whole_units(file, path, ranges, size, unit, step_bytes), np.int64)
-            pieces = in_sequence(whole.reshape(-1, 2))
-            return gather(file, int(pieces[:, 2].sum()), [], pieces)
+            at, pieces = 0, []
+            for first, last in whole_units(file, path, ranges, size, unit, step_bytes):
+                pieces.append((at, first, last - first))
+                at += last - first
+            return gather(file, at, [], pieces)
     except OSError as error:
         start, stop = min(ranges)[0], max(ranges)[1]
         raise DataError(

@@ -250,7 +250,7 @@ def _rows(file: IO[bytes], path: str, header: Header, ranges: Sequence[tuple[int
     if header.dense:
         entries = wanted * header.columns
     else:
-        pieces = in_sequence(wanted + np.array([0, 1], np.int64), 0, sections["ptr"].start, 8)
+        pieces = _in_sequence(wanted + np.array([0, 1], np.int64), 0, sections["ptr"].start, 8)
         ptr = np.frombuffer(gather(file, 8 * int((counts + 1).sum()), [], pieces), "<i8")
         ends = np.cumsum(counts + 1) - 1
         entries = np.stack((ptr[ends - counts], ptr[ends]), axis=1)
@@ -275,32 +275,33 @@ def _rows(file: IO[bytes], path: str, header: Header, ranges: Sequence[tuple[int
         else:
             of_it = wanted if name in OF_ROWS else entries
             begin, item = sections[name].start, section.dtype.itemsize
-            found.append(in_sequence(of_it, section.start, begin, item))
+            found.append(_in_sequence(of_it, section.start, begin, item))
     return gather(file, block.size, buffers, np.concatenate(found))
 
 
-def in_sequence(
-    ranges: NDArray[np.int64], to: int = 0, begin: int = 0, item: int = 1
-) -> NDArray[np.int64]:
+def _in_sequence(ranges: NDArray[np.int64], to: int, begin: int, item: int) -> NDArray[np.int64]:
     """Target offset, offset in the file and bytes of ranges of items; these begin at `begin`."""
     sizes = (ranges[:, 1] - ranges[:, 0]) * item
     return np.stack((to + np.cumsum(sizes) - sizes, begin + ranges[:, 0] * item, sizes), axis=1)
 
 
 def gather(
-    file: IO[bytes], size: int, buffers: list[tuple[int, bytes]], pieces: NDArray[np.int64]
+    file: IO[bytes],
+    size: int,
+    buffers: list[tuple[int, bytes]],
+    pieces: NDArray[np.int64] | list[tuple[int, int, int]],
 ) -> bytes:
     """`gathered` of an open file; of one without a descriptor, no local one, with another copy."""
     try:
         return gathered(file.fileno(), size, buffers, pieces)
     except io.UnsupportedOperation:
         found = []
-        for to, at, length in pieces.tolist():
+        for to, at, length in np.asarray(pieces).tolist():
             file.seek(at)
             found.append((to, file.read(length)))
             if len(found[-1][1]) < length:
                 raise OSError(0, f"it ends before byte {at + length:,}") from None
-        return gathered(-1, size, sorted(buffers + found), pieces[:0])
+        return gathered(-1, size, sorted(buffers + found), [])
 
 
 def examples_of(
