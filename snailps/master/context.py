@@ -7,6 +7,7 @@ So no part is handed callbacks, and the order in which they are made does not ma
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from snailps.config import MasterSettings
@@ -15,12 +16,10 @@ from snailps.errors import EXIT_FAILED
 if TYPE_CHECKING:
     from snailps.master.departures import Departures
     from snailps.master.effects import Outbox
-    from snailps.master.event_log import EventLog
     from snailps.master.heartbeats import HeartbeatMonitor
     from snailps.master.interrupts import Interrupts
     from snailps.master.job.controller import JobController
     from snailps.master.lifecycle import Lifecycle
-    from snailps.master.loop_latency import LoopLatency
     from snailps.master.member import Member
     from snailps.master.membership import Membership
     from snailps.master.replication.controller import ReplicationController
@@ -31,17 +30,14 @@ class Context(Protocol):
     settings: MasterSettings
     services: Services  # work beside the loop
     cluster_id: int  # number of this forming of the cluster; nodes of another one are refused
-    begun: float  # monotonic seconds
     session: bool  # jobs are submitted
     lasting: bool  # the session outlives its drivers; workers of a failed job begin anew
-    address: str  # where the master listens
-    place: tuple[str, int]  # its host and process id
+    begun: float  # monotonic seconds
+    own_rss_mb: Callable[[], float]  # peak resident size of the master's process, MB
     out: Outbox
     lifecycle: Lifecycle
-    times: LoopLatency
     members: Membership
     heartbeats: HeartbeatMonitor
-    events: EventLog
     job_controller: JobController
     interrupts: Interrupts
     replication: ReplicationController

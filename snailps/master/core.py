@@ -12,13 +12,12 @@ Dispatches events and messages to the parts that own them: `lifecycle.py` (phase
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 from snailps.config import MasterSettings
-from snailps.config.origins import Origin
 from snailps.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -32,27 +31,22 @@ from snailps.errors import (
 )
 from snailps.master import events
 from snailps.master.departures import Departures
-from snailps.master.effects import Broken, Effect, Outbox, Record
-from snailps.master.event_log import EventLog
-from snailps.master.events import Event, Received
+from snailps.master.effects import Broken, Outbox
+from snailps.master.events import Received
 from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.master.interrupts import Interrupts
 from snailps.master.job.controller import JobController
-from snailps.master.job.history import POINT, RunHistory
 from snailps.master.job.input import address_of, check_driver_files
-from snailps.master.job.job import Job
 from snailps.master.job.recovery import Recovered
 from snailps.master.lifecycle import Lifecycle
-from snailps.master.loop_latency import LoopLatency
 from snailps.master.member import NO_PEER, Member, names_of
 from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, ClusterPhase, JobPhase
 from snailps.master.replication.controller import ReplicationController
 from snailps.master.services import Services
-from snailps.master.status_report import StatusReport
-from snailps.node.effects import WorkDone
+from snailps.node.effects import Effect, Event, WorkDone
 from snailps.node.limits import GOODBYE_S
-from snailps.node.status import Phase, Status
+from snailps.node.status import Phase
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -87,26 +81,17 @@ class MasterCore:
         *,
         cluster_id: int,  # number of this forming of the cluster
         now: float,  # monotonic seconds
-        wall_s: float = 0.0,  # seconds since 1970 at monotonic time 0
         session: bool = False,  # wait for submitted jobs, instead of running one and ending
         kept: bool = False,  # there is a journal
         past: Recovered | None = None,  # what an earlier master of this cluster left
-        address: str = "",  # where the master listens
         # the session outlives its drivers; workers of a failed job begin anew
         lasting: bool = False,
-        settings_told: Sequence[Origin] = (),  # the master's own settings: name, value, origin
-        place: tuple[str, int] = ("", 0),  # host and process id of the master
+        own_rss_mb: Callable[[], float] = lambda: 0.0,  # peak resident size of this process, MB
     ) -> None:
-        self.settings, self.services, self.cluster_id, self.begun = (
-            settings,
-            services,
-            cluster_id,
-            now,
-        )
-        self.session, self.lasting, self.address, self.place = session, lasting, address, place
-        self._wall_s, self._settings_told = wall_s, settings_told
+        self.settings, self.services, self.cluster_id = settings, services, cluster_id
+        self.session, self.lasting, self.begun = session, lasting, now
+        self.own_rss_mb = own_rss_mb
         self._stats_at = 0.0
-        self._own_rss_mb = 0.0
         self._loading: _Loading | None = None
         self._submitter = 0  # the driver of the newest submitted job
         self._data_at = ""  # the driver's address, where the job reads data of the driver
@@ -116,12 +101,8 @@ class MasterCore:
         facts = past.facts if past is not None else []
         self.out = Outbox(kept=kept)
         self.lifecycle = Lifecycle(self.out, self._tell_stop, now)
-        self.times = LoopLatency()
         self.members = Membership(self)
         self.heartbeats = HeartbeatMonitor(self)
-        self.events = EventLog(self.out, now, wall_s, facts)
-        self.history = RunHistory()
-        self.history.restore(facts, wall_s + now)
         for fact in facts:
             self.members.replay(fact)
         over = any(fact.kind == "exported" for fact in facts)
@@ -131,7 +112,6 @@ class MasterCore:
         self.replication = ReplicationController(self)
         self.departures = Departures(self)
         self.members.rows = self.replication.shard_orders
-        self.status_report = StatusReport(self)
         self._handlers = self._event_table()
         self._anyones = self._call_table()
         self._calls = self._member_call_table()
@@ -145,7 +125,6 @@ class MasterCore:
         `out`."""
         self.lifecycle.now = now
         self._handlers[type(event)](event, now)
-        self.events.take(self.out.take_happened(), now)
         return self.out.take()
 
     def _event_table(self) -> dict[type[Any], Callable[[Any, float], None]]:
@@ -193,9 +172,6 @@ class MasterCore:
         self.out.kept = False
 
     def _tick(self, event: events.Tick, now: float) -> None:
-        self._own_rss_mb = max(self._own_rss_mb, event.peak_rss_mb)
-        if event.usage is not None:
-            self.status_report.take_usage(event.usage)
         self.interrupts.step(now)
         self.heartbeats.step(now)
         if self._loading is not None and now > self._loading.until:
@@ -220,7 +196,7 @@ class MasterCore:
         if not self.lifecycle.stopping:
             self.replication.tell(now)
             self.job_controller.tell(now)
-        self.status_report.step(self.told_phase, self.verdict, now)
+        self.members.tell_status(now)
 
     def _formed(self, now: float) -> None:
         self.lifecycle.go(ClusterPhase.FORMED)
@@ -243,18 +219,7 @@ class MasterCore:
         else:
             self.out.happened("joined", "", f"the cluster is complete: {' and '.join(counts)}")
 
-    def _note_history(self, now: float) -> None:
-        controller = self.job_controller
-        job, training = controller.job, controller.phase is JobPhase.TRAINING
-        if job is None or job.pass_ != "train" or not (training or self.lifecycle.stopping):
-            return
-        jobs, metrics, rate = controller.jobs, job.metrics, job.rate(now)
-        if self.history.note(jobs, now - self.begun, metrics.units, rate, metrics.loss):
-            point = {"at": round(self._wall_s + now, 3), "job": jobs, "units": metrics.units}
-            self.out.note(POINT, {**point, "rate": round(rate, 1), "loss": metrics.loss})
-
     def _look_around(self, now: float) -> None:
-        self._note_history(now)
         if not self.lifecycle.stopping and self.members.route is not None:
             self.members.ask_usage()
         if not self.lifecycle.stopping and self.members.route is not None:
@@ -313,7 +278,7 @@ class MasterCore:
     def job_ended(self, now: float) -> None:
         job_controller = self.job_controller
         if self.session:
-            self._collect_figures(now)
+            job_controller.collect_figures(now)
             job_controller.remember()
             job_controller.end()
             self.interrupts.forget()
@@ -324,10 +289,6 @@ class MasterCore:
             self.lifecycle.stop(EXIT_INTERRUPTED, text)
         else:
             self.lifecycle.stop(EXIT_OK, "")
-
-    def _collect_figures(self, now: float) -> None:
-        self.job_controller.collect_figures(self._own_rss_mb, now)
-        self.job_controller.figures |= self.replication.figures()
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -369,8 +330,7 @@ class MasterCore:
             log.warning("%s did not say goodbye within %.0f s", names_of(here), GOODBYE_S)
         job = self.job_controller.job
         if job is not None and job.pass_ == "train" and not self.failed:
-            self._collect_figures(now)
-            self.out.put(Record(self.status(now)))
+            self.job_controller.collect_figures(now)
         self.lifecycle.end()
 
     # --- members -----------------------------------------------------------------------------
@@ -501,11 +461,7 @@ class MasterCore:
 
     def _ask(self, event: Received, ask: messages.Ask, call: int, now: float) -> None:
         job = self.job_controller.job
-        if ask.what == "history":
-            self.out.reply(call, messages.Report(dict(self.history.told())))
-        elif ask.what == "settings":
-            self.out.reply(call, messages.Report({"settings": self.settings_of(job)}))
-        elif ask.what == "tables":
+        if ask.what == "tables":
             found = self.members.table_registry.named()
             self.out.reply(call, messages.Report({"tables": found}))
         elif ask.what == "map":
@@ -516,12 +472,7 @@ class MasterCore:
                 job, lambda found: self.out.reply(call, messages.Report(dict(found))), now
             )
         else:
-            self.status_report.ask(call, now)
-
-    def settings_of(self, job: Job | None) -> list[list[str]]:
-        """Key, value and origin of the settings of a job and of the master."""
-        told = [*(job.settings_told if job is not None else ()), *self._settings_told]
-        return [list(one) for one in told]
+            self.members.ask_status(call, now)
 
     def _cancel(self, member: Member, message: messages.Cancel, call: int, now: float) -> None:
         """A driver cancels its job, or ends the training `early`."""
@@ -622,9 +573,6 @@ class MasterCore:
             self.departures.leave(member, now)
 
     # --- telling -----------------------------------------------------------------------------
-
-    def status(self, now: float) -> Status:
-        return self.status_report.status(self.told_phase, self.verdict, now)
 
     @property
     def told_phase(self) -> Phase:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from snailps.errors import ConnectionLost, SnailError
 from snailps.master.events import Answer
-from snailps.node.effects import EffectQueue, Work
-from snailps.node.status import EventKind, Status
+from snailps.node.effects import Effect, EffectQueue
+from snailps.node.status import EventKind
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.control.encoded import Encoded
@@ -47,20 +47,11 @@ class Snapshot:
     facts: Sequence[Fact] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StatusEvent:
-    """An event for the users of the cluster; `who` is a process, as "server 2"."""
-
-    kind: EventKind
-    who: str
-    text: str
-
-
 # --- effects -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class Send(Effect):
     """A note to a peer."""
 
     peer: int
@@ -68,7 +59,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Order(Effect):
     """A call to a peer; `Answered` always follows."""
 
     peer: int
@@ -77,20 +68,20 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
+class Answering(Effect):
     call: int
     answer: Reply
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class Close(Effect):
     """Close a connection once all is sent; no `Gone` follows."""
 
     peer: int
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(Effect):
     """A peer's message cannot be handled: send it the error and close; `Gone` follows."""
 
     peer: int
@@ -98,14 +89,14 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(Effect):
     """Expect no more heartbeats of a member."""
 
     member: int
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class Note(Effect):
     """A fact for the journal, with the kernel before any later effect."""
 
     kind: str
@@ -113,31 +104,31 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Compact:
+class Compact(Effect):
     """The journal may be compacted to this snapshot."""
 
     snapshot: Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Rerouted:
+class Rerouted(Effect):
     """A new route, for the master's own clients."""
 
     route: Route
 
 
 @dataclass(frozen=True, slots=True)
-class CancelExport:
+class CancelExport(Effect):
     """Interrupt what the export waits for at servers."""
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveRounds:
+class LeaveRounds(Effect):
     """Close the connections for looks after rounds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnose:
+class Diagnose(Effect):
     """Examine why expected nodes are missing, once half of `limit_s` is over. Replaces an earlier
     one; an empty `wait` ends the search."""
 
@@ -147,7 +138,7 @@ class Diagnose:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class Say(Effect):
     """A line of the log, written after the journal has its facts; `told`: also a status event."""
 
     text: str
@@ -156,40 +147,30 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """The last record of a run, for `json_log`."""
+class StatusEvent(Effect):
+    """An event for the users of the cluster; `who` is a process, as "server 2"."""
 
-    status: Status
+    kind: EventKind
+    who: str
+    text: str
 
 
-Effect = (
-    Send
-    | Order
-    | Answering
-    | Close
-    | Broken
-    | Forget
-    | Note
-    | Compact
-    | Work
-    | Rerouted
-    | CancelExport
-    | LeaveRounds
-    | Diagnose
-    | Record
-    | Say
-)
+@dataclass(frozen=True, slots=True)
+class ReportStatus(Effect):
+    """Answer these calls with the status."""
+
+    calls: Sequence[int]
+
 
 OnAnswer = Callable[[Answer, float], None]
 
 
-class Outbox(EffectQueue[Effect]):
+class Outbox(EffectQueue):
     """Collects the effects of one event; holds the callbacks of answers and results."""
 
     def __init__(self, *, kept: bool = False) -> None:
         super().__init__()
         self.kept = kept  # there is a journal: a dead master can be started again
-        self._happened: list[StatusEvent] = []
         self._orders: dict[int, tuple[int, OnAnswer]] = {}
 
     # --- peers -----------------------------------------------------------------------------------
@@ -229,13 +210,7 @@ class Outbox(EffectQueue[Effect]):
         self._effects.append(Say(text, level, told))
 
     def happened(self, kind: EventKind, who: str, text: str) -> None:
-        """Add an event; `MasterCore` puts it into its `EventLog`."""
-        self._happened.append(StatusEvent(kind, who, text))
-
-    def take_happened(self) -> list[StatusEvent]:
-        """Events since the last call."""
-        happened, self._happened = self._happened, []
-        return happened
+        self._effects.append(StatusEvent(kind, who, text))
 
     def note(self, kind: str, data: dict[str, Any]) -> None:
         """Note a fact that a master that takes over needs."""

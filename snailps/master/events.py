@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from snailps.errors import SnailError
-from snailps.node.effects import WorkDone
-from snailps.node.status import Usage
+from snailps.node.effects import Event
 from snailps.transport import messages
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ Answer = messages.Message | SnailError
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class Started(Event):
     """The process is up, with its expected workers and the job of its settings, if any."""
 
     job: Job | None = None
@@ -31,12 +30,12 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class Listening(Event):
     """Members can connect from now on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class Received(Event):
     """A message of a peer; `call` is the number to answer, None for a note."""
 
     peer: int
@@ -46,7 +45,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Event):
     """The answer to an `Order`; `ConnectionLost`: there will be none."""
 
     order: int
@@ -54,7 +53,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(Event):
     """A connection was lost, or closed by the peer."""
 
     peer: int
@@ -62,7 +61,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeats:
+class Heartbeats(Event):
     """Seconds since each member was last heard, and whose heartbeat connection is closed."""
 
     silences: Mapping[int, float]
@@ -70,38 +69,20 @@ class Heartbeats:
 
 
 @dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(Event):
     """SIGINT or SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
-class JournalGrown:
+class JournalGrown(Event):
     """The journal is long enough to be compacted."""
 
 
 @dataclass(frozen=True, slots=True)
-class JournalFailed:
+class JournalFailed(Event):
     """The journal cannot be written any more: no other master can take over."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed: at least every 50 ms. `usage` is given where it was measured anew."""
-
-    peak_rss_mb: float = 0.0
-    usage: Usage | None = None
-
-
-Event = (
-    Started
-    | Listening
-    | Received
-    | Answered
-    | Gone
-    | Heartbeats
-    | WorkDone
-    | Signal
-    | JournalGrown
-    | JournalFailed
-    | Tick
-)
+class Tick(Event):
+    """Time has passed: at least every 50 ms."""

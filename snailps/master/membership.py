@@ -15,7 +15,7 @@ from typing import Any
 from snailps.config.addresses import format_addr
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
 from snailps.master.context import Context
-from snailps.master.effects import Diagnose, Fact, OnAnswer, Rerouted
+from snailps.master.effects import Diagnose, Fact, OnAnswer, ReportStatus, Rerouted
 from snailps.master.events import Answer, Received
 from snailps.master.member import NO_PEER, Member, names_of
 from snailps.master.replication.placement_record import with_changes
@@ -34,6 +34,12 @@ SHOWN_MAX = 8
 """Addresses in a message."""
 USAGE_AT_ONCE = 50
 """Workers asked at once for their usage: each of a thousand every 20 s."""
+LONG_S = 2.0
+"""Seconds at a block after which a worker is asked what it waits for, before a status is told."""
+ASKED_MAX = 64
+"""Workers that are asked for one status: where more are stuck, these say why."""
+ANSWER_S = 0.3
+"""Seconds that a status waits for their replies."""
 NUMBERS_AHEAD = 64
 """Numbers that a master that takes over skips, or they might be given twice."""
 READERS_FROM = 1 << 30
@@ -60,6 +66,9 @@ class Membership:
         self._given_before = 0  # numbers below may be of members that another master knew
         self._numbers_kept = self._readers_kept = 0
         self.left: list[Member] = []
+        self._asked: set[int] = set()  # workers that have not said yet what they wait for
+        self._status_calls: list[int] = []
+        self._status_due = 0.0
         self._since = context.begun
         self._notice_at = self._since + NOTICE_S
         self._formed = False
@@ -515,6 +524,32 @@ class Membership:
         # Not its waits: they may be over, as the block may be.
         if isinstance(answer, messages.Report):
             member.take_usage(answer.data)
+
+    def ask_status(self, call: int, now: float) -> None:
+        """Answer soon with the status; workers that are long at a block first report why."""
+        if not self._status_calls:
+            self._status_due = now + ANSWER_S
+        self._status_calls.append(call)
+        for member in self.nodes("worker"):
+            if len(self._asked) >= ASKED_MAX:
+                return
+            long = member.block_since and now - member.block_since > LONG_S
+            idle = member.waits or member.finished or member.number in self._asked
+            if long and not idle:
+                self._asked.add(member.number)
+                self.order(member, messages.Ask("stats"), partial(self._note_waits, member))
+
+    def _note_waits(self, member: Member, answer: Answer, now: float) -> None:
+        self._asked.discard(member.number)
+        if isinstance(answer, messages.Report):
+            member.take_stats(answer.data, now)
+
+    def tell_status(self, now: float) -> None:
+        """Answer once the workers that were asked have answered, or time is up."""
+        if self._status_calls and (not self._asked or now >= self._status_due):
+            self.out.put(ReportStatus(self._status_calls))
+            self._status_calls = []
+            self._asked.clear()
 
     def shard_sum(self, counter: str) -> int:
         """Sum of a counter over all shards, as last reported."""

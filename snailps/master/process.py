@@ -42,28 +42,31 @@ from snailps.master import effects, events
 from snailps.master.background_tasks import BackgroundTasks
 from snailps.master.checkpoint_files import CheckpointFiles
 from snailps.master.core import MasterCore
-from snailps.master.effects import Effect, Fact
-from snailps.master.events import Answer, Event
+from snailps.master.effects import Fact
+from snailps.master.events import Answer
 from snailps.master.job.input import check_driver_files
 from snailps.master.job.job import Job
 from snailps.master.job.model_reader import ModelReader
 from snailps.master.job.recovery import Recovered
 from snailps.master.job.state import JobState, pack
 from snailps.master.journal import Journal
-from snailps.master.json_log import PHASES, JsonLog
-from snailps.master.log_tail import LogTail
 from snailps.master.phases import ClusterPhase, JobPhase
+from snailps.master.status_report import StatusReport
 from snailps.master.takeover import check_results, first_fact, journal_path, unended
-from snailps.master.tensorboard_log import TensorboardLog
+from snailps.monitor.json_log import JsonLog
+from snailps.monitor.log_tail import LogTail
+from snailps.monitor.observers import PHASES, Observer, Observers
+from snailps.monitor.series import POINT, RunHistory
+from snailps.monitor.tensorboard_log import TensorboardLog
 from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.node.driver_files import read_driver_files
-from snailps.node.effects import Work
+from snailps.node.effects import Effect, Event, Work
 from snailps.node.limits import STATS_S
 from snailps.node.metric_samples import of_master, of_process
 from snailps.node.metrics import Sample
 from snailps.node.probe_service import ProbeService
 from snailps.node.process import raise_descriptors
-from snailps.node.status import EVENT_TOLD, Status, Usage
+from snailps.node.status import EVENT_TOLD, Status
 from snailps.node.usage import peak_rss_mb, release_memory, usage
 from snailps.transport import messages
 from snailps.transport._heartbeat import HeartbeatThread
@@ -81,12 +84,13 @@ HASTE_S = 0.001
 PREPARE_S = 1.0
 """Seconds that the master looks for its input before it listens: enough to find a wrong path."""
 STATUS_S = 0.2
-NODES_PER_S = 1000
-"""Nodes whose status is made in a second: of large clusters it is made less often."""
+POINTS_S = 1.0
+"""Period of points of the history and of TensorBoard's curves."""
+CURVE_NODES_PER_S = 100
+"""For these, likewise as `NODES_PER_S`."""
 HEARTBEATS_S = 0.25
 """Period of heartbeat checks."""
 USAGE_S = 1.0
-PEAK_S = 0.1
 """Period of measuring what this process uses."""
 FOLDER_S = 10.0
 """Seconds to wait for the checkpoint folder to record the end of the run."""
@@ -162,13 +166,18 @@ class Master:
         self._next = 1
         self._tasks = BackgroundTasks(self._wake)
         self._diagnosis: threading.Timer | None = None
-        self._status_at = self._heartbeats_at = self._usage_at = 0.0
-        self._peak_at = self._peak_mb = 0.0
+        self._heartbeats_at = self._usage_at = 0.0
         self._phase: JobPhase | None = None
         self._log_tail = LogTail()
+        self._observers = Observers(self.status)
         self._metrics: MetricsServer | None = None
         self._scrapes: deque[Future[list[Sample]]] = deque()
         self._performers = self._effect_table()
+        self._told: Mapping[str, Callable[[], dict[str, Any]]] = {
+            "log": lambda: {"lines": self._log_tail.lines()},
+            "history": lambda: {**self._history.columns()},
+            "settings": lambda: {"settings": self._settings_told()},
+        }
 
     # --- the life of the process ---------------------------------------------------------------
 
@@ -200,8 +209,8 @@ class Master:
                 self._begin(listener, job)
             while not self.core.is_over:
                 self._turn()
-            if self._on_status is not None:
-                self._on_status(self.status())
+            if self.job is not None and self.job.pass_ == "train" and not self.core.failed:
+                self._observers.end()
             self._tasks.wait_all(FOLDER_S, "checkpoint")
             self._journal.end()
         except SnailError:
@@ -224,8 +233,8 @@ class Master:
         """Status, history, settings, log lines, metrics and last map of words at the run's end."""
         return {
             "status": self.status(),
-            "history": self.core.history.told(),
-            "settings": self.core.settings_of(self.job),
+            "history": self._history.columns(),
+            "settings": self._settings_told(),
             "lines": self._log_tail.lines(),
             "figures": self.figures,
             "words": self.core.job_controller.inspection.last_map,
@@ -246,7 +255,12 @@ class Master:
         return self.core.members.cluster_id
 
     def status(self) -> Status:
-        return self.core.status(time.monotonic())
+        return self._report.status(time.monotonic())
+
+    def _settings_told(self) -> list[list[str]]:
+        """Key, value and origin of the settings of the job and of the master."""
+        told = [*(self.job.settings_told if self.job is not None else ()), *self._own_settings]
+        return [list(one) for one in told]
 
     def catch_signals(self) -> None:
         """The first SIGINT or SIGTERM ends the job cleanly, the second at once."""
@@ -284,15 +298,24 @@ class Master:
             ),
             cluster_id=cluster_id,
             now=now,
-            wall_s=wall_s,
             session=self._session,
             lasting=self._lasting,
             kept=self._journal.path is not None,
             past=past,
+            own_rss_mb=peak_rss_mb,
+        )
+        facts = past.facts if past is not None else []
+        self._report = StatusReport(
+            self.core,
+            self._journal.note,
+            wall_s=wall_s,
+            facts=facts,
             address=show(listener.getsockname()[:2]),
-            settings_told=with_origins(settings, self._raw),
             place=(socket.gethostname(), os.getpid()),
         )
+        points = (fact.data for fact in facts if fact.kind == POINT)
+        self._history = RunHistory(self._journal.note, wall_s + now, points)
+        self._own_settings = with_origins(settings, self._raw)
         if job is not None and self._journal.path is not None:
             numbers = Fact(*self.core.members.keep_numbers())
             if past is not None:
@@ -315,15 +338,11 @@ class Master:
             on_pulse=self._on_heartbeat_connection,
         )
         self._probe_service = ProbeService("master", False, others=self.core.members.endpoints)
-        self._json_log = JsonLog("", 0.0)
-        self._tensorboard: TensorboardLog | None = None
         return past is not None
 
     def _begin(self, listener: Listener, job: Job | None) -> None:
         settings = self._settings
-        self._json_log = JsonLog(settings.json_log, settings.json_log_interval)
-        if settings.tensorboard:
-            self._tensorboard = self._reader.observer = TensorboardLog(settings.tensorboard)
+        self._begin_looking_on()
         if job is not None:
             workers = settings.expected_node_num - max(1, settings.expected_servers)
             self._feed(events.Started(job, workers))
@@ -335,10 +354,22 @@ class Master:
 
             self._metrics = serve_metrics(settings.metrics_addr, self._scrape)
         if self._metrics is not None:
-            self.core.status_report.metrics = self._metrics.address
+            self._report.metrics = self._metrics.address
         self._on_listening(host, port)
         self._feed(events.Listening())
         _spare_collector()
+
+    def _begin_looking_on(self) -> None:
+        settings, add = self._settings, self._observers.add
+        if settings.json_log:
+            log = JsonLog(settings.json_log)
+            add(Observer(log.on_status, PHASES, settings.json_log_interval, close=log.close))
+        if settings.tensorboard:
+            board = self._reader.observer = TensorboardLog(settings.tensorboard)
+            add(Observer(board.on_status, ("training",), POINTS_S, CURVE_NODES_PER_S, board.close))
+        if self._on_status is not None:
+            add(Observer(self._on_status, PHASES, STATUS_S))
+        add(Observer(self._history.on_status, ("training",), POINTS_S))
 
     def _close(self, job: Job | None) -> None:
         if self._metrics is not None:
@@ -353,9 +384,7 @@ class Master:
                 one.close()
         self._server.close()
         self._heartbeats.stop()
-        self._json_log.close()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        self._observers.close()
         self.trust.close()
         self._log_tail.close()
 
@@ -384,9 +413,10 @@ class Master:
         if core.out.kept and not self._journal.kept:
             self._feed(events.JournalFailed())
         forming = core.phase is ClusterPhase.FORMING
-        if now >= self._peak_at:  # a tenth of a turn's time, were it in each of them
-            self._peak_at, self._peak_mb = now + PEAK_S, peak_rss_mb()
-        self._feed(events.Tick(self._peak_mb, self._measure(now)))
+        if now >= self._usage_at:
+            self._usage_at = now + USAGE_S
+            self._report.take_usage(usage())
+        self._feed(events.Tick())
         if forming and core.phase is ClusterPhase.FORMED:
             _spare_collector()
         if core.job_controller.phase is not self._phase:
@@ -396,9 +426,11 @@ class Master:
         self._probe_service.step()
         while self._scrapes:
             self._answer_scrape(self._scrapes.popleft())
-        self._tell(now)
+        news = self.job.validation if self.job is not None else None
+        self._observers.step(self._report.note_phase(now), len(core.members.all), news, now)
         server.flush()
-        core.times.note(time.monotonic() - server.woke_at, time.thread_time() - server.cpu_at)
+        busy_s, cpu_s = time.monotonic() - server.woke_at, time.thread_time() - server.cpu_at
+        self._report.times.note(busy_s, cpu_s)
 
     # --- metrics -------------------------------------------------------------------------------
 
@@ -416,28 +448,8 @@ class Master:
     def _answer_scrape(self, asked: Future[list[Sample]]) -> None:
         settings = self._settings
         replicated = settings.replication != "none" and settings.on_node_loss == "recover"
-        counts = self.core.events.counts
+        counts = self._report.events.counts
         asked.set_result(of_master(self.status(), counts, replicated=replicated))
-
-    def _measure(self, now: float) -> Usage | None:
-        """Measure what this process uses, once a second."""
-        if now < self._usage_at:
-            return None
-        self._usage_at = now + USAGE_S
-        return usage()
-
-    def _tell(self, now: float) -> None:
-        """Show and record the status."""
-        core = self.core
-        if self._on_status is not None and now >= self._status_at:
-            self._status_at = now + max(STATUS_S, len(core.members.all) / NODES_PER_S)
-            self._on_status(self.status())
-        job = core.job_controller.job
-        if job is not None and core.job_controller.phase in PHASES:
-            self._json_log.write_if_due(job.validation, self.status, now)
-            if self._tensorboard is not None and core.job_controller.phase is JobPhase.TRAINING:
-                jobs, members = core.job_controller.jobs, len(core.members.all)
-                self._tensorboard.write_if_due(jobs, members, self.status, now)
 
     def _feed(self, event: Event) -> None:
         """Hand the core an event, and perform its effects and all that follow."""
@@ -469,8 +481,8 @@ class Master:
             messages.check_speaker(message, self.core.members.role_of(number))
             self._probe_service.handle(peer, message, reply)
             return
-        if reply is not None and isinstance(message, messages.Ask) and message.what == "log":
-            reply(messages.Report({"lines": self._log_tail.lines()}))
+        if reply is not None and isinstance(message, messages.Ask) and message.what in self._told:
+            reply(messages.Report(self._told[message.what]()))
             return
         call = None
         if reply is not None:
@@ -520,7 +532,7 @@ class Master:
             effects.Close: self._close_peer,
             effects.Broken: self._break,
             effects.Forget: lambda effect: self._heartbeats.remove(effect.member),
-            effects.Note: self._note,
+            effects.Note: lambda effect: self._journal.note(effect.kind, effect.data),
             effects.Compact: lambda effect: self._journal.compact(effect.snapshot),
             Work: self._tasks.begin,
             effects.Rerouted: lambda effect: self._reader.follow(effect.route),
@@ -528,7 +540,10 @@ class Master:
             effects.LeaveRounds: lambda effect: self._reader.leave_rounds(),
             effects.Diagnose: self._diagnose,
             effects.Say: _say,
-            effects.Record: self._record,
+            effects.ReportStatus: self._report_status,
+            effects.StatusEvent: lambda effect: self._report.events.on_event(
+                effect.kind, effect.who, effect.text, time.monotonic()
+            ),
         }
 
     def _send(self, effect: effects.Send) -> None:
@@ -564,13 +579,10 @@ class Master:
         if peer is not None:
             self._server.fence(peer, partial(_raise, effect.error))
 
-    def _note(self, effect: effects.Note) -> None:
-        self._journal.note(effect.kind, effect.data)
-
-    def _record(self, effect: effects.Record) -> None:
-        self._json_log.write(effect.status)
-        if self._tensorboard is not None:
-            self._tensorboard.write(effect.status)
+    def _report_status(self, effect: effects.ReportStatus) -> None:
+        report = messages.Report({**self.status()})
+        for call in effect.calls:
+            self._answer(effects.Answering(call, report))
 
     def _diagnose(self, effect: effects.Diagnose) -> None:
         if self._diagnosis is not None:

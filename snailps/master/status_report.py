@@ -1,26 +1,26 @@
 """The status of the run: a `Status` for the display, `snailps status` and `json_log`.
 
     Membership, JobController, ReplicationController, HeartbeatMonitor
-    -> status() -> Report, display, json_log
+    with events, usage and turns of this process -> status() -> Report, Observers
 
-Reads what the other parts own and changes none of it. Before an answer, workers that have been at a
-block for long are asked what they wait for.
+Reads the core from outside, and changes nothing of it.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
 from snailps._version import __version__
 from snailps.api.export_progress import ExportProgress
 from snailps.config.addresses import format_addr
-from snailps.master.context import Context
-from snailps.master.events import Answer
+from snailps.master.core import MasterCore
+from snailps.master.effects import Fact
 from snailps.master.member import Member, cpu_share
 from snailps.master.phases import JobPhase
+from snailps.monitor.event_log import EVENT, EventLog
+from snailps.monitor.loop_latency import LoopLatency
 from snailps.node.status import (
     BlockCounts,
     MasterStatus,
@@ -33,72 +33,48 @@ from snailps.node.status import (
     Usage,
     WaitStatus,
 )
-from snailps.transport import messages
 
-log = logging.getLogger(__name__)
-
-LONG_S = 2.0
-"""Seconds at a block after which a worker is asked what it waits for."""
-ASKED_MAX = 64
-"""Workers that are asked for one answer: where more are stuck, these say why."""
-ANSWER_S = 0.3
-"""Seconds that an answer waits for their replies."""
 SILENT_BEATS = 3
 """Late heartbeats that are shown as a wait."""
 LAG_S = 1.0
 """Lag of a standby that is shown as a wait."""
+_COUNTS: tuple[Literal["rows", "bytes", "made", "refused", "evicted", "expired"], ...] = (
+    "rows", "bytes", "made", "refused", "evicted", "expired",
+)  # fmt: skip
 _MASTERS_WORK = ("preparing", "restoring", "loading", "exporting")
 
 
 class StatusReport:
-    def __init__(self, context: Context) -> None:
-        self._context, self._members, self._out = context, context.members, context.out
-        self._job_controller = context.job_controller
-        self.metrics = ""  # address of the metrics; `process.py` sets it
+    def __init__(
+        self,
+        core: MasterCore,
+        note: Callable[[str, dict[str, Any]], None],  # a fact for the journal
+        *,
+        wall_s: float = 0.0,  # seconds since 1970 at monotonic time 0
+        facts: Iterable[Fact] = (),  # of an earlier master
+        address: str = "",  # where the master listens
+        place: tuple[str, int] = ("", 0),  # its host and process id
+    ) -> None:
+        self._core, self._members, self._job_controller = core, core.members, core.job_controller
+        self._address, self._place = address, place
+        earlier = (fact.data for fact in facts if fact.kind == EVENT)
+        self.events, self.times = EventLog(note, core.begun, wall_s, earlier), LoopLatency()
+        self.metrics = ""  # address of the metrics
         self._usage: tuple[Usage, Usage] = ({}, {})
-        self._phase_since = context.begun
+        self._phase_since = core.begun
         self._phase: Phase = "forming"
-        self._asked: dict[int, float] = {}  # when; workers that have not answered yet
-        self._calls: list[tuple[float, int]] = []
-
-    def step(self, phase: Phase, message: str, now: float) -> None:
-        """Answer requests, once the workers that were asked have answered, or time is up."""
-        self._note_phase(phase, now)
-        if self._calls and (not self._asked or now >= self._calls[0][0]):
-            report = messages.Report(dict(self.status(phase, message, now)))
-            calls, self._calls = self._calls, []
-            self._asked.clear()
-            for _, call in calls:
-                self._out.reply(call, report)
-
-    def ask(self, call: int, now: float) -> None:
-        """Answer soon with the status; workers that are long at a block first report why."""
-        self._calls.append((now + ANSWER_S, call))
-        for member in self._members.nodes("worker"):
-            if len(self._asked) >= ASKED_MAX:
-                return
-            long = member.block_since and now - member.block_since > LONG_S
-            idle = member.waits or member.finished or member.number in self._asked
-            if long and not idle:
-                self._asked[member.number] = now
-                self._members.order(member, messages.Ask("stats"), partial(self._heard, member))
-
-    def _heard(self, member: Member, answer: Answer, now: float) -> None:
-        self._asked.pop(member.number, None)
-        if isinstance(answer, messages.Report):
-            member.take_stats(answer.data, now)
 
     def take_usage(self, usage: Usage) -> None:
         self._usage = (self._usage[1], usage)
 
-    def _note_phase(self, phase: Phase, now: float) -> None:
-        if phase != self._phase:
-            self._phase, self._phase_since = phase, now
+    def note_phase(self, now: float) -> Phase:
+        """The phase; since when is of interest where all wait for the master."""
+        if self._core.told_phase != self._phase:
+            self._phase, self._phase_since = self._core.told_phase, now
+        return self._phase
 
-    # --- the picture ---------------------------------------------------------------------------
-
-    def status(self, phase: Phase, message: str, now: float) -> Status:
-        self._note_phase(phase, now)
+    def status(self, now: float) -> Status:
+        phase = self.note_phase(now)
         job = self._job_controller.job
         ledger = job.ledger if job is not None else None
         blocks: BlockCounts = {"left": 0, "leased": 0, "done": 0}
@@ -122,7 +98,7 @@ class StatusReport:
         nodes = [
             self._node(
                 member,
-                self._context.heartbeats.silence_s(member.number, now),
+                self._core.heartbeats.silence_s(member.number, now),
                 len(leased.get(member.number, ())),
                 ledger.clock_of(member.number) if ledger is not None else None,
                 now,
@@ -131,7 +107,7 @@ class StatusReport:
         ]
         return {
             "version": __version__,
-            "address": self._context.address,
+            "address": self._address,
             "life": f"{self._members.cluster_id:016x}",
             "epoch": route.epoch if route is not None else 0,
             "phase": phase,
@@ -146,7 +122,7 @@ class StatusReport:
             "loss": job.metrics.loss if job is not None else None,
             "lr": job.metrics.lr if job is not None else None,
             "eta_s": eta_s,
-            "elapsed_s": now - self._context.begun,
+            "elapsed_s": now - self._core.begun,
             "blocks": blocks,
             "nodes": nodes,
             "shards": shards,
@@ -154,12 +130,12 @@ class StatusReport:
             "waits": self._waits(phase, nodes, shards, now),
             "requests_per_s": sum(s["pulls_per_s"] + s["pushes_per_s"] for s in shards),
             "checkpoint": self._job_controller.checkpoints.status(now),
-            "loop": self._context.times.status(),
-            "message": message or self._job_controller.failed,
+            "loop": self.times.status(),
+            "message": self._core.verdict or self._job_controller.failed,
             "validation": job.validation if job is not None else {},
             "figures": dict(self._job_controller.figures),
-            "session": self._of_session() if self._context.session else None,
-            "events": self._context.events.listed(),
+            "session": self._of_session() if self._core.session else None,
+            "events": self.events.listed(),
             "master": self._of_master(),
             "job_name": job.name if job is not None else "",
             "output": job.settings.output if job is not None else "",
@@ -170,8 +146,8 @@ class StatusReport:
     def _of_master(self) -> MasterStatus:
         before, now = self._usage
         return {
-            "host": self._context.place[0],
-            "pid": self._context.place[1],
+            "host": self._place[0],
+            "pid": self._place[1],
             "cpu": cpu_share(now, before),
             "rss_bytes": _bytes(now),
             "metrics": self.metrics,
@@ -182,7 +158,7 @@ class StatusReport:
         return {
             "jobs": controller.jobs,
             "job": controller.jobs if controller.job is not None else 0,
-            "coming": self._context.departures.coming,
+            "coming": self._core.departures.coming,
             "tables": self._members.table_registry.count,
         }
 
@@ -237,7 +213,7 @@ class StatusReport:
                 )
         route = self._members.route
         found: list[ShardStatus] = []
-        for one in self._context.replication.status():
+        for one in self._core.replication.status():
             stats, pulls_per_s, pushes_per_s = told.get(
                 (one["primary"], one["shard"]), ({}, 0.0, 0.0)
             )
@@ -280,12 +256,8 @@ class StatusReport:
                             "expired": 0,
                         },
                     )  # fmt: skip
-                    table["rows"] += int(counts["rows"])
-                    table["bytes"] += int(counts.get("bytes", 0))
-                    table["made"] += int(counts.get("made", 0))
-                    table["refused"] += int(counts.get("refused", 0))
-                    table["evicted"] += int(counts.get("evicted", 0))
-                    table["expired"] += int(counts.get("expired", 0))
+                    for key in _COUNTS:
+                        table[key] += int(counts.get(key, 0))
         return [found[number] for number in sorted(found)]
 
     def _waits(
@@ -304,7 +276,7 @@ class StatusReport:
             )
         if phase in _MASTERS_WORK:
             found.append(("all nodes", f"the master, {phase}", now - self._phase_since))
-        silent_s = SILENT_BEATS * self._context.settings.heartbeat_interval
+        silent_s = SILENT_BEATS * self._core.settings.heartbeat_interval
         for node in nodes:
             name = f"{node['role']} {node['id']}"
             member = self._members.all[node["id"]]

@@ -1,34 +1,102 @@
 """Curves of a run, with a bounded number of points.
 
-    Status, history of the master -> Series.add, Series.replace -> columns of points
+    Status, facts of an earlier master -> RunHistory -> Ask("history"), facts of the journal
+    Status, that history -> Series -> columns of the page
 
-A full series drops every second point and doubles the interval, so that it always covers the whole
-run.  No clocks: times are those of the points.
+A full one drops every second point and doubles the interval, so that it always covers the whole
+run, evenly.  No clocks: times are those of the points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from snailps.monitor.observers import job_number
 from snailps.monitor.picture import plain
-from snailps.node.status import Status
+from snailps.node.status import History, Status
 
 POINTS_MAX = 512
 ANOTHER_S = 5.0
 """A master that began this much later is another one; answers come sooner than that."""
 NAMES = ("at_s", "progress", "units_per_s", "loss", "cpu", "rss_bytes")
 """Columns: seconds since the master began, share of the pass, units/s, loss, cores, bytes."""
+POINT = "point"
+"""Kind of the journal's facts that `RunHistory` notes."""
 
 
-class Series:
+class _Points:
+    """Tuples that begin with a time, the oldest first."""
+
     def __init__(self, points_max: int = POINTS_MAX) -> None:
         self._points_max = points_max
-        self._points: list[tuple[float | None, ...]] = []
-        self._gap_s = self._begun_s = 0.0
+        self._points: list[tuple[Any, ...]] = []
+        self._gap_s = 0.0
 
     def __len__(self) -> int:
         return len(self._points)
+
+    def _clear(self) -> None:
+        self._points.clear()
+        self._gap_s = 0.0
+
+    def _is_due(self, at_s: float) -> bool:
+        return not self._points or at_s - self._points[-1][0] >= self._gap_s
+
+    def _append(self, point: tuple[Any, ...]) -> None:
+        self._points.append(point)
+        if len(self._points) > self._points_max:
+            self._points = self._points[::2]
+            span_s = self._points[-1][0] - self._points[0][0]
+            self._gap_s = 0.9 * span_s / (len(self._points) - 1)
+
+
+class RunHistory(_Points):
+    """The course of the newest job's training at its master, and at those that take over."""
+
+    def __init__(
+        self,
+        note: Callable[[str, dict[str, Any]], None],  # a fact for the journal
+        begun_s: float,  # when this master began, seconds since 1970
+        earlier: Iterable[Mapping[str, Any]] = (),  # what it has noted under an earlier master
+    ) -> None:
+        super().__init__()
+        self._note, self._begun_s, self._job = note, begun_s, 0
+        for point in earlier:
+            self._begin(point["job"])
+            # The clock may have been set back since: later points must not wait for it.
+            at_s = min(0.0, float(point["at"]) - begun_s)
+            self._append((round(at_s, 3), point["units"], point["rate"], point["loss"]))
+
+    def _begin(self, job: int) -> None:
+        if job != self._job:
+            self._job = job
+            self._clear()
+
+    def on_status(self, status: Status) -> None:
+        """Add a point and note it, if it is due; another job begins anew."""
+        job, at_s, units = job_number(status), status["elapsed_s"], status["units"]
+        rate, loss = round(status["units_per_s"], 1), status["loss"]
+        self._begin(job)
+        if self._is_due(at_s):
+            self._append((round(at_s, 3), units, rate, loss))
+            point = {"at": round(self._begun_s + at_s, 3), "job": job, "units": units}
+            self._note(POINT, {**point, "rate": rate, "loss": loss})
+
+    def columns(self) -> History:
+        at_s, units, rates, losses = zip(*self._points, strict=True) if self._points else [()] * 4
+        return {
+            "at_s": list(at_s), "units": list(units), "units_per_s": list(rates),
+            "loss": list(losses),
+        }  # fmt: skip
+
+
+class Series(_Points):
+    """The curves of a page."""
+
+    def __init__(self, points_max: int = POINTS_MAX) -> None:
+        super().__init__(points_max)
+        self._begun_s = 0.0
 
     def add(self, status: Status, begun_s: float = 0.0) -> None:
         """Add a status of the training; ignore other phases.
@@ -41,17 +109,16 @@ class Series:
         at_s = float(status["elapsed_s"])
         if not self._points:
             self._begun_s = begun_s
-        elif at_s < (self._points[-1][0] or 0.0) or begun_s > self._begun_s + ANOTHER_S:
+        elif at_s < self._points[-1][0] or begun_s > self._begun_s + ANOTHER_S:
             moved, self._begun_s = self._begun_s - begun_s, begun_s
-            self._points = [((point[0] or 0.0) + moved, *point[1:]) for point in self._points]
-            if (self._points[-1][0] or 0.0) >= at_s:  # unknown how long ago
-                self._points.clear()
-                self._gap_s = 0.0
-        if self._points and at_s - (self._points[-1][0] or 0.0) < self._gap_s:
+            self._points = [(point[0] + moved, *point[1:]) for point in self._points]
+            if self._points[-1][0] >= at_s:  # unknown how long ago
+                self._clear()
+        if not self._is_due(at_s):
             return
         loss = status["loss"]
         processes: list[Mapping[str, Any]] = [*status["nodes"], status["master"]]
-        self._points.append(
+        self._append(
             (
                 at_s,
                 float(status["progress"]),
@@ -61,10 +128,6 @@ class Series:
                 _total(processes, "rss_bytes"),
             )
         )
-        if len(self._points) > self._points_max:
-            self._points = self._points[::2]
-            spans = [float(point[0] or 0.0) for point in self._points]
-            self._gap_s = 0.9 * (spans[-1] - spans[0]) / (len(spans) - 1)
 
     def replace(self, history: Mapping[str, Sequence[Any]]) -> None:
         """Prepend the master's own history up to the first point here."""

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-E = TypeVar("E")
+
+class Effect:
+    """What a core wants done; its process has a table of what does each."""
+
+    __slots__ = ()
+
+
+class Event:
+    """What a core is told; it has a table of what takes each."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Work(Effect):
     """Work that takes long or waits for a disk: `run` is called in a thread; `WorkDone` follows.
     Works of a lane run one after the other, in the order of the effects; without a lane at once."""
 
@@ -24,7 +34,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkDone:
+class WorkDone(Event):
     """The end of a `Work`: its result, or the error it raised."""
 
     work: int
@@ -35,15 +45,15 @@ class WorkDone:
 OnDone = Callable[[WorkDone, float], None]
 
 
-class EffectQueue(Generic[E]):
+class EffectQueue:
     """Collects the effects of one event; holds the callbacks of results."""
 
     def __init__(self) -> None:
-        self._effects: list[E | Work] = []
+        self._effects: list[Effect] = []
         self._works: dict[int, OnDone] = {}
         self._last = 0
 
-    def take(self) -> list[E | Work]:
+    def take(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
 
@@ -52,7 +62,7 @@ class EffectQueue(Generic[E]):
         self._last += 1
         return self._last
 
-    def put(self, effect: E) -> None:
+    def put(self, effect: Effect) -> None:
         """Add an effect that has no callback."""
         self._effects.append(effect)
 

@@ -19,11 +19,11 @@ from snailps.api.access_method import AccessMethod
 from snailps.api.tables import Table
 from snailps.config import ServerSettings
 from snailps.errors import ClusterError, ProtocolError, SnailError, explain
-from snailps.node.effects import WorkDone
+from snailps.node.effects import Effect, Event, WorkDone
 from snailps.server import events
 from snailps.server.checkpoints import CheckpointControl
-from snailps.server.effects import Do, Effect, Outbox
-from snailps.server.events import Address, Event
+from snailps.server.effects import Do, Outbox
+from snailps.server.events import Address
 from snailps.server.services import Files
 from snailps.server.shard_host import ShardHost
 from snailps.shard.shard import Shard

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from snailps.errors import RemoteError, SnailError
-from snailps.node.effects import EffectQueue, Work
+from snailps.node.effects import Effect, EffectQueue
 from snailps.server.events import Address, Answered
 from snailps.shard.shard import Shard
 from snailps.transport import messages
@@ -28,7 +28,7 @@ OnAnswered = Callable[[Answered, float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
+class Answering(Effect):
     """The answer to an order of the master."""
 
     call: int
@@ -36,14 +36,14 @@ class Answering:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(Effect):
     """A note to the master."""
 
     message: messages.Message
 
 
 @dataclass(frozen=True, slots=True)
-class StartShard:
+class StartShard(Effect):
     """A shard begins to serve; `ShardStarted` or `ShardFailed` follows. It gets a listener of those
     that were registered, or with None a new one. Later effects reach it. `number` is for names: a
     shard's number may change while the cluster forms."""
@@ -55,19 +55,19 @@ class StartShard:
 
 
 @dataclass(frozen=True, slots=True)
-class StopShard:
+class StopShard(Effect):
     """A shard ends, beside; posts that it has not answered end with `ConnectionLost`."""
 
     shard: int
 
 
 @dataclass(frozen=True, slots=True)
-class CloseListeners:
+class CloseListeners(Effect):
     """Close the listeners that no shard has got."""
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class Post(Effect):
     """A call of a shard's method, in its thread, behind those posted before; `Answered` follows.
     With `at_standby` it follows once the standby has done it, too, or will not be promoted; posts
     behind it do not wait for that."""
@@ -79,14 +79,14 @@ class Post:
 
 
 @dataclass(frozen=True, slots=True)
-class Withdraw:
+class Withdraw(Effect):
     """Cancel a post that the shard has not begun: `WaitTimeout` is its answer."""
 
     post: int
 
 
 @dataclass(frozen=True, slots=True)
-class Dial:
+class Dial(Effect):
     """Connect to the standby of shard `number`; `Dialled` or `DialFailed` follows."""
 
     dial: int
@@ -96,19 +96,19 @@ class Dial:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Effect):
     """Cancel a dial; its event follows all the same."""
 
     dial: int
 
 
 @dataclass(frozen=True, slots=True)
-class CloseLink:
+class CloseLink(Effect):
     link: int
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(Effect):
     """A shard begins to stream to the standby at a link (`Shard.back_up`); `StreamTold` follows. In
     order with posts. Where the shard refuses, the link is closed."""
 
@@ -120,23 +120,7 @@ class Stream:
     resume: bool
 
 
-Effect = (
-    Answering
-    | Tell
-    | StartShard
-    | StopShard
-    | CloseListeners
-    | Post
-    | Withdraw
-    | Dial
-    | GiveUp
-    | CloseLink
-    | Stream
-    | Work
-)
-
-
-class Outbox(EffectQueue[Effect]):
+class Outbox(EffectQueue):
     """Collects the effects of one event; holds the callbacks of answers and results."""
 
     def __init__(self) -> None:

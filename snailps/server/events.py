@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from snailps.errors import SnailError
-from snailps.node.effects import WorkDone
+from snailps.node.effects import Event
 from snailps.transport import messages
 
 Address = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
+class Ordered(Event):
     """A call of the master; an `Answering` follows, not necessarily at once."""
 
     call: int
@@ -27,7 +27,7 @@ class Ordered:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardStarted:
+class ShardStarted(Event):
     """A shard serves at this endpoint."""
 
     shard: int
@@ -35,7 +35,7 @@ class ShardStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardFailed:
+class ShardFailed(Event):
     """A shard could not be started: there is no listener for it."""
 
     shard: int
@@ -43,7 +43,7 @@ class ShardFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Event):
     """What a `Post` returned or raised; `ConnectionLost`: the shard runs no more."""
 
     post: int
@@ -52,7 +52,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Dialled:
+class Dialled(Event):
     """A standby is connected; the link is a descriptor, or its equivalent in tests."""
 
     dial: int
@@ -60,7 +60,7 @@ class Dialled:
 
 
 @dataclass(frozen=True, slots=True)
-class DialFailed:
+class DialFailed(Event):
     """A standby cannot be reached, or the dial was cancelled."""
 
     dial: int
@@ -68,7 +68,7 @@ class DialFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamTold:
+class StreamTold(Event):
     """No `trouble`: the standby is complete. Else the stream is over, or was refused."""
 
     stream: int
@@ -76,24 +76,10 @@ class StreamTold:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Event):
     """Time has passed."""
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class End(Event):
     """The process ends: what is under way is cancelled."""
-
-
-Event = (
-    Ordered
-    | ShardStarted
-    | ShardFailed
-    | Answered
-    | Dialled
-    | DialFailed
-    | StreamTold
-    | WorkDone
-    | Tick
-    | End
-)

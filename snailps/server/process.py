@@ -36,7 +36,7 @@ from snailps.errors import (
 from snailps.kernels import cores
 from snailps.kernels.numa import cpus_of_shard, numa_nodes
 from snailps.node.background import in_thread
-from snailps.node.effects import Work, WorkDone
+from snailps.node.effects import Event, Work, WorkDone
 from snailps.node.limits import STATS_S, STOP_S, Limits
 from snailps.node.metric_samples import of_server
 from snailps.node.metrics import Sample
@@ -45,8 +45,6 @@ from snailps.node.usage import peak_rss_mb
 from snailps.server import effects, events
 from snailps.server.checkpoint_io import CheckpointFiles
 from snailps.server.core import ServerCore
-from snailps.server.effects import Effect
-from snailps.server.events import Event
 from snailps.shard.shard_thread import ShardThread
 from snailps.transport import messages
 from snailps.transport.control import AnswerOrFuture, Listener, dial
@@ -184,23 +182,20 @@ class Server(Node):
             return events.Tick()
 
     def _effect_table(self) -> Mapping[type[Any], Callable[[Any], None]]:
-        def perform(effect: type[Effect], by: Callable[[Any], None]) -> None:
-            table[effect] = by
-
-        table: dict[type[Any], Callable[[Any], None]] = {}
-        perform(effects.Answering, self._answer)
-        perform(effects.Tell, lambda effect: self.control.note(effect.message))
-        perform(effects.StartShard, self._start_shard)
-        perform(effects.StopShard, self._stop_shard)
-        perform(effects.CloseListeners, lambda effect: self._close_listeners())
-        perform(effects.Post, self._post)
-        perform(effects.Withdraw, self._withdraw)
-        perform(effects.Dial, self._dial_standby)
-        perform(effects.GiveUp, lambda effect: self._given_up.add(effect.dial))
-        perform(effects.CloseLink, lambda effect: os.close(effect.link))
-        perform(effects.Stream, self._stream)
-        perform(Work, self._work)
-        return table
+        return {
+            effects.Answering: self._answer,
+            effects.Tell: lambda effect: self.control.note(effect.message),
+            effects.StartShard: self._start_shard,
+            effects.StopShard: self._stop_shard,
+            effects.CloseListeners: lambda effect: self._close_listeners(),
+            effects.Post: self._post,
+            effects.Withdraw: self._withdraw,
+            effects.Dial: self._dial_standby,
+            effects.GiveUp: lambda effect: self._given_up.add(effect.dial),
+            effects.CloseLink: lambda effect: os.close(effect.link),
+            effects.Stream: self._stream,
+            Work: self._work,
+        }
 
     # --- effects ---------------------------------------------------------------------------------
 

@@ -23,7 +23,9 @@ from snailps.master.job.job import Job
 from snailps.master.job.state import pack
 from snailps.master.journal import SYNC_S, Journal
 from snailps.master.leases import BspLedger
+from snailps.master.status_report import StatusReport
 from snailps.master.takeover import first_fact, unended
+from snailps.node.effects import Work, WorkDone
 from snailps.transport import messages
 from snailps.transport.handshake import Channel, Hello, Role
 from tests.sim import invariants
@@ -225,10 +227,15 @@ class Master(Process):
             Services(self, self.cluster.new_files(self), self.reader, journal),
             cluster_id=cluster_id,
             now=now,
-            wall_s=wall_s,
             session=self.cluster.session,
             kept=journal.path is not None,
             past=past,
+        )
+        self.report = StatusReport(
+            self.core,
+            lambda kind, data: self._note(effects.Note(kind, data)),
+            wall_s=wall_s,
+            facts=past.facts if past is not None else (),
             address="master:7000",
         )
         if path is not None:
@@ -477,6 +484,14 @@ class Master(Process):
     def _leave_rounds(self, effect):
         self.reader.leave_rounds()
 
+    def _report_status(self, effect):
+        report = messages.Report(self.report.status(self.world.now))
+        for call in effect.calls:
+            self._answer(effects.Answering(call, report))
+
+    def _log_event(self, effect):
+        self.report.events.on_event(effect.kind, effect.who, effect.text, self.world.now)
+
     def _nothing(self, effect):
         pass
 
@@ -517,7 +532,7 @@ class Master(Process):
         if error is not None:
             folder = str(self.cluster.disk.folder)  # it names this process, so no trace may have it
             self.say(f"a work failed: {error!r}".replace(folder, "DISK"))
-        self._feed(events.WorkDone(effect.number, result, error))
+        self._feed(WorkDone(effect.number, result, error))
 
     def limited(self, request):
         """Waits for a request of the reader's, as long as one may take."""
@@ -536,13 +551,14 @@ class Master(Process):
         effects.Forget: _forget_heart,
         effects.Note: _note,
         effects.Compact: _compact,
-        effects.Work: _work,
+        Work: _work,
         effects.Rerouted: _rerouted,
         effects.CancelExport: _cancel_export,
         effects.LeaveRounds: _leave_rounds,
         effects.Diagnose: _nothing,
         effects.Say: _nothing,
-        effects.Record: _nothing,
+        effects.ReportStatus: _report_status,
+        effects.StatusEvent: _log_event,
     }
 
 

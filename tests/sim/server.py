@@ -14,6 +14,7 @@ from functools import partial
 from typing import ClassVar
 
 from snailps.errors import ConnectionLost, ProtocolError, SnailError, WaitTimeout, explain
+from snailps.node.effects import Work, WorkDone
 from snailps.node.limits import Limits
 from snailps.server import effects, events
 from snailps.server.core import ServerCore
@@ -207,7 +208,7 @@ class Server(Node):
             error = failure
         except PowerCut:
             return
-        self.feed(events.WorkDone(effect.number, result, error))
+        self.feed(WorkDone(effect.number, result, error))
 
     _performers: ClassVar = {
         effects.Answering: _answer,
@@ -221,7 +222,7 @@ class Server(Node):
         effects.GiveUp: _give_up,
         effects.CloseLink: _close_link,
         effects.Stream: _stream,
-        effects.Work: _work,
+        Work: _work,
     }
 
 

@@ -8,6 +8,8 @@ from snailps.master.job.job import Job
 from snailps.master.job.recovery import Recovered
 from snailps.master.job.state import pack
 from snailps.master.phases import ClusterPhase
+from snailps.master.status_report import StatusReport
+from snailps.node.effects import Work, WorkDone
 from snailps.transport import messages as m
 
 LIFE = 7
@@ -70,23 +72,36 @@ class World:
         self._peer = self._call = 0
         self.core = MasterCore(
             MasterSettings(**settings), self.services, cluster_id=LIFE, now=self.now, kept=True,
-            past=past, session=session, lasting=lasting,
+            past=past, session=session, lasting=lasting, own_rss_mb=lambda: 70.0,
         )  # fmt: skip
+        facts = past.facts if past is not None else []
+        self.report = StatusReport(self.core, self.keep, facts=facts)
         self.handle(events.Started(job, 2))
         self.handle(events.Listening())
 
     make_services = Services
 
+    def keep(self, kind, data):
+        """What looks on has a fact for the journal."""
+        self.effects.append(effects.Note(kind, data))
+
+    def status(self):
+        return self.report.status(self.now)
+
     def handle(self, event):
         """Gives the core an event, and performs what it wants."""
         for effect in self.core.handle(event, self.now):
             self.effects.append(effect)
-            if isinstance(effect, effects.Work):
+            if isinstance(effect, Work):
                 self.works.append(effect)
                 if not self.slow:
                     self.work()
             elif isinstance(effect, effects.Answering):
                 self.answers[effect.call] = effect.answer
+            elif isinstance(effect, effects.ReportStatus):
+                self.answers |= dict.fromkeys(effect.calls, m.Report(self.status()))
+            elif isinstance(effect, effects.StatusEvent):
+                self.report.events.on_event(effect.kind, effect.who, effect.text, self.now)
             elif isinstance(effect, effects.Order) and self.obey:
                 self.handle(events.Answered(effect.number, self.does(effect.message)))
 
@@ -95,9 +110,9 @@ class World:
         while self.works:
             work = self.works.pop(0)
             try:
-                done = events.WorkDone(work.number, work.run())
+                done = WorkDone(work.number, work.run())
             except Exception as error:
-                done = events.WorkDone(work.number, None, error)
+                done = WorkDone(work.number, None, error)
             self.handle(done)
 
     def does(self, order):

@@ -1,6 +1,7 @@
 """Messages that a member, or anybody who knows the secret, may send: none of them ends a master."""
 
 import json
+import logging
 import socket
 import threading
 
@@ -231,7 +232,7 @@ def test_handler_that_fails_loses_its_peer_alone(running, monkeypatch, caplog):
     def broken(call, now):
         raise KeyError("a bug")
 
-    monkeypatch.setattr(running.master.core.status_report, "ask", broken)
+    monkeypatch.setattr(running.master.core.members, "ask_status", broken)
     with Raw(running.address) as raw:
         raw.say(messages.encode(messages.Ask("status")))
         frame = raw.next()
@@ -327,6 +328,16 @@ def test_newcomer_that_fails_in_a_job_that_was_submitted_while_it_joined_goes_al
         made.driver.close()
         server.message(messages.Stop)
     made.close()
+
+
+def test_history_settings_and_log_are_answered_at_once(running):
+    history = running.driver.call(messages.Ask("history"), LIMIT_S).data
+    assert history == {"at_s": [], "units": [], "units_per_s": [], "loss": []}
+    settings = running.driver.call(messages.Ask("settings"), LIMIT_S).data["settings"]
+    assert ["frag_num", "1024", "default"] in settings
+    logging.getLogger("snailps").warning("a line")
+    lines = running.driver.call(messages.Ask("log"), LIMIT_S).data["lines"]
+    assert lines[-1].endswith("warning a line")
 
 
 def test_master_that_has_answered_calls_keeps_nothing_of_them(running):

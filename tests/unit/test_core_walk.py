@@ -21,6 +21,8 @@ from snailps.master.job.job import Job
 from snailps.master.job.recovery import Recovered
 from snailps.master.journal import _IN_STATE
 from snailps.master.services import Begun, Completed, Opened
+from snailps.master.status_report import StatusReport
+from snailps.node.effects import Work, WorkDone
 from snailps.transport import messages as m
 
 JOBS = {
@@ -115,12 +117,15 @@ class Walk(World):
 
     # --- effects ---------------------------------------------------------------------------
 
+    def keep(self, kind, data):
+        self.journal.append(Fact(kind, json.loads(json.dumps(data))))
+
     def handle(self, event):
         for effect in self.core.handle(event, self.now):
             self.perform(effect)
 
     def perform(self, effect):
-        if isinstance(effect, effects.Work):
+        if isinstance(effect, Work):
             self.works.append(effect)
         elif isinstance(effect, effects.Order):
             node = self.nodes.get(effect.peer)
@@ -134,13 +139,18 @@ class Walk(World):
                 self.hears(self.nodes[effect.peer], effect.message)
         elif isinstance(effect, effects.Answering):
             self.answered(effect.call, effect.answer)
+        elif isinstance(effect, effects.ReportStatus):
+            for call in effect.calls:
+                self.answered(call, m.Report(self.status()))
+        elif isinstance(effect, effects.StatusEvent):
+            self.report.events.on_event(effect.kind, effect.who, effect.text, self.now)
         elif isinstance(effect, effects.Close):
             self.nodes.pop(effect.peer, None)
         elif isinstance(effect, effects.Broken):  # of one that has gone meanwhile it is nothing
             if effect.peer in self.nodes:
                 raise AssertionError(f"broken: {effect.error!r}") from effect.error
         elif isinstance(effect, effects.Note):
-            self.journal.append(Fact(effect.kind, json.loads(json.dumps(effect.data))))
+            self.keep(effect.kind, effect.data)
         elif isinstance(effect, effects.Compact):
             self.compact(effect.snapshot)
 
@@ -345,6 +355,7 @@ class Walk(World):
             MasterSettings(**{"expected_node_num": 4, "expected_servers": 2, **self.settings}),
             self.services, cluster_id=LIFE, now=self.now, kept=True, past=past,
         )  # fmt: skip
+        self.report = StatusReport(self.core, self.keep, facts=facts)
         self.journal = facts[1:]
         self.handle(events.Started(self.make_job(), 2))
         self.handle(events.Listening())
@@ -390,9 +401,9 @@ class Walk(World):
             )  # lanes keep their order
             work = self.works.pop(at if rng.random() < 0.5 else 0)
             try:
-                done = events.WorkDone(work.number, work.run())
+                done = WorkDone(work.number, work.run())
             except SnailError as error:
-                done = events.WorkDone(work.number, None, error)
+                done = WorkDone(work.number, None, error)
             self.handle(done)
         elif kind < 0.38:
             self.beat()

@@ -4,25 +4,33 @@ import io
 import itertools
 import logging
 
-import pytest
-
 from snailps.config import MasterSettings, RawConfig
 from snailps.config.origins import HIDDEN, with_origins
-from snailps.master import effects
-from snailps.master.effects import Fact, Outbox
-from snailps.master.event_log import EventLog
-from snailps.master.events import Gone, Tick
-from snailps.master.job.history import POINT, POINTS_MAX, RunHistory
-from snailps.master.log_tail import LINE_CHARS_MAX, LINES_MAX, LogTail
+from snailps.master.events import Gone
 from snailps.master.member import cpu_share
+from snailps.monitor.event_log import EventLog
+from snailps.monitor.log_tail import LINE_CHARS_MAX, LINES_MAX, LogTail
+from snailps.monitor.series import POINTS_MAX, RunHistory
 from snailps.node.status import EVENTS_MAX
 from snailps.node.usage import usage
 from snailps.transport import messages as m
 from tests.support.master_world import World
 
 
+def unkept(kind, data):
+    """There is no journal."""
+
+
+def status_at(at_s, units=7, job=1, rate=1.0, loss=None):
+    """What a history reads of a status."""
+    return {
+        "elapsed_s": at_s, "units": units, "units_per_s": rate, "loss": loss,
+        "session": {"jobs": job},
+    }  # fmt: skip
+
+
 def events_of(world):
-    return [(e["kind"], e["who"], e["text"]) for e in world.core.status(world.now)["events"]]
+    return [(e["kind"], e["who"], e["text"]) for e in world.status()["events"]]
 
 
 def test_events_of_a_cluster_tell_its_start_and_losses():
@@ -57,7 +65,7 @@ def test_events_of_a_lost_server_name_its_successors():
             if shard.standby is not None:  # as its primary would tell
                 shard.standby.state = "ready"
                 placement.changed(shard)
-    assert {s["standby"] for s in world.core.status(world.now)["shards"]} == {1, 2}
+    assert {s["standby"] for s in world.status()["shards"]} == {1, 2}
     world.handle(Gone(second, "no heartbeat for 3 s"))
     lost = [event for event in events_of(world) if event[0] == "lost"]
     text = (
@@ -68,11 +76,9 @@ def test_events_of_a_lost_server_name_its_successors():
 
 
 def test_events_are_bounded_and_the_newest_are_kept():
-    out = Outbox()
-    events = EventLog(out, 5.0)
+    events = EventLog(unkept, 5.0)
     for number in range(EVENTS_MAX + 7):
-        out.happened("joined", f"worker {number}", "text")
-        events.take(out.take_happened(), 6.0 + number)
+        events.on_event("joined", f"worker {number}", "text", 6.0 + number)
     listed = events.listed()
     assert len(listed) == EVENTS_MAX
     assert listed[0]["who"] == "worker 7"
@@ -80,61 +86,45 @@ def test_events_are_bounded_and_the_newest_are_kept():
 
 
 def test_events_of_an_earlier_master_come_before_the_begin():
-    out = Outbox(kept=True)
-    events = EventLog(out, 5.0, 1000.0)
-    out.happened("lost", "server 2", "server 2 was lost")
-    out.happened("checkpoint", "", "checkpoint 3 saved")
-    events.take(out.take_happened(), 7.0)
-    notes = [effect for effect in out.take() if isinstance(effect, effects.Note)]
-    facts = [Fact(note.kind, note.data) for note in notes]
-    assert [fact.data["kind"] for fact in facts] == ["lost"]  # the folder tells of checkpoints
-    later = EventLog(Outbox(), 50.0, 1000.0, [Fact("life", {}), *facts])
+    facts = []
+    events = EventLog(lambda kind, data: facts.append(data), 5.0, 1000.0)
+    events.on_event("lost", "server 2", "server 2 was lost", 7.0)
+    events.on_event("checkpoint", "", "checkpoint 3 saved", 7.0)
+    assert [data["kind"] for data in facts] == ["lost"]  # the folder tells of checkpoints
+    later = EventLog(unkept, 50.0, 1000.0, facts)
     assert later.listed() == [
         {"at_s": -43.0, "kind": "lost", "who": "server 2", "text": "server 2 was lost"}
     ]
 
 
 def test_events_that_the_journal_has_dropped_still_count():
-    out = Outbox(kept=True)
-    events = EventLog(out, 5.0)
+    facts = []
+    events = EventLog(lambda kind, data: facts.append(data), 5.0)
     for kind in ("left", "checkpoint", "lost", "lost"):
-        out.happened(kind, "worker 2", "text")
-        events.take(out.take_happened(), 7.0)
-    notes = [effect for effect in out.take() if isinstance(effect, effects.Note)]
-    later = EventLog(Outbox(), 50.0, 0.0, [Fact(note.kind, note.data) for note in notes[-1:]])
+        events.on_event(kind, "worker 2", "text", 7.0)
+    later = EventLog(unkept, 50.0, 0.0, facts[-1:])
     assert later.counts == events.counts == {"left": 1, "checkpoint": 1, "lost": 2}
 
 
-def test_history_of_a_short_training_has_a_point_a_second():
-    history = RunHistory()
-    for tenth in range(100):
-        history.note(1, tenth / 10, tenth, 2.0, None)
-    told = history.told()
-    assert told["at_s"] == pytest.approx(range(10))
-    assert told["units"] == list(range(0, 100, 10))
-    assert told["loss"] == [None] * 10
-
-
 def test_history_goes_on_at_a_master_that_takes_over():
-    first, second, facts = RunHistory(), RunHistory(), []
-    for at_s in range(2000):  # of a clock that began at 5,000 s
-        if first.note(1, float(at_s), at_s, 2.0, 1.0):
-            data = {"at": 5000.0 + at_s, "job": 1, "units": at_s, "rate": 2.0, "loss": 1.0}
-            facts.append(Fact(POINT, data))
+    facts = []
+    first = RunHistory(lambda kind, data: facts.append(data), 5000.0)
+    for second in range(2000):
+        first.on_status(status_at(float(second), second, rate=2.0, loss=1.0))
     assert len(facts) < POINTS_MAX + 600
-    second.restore([Fact("done", {}), *facts], 7010.0)
-    before, after = first.told(), second.told()
+    second = RunHistory(unkept, 7010.0, facts)
+    before, after = first.columns(), second.columns()
     assert [at + 7010.0 for at in after["at_s"]] == [at + 5000.0 for at in before["at_s"]]
     assert {**after, "at_s": 0} == {**before, "at_s": 0}
-    assert second.note(1, 1.0, 3000, 2.0, 0.5)
-    assert second.told()["at_s"][-2:] == [after["at_s"][-1], 1.0]
+    second.on_status(status_at(1.0))
+    assert second.columns()["at_s"][-2:] == [after["at_s"][-1], 1.0]
 
 
 def test_history_of_a_long_training_is_bounded_and_even():
-    history = RunHistory()
+    history = RunHistory(unkept, 0.0)
     for second in range(10_000):
-        history.note(1, float(second), second, 1.0, 1 / (1 + second))
-    at_s = history.told()["at_s"]
+        history.on_status(status_at(float(second), second, loss=1 / (1 + second)))
+    at_s = history.columns()["at_s"]
     assert POINTS_MAX / 2 < len(at_s) <= POINTS_MAX
     gaps = {later - earlier for earlier, later in itertools.pairwise(at_s[:-1])}
     assert max(gaps) <= 33
@@ -142,10 +132,10 @@ def test_history_of_a_long_training_is_bounded_and_even():
 
 
 def test_history_of_another_job_begins_anew():
-    history = RunHistory()
-    history.note(1, 1.0, 1, 1.0, None)
-    history.note(2, 9.0, 5, 1.0, 0.5)
-    assert history.told() == {"at_s": [9.0], "units": [5], "units_per_s": [1.0], "loss": [0.5]}
+    history = RunHistory(unkept, 0.0)
+    history.on_status(status_at(1.0, 1))
+    history.on_status(status_at(9.0, 5, job=2, loss=0.5))
+    assert history.columns() == {"at_s": [9.0], "units": [5], "units_per_s": [1.0], "loss": [0.5]}
 
 
 def test_settings_with_origins_name_file_override_and_default():
@@ -229,23 +219,15 @@ def test_usage_of_all_processes_is_in_the_status():
     world.tick(1.1)
     told.update(cpu_s=2.5, time_s=11.0)
     world.tick(1.1)
-    world.handle(Tick(usage={"cpu_s": 1.0, "time_s": 1.0, "rss_bytes": 7}))
-    world.handle(Tick(usage={"cpu_s": 1.5, "time_s": 2.0, "rss_bytes": 8}))
-    status = world.core.status(world.now)
+    world.report.take_usage({"cpu_s": 1.0, "time_s": 1.0, "rss_bytes": 7})
+    world.report.take_usage({"cpu_s": 1.5, "time_s": 2.0, "rss_bytes": 8})
+    status = world.status()
     assert [(n["cpu"], n["rss_bytes"]) for n in status["nodes"]] == [(1.5, 5_000_000)] * 3
     assert (status["master"]["cpu"], status["master"]["rss_bytes"]) == (0.5, 8)
 
 
-def test_ask_history_and_settings_are_answered_at_once():
-    world = World()
-    world.forms()
-    history = world.ask(99, m.Ask("history")).data
-    assert history == {"at_s": [], "units": [], "units_per_s": [], "loss": []}
-    assert world.ask(99, m.Ask("settings")).data == {"settings": []}
-
-
 def test_history_of_a_master_whose_clock_was_set_back_goes_on():
-    history, point = RunHistory(), {"at": 5000.0, "job": 1, "units": 7, "rate": 1.0, "loss": None}
-    history.restore([Fact(POINT, point)], 1400.0)  # an hour earlier than the point
-    assert history.note(1, 1.0, 9, 1.0, None)
-    assert history.told()["at_s"] == [0.0, 1.0]
+    point = {"at": 5000.0, "job": 1, "units": 7, "rate": 1.0, "loss": None}
+    history = RunHistory(unkept, 1400.0, [point])  # an hour earlier than the point
+    history.on_status(status_at(1.0))
+    assert history.columns()["at_s"] == [0.0, 1.0]

@@ -10,8 +10,8 @@ import pytest
 from waiting import LIMIT_S
 
 from snailps.errors import ConfigError
-from snailps.master import json_log
-from snailps.master.json_log import JsonLog
+from snailps.monitor import json_log
+from snailps.monitor.json_log import JsonLog
 
 
 def numbers(read):
@@ -39,9 +39,9 @@ def fifo(tmp_path):
 def test_records_are_appended_in_their_order(tmp_path):
     path = tmp_path / "log"
     path.write_text('{"number": -1}\n')
-    log = JsonLog(str(path), 0.1)
+    log = JsonLog(str(path))
     for number in range(json_log.LINES_MAX):  # so many fit, however late the thread is
-        log.write({"number": number, "nodes": [1], "events": [2]})
+        log.on_status({"number": number, "nodes": [1], "events": [2]})
     log.close()
     assert numbers(path.read_text()) == list(range(-1, json_log.LINES_MAX))
     assert "nodes" not in path.read_text()
@@ -49,10 +49,10 @@ def test_records_are_appended_in_their_order(tmp_path):
 
 def test_reader_that_has_stopped_holds_nothing_up_and_what_is_lost_is_said(fifo, caplog, is_stuck):
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    log = JsonLog(fifo, 0.1)
+    log = JsonLog(fifo)
     long, total = "x" * 100_000, json_log.LINES_MAX + 50  # the pipe takes less than one
     for number in range(total):
-        log.write({"number": number, "long": long})
+        log.on_status({"number": number, "long": long})
     log.close()
     assert caplog.text.count("takes no more for now: records are left out") == 1
     assert f"{total} of {total} records are not in {fifo}" in caplog.text
@@ -60,16 +60,16 @@ def test_reader_that_has_stopped_holds_nothing_up_and_what_is_lost_is_said(fifo,
 
 
 def test_pipe_that_nothing_reads_holds_nothing_up(fifo, caplog, is_stuck):
-    log = JsonLog(fifo, 0.1)
-    log.write({"number": 1})
+    log = JsonLog(fifo)
+    log.on_status({"number": 1})
     log.close()
     assert f"1 of 1 records are not in {fifo}" in caplog.text
     os.close(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK))  # lets the thread go
 
 
 def test_pipe_with_a_late_reader_gets_what_was_written_before(fifo, caplog):
-    log, read = JsonLog(fifo, 0.1), []
-    log.write({"number": 1})
+    log, read = JsonLog(fifo), []
+    log.on_status({"number": 1})
     reader = threading.Thread(target=lambda: read.append(Path(fifo).read_text()), daemon=True)
     reader.start()
     log.close()
@@ -90,9 +90,9 @@ def test_full_disk_is_said_once_and_later_records_are_whole(tmp_path, caplog, mo
         return write(file, data[:room])
 
     monkeypatch.setattr(json_log.os, "write", on_full_disk)
-    log = JsonLog(str(path), 0.1)
+    log = JsonLog(str(path))
     for number in range(4):
-        log.write({"number": number})
+        log.on_status({"number": number})
     log.close()
     assert numbers(path.read_text()) == [0, 2, 3]
     assert caplog.text.count("No space left on device") == 1
@@ -101,4 +101,4 @@ def test_full_disk_is_said_once_and_later_records_are_whole(tmp_path, caplog, mo
 
 def test_file_in_no_folder_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="name a file in a folder that is there"):
-        JsonLog(str(tmp_path / "no" / "log"), 0.1)
+        JsonLog(str(tmp_path / "no" / "log"))

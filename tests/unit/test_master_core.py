@@ -13,6 +13,7 @@ from snailps.master.job.state import pack
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PARTS_BYTES_MAX, SurveyMerge
 from snailps.master.leases.records import BlockState
 from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_step, job_step
+from snailps.node.effects import WorkDone
 from snailps.node.limits import ORDER_S
 from snailps.transport import messages as m
 
@@ -257,11 +258,11 @@ def test_job_whose_last_worker_is_lost_while_its_survey_is_merged_waits_for_anot
 def test_shard_without_a_standby_is_not_behind(make_job):
     world = World(make_job())
     world.forms()
-    (row,) = world.core.status_report._shards()
+    (row,) = world.report._shards()
     member = world.core.members.all[row["primary"]]
     replica = {"state": "lost", "seeded": 1.0, "lag_bytes": 700_000, "lag_s": 4.7}
     member.stats = {"shards": [{"shard": 0, "pulls": 0, "pushes": 0, "replica": replica}]}
-    (row,) = world.core.status_report._shards()
+    (row,) = world.report._shards()
     assert (row["standby"], row["lag_bytes"], row["lag_s"]) == (0, 0, 0.0)
 
 
@@ -317,7 +318,7 @@ def test_master_that_takes_over_goes_on_when_all_are_back(make_job):
     assert world.core.told_phase == "training"
     ledger = world.core.job_controller.job.ledger
     assert ledger.finished == 1
-    told = [(event["kind"], event["text"]) for event in world.core.status(world.now)["events"]]
+    told = [(event["kind"], event["text"]) for event in world.status()["events"]]
     assert told[:2] == [
         ("joined", "the cluster is complete: 1 server and 2 workers"),  # as the first master noted
         ("master", "the master was started again; 1 server and 2 workers came back to it"),
@@ -911,7 +912,7 @@ def test_job_that_is_given_up_while_its_input_is_found_takes_no_folder_of_checkp
     world.services.files.open = lambda settings, resumes: opened.append(settings.checkpoint_dir)
     world.slow = True
     world.call(driver, m.Submit({**make_job.values, "checkpoint_dir": "first"}))
-    world.handle(events.WorkDone(world.works[0].number, world.works.pop(0).run()))
+    world.handle(WorkDone(world.works[0].number, world.works.pop(0).run()))
     assert world.core.told_phase == "preparing"
     finds_input = world.works.pop(0)
     world.ask(driver, m.Cancel())
@@ -973,7 +974,7 @@ def failed_lasting_session(make_job):
 def test_workers_of_a_failed_job_are_expected_back(make_job):
     world, workers = failed_lasting_session(make_job)
     assert [stop.again for one in workers for stop in world.sent(one, m.Stop)] == [True, True]
-    assert world.core.status(world.now)["session"]["coming"] == 2
+    assert world.status()["session"]["coming"] == 2
     for worker in workers:
         world.handle(events.Gone(worker, "connection closed"))
     world.join("worker")
@@ -1021,7 +1022,6 @@ def test_worker_that_fails_between_jobs_is_sent_away_alone(make_job, monkeypatch
 def test_peak_memory_of_the_process_is_in_the_figures(make_job):
     world = World(make_job())
     _, *workers = world.forms()
-    world.handle(events.Tick(peak_rss_mb=70.0))
     while sum(world.trains(worker) for worker in workers):
         world.tick()
     for peer in [1, *workers]:

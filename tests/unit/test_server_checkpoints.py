@@ -10,6 +10,7 @@ from turned_shard import NONCE, TurnedShard
 
 from snailps.config import ServerSettings
 from snailps.errors import CheckpointError, ClusterError, ConnectionLost
+from snailps.node.effects import Work, WorkDone
 from snailps.node.limits import STOP_S
 from snailps.server import effects as fx
 from snailps.server import events as ev
@@ -69,7 +70,7 @@ class House:
             return [ev.ShardStarted(effect.shard, ENDPOINTS[effect.listener])]
         elif isinstance(effect, fx.Post):
             return [self.post(effect)]
-        elif isinstance(effect, fx.Work):
+        elif isinstance(effect, Work):
             if self.holds:
                 self.held_works.append(effect)
             else:
@@ -87,9 +88,9 @@ class House:
 
     def work(self, effect):
         try:
-            return ev.WorkDone(effect.number, effect.run())
+            return WorkDone(effect.number, effect.run())
         except Exception as error:
-            return ev.WorkDone(effect.number, error=error)
+            return WorkDone(effect.number, error=error)
 
     def order(self, message):
         self.call += 1

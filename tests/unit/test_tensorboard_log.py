@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from snailps.errors import ConfigError
-from snailps.master import tensorboard_log
-from snailps.master.tensorboard_log import ROWS_MAX, TensorboardLog
+from snailps.monitor import tensorboard_log
+from snailps.monitor.tensorboard_log import ROWS_MAX, TensorboardLog
 from snailps.store.checkpoint._crc32c import crc32c
 from snailps.vectors.text_files import write_vec
 from tests.support.master_world import World
@@ -44,7 +44,7 @@ def values_in(folder):
 def status_of(**more):
     world = World()
     world.forms()
-    return {**world.core.status(world.now), **more}
+    return {**world.status(), **more}
 
 
 def tables(**rows):
@@ -61,7 +61,7 @@ def test_scalars_are_curves_over_the_words(tmp_path):
     board = TensorboardLog(str(tmp_path / "runs" / "a"))
     for step in (100, 200):
         told = status_of(units=step, loss=10.0 / step, lr=0.05, units_per_s=50.0, unit="words")
-        board.write(told)
+        board.on_status(told)
     board.close()
     found = {
         (value.tag, step): value.simple_value for step, value in values_in(tmp_path / "runs/a")
@@ -76,27 +76,11 @@ def test_scalars_are_curves_over_the_words(tmp_path):
 
 def test_scalars_leave_out_what_is_not_known(tmp_path):
     board = TensorboardLog(str(tmp_path))
-    board.write(status_of(loss=None, lr=None))
+    board.on_status(status_of(loss=None, lr=None))
     board.close()
     tags = {value.tag for _, value in values_in(tmp_path)}
     assert "training/progress" in tags
     assert "training/loss" not in tags
-
-
-def test_points_are_a_second_apart_and_further_with_many_processes(tmp_path):
-    board, asked = TensorboardLog(str(tmp_path)), []
-
-    def status():
-        asked.append(1)
-        return status_of()
-
-    for tenth in range(20):
-        board.write_if_due(1, 4, status, tenth / 10)
-    assert len(asked) == 2
-    board.write_if_due(1, 1000, status, 100.0)
-    board.write_if_due(1, 1000, status, 109.9)
-    assert len(asked) == 3
-    board.close()
 
 
 def test_histograms_are_of_the_norms_of_rows(tmp_path):
@@ -142,7 +126,7 @@ def test_files_that_are_no_vectors_are_left_alone(tmp_path):
 def test_later_jobs_of_a_session_have_folders_of_their_own(tmp_path):
     board = TensorboardLog(str(tmp_path))
     for job in (1, 2):
-        board.write_if_due(job, 1, lambda: status_of(loss=1.0), 10.0 * job)
+        board.on_status(status_of(loss=1.0, session={"jobs": job}))
     board.close()
     assert values_in(tmp_path)
     assert values_in(tmp_path / "job-2")
@@ -155,8 +139,8 @@ def test_a_disk_that_fails_is_a_warning_and_no_more(tmp_path, monkeypatch, caplo
     monkeypatch.setattr(tensorboardX, "SummaryWriter", broken)
     with caplog.at_level(logging.WARNING, "snailps"):
         board = TensorboardLog(str(tmp_path))
-        board.write(status_of())
-        board.write(status_of())
+        board.on_status(status_of())
+        board.on_status(status_of())
         board.close()
     assert caplog.text.count("No space left on device") == 1
 
@@ -181,7 +165,7 @@ def test_tensorboards_own_reader_takes_it(tmp_path):
     )
     board = TensorboardLog(str(tmp_path))
     for step in (100, 200):
-        board.write(status_of(units=step, loss=10.0 / step))
+        board.on_status(status_of(units=step, loss=10.0 / step))
     board.looked(tables(input=np.ones((3000, 2), np.float32)))
     board.close()
     read = accumulator.EventAccumulator(str(tmp_path))

@@ -616,10 +616,8 @@ class JobController:
             )
         return ended
 
-    def collect_figures(self, own_rss_mb: float, now: float) -> None:
-        job, _ = self.leases.running()
-        saved = self.checkpoints.figures()
-        self.figures = run_figures(job, self._members, self.figures, saved, own_rss_mb, now)
+    def collect_figures(self, now: float) -> None:
+        self.figures = run_figures(self._context, self.leases.running()[0], now)
 
     def cancel(self, now: float) -> bool:
         """Cancel the export of a job that its driver gives up; False: none is under way."""

@@ -1,35 +1,27 @@
 """Metrics of a run: sums over its job, its members and its shards.
 
-Job.figures, Member.figures, Member.stats -> run_figures -> a mapping, for people and programs
+figures of the job, its export, checkpoints, members and standbys -> run_figures -> a mapping
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from snailps.master.context import Context
 from snailps.master.job.job import Job
 from snailps.master.member import Member
-from snailps.master.membership import Membership
 
 
-def run_figures(
-    job: Job,
-    members: Membership,
-    known: Mapping[str, Any],
-    saved: Mapping[str, Any],
-    own_rss_mb: float,
-    now: float,
-) -> dict[str, Any]:
-    """Metrics of the run, including `known` ones of its export and `saved` ones of its checkpoints.
-    `own_rss_mb`: peak resident size of this process."""
+def run_figures(context: Context, job: Job, now: float) -> dict[str, Any]:
+    """Metrics of the run, including those of its export that are known already."""
+    members, controller = context.members, context.job_controller
     everyone = [*members.all.values(), *members.left]
     told = [member.figures for member in everyone]
     sums = {
         key: float(sum(figures.get(key, 0) for figures in told))
         for key in ("bytes_in", "bytes_out", "peak_rss_mb")
     }
-    sums["peak_rss_mb"] += own_rss_mb
+    sums["peak_rss_mb"] += context.own_rss_mb()
     sums["peak_rss_mb"] += sum(
         float(member.stats.get("peak_rss_mb", 0.0))
         for member in everyone
@@ -38,13 +30,14 @@ def run_figures(
     expired = members.rows.expired
     return {
         **job.figures(sums, now),
-        **known,
+        **controller.figures,
         "rows": members.shard_sum("rows"),
         **({"expired": expired} if expired else {}),
-        **saved,
+        **controller.checkpoints.figures(),
         "servers": len(members.nodes("server")),
         "workers": sum(member.role == "worker" for member in everyone),
         **_waited(job, everyone),
+        **context.replication.figures(),
     }
 
 

@@ -195,14 +195,11 @@ class ReplicationController:
             self._working = False
 
     def _tell_users(self) -> None:
-        """Pass on events of losses and moves."""
-        lines, told = self.standbys.redundancy.lines, self.standbys.redundancy.told
+        """Pass on lines and events of losses and moves."""
+        lines = self.standbys.redundancy.lines
         for line in lines:
             self._out.put(line)
         lines.clear()
-        for kind, who, text in told:
-            self._out.happened(kind, who, text)
-        told.clear()
 
     def heirs_text(self, server: int) -> str:
         """What becomes of the shards of a server that is lost now, in words for users."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from snailps.master.effects import StatusEvent
 from snailps.master.replication.effects import (
     Effect,
     Emptied,
@@ -443,9 +444,8 @@ class ReplicationPlanner:
                     shard.number, former.server, shard.primary,
                 )  # fmt: skip
                 moved = f"shard {shard.number} moved from server {former.server} to server"
-                self.redundancy.told.append(
-                    ("moved", f"server {shard.primary}", f"{moved} {shard.primary}")
-                )
+                text = f"{moved} {shard.primary}"
+                self.redundancy.lines.append(StatusEvent("moved", f"server {shard.primary}", text))
                 if not swapped:
                     self.redundancy.metrics.moves += 1
                     self._order(former.server, messages.DropShard(shard.number), now)

@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from snailps.master.effects import Say
+from snailps.master.effects import Say, StatusEvent
 from snailps.master.replication.effects import ReplicationMetrics
 from snailps.master.replication.placement import Placement, Shard
-from snailps.node.status import EventKind
 
 
 @dataclass(slots=True)
@@ -24,9 +23,8 @@ class Redundancy:
 
     places: Placement
     metrics: ReplicationMetrics = field(default_factory=ReplicationMetrics)
-    # events (kind, who, text) for users, until `ReplicationController` takes them
-    told: list[tuple[EventKind, str, str]] = field(default_factory=list)
-    lines: list[Say] = field(default_factory=list)  # log lines, likewise
+    # for users, until `ReplicationController` takes them
+    lines: list[Say | StatusEvent] = field(default_factory=list)
     # a standby was lost or given up, not only moved; until every shard has one again
     hurt: bool = False
     was_full: bool = False  # every shard has had its standby since the cluster was formed
@@ -78,7 +76,7 @@ class Redundancy:
             )
             are = "is" if len(back) == 1 else "are"
             text = f"{by} took over: {names} {are} in reach again after {took_s:.2f} s"
-            self.told.append(("replaced", by, text))
+            self.lines.append(StatusEvent("replaced", by, text))
 
     # --- without standby -------------------------------------------------------------------------
 
@@ -99,7 +97,8 @@ class Redundancy:
             lacking = f"{len(self.places.bare)} of {len(self.places.shards)} shards have no standby"
             line = f"{lacking} just now: another loss would end the job"
             self.lines.append(Say(line, logging.WARNING, told=True))
-            self.told.append(("warning", "", f"{lacking} now: another loss would end the job"))
+            text = f"{lacking} now: another loss would end the job"
+            self.lines.append(StatusEvent("warning", "", text))
         if len(self.places.servers) < 2 and not self._alone_told:
             self._alone_told = True
             self.hurt = self._warned = True  # as where one was lost
@@ -124,7 +123,7 @@ class Redundancy:
             level = logging.WARNING if self._warned else logging.INFO
             self.lines.append(Say(text, level, told=True))
             if self._warned:
-                self.told.append(("replaced", "", text))
+                self.lines.append(StatusEvent("replaced", "", text))
         self.was_full, self._thin_s = True, None
         self.hurt = self._warned = False
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from snailps.api.results import Results
 from snailps.errors import ConfigError, SnailError, explain
+from snailps.monitor.observers import job_number
 from snailps.node.background import Backlog
 from snailps.node.status import Status
 from snailps.vectors.extras import optional_module
@@ -30,9 +31,6 @@ from snailps.vectors.files import Float32, load
 
 log = logging.getLogger(__name__)
 
-INTERVAL_S = 1.0
-NODES_PER_S = 100
-"""Processes whose status is made in a second: that of many takes a while."""
 ROWS_MAX = 20_000
 """Rows of a table whose norms are read: shards have rows by hash, so any are a fair sample."""
 WORDS_MAX = 10_000
@@ -60,22 +58,14 @@ class TensorboardLog:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"tensorboard: cannot make {folder}: {error.strerror}") from None
-        self._at = 0.0
         self._job, self._step = 1, 0
         self._points = Backlog("snailps-tensorboard", self._write_all, QUEUE_MAX)
 
     # --- the master's loop -----------------------------------------------------------------------
 
-    def write_if_due(
-        self, job: int, members: int, status: Callable[[], Status], now: float
-    ) -> None:
-        """Add a point to the curves of this job when it is due."""
-        self._job = job
-        if now >= self._at:
-            self._at = now + max(INTERVAL_S, members / NODES_PER_S)
-            self.write(status())
-
-    def write(self, status: Status) -> None:
+    def on_status(self, status: Status) -> None:
+        """Add a point to the curves of this job."""
+        self._job = job_number(status)
         self._step = step = status["units"]
         points: dict[str, float | None] = {
             "training/loss": status["loss"],

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -25,39 +25,24 @@ LINES_MAX = 100
 """Records that wait for the disk, or for the reader of a pipe; more are left out, and counted."""
 END_S = 5.0
 """How long the end of the master waits for these."""
-PHASES = ("restoring", "survey", "loading", "training", "exporting")
-"""Phases with records."""
 _LEFT_OUT = ("nodes", "events")
 """Fields of a status that would be long and repeated in each record."""
 
 
 class JsonLog:
-    """Have a thread write records to a file, if `path` is not empty: a full pipe stops no run.
+    """Have a thread write records to a file: a full pipe stops no run.
 
     Raises ConfigError if the file cannot be written.
     """
 
-    def __init__(self, path: str, interval_s: float) -> None:
-        self._path, self._interval_s = path, interval_s  # between two records
-        self._at = 0.0
-        self._seen: object = None
+    def __init__(self, path: str) -> None:
+        self._path = path
         self._records = self._written = 0
         self._is_behind = False
-        self._lines: Backlog[bytes] | None = None
-        if path:
-            file = _open(path)
-            self._lines = Backlog("snailps-json-log", partial(self._write_all, file), LINES_MAX)
+        write = partial(self._write_all, _open(path))
+        self._lines: Backlog[bytes] = Backlog("snailps-json-log", write, LINES_MAX)
 
-    def write_if_due(self, news: object, status: Callable[[], Status], now: float) -> None:
-        """Write a record when it is due, or when `news` is another object than last time."""
-        if self._lines is not None and (now >= self._at or news is not self._seen):
-            self._at, self._seen = now + self._interval_s, news
-            self.write(status())
-
-    def write(self, status: Status) -> None:
-        """Write a record, where there is a log."""
-        if self._lines is None:
-            return
+    def on_status(self, status: Status) -> None:
         record = {key: value for key, value in status.items() if key not in _LEFT_OUT}
         line = json.dumps(_finite({"time": time.time(), **record})) + "\n"
         self._records += 1
@@ -67,10 +52,7 @@ class JsonLog:
 
     def close(self) -> None:
         """Write what is queued, and log how many records are lost."""
-        if self._lines is None:
-            return
         self._lines.close(END_S)
-        self._lines = None
         if lost := self._records - self._written:
             log.warning("json_log: %d of %d records are not in %s", lost, self._records, self._path)
 

@@ -1,0 +1,55 @@
+"""The run's events, in words for its user: who joined, who was lost, what was done about it.
+
+    parts of the core -> StatusEvent -> EventLog.on_event -> the status; facts of the journal
+
+Holds the newest `EVENTS_MAX` events, for the page and the end panel; the process's log has more,
+for operators. `now` is monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from snailps.node.status import EVENTS_MAX, EventKind, EventStatus
+
+log = logging.getLogger("snailps.events")
+"""Events with their fields, for logs that programs read."""
+log.setLevel(logging.CRITICAL)
+_KEPT = {"joined", "lost", "replaced", "left", "moved", "master", "warning"}
+"""Kinds that the journal keeps; checkpoints may be very many, and their folder lists them."""
+EVENT = "event"
+
+
+class EventLog:
+    def __init__(
+        self,
+        note: Callable[[str, dict[str, Any]], None],  # a fact for the journal
+        begun: float,
+        wall_s: float = 0.0,  # seconds since 1970 at monotonic time 0
+        earlier: Iterable[Mapping[str, Any]] = (),  # what it has noted under an earlier master
+    ) -> None:
+        self._note, self._begun, self._wall_s = note, begun, wall_s
+        self._events: deque[EventStatus] = deque(maxlen=EVENTS_MAX)
+        self.counts: Counter[str] = Counter()  # events by kind
+        for data in earlier:
+            at_s = float(data["at"]) - wall_s - begun
+            self._add(at_s, data["kind"], str(data["who"]), str(data["text"]))
+            self.counts = Counter(data["counts"])  # the journal has the newest events only
+
+    def on_event(self, kind: EventKind, who: str, text: str, now: float) -> None:
+        level = logging.WARNING if kind in ("lost", "warning") else logging.INFO
+        log.log(level, "%s", text, extra={"event": kind, "who": who})
+        self._add(now - self._begun, kind, who, text)
+        if kind in _KEPT:
+            told = {"at": round(self._wall_s + now, 3), "kind": kind, "who": who, "text": text}
+            self._note(EVENT, {**told, "counts": dict(self.counts)})
+
+    def _add(self, at_s: float, kind: EventKind, who: str, text: str) -> None:
+        self.counts[kind] += 1
+        self._events.append({"at_s": round(at_s, 3), "kind": kind, "who": who, "text": text})
+
+    def listed(self) -> list[EventStatus]:
+        return list(self._events)

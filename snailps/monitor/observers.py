@@ -1,0 +1,67 @@
+"""Who looks on at a run in the master's process: each sees a `Status` at its own interval.
+
+    phase, news, time -> Observers.step -> Status, made once where one is due -> each on_status
+
+Knows no core. The status is made elsewhere, and only where one is due: that of many processes
+takes a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+
+from snailps.node.status import Phase, Status
+
+PHASES: tuple[Phase, ...] = ("restoring", "survey", "loading", "training", "exporting")
+"""Phases in which a job makes progress."""
+NODES_PER_S = 1000
+"""Processes whose status is made in a second: of large clusters it is made less often."""
+
+
+def job_number(status: Status) -> int:
+    """Number of the newest job."""
+    return status["session"]["jobs"] if status["session"] is not None else 1
+
+
+@dataclass(slots=True)
+class Observer:
+    on_status: Callable[[Status], object]
+    phases: Container[Phase]
+    interval_s: float
+    nodes_per_s: float = NODES_PER_S
+    close: Callable[[], None] = lambda: None
+    due: float = 0.0
+
+
+class Observers:
+    def __init__(self, status: Callable[[], Status]) -> None:
+        self._status = status
+        self._observers: list[Observer] = []
+        self._news: object = None
+
+    def add(self, observer: Observer) -> None:
+        self._observers.append(observer)
+
+    def step(self, phase: Phase, nodes: int, news: object, now: float) -> None:
+        """Show the status where it is due; to all when `news` is another object than last time."""
+        is_new, self._news = news is not self._news, news
+        seen = [one for one in self._observers if phase in one.phases]
+        due = [one for one in seen if is_new or now >= one.due]
+        for one in due:
+            one.due = now + max(one.interval_s, nodes / one.nodes_per_s)
+        self._show(due)
+
+    def end(self) -> None:
+        """Show all the status of the end."""
+        self._show(self._observers)
+
+    def _show(self, observers: list[Observer]) -> None:
+        if observers:
+            status = self._status()
+            for one in observers:
+                one.on_status(status)
+
+    def close(self) -> None:
+        for one in self._observers:
+            one.close()
