@@ -35,7 +35,7 @@ class Work(Effect):
 
 @dataclass(frozen=True, slots=True)
 class WorkDone(Event):
-    """The end of a `Work`: its result, or the error it raised."""
+    """What a `Work`, or a call that a core posted, returned or raised."""
 
     work: int
     result: Any = None
@@ -62,14 +62,19 @@ class EffectQueue:
         self._last += 1
         return self._last
 
+    def expect(self, then: OnDone) -> int:
+        """Number of an effect whose result `then` gets."""
+        number = self.number()
+        self._works[number] = then
+        return number
+
     def put(self, effect: Effect) -> None:
         """Add an effect that has no callback."""
         self._effects.append(effect)
 
     def work(self, run: Callable[[], Any], then: OnDone, lane: str = "") -> int:
         """Run something beside the loop; `then` gets its result. Returns its number."""
-        number = self.number()
-        self._works[number] = then
+        number = self.expect(then)
         self._effects.append(Work(number, run, lane))
         return number
 

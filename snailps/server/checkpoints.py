@@ -21,7 +21,6 @@ from snailps.errors import CheckpointError, ClusterError, SnailError, explain
 from snailps.node.effects import WorkDone
 from snailps.node.limits import STOP_S
 from snailps.server.effects import Do, Outbox, results
-from snailps.server.events import Answered
 from snailps.server.services import Batch, Buffer, Files, Reader, Writer
 from snailps.server.shard_host import ShardHost
 from snailps.shard.shard import FragmentCursor, Shard
@@ -200,8 +199,8 @@ class _Task:
     def wait(self, until: float, follow: Callable[[float], None]) -> None:
         self._waits.append((until, follow))
 
-    def _then(self, follow: OnResult) -> Callable[[Answered | WorkDone, float], None]:
-        def heard(event: Answered | WorkDone, now: float) -> None:
+    def _then(self, follow: OnResult) -> Callable[[WorkDone, float], None]:
+        def heard(event: WorkDone, now: float) -> None:
             if event.error is not None or self.stopped:
                 self.fail(event.error, now)
             else:
@@ -268,7 +267,7 @@ class _Save(_Task):
         asked = [(i, shard, partial(Shard.fragments)) for i, shard in enumerate(self.shards)]
         self.out.post_all(asked, self._copy, now)
 
-    def _copy(self, answers: dict[int, Answered], now: float) -> None:
+    def _copy(self, answers: dict[int, WorkDone], now: float) -> None:
         try:
             fragments = results(answers)
         except Exception as error:

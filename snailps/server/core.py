@@ -75,11 +75,6 @@ class ServerCore:
         }
         self._events: Mapping[type[Any], Callable[[Any, float], None]] = {
             events.Ordered: self._obey,
-            events.ShardStarted: lambda event, now: host.started(event),
-            events.ShardFailed: lambda event, now: host.failed(event),
-            events.Answered: self._out.answered,
-            events.Dialled: lambda event, now: host.dialled(event),
-            events.DialFailed: lambda event, now: host.dial_failed(event),
             events.StreamTold: lambda event, now: host.stream_told(event),
             WorkDone: self._out.done,
             events.Tick: lambda event, now: None,

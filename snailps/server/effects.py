@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from snailps.errors import RemoteError, SnailError
-from snailps.node.effects import Effect, EffectQueue
-from snailps.server.events import Address, Answered
+from snailps.node.effects import Effect, EffectQueue, OnDone, WorkDone
+from snailps.server.events import Address
 from snailps.shard.shard import Shard
 from snailps.transport import messages
 
@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 Do = Callable[[Shard], Any]
 """Work of a shard: a `functools.partial` of one of its methods."""
-OnAnswered = Callable[[Answered, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +43,9 @@ class Tell(Effect):
 
 @dataclass(frozen=True, slots=True)
 class StartShard(Effect):
-    """A shard begins to serve; `ShardStarted` or `ShardFailed` follows. It gets a listener of those
-    that were registered, or with None a new one. Later effects reach it. `number` is for names: a
-    shard's number may change while the cluster forms."""
+    """A shard begins to serve; `WorkDone` follows with its endpoint or an error. It gets a listener
+    of those that were registered, or with None a new one. Later effects reach it. `number` is for
+    names: a shard's number may change while the cluster forms."""
 
     shard: int
     number: int
@@ -68,7 +67,8 @@ class CloseListeners(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Post(Effect):
-    """A call of a shard's method, in its thread, behind those posted before; `Answered` follows.
+    """A call of a shard's method, in its thread, behind those posted before; `WorkDone` follows,
+    with `ConnectionLost` where the shard runs no more.
     With `at_standby` it follows once the standby has done it, too, or will not be promoted; posts
     behind it do not wait for that."""
 
@@ -87,7 +87,8 @@ class Withdraw(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Dial(Effect):
-    """Connect to the standby of shard `number`; `Dialled` or `DialFailed` follows."""
+    """Connect to the standby of shard `number`; `WorkDone` follows with a link, a descriptor or its
+    equivalent in tests, or the error."""
 
     dial: int
     number: int
@@ -121,11 +122,7 @@ class Stream(Effect):
 
 
 class Outbox(EffectQueue):
-    """Collects the effects of one event; holds the callbacks of answers and results."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._posts: dict[int, OnAnswered] = {}
+    """Collects the effects of one event; holds the callbacks of results."""
 
     # --- the master ------------------------------------------------------------------------------
 
@@ -149,28 +146,26 @@ class Outbox(EffectQueue):
     # --- shards ----------------------------------------------------------------------------------
 
     def post(
-        self, shard: int, do: Do, then: OnAnswered | None = None, *, at_standby: bool = False
+        self, shard: int, do: Do, then: OnDone | None = None, *, at_standby: bool = False
     ) -> int:
         """Post a call to a shard; `then` gets its answer. Returns the number of the post."""
-        number = self.number()
-        if then is not None:
-            self._posts[number] = then
+        number = self.number() if then is None else self.expect(then)
         self._effects.append(Post(shard, number, do, at_standby))
         return number
 
     def post_all(
         self,
         posts: Iterable[tuple[K, int, Do]],
-        then: Callable[[dict[K, Answered], float], None],
+        then: Callable[[dict[K, WorkDone], float], None],
         now: float,
         *,
         at_standby: bool = False,
     ) -> None:
         """Post (key, shard, call) to shards; `then` gets all answers, by key."""
         asked = list(posts)
-        found: dict[K, Answered] = {}
+        found: dict[K, WorkDone] = {}
 
-        def heard(key: K, answer: Answered, now: float) -> None:
+        def heard(key: K, answer: WorkDone, now: float) -> None:
             found[key] = answer
             if len(found) == len(asked):
                 then({key: found[key] for key, _, _ in asked}, now)
@@ -180,13 +175,8 @@ class Outbox(EffectQueue):
         if not asked:
             then({}, now)
 
-    def answered(self, event: Answered, now: float) -> None:
-        then = self._posts.pop(event.post, None)
-        if then is not None:
-            then(event, now)
 
-
-def results(answers: dict[K, Answered]) -> dict[K, Any]:
+def results(answers: dict[K, WorkDone]) -> dict[K, Any]:
     """What all returned, in order; raises the first error."""
     for answer in answers.values():
         if answer.error is not None:

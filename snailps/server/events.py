@@ -9,9 +9,7 @@ that began them. No number is given twice.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from snailps.errors import SnailError
 from snailps.node.effects import Event
 from snailps.transport import messages
 
@@ -24,47 +22,6 @@ class Ordered(Event):
 
     call: int
     message: messages.Message
-
-
-@dataclass(frozen=True, slots=True)
-class ShardStarted(Event):
-    """A shard serves at this endpoint."""
-
-    shard: int
-    endpoint: Address
-
-
-@dataclass(frozen=True, slots=True)
-class ShardFailed(Event):
-    """A shard could not be started: there is no listener for it."""
-
-    shard: int
-    error: SnailError
-
-
-@dataclass(frozen=True, slots=True)
-class Answered(Event):
-    """What a `Post` returned or raised; `ConnectionLost`: the shard runs no more."""
-
-    post: int
-    result: Any = None
-    error: BaseException | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Dialled(Event):
-    """A standby is connected; the link is a descriptor, or its equivalent in tests."""
-
-    dial: int
-    link: int
-
-
-@dataclass(frozen=True, slots=True)
-class DialFailed(Event):
-    """A standby cannot be reached, or the dial was cancelled."""
-
-    dial: int
-    error: SnailError
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,10 +222,10 @@ class Server(Node):
             if not isinstance(error, SnailError):
                 log.exception("shard %d cannot be started", effect.number)
                 error = ClusterError(f"shard {effect.number} cannot be started: {explain(error)}")
-            self._inbox.put(events.ShardFailed(effect.shard, error))
+            self._inbox.put(WorkDone(effect.shard, error=error))
         else:
             self._shards[effect.shard] = shard
-            self._inbox.put(events.ShardStarted(effect.shard, endpoint))
+            self._inbox.put(WorkDone(effect.shard, endpoint))
 
     def _make_shard(self, listener: Listener, effect: effects.StartShard) -> ShardThread:
         limits = Limits.of(self.settings.request_timeout)
@@ -251,20 +251,20 @@ class Server(Node):
     def _post(self, effect: effects.Post) -> None:
         shard = self._shards.get(effect.shard)
         if shard is None:
-            self._inbox.put(events.Answered(effect.post, error=ConnectionLost(GONE)))
+            self._inbox.put(WorkDone(effect.post, error=ConnectionLost(GONE)))
             return
         future = shard.post(partial(effect.do, shard.shard), at_standby=effect.at_standby)
         self._posts[effect.post] = future
-        future.add_done_callback(partial(self._posted, effect.post))
+        future.add_done_callback(partial(self._done, effect.post))
 
-    def _posted(self, post: int, future: Future[Any]) -> None:
-        self._posts.pop(post, None)
+    def _done(self, number: int, future: Future[Any]) -> None:
+        self._posts.pop(number, None)
         if future.cancelled():
             error: BaseException | None = WaitTimeout("the shard did not begin this in time")
         else:
             error = future.exception()
         result = future.result() if error is None else None
-        self._inbox.put(events.Answered(post, result, error))
+        self._inbox.put(WorkDone(number, result, error))
 
     def _withdraw(self, effect: effects.Withdraw) -> None:
         future = self._posts.get(effect.post)
@@ -287,14 +287,14 @@ class Server(Node):
                     give_up=lambda: effect.dial in self._given_up,
                 )
                 sock.setblocking(False)
-                event: Event = events.Dialled(effect.dial, sock.detach())
+                done = WorkDone(effect.dial, sock.detach())
             except Exception as error:
                 if not isinstance(error, SnailError):
                     log.exception("cannot connect to the standby of shard %d", effect.number)
                     error = ClusterError(explain(error))
-                event = events.DialFailed(effect.dial, error)
+                done = WorkDone(effect.dial, error=error)
             self._given_up.discard(effect.dial)
-            self._inbox.put(event)
+            self._inbox.put(done)
 
         threading.Thread(target=connect, name="snailps-hosting", daemon=True).start()
 
@@ -317,12 +317,8 @@ class Server(Node):
         ).add_done_callback(begun)
 
     def _work(self, effect: Work) -> None:
-        def ended(future: Future[Any]) -> None:
-            error = future.exception()
-            result = future.result() if error is None else None
-            self._inbox.put(WorkDone(effect.number, result, error))
-
-        in_thread(f"snailps-work-{effect.number}", effect.run).add_done_callback(ended)
+        future = in_thread(f"snailps-work-{effect.number}", effect.run)
+        future.add_done_callback(partial(self._done, effect.number))
 
     def _close_listeners(self) -> None:
         while self._listeners:

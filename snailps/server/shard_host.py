@@ -22,6 +22,7 @@ from snailps.api.access_method import AccessMethod
 from snailps.api.tables import Table
 from snailps.config import ServerSettings
 from snailps.errors import ClusterError, ConnectionLost, ProtocolError, SnailError, explain
+from snailps.node.effects import WorkDone
 from snailps.node.limits import DIAL_S
 from snailps.server.effects import (
     CloseLink,
@@ -36,15 +37,7 @@ from snailps.server.effects import (
     Withdraw,
     results,
 )
-from snailps.server.events import (
-    Address,
-    Answered,
-    DialFailed,
-    Dialled,
-    ShardFailed,
-    ShardStarted,
-    StreamTold,
-)
+from snailps.server.events import Address, StreamTold
 from snailps.shard.shard import Shard
 from snailps.store.route import Route
 from snailps.transport import messages
@@ -67,7 +60,7 @@ class _Copy:
 
     order: messages.BackUp
     shard: int
-    dial: int = 0
+    dial: int = 0  # the dial under way; 0: none
     stream: int = 0
     told: str | None = None
 
@@ -94,7 +87,7 @@ class _Hosting:
     number: int
     shard: int
     endpoint: Address | None = None
-    answers: dict[int, Answered] | None = None
+    answers: dict[int, WorkDone] | None = None
 
 
 class ShardHost:
@@ -119,7 +112,6 @@ class ShardHost:
         self._hosting: dict[int, _Hosting] = {}  # by shard
         self._yielding: dict[int, _Yield] = {}  # by number; also those that have yielded
         self._copies: dict[int, _Copy] = {}  # by number: the current one
-        self._dials: dict[int, _Copy] = {}
         self._streams: dict[int, _Copy] = {}
 
     @property
@@ -176,24 +168,22 @@ class ShardHost:
         posts = [(i, shard, do) for i, do in enumerate(first)]
         self._out.post_all(posts, partial(self._standby_has_tables, shard), now)
 
-    def started(self, event: ShardStarted) -> None:
-        hosting = self._hosting.get(event.shard)
+    def _started(self, done: WorkDone, now: float) -> None:
+        hosting = self._hosting.get(done.work)
         if hosting is None:
+            return
+        if isinstance(done.error, SnailError):
+            self._refuse_hosting(hosting, done.error)
             return
         assert self._route is not None
         taken = [(address.host, address.port) for address in self._route.shards]
-        if self._settings.advertise_addr and event.endpoint in taken:
+        if self._settings.advertise_addr and done.result in taken:
             text = "advertise_addr gives all shards one port: leave its port out, or use port_range"
             self._refuse_hosting(hosting, ClusterError(text))
-            self._out.put(StopShard(event.shard))
+            self._out.put(StopShard(hosting.shard))
             return
-        hosting.endpoint = event.endpoint
+        hosting.endpoint = done.result
         self._hosted(hosting)
-
-    def failed(self, event: ShardFailed) -> None:
-        hosting = self._hosting.get(event.shard)
-        if hosting is not None:
-            self._refuse_hosting(hosting, event.error)
 
     def make_tables(self, call: int, order: messages.MakeTables, now: float) -> None:
         """Create tables in every shard here; one that stops meanwhile needs none."""
@@ -201,7 +191,7 @@ class ShardHost:
         adding = self._adding(self._tables_of(order.tables), len(shards))
         posts = [(shard, do) for shard, each in zip(shards, adding, strict=True) for do in each]
 
-        def ended(answers: dict[int, Answered], now: float) -> None:
+        def ended(answers: dict[int, WorkDone], now: float) -> None:
             here = {
                 i: one for i, one in answers.items() if not isinstance(one.error, ConnectionLost)
             }
@@ -218,7 +208,7 @@ class ShardHost:
         shards = [*self.primaries.values(), *self.standbys.values()]
         posts = [(i, shard, do) for i, shard in enumerate(shards)]
 
-        def ended(answers: dict[int, Answered], now: float) -> None:
+        def ended(answers: dict[int, WorkDone], now: float) -> None:
             self._out.answer(call, messages.Ok())
 
         self._out.post_all(posts, ended, now)
@@ -235,8 +225,8 @@ class ShardHost:
             self._out.post(shard, partial(Shard.pace, paced=order.paced))
         else:
             self._end_copy(order.shard)
-            copy = self._copies[order.shard] = _Copy(order, shard, self._out.number())
-            self._dials[copy.dial] = copy
+            copy = self._copies[order.shard] = _Copy(order, shard)
+            copy.dial = self._out.expect(partial(self._dialled, copy))
             self._out.put(Dial(copy.dial, order.shard, (order.host, order.port), DIAL_S))
         self._out.answer(call, messages.Ok())
 
@@ -294,7 +284,7 @@ class ShardHost:
     ) -> None:
         """Post calls to shards; `answer(results)` is the answer, or the first error."""
 
-        def ended(answers: dict[Any, Answered], now: float) -> None:
+        def ended(answers: dict[Any, WorkDone], now: float) -> None:
             self._out.answer_by(call, lambda: answer(results(answers)))
 
         self._out.post_all(posts, ended, now, at_standby=at_standby)
@@ -317,7 +307,7 @@ class ShardHost:
             for i, one in enumerate(do(number))
         ]
 
-        def ended(answers: dict[tuple[int, int], Answered], now: float) -> None:
+        def ended(answers: dict[tuple[int, int], WorkDone], now: float) -> None:
             gone = {n for (n, _), one in answers.items() if isinstance(one.error, ConnectionLost)}
 
             def made() -> messages.Message:
@@ -344,7 +334,7 @@ class ShardHost:
             for number, shard in sorted(shards.items())
         ]
 
-        def ended(answers: dict[tuple[str, int], Answered], now: float) -> None:
+        def ended(answers: dict[tuple[str, int], WorkDone], now: float) -> None:
             served = {
                 key: one
                 for key, one in answers.items()
@@ -389,7 +379,7 @@ class ShardHost:
     # --- starting --------------------------------------------------------------------------------
 
     def _start(self, number: int, standby: bool, listener: int | None) -> int:
-        shard = self._out.number()
+        shard = self._out.expect(self._started)
         self._out.put(StartShard(shard, number, standby, listener))
         return shard
 
@@ -425,7 +415,7 @@ class ShardHost:
 
         return [[adds(number, table) for number, table in tables] for _ in range(shards)]
 
-    def _standby_has_tables(self, shard: int, answers: dict[int, Answered], now: float) -> None:
+    def _standby_has_tables(self, shard: int, answers: dict[int, WorkDone], now: float) -> None:
         hosting = self._hosting.get(shard)
         if hosting is not None:
             hosting.answers = answers
@@ -478,31 +468,30 @@ class ShardHost:
         copy = self._copies.pop(number, None)
         if copy is None:
             return
-        if copy.dial and self._dials.get(copy.dial) is copy:
+        if copy.dial:
             self._out.put(GiveUp(copy.dial))
         self._streams.pop(copy.stream, None)
 
     def _is_current(self, copy: _Copy) -> bool:
         return self._copies.get(copy.order.shard) is copy
 
-    def dialled(self, event: Dialled) -> None:
-        """The standby is connected: the shard begins to stream."""
-        copy = self._dials.pop(event.dial)
-        if not self._is_current(copy):
-            self._out.put(CloseLink(event.link))
+    def _dialled(self, copy: _Copy, done: WorkDone, now: float) -> None:
+        """The standby is connected, and the shard begins to stream; or it cannot be reached."""
+        copy.dial = 0
+        current, order = self._is_current(copy), copy.order
+        if done.error is not None:
+            if current:
+                self._tell(copy, str(done.error) or "lost")
             return
-        order = copy.order
+        if not current:
+            self._out.put(CloseLink(done.result))
+            return
         log.debug("shard %d copies itself to %s:%d", order.shard, order.host, order.port)
         copy.stream = self._out.number()
         self._streams[copy.stream] = copy
         self._out.put(
-            Stream(copy.shard, copy.stream, event.link, order.sync, order.paced, order.resume)
+            Stream(copy.shard, copy.stream, done.result, order.sync, order.paced, order.resume)
         )
-
-    def dial_failed(self, event: DialFailed) -> None:
-        copy = self._dials.pop(event.dial)
-        if self._is_current(copy):
-            self._tell(copy, str(event.error) or "lost")
 
     def stream_told(self, event: StreamTold) -> None:
         """Take a shard's report on its stream."""
@@ -531,10 +520,10 @@ class ShardHost:
         self,
         handing: _Yield,
         do: Do,
-        then: Callable[[_Yield, Answered, float], None],
+        then: Callable[[_Yield, WorkDone, float], None],
         now: float,
     ) -> None:
-        def heard(answer: Answered, now: float) -> None:
+        def heard(answer: WorkDone, now: float) -> None:
             handing.post, handing.hangs_at = 0, math.inf
             if self._yielding.get(handing.number) is handing:
                 then(handing, answer, now)
@@ -542,14 +531,14 @@ class ShardHost:
         handing.hangs_at = now + HANG_S
         handing.post = self._out.post(handing.shard, do, heard)
 
-    def _yield_begun(self, handing: _Yield, answer: Answered, now: float) -> None:
+    def _yield_begun(self, handing: _Yield, answer: WorkDone, now: float) -> None:
         if answer.error is not None:
             self._yielded(handing, explain(answer.error))
             return
         handing.until = now + handing.limit_s
         handing.look_at = now
 
-    def _yield_looked(self, handing: _Yield, answer: Answered, now: float) -> None:
+    def _yield_looked(self, handing: _Yield, answer: WorkDone, now: float) -> None:
         if answer.error is None and not answer.result and now <= handing.until:
             handing.look_at = now + LOOK_S
             return
@@ -563,7 +552,7 @@ class ShardHost:
             )
         self._step(handing, partial(Shard.end_yield), partial(self._yield_ended, trouble), now)
 
-    def _yield_ended(self, trouble: str, handing: _Yield, answer: Answered, now: float) -> None:
+    def _yield_ended(self, trouble: str, handing: _Yield, answer: WorkDone, now: float) -> None:
         self._yielded(handing, explain(answer.error) if answer.error is not None else trouble)
 
     def _yielded(self, handing: _Yield, trouble: str) -> None:

@@ -137,7 +137,7 @@ class Server(Node):
             address = (self.host, self._next_port)
             self._next_port += 1
         self.shards[effect.shard] = SimShard(self, effect, address)
-        self._events.append(events.ShardStarted(effect.shard, address))
+        self._events.append(WorkDone(effect.shard, address))
 
     def _stop_shard(self, effect):
         shard = self.shards.pop(effect.shard, None)
@@ -148,7 +148,7 @@ class Server(Node):
         shard = self.shards.get(effect.shard)
         if shard is None:
             lost = ConnectionLost("the shard has stopped serving")
-            self._events.append(events.Answered(effect.post, error=lost))
+            self._events.append(WorkDone(effect.post, error=lost))
             return
         self._posts[effect.post] = shard
         shard.soon(self._run_post, effect, shard)
@@ -160,7 +160,7 @@ class Server(Node):
     def _withdraw(self, effect):
         if self._posts.pop(effect.post, None) is not None:
             late = WaitTimeout("the shard did not come to it in time")
-            self._events.append(events.Answered(effect.post, error=late))
+            self._events.append(WorkDone(effect.post, error=late))
 
     def _dial(self, effect):
         self._dials[effect.dial] = False
@@ -174,12 +174,12 @@ class Server(Node):
             )  # fmt: skip
         except SnailError as error:
             self._dials.pop(effect.dial)
-            self.feed(events.DialFailed(effect.dial, error))
+            self.feed(WorkDone(effect.dial, error=error))
             return
         self._dials.pop(effect.dial)
         link = self._number()
         self.links[link] = end
-        self.feed(events.Dialled(effect.dial, link))
+        self.feed(WorkDone(effect.dial, link))
 
     def _give_up(self, effect):
         if effect.dial in self._dials:
@@ -286,7 +286,7 @@ class SimShard:
         def done(future):
             error = future.exception()
             result = future.result() if error is None else None
-            self._told.append(events.Answered(effect.post, result, error))
+            self._told.append(WorkDone(effect.post, result, error))
 
         do = partial(effect.do, self.shard)
         self.thread.post(do, at_standby=effect.at_standby).add_done_callback(done)

@@ -67,7 +67,7 @@ class House:
         elif isinstance(effect, fx.StartShard):
             made = self.threads[effect.shard] = TurnedShard(FRAG_NUM, staged_bytes_max=1 << 20)
             self.shards[effect.shard] = made.shard
-            return [ev.ShardStarted(effect.shard, ENDPOINTS[effect.listener])]
+            return [WorkDone(effect.shard, ENDPOINTS[effect.listener])]
         elif isinstance(effect, fx.Post):
             return [self.post(effect)]
         elif isinstance(effect, Work):
@@ -80,11 +80,11 @@ class House:
     def post(self, effect):
         shard = self.shards.get(effect.shard)
         if shard is None:
-            return ev.Answered(effect.post, error=ConnectionLost("gone"))
+            return WorkDone(effect.post, error=ConnectionLost("gone"))
         try:
-            return ev.Answered(effect.post, effect.do(shard))
+            return WorkDone(effect.post, effect.do(shard))
         except Exception as error:
-            return ev.Answered(effect.post, error=error)
+            return WorkDone(effect.post, error=error)
 
     def work(self, effect):
         try:

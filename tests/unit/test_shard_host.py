@@ -7,6 +7,7 @@ import pytest
 from snailps.api.tables import Table
 from snailps.config import ServerSettings
 from snailps.errors import ClusterError, ConnectionLost, ProtocolError, SnailError, WaitTimeout
+from snailps.node.effects import WorkDone
 from snailps.server import effects as fx
 from snailps.server import events as ev
 from snailps.server.core import ServerCore
@@ -67,12 +68,12 @@ class Rig:
     def reply(self, name, result=None, error=None):
         """A shard answers the oldest post."""
         post = self.next_post(name)
-        return self.feed(ev.Answered(post.post, result, error))
+        return self.feed(WorkDone(post.post, result, error))
 
     def settle(self):
         """Shards answer all posts."""
         while self.posts:
-            self.feed(ev.Answered(self.posts.pop(0).post))
+            self.feed(WorkDone(self.posts.pop(0).post))
 
     def wait(self, seconds):
         """Time passes."""
@@ -102,7 +103,7 @@ def hosted(rig, number=5):
     """Has the server host a standby; its handle."""
     (start,) = rig.order(m.HostStandby(number, []))
     assert (start.standby, start.listener) == (True, None)
-    rig.feed(ev.ShardStarted(start.shard, STANDBY))
+    rig.feed(WorkDone(start.shard, STANDBY))
     rig.settle()
     assert rig.answer == m.Report({"endpoint": list(STANDBY)})
     return start.shard
@@ -119,7 +120,7 @@ def test_route_starts_shards_on_the_registered_listeners():
     for start in starts:
         post = rig.next_post("take_route")
         assert (post.shard, post.do.keywords["epoch"]) == (start.shard, 1)
-        rig.feed(ev.Answered(post.post))
+        rig.feed(WorkDone(post.post))
     assert isinstance(rig.answer, m.Ok)
     assert rig.core.route_epoch == 1
 
@@ -158,9 +159,9 @@ def test_tables_are_made_although_a_standby_is_dropped_before_it_has_them(rig):
     rig.order(m.MakeTables([[9, Table("later", 2).to_dict()]]))
     making, posts, rig.posts = rig.call, rig.posts, []
     rig.order(m.DropShard(5))
-    rig.feed(ev.Answered(posts.pop().post, error=ConnectionLost("the shard has stopped serving")))
+    rig.feed(WorkDone(posts.pop().post, error=ConnectionLost("the shard has stopped serving")))
     for post in posts:
-        rig.feed(ev.Answered(post.post))
+        rig.feed(WorkDone(post.post))
     assert isinstance(rig.answers[making], m.Ok)
 
 
@@ -173,13 +174,13 @@ def test_standby_is_answered_once_it_has_its_endpoint_and_its_tables(rig):
     rig.reply("take_route")
     rig.reply("add_table")
     assert rig.answer is None
-    rig.feed(ev.ShardStarted(start.shard, STANDBY))
+    rig.feed(WorkDone(start.shard, STANDBY))
     assert rig.answer == m.Report({"endpoint": list(STANDBY)})
 
 
 def test_standby_without_a_listener_is_refused_and_can_be_ordered_again(rig):
     (start,) = rig.order(m.HostStandby(5, []))
-    rig.feed(ev.ShardFailed(start.shard, ClusterError("no port")))
+    rig.feed(WorkDone(start.shard, error=ClusterError("no port")))
     rig.reply("take_route", error=ConnectionLost("not there"))
     assert str(rig.answer) == "no port"
     hosted(rig)
@@ -190,7 +191,7 @@ def test_standby_on_the_advertised_port_of_another_shard_is_refused():
     rig.order(route(1, HERE))
     rig.settle()
     (_, start) = rig.order(m.HostStandby(5, []))
-    assert rig.feed(ev.ShardStarted(start.shard, ENDPOINTS[0])) == [fx.StopShard(start.shard)]
+    assert rig.feed(WorkDone(start.shard, ENDPOINTS[0])) == [fx.StopShard(start.shard)]
     assert "one port" in str(rig.answer)
     assert rig.core.host.standbys == {}
 
@@ -237,14 +238,14 @@ def begin_copy(rig, order=BACK_UP, link=33):
     """A copy whose stream has begun: its number."""
     dial = next(one for one in rig.order(order) if isinstance(one, fx.Dial))
     assert isinstance(rig.answer, m.Ok)
-    (stream,) = rig.feed(ev.Dialled(dial.dial, link))
+    (stream,) = rig.feed(WorkDone(dial.dial, link))
     return stream.stream
 
 
 def test_copy_dials_then_streams_then_is_told(rig):
     (dial,) = rig.order(BACK_UP)
     assert (dial.number, dial.address) == (0, ("far", 5000))
-    (stream,) = rig.feed(ev.Dialled(dial.dial, 33))
+    (stream,) = rig.feed(WorkDone(dial.dial, 33))
     assert stream == fx.Stream(rig.handles[0], stream.stream, 33, True, True, False)
     assert rig.core.resume_state() == {"standbys": []}
     rig.feed(ev.StreamTold(stream.stream))
@@ -257,7 +258,7 @@ def test_copy_dials_then_streams_then_is_told(rig):
 
 def test_standby_out_of_reach_is_told(rig):
     (dial,) = rig.order(BACK_UP)
-    assert rig.feed(ev.DialFailed(dial.dial, ConnectionLost("refused"))) == []
+    assert rig.feed(WorkDone(dial.dial, error=ConnectionLost("refused"))) == []
     assert rig.told == [m.Unbacked(0, 4, "refused")]
 
 
@@ -275,14 +276,14 @@ def test_second_order_for_the_same_copy_changes_the_pace_alone(rig):
 def test_pace_that_changes_while_the_standby_is_dialled_counts(rig):
     (dial,) = rig.order(BACK_UP)
     rig.order(replace(BACK_UP, paced=False))
-    (stream,) = rig.feed(ev.Dialled(dial.dial, 33))
+    (stream,) = rig.feed(WorkDone(dial.dial, 33))
     assert not stream.paced
 
 
 def test_link_that_comes_too_late_is_closed(rig):
     (dial,) = rig.order(BACK_UP)
     assert rig.order(m.Alone(0)) == [fx.GiveUp(dial.dial)]
-    assert rig.feed(ev.Dialled(dial.dial, 33)) == [fx.CloseLink(33)]
+    assert rig.feed(WorkDone(dial.dial, 33)) == [fx.CloseLink(33)]
     rig.reply("alone")
     assert isinstance(rig.answer, m.Ok)
     assert rig.told == []
@@ -301,7 +302,7 @@ def test_dropped_shard_has_no_copy(rig):
     hosted(rig)
     (dial,) = rig.order(replace(BACK_UP, shard=5))
     assert fx.GiveUp(dial.dial) in rig.order(m.DropShard(5))
-    assert rig.feed(ev.Dialled(dial.dial, 33)) == [fx.CloseLink(33)]
+    assert rig.feed(WorkDone(dial.dial, 33)) == [fx.CloseLink(33)]
 
 
 def test_only_a_shard_that_is_here_is_copied(rig):
@@ -371,7 +372,7 @@ def test_shard_that_is_promoted_while_it_yields_says_nothing_of_that(rig):
     begun = rig.next_post("begin_yield")
     rig.order(m.Promote(0, 4))
     rig.reply("promote")
-    rig.feed(ev.Answered(begun.post))
+    rig.feed(WorkDone(begun.post))
     assert rig.wait(60) == []
     assert (rig.posts, rig.told) == ([], [])
     assert rig.core.host.primaries[0] == rig.handles[0]
@@ -381,7 +382,7 @@ def test_second_yield_does_not_hear_the_answers_of_the_first(rig):
     rig.order(m.Yield(0, 5.0, True))
     first = rig.next_post("begin_yield")
     rig.order(m.Yield(0, 5.0, True))
-    rig.feed(ev.Answered(first.post, error=ConnectionLost("late")))
+    rig.feed(WorkDone(first.post, error=ConnectionLost("late")))
     assert rig.told == []
     rig.reply("begin_yield")
     rig.reply("finish_yield", True)
@@ -393,7 +394,7 @@ def test_shard_that_hangs_is_not_waited_for_for_ever(rig):
     rig.order(m.Yield(0, 5.0, True))
     post = rig.next_post("begin_yield")
     assert rig.wait(HANG_S) == [fx.Withdraw(post.post)]
-    rig.feed(ev.Answered(post.post, error=WaitTimeout("hangs")))
+    rig.feed(WorkDone(post.post, error=WaitTimeout("hangs")))
     assert rig.told == [m.Yielded(0, "hangs")]
 
 
@@ -407,16 +408,16 @@ def test_order_goes_to_the_shards_that_are_here_and_waits_for_their_standbys(rig
         (rig.handles[0], True),
     ]
     late, first = rig.posts
-    rig.feed(ev.Answered(first.post))
+    rig.feed(WorkDone(first.post))
     assert rig.answer is None
-    rig.feed(ev.Answered(late.post))
+    rig.feed(WorkDone(late.post))
     assert rig.answer == m.Report({"done": [1, 0]})
 
 
 def test_order_waits_for_no_other_order(rig):
     rig.order(m.Fence(77, shards=[0]))
     rig.order(m.Fence(77, shards=[1]))
-    rig.feed(ev.Answered(rig.posts[1].post))
+    rig.feed(WorkDone(rig.posts[1].post))
     assert rig.answer == m.Report({"done": [1]})
 
 
