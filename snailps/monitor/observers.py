@@ -32,24 +32,23 @@ class Observer:
     nodes_per_s: float = NODES_PER_S
     close: Callable[[], None] = lambda: None
     due: float = 0.0
+    news: object = None
 
 
 class Observers:
     def __init__(self, status: Callable[[], Status]) -> None:
         self._status = status
         self._observers: list[Observer] = []
-        self._news: object = None
 
     def add(self, observer: Observer) -> None:
         self._observers.append(observer)
 
     def step(self, phase: Phase, nodes: int, news: object, now: float) -> None:
-        """Show the status where it is due; to all when `news` is another object than last time."""
-        is_new, self._news = news is not self._news, news
+        """Show the status where it is due, or where `news` is another object than last time."""
         seen = [one for one in self._observers if phase in one.phases]
-        due = [one for one in seen if is_new or now >= one.due]
+        due = [one for one in seen if now >= one.due or news is not one.news]
         for one in due:
-            one.due = now + max(one.interval_s, nodes / one.nodes_per_s)
+            one.due, one.news = now + max(one.interval_s, nodes / one.nodes_per_s), news
         self._show(due)
 
     def end(self) -> None:

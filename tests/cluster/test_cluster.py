@@ -404,7 +404,7 @@ def test_master_with_json_log_writes_records_and_log_level_says_less(tmp_path, j
     assert gaps.max() > 0.09  # a record that came late is followed by one that did not
     assert first["phase"] == "training"
     assert {"loss", "units_per_s", "progress", "units", "blocks", "elapsed_s"} <= first.keys()
-    assert rest[-1]["figures"]["examples"] == 2 * LINES
+    assert (rest[-1]["phase"], rest[-1]["figures"]["examples"]) == ("done", 2 * LINES)
     # The report is written after the last record.
     assert figures_of(master) == {**rest[-1]["figures"], "report": "out.report.html"}
 

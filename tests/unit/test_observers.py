@@ -50,8 +50,10 @@ def test_phases_of_others_are_not_seen_but_the_end_is():
 
 
 def test_news_are_seen_at_once_by_all_and_one_status_is_for_all():
-    watch, slow = Watch(), []
+    watch, slow, news = Watch(), [], {}
     watch.add(slow.append, ("training",), 60.0)
     watch.step(0.0)
-    watch.step(0.1, news={})
+    watch.step(0.1, phase="survey", news=news)
+    watch.step(0.2, news=news)
+    watch.step(0.3, news=news)
     assert watch.seen == slow == watch.made == [0, 1]
