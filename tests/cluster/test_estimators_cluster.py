@@ -283,6 +283,7 @@ def of_least_loss(X, y, l2, squared):
     return w
 
 
+@pytest.mark.long(but=["ftrl"])
 @pytest.mark.parametrize("optimizer", ["ftrl", "adagrad", "sgd"])
 def test_l2_is_in_each_loss_whatever_the_optimizer_and_more_epochs_do_not_undo_it(
     cluster, optimizer
@@ -457,6 +458,7 @@ def test_networks_learn_what_is_not_linear(cluster):
     assert net.fit(rows, y).score(rows, y) > 0.9
 
 
+@pytest.mark.long(but=["adam"])
 @pytest.mark.parametrize("optimizer", ["adam", "momentum"])
 def test_perceptrons_go_on_with_batches(cluster, optimizer, tmp_path):
     rng = np.random.default_rng(7)
@@ -484,6 +486,7 @@ def test_perceptrons_go_on_with_batches(cluster, optimizer, tmp_path):
     assert (loaded.predict(X[near]) == y[near]).mean() > 0.5
 
 
+@pytest.mark.long(but=["auto"])
 @pytest.mark.parametrize("optimizer", ["auto", "adam", "ftrl"])
 def test_sparse_networks_go_on_with_batches(cluster, optimizer):
     rng = np.random.default_rng(8)

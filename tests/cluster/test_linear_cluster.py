@@ -132,6 +132,7 @@ def tick_above(tick, journal):
     return until(later, f"a tick after {tick}")
 
 
+@pytest.mark.long(but=["csv-2"])
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("ending", ["svm", "csv"])
 def test_sorted_file_is_learnt_as_a_shuffled_one(tmp_path, monkeypatch, capsys, ending, workers):

@@ -37,6 +37,7 @@ def test_walks_keep_to_the_edges_and_start_everywhere(node2vec):
     assert {len(walk) for walk in walks} == {12}
 
 
+@pytest.mark.long(but=["2.0-0.5"])
 @pytest.mark.parametrize(("p", "q"), [(0.25, 1.0), (1.0, 4.0), (2.0, 0.5)])
 def test_walks_take_second_steps_by_their_weights(node2vec, p, q):
     """A triangle a, b, c with a tail d at b: of a, b back is 1/p, c is 1, d is 1/q."""
