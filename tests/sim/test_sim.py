@@ -1,4 +1,4 @@
-"""Five hundred clusters, each drawn from its seed, and the simulation itself: it replays exactly."""
+"""Five hundred clusters, each drawn from its seed, and the simulation itself: it replays."""
 
 import os
 import subprocess

@@ -6,8 +6,8 @@ import pytest
 
 from snailps.config import MasterSettings
 from snailps.master.effects import Outbox
-from snailps.master.events import WorkDone
 from snailps.master.job.job import Job
+from snailps.node.effects import WorkDone
 
 
 class TestOutbox(Outbox):

@@ -7,7 +7,7 @@ from processes import LIMIT_S
 from waiting import until
 
 from snailps.master.background_tasks import BackgroundTasks
-from snailps.master.effects import Work
+from snailps.node.effects import Work
 
 
 def ended(works, count):

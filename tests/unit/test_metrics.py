@@ -94,7 +94,7 @@ def test_describe_names_every_family():
 def test_samples_of_a_master_are_all_of_known_families_and_labels():
     world = World()
     world.forms()
-    samples = of_master(world.core.status(world.now), world.core.events.counts, replicated=True)
+    samples = of_master(world.status(), world.report.events.counts, replicated=True)
     known = {family.name: set(family.labels) for family in FAMILIES}
     for sample in [*samples, *of_process("master", 0)]:
         assert set(sample.labels) - {"le"} == known[family_of(sample.name)]
