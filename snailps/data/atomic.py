@@ -19,12 +19,12 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from snailps.data.write_behind import WriteBehind
+from snailps.data.write_behind import WriteBehind, write_at
 from snailps.errors import ModelWriteError
 
 # Collects the small writes of a dictionary or of text lines; larger chunks are not copied here.
 _BUFFER_BYTES = 1 << 20
-_unfinished: set[Unfinished] = set()
+_unfinished: set[NewFile] = set()
 """Files to remove at exit: daemon threads may be writing them."""
 _ACL = "system.posix_acl_access"
 
@@ -35,48 +35,34 @@ def _remove_unfinished() -> None:
         file.remove()
 
 
-class Unfinished:
-    """A new file of this process, hidden beside its target; `close` removes it unless published.
+class NewFile:
+    """A new file of this process; `close` removes it unless published.  Methods raise OSError."""
 
-    Methods raise OSError.
-    """
-
-    def __init__(self, target: Path, part: str = "part", flags: int = os.O_WRONLY) -> None:
-        self.target, self._process, self._is_published = target, os.getpid(), False
-        # Not the process's number: containers repeat it.
-        hidden = f".{target.name[:40]}.{secrets.token_hex(8)}.{part}"
-        self.path = target.with_name(hidden)
-        try:
-            old = target.stat()
-        except OSError:
-            old = None
-        if old is not None and not stat.S_ISREG(old.st_mode):
-            raise OSError(errno.EINVAL, "it is a folder, a device or a pipe, and no file")
-        # Before the umask, as of a plain open(), unlike tempfile's 0o600.
-        mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o777
-        flags |= os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self.descriptor = os.open(self.path, flags, mode)
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path, self.descriptor, self.bytes = path, descriptor, 0
+        self._process, self._is_published = os.getpid(), False
         _unfinished.add(self)
-        if old is not None:
-            _take_owner(self.descriptor, target, old)
 
     def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self.descriptor, view) :]
+        self.write_at(data, self.bytes)
+
+    def write_at(self, data: bytes | memoryview, at: int) -> None:
+        write_at(self.descriptor, data, at)
+        self.bytes = max(self.bytes, at + len(data))
 
     def grow(self, size: int) -> None:
         os.ftruncate(self.descriptor, size)
+        self.bytes = size
 
     def fileno(self) -> int:
         return self.descriptor
 
-    def publish(self) -> None:
-        """Replace the target, durably."""
+    def publish_as(self, target: Path) -> None:
+        """Replace `target`, durably."""
         os.fsync(self.descriptor)
-        self.path.replace(self.target)
+        self.path.replace(target)
         self._is_published = True
-        _sync_folder(self.target.parent)
+        _sync_folder(target.parent)
 
     def remove(self) -> None:
         """Remove the file unless published; a forked child leaves its parent's file alone."""
@@ -90,6 +76,32 @@ class Unfinished:
             _unfinished.discard(self)
             self.remove()
             os.close(self.descriptor)
+
+
+class Unfinished(NewFile):
+    """A new file, hidden beside its target."""
+
+    def __init__(self, target: Path, part: str = "part", flags: int = os.O_WRONLY) -> None:
+        self.target = target
+        # Not the process's number: containers repeat it.
+        hidden = f".{target.name[:40]}.{secrets.token_hex(8)}.{part}"
+        path = target.with_name(hidden)
+        try:
+            old = target.stat()
+        except OSError:
+            old = None
+        if old is not None and not stat.S_ISREG(old.st_mode):
+            raise OSError(errno.EINVAL, "it is a folder, a device or a pipe, and no file")
+        # Before the umask, as of a plain open(), unlike tempfile's 0o600.
+        mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o777
+        flags |= os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        super().__init__(path, os.open(path, flags, mode))
+        if old is not None:
+            _take_owner(self.descriptor, target, old)
+
+    def publish(self) -> None:
+        """Replace the target, durably."""
+        self.publish_as(self.target)
 
 
 def publish(path: Path, target: Path) -> None:

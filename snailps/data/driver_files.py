@@ -14,12 +14,10 @@ import re
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from snailps.data.host_cache import ScratchFile
 from snailps.errors import DataError
-
-if TYPE_CHECKING:
-    from snailps.data.scratch import ScratchFile
 
 PREFIX = "driver:"
 _PATH = re.compile(r"driver:(.+)/([0-9a-f]+)/([0-9]{1,18})")
@@ -124,16 +122,7 @@ class DriverCopy:
                 if self._here[piece]:
                     continue
                 at = piece * PIECE_BYTES
-                data = memoryview(self._remote.read(at, min(at + PIECE_BYTES, self.size)))
-                try:
-                    while data:
-                        done = os.pwrite(self._file.fileno(), data, at)
-                        data, at = data[done:], at + done
-                except OSError as error:
-                    raise DataError(
-                        f"cannot write to {self.path.parent}: {error.strerror}. Make room, or "
-                        "choose another scratch folder"
-                    ) from error
+                self._file.write_at(self._remote.read(at, min(at + PIECE_BYTES, self.size)), at)
                 self._here[piece] = 1
 
     def close(self) -> None:

@@ -386,14 +386,11 @@ class LineExamples(ExampleFiles):
                 with Path(path).open("rb") as stream:
                     yield from lines_of(stream, path)
             return
-        scratch = Scratch("", 0)
-        try:
+        with Scratch("", 0) as scratch:
             for block in cut(expand(self._paths, scratch), BLOCK_BYTES):
                 data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
                 if data:
                     yield data, block.path, block.start
-        finally:
-            scratch.close()
 
 
 def lines_of(stream: Any, path: str) -> Iterator[tuple[bytes, str, int]]:

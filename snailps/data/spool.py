@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from snailps.data.elements import Elements, a_kind, elements_of, is_missing
-from snailps.data.scratch import Scratch, ScratchFile
+from snailps.data.host_cache import HostCache, ScratchFile
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError
 
@@ -120,7 +120,7 @@ def spool_text(
         own = elements_of(data, labels) if named else elements_of(labels, what="labels")
         if found.count is not None and own.count not in (None, found.count):
             raise _miscounted(found, own)
-    with Scratch(folder, bytes_max).new_file(f"writing {found.name}") as file:
+    with HostCache(folder, bytes_max).new_file(f"writing {found.name}") as file:
         units = 0
         for piece, units in lines_of(found, own, label_prefix):
             file.write(piece)

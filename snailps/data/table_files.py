@@ -19,14 +19,13 @@ from snailps.data._examples import Examples
 from snailps.data.columns import Column, Kind, columns_by_name, declaration_of
 from snailps.data.elements import Elements
 from snailps.data.feature_rows import NAMED, Piece, RowsSource
+from snailps.data.host_cache import Make, ScratchFile
 from snailps.data.label_words import word_of
 from snailps.data.matrix_sources import examples_of_piece
 from snailps.data.matrix_writer import write_rows
 from snailps.data.reading import Reading
-from snailps.data.scratch import ScratchFile
 from snailps.data.spool import lines_of
 from snailps.data.table_formats import (
-    Make,
     TableFile,
     open_table,
     table_errors,

@@ -16,7 +16,7 @@ import shutil
 import stat
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import chain, islice
@@ -39,15 +39,12 @@ from snailps.data.elements import (
 from snailps.data.examples import BOM, CELLS, OVER_LINES, ExampleReader
 from snailps.data.feature_rows import Piece, Rule
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
+from snailps.data.host_cache import Make
 from snailps.data.reading import format_of
-from snailps.data.scratch import ScratchFile
 from snailps.data.unpacking import is_sequential, is_url, library, open_content, told
 from snailps.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
-
-Make = Callable[[str], ScratchFile]
-"""Makes an empty file; its purpose is for messages."""
 
 HEAD_ROWS = 10_000
 """Rows that show what the columns of CSV and of JSON lines are."""

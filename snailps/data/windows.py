@@ -77,8 +77,7 @@ class Reader(Stage):
         self.scratch_dir, self.scratch_bytes = scratch_dir, scratch_bytes
 
     def __call__(self, items: Iterator[object]) -> Iterator[Any]:
-        scratch = Scratch(self.scratch_dir, self.scratch_bytes)
-        try:
+        with Scratch(self.scratch_dir, self.scratch_bytes) as scratch:
             done = 0
             while not self.passes or done < self.passes:
                 for block in self.blocks:
@@ -88,8 +87,6 @@ class Reader(Stage):
                 done += 1
                 if done <= self.laps:
                     yield Lap()
-        finally:
-            scratch.close()
 
 
 class Tokenizer(Stage):

@@ -75,7 +75,7 @@ class WriteBehind(io.RawIOBase):
         """Write what is left, durably."""
         try:
             self._wait(0)
-            _write_at(self._cached, memoryview(self._piece)[: self._filled], self._begin)
+            write_at(self._cached, memoryview(self._piece)[: self._filled], self._begin)
             os.fsync(self._cached)
         except OSError as error:
             raise self._explain(error) from error
@@ -95,7 +95,7 @@ class WriteBehind(io.RawIOBase):
         if place < 0:  # written, or being written
             n = min(len(data), -place)
             self._wait(0)
-            _write_at(self._cached, data[:n], self._at)
+            write_at(self._cached, data[:n], self._at)
         else:
             n = min(len(data), PIECE_BYTES - place)
             self._piece[place : place + n] = data[:n]
@@ -123,18 +123,20 @@ class WriteBehind(io.RawIOBase):
         view = memoryview(piece)
         if self._direct is not None:
             try:
-                _write_at(self._direct, view, at)
+                write_at(self._direct, view, at)
                 return
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-        _write_at(self._cached, view, at)
+        write_at(self._cached, view, at)
 
 
 _DIRECT = getattr(os, "O_DIRECT", 0)
 
 
-def _write_at(file: int, data: memoryview, at: int) -> None:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(file, data[done:], at + done)
+def write_at(file: int, data: bytes | memoryview, at: int) -> None:
+    """Write all of `data` at an offset of a descriptor."""
+    view = memoryview(data)
+    while view:
+        done = os.pwrite(file, view, at)
+        view, at = view[done:], at + done

@@ -79,11 +79,8 @@ class MLPClassifier(
         return {"inputs": matrix.columns}
 
     def _entries_of(self, path: str) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
-        scratch = Scratch("", 0)
-        try:
+        with Scratch("", 0) as scratch:
             return entries_of(Labelled([(path, path)], scratch))
-        finally:
-            scratch.close()
 
     def _pieces_of_scores(self, matrix: Matrix) -> Iterator[NDArray[np.float32]]:
         for piece in rows_source(matrix.data, **matrix.options).pieces():

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from snailps.data.atomic import write_error
+from snailps.data.write_behind import write_at
 
 RUN_BYTES = 48 << 20
 """Bytes of rows that are sorted in memory; a smaller table needs no disk."""
@@ -174,14 +175,11 @@ class RowSorter:
 
     def _write(self, array: npt.NDArray[np.generic], at: int) -> int:
         assert self._scratch is not None
-        data = array.reshape(-1).view(np.uint8).data
-        done = 0
         try:
-            while done < len(data):
-                done += os.pwrite(self._scratch.fileno(), data[done:], at + done)
+            write_at(self._scratch.fileno(), array.reshape(-1).view(np.uint8).data, at)
         except OSError as error:
             raise write_error(self.target, error, None) from error
-        return at + done
+        return at + array.nbytes
 
     def _merged(self, *, with_rows: bool) -> Iterator[tuple[Keys, Float32]]:
         if not self._runs:  # all of it is in memory

@@ -5,6 +5,8 @@ import errno
 import fcntl
 import gzip
 import os
+import shutil
+import tempfile
 from collections import namedtuple
 from pathlib import Path
 
@@ -12,7 +14,8 @@ import pytest
 
 from snailps.data import driver_files
 from snailps.data import scratch as module
-from snailps.data.scratch import Scratch, default_folder, release_whole, whole_file
+from snailps.data.host_cache import default_folder
+from snailps.data.scratch import Scratch, release_whole, whole_file
 from snailps.errors import DataError, WaitTimeout
 
 Usage = namedtuple("Usage", "total used free")
@@ -115,7 +118,7 @@ def test_local_beyond_limit_is_data_error_with_both_numbers(make, packed):
 
 
 def test_local_on_a_disk_that_is_nearly_full_says_that_and_what_helps(make, packed, monkeypatch):
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: Usage(0, 0, 4096))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 4096))
     said = r"2,048 of the 2,048 bytes of scratch are left \(half of what its disk has free\)"
     with pytest.raises(
         DataError, match=said + r".* choose another scratch_dir, or unpack the file"
@@ -141,7 +144,7 @@ def test_local_full_disk_is_data_error_naming_the_folder(make, packed, monkeypat
         raise OSError(28, "No space left on device")
 
     scratch = make()
-    monkeypatch.setattr(module.os, "write", full)
+    monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(DataError, match=r"cannot unpack .*scratch .*No space left"):
         scratch.local(packed)
     assert copies(scratch) == []
@@ -177,8 +180,8 @@ def test_clean_passes_over_files_that_their_owners_close_meanwhile(make, packed,
         used.with_name("1" * 32 + ".part").unlink(missing_ok=True)
         return flock(descriptor, how)
 
-    monkeypatch.setattr(module.os, "open", gone_before)
-    monkeypatch.setattr(module.fcntl, "flock", gone_behind)
+    monkeypatch.setattr(os, "open", gone_before)
+    monkeypatch.setattr(fcntl, "flock", gone_behind)
     assert other.clean() == 0
     assert copies(other) == [used.name]
 
@@ -225,7 +228,7 @@ def test_local_whose_lock_was_removed_before_it_was_taken_locks_anew(make, packe
             path.unlink()
         return flock(descriptor, how)
 
-    monkeypatch.setattr(module.fcntl, "flock", removed)
+    monkeypatch.setattr(fcntl, "flock", removed)
     assert make().local(packed).read_bytes() == TEXT
     assert len(late) == 1
 
@@ -239,7 +242,7 @@ def test_new_file_that_was_removed_before_it_was_locked_is_another(make, monkeyp
             path.unlink()
         return flock(descriptor, how)
 
-    monkeypatch.setattr(module.fcntl, "flock", removed)
+    monkeypatch.setattr(fcntl, "flock", removed)
     file = make().new_file("a file")
     assert file.path.exists()
     assert file.path != late[0]
@@ -267,7 +270,7 @@ def test_local_on_a_disk_without_locks_is_data_error_and_leaves_no_descriptor(
             raise OSError(errno.ENOLCK, "No locks available")
         return flock(descriptor, how)
 
-    monkeypatch.setattr(module.fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     scratch = make()
     before = descriptors_in(tmp_path)
     with pytest.raises(DataError, match=r"cannot lock files in .*scratch: No locks available"):
@@ -297,7 +300,7 @@ def test_local_copy_is_on_the_disk_before_it_has_its_name(make, packed, monkeypa
 def test_local_folder_of_another_is_refused(make, packed, monkeypatch):
     scratch = make()
     scratch.folder.mkdir()
-    monkeypatch.setattr(module.os, "getuid", lambda: 4242)
+    monkeypatch.setattr(os, "getuid", lambda: 4242)
     with pytest.raises(DataError, match=r"folder of this user \(uid 4242\)"):
         scratch.local(packed)
 
@@ -318,7 +321,7 @@ def test_default_folder_names_the_user():
 @pytest.fixture
 def usual(tmp_path, monkeypatch):
     """The place of this user's folder, in an empty folder for temporary files."""
-    monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path / f"snailps-{os.getuid()}"
 
 

@@ -97,8 +97,7 @@ def columns_of(
     """The lines of some files, a block at a time."""
     if not paths:
         return
-    scratch = Scratch(scratch_dir, scratch_bytes)
-    try:
+    with Scratch(scratch_dir, scratch_bytes) as scratch:
         for source in expand(paths, scratch):
             head = read_head(source.path, scratch)
             for block in cut([source], BLOCK_BYTES):
@@ -106,8 +105,6 @@ def columns_of(
                 found = columns.read(data, block.path, block.start, head)
                 if len(found):
                     yield found
-    finally:
-        scratch.close()
 
 
 def packed_names(names: Sequence[bytes]) -> NDArray[np.uint8]:

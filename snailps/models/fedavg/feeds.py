@@ -34,27 +34,25 @@ class Feeds:
         clients: int,
     ) -> None:
         self.count = settings.pipelines or learners
-        scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
+        where = settings.scratch_dir, settings.scratch_bytes
         self._pipelines: list[Pipeline] = []
         try:
-            sources = expand(settings.input, scratch)
-            for pipeline in range(self.count):
-                number = index * self.count + pipeline
-                blocks = share_of_input(sources, number, clients * self.count)
-                where = settings.scratch_dir, settings.scratch_bytes
-                reader = Reader(blocks, 0, *where, laps=True)
-                size = sum(block.stop - block.start for block in blocks)
-                self._pipelines.append(
-                    Pipeline(
-                        [reader, *stages_of(settings, words, number, size)],
-                        len(range(pipeline, learners, self.count)),
+            with Scratch(*where) as scratch:  # until the readers have copies of their own
+                sources = expand(settings.input, scratch)
+                for pipeline in range(self.count):
+                    number = index * self.count + pipeline
+                    blocks = share_of_input(sources, number, clients * self.count)
+                    reader = Reader(blocks, 0, *where, laps=True)
+                    size = sum(block.stop - block.start for block in blocks)
+                    self._pipelines.append(
+                        Pipeline(
+                            [reader, *stages_of(settings, words, number, size)],
+                            len(range(pipeline, learners, self.count)),
+                        )
                     )
-                )
         except BaseException:
             self.close()
             raise
-        finally:
-            scratch.close()
 
     def take(self, learner: int) -> NDArray[np.int32]:
         """The learner's next batch, int32 (bs, window), or a `DataError` if a stage failed."""

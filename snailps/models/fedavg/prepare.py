@@ -88,12 +88,9 @@ def prepare(
 
 def _pieces(inputs: Sequence[str]) -> Iterator[bytes]:
     """The tokenized text in pieces, once."""
-    with_scratch = Scratch("", 0)
-    try:
-        sources = expand(inputs, with_scratch)
+    with Scratch("", 0) as scratch:
+        sources = expand(inputs, scratch)
         yield from Tokenizer()(Reader(share_of_input(sources, 0, 1), passes=1)(iter(())))
-    finally:
-        with_scratch.close()
 
 
 def _read(path: Path) -> bytes:

@@ -310,14 +310,11 @@ def _judged(results: Results, most: int = 0) -> dict[str, Any]:
     assert isinstance(s, MlpSettings)
     arrays, judge = pulled(results, s.tensors), metrics.judge_of("multinomial")
     centres, factors = s.scales
-    scratch = Scratch(s.scratch_dir, s.scratch_bytes)
-    try:
+    with Scratch(s.scratch_dir, s.scratch_bytes) as scratch:
         test = Labelled(pairs_of(s.test, s.test_labels, scratch, "test_labels"), scratch)
         chosen = np.arange(0, len(test), max(1, -(-len(test) // most)) if most else 1)
         for first in range(0, len(chosen), JUDGED):
             numbers = chosen[first : first + JUDGED]
             found = files.scores(s, arrays, (test.rows(numbers) - centres) * factors)
             judge.add(test.labels[numbers].astype(np.float32), found)
-    finally:
-        scratch.close()
     return judge.figures()

@@ -189,8 +189,7 @@ def adopted(settings: MlpSettings) -> MlpSettings:
     """The settings with widths, classes and factors of columns from the files."""
     if not settings.input:
         return settings
-    scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
-    try:
+    with Scratch(settings.scratch_dir, settings.scratch_bytes) as scratch:
         pairs = pairs_of(settings.input, settings.labels, scratch)
         width = settings.inputs or check_pair(*pairs[0]).width
         largest = max(int(classes_of(labels, scratch).max()) for _, labels in pairs)
@@ -209,8 +208,6 @@ def adopted(settings: MlpSettings) -> MlpSettings:
                     f"{images}: expected examples of {width} values, as in {pairs[0][0]}, "
                     f"got {found}"
                 )
-    finally:
-        scratch.close()
     return replace(settings, inputs=width, classes=classes, encoding=encoding.text)
 
 

@@ -91,8 +91,7 @@ def texts_of(
 
     Reports the bytes used to `progress`; `reading` says how tables are read.
     """
-    scratch = Scratch(scratch_dir, scratch_bytes, tables=reading)
-    try:
+    with Scratch(scratch_dir, scratch_bytes, tables=reading) as scratch:
         blocks: Iterable[Block] = list(cut(expand(paths, scratch), block_bytes))
         if progress is not None:
             total = sum(block.stop - block.start for block in blocks)
@@ -102,8 +101,6 @@ def texts_of(
         for block in blocks:
             data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
             yield data, block.path, block.start
-    finally:
-        scratch.close()
 
 
 def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:

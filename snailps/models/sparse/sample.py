@@ -70,8 +70,7 @@ def sample_of(settings: SparseSettings) -> Sample:
     places = np.unique(np.linspace(0, len(paths) - 1, PIECES).astype(int)).tolist()
     each = PIECES // len(places)
     found, is_whole = [], len(places) == len(paths)
-    scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
-    try:
+    with Scratch(settings.scratch_dir, settings.scratch_bytes) as scratch:
         reader = _reader(settings)
         for path in (paths[place] for place in places):
             read = False
@@ -80,8 +79,6 @@ def sample_of(settings: SparseSettings) -> Sample:
                     found += [examples] * (len(examples.labels) > 0)
                     is_whole, read = is_whole and is_last and not examples.bad, True
             is_whole = is_whole and read
-    finally:
-        scratch.close()
     return Sample(found, is_whole and bool(found))
 
 
@@ -106,19 +103,17 @@ def all_labels(settings: SparseSettings) -> NDArray[np.float64] | None:
     if sum(source.bytes for source in sources) > LABELS_BYTES:
         return None
     reader, found = _reader(settings), [np.empty(0)]
-    scratch = Scratch(settings.scratch_dir, settings.scratch_bytes)
     try:
-        for at in cut(sources, 8 << 20):
-            data = read_block(at.path, at.start, at.stop, unit="line", scratch=scratch)
-            examples = reader.read(data, at.path, at.start)
-            if examples.bad:  # what is left out may have others
-                return None
-            has_weight = examples.weights > 0 if len(examples.weights) else slice(None)
-            found.append(examples.labels[has_weight])
+        with Scratch(settings.scratch_dir, settings.scratch_bytes) as scratch:
+            for at in cut(sources, 8 << 20):
+                data = read_block(at.path, at.start, at.stop, unit="line", scratch=scratch)
+                examples = reader.read(data, at.path, at.start)
+                if examples.bad:  # what is left out may have others
+                    return None
+                has_weight = examples.weights > 0 if len(examples.weights) else slice(None)
+                found.append(examples.labels[has_weight])
     except SnailError:  # reported where it is trained
         return None
-    finally:
-        scratch.close()
     return np.concatenate(found)
 
 

@@ -1,0 +1,307 @@
+"""Files of one user on this host, in one folder: shared by key, or of one process; bounded.
+
+    key, fill -> HostCache.find -> the one file of the key: filled once, kept while it is in use
+    purpose   -> HostCache.new_file -> ScratchFile: written and used by this process, then removed
+
+A file of a key is written under its own lock, which names the process that others wait for, and
+gets its name when it is complete.  A process that uses a file holds a shared lock on it, which the
+kernel releases at its end: what has no such lock is removed where room is needed, by `clean`, and
+behind a process that was killed.  A file without a name once it is locked was removed meanwhile.
+Must not know what is in a file, or what a key means.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from snailps.data.atomic import NewFile
+from snailps.errors import DataError, WaitTimeout
+
+LOCK_POLL_S = 0.05
+LOOK_BYTES = 64 << 20
+"""Growth of a process's own file after which the limit is compared again."""
+# Only files with such names are counted or removed.
+_OWN_NAME = re.compile(r"[0-9a-f]{32}\.(copy|lock|part|spool)")
+
+
+class ScratchFile(NewFile):
+    """A file of this process in the folder; made by `HostCache.new_file`.
+
+    `close` or the end of a context removes it; if the process is killed, the next `clean` does.
+    """
+
+    def __init__(self, path: Path, descriptor: int, room: Callable[[int], int]) -> None:
+        super().__init__(path, descriptor)
+        self._room, self._bytes_max, self._is_kept = room, -1, False
+
+    def write_at(self, data: bytes | memoryview, at: int) -> None:
+        """Write at an offset; DataError over the limit of the folder or the disk."""
+        self._reserve(at + len(data))
+        try:
+            super().write_at(data, at)
+        except OSError as error:
+            raise DataError(
+                f"cannot write to {self.path.parent} "
+                f"({shutil.disk_usage(self.path.parent).free:,} bytes free): {error.strerror}. "
+                "Make room, or choose another scratch folder"
+            ) from error
+
+    def grow(self, size: int) -> None:
+        """Extend without content, counted as if written."""
+        self._reserve(size)
+        super().grow(size)
+
+    def _reserve(self, size: int) -> None:
+        if size > self._bytes_max:
+            self._bytes_max = self._room(size)
+
+    def keep(self) -> ScratchFile:
+        """Let the file outlive its context; `close` removes it."""
+        self._is_kept = True
+        return self
+
+    def __enter__(self) -> ScratchFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_kept:
+            self.close()
+
+
+Make = Callable[[str], ScratchFile]
+"""Makes an empty file; its purpose is for messages: ``writing a list of 12 strings``."""
+
+
+class HostCache:
+    """At most `bytes_max` of files a host and user.
+
+    `folder` belongs to this user, is made for the first file (mode 0700), and is `default_folder()`
+    if empty.  `bytes_max` limits other jobs' files, too; 0: half of the disk's space without them.
+    `wait_s` limits the wait for another process that fills the same file.  Threads may share one
+    object; it uses its files until `close`.
+    """
+
+    def __init__(self, folder: str, bytes_max: int, *, wait_s: float = 1800.0) -> None:
+        self.folder = Path(folder) if folder else default_folder()
+        self.bytes_max = bytes_max
+        self.wait_s = wait_s
+        self._in_use = ExitStack()
+        self._mutex = threading.RLock()
+        self._closing = threading.Event()  # set while `close` waits for the mutex
+
+    def find(self, key: str, purpose: str, fill: Callable[[Make], ScratchFile]) -> Path:
+        """The file of a key, in use until `close`; where there is none, one that `fill` makes.
+
+        `purpose` is for those that wait: ``unpacking x.gz``.  WaitTimeout after `wait_s` for
+        another process.
+        """
+        path = self.folder / f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:32]}.copy"
+        with self._mutex:
+            self._make_folder()
+            descriptor = _locked(path, fcntl.LOCK_SH)
+            if descriptor is None:
+                with self._filling(path.with_suffix(".lock"), purpose):
+                    descriptor = _locked(path, fcntl.LOCK_SH)
+                    if descriptor is None:
+                        descriptor = self._filled(path, fill)
+            self._in_use.callback(os.close, descriptor)
+        return path
+
+    def new_file(self, purpose: str) -> ScratchFile:
+        """An empty file of this process alone, which counts towards the limit; see `Make`."""
+        self._make_folder()
+        self._remove_unused(suffix=".spool")
+        flags, descriptor = os.O_RDWR | os.O_CREAT | os.O_EXCL, None
+        while descriptor is None:
+            path = self.folder / f"{secrets.token_hex(16)}.spool"
+            descriptor = _locked(path, fcntl.LOCK_SH, flags)
+        return ScratchFile(path, descriptor, partial(self._room, path, purpose))
+
+    def check_open(self) -> None:
+        """Break off what fills a file or waits for that, once `close` is called."""
+        if self._closing.is_set():
+            raise DataError("unpacking was broken off: the job has ended")
+
+    def close(self) -> None:
+        """Release all files; they stay for the next job, or until `clean`.
+
+        A thread that fills one, or waits for that, gives up within a step: `DataError`.
+        """
+        self._closing.set()
+        with self._mutex:
+            self._closing.clear()
+            self._in_use.close()
+
+    def clean(self) -> int:
+        """Remove the files that no living process uses; return the bytes freed."""
+        if not self.folder.exists():
+            return 0
+        self._make_folder()
+        return self._remove_unused()
+
+    def _filled(self, path: Path, fill: Callable[[Make], ScratchFile]) -> int:
+        """Fill a file; return a descriptor with the users' lock."""
+        with ExitStack() as stack:
+            file = fill(lambda purpose: stack.enter_context(self.new_file(purpose)))
+            try:
+                file.publish_as(path)
+                return os.dup(file.fileno())
+            except OSError as error:
+                raise DataError(f"cannot write {path}: {error.strerror}") from error
+
+    @contextmanager
+    def _filling(self, path: Path, purpose: str) -> Iterator[None]:
+        """Hold the lock of a file being filled; the holder writes its name there."""
+        deadline = time.monotonic() + self.wait_s
+
+        def wait(descriptor: int) -> None:  # flock itself has no time limit
+            self.check_open()
+            if time.monotonic() >= deadline:
+                holder = os.pread(descriptor, 4096, 0).decode(errors="replace")
+                raise WaitTimeout(
+                    f"{purpose} waited {self.wait_s:g} s for a copy in {self.folder}, which is "
+                    f"held by {holder or 'an unknown process'}. Let it finish, or end it"
+                )
+            time.sleep(LOCK_POLL_S)
+
+        descriptor = None
+        while descriptor is None:
+            self.check_open()
+            descriptor = _locked(path, fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT, wait)
+        try:
+            with suppress(OSError):  # a full disk
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, os.fsencode(f"process {os.getpid()}, {purpose}"), 0)
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+    def _room(self, path: Path, purpose: str, size: int) -> int:
+        """Bytes that a file may have before it asks again, at least `size`; removes what is unused
+        if there is no room."""
+        limit = self.bytes_max or (shutil.disk_usage(self.folder).free + self._used()) // 2
+        if size > (left := limit - self._used(but=path)):
+            self._remove_unused()
+            left = limit - self._used(but=path)
+        if size > left:
+            cause, more = "scratch_bytes", "Raise that"
+            if not self.bytes_max:
+                cause, more = "half of what its disk has free", "Make room"
+            raise DataError(
+                f"{self.folder}: {purpose} needs more than {size:,} bytes, {max(left, 0):,} of the "
+                f"{limit:,} bytes of scratch are left ({cause}) beside what is in use. {more}, "
+                "choose another scratch_dir"
+            )
+        return min(left, size + LOOK_BYTES)  # other files may grow meanwhile
+
+    def _own_files(self) -> Iterator[tuple[Path, int]]:
+        for entry in sorted(os.scandir(self.folder), key=lambda entry: entry.name):
+            with suppress(FileNotFoundError):
+                found = entry.stat(follow_symlinks=False)
+                regular = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
+                if regular and _OWN_NAME.fullmatch(entry.name):
+                    yield Path(entry.path), found.st_size
+
+    def _used(self, but: Path | None = None) -> int:
+        return sum(
+            size for path, size in self._own_files() if path != but and path.suffix != ".lock"
+        )
+
+    def _remove_unused(self, suffix: str = "") -> int:
+        freed = 0
+        for path, size in self._own_files():
+            if not path.name.endswith(suffix):
+                continue
+            with suppress(BlockingIOError):
+                descriptor = _locked(path, fcntl.LOCK_EX, wait=_in_use)
+                if descriptor is not None:  # else the name may be another file's by now
+                    path.unlink(missing_ok=True)
+                    os.close(descriptor)
+                    freed += size
+        return freed
+
+    def _make_folder(self) -> None:
+        """Make a folder of this user: in a shared one, others could swap the files."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = os.lstat(self.folder)
+        except OSError as error:
+            raise DataError(f"cannot make the scratch folder {self.folder}: {error}") from error
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise DataError(
+                f"expected {self.folder} to be a folder of this user (uid {os.getuid()}), got one "
+                f"of uid {found.st_uid} or no folder. Choose another scratch folder"
+            )
+
+
+def default_folder() -> Path:
+    """The usual folder of this user, or one more where others have or can write to that."""
+    usual = Path(tempfile.gettempdir()) / f"snailps-{os.getuid()}"
+    with suppress(OSError):
+        if os.path.lexists(usual) and not _is_ours(usual):
+            # Others cannot make a folder of this user, so an existing one is safe.
+            if not any(map(_is_ours, usual.parent.glob(f"{usual.name}-*"))):
+                tempfile.mkdtemp(prefix=f"{usual.name}-", dir=usual.parent)
+            return min(filter(_is_ours, usual.parent.glob(f"{usual.name}-*")), default=usual)
+    return usual
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether it is a folder in which this user alone can write."""
+    found = path.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+
+
+def _locked(
+    path: Path,
+    how: int,
+    flags: int = os.O_RDONLY,
+    wait: Callable[[int], None] | None = None,
+) -> int | None:
+    """Open and lock a file; None: it is not there, or was removed before it was locked.
+
+    `wait` is called again and again while others have the lock; None: wait without a limit.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno == errno.ENOENT and not flags & os.O_CREAT:
+            return None
+        raise DataError(f"cannot write to {path.parent}: {error.strerror}") from error
+    with ExitStack() as stack:
+        stack.callback(os.close, descriptor)
+        while True:
+            try:
+                fcntl.flock(descriptor, how | (fcntl.LOCK_NB if wait else 0))
+                break
+            except BlockingIOError:
+                assert wait is not None
+            except OSError as error:
+                raise DataError(
+                    f"cannot lock files in {path.parent}: {error.strerror}. Choose another "
+                    "scratch folder, on a disk of this machine"
+                ) from error
+            wait(descriptor)
+        if os.fstat(descriptor).st_nlink:
+            stack.pop_all()
+            return descriptor
+    return None
+
+
+def _in_use(descriptor: int) -> None:
+    raise BlockingIOError
