@@ -238,19 +238,12 @@ def shorter(path: str, expected: int, got: int) -> DataError:
 
 
 def place_in_file(
-    path: str, start: int, stop: int, offset: int, *, unit: Unit, scratch: Scratch, spread: int = 0
+    path: str, ranges: Sequence[tuple[int, int]], offset: int, *, unit: Unit, scratch: Scratch
 ) -> int:
-    """Position in the text of byte `offset` of what `read_block` returned; -1: unreadable.
+    """Position in the file of byte `offset` of what `read_ranges` returned; -1: unreadable.
 
     Of a matrix file the number of the row that is row `offset` there.
     """
-    return place_in_ranges(path, strands(start, stop, spread), offset, unit=unit, scratch=scratch)
-
-
-def place_in_ranges(
-    path: str, ranges: Sequence[tuple[int, int]], offset: int, *, unit: Unit, scratch: Scratch
-) -> int:
-    """As `place_in_file`, of what `read_ranges` returned."""
     try:
         with scratch.open(path) as file:
             size = file.seek(0, os.SEEK_END)

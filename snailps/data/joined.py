@@ -25,9 +25,10 @@ from snailps.data._matrix import gathered
 from snailps.data.blocks import (
     STEP_BYTES_PART,
     Source,
+    Unit,
     even_parts,
     is_matrix_file,
-    place_in_ranges,
+    place_in_file,
     read_at,
     read_ranges,
     shorter,
@@ -156,11 +157,16 @@ def _cut_at_beginnings(ranges: Iterable[Range]) -> list[list[Range]]:
     return texts
 
 
-def read_text(ranges: Sequence[Range], scratch: Scratch, *, by_file: bool = False) -> bytes:
-    """The lines that begin in these ranges, each with its newline; of a matrix file, rows."""
+def read_text(
+    ranges: Sequence[Range], scratch: Scratch, *, by_file: bool = False, unit: Unit = "line"
+) -> bytes:
+    """The lines that begin in these ranges, each with its newline.
+
+    With `by_file` what begins in these ranges of one file, as it is: words, lines, rows.
+    """
     if by_file:
         file = ranges[0].file
-        return read_ranges(file.path, _bare(ranges), file.bytes, unit="line", scratch=scratch)
+        return read_ranges(file.path, _bare(ranges), file.bytes, unit=unit, scratch=scratch)
     found = []
     for some in _of_few_files(ranges):
         with contextlib.closing(OpenFiles({one.file for one in some}, scratch)) as files:
@@ -169,13 +175,17 @@ def read_text(ranges: Sequence[Range], scratch: Scratch, *, by_file: bool = Fals
 
 
 def place_in_text(
-    ranges: Sequence[Range], scratch: Scratch, offset: int, *, by_file: bool = False
+    ranges: Sequence[Range],
+    scratch: Scratch,
+    offset: int,
+    *,
+    by_file: bool = False,
+    unit: Unit = "line",
 ) -> tuple[str, int]:
     """Position of byte or row `offset` of what `read_text` returned; see `Place`."""
     if by_file:
         path = ranges[0].file.path
-        at = place_in_ranges(path, _bare(ranges), offset, unit="line", scratch=scratch)
-        return path, at
+        return path, place_in_file(path, _bare(ranges), offset, unit=unit, scratch=scratch)
     with contextlib.suppress(DataError):
         for some in _of_few_files(ranges):
             with contextlib.closing(OpenFiles({one.file for one in some}, scratch)) as files:

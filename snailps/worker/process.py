@@ -25,7 +25,7 @@ from snailps.api.tables import Table, Tensor
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, SurveyPart, Worker, load_class
 from snailps.config import RawConfig, WorkerSettings
-from snailps.data.blocks import HEAD, place_in_file, read_block, read_head
+from snailps.data.blocks import HEAD, read_head
 from snailps.data.driver_files import is_driver_file
 from snailps.data.joined import (
     JoinedFile,
@@ -586,35 +586,26 @@ class WorkerProcess(Node):
                 assert isinstance(content, messages.Content)
                 return content.blob
 
-        where = lease.path, lease.start, lease.stop
-
-        def read() -> bytes:
-            return read_block(*where, unit=model.unit, scratch=scratch, spread=lease.spread)
+        def read_texts() -> list[Text]:
+            found: list[Text] = []
+            for text in texts():
+                read = partial(read_text, text, scratch, by_file=by_file, unit=model.unit)
+                data = fetched(read, model.unit, len(found))
+                at = partial(place_in_text, text, scratch, by_file=by_file, unit=model.unit)
+                found.append(Text(data, text[0].file.path, text[0].first, at))
+            return found
 
         def place(offset: int) -> tuple[str, int]:
             if several:
                 return lease.path, -1
-            return lease.path, place_in_file(
-                *where, offset, unit=model.unit, scratch=scratch, spread=lease.spread
-            )
-
-        def read_texts() -> list[Text]:
-            found: list[Text] = []
-            how = {"by_file": lease.by_file}
-            for text in texts_of(files, lease.start, lease.stop, lease.spread, **how):
-                data = fetched(partial(read_text, text, scratch, **how), "line", len(found))
-                at = partial(place_in_text, text, scratch, **how)
-                found.append(Text(data, text[0].file.path, text[0].first, at))
-            return found
-
-        def read_data() -> bytes:
-            if several:
-                return b"".join(text.data for text in read_texts())
-            return fetched(read, model.unit) if lease.path else b""
+            return place_in_text(texts()[0], scratch, offset, by_file=True, unit=model.unit)
 
         several = len(lease.files) > 0
         files = [JoinedFile(*file) for file in lease.files]
         files = files or [JoinedFile(lease.path, 0, max(lease.stop, lease.spread), lease.version)]
+        by_file = lease.by_file or not several
+        where = lease.start, lease.stop, lease.spread
+        texts = partial(texts_of, files, *where, by_file=by_file)
         for file in files:
             scratch.expect(file.path, file.version)
         visits: Visits = NoVisits()
@@ -629,7 +620,7 @@ class WorkerProcess(Node):
             lease.epoch,
             lease.seed,
             (float(before), float(after)),
-            read_data,
+            lambda: b"".join(text.data for text in read_texts()),
             clock=lease.clock,
             slot=lease.slot,
             slots=lease.slots,

@@ -366,6 +366,11 @@ def test_strands_of_a_part_of_a_block_are_all_over_the_file():
         assert bands == list(range(8))
 
 
+def placed(path, start, stop, offset, scratch, spread):
+    """Where byte or row `offset` of a block is in its file."""
+    return place_in_file(path, strands(start, stop, spread), offset, unit="line", scratch=scratch)
+
+
 @examples(60)
 @given(TEXTS, st.integers(1, 60), st.integers(1, 20), st.booleans())
 def test_blocks_in_strands_have_the_lines_of_the_file_each_once(
@@ -380,7 +385,7 @@ def test_blocks_in_strands_have_the_lines_of_the_file_each_once(
         data = read_block(*where, unit="line", scratch=scratch, spread=len(text))
         got += lines_of(data)
         for offset in range(len(data)):
-            at = place_in_file(*where, offset, unit="line", scratch=scratch, spread=len(text))
+            at = placed(*where, offset, scratch, len(text))
             assert text[at] == data[offset]
         parts = parts_of(*where, part_bytes, scratch, len(text))
         if parts is not None:
@@ -410,7 +415,7 @@ def test_matrix_blocks_in_strands_have_the_rows_of_the_file_each_once(folder, sc
             assert np.array_equal(whole, x[int(label)])
             assert weight == label / 8
             assert found.setdefault(label, block.index) == block.index
-            at = place_in_file(*where, row, unit="line", scratch=scratch, spread=size)
+            at = placed(*where, row, scratch, size)
             assert at == int(label)
     assert len(found) == 517
 
@@ -448,7 +453,7 @@ def test_damaged_row_of_a_matrix_block_in_strands_is_named_by_its_number(
     for block in cut([Source(str(path), size)], size // 3):
         where = block.path, block.start, block.stop
         content = read_block(*where, unit="line", scratch=scratch, spread=size)
-        at = partial(place_in_file, *where, unit="line", scratch=scratch, spread=size)
+        at = partial(placed, *where, scratch=scratch, spread=size)
         try:
             BatchReader(ExampleReader()).pieces(
                 content, list, str(path), place=lambda row, at=at: (str(path), at(row))
@@ -495,7 +500,7 @@ def test_block_beyond_32_bits_has_its_lines_and_names_their_places(folder, scrat
         path = write_far(folder / "far.txt", ranges)
         where = path, begin, stop
         data = read_block(*where, unit="line", scratch=scratch, spread=spread)
-        place = partial(place_in_file, *where, unit="line", scratch=scratch, spread=spread)
+        place = partial(placed, *where, scratch=scratch, spread=spread)
         whole = sorted(ranges, key=lambda one: one[1] == BEYOND)
         assert_far(data, whole, place)
         with contextlib.closing(parts_of(*where, 2_500, scratch, spread)) as parts:

@@ -173,7 +173,8 @@ def test_rows_beyond_32_bits_are_those_of_the_file(tmp_path, scratch, wide):
     assert found.labels.tolist() == arrays["labels"][-count:].tolist()
     assert found.keys.tolist() == arrays["keys"][-count * per :].tolist()
     assert found.values.tolist() == arrays["values"][-count * per :].astype(np.float32).tolist()
-    row = place_in_file(str(path), start, header.size, count - 1, unit="line", scratch=scratch)
+    ranges = [(start, header.size)]
+    row = place_in_file(str(path), ranges, count - 1, unit="line", scratch=scratch)
     assert row == rows - 1
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from snailps.api.worker import Worker
 from snailps.config import JobSettings
 from snailps.config.quoting import split_list
-from snailps.data.blocks import HEAD, Block, Source, cut, expand, read_block, read_head
+from snailps.data.blocks import HEAD, Block, Source, Unit, cut, expand, read_head
 from snailps.data.driver_files import PREFIX, is_driver_file
 from snailps.data.joined import Joined, JoinedFile, join, read_text, texts_of
 from snailps.data.scratch import Scratch
@@ -131,23 +131,16 @@ class JobInput:
 
     def read(self, block: Block, unit: str, text: int = 0) -> bytes:
         """Bytes of a block in a unit, of one text of a block over several, or a head (`HEAD`)."""
-        files, by_file = self.files(block)
+        spread, (files, by_file) = self.spread(block.path), self.files(block)
+        if not files:
+            files, by_file = [JoinedFile(block.path, 0, max(block.stop, spread))], True
         if unit == HEAD:
-            return read_head(files[0].path if files else block.path, self._scratch)
-        if files:
-            where = files, block.start, block.stop, self.spread(block.path)
-            texts = texts_of(*where, by_file=by_file)
-            if text >= len(texts):
-                return b""
-            return read_text(texts[text], self._scratch, by_file=by_file)
-        return read_block(
-            block.path,
-            block.start,
-            block.stop,
-            unit="word" if unit == "word" else "line",
-            scratch=self._scratch,
-            spread=self.spread(block.path),
-        )
+            return read_head(files[0].path, self._scratch)
+        texts = texts_of(files, block.start, block.stop, spread, by_file=by_file)
+        if text >= len(texts):
+            return b""
+        of: Unit = "word" if unit == "word" else "line"
+        return read_text(texts[text], self._scratch, by_file=by_file, unit=of)
 
     def close(self) -> None:
         """Remove unpacked input; idempotent."""
