@@ -32,8 +32,9 @@ from snailps.data.matrix_file import (
     read_matrix_block,
     rows_of_matrix,
 )
+from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch, open_input
-from snailps.data.unpacking import DAMAGED, files_of_url, is_hidden, is_packed, is_url
+from snailps.data.unpacking import DAMAGED, files_of_url, is_hidden, is_packed, is_url, told
 from snailps.errors import DataError
 
 Unit = Literal["word", "line"]
@@ -135,20 +136,17 @@ def first_line_of(data: bytes) -> bytes:
 
 def read_head(path: str, scratch: Scratch) -> bytes:
     """The beginning of a file, up to its `first_line_of`: how its lines are to be read."""
-    try:
-        with scratch.open(path) as file:
-            data = b""
-            while step := file.read(max(STEP_BYTES, len(data))):
-                data += step
-                line = first_line_of(data)
-                end = data.find(b"\n", data.index(line)) if line else -1
-                if end >= 0:
-                    return data[:end]
-                if len(data) > UNIT_BYTES_MAX:
-                    raise DataError(f"{path} has no line in {len(data):,} bytes: is it text?")
-            return data
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    with told(path), scratch.open(path) as file:
+        data = b""
+        while step := file.read(max(STEP_BYTES, len(data))):
+            data += step
+            line = first_line_of(data)
+            end = data.find(b"\n", data.index(line)) if line else -1
+            if end >= 0:
+                return data[:end]
+            if len(data) > UNIT_BYTES_MAX:
+                raise DataError(f"{path} has no line in {len(data):,} bytes: is it text?")
+        return data
 
 
 def cut(sources: Sequence[Source], block_bytes: int) -> list[Block]:
@@ -388,19 +386,19 @@ def _readable_bytes(path: str, scratch: Scratch) -> int:
         with open_input(path) as file:
             file.read(1)
         return size_of(path)
-    try:
+    with told(path):
         # Before opening: opening a named pipe would wait for a writer.
         if not is_url(path) and not stat.S_ISREG(Path(path).stat().st_mode):
             raise DataError(f"expected a regular file, got something else: {path}")
         local = scratch.local(path)
         with local.open("rb") as file:
-            head = file.read(CSV_BYTES if scratch.reads_text else HEAD_BYTES)
-            refuse_foreign(head[:HEAD_BYTES], path, text=scratch.reads_text)
-            if scratch.reads_text and not scratch.reads_columns:
+            tables = scratch.tables or Reading()
+            text = tables.reads_text
+            head = file.read(CSV_BYTES if text else HEAD_BYTES)
+            refuse_foreign(head[:HEAD_BYTES], path, text=text)
+            if text and not tables.reads_columns:
                 refuse_header(head, path)
             return os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _names(paths: list[str]) -> str:

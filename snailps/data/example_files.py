@@ -35,7 +35,7 @@ from snailps.data.matrix_file import (
 )
 from snailps.data.reading import ENDINGS, format_of
 from snailps.data.scratch import Scratch, open_input
-from snailps.data.unpacking import is_url
+from snailps.data.unpacking import is_url, told
 from snailps.errors import DataError
 
 BLOCK_BYTES = 8 << 20
@@ -257,19 +257,16 @@ class LineExamples(ExampleFiles):
 
     def _look(self) -> None:
         path = self._files[0]
-        try:
-            with open_input(path) as file:
-                head = file.read(HEAD_BYTES)
-                refuse_foreign(head, path)
-                if not is_matrix(head) and not self._declared:
-                    line = head.split(b"\n", 1)[0].split(b"#")[0].split()
-                    self.has_fields = any(item.count(b":") == 2 for item in line[1:2])
-                    return
-                if not is_matrix(head) or is_url(path) or not file.seekable():
-                    return
-                header = read_header(head[:HEADER_BYTES], file.seek(0, 2), path)
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        with told(path), open_input(path) as file:
+            head = file.read(HEAD_BYTES)
+            refuse_foreign(head, path)
+            if not is_matrix(head) and not self._declared:
+                line = head.split(b"\n", 1)[0].split(b"#")[0].split()
+                self.has_fields = any(item.count(b":") == 2 for item in line[1:2])
+                return
+            if not is_matrix(head) or is_url(path) or not file.seekable():
+                return
+            header = read_header(head[:HEADER_BYTES], file.seek(0, 2), path)
         self.by_name = Flags.HASHED in header.flags
         self.has_fields = Flags.FIELDS in header.flags
         if self.by_name:

@@ -1,6 +1,6 @@
 """Blocks over several files, which are cut as one; the texts of a block, and its parts for threads.
 
-    Sources -> join -> Joined: files in sequence, one Source for `blocks.cut`
+    Sources -> join -> Joined: a file, or files in sequence, as one Source for `blocks.cut`
     a block of it -> Joined.files -> the files that it has bytes of       (what a lease contains)
     these -> texts_of -> Ranges -> read_text -> bytes
           -> open_parts -> TextParts, of one file, too: threads read one each
@@ -80,23 +80,24 @@ class Text(NamedTuple):
 class Joined:
     """Files that are cut as one, in the order of their names, in any order of the input.
 
-    The path of `source` is a name for messages; `by_file`: they are matrix files.
+    Of several the path of `source` is a name for messages; `by_file`: each is a text of its own.
     """
 
-    def __init__(
-        self, sources: Sequence[Source], scratch: Scratch, *, by_file: bool = False
-    ) -> None:
+    def __init__(self, sources: Sequence[Source], scratch: Scratch, *, by_file: bool) -> None:
         ordered = sorted(sources, key=lambda one: one.path)
         *self._begins, total = itertools.accumulate((one.bytes for one in ordered), initial=0)
         self._files = [
             JoinedFile(one.path, begin, one.bytes, scratch.version(one.path))
             for one, begin in zip(ordered, self._begins, strict=True)
         ]
-        self.source = Source(f"{ordered[0].path} and {len(ordered) - 1:,} more", total)
-        self.by_file = by_file
+        self.by_file, self.source = by_file, ordered[0]
+        if len(ordered) > 1:
+            self.source = Source(f"{ordered[0].path} and {len(ordered) - 1:,} more", total)
 
     def files(self, start: int, stop: int) -> list[JoinedFile]:
         """The files, at least one, that a block has bytes of."""
+        if len(self._files) == 1:
+            return self._files
         found: set[int] = set()
         for first, last in strands(start, stop, self.source.bytes) or [(start, start + 1)]:
             at = bisect.bisect_right(self._begins, first) - 1
@@ -104,23 +105,23 @@ class Joined:
         return [self._files[at] for at in sorted(found)]
 
 
-def join(sources: Sequence[Source], scratch: Scratch) -> tuple[list[Source], list[Joined]]:
-    """Sources that are cut each by itself, and files that are cut as one.
+def join(sources: Sequence[Source], scratch: Scratch, unit: Unit) -> list[Joined]:
+    """Files of lines that are cut as one, by their kind, behind sources that are cut by themselves.
 
     URLs are not joined: a host fetches a file when it needs it.
     """
-    single, kinds = [], dict[tuple[bool, str], list[Source]]()
+    apart, kinds = list[list[Source]](), dict[tuple[bool, str], list[Source]]()
     for one in sources:
-        if is_driver_file(one.path) or is_url(one.path):
-            single.append(one)
+        if unit == "word" or is_driver_file(one.path) or is_url(one.path):
+            apart.append([one])
             continue
         ending = Path(bare_name(one.path)).suffix
         with scratch.open(one.path) as file:
             kind = is_matrix_file(file), ending if ending in _CELLS else ""
         kinds.setdefault(kind, []).append(one)
-    single += [some[0] for some in kinds.values() if len(some) == 1]
-    joined = {kind: some for kind, some in kinds.items() if len(some) > 1}
-    return single, [Joined(some, scratch, by_file=kind[0]) for kind, some in joined.items()]
+    found = [((True, ""), some) for some in apart] + list(kinds.items())
+    found.sort(key=lambda one: len(one[1]) > 1)
+    return [Joined(some, scratch, by_file=kind[0] or len(some) == 1) for kind, some in found]
 
 
 def texts_of(
@@ -167,10 +168,7 @@ def read_text(
     if by_file:
         file = ranges[0].file
         return read_ranges(file.path, _bare(ranges), file.bytes, unit=unit, scratch=scratch)
-    found = []
-    for some in _of_few_files(ranges):
-        with contextlib.closing(OpenFiles({one.file for one in some}, scratch)) as files:
-            found.append(files.read(files.whole(some)))
+    found = [files.read(whole) for files, whole in _in_few_files(ranges, scratch)]
     return found[0] if len(found) == 1 else b"".join(found)
 
 
@@ -187,9 +185,7 @@ def place_in_text(
         path = ranges[0].file.path
         return path, place_in_file(path, _bare(ranges), offset, unit=unit, scratch=scratch)
     with contextlib.suppress(DataError):
-        for some in _of_few_files(ranges):
-            with contextlib.closing(OpenFiles({one.file for one in some}, scratch)) as files:
-                whole = files.whole(some)
+        for _, whole in _in_few_files(ranges, scratch):
             path, at = _place(whole, offset)
             if at >= 0:
                 return path, at
@@ -201,15 +197,17 @@ def _bare(ranges: Sequence[Range]) -> list[tuple[int, int]]:
     return [(one.first, one.last) for one in ranges]
 
 
-def _of_few_files(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
-    """Split ranges in sequence so that each part has at most `OPEN_MAX` files."""
-    at, paths = 0, set[str]()
-    for number, one in enumerate(ranges):
-        if one.file.path not in paths and len(paths) == OPEN_MAX:
-            yield ranges[at:number]
-            at, paths = number, set()
-        paths.add(one.file.path)
-    yield ranges[at:]
+def _in_few_files(
+    ranges: Sequence[Range], scratch: Scratch
+) -> Iterator[tuple[OpenFiles, list[Range]]]:
+    """The whole lines of ranges in sequence, with at most `OPEN_MAX` files open at a time."""
+    numbers: dict[JoinedFile, int] = {}
+    some = itertools.groupby(
+        ranges, lambda one: numbers.setdefault(one.file, len(numbers)) // OPEN_MAX
+    )
+    for few in (list(group) for _, group in some):
+        with contextlib.closing(OpenFiles({one.file for one in few}, scratch)) as files:
+            yield files, files.whole(few)
 
 
 def _length(ranges: Iterable[Range]) -> int:
@@ -230,21 +228,18 @@ def _place(whole: Iterable[Range], offset: int) -> tuple[str, int]:
 class OpenFiles:
     def __init__(self, files: Iterable[JoinedFile], scratch: Scratch) -> None:
         self._files: dict[str, tuple[BinaryIO, int]] = {}
-        path = ""
-        try:
+        with contextlib.ExitStack() as stack:
             for path, _, least, _ in files:
-                file = scratch.open(path)
-                self._files[path] = file, 0
-                size = file.seek(0, os.SEEK_END)
+                try:
+                    file = scratch.open(path)
+                    stack.callback(file.close)
+                    size = file.seek(0, os.SEEK_END)
+                except OSError as error:
+                    raise _unreadable(path, error) from error
                 if size < least:
                     raise shorter(path, least, size)
                 self._files[path] = file, size
-        except OSError as error:
-            self.close()
-            raise _unreadable(path, error) from error
-        except DataError:
-            self.close()
-            raise
+            self.close = stack.pop_all().close
 
     def is_matrix(self) -> bool:
         return is_matrix_file(next(iter(self._files.values()))[0])
@@ -279,10 +274,6 @@ class OpenFiles:
             return gathered(descriptors, at, newlines, pieces) if pieces else b""
         except OSError as error:
             raise _unreadable(whole[0].file.path, error) from error
-
-    def close(self) -> None:
-        for file, _ in self._files.values():
-            file.close()
 
 
 def _unreadable(path: str, error: OSError) -> DataError:

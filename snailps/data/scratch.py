@@ -99,14 +99,6 @@ class Scratch(HostCache):
                 "hosts see different files. Do not change the input during a job"
             )
 
-    @property
-    def reads_text(self) -> bool:
-        return self.tables is not None and self.tables.reads_text
-
-    @property
-    def reads_columns(self) -> bool:
-        return self.tables is not None and self.tables.reads_columns
-
     def open(self, path: str) -> BinaryIO:
         """Open the content of an input file; of a driver's file, fetch only what is read."""
         if is_driver_file(path):
@@ -133,7 +125,12 @@ class Scratch(HostCache):
             key += f"\0{tables.identity}"
 
         def fill(make: Make) -> ScratchFile:
-            file = self._unpacked(path, make) if tables is None else self._table(path, tables, make)
+            if tables is None:
+                file = self._unpacked(path, make)
+            else:
+                from snailps.data.table_files import write_table
+
+                file = write_table(tables, path, make, self.check_open)
             if _version_of(path) != found:
                 raise DataError(f"{path} was changed while it was read here. Run the job again")
             return file
@@ -152,13 +149,6 @@ class Scratch(HostCache):
                     f"cannot unpack {path}: {error}, or unpack the file yourself and name the "
                     "result"
                 ) from error
-        return file
-
-    def _table(self, path: str, tables: Reading, make: Make) -> ScratchFile:
-        from snailps.data.table_files import write_table
-
-        file, parts = make(f"reading {path}"), lambda part: make(f"reading {path} ({part})")
-        write_table(tables, path, file, parts, self.check_open)
         return file
 
 

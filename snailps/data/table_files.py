@@ -63,23 +63,18 @@ def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[b
 
 
 def write_table(
-    reading: Reading,
-    path: str,
-    file: ScratchFile,
-    make: Make,
-    on_piece: Callable[[], object],
-) -> None:
-    """Write what a job reads in the place of a table.
-
-    `make` gives temporary files by their purpose; `on_piece` is called at intervals and may raise.
-    """
+    reading: Reading, path: str, make: Make, on_piece: Callable[[], object]
+) -> ScratchFile:
+    """Write what a job reads in the place of a table; `on_piece` is called at times, may raise."""
+    file, parts = make(f"reading {path}"), lambda part: make(f"reading {path} ({part})")
     if reading.form != "examples":
-        for piece in text_of(reading, path, make):
+        for piece in text_of(reading, path, parts):
             file.write(piece)
             on_piece()
-        return
-    with _examples_of(reading, path, make, on_piece) as source, table_errors(path):
-        write_rows(file, make, source)
+        return file
+    with _examples_of(reading, path, parts, on_piece) as source, table_errors(path):
+        write_rows(file, parts, source)
+    return file
 
 
 def complete(path: str, declared: Sequence[str], label: str) -> tuple[str, ...]:

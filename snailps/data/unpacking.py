@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from snailps.errors import ConfigError, DataError
+from snailps.errors import ConfigError, DataError, SnailError
 
 STEP_BYTES = 1 << 20
 PACKED_STEP_BYTES = 1 << 11
@@ -109,7 +109,7 @@ def told(path: str) -> Iterator[None]:
     packing = PACKED.get(packing_of(path), "")
     try:
         yield
-    except (DataError, ConfigError):
+    except SnailError:
         raise
     except (*DAMAGED, OSError) as error:
         # bzip2 reports damage by an OSError without a number.

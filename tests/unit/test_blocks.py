@@ -605,8 +605,7 @@ def test_blocks_over_several_files_have_the_lines_of_all_each_once(
         path = folder / (f"{number}.txt" + ".gz" * packed)
         path.write_bytes(gzip.compress(content, mtime=0) if packed else content)
         read[str(path)] = content
-    single, (joined,) = join([Source(path, len(read[path])) for path in reversed(read)], scratch)
-    assert single == []
+    (joined,) = join([Source(path, len(read[path])) for path in reversed(read)], scratch, "line")
     assert joined.source.path == f"{folder}/0.txt and {len(read) - 1} more"
     assert joined.source.bytes == sum(map(len, contents))
     got, begun = [], []
@@ -638,7 +637,7 @@ def test_block_over_many_files_opens_few_at_once_and_names_what_it_cannot_read(
     folder, scratch, monkeypatch
 ):
     paths = [write(folder / f"many{number:03}.txt", b"1 2:1\n" * 4) for number in range(100)]
-    _, (joined,) = join([Source(path, 24) for path in paths], scratch)
+    (joined,) = join([Source(path, 24) for path in paths], scratch, "line")
     files = joined.files(0, 2400)
     (ranges,) = texts_of(files, 0, 2400, 0)[:1]
     assert len(files) == 100
@@ -677,8 +676,8 @@ def test_matrix_files_of_several_are_read_one_by_one(folder, scratch):
         write_matrix(path, csr_matrix(np.ones((40, 2))), np.full(40, label))
         sources.append(Source(str(path), path.stat().st_size))
     text = Source(write(folder / "one.csv", b"1,2\n"), 4)
-    single, (joined,) = join([*sources, text], scratch)
-    assert (single, joined.by_file) == ([text], True)
+    single, joined = join([*sources, text], scratch, "line")
+    assert (single.source, joined.by_file) == (text, True)
     for block in cut([joined.source], joined.source.bytes // 4):
         where = block.start, block.stop, joined.source.bytes
         labels = [
@@ -686,6 +685,19 @@ def test_matrix_files_of_several_are_read_one_by_one(folder, scratch):
             for ranges in texts_of(joined.files(*where[:2]), *where, by_file=True)
         ]
         assert labels == [[0], [1], [2]]
+
+
+def test_sources_that_are_cut_by_themselves_come_before_those_that_are_cut_as_one(folder, scratch):
+    sources = [
+        Source(write(folder / name, b"1,2\n"), 4)
+        for name in ("k1.csv", "k2.txt", "k3.csv", "k4.tsv")
+    ]
+    found = join(sources, scratch, "line")
+    assert [one.source.path for one in found] == [
+        sources[1].path, sources[3].path, f"{sources[0].path} and 1 more"
+    ]  # fmt: skip
+    assert [one.by_file for one in found] == [True, True, False]
+    assert [one.source for one in join(sources, scratch, "word")] == sources
 
 
 def test_files_of_a_folder_with_linked_folders_come_once_each(tmp_path):

@@ -36,8 +36,6 @@ class JobInput:
             settings.scratch_dir, settings.scratch_bytes, tables=cls.reading(settings)
         )
         self._sources: list[Source] = []
-        self._single: list[Source] = []
-        self._lengths: dict[str, int] = {}
         self._joined: dict[str, Joined] | None = None
         # seed by which blocks are drawn, each spread over its file or files; None: in file order
         self.order: int | None = None
@@ -56,8 +54,7 @@ class JobInput:
         """Find the files; may unpack, which takes long."""
         self._sources = expand(self._settings.input, self._scratch)
         self._versions = {one.path: self._scratch.version(one.path) for one in self._sources}
-        self._lengths = {one.path: one.bytes for one in self._sources}
-        self.total_bytes = sum(self._lengths.values())
+        self.total_bytes = sum(one.bytes for one in self._sources)
 
     def cut(self, settings: JobSettings, workers: int, workers_told: int) -> None:
         """Cut the files, by the workers present and as models count them (`workers_told`)."""
@@ -104,24 +101,22 @@ class JobInput:
 
     def spread(self, path: str) -> int:
         """Bytes of the file or files over which a block is spread; 0: it is contiguous."""
-        if self.order is None:
-            return 0
-        joined = self._of_several().get(path)
-        return self._lengths.get(path, 0) if joined is None else joined.source.bytes
+        joined = self._spread_files().get(path)
+        return 0 if joined is None else joined.source.bytes
 
     def files(self, block: Block) -> tuple[list[JoinedFile], bool]:
-        """The files that a block over several has bytes of, and whether they are matrix files."""
-        joined = self._of_several().get(block.path) if self.order is not None else None
+        """The files that a block has bytes of, and whether each is a text of its own."""
+        joined = self._spread_files().get(block.path)
         if joined is None:
-            return [], False
+            return [JoinedFile(block.path, 0, block.stop)], True
         return joined.files(block.start, block.stop), joined.by_file
 
-    def _of_several(self) -> dict[str, Joined]:
-        """Files that are cut as one, by the name that their blocks have."""
+    def _spread_files(self) -> dict[str, Joined]:
+        """Files over which blocks are spread, by the name that their blocks have."""
+        if self.order is None:
+            return {}
         if self._joined is None:
-            self._single, joined = self._sources, list[Joined]()
-            if self._cls.unit == "line":
-                self._single, joined = join(self._sources, self._scratch)
+            joined = join(self._sources, self._scratch, self._cls.unit)
             self._joined = {one.source.path: one for one in joined}
         return self._joined
 
@@ -131,12 +126,11 @@ class JobInput:
 
     def read(self, block: Block, unit: str, text: int = 0) -> bytes:
         """Bytes of a block in a unit, of one text of a block over several, or a head (`HEAD`)."""
-        spread, (files, by_file) = self.spread(block.path), self.files(block)
-        if not files:
-            files, by_file = [JoinedFile(block.path, 0, max(block.stop, spread))], True
+        files, by_file = self.files(block)
         if unit == HEAD:
             return read_head(files[0].path, self._scratch)
-        texts = texts_of(files, block.start, block.stop, spread, by_file=by_file)
+        where = block.start, block.stop, self.spread(block.path)
+        texts = texts_of(files, *where, by_file=by_file)
         if text >= len(texts):
             return b""
         of: Unit = "word" if unit == "word" else "line"
@@ -150,8 +144,7 @@ class JobInput:
     def _cut(self, block_bytes: int) -> None:
         self.block_bytes, sources = block_bytes, self._sources
         if self.order is not None:
-            joined = [one.source for one in self._of_several().values()]
-            sources = [*self._single, *joined]
+            sources = [one.source for one in self._spread_files().values()]
         self.blocks = cut(sources, block_bytes)
 
 

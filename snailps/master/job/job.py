@@ -501,6 +501,8 @@ class Job:
             return None
         first, self._is_fresh = self._is_fresh, False
         files, by_file = self.input.files(entry.block)
+        if files[0].path == entry.block.path:
+            files, by_file = [], False  # the block names its file
         return messages.Leased(
             entry.number,
             entry.block.path,

@@ -19,6 +19,7 @@ from snailps.data._text import WordCounter
 from snailps.data.atomic import atomic_file
 from snailps.data.blocks import expand
 from snailps.data.scratch import Scratch
+from snailps.data.unpacking import told
 from snailps.data.windows import Filter, Reader, Tokenizer, letters_only, share_of_input
 from snailps.errors import DataError
 from snailps.models.fedavg.settings import CFG, TEST, VOCAB
@@ -94,7 +95,5 @@ def _pieces(inputs: Sequence[str]) -> Iterator[bytes]:
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with told(str(path)):
         return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
