@@ -179,22 +179,18 @@ def strands(start: int, stop: int, spread: int) -> list[tuple[int, int]]:
     return [(first, last) for first, last in ranges if first < last]
 
 
-def read_block(
-    path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch, spread: int = 0
-) -> bytes:
+def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch) -> bytes:
     """The bytes of the units whose first byte lies in a block.
 
-    Of a matrix file, read by lines: some of its rows, as a matrix file.  `spread` is the length of
-    the file when it was cut, if the block is spread over it.  Refuses a file that became shorter,
-    or has a unit above 1 GiB.  Finds the ends of a range in steps, then reads between them in one
-    piece, without another copy.
+    Of a matrix file, read by lines: some of its rows, as a matrix file.  Refuses a file that became
+    shorter, or has a unit above 1 GiB.  Finds the ends of a range in steps, then reads between them
+    in one piece, without another copy.
     """
     if not 0 <= start <= stop:
         raise ValueError(f"expected 0 <= start <= stop, got {start} and {stop}")
     if start == stop:
         return b""
-    ranges = strands(start, stop, spread)
-    return read_ranges(path, ranges, max(stop, spread), unit=unit, scratch=scratch)
+    return read_ranges(path, [(start, stop)], stop, unit=unit, scratch=scratch)
 
 
 def read_ranges(

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Protocol
 
+from snailps.data._matrix import gathered
 from snailps.data.host_cache import ScratchFile
 from snailps.errors import DataError
 
@@ -104,13 +105,10 @@ class DriverCopy:
         if start >= stop:
             return b""
         self.fetch(start, stop)
-        data = os.pread(self._file.fileno(), stop - start, start)
-        while len(data) < stop - start:  # a read call returns 2 GiB at most
-            more = os.pread(self._file.fileno(), stop - start - len(data), start + len(data))
-            if not more:
-                raise DataError(f"{self.path}, the copy of the data here, became shorter")
-            data += more
-        return data
+        try:
+            return gathered(self._file.fileno(), stop - start, [], [(0, start, stop - start)])
+        except OSError as error:
+            raise DataError(f"{self.path}, the copy of the data here: {error.strerror}") from error
 
     def fetch(self, start: int, stop: int) -> None:
         """Fetch pieces that are not local yet."""

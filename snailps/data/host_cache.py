@@ -209,12 +209,12 @@ class HostCache:
             )
         return min(left, size + LOOK_BYTES)  # other files may grow meanwhile
 
-    def _own_files(self) -> Iterator[tuple[Path, int]]:
+    def _own_files(self, suffix: str = "") -> Iterator[tuple[Path, int]]:
         for entry in sorted(os.scandir(self.folder), key=lambda entry: entry.name):
             with suppress(FileNotFoundError):
                 found = entry.stat(follow_symlinks=False)
                 regular = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
-                if regular and _OWN_NAME.fullmatch(entry.name):
+                if regular and _OWN_NAME.fullmatch(entry.name) and entry.name.endswith(suffix):
                     yield Path(entry.path), found.st_size
 
     def _used(self, but: Path | None = None) -> int:
@@ -224,9 +224,7 @@ class HostCache:
 
     def _remove_unused(self, suffix: str = "") -> int:
         freed = 0
-        for path, size in self._own_files():
-            if not path.name.endswith(suffix):
-                continue
+        for path, size in self._own_files(suffix):
             with suppress(BlockingIOError):
                 descriptor = _locked(path, fcntl.LOCK_EX, wait=_in_use)
                 if descriptor is not None:  # else the name may be another file's by now

@@ -185,11 +185,8 @@ def place_in_text(
         path = ranges[0].file.path
         return path, place_in_file(path, _bare(ranges), offset, unit=unit, scratch=scratch)
     with contextlib.suppress(DataError):
-        for _, whole in _in_few_files(ranges, scratch):
-            path, at = _place(whole, offset)
-            if at >= 0:
-                return path, at
-            offset -= _length(whole)
+        some = (whole for _, whole in _in_few_files(ranges, scratch))
+        return _place(itertools.chain.from_iterable(some), offset)
     return ranges[0].file.path, -1
 
 
@@ -208,10 +205,6 @@ def _in_few_files(
     for few in (list(group) for _, group in some):
         with contextlib.closing(OpenFiles({one.file for one in few}, scratch)) as files:
             yield files, files.whole(few)
-
-
-def _length(ranges: Iterable[Range]) -> int:
-    return sum(one.last - one.first + one.newline for one in ranges)
 
 
 def _place(whole: Iterable[Range], offset: int) -> tuple[str, int]:
@@ -290,7 +283,7 @@ class TextParts:
     """
 
     def __init__(self, files: OpenFiles, parts: list[list[list[Range]]]) -> None:
-        self.parts, self._files = parts, files
+        self.parts, self._files, self.close = parts, files, files.close
 
     def texts(self, part: int) -> Iterator[Text]:
         """The texts of a part, each read when it is asked for; threads may call it at once."""
@@ -298,9 +291,6 @@ class TextParts:
             start = min(one.first for one in ranges)
             path = ranges[0].file.path
             yield Text(self._files.read(ranges), path, start, partial(_place, ranges))
-
-    def close(self) -> None:
-        self._files.close()
 
 
 def open_parts(
@@ -319,18 +309,14 @@ def open_parts(
     parts = (stop - start) // part_bytes
     if parts < 2 or len(files) > OPEN_MAX or is_driver_file(files[0].path):
         return None
-    opened = None
-    try:
-        opened = OpenFiles(files, scratch)
+    with contextlib.suppress(DataError), contextlib.ExitStack() as stack:
+        opened = stack.enter_context(contextlib.closing(OpenFiles(files, scratch)))
         if not opened.is_matrix():
             found = [
                 [opened.whole(text) for text in _cut_at_beginnings(_ranges_in(files, ranges))]
                 for ranges in even_parts(strands(start, stop, spread), parts)
             ]
             whole = [[text for text in texts if text] for texts in found]
+            stack.pop_all()
             return TextParts(opened, [texts for texts in whole if texts] or [[]])
-    except DataError:
-        pass
-    if opened is not None:
-        opened.close()
     return None

@@ -25,7 +25,6 @@ from snailps.data.blocks import (
     expand,
     files_of,
     first_line_of,
-    place_in_file,
     read_block,
     read_head,
     strands,
@@ -366,9 +365,19 @@ def test_strands_of_a_part_of_a_block_are_all_over_the_file():
         assert bands == list(range(8))
 
 
+def read_spread(path, start, stop, scratch, spread):
+    """A block that is spread over its file, or is a range of it (`spread` 0)."""
+    texts = texts_of([JoinedFile(path, 0, max(stop, spread))], start, stop, spread, by_file=True)
+    return b"".join(read_text(text, scratch, by_file=True) for text in texts)
+
+
 def placed(path, start, stop, offset, scratch, spread):
     """Where byte or row `offset` of a block is in its file."""
-    return place_in_file(path, strands(start, stop, spread), offset, unit="line", scratch=scratch)
+    files = [JoinedFile(path, 0, max(stop, spread))]
+    (text,) = texts_of(files, start, stop, spread, by_file=True)
+    of_file, at = place_in_text(text, scratch, offset, by_file=True)
+    assert of_file == path
+    return at
 
 
 @examples(60)
@@ -382,7 +391,7 @@ def test_blocks_in_strands_have_the_lines_of_the_file_each_once(
     got = []
     for block in cut([Source(path, len(text))], block_bytes):
         where = block.path, block.start, block.stop
-        data = read_block(*where, unit="line", scratch=scratch, spread=len(text))
+        data = read_spread(*where, scratch, len(text))
         got += lines_of(data)
         for offset in range(len(data)):
             at = placed(*where, offset, scratch, len(text))
@@ -404,7 +413,7 @@ def test_matrix_blocks_in_strands_have_the_rows_of_the_file_each_once(folder, sc
     size, found = path.stat().st_size, {}
     for block in cut([Source(str(path), size)], 900):
         where = block.path, block.start, block.stop
-        data = read_block(*where, unit="line", scratch=scratch, spread=size)
+        data = read_spread(*where, scratch, size)
         examples = examples_of(data, "m")
         for row, (label, weight) in enumerate(
             zip(examples.labels.tolist(), examples.weights.tolist(), strict=True)
@@ -430,7 +439,7 @@ def test_ends_of_strands_are_looked_for_in_small_steps(folder, scratch, monkeypa
 
     monkeypatch.setattr(blocks, "read_at", counted)
     size = 200_000 * 15
-    data = read_block(path, 0, size // 3, unit="line", scratch=scratch, spread=size)
+    data = read_spread(path, 0, size // 3, scratch, size)
     assert len(data) == pytest.approx(size // 3, rel=0.01)
     assert sum(read) < len(data) / 3
 
@@ -452,7 +461,7 @@ def test_damaged_row_of_a_matrix_block_in_strands_is_named_by_its_number(
     told = []
     for block in cut([Source(str(path), size)], size // 3):
         where = block.path, block.start, block.stop
-        content = read_block(*where, unit="line", scratch=scratch, spread=size)
+        content = read_spread(*where, scratch, size)
         at = partial(placed, *where, scratch=scratch, spread=size)
         try:
             BatchReader(ExampleReader()).pieces(
@@ -499,7 +508,7 @@ def test_block_beyond_32_bits_has_its_lines_and_names_their_places(folder, scrat
         ranges = strands(begin, stop, spread)
         path = write_far(folder / "far.txt", ranges)
         where = path, begin, stop
-        data = read_block(*where, unit="line", scratch=scratch, spread=spread)
+        data = read_spread(*where, scratch, spread)
         place = partial(placed, *where, scratch=scratch, spread=spread)
         whole = sorted(ranges, key=lambda one: one[1] == BEYOND)
         assert_far(data, whole, place)
