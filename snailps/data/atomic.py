@@ -43,7 +43,7 @@ class NewFile:
         self._process, self._is_published = os.getpid(), False
         _unfinished.add(self)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         self.write_at(data, self.bytes)
 
     def write_at(self, data: bytes | memoryview, at: int) -> None:

@@ -50,24 +50,26 @@ class ScratchFile(NewFile):
 
     def write_at(self, data: bytes | memoryview, at: int) -> None:
         """Write at an offset; DataError over the limit of the folder or the disk."""
-        self._reserve(at + len(data))
-        try:
+        with self._reserved(at + len(data)):
             super().write_at(data, at)
+
+    def grow(self, size: int) -> None:
+        """Extend without content, counted as if written."""
+        with self._reserved(size):
+            super().grow(size)
+
+    @contextmanager
+    def _reserved(self, size: int) -> Iterator[None]:
+        if size > self._bytes_max:
+            self._bytes_max = self._room(size)
+        try:
+            yield
         except OSError as error:
             raise DataError(
                 f"cannot write to {self.path.parent} "
                 f"({shutil.disk_usage(self.path.parent).free:,} bytes free): {error.strerror}. "
                 "Make room, or choose another scratch folder"
             ) from error
-
-    def grow(self, size: int) -> None:
-        """Extend without content, counted as if written."""
-        self._reserve(size)
-        super().grow(size)
-
-    def _reserve(self, size: int) -> None:
-        if size > self._bytes_max:
-            self._bytes_max = self._room(size)
 
     def keep(self) -> ScratchFile:
         """Let the file outlive its context; `close` removes it."""

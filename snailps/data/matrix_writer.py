@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.atomic import Unfinished
+from snailps.data.atomic import NewFile, Unfinished
 from snailps.data.feature_rows import RowsSource
+from snailps.data.host_cache import HostCache, ScratchFile
 from snailps.data.matrix_file import (
     KEY_LIMIT,
     Flags,
@@ -31,14 +32,12 @@ from snailps.data.matrix_file import (
     floats,
 )
 from snailps.data.matrix_sources import check_finite, rows_source
-from snailps.data.scratch import Scratch, ScratchFile
 from snailps.data.spool import Spooled
 from snailps.errors import DataError
 
 Progress = Callable[[int, int | None], None]
 """Called with the rows written so far and the number of all, None if unknown."""
 
-NewFile = ScratchFile | Unfinished
 COPY_BYTES = 1 << 20
 
 
@@ -231,7 +230,7 @@ class _RowsWriter:
                 self._copy(self._parts[name].fileno(), section.start)
                 self._parts[name].close()
         self._file.grow(header.size)
-        _put(self._file, 0, memoryview(header.pack()))
+        self._file.write_at(header.pack(), 0)
         return header
 
     def _of(self, flags: Flags, content: _Content, rows: int, entries: int) -> Header:
@@ -245,24 +244,18 @@ class _RowsWriter:
     def _append(self, name: str, array: NDArray[Any]) -> None:
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         if name in self._at:
-            self._at[name] = _put(self._file, self._at[name], data)
+            self._file.write_at(data, self._at[name])
+            self._at[name] += len(data)
             return
         if name not in self._parts:
             self._parts[name] = self._make(name)
-        self._parts[name].write(data.tobytes())
+        self._parts[name].write(data)
 
     def _copy(self, part: int, start: int) -> None:
         done = 0
         while step := os.pread(part, COPY_BYTES, done):
-            done = _put(self._file, start + done, memoryview(step)) - start
-
-
-def _put(file: NewFile, at: int, data: memoryview) -> int:
-    """Write at an offset; return the end."""
-    while data:
-        count = os.pwrite(file.fileno(), data, at)
-        data, at = data[count:], at + count
-    return at
+            self._file.write_at(step, start + done)
+            done += len(step)
 
 
 def write_rows(
@@ -279,17 +272,6 @@ def write_rows(
     writer = _RowsWriter(file, make, source, content)
     writer.write(on_progress)
     return writer.finish(content or _NO_CONTENT)
-
-
-@contextlib.contextmanager
-def _writing_to(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"cannot write to {folder}: {error.strerror or error}. Make room, or choose another "
-            "scratch folder"
-        ) from error
 
 
 class Draft(contextlib.ExitStack):
@@ -310,16 +292,15 @@ class Draft(contextlib.ExitStack):
     ) -> None:
         super().__init__()
         self._source, self._content = source, content
-        scratch = Scratch(folder, bytes_max)
+        cache = HostCache(folder, bytes_max)
 
         def make(name: str) -> ScratchFile:
-            return self.enter_context(scratch.new_file(f"writing {source.name} ({name})"))
+            return self.enter_context(cache.new_file(f"writing {source.name} ({name})"))
 
         try:
-            self._file = self.enter_context(scratch.new_file(f"writing {source.name}"))
-            with _writing_to(scratch.folder):
-                self._body = _RowsWriter(self._file, make, source, content)
-                self._body.write(on_progress)
+            self._file = self.enter_context(cache.new_file(f"writing {source.name}"))
+            self._body = _RowsWriter(self._file, make, source, content)
+            self._body.write(on_progress)
         except BaseException:
             self.close()
             raise
@@ -330,8 +311,7 @@ class Draft(contextlib.ExitStack):
     def finish(self, y: Any = None, sample_weight: Any = None) -> Spooled:
         """Complete the file with y and weights, finite numbers, one a row."""
         content = self._content or _content_of(self._source, y, "", sample_weight)
-        with _writing_to(self._file.path.parent):
-            header = self._body.finish(content)
+        header = self._body.finish(content)
         return Spooled(self._file, header.rows, self._source.name)
 
 

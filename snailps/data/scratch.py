@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from snailps.data.driver_files import DriverCopy, DriverReader, is_driver_file
-from snailps.data.host_cache import HostCache, Make
-from snailps.data.host_cache import ScratchFile as ScratchFile
+from snailps.data.host_cache import HostCache, Make, ScratchFile
 from snailps.data.reading import Reading
 from snailps.data.unpacking import is_packed, is_url, open_content, pieces_of, version_of
 from snailps.errors import DataError

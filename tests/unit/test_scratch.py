@@ -1,4 +1,4 @@
-"""data.scratch: one unpacked copy a host, bounded, locked, removed only when unused."""
+"""data.scratch, data.host_cache: one copy a host, bounded, locked, removed only when unused."""
 
 import contextlib
 import errno
@@ -14,7 +14,7 @@ import pytest
 
 from snailps.data import driver_files
 from snailps.data import scratch as module
-from snailps.data.host_cache import default_folder
+from snailps.data.host_cache import HostCache, default_folder
 from snailps.data.scratch import Scratch, release_whole, whole_file
 from snailps.errors import DataError, WaitTimeout
 
@@ -247,6 +247,36 @@ def test_new_file_that_was_removed_before_it_was_locked_is_another(make, monkeyp
     assert file.path.exists()
     assert file.path != late[0]
     file.close()
+
+
+def test_file_of_a_key_is_filled_once_and_its_parts_go(tmp_path):
+    cache, filled = HostCache(str(tmp_path), 1 << 20), []
+
+    def fill(make):
+        make("a part").write(b"part")
+        file = make("the whole")
+        file.write_at(b"le", 3)
+        file.write_at(b"who", 0)
+        filled.append(file.path)
+        return file
+
+    found = {cache.find("key", "filling it", fill) for _ in range(2)}
+    assert [path.read_bytes() for path in found] == [b"whole"]
+    assert len(filled) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [path.name for path in found]
+    with pytest.raises(ZeroDivisionError):
+        cache.find("another", "filling that", lambda make: 1 / make("nothing").bytes)
+    assert HostCache(str(tmp_path), 1 << 20).clean() == 0
+    cache.close()
+    assert cache.clean() == 5
+
+
+def test_file_that_a_forked_child_closes_stays(tmp_path, monkeypatch):
+    file = HostCache(str(tmp_path), 1 << 20).new_file("a file")
+    child = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: child)
+    file.close()
+    assert file.path.exists()
 
 
 def descriptors_in(folder: Path) -> list[str]:

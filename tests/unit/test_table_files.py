@@ -229,6 +229,26 @@ def test_copy_of_packed_parquet_counts_and_goes(tmp_path, scratch_of):
     assert {file.name for file in (tmp_path / "other").iterdir()} == set()
 
 
+@pytest.mark.parametrize(
+    "reading",
+    [
+        Reading("text", column="note"),
+        Reading("examples", label_column="clicked", columns=DECLARED),
+    ],
+)
+def test_copy_on_a_full_disk_is_data_error_and_leaves_nothing(
+    tmp_path, scratch_of, monkeypatch, reading
+):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    path = written(tmp_path, "csv")
+    monkeypatch.setattr("os.pwrite", full)
+    with pytest.raises(DataError, match=r"cannot write to .*scratch .*No space left"):
+        scratch_of(reading).local(path)
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
 # --- examples ------------------------------------------------------------------------------------
 
 
