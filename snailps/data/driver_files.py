@@ -13,7 +13,6 @@ import os
 import re
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Protocol
 
 from snailps.data._matrix import gathered
@@ -83,19 +82,13 @@ def _parsed(path: str) -> tuple[str, str, int]:
 class DriverCopy:
     """The pieces of a file that this process has read; threads may share it.
 
-    `make` makes the local file, sparse at first.
+    `file` is empty, and then sparse; `close` closes it.
     """
 
-    def __init__(self, path: str, make: Callable[[], ScratchFile]) -> None:
-        size = size_of(path)
-        with ExitStack() as stack:
-            self._remote = opened(path)
-            stack.callback(self._remote.close)
-            self._file = make()
-            stack.callback(self._file.close)
-            self._file.grow(size)
-            stack.pop_all()
-        self.path, self.size = self._file.path, size
+    def __init__(self, path: str, file: ScratchFile) -> None:
+        self.path, self.size = file.path, size_of(path)
+        self._remote, self._file = opened(path), file
+        file.grow(self.size)
         self._here = bytearray(-(-self.size // PIECE_BYTES))  # 1: this piece is local
         self._lock = threading.Lock()
 

@@ -107,8 +107,8 @@ class Scratch(HostCache):
     def _copy_of(self, path: str) -> DriverCopy:
         with self._mutex:
             if path not in self._copies:
-                copy = DriverCopy(path, lambda: self.new_file("a copy of the data"))
-                self._copies[path] = copy
+                file = self._in_use.enter_context(self.new_file("a copy of the data"))
+                self._copies[path] = copy = DriverCopy(path, file)
                 self._in_use.callback(self._copies.pop, path)
                 self._in_use.callback(copy.close)
             return self._copies[path]

@@ -194,7 +194,7 @@ def test_role_that_reads_no_input_is_refused(served):
 
 
 def test_copy_that_is_truncated_is_an_error(served, scratch):
-    copy = DriverCopy(served.path, lambda: scratch.new_file("copy"))
+    copy = DriverCopy(served.path, scratch.new_file("copy"))
     assert copy.read(0, 5) == TEXT[:5]
     os.ftruncate(copy._file.fileno(), 3)
     with pytest.raises(DataError, match=r"the copy of the data here: it ends before byte 5"):
