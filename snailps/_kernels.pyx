@@ -23,9 +23,9 @@ from snailps.abi._row_ops cimport (
 from snailps.abi._wire_types cimport is_wire, wire_row_bytes
 from snailps.kernels cimport _jobs
 from snailps.kernels._jobs cimport (
-    BY_MODULUS, BY_PRODUCT, LOGISTIC, MULTINOMIAL, NO_RELATION, PAIRWISE, ROTATES, SAMPLING,
-    SELF_ADVERSARIAL, SOFTMAX, SQUARED, TURNS, CbowNet, Csr, KernelTable, LabelsJob, PairsJob,
-    RatingsJob, SortedBundle, SortJob, SparseJob, TriplesJob, WordsJob,
+    BY_MODULUS, BY_PRODUCT, LOSS_NUM, MULTINOMIAL, NO_RELATION, PAIRWISE, ROTATES, SAMPLING,
+    SELF_ADVERSARIAL, SOFTMAX, TURNS, CbowNet, Csr, KernelTable, LabelsJob, PairsJob, RatingsJob,
+    SortedBundle, SortJob, SparseJob, TriplesJob, WordsJob,
 )
 
 import numpy as np
@@ -987,9 +987,8 @@ cdef class Kernels:
         cdef int bad = 0
         check_span("examples", first, last, ptr.shape[0] - 1)
         self.take_examples(&job, rows, ptr, places, values, bias, first, last, order)
-        if not LOGISTIC <= loss <= MULTINOMIAL:
-            raise ValueError(
-                f"loss must be 0 (logistic), 1 (squared) or 2 (multinomial), got {loss}")
+        if not 0 <= loss < LOSS_NUM:
+            raise ValueError(f"loss must be 0 to {LOSS_NUM - 1}, got {loss}")
         if outputs < 1 or (outputs > 1 and loss != MULTINOMIAL):
             raise ValueError(
                 f"outputs must be 1, or more for loss 2 (multinomial), got {outputs}")
@@ -1070,7 +1069,7 @@ cdef class Kernels:
                  int method, Py_ssize_t bias, Py_ssize_t hot, float lr_start, float lr_stop,
                  float eps, float l1, float l2, float factor_l2, float beta, Py_ssize_t first,
                  Py_ssize_t last, const uint32_t[::1] order=None) -> tuple[float, float]:
-        """Train a factorization machine, as `train_linear` trains a linear model; loss 0 or 1.
+        """Train a factorization machine, as `train_linear` trains a linear model of one output.
 
         rows float32[n, parts * stride], of `kernels.padded`: a part of weights, then the state of
         `method` (adagrad 1 part, ftrl 2).  A part is w, then `factors` numbers for each of
@@ -1084,8 +1083,8 @@ cdef class Kernels:
         check_span("examples", first, last, ptr.shape[0] - 1)
         self.take_machine(&job, rows, ptr, places, values, fields, bias, factors, field_num, first,
                           last, order)
-        if not LOGISTIC <= loss <= SQUARED:
-            raise ValueError(f"loss must be 0 (logistic) or 1 (squared), got {loss}")
+        if not 0 <= loss < LOSS_NUM or loss == MULTINOMIAL:
+            raise ValueError(f"loss must be 0 to {LOSS_NUM - 1}, of one output, got {loss}")
         self.take_training(&job, labels, weights, rows.shape[0], loss, method, hot, first, last,
                            lr_start, lr_stop, eps, l1, l2, beta)
         if not (eps >= 1e-30 and factor_l2 >= 0 and beta > 0):

@@ -353,9 +353,7 @@ class Encoding:
         times = float(roots[furthest])
         return (int(sizes.keys[furthest]), times) if abs(np.log(times)) > np.log(UNLIKE) else None
 
-    def centred(
-        self, targets: NDArray[Any], weights: NDArray[Any], *, has_constant: bool
-    ) -> Encoding:
+    def centred(self, targets: NDArray[Any], weights: NDArray[Any], has_constant: bool) -> Encoding:
         """With mean and deviation of targets.
 
         Without a constant in the model, the mean is 0 and the deviation the root of mean squares.

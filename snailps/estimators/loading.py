@@ -26,14 +26,17 @@ if TYPE_CHECKING:
     from snailps.vectors.label_prediction import LabelModel
     from snailps.vectors.query import Vectors
 
-_READERS: Mapping[str, tuple[str, str]] = {
-    "snailps.models.sparse.linear:Linear": ("LogisticRegression", "LinearRegression"),
-    "snailps.models.sparse.fm:FactorizationMachine": ("FMClassifier", "FMRegressor"),
-    "snailps.models.sparse.net:Net": ("SparseNetClassifier", ""),
-    "snailps.models.mlp:Mlp": ("MLPClassifier", ""),
+_READERS: Mapping[str, Mapping[str, str]] = {
+    "snailps.models.sparse.linear:Linear": {
+        "": "LogisticRegression",
+        "squared": "LinearRegression",
+    },
+    "snailps.models.sparse.fm:FactorizationMachine": {"": "FMClassifier", "squared": "FMRegressor"},
+    "snailps.models.sparse.net:Net": {"": "SparseNetClassifier"},
+    "snailps.models.mlp:Mlp": {"": "MLPClassifier"},
 }
-"""By model: the estimator of its files, and that of those whose loss is squared."""
-_NAMES = {name for names in _READERS.values() for name in names}
+"""By model: the estimator of its files of a loss; "": that of the others."""
+_NAMES = {name for names in _READERS.values() for name in names.values()}
 
 
 def load(
@@ -127,8 +130,8 @@ def estimator_of(path: str | os.PathLike[str]) -> str:
     settings, saved = _header_of(path)
     if saved:
         return saved if saved in _NAMES else ""
-    names = _READERS.get(str(settings.get("worker_class")), ("", ""))
-    return names[settings.get("loss") == "squared"]
+    names = _READERS.get(str(settings.get("worker_class")), {"": ""})
+    return names.get(str(settings.get("loss")), names[""])
 
 
 def _header_of(path: str | os.PathLike[str]) -> tuple[dict[str, Any], str]:

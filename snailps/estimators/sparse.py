@@ -50,10 +50,10 @@ from snailps.estimators.validation import (
     targets_of,
     weights_of,
 )
+from snailps.models.losses import LOSSES, Loss
 from snailps.models.packed_tables import Packed, write_packed
 from snailps.models.sparse.batch import BIAS_KEY, TABLE, batch_reader
 from snailps.models.sparse.export import SavedModel, read_npz, write_saved
-from snailps.models.sparse.metrics import Judge, judge_of, probabilities
 from snailps.models.sparse.sample import sample_of
 from snailps.models.sparse.settings import SparseSettings
 
@@ -319,8 +319,9 @@ class SparseEstimator(Estimator):
         """
         scores, y, weights = self._judged(X, y, sample_weight)
         weights = np.ones(len(scores)) if weights is None else weights
-        judge, labels, scores = self._judge(y, scores, weights)
-        judge.add(labels, scores, weights)
+        loss, scores = self._linked(scores)
+        judge = loss.judge()
+        judge.add(self._learnt(y, weights), scores, weights)
         return judge.figures()
 
     def _judged(self, X: Any, y: Any, sample_weight: Any) -> tuple[Floats, Any, Doubles | None]:
@@ -331,10 +332,12 @@ class SparseEstimator(Estimator):
         return scores, y, weights_of(sample_weight, len(scores))
 
     @abstractmethod
-    def _judge(
-        self, y: Any, scores: Floats, weights: Doubles
-    ) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
-        """The judge of such labels; labels and scores as it takes them.  Weight 0: any label."""
+    def _learnt(self, y: Any, weights: Doubles) -> NDArray[Any]:
+        """Labels as the loss takes them; those of weight 0 may be any."""
+
+    @abstractmethod
+    def _linked(self, scores: Floats) -> tuple[Loss, NDArray[Any]]:
+        """The loss of the scores, and these as its link takes them, (n, outputs)."""
 
     def predictions(self, X: Any) -> Iterator[Doubles]:
         """What ``snailps predict`` prints, for some rows at a time.
@@ -348,9 +351,10 @@ class SparseEstimator(Estimator):
         for scores in self._pieces_of_scores(self._matrix(X)):
             yield self._predicted(scores)
 
-    @abstractmethod
     def _predicted(self, scores: Floats) -> Doubles:
         """Predictions of some scores."""
+        loss, linked = self._linked(scores)
+        return loss.link(linked.astype(np.float64))
 
     # --- files -----------------------------------------------------------------------------------
 
@@ -421,7 +425,10 @@ class SparseEstimator(Estimator):
         """Take what a file says of the estimator."""
         if about.get("class", type(self).__name__) != type(self).__name__:
             raise ValueError(f"it is one of {about['class']}")
-        settings = model.settings
+        settings, wanted = model.settings, self.parameters.fixed.get("loss")
+        loss = getattr(settings, "loss", wanted)
+        if loss and loss != wanted and (wanted or LOSSES[loss].classes == 0):
+            raise ValueError(f"its loss is {loss}")
         self._hashed = bool(about.get("hashed", getattr(settings, "columns", ())))
         count = about.get("columns", getattr(settings, "inputs", None))
         if count is not None:  # sparse ones of `snailps train` do not tell it
@@ -558,9 +565,7 @@ class SparseClassifier(SparseEstimator):
         """Settings that follow from the number of classes."""
         return {"loss": "multinomial", "classes": count} if count > 2 else {}
 
-    def _judge(
-        self, y: Any, scores: Floats, weights: Doubles
-    ) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
+    def _learnt(self, y: Any, weights: Doubles) -> NDArray[Any]:
         """The number of a label that is none, of weight 0, is 0."""
         found, numbers = labels_of(y, type(self).__name__, len(weights))
         if not self._has_labels and len(self.classes_) == 2:  # of `snailps train`: 0, or -1
@@ -573,16 +578,13 @@ class SparseClassifier(SparseEstimator):
                     f"{self.classes_.tolist()!r:.120}"
                 )
         known = np.array([places.get(label, 0) for label in found.tolist()], np.int64)
-        loss, scores = self._linked(scores)
-        return judge_of(loss), known[numbers], scores
+        return known[numbers]
 
-    def _predicted(self, scores: Floats) -> Doubles:
-        return probabilities(*self._linked(scores))
-
-    def _linked(self, scores: Floats) -> tuple[str, Floats]:
-        """The loss whose link makes probabilities of the scores, and these, (n, outputs)."""
+    def _linked(self, scores: Floats) -> tuple[Loss, NDArray[Any]]:
         scores = self._decided(scores)
-        return ("logistic", scores[:, None]) if scores.ndim == 1 else ("multinomial", scores)
+        if scores.ndim == 1:
+            return LOSSES["logistic"], scores[:, None]
+        return LOSSES["multinomial"], scores
 
     def decision_function(self, X: Any) -> Floats:
         """Scores: (n,) of the second class if there are two, else (n, classes)."""
@@ -594,11 +596,8 @@ class SparseClassifier(SparseEstimator):
 
     def predict_proba(self, X: Any) -> Doubles:
         """The probability of each of `classes_`, (n, classes)."""
-        scores = self._scores(self._matrix(X))
-        if scores.shape[1] > 1:
-            return probabilities("multinomial", scores)
-        yes = probabilities("logistic", scores)
-        return np.stack((1 - yes, yes), axis=1)
+        found = self._predicted(self._scores(self._matrix(X)))
+        return np.stack((1 - found, found), axis=1) if found.ndim == 1 else found
 
     def predict_log_proba(self, X: Any) -> Doubles:
         """Logarithms of `predict_proba`."""
@@ -640,8 +639,6 @@ class SparseClassifier(SparseEstimator):
         if of_input and "classes" not in about and classes is None:
             classes = [int(label) if label == int(label) else label for label in of_input]
         self._has_labels = "classes" in about or classes is not None
-        if getattr(model.settings, "loss", "") == "squared":
-            raise ValueError("its loss is squared")
         count = max(2, getattr(model.settings, "classes", 0))
         found = about.get("classes", range(count)) if classes is None else classes
         self.classes_ = np.array(list(found))
@@ -728,18 +725,13 @@ class SparseRegressor(SparseEstimator):
 
     def predict(self, X: Any) -> Doubles:
         """A number for each example, (n,)."""
-        return self._values_of(self._scores(self._matrix(X)))
+        return self._predicted(self._scores(self._matrix(X)))
 
-    def _values_of(self, scores: Floats) -> Doubles:
-        return scores[:, 0].astype(np.float64) + self._offset
+    def _linked(self, scores: Floats) -> tuple[Loss, NDArray[Any]]:
+        return LOSSES[self.parameters.fixed["loss"]], scores.astype(np.float64) + self._offset
 
-    def _judge(
-        self, y: Any, scores: Floats, weights: Doubles
-    ) -> tuple[Judge, NDArray[Any], NDArray[Any]]:
-        targets = targets_of(y, type(self).__name__, len(scores))
-        return judge_of("squared"), targets, self._values_of(scores)[:, None]
-
-    _predicted = _values_of
+    def _learnt(self, y: Any, weights: Doubles) -> NDArray[Any]:
+        return targets_of(y, type(self).__name__, len(weights))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The coefficient of determination, R^2: at most 1; with a constant y 1 or 0.
@@ -755,20 +747,17 @@ class SparseRegressor(SparseEstimator):
             y has other than one number an example.
         """
         scores, y, weights = self._judged(X, y, sample_weight)
-        predicted = self._values_of(scores)
-        wanted = targets_of(y, type(self).__name__, len(predicted))
-        left = float(np.average((wanted - predicted) ** 2, weights=weights))
-        deviation = moments(wanted, weights)[1]
-        if deviation == 0:
-            return 1.0 if left == 0 else 0.0
-        return 1.0 - left / deviation**2
+        loss, wanted = self._linked(scores)[0], targets_of(y, type(self).__name__, len(scores))
+        left, total = (
+            float(np.average(loss.deviance(wanted, said), weights=weights))
+            for said in (self._predicted(scores), np.asarray(moments(wanted, weights)[0]))
+        )
+        return 1.0 - left / total if total else float(left == 0)
 
     def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
         super()._adopt(model, about, classes)
         if classes is not None:
             raise ValueError("classes are of classifiers")
-        if model.settings.loss != "squared":
-            raise ValueError(f"its loss is {model.settings.loss}")
 
 
 def _labels_and_weights(matrix: Matrix, y: Any, sample_weight: Any) -> tuple[Any, Any]:

@@ -16,9 +16,8 @@ cdef extern from "kernels/_jobs.h" nogil:
         ONE_VS_ALL "SNAIL_ONE_VS_ALL"
         SAMPLING "SNAIL_SAMPLING"
     enum:
-        LOGISTIC "SNAIL_LOGISTIC"
-        SQUARED "SNAIL_SQUARED"
         MULTINOMIAL "SNAIL_MULTINOMIAL"
+        LOSS_NUM "SNAIL_LOSS_NUM"
 
     enum:
         NO_RELATION "SNAIL_NO_RELATION"

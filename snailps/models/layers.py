@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from snailps.api.tables import DIM_MAX, Tensor
 from snailps.errors import ConfigError
+from snailps.models.losses import LOSSES
 
 Floats = NDArray[np.float32]
 
@@ -27,10 +28,7 @@ BIASES = "biases"
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """A stack of dense layers after a first one; `sizes` are the widths from Z to the scores.
-
-    Labels above 0 are yes (logistic), values (squared: half of it) or class numbers (multinomial).
-    """
+    """A stack of dense layers after a first one; `sizes` are the widths from Z to the scores."""
 
     sizes: tuple[int, ...]
     activation: str
@@ -69,7 +67,7 @@ class Layers:
         belong to, so that gradients of the parts add up.  Empty `weights` are ones.
         """
         outputs = self._forward(z, parameters)
-        loss, delta = _losses(self.loss, outputs[-1], labels)
+        loss, delta = LOSSES[self.loss].slopes(outputs[-1], labels)
         weight = float(len(labels))
         if len(weights):
             loss, delta = loss * weights, delta * weights[:, None]
@@ -122,25 +120,3 @@ def check_widths(hidden: Sequence[str], where: str) -> None:
     if not hidden or not all(w.isdecimal() and 1 <= int(w) <= DIM_MAX for w in hidden):
         got = ", ".join(hidden) or "nothing"
         raise ConfigError(f"{where}: hidden: expected widths from 1 to {DIM_MAX}, got {got}")
-
-
-def _losses(loss: str, scores: Floats, labels: Floats) -> tuple[Floats, Floats]:
-    """Loss of each example, and dloss/dscores."""
-    if loss == "squared":
-        wrong = scores - labels[:, None]
-        return (0.5 * wrong[:, 0] ** 2), wrong
-    if loss == "logistic":
-        yes = labels > 0
-        margin = np.where(yes, scores[:, 0], -scores[:, 0])
-        losses = np.logaddexp(np.float32(0), -margin)
-        chance_of_other = np.exp(-np.logaddexp(np.float32(0), margin))
-        return losses, np.where(yes, -chance_of_other, chance_of_other)[:, None]
-    own = labels.astype(np.int64)
-    shifted = scores - scores.max(axis=1, keepdims=True)
-    chances = np.exp(shifted)
-    sums = chances.sum(axis=1, keepdims=True)
-    rows = np.arange(len(own))
-    losses = np.log(sums[:, 0]) - shifted[rows, own]
-    chances /= sums
-    chances[rows, own] -= 1
-    return losses, chances

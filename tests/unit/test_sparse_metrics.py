@@ -1,4 +1,4 @@
-"""models.sparse.metrics: known answers, ties, batches that add up, labels that are none."""
+"""Metrics by loss: known answers, ties, batches that add up, labels that are none."""
 
 import itertools
 import math
@@ -6,11 +6,12 @@ import math
 import numpy as np
 import pytest
 
+from snailps.models.losses import LOSSES
 from snailps.models.sparse import metrics
 
 
 def judged(loss, labels, scores, pieces=1):
-    judge = metrics.judge_of(loss)
+    judge = LOSSES[loss].judge()
     scores = np.array(scores, np.float32)
     scores = scores[:, None] if scores.ndim == 1 else scores
     labels = np.array(labels, np.float32)
@@ -99,13 +100,13 @@ def test_classes_with_label_that_is_none_counts_as_wrong(label):
     assert found["log_loss"] == pytest.approx(-math.log(0.2), rel=1e-6)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "squared", "multinomial"])
+@pytest.mark.parametrize("loss", LOSSES)
 def test_judge_of_nothing_says_so(loss):
     assert judged(loss, [], np.zeros((0, 2)))["examples"] == 0
 
 
-def test_probabilities_of_losses_follow_their_links():
-    scores = np.array([[0.0, math.log(3)]], np.float32)
-    assert metrics.probabilities("logistic", scores).tolist() == [0.5]
-    assert metrics.probabilities("squared", scores).tolist() == [0.0]
-    np.testing.assert_allclose(metrics.probabilities("multinomial", scores), [[0.25, 0.75]])
+def test_predictions_of_losses_follow_their_links():
+    scores = np.array([[0.0, math.log(3)]])
+    assert LOSSES["logistic"].link(scores).tolist() == [0.5]
+    assert LOSSES["squared"].link(scores).tolist() == [0.0]
+    np.testing.assert_allclose(LOSSES["multinomial"].link(scores), [[0.25, 0.75]])

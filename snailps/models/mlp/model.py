@@ -30,6 +30,7 @@ from snailps.data.orders import order
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import BIASES, Floats
+from snailps.models.losses import LOSSES
 from snailps.models.mlp import files
 from snailps.models.mlp.settings import (
     FIRST,
@@ -42,7 +43,6 @@ from snailps.models.mlp.settings import (
 )
 from snailps.models.packed_tables import NoSurvey, put_tables
 from snailps.models.parameters import Parameters, Pull, Vector, pulled
-from snailps.models.sparse import metrics
 
 ENOUGH_BYTES = 128 << 20
 """Bytes of all epochs of a small input."""
@@ -308,7 +308,7 @@ def _judged(results: Results, most: int = 0) -> dict[str, Any]:
     """Loss and accuracy on the test files, or on at most `most` of their examples (0: all)."""
     s = results.settings
     assert isinstance(s, MlpSettings)
-    arrays, judge = pulled(results, s.tensors), metrics.judge_of("multinomial")
+    arrays, judge = pulled(results, s.tensors), LOSSES["multinomial"].judge()
     centres, factors = s.scales
     with Scratch(s.scratch_dir, s.scratch_bytes) as scratch:
         test = Labelled(pairs_of(s.test, s.test_labels, scratch, "test_labels"), scratch)

@@ -17,12 +17,9 @@ import numpy as np
 from snailps.kernels._row_exchange import DriftEstimate
 from snailps.models.kept_rows import FAR
 from snailps.models.local_sgd import share_of_delta
+from snailps.models.losses import LOSSES
 from snailps.models.sparse.batch import Batch, Floats
 from snailps.models.sparse.settings import METHODS, SparseSettings
-
-CURVATURE = 0.2
-"""Curvature of an example's log loss: P(yes) P(no) for typical predictions."""
-
 
 SQUARES_MAX = 1 << 21
 """Sum of squared gradients, float32, up to which it still grows by single examples' squares."""
@@ -51,7 +48,6 @@ class Shares:
 
     settings: SparseSettings
     workers: int
-    loss: str
     dim: int
     stride: int
     outputs: int
@@ -131,12 +127,10 @@ class Shares:
         For logistic losses and calibrated predictions it is the mean squared gradient, which the
         bias has summed up.
         """
-        if self.loss == "squared":
-            return 1.0
-        if bias_delta is None or self.settings.method == "sgd":
-            return CURVATURE
-        squares = bias_delta[-self.dim :][: self.outputs]
-        return float(squares.mean()) / n
+        squares = None
+        if bias_delta is not None and self.settings.method != "sgd":
+            squares = float(bias_delta[-self.dim :][: self.outputs].mean()) / n
+        return LOSSES[self.settings.loss].curvature(squares)
 
 
 def estimate_of(shares: Shares) -> DriftEstimate:

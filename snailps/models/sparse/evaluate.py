@@ -15,11 +15,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from snailps.data.blocks import Block, cut, expand, files_of, head_of, read_block
-from snailps.data.encoding import Encoding
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
-from snailps.models.sparse import metrics
+from snailps.models.losses import LOSSES
 from snailps.models.sparse.batch import batch_reader
 from snailps.models.sparse.settings import SparseSettings
 
@@ -109,29 +108,26 @@ def evaluate(cls: type[SparseWorker], results: Results) -> dict[str, Any]:
     s = results.settings
     assert isinstance(s, SparseSettings)
     extras = cls.extras(results)
-    reader, encoding = (
-        batch_reader(replace(s, class_weights=()), bias=cls.has_bias(s)),
-        Encoding.of_text(s.encoding),
-    )
-
-    def judged() -> Iterator[metrics.Judged]:
-        for text in texts_of(
-            s.test,
-            s.scratch_dir,
-            s.scratch_bytes,
-            reading=s.reading(),
-            block_bytes=_block_bytes(results),
-            progress=results.exporting,
-        ):
-            batch = reader.read(*text)
-            scores = cls.stored_scores(results, batch, extras) if len(batch) else None
-            labels: Any = batch.labels
-            if s.loss == "squared" and scores is not None:
-                labels, scores = encoding.targets_of(labels), encoding.targets_of(scores)
-            yield labels, scores, batch.weights, batch.bad
-
+    reader = batch_reader(replace(s, class_weights=()), bias=cls.has_bias(s))
+    encoding, judge, bad_lines = reader.encoding, LOSSES[s.loss].judge(), 0
+    factor, shift = LOSSES[s.loss].restored(encoding)
     results.exporting.plan([1.0])
-    return metrics.judge(s.loss, judged())
+    for text in texts_of(
+        s.test,
+        s.scratch_dir,
+        s.scratch_bytes,
+        reading=s.reading(),
+        block_bytes=_block_bytes(results),
+        progress=results.exporting,
+    ):
+        batch = reader.read(*text)
+        bad_lines += batch.bad
+        if len(batch):
+            scores: Any = cls.stored_scores(results, batch, extras)
+            if not encoding.is_plain_target:
+                scores = scores.astype(float) * factor + shift
+            judge.add(encoding.targets_of(batch.labels), scores, batch.weights)
+    return {**judge.figures(), **({"bad_lines": bad_lines} if bad_lines else {})}
 
 
 def _block_bytes(results: Results) -> int:

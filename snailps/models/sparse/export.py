@@ -23,6 +23,7 @@ from snailps.api.worker import load_class
 from snailps.config import JobSettings, RawConfig
 from snailps.data.atomic import atomic_file
 from snailps.errors import ModelFileError
+from snailps.models.losses import LOSSES
 from snailps.models.sparse.batch import BIAS_KEY, TABLE, Floats, Keys
 from snailps.vectors.model_file import (
     HEADER,
@@ -199,19 +200,11 @@ def _with_zeros(pieces: Iterable[tuple[Keys, Floats]], size: int, dim: int) -> I
 
 
 def _liblinear_head(settings: LinearSettings, size: int, bias: bool) -> str:
-    solver, classes, labels = {
-        "logistic": ("L2R_LR", 2, "label 1 -1\n"),
-        "squared": ("L2R_L2LOSS_SVR", 2, ""),
-        # Of its solvers, the one whose prediction is the class of the highest score.
-        "multinomial": (
-            "MCSVM_CS",
-            settings.classes,
-            "label " + " ".join(map(str, range(settings.classes))) + "\n",
-        ),
-    }[settings.loss]
+    labels = range(settings.classes) or (1, -1)
+    named = f"label {' '.join(map(str, labels))}\n" if settings.class_num else ""
     return (
-        f"solver_type {solver}\nnr_class {classes}\n{labels}nr_feature {size}\n"
-        f"bias {1 if bias else -1}\nw\n"
+        f"solver_type {LOSSES[settings.loss].solver}\nnr_class {len(labels)}\n{named}"
+        f"nr_feature {size}\nbias {1 if bias else -1}\nw\n"
     )
 
 

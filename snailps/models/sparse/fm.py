@@ -26,14 +26,13 @@ from snailps.config import JobSettings, setting
 from snailps.data.encoding import Encoding
 from snailps.errors import ConfigError, DataError
 from snailps.models.local_sgd import RowLayout
+from snailps.models.losses import LOSSES
 from snailps.models.sparse import export
 from snailps.models.sparse.batch import BIAS_KEY, Batch, Floats, Keys
 from snailps.models.sparse.delta_shares import Shares
 from snailps.models.sparse.settings import METHODS, SparseSettings
 from snailps.models.sparse.worker import SparseWorker, factors_of
 
-LOSSES = {"logistic": 0, "squared": 1}
-"""Numbers of the losses in `kernels.train_fm`."""
 PARTS = {"sgd": 1, "adagrad": 2, "ftrl": 3}
 """Number of arrays in a row: weights and the state of the method."""
 NO_FIELDS = np.zeros(0, np.int32)
@@ -167,7 +166,7 @@ class FactorizationMachine(SparseWorker):
             batch.weights,
             factors=s.factors,
             field_num=max(1, s.fields),
-            loss=LOSSES[s.loss],
+            loss=LOSSES[s.loss].code,
             method=METHODS[s.method],
             bias=batch.bias,
             hot=min(self._hot, len(rows)) if shared else 0,

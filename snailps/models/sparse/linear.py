@@ -20,13 +20,12 @@ from snailps.api.worker import Results
 from snailps.config import JobSettings, setting
 from snailps.data.encoding import FARTHEST
 from snailps.errors import ConfigError
+from snailps.models.losses import LOSSES
 from snailps.models.sparse import export
 from snailps.models.sparse.batch import Batch, Floats
 from snailps.models.sparse.settings import METHODS, ClassesSettings
 from snailps.models.sparse.worker import EPS, SparseWorker
 
-LOSSES = {"logistic": 0, "squared": 1, "multinomial": 2}
-"""Numbers of the losses in `kernels.train_linear`."""
 HOT_FLOATS = 64
 """Floats of the rows that each thread has a copy of."""
 
@@ -89,7 +88,7 @@ class Linear(SparseWorker):
             batch.labels,
             batch.weights,
             outputs=s.outputs,
-            loss=LOSSES[s.loss],
+            loss=LOSSES[s.loss].code,
             method=METHODS[s.method],
             bias=batch.bias,
             hot=min(max(1, HOT_FLOATS // s.outputs), len(rows)) if shared else 0,

@@ -8,56 +8,16 @@ Pure functions of arrays in float64; no files, no rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
-Judged = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any], int]
-"""Labels (n,) or None, scores (n, outputs), weights (n,) or none for 1; malformed lines."""
 BINS = 10
 _ONES = np.empty(0)
-
-
-class Judge(Protocol):
-    """Accumulates labels and scores, and computes metrics from them."""
-
-    def add(
-        self, labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] = _ONES
-    ) -> None:
-        """Add labels (n,), scores (n, outputs) before any link, and weights (n,), none for 1."""
-
-    def figures(self) -> dict[str, Any]:
-        """Plain numbers by name; `examples`, those with a weight, first."""
-
-
-def judge_of(loss: str) -> Judge:
-    kinds: dict[str, type[Judge]] = {"logistic": YesNo, "squared": Real, "multinomial": Classes}
-    return kinds[loss]()
-
-
-def judge(loss: str, batches: Iterable[Judged]) -> dict[str, Any]:
-    """Metrics of a model by its loss, and `bad_lines` if there were any."""
-    judge, bad_lines = judge_of(loss), 0
-    for labels, scores, weights, bad in batches:
-        bad_lines += bad
-        if scores is not None:
-            judge.add(labels, scores, weights)
-    figures = judge.figures()
-    return {**figures, "bad_lines": bad_lines} if bad_lines else figures
-
-
-def probabilities(loss: str, scores: NDArray[np.float32]) -> Doubles:
-    """P(yes) (n,), values (n,), or P of each class (n, outputs), from scores (n, outputs)."""
-    wide = scores.astype(np.float64)
-    if loss == "logistic":
-        return sigmoid(wide[:, 0])
-    if loss == "squared":
-        return np.asarray(wide[:, 0])
-    return np.asarray(np.exp(wide - log_sums(wide)[:, None]))
 
 
 def sigmoid(scores: Doubles) -> Doubles:
@@ -94,31 +54,48 @@ def auc(
     return float((yes * (no_before[begins] + no / 2)).sum() / pairs)
 
 
-def _with_weight(*arrays: NDArray[Any], weights: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    """The arrays' rows whose weight is above 0, and their weights, float64."""
-    if not len(weights):
-        return (*arrays, np.ones(len(arrays[0])))
-    kept = weights > 0
-    if kept.all():
-        return (*arrays, weights.astype(np.float64))
-    return (*(array[kept] for array in arrays), weights[kept].astype(np.float64))
-
-
-class YesNo:
-    """Labels above 0 mean yes; scores are log odds; 16 bytes an example are kept."""
+class Judge(ABC):
+    """Accumulates labels and scores, and computes metrics from them."""
 
     def __init__(self) -> None:
-        self._parts: list[tuple[NDArray[Any], ...]] = []
+        self._examples, self._sums = 0, np.zeros(1)
 
     def add(
         self, labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] = _ONES
     ) -> None:
-        self._parts.append(_with_weight(labels > 0, scores[:, 0], weights=weights))
+        """Add labels (n,), scores (n, outputs) before any link, and weights (n,), none for 1."""
+        if not len(weights):
+            weights = np.ones(len(labels))
+        elif not (kept := weights > 0).all():
+            labels, scores, weights = labels[kept], scores[kept], weights[kept]
+        self._examples += len(labels)
+        self._add(labels, scores, weights.astype(np.float64))
 
     def figures(self) -> dict[str, Any]:
+        """Plain numbers by name; `examples`, those with a weight, first."""
+        return {"examples": self._examples, **(self._figures() if self._examples else {})}
+
+    @abstractmethod
+    def _add(self, labels: NDArray[Any], scores: NDArray[Any], weights: Doubles) -> None:
+        """Add examples whose weights are above 0."""
+
+    @abstractmethod
+    def _figures(self) -> dict[str, Any]:
+        """Metrics of at least one example."""
+
+
+class YesNo(Judge):
+    """Labels above 0 mean yes; scores are log odds; 16 bytes an example are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[tuple[NDArray[Any], ...]] = []
+
+    def _add(self, labels: NDArray[Any], scores: NDArray[Any], weights: Doubles) -> None:
+        self._parts.append((labels > 0, scores[:, 0], weights))
+
+    def _figures(self) -> dict[str, Any]:
         """AUC, log loss, accuracy, calibration (mean prediction / mean label), reliability."""
-        if not any(len(yes) for yes, _, _ in self._parts):
-            return {"examples": 0}
         yes, scores, weights = map(np.concatenate, zip(*self._parts, strict=True))
         odds = scores.astype(np.float64)
         chances = sigmoid(odds)
@@ -126,7 +103,6 @@ class YesNo:
         total = weights.sum()
         observed = float(yes @ weights / total)
         return {
-            "examples": len(yes),
             "log_loss": float(loss @ weights / total),
             "auc": auc(yes, scores, weights),
             "accuracy": float(((odds > 0) == yes) @ weights / total),
@@ -152,29 +128,19 @@ def reliability(
     ]
 
 
-class Real:
+class Real(Judge):
     """Labels and scores are real numbers."""
 
-    def __init__(self) -> None:
-        self._examples, self._sums = 0, np.zeros(5)
-
-    def add(
-        self, labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] = _ONES
-    ) -> None:
-        true, said, weights = _with_weight(labels, scores[:, 0], weights=weights)
-        said, true = said.astype(np.float64), true.astype(np.float64)
+    def _add(self, labels: NDArray[Any], scores: NDArray[Any], weights: Doubles) -> None:
+        said, true = scores[:, 0].astype(np.float64), labels.astype(np.float64)
         wrong = said - true
-        self._examples += len(wrong)
         sums = np.stack((np.ones(len(wrong)), wrong**2, np.abs(wrong), said, true))
-        self._sums += sums @ weights
+        self._sums = self._sums + sums @ weights
 
-    def figures(self) -> dict[str, Any]:
+    def _figures(self) -> dict[str, Any]:
         """RMSE, mean absolute error, mean prediction, mean label."""
-        if not self._examples:
-            return {"examples": 0}
         total, squares, sizes, said, true = self._sums.tolist()
         return {
-            "examples": self._examples,
             "rmse": float(np.sqrt(squares / total)),
             "mae": sizes / total,
             "mean_prediction": said / total,
@@ -182,28 +148,19 @@ class Real:
         }
 
 
-class Classes:
+class Classes(Judge):
     """Labels are class numbers; scores are one a class."""
 
-    def __init__(self) -> None:
-        self._examples, self._sums = 0, np.zeros(3)
-
-    def add(
-        self, labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] = _ONES
-    ) -> None:
+    def _add(self, labels: NDArray[Any], scores: NDArray[Any], weights: Doubles) -> None:
         """A label that is no class counts as wrong, with the largest possible loss."""
-        labels, scores, weights = _with_weight(labels, scores, weights=weights)
         wide, own = scores.astype(np.float64), labels.astype(np.int64)
         known = (own >= 0) & (own < wide.shape[1]) & (own == labels)
         rows = np.arange(len(own))
         chosen = wide[rows, np.where(known, own, 0)]
         losses = log_sums(wide) - np.where(known, chosen, wide.min(axis=1, initial=np.inf))
         right = known & (wide.argmax(axis=1) == own)
-        self._examples += len(own)
-        self._sums += weights.sum(), losses @ weights, right @ weights
+        self._sums = self._sums + np.array((weights.sum(), losses @ weights, right @ weights))
 
-    def figures(self) -> dict[str, Any]:
-        if not self._examples:
-            return {"examples": 0}
+    def _figures(self) -> dict[str, Any]:
         total, loss, right = self._sums.tolist()
-        return {"examples": self._examples, "log_loss": loss / total, "accuracy": right / total}
+        return {"log_loss": loss / total, "accuracy": right / total}

@@ -30,6 +30,7 @@ from snailps.data._key_numbering import KeyNumbers
 from snailps.data.encoding import FARTHEST, Encoding
 from snailps.errors import ConfigError
 from snailps.models.layers import Layers, check_widths
+from snailps.models.losses import LOSSES
 from snailps.models.parameters import pulled
 from snailps.models.sparse import evaluate, export
 from snailps.models.sparse.batch import TABLE, Batch, Floats, Keys, batch_reader
@@ -200,12 +201,12 @@ class Net(SparseWorker):
         assert isinstance(s, NetSettings)
         made = super().decoded_extras(results)
         encoding = Encoding.of_text(s.encoding)
-        deviation = np.float32(encoding.deviation)
+        factor = np.float32(LOSSES[s.loss].restored(encoding)[0])
         *_, last, biases = s.layers.names
-        made[last] = made[last] * deviation
+        made[last] = made[last] * factor
         made[biases] = made[biases].copy()
         made[biases][: s.layers.sizes[0]] -= encoding.offsets @ cls.centred_rows(results)
-        made[biases][-s.outputs :] *= deviation
+        made[biases][-s.outputs :] *= factor
         return made
 
     @classmethod

@@ -28,6 +28,7 @@ from snailps.data.examples import ExampleReader
 from snailps.data.scratch import Scratch
 from snailps.data.unpacking import is_packed, is_url
 from snailps.errors import DataError, SnailError
+from snailps.models.losses import LOSSES
 from snailps.models.sparse.settings import SparseSettings
 
 log = logging.getLogger(__name__)
@@ -166,15 +167,15 @@ def encoded(settings: S, *, has_constant: bool, is_drawn: bool = True, farthest:
         farthest = 0.0
     keys, values = sample.entries()
     encoding = encoding.measured(keys, values, examples, farthest=farthest)
-    if settings.loss == "squared":
+    classes = settings.class_num
+    if not classes:
         if encoding.is_plain_target:
-            encoding = encoding.centred(labels, weights, has_constant=has_constant)
+            encoding = LOSSES[settings.loss].encoded(encoding, labels, weights, has_constant)
     elif not encoding.labels:
-        classes = 2 if settings.loss == "logistic" else getattr(settings, "classes", 0)
         every = labels if sample.is_whole else all_labels(settings)
         known = labels if every is None else every
         encoding = replace(encoding, labels=_classes(known, classes, is_whole=every is not None))
-    if settings.loss != "squared" and not settings.class_weights:
+    if classes and not settings.class_weights:
         encoding = replace(encoding, constant=_entropy(labels, weights))
     if not encoding.keeps_values:
         log.info(

@@ -19,6 +19,7 @@ from snailps.data.encoding import Encoding
 from snailps.data.examples import HASH_BITS_MAX, ExampleReader
 from snailps.data.reading import ENDINGS, Reading
 from snailps.errors import ConfigError
+from snailps.models.losses import LOSSES
 from snailps.models.packed_tables import CONTINUE_FROM, SHUFFLE
 
 METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
@@ -176,7 +177,11 @@ class SparseSettings(JobSettings):
                 f"{where('class_weights')}: class_weights: expected numbers of at least 0, one "
                 f"a class, got {', '.join(self.class_weights)}"
             )
-        self._check_class_num(where)
+        if self.class_weights and len(self.class_weights) != self.class_num:
+            raise ConfigError(
+                f"{where('class_weights')}: class_weights: expected {self.class_num} numbers with "
+                f"loss {self.loss}, got {len(self.class_weights)}"
+            )
         try:
             Encoding.of_text(self.encoding)
         except (TypeError, ValueError) as error:
@@ -213,13 +218,11 @@ class SparseSettings(JobSettings):
             needs_labels=needs_labels,
         )
 
-    def _check_class_num(self, where: Callable[[str], str]) -> None:
-        class_num = {"logistic": 2, "squared": 0}.get(self.loss, getattr(self, "classes", 0))
-        if self.class_weights and len(self.class_weights) != class_num:
-            raise ConfigError(
-                f"{where('class_weights')}: class_weights: expected {class_num} numbers with loss "
-                f"{self.loss}, got {len(self.class_weights)}"
-            )
+    @property
+    def class_num(self) -> int:
+        """Number of classes of the labels; 0: they are numbers."""
+        found = LOSSES[self.loss].classes
+        return getattr(self, "classes", 0) if found is None else found
 
     @property
     def method(self) -> str:
@@ -241,9 +244,10 @@ class ClassesSettings(SparseSettings):
 
     def validate(self, where: Callable[[str], str]) -> None:
         SparseSettings.validate(self, where)
-        if (self.loss == "multinomial") != (self.classes > 1):
+        needs_classes = LOSSES[self.loss].classes is None
+        if needs_classes != (self.classes > 1):
             loss = f"loss {self.loss} (from {where('loss')})"
-            if self.loss == "multinomial":
+            if needs_classes:
                 raise ConfigError(
                     f"{loss} needs the number of classes, got {self.classes} "
                     f"({where('classes')}): set classes to how many different labels the input "

@@ -40,6 +40,7 @@ from snailps.models.block_trainer import BlockTrainer, Prepared, Rates, Span, Su
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.kept_rows import DRIFT, STEPS_MIN, KeptRows
 from snailps.models.local_sgd import LocalSgd, RowLayout
+from snailps.models.losses import LOSSES
 from snailps.models.pace import Pace
 from snailps.models.packed_tables import NoSurvey, put_tables
 from snailps.models.rows import Lookup, Rows, Scale, Trained
@@ -168,12 +169,9 @@ class SparseWorker(BlockTrainer):
 
     @classmethod
     def constant_loss(cls, settings: JobSettings) -> float:
-        """Loss of the best constant score on a sample of labels; of targets half their variance."""
+        """Loss of the best constant score on a sample of labels."""
         assert isinstance(settings, SparseSettings)
-        encoding = Encoding.of_text(settings.encoding)
-        if settings.loss == "squared" and not encoding.is_plain_target:
-            return encoding.deviation**2 / 2
-        return encoding.constant
+        return LOSSES[settings.loss].constant_loss(Encoding.of_text(settings.encoding))
 
     @classmethod
     def extras(cls, results: Results) -> Mapping[str, Floats]:
@@ -206,8 +204,9 @@ class SparseWorker(BlockTrainer):
         made: Floats = rows * factors_of(settings, keys)[:, None]
         constant = cls.constant_of(encoding, centred)
         made[keys == BIAS_KEY] = rows[keys == BIAS_KEY] + constant
-        made *= np.float32(encoding.deviation)
-        made[keys == BIAS_KEY] += np.float32(encoding.centre)
+        factor, shift = LOSSES[settings.loss].restored(encoding)
+        made *= np.float32(factor)
+        made[keys == BIAS_KEY] += np.float32(shift)
         return made
 
     @classmethod
@@ -224,14 +223,14 @@ class SparseWorker(BlockTrainer):
         """
         settings = results.settings
         assert isinstance(settings, SparseSettings)
-        if settings.loss != "squared":
+        if settings.class_num:
             return dict(cls.extras(results))
         encoding, constant = Encoding.of_text(settings.encoding), 0.0
         if cls.has_bias(settings):
             constant = float(results.pull(TABLE, np.array([BIAS_KEY], np.uint64))[0, 0])
             constant += float(np.ravel(cls.constant_of(encoding, cls.centred_rows(results)))[0])
-        intercept = np.array([constant * encoding.deviation + encoding.centre])
-        return {**cls.extras(results), "intercept": intercept}
+        factor, shift = LOSSES[settings.loss].restored(encoding)
+        return {**cls.extras(results), "intercept": np.array([constant * factor + shift])}
 
     # --- at the master -----------------------------------------------------------------------
 
@@ -390,7 +389,7 @@ class SparseWorker(BlockTrainer):
     def make_shares(self, table: Table, layout: RowLayout) -> Shares:
         """Scaling of deltas; all numbers of a row are weights of outputs, unless overridden."""
         s, dim = self.settings, table.dim
-        return Shares(s, self.workers, s.loss, dim, stride=layout.stride, outputs=dim, eps=EPS)
+        return Shares(s, self.workers, dim, stride=layout.stride, outputs=dim, eps=EPS)
 
     def row_layout(self, table: Table) -> RowLayout:
         """Layout of rows that `train_part` takes: packed, unless overridden."""
@@ -558,7 +557,7 @@ class SparseWorker(BlockTrainer):
 
 def loss_unit(settings: SparseSettings) -> float:
     """Factor of the loss of encoded targets that makes it the loss of the targets."""
-    return Encoding.of_text(settings.encoding).deviation ** 2
+    return Encoding.of_text(settings.encoding).deviation ** LOSSES[settings.loss].degree
 
 
 def factors_of(settings: SparseSettings, keys: Keys) -> Floats:

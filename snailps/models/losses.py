@@ -1,0 +1,91 @@
+"""What models of examples learn from labels: `LOSSES`, by the names of the setting `loss`.
+
+    scores, labels -> loss, gradient     (`slopes`, of networks; the kernels have theirs, by `code`)
+    scores -> `link` -> predictions;  labels, scores -> `judge` -> metrics
+
+A further loss is a further entry.  Pure functions of arrays: no settings, files or rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.encoding import Encoding
+from snailps.models.sparse.metrics import Classes, Doubles, Judge, Real, YesNo, log_sums, sigmoid
+
+Floats = NDArray[np.float32]
+CURVATURE = 0.2
+"""Curvature of an example's log loss: P(yes) P(no) for typical predictions."""
+
+
+def _slopes_of_logistic(scores: Floats, labels: Floats) -> tuple[Floats, Floats]:
+    yes = labels > 0
+    margin = np.where(yes, scores[:, 0], -scores[:, 0])
+    losses = np.logaddexp(np.float32(0), -margin)
+    chance_of_other = np.exp(-np.logaddexp(np.float32(0), margin))
+    return losses, np.where(yes, -chance_of_other, chance_of_other)[:, None]
+
+
+def _slopes_of_squared(scores: Floats, labels: Floats) -> tuple[Floats, Floats]:
+    wrong = scores - labels[:, None]
+    return (0.5 * wrong[:, 0] ** 2), wrong
+
+
+def _slopes_of_multinomial(scores: Floats, labels: Floats) -> tuple[Floats, Floats]:
+    own = labels.astype(np.int64)
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    chances = np.exp(shifted)
+    sums = chances.sum(axis=1, keepdims=True)
+    rows = np.arange(len(own))
+    losses = np.log(sums[:, 0]) - shifted[rows, own]
+    chances /= sums
+    chances[rows, own] -= 1
+    return losses, chances
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A loss; `code` is its number in kernels, `solver` that of LIBLINEAR's files.
+
+    `classes` is the number of classes of labels, which are numbers with 0; None: that of the
+    setting.  `slopes` gives loss (m,) and dloss/dscores; `curvature` the mean second derivative by
+    the score, of the mean square of gradients if that is known; `constant_loss` the loss of the
+    best constant score.  Of numbers: d times as large, they have d ** `degree` times the loss;
+    `encoded` has what they are learnt by, `restored` factor and constant of the scores for those
+    that were written; `deviance` (n,) of numbers from predictions is what `score` compares.
+    """
+
+    code: int
+    classes: int | None
+    judge: Callable[[], Judge]
+    link: Callable[[Doubles], Doubles]
+    slopes: Callable[[Floats, Floats], tuple[Floats, Floats]]
+    solver: str
+    curvature: Callable[[float | None], float] = lambda seen: CURVATURE if seen is None else seen
+    degree: int = 0
+    constant_loss: Callable[[Encoding], float] = lambda encoding: encoding.constant
+    encoded: Callable[..., Encoding] = Encoding.centred
+    restored: Callable[[Encoding], tuple[float, float]] = lambda by: (by.deviation, by.centre)
+    deviance: Callable[[Doubles, Doubles], Doubles] = lambda labels, said: (labels - said) ** 2
+
+
+LOSSES: Mapping[str, Loss] = {
+    "logistic": Loss(
+        0, 2, YesNo, lambda scores: sigmoid(scores[:, 0]), _slopes_of_logistic, "L2R_LR"
+    ),
+    "squared": Loss(
+        1, 0, Real, lambda scores: scores[:, 0], _slopes_of_squared, "L2R_L2LOSS_SVR",
+        curvature=lambda seen: 1.0,
+        degree=2,
+        constant_loss=lambda by: 0.0 if by.is_plain_target else by.deviation**2 / 2,
+    ),
+    "multinomial": Loss(
+        2, None, Classes, lambda scores: np.exp(scores - log_sums(scores)[:, None]),
+        _slopes_of_multinomial,
+        "MCSVM_CS",  # whose prediction is the class of the highest score
+    ),
+}  # fmt: skip
