@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from snailps.data._examples import EntryReader, Examples, Fault, RowReader, first_row
 from snailps.data.blocks import first_line_of
 from snailps.data.columns import Column, Declared, Kind, columns_of
@@ -34,6 +36,7 @@ OVER_LINES = 2
 
 _EXPECTED = {
     "label": "a label, a number such as -1, 0.5 or 3",
+    "low": "a label of at least {:g}",
     "index": "index:value, the index a whole number below 2^63",
     "colon": "a colon and a value behind the index",
     "value": "a finite number within float32's range as value, then a blank",
@@ -55,7 +58,8 @@ class ExampleReader:
     first line of each file.  `columns` are of CSV and TSV only (`columns.columns_of`).  `hash_bits`
     folds keys to 2^hash_bits, 1 to 62; 0: not.  Without `needs_labels` missing labels are 0.
     `may_skip`: errors name `on_bad_line`.  `whole_rows`: texts end where rows do
-    (`_examples.rows_end`), so cells in quotes may have newlines; blocks are cut at any.
+    (`_examples.rows_end`), so cells in quotes may have newlines; blocks are cut at any.  A label
+    below `label_min` is an error.
 
     `format` becomes what ``auto`` found; `field_num` is the number of feature columns of CSV and
     TSV, else 0; `first_bad` says where and why the first line was skipped.
@@ -71,6 +75,7 @@ class ExampleReader:
         needs_labels: bool = True,
         may_skip: bool = True,
         whole_rows: bool = False,
+        label_min: float = -np.inf,
     ) -> None:
         if format not in (*FORMATS, "blank"):
             raise ConfigError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
@@ -96,6 +101,7 @@ class ExampleReader:
         self.format = format
         self.first_bad = ""
         self._needs_labels, self._may_skip, self._whole_rows = needs_labels, may_skip, whole_rows
+        self._label_min = label_min
         self._reader: EntryReader | RowReader | None = None
         self.is_guessed = format == "auto"
         if format != "auto":
@@ -120,7 +126,15 @@ class ExampleReader:
         if is_matrix(data):
             path = path or "the input"
             self._check_matrix(data, path)
-            return examples_of(data, path, hash_bits=self.hash_bits, part=part, place=place)
+            examples = examples_of(data, path, hash_bits=self.hash_bits, part=part, place=place)
+            for low in np.flatnonzero(examples.labels < self._label_min)[:1].tolist():
+                row = low + (part[0] if part else 0)
+                row = row if place is None else place(row)[1]
+                raise DataError(
+                    f"{path}, row {row:,}: expected {_EXPECTED['low'].format(self._label_min)}, "
+                    f"got {examples.labels[low]:g}"
+                )
+            return examples
         first, last = part or (0, len(data))
         self.learn_format(data, start)
         if start + first == 0:
@@ -147,6 +161,16 @@ class ExampleReader:
                 leave = ", or leave such lines out with on_bad_line: skip" * self._may_skip
                 raise DataError(f"{message}. Correct the line{leave}")
             self.first_bad = self.first_bad or message
+        if (examples.labels < self._label_min).any():
+            at = first
+            while True:
+                end = data.find(b"\n", at, last) + 1 or last
+                if (reader.read(data, at, end)[0].labels < self._label_min).any():
+                    break
+                at = end
+            column = next((n for n, one in enumerate(self.columns) if one.kind is Kind.LABEL), 0)
+            fault = Fault("low", at - first, at - first, column, 0)
+            raise DataError(self._message(data, first, fault, path, start, place))
         return examples
 
     def learn_format(self, data: bytes, start: int = 0) -> bool:
@@ -244,7 +268,8 @@ class ExampleReader:
     def _expected(self, fault: Fault, line: bytes, at: int) -> tuple[str, str]:
         if not self.columns:
             stop = _BLANK.search(line, at)
-            return _EXPECTED[fault.kind], _shown(line[at : stop.start() if stop else len(line)])
+            expected = _EXPECTED[fault.kind].format(self._label_min)
+            return expected, _shown(line[at : stop.start() if stop else len(line)])
         if fault.kind == "cells":
             return f"{len(self.columns)} columns", str(fault.cells)
         where = f" in column {self.columns[fault.column].name}"
@@ -252,7 +277,8 @@ class ExampleReader:
             same = "" if self._whole_rows else " on the same line"
             return _EXPECTED["quote"].format(same) + where, _shown(line[at:].strip())
         cells, _ = first_row(line, *self._cells(self.format))
-        return _EXPECTED[fault.kind] + where, _shown((cells[fault.column :] or [line[at:]])[0])
+        expected = _EXPECTED[fault.kind].format(self._label_min) + where
+        return expected, _shown((cells[fault.column :] or [line[at:]])[0])
 
 
 def format_of_rows(

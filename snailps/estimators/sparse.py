@@ -701,6 +701,9 @@ class SparseRegressor(SparseEstimator):
 
     def _target(self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool) -> Target:
         targets = targets_of(y, type(self).__name__, rows)
+        least = LOSSES[self.parameters.fixed["loss"]].label_min
+        if (targets < least).any():
+            raise DataError(f"y: expected numbers of at least {least:g}, got {targets.min():g}")
         settings = {"encoding": self._model.settings.encoding} if goes_on else {}
         return targets, weights_of(sample_weight, rows), settings, {}
 

@@ -49,25 +49,23 @@ def _slopes_of_multinomial(scores: Floats, labels: Floats) -> tuple[Floats, Floa
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A loss; `code` is its number in kernels, `solver` that of LIBLINEAR's files.
+    """A loss; the defaults are those of classes and of targets that are scaled."""
 
-    `classes` is the number of classes of labels, which are numbers with 0; None: that of the
-    setting.  `slopes` gives loss (m,) and dloss/dscores; `curvature` the mean second derivative by
-    the score, of the mean square of gradients if that is known; `constant_loss` the loss of the
-    best constant score.  Of numbers: d times as large, they have d ** `degree` times the loss;
-    `encoded` has what they are learnt by, `restored` factor and constant of the scores for those
-    that were written; `deviance` (n,) of numbers from predictions is what `score` compares.
-    """
-
-    code: int
-    classes: int | None
+    code: int  # in kernels
+    classes: int | None  # of labels; 0: they are numbers; None: as many as the setting says
     judge: Callable[[], Judge]
-    link: Callable[[Doubles], Doubles]
-    slopes: Callable[[Floats, Floats], tuple[Floats, Floats]]
-    solver: str
-    curvature: Callable[[float | None], float] = lambda seen: CURVATURE if seen is None else seen
-    degree: int = 0
+    link: Callable[[Doubles], Doubles]  # predictions of scores (n, outputs)
+    slopes: Callable[[Floats, Floats], tuple[Floats, Floats]]  # losses (n,), dloss/dscores
+    solver: str  # in LIBLINEAR's files; empty: they have no such model
+    # Mean second derivative by scores, of the mean square of gradients, if known, and mean label.
+    curvature: Callable[[float | None, float], float] = lambda seen, mean: (
+        CURVATURE if seen is None else seen
+    )
     constant_loss: Callable[[Encoding], float] = lambda encoding: encoding.constant
+    # Of numbers: none is less; d times as large, they have d ** `degree` times the loss; how they
+    # are scaled; factor and constant of the scores of those that were written; errors of some.
+    label_min: float = -np.inf
+    degree: int = 0
     encoded: Callable[..., Encoding] = Encoding.centred
     restored: Callable[[Encoding], tuple[float, float]] = lambda by: (by.deviation, by.centre)
     deviance: Callable[[Doubles, Doubles], Doubles] = lambda labels, said: (labels - said) ** 2
@@ -79,7 +77,7 @@ LOSSES: Mapping[str, Loss] = {
     ),
     "squared": Loss(
         1, 0, Real, lambda scores: scores[:, 0], _slopes_of_squared, "L2R_L2LOSS_SVR",
-        curvature=lambda seen: 1.0,
+        curvature=lambda seen, mean: 1.0,
         degree=2,
         constant_loss=lambda by: 0.0 if by.is_plain_target else by.deviation**2 / 2,
     ),

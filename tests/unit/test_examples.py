@@ -311,6 +311,21 @@ def test_reader_malformed_line_says_where_and_what(format, line, column, expecte
     assert skipping.first_bad.startswith(f"the text, line 4, column {column}: expected ")
 
 
+@pytest.mark.parametrize(
+    ("columns", "rows", "where"),
+    [
+        ("", b"0 1:1\n# c\n-2 1:1\n-3 1:1\n", ""),
+        ("a:categorical, y:label", b"a,y\nb,0\nc,-2\n", " in column y"),
+    ],
+)
+def test_reader_of_label_below_the_least_names_its_line(columns, rows, where):
+    assert len(ExampleReader(columns=columns).read(rows).labels) > 1
+    with pytest.raises(
+        DataError, match=rf"line 3, .*: expected a label of at least 0{where}, got '-2'"
+    ):
+        ExampleReader(columns=columns, label_min=0).read(rows)
+
+
 def test_reader_skipping_keeps_the_first_reason_and_counts_a_text():
     reader = ExampleReader("libsvm", on_bad_line="skip")
     assert reader.first_bad == ""

@@ -209,6 +209,14 @@ def test_hash_bits_fold_hashed_keys_as_those_of_csv():
     assert ExampleReader(hash_bits=8).read(data).keys.tolist() == folded.keys.tolist()
 
 
+def test_label_below_the_least_is_refused_with_its_row():
+    header = Header(Flags.VALUES, 1, 2, 0, 1000)
+    data = packed(header, labels=[0, -2], ptr=[0, 0, 0], keys=[], values=[])
+    assert ExampleReader().read(data).labels.tolist() == [0, -2]
+    with pytest.raises(DataError, match="x, row 1: expected a label of at least 0, got -2"):
+        ExampleReader(label_min=0).read(data, "x")
+
+
 def test_text_and_matrix_files_may_be_read_by_one_reader():
     _, _, data = file_of(3)
     reader = ExampleReader()

@@ -26,6 +26,7 @@ from snailps.data.examples import ExampleReader
 from snailps.data.joined import Place, TextParts
 from snailps.data.matrix_file import even_rows, is_matrix
 from snailps.errors import DataError
+from snailps.models.losses import LOSSES
 from snailps.models.sparse.settings import SparseSettings
 
 TABLE = "weights"
@@ -283,6 +284,7 @@ def batch_reader(
         hash_bits=settings.hash_bits,
         on_bad_line=settings.on_bad_line,
         needs_labels=needs_labels,
+        label_min=LOSSES[settings.loss].label_min,
     )
     weights = [float(number) for number in settings.class_weights]
     encoding = Encoding.of_text(settings.encoding) if encodes else PLAIN

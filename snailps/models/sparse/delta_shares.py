@@ -74,7 +74,9 @@ class Shares:
         n, bias = sum(len(batch) for batch in batches), batches[0].bias >= 0
         entries = sum(len(batch.places) for batch in batches)
         squares = sum(float(np.dot(batch.values, batch.values)) for batch in batches) / n + bias
-        return Step(rate, entries / n + bias, rate * self._curvature(n, bias_delta) * squares)
+        mean = sum(float(batch.labels.sum()) for batch in batches) / n
+        curvature = self._curvature(n, bias_delta, mean)
+        return Step(rate, entries / n + bias, rate * curvature * squares)
 
     def scale(self, step: Step, rows: Floats, delta: Floats, count: Floats) -> None:
         """Reduce deltas, in place, whose sum over all workers would be too long a step.
@@ -121,7 +123,7 @@ class Shares:
         """Weights (number 0) or an array of state of trained rows, without padding."""
         return rows[:, number * self.stride : number * self.stride + self.dim]
 
-    def _curvature(self, n: int, bias_delta: Floats | None) -> float:
+    def _curvature(self, n: int, bias_delta: Floats | None, mean_label: float) -> float:
         """Mean second derivative of the loss of n examples by their scores.
 
         For logistic losses and calibrated predictions it is the mean squared gradient, which the
@@ -130,7 +132,7 @@ class Shares:
         squares = None
         if bias_delta is not None and self.settings.method != "sgd":
             squares = float(bias_delta[-self.dim :][: self.outputs].mean()) / n
-        return LOSSES[self.settings.loss].curvature(squares)
+        return LOSSES[self.settings.loss].curvature(squares, mean_label)
 
 
 def estimate_of(shares: Shares) -> DriftEstimate:

@@ -53,6 +53,10 @@ class LinearSettings(ClassesSettings):
                 f"{where('formats')}: formats: expected npz, liblinear or both, got "
                 f"{', '.join(self.formats) or 'nothing'}"
             )
+        if "liblinear" in self.formats and not LOSSES[self.loss].solver:
+            raise ConfigError(
+                f"{where('formats')}: formats: LIBLINEAR has no loss {self.loss}: expected npz"
+            )
         hashed = bool(self.columns or self.label_column)
         if "liblinear" in self.formats and hashed and not 0 < self.hash_bits <= 24:
             raise ConfigError(
