@@ -21,6 +21,7 @@ _HOMES = {
     "LogisticRegression": "linear",
     "MLPClassifier": "mlp",
     "MatrixFactorization": "embeddings",
+    "PoissonRegressor": "linear",
     "SparseNetClassifier": "net",
     "TextClassifier": "text",
     "Word2Vec": "words",

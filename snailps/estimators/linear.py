@@ -1,4 +1,4 @@
-"""Linear models as estimators: `LogisticRegression`, `LinearRegression`.
+"""Linear models as estimators: `LogisticRegression`, `LinearRegression`, `PoissonRegressor`.
 
     X, y -> fit -> a job -> weights by column: coef_, intercept_
 
@@ -175,3 +175,39 @@ class LinearRegression(
     >>> model.score(X, y) > 0.99  # doctest: +SKIP
     True
     """
+
+
+class PoissonRegressor(
+    LinearEstimator,
+    SparseRegressor,
+    settings=LinearSettings,
+    fixed={"loss": "poisson"},
+    without=NO_PARAMETERS,
+):
+    """Poisson regression: the means of counts are exp(w.x + b), on sparse or dense matrices.
+
+    It learns ``y / mean``, so b begins with the logarithm of the mean; `l2` is scikit-learn's
+    ``alpha`` / mean.  `score` is D^2, the share of the deviance that is explained.
+
+    Parameters
+    ----------
+    lr, l1, l2, beta, bias, min_count, optimizer, epochs, ...
+        Of the training; docs/settings.md says what they do, and what the others are for.
+    cluster, workers, callbacks, verbose
+        As of `FastText`.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(1)
+    >>> X = rng.normal(size=(2000, 3))
+    >>> y = rng.poisson(np.exp(X @ [0.5, -0.3, 0.2] + 1))
+    >>> model = PoissonRegressor(epochs=20).fit(X, y)  # doctest: +SKIP
+    >>> model.score(X, y) > 0.4  # doctest: +SKIP
+    True
+    """
+
+    def __sklearn_tags__(self) -> Any:
+        """For `sklearn.utils.get_tags`: counts are not negative."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags

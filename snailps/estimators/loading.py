@@ -30,6 +30,7 @@ _READERS: Mapping[str, Mapping[str, str]] = {
     "snailps.models.sparse.linear:Linear": {
         "": "LogisticRegression",
         "squared": "LinearRegression",
+        "poisson": "PoissonRegressor",
     },
     "snailps.models.sparse.fm:FactorizationMachine": {"": "FMClassifier", "squared": "FMRegressor"},
     "snailps.models.sparse.net:Net": {"": "SparseNetClassifier"},

@@ -22,7 +22,7 @@
 #define SNAIL_PANEL 128   /* words: 33 rows of them are 17 KB, half of a first-level cache */
 
 enum { SNAIL_SOFTMAX, SNAIL_ONE_VS_ALL, SNAIL_SAMPLING };
-enum { SNAIL_LOGISTIC, SNAIL_SQUARED, SNAIL_MULTINOMIAL, SNAIL_LOSS_NUM }; /* of sparse examples */
+enum { SNAIL_LOGISTIC, SNAIL_SQUARED, SNAIL_MULTINOMIAL, SNAIL_POISSON, SNAIL_LOSS_NUM };
 
 typedef struct {          /* word vectors, CBOW */
     float *inputs, *outputs;

@@ -5,6 +5,7 @@
 #include "_tiles.h"
 
 #define SNAIL_BOUND 80.0f /* exp(-80) is about the least float */
+#define SNAIL_STEEP 7.0f  /* exp(7) is 1,100 */
 
 /* -log P(label) for P(yes) = 1 / (1 + exp(-score)), without overflow. */
 SNAIL_INLINE float snail_log_loss(float score, int yes) {
@@ -20,13 +21,25 @@ SNAIL_INLINE float snail_likely(float score) {
     return (float)(1.0 / (1.0 + snail_exp(x)));
 }
 
+/* Half the deviance of a count of mean exp(score); a straight line beyond exp(SNAIL_STEEP) times the
+ * label, or times 1 of a smaller one: a wild step neither overflows, nor leaves a sum of squared
+ * gradients beside which all later ones are nothing. */
+SNAIL_INLINE float snail_half_deviance(float score, float label, float *gradient) {
+    const float own = label > 0 ? snail_log(label) : 0, most = SNAIL_STEEP + (own > 0 ? own : 0);
+    const float at = score > most ? most : score;
+    const float mean = snail_exp(at < -SNAIL_BOUND ? -SNAIL_BOUND : at > SNAIL_BOUND ? SNAIL_BOUND : at);
+    *gradient = mean - label;
+    return *gradient - label * (at - own) + *gradient * (score - at);
+}
+
 /* Loss of an example with one score, times its weight; its derivative by the score. */
 SNAIL_INLINE float snail_loss(int loss, float score, float label, float weight, float *gradient) {
     float found, g;
     if (loss == SNAIL_LOGISTIC) {
         found = snail_log_loss(score, label > 0);
         g = snail_likely(score) - (label > 0);
-    } else {
+    } else if (loss == SNAIL_POISSON) found = snail_half_deviance(score, label, &g);
+    else {
         g = score - label;
         found = g * g / 2;
     }

@@ -8,18 +8,33 @@ A further loss is a further entry.  Pure functions of arrays: no settings, files
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.encoding import Encoding
-from snailps.models.sparse.metrics import Classes, Doubles, Judge, Real, YesNo, log_sums, sigmoid
+from snailps.models.sparse.metrics import (
+    Classes,
+    Counts,
+    Doubles,
+    Judge,
+    Real,
+    YesNo,
+    expected,
+    log_sums,
+    poisson_deviance,
+    sigmoid,
+)
 
 Floats = NDArray[np.float32]
 CURVATURE = 0.2
 """Curvature of an example's log loss: P(yes) P(no) for typical predictions."""
+STEEP = np.float32(7)
+"""SNAIL_STEEP of the kernels: where the loss of counts becomes a straight line."""
 
 
 def _slopes_of_logistic(scores: Floats, labels: Floats) -> tuple[Floats, Floats]:
@@ -45,6 +60,25 @@ def _slopes_of_multinomial(scores: Floats, labels: Floats) -> tuple[Floats, Floa
     chances /= sums
     chances[rows, own] -= 1
     return losses, chances
+
+
+def _slopes_of_poisson(scores: Floats, labels: Floats) -> tuple[Floats, Floats]:
+    near = np.minimum(scores, STEEP + np.log(np.maximum(labels, 1))[:, None])
+    means = np.exp(near)
+    slopes = means - labels[:, None]
+    return poisson_deviance(labels, means[:, 0]) / 2 + (slopes * (scores - near))[:, 0], slopes
+
+
+def _by_their_mean(
+    encoding: Encoding, targets: NDArray[Any], weights: NDArray[Any], has_constant: bool
+) -> Encoding:
+    """With the mean as deviation: a score of 0, where the bias begins, is the mean's logarithm."""
+    counts, of = np.maximum(targets, 0).astype(np.float64), weights if len(weights) else None
+    mean = float(np.average(counts, weights=of))
+    if not has_constant or mean == 0:
+        return encoding
+    constant = float(np.average(poisson_deviance(counts, np.array(mean)), weights=of)) / 2
+    return replace(encoding, deviation=mean, constant=constant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,5 +119,14 @@ LOSSES: Mapping[str, Loss] = {
         2, None, Classes, lambda scores: np.exp(scores - log_sums(scores)[:, None]),
         _slopes_of_multinomial,
         "MCSVM_CS",  # whose prediction is the class of the highest score
+    ),
+    "poisson": Loss(
+        3, 0, Counts, lambda scores: expected(scores[:, 0]), _slopes_of_poisson, "",
+        curvature=lambda seen, mean: mean,
+        label_min=0.0,
+        degree=1,
+        encoded=_by_their_mean,
+        restored=lambda by: (1.0, math.log(by.deviation)),
+        deviance=poisson_deviance,
     ),
 }  # fmt: skip

@@ -271,6 +271,18 @@ def test_regression_of_numbers_far_from_zero(cluster):
     assert machine.score(X, y) > 0.9
 
 
+@pytest.mark.parametrize("mean", [0.05, 3, 500])
+def test_poisson_regression_is_as_good_as_a_solver(cluster, mean):
+    linear = pytest.importorskip("sklearn.linear_model", reason="scikit-learn is not installed")
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(4000, 8))
+    y = rng.poisson(mean * np.exp(X @ [0.4, -0.3, 0.2, 0, 0.1, 0, 0, -0.2]))
+    model = snailps.PoissonRegressor(epochs=20, cluster=cluster).fit(X[:3000], y[:3000])
+    wanted = linear.PoissonRegressor(alpha=0).fit(X[:3000], y[:3000])
+    assert model.score(X[3000:], y[3000:]) > wanted.score(X[3000:], y[3000:]) - 0.02
+    assert 2 * model.history_[-1]["loss"] < 1.3 * model.evaluate(X, y)["deviance"]
+
+
 def of_least_loss(X, y, l2, squared):
     """Weights, the constant's last, where mean loss + l2 / 2 |w|^2 is least: Newton's steps."""
     X = np.hstack([X, np.ones((len(X), 1))])

@@ -10,7 +10,7 @@ WALKS = ROOT / "docs" / "design"
 
 FILES_MAX = {
     "walk-pull.md": 16, "walk-register.md": 21, "walk-block.md": 17, "walk-setting.md": 8,
-    "walk-schedule.md": 8,
+    "walk-schedule.md": 8, "walk-model.md": 11,
 }  # fmt: skip
 """Files in the tables of a walk.  A way that gets longer needs a reason; one that gets shorter
 lowers its number here."""
@@ -32,7 +32,7 @@ def named(page):
 @pytest.mark.parametrize("page", FILES_MAX)
 def test_files_of_walk_exist(page):
     missing = {path for path in stations(page) if not (ROOT / path).is_file()}
-    names = [str(path.relative_to(ROOT)) for path in (ROOT / "snailps").rglob("*.p*")]
+    names = [str(path.relative_to(ROOT)) for path in (ROOT / "snailps").rglob("*.[ph]*")]
     missing |= {
         path
         for path in named(page)

@@ -35,6 +35,7 @@ from snailps.models.sparse.net import NetSettings
 ESTIMATORS = [
     snailps.LogisticRegression(epochs=20),
     snailps.LinearRegression(epochs=20),
+    snailps.PoissonRegressor(epochs=20),
     snailps.FMClassifier(epochs=20),
     snailps.FMRegressor(epochs=20),
     snailps.SparseNetClassifier(hidden=20, epochs=40, batch_size=64),

@@ -443,6 +443,8 @@ def test_loss_of_a_constant_is_that_of_the_shares(tmp_path):
     assert Linear.constant_loss(weighted) == 0
     squared = settings_of(text, tmp_path / "x.svm", loss="squared")
     assert Linear.constant_loss(squared) == pytest.approx(0.1875 / 2)
+    counted = settings_of(text, tmp_path / "x.svm", loss="poisson")
+    assert Linear.constant_loss(counted) == pytest.approx(-0.25 * np.log(0.25))
 
 
 def test_what_is_encoded_already_stays(tmp_path):

@@ -165,6 +165,24 @@ def test_linear_regression_learns_scaled_numbers_and_scales_back(jobs):
     assert jobs.labels[1] == [1, 1, 1, 1]
 
 
+def test_poisson_regression_learns_parts_of_the_mean_and_scales_back(jobs, tmp_path, monkeypatch):
+    y = np.array([0.0, 20, 40, 20])
+    model = snailps.PoissonRegressor().fit(X, y)
+    assert jobs.asked[0][1] == {"loss": "poisson"}
+    assert jobs.labels[0] == [0, 1, 2, 1]
+    assert model.coef_.tolist() == [[0, 2]]
+    assert model.intercept_ == pytest.approx(0.5 + np.log(20))
+    assert model.predict(X) == pytest.approx(20 * np.exp([0.5, 4.5, 2.5, 0.5]))
+    assert model.score(X, model.predict(X)) == pytest.approx(1)
+    model.save(tmp_path / "p.npz")
+    monkeypatch.setattr(sparse, "read_npz", read_npz)
+    assert type(snailps.load(tmp_path / "p.npz")) is snailps.PoissonRegressor
+    with pytest.raises(ModelFileError, match="it is one of PoissonRegressor"):
+        snailps.LinearRegression.load(tmp_path / "p.npz")
+    with pytest.raises(DataError, match="expected numbers of at least 0, got -1"):
+        snailps.PoissonRegressor().fit(X, [1, -1, 2, 3])
+
+
 def test_numbers_far_from_zero_keep_their_digits_also_in_files(jobs, tmp_path, monkeypatch):
     y = 1.7e9 + np.array([0.0, 4, 0, 4])
     model = snailps.LinearRegression().fit(X, y)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from twins import linear as twin
-from twins.linear import ADAGRAD, FTRL, LOGISTIC, MULTINOMIAL, SGD, SQUARED
+from twins.linear import ADAGRAD, FTRL, LOGISTIC, MULTINOMIAL, POISSON, SGD, SQUARED
 from visits_in_order import ORDERS, train_pieces
 
 from snailps import kernels
@@ -34,6 +34,7 @@ class Toy:
             LOGISTIC: rng.choice([-1.0, 1.0], n),
             SQUARED: rng.normal(0, 1, n),
             MULTINOMIAL: rng.integers(0, classes, n),
+            POISSON: rng.poisson(1.0, n),
         }
         self.labels = draws[loss].astype(np.float32)
         self.weights = rng.uniform(0, 2, n).astype(np.float32)
@@ -67,7 +68,7 @@ def assert_close(got, want):
     assert got[2] == pytest.approx(want[2], rel=1e-6)
 
 
-LOSSES = ((LOGISTIC, 1), (SQUARED, 1), (MULTINOMIAL, 4))
+LOSSES = ((LOGISTIC, 1), (SQUARED, 1), (MULTINOMIAL, 4), (POISSON, 1))
 # Steps have vector code in each build, losses and outputs have none.
 KINDS = [(kernels.BUILD, method, *loss) for method in (SGD, ADAGRAD, FTRL) for loss in LOSSES] + [
     (build, method, *loss)
@@ -239,6 +240,19 @@ def test_train_linear_with_label_that_is_no_class_refuses():
 def test_ftrl_weights_of_rows_of_other_width_refuses():
     with pytest.raises(ValueError, match="6 columns"):
         kernels.ftrl_weights(np.zeros((2, 3), np.float32), outputs=2, lr=1, l1=0, beta=1)
+
+
+@builds
+@pytest.mark.parametrize(("score", "label"), [(-200, 3), (6, 0), (9, 0), (50, 4), (1e30, 1e4)])
+def test_loss_of_counts_is_a_straight_line_where_steps_have_gone_wild(build, score, label):
+    rows = np.array([[score]], np.float32)
+    loss, _ = kernels.load(build).train_linear(
+        rows, np.array([0, 0]), np.zeros(0, np.int32), NONE, np.array([label], np.float32), NONE,
+        **SETTINGS | {"lr_start": 1e-9, "lr_stop": 1e-9}, outputs=1, loss=POISSON, method=SGD,
+        bias=0, hot=0, first=0, last=1,
+    )  # fmt: skip
+    wanted, _ = twin.loss_and_gradient(POISSON, np.array([score], np.float64), label)
+    assert loss == pytest.approx(wanted, rel=1e-4)
 
 
 @pytest.mark.parametrize("method", [SGD, ADAGRAD, FTRL])

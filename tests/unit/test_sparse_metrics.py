@@ -85,6 +85,14 @@ def test_real_of_known_scores_gives_known_figures():
     assert (found["mean_prediction"], found["mean_label"]) == (pytest.approx(5 / 3), 2.0)
 
 
+def test_counts_of_known_scores_give_known_figures():
+    found = judged("poisson", [0, 2], np.log([1.0, 1.0]), 2)
+    assert found["deviance"] == pytest.approx((2 + 2 * (2 * math.log(2) - 1)) / 2)
+    assert (found["mean_prediction"], found["mean_label"]) == (pytest.approx(1), 1)
+    assert judged("poisson", [3], [math.log(3)])["deviance"] == pytest.approx(0, abs=1e-6)
+    assert math.isfinite(judged("poisson", [3], [1e30])["deviance"])
+
+
 def test_classes_of_known_scores_gives_known_figures():
     scores = np.log([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]])
     found = judged("multinomial", [0, 1], scores)

@@ -13,6 +13,7 @@ from snailps.api.worker import Block
 from snailps.data._key_numbering import KeyNumbers
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Layers
+from snailps.models.losses import LOSSES
 from snailps.models.sparse.first_layer import (
     Entries,
     bytes_at_servers,
@@ -43,7 +44,7 @@ def labels_of(ptr, loss, seed=3):
 
 
 @pytest.mark.parametrize("activation", ["relu", "sigmoid"])
-@pytest.mark.parametrize("loss", ["logistic", "squared", "multinomial"])
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("hidden", [(7,), (7, 5), (6, 5, 4)])
 def test_gradients_are_those_of_the_loss(loss, activation, hidden):
     """Every parameter and every Z, by differences in float64."""

@@ -1,4 +1,4 @@
-"""Quality of predictions: AUC, log loss, calibration, RMSE, accuracy.
+"""Quality of predictions: AUC, log loss, calibration, RMSE, deviance, accuracy.
 
     labels, scores, weights, a batch at a time -> Judge.add ... -> Judge.figures -> plain numbers
 
@@ -30,6 +30,17 @@ def log_sums(scores: Doubles) -> Doubles:
     """log sum exp of each row."""
     most = scores.max(axis=1)
     return np.asarray(most + np.log(np.exp(scores - most[:, None]).sum(axis=1)))
+
+
+def expected(scores: Doubles) -> Doubles:
+    """exp(scores), without overflow, of squares either."""
+    return np.asarray(np.exp(np.minimum(scores, 300)))
+
+
+def poisson_deviance(counts: NDArray[Any], means: NDArray[Any]) -> NDArray[Any]:
+    """Deviance of counts from Poisson distributions of these means; 0 where they are equal."""
+    ratios = np.where(counts > 0, counts, 1) / np.maximum(means, np.finfo(np.float32).tiny)
+    return np.asarray(2 * (means - counts + np.where(counts > 0, counts, 0) * np.log(ratios)))
 
 
 def auc(
@@ -146,6 +157,23 @@ class Real(Judge):
             "mean_prediction": said / total,
             "mean_label": true / total,
         }
+
+
+class Counts(Real):
+    """Labels are counts, scores the logarithms of their means."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._deviances = 0.0
+
+    def _add(self, labels: NDArray[Any], scores: NDArray[Any], weights: Doubles) -> None:
+        means = expected(scores.astype(np.float64))
+        super()._add(labels, means, weights)
+        self._deviances += float(poisson_deviance(labels, means[:, 0]) @ weights)
+
+    def _figures(self) -> dict[str, Any]:
+        """Mean deviance, and what `Real` has."""
+        return {"deviance": self._deviances / float(self._sums[0]), **super()._figures()}
 
 
 class Classes(Judge):

@@ -136,10 +136,11 @@ class SparseSettings(JobSettings):
         unit="numbers",
     )
 
-    loss: Literal["logistic", "squared", "multinomial"] = setting(
+    loss: Literal["logistic", "squared", "multinomial", "poisson"] = setting(
         "logistic",
         help="`logistic`: two labels, the larger one is yes. `squared`: real numbers. "
-        "`multinomial`: as many different numbers as there are classes.",
+        "`multinomial`: as many different numbers as there are classes. `poisson`: counts, or "
+        "other numbers of at least 0, whose means are exp(score).",
         when="Labels are numbers, or more than two classes.",
     )
 

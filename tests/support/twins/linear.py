@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 SGD, ADAGRAD, FTRL = 1, 2, 4
-LOGISTIC, SQUARED, MULTINOMIAL = 0, 1, 2
+LOGISTIC, SQUARED, MULTINOMIAL, POISSON = 0, 1, 2, 3
 TOGETHER, TOGETHER_ENTRIES = 8, 512  # examples whose scores are of the same rows; not of SGD
 
 
@@ -48,6 +48,12 @@ def loss_and_gradient(loss, score, label):
         return np.logaddexp(0, -score if yes else score)[0], 1 / (1 + np.exp(-score)) - yes
     if loss == SQUARED:
         return (score[0] - label) ** 2 / 2, score - label
+    if loss == POISSON:
+        most = 7 + np.log(max(label, 1))
+        near = np.minimum(score[0], most)
+        slope = np.exp(near) - label
+        wanted = label * np.log(max(label, 1e-9)) - label
+        return np.exp(near) - label * near + wanted + slope * (score[0] - near), slope
     chances = np.exp(score - np.logaddexp.reduce(score))
     wanted = np.eye(len(score))[int(label)]
     return -np.log(chances @ wanted), chances - wanted
