@@ -96,7 +96,7 @@ RULES = (
     Rule("reading and encoding text", r"@(_text|_subwords|_labelled|_examples|_matrix)\."),
     Rule("reading and encoding text", r"", role="worker", thread="^(encode|parse)"),
     Rule("planning and sorting", r"", role="worker", thread="^prepare"),
-    Rule("gathering rows", r"", role="worker", thread="^borrow"),
+    Rule("gathering rows", r"", role="worker", thread="^check-out"),
     Rule("gathering rows", r"snail_(copy_rows|load|narrow|widen|subtract)", role="worker"),
     Rule("merging rows", r"@_multiarray_umath|memmove|memset", role="worker"),
 )  # fmt: skip

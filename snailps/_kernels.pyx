@@ -583,8 +583,8 @@ cdef class Kernels:
         return loss, examples
 
     def sort_pairs(self, const int32_t[::1] tokens, int window, uint64_t seed, int most=12, *,
-                   int run=1, resident: NDArray[np.integer] | None = None, int part=0,
-                   visiting: NDArray[np.integer] | None = None, int parts=1,
+                   int run=1, inputs: NDArray[np.integer] | None = None, int part=0,
+                   outputs: NDArray[np.integer] | None = None, int parts=1,
                    without: Sequence[int] = (),
                    int64_t[::1] pairs=None) -> tuple[
             NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
@@ -593,14 +593,14 @@ cdef class Kernels:
 
         Returns centres int32[b]; starts int64[b + 1]; contexts int32[pairs], those of bundle i
         ``contexts[starts[i]:starts[i + 1]]``; bounds int64[parts + 1] of the bundles of each
-        visiting part.  A reach depends on the seed and the place in `tokens` alone, so all parts of
-        a text see the same windows.  Up to `run` (1 to 1024) bundles of a centre follow each other,
+        output partition.  A reach depends on the seed and the place in `tokens` alone, so all parts
+        of a text see the same windows.  Up to `run` (1 to 1024) bundles of a centre follow each other,
         GROUP centres side by side: `train_pairs` reads and writes the bag of a centre once a run.
         Runs of a part are in random order.
 
-        `resident`: part of each word as a centre; only centres of `part` are taken.  `visiting`:
-        part of each word as a context.  Arrays of uint16 are not copied.  `without`: visiting parts
-        whose pairs are left out; the order of the others does not change. `pairs` int64[parts] gets
+        `inputs`: part of each word as a centre; only centres of `part` are taken.  `outputs`:
+        part of each word as a context.  Arrays of uint16 are not copied.  `without`: output
+        partitions whose pairs are left out; the order of the others does not change. `pairs` int64[parts] gets
         the pairs of each part, left out or not.  A counting sort, linear in words and pairs; fewer
         than 2^31 of either.
         """
@@ -613,8 +613,8 @@ cdef class Kernels:
             raise ValueError(f"run must be 1 to 1024, got {run}")
         if not 1 <= parts <= C_PARTS_MAX:
             raise ValueError(f"parts must be 1 to {C_PARTS_MAX}, got {parts}")
-        if visiting is None and parts > 1:
-            raise ValueError(f"visiting must have the part of each word where there are {parts}")
+        if outputs is None and parts > 1:
+            raise ValueError(f"outputs must have the part of each word where there are {parts}")
         if len(without) and parts == 1:
             raise ValueError("without must be empty where there is one part")
         if pairs is None:
@@ -630,14 +630,14 @@ cdef class Kernels:
         cdef const uint16_t[::1] of_context
         cdef SortJob job
         memset(&job, 0, sizeof(job))
-        if resident is not None:
-            of_centre = parts_of_words("resident", resident, word_num, C_PARTS_MAX)
+        if inputs is not None:
+            of_centre = parts_of_words("inputs", inputs, word_num, C_PARTS_MAX)
             word_num = of_centre.shape[0]
-            job.resident = &of_centre[0] if word_num else NULL
-        if visiting is not None:
-            of_context = parts_of_words("visiting", visiting, word_num, parts)
+            job.inputs = &of_centre[0] if word_num else NULL
+        if outputs is not None:
+            of_context = parts_of_words("outputs", outputs, word_num, parts)
             word_num = of_context.shape[0]
-            job.visiting = &of_context[0] if word_num else NULL
+            job.outputs = &of_context[0] if word_num else NULL
         if word_num < 0:
             word_num = 1 + (int(np.max(tokens)) if tokens.shape[0] else -1)
         if not self.in_range(tokens, -1, word_num):
@@ -659,23 +659,23 @@ cdef class Kernels:
 
         cdef int32_t[::1] numbers, order, centres, contexts, by_key
         cdef int64_t[::1] bounds, starts
-        cdef int64_t resident_num, centre_num, pair_num, bundle_num
-        if job.resident != NULL:
+        cdef int64_t input_num, centre_num, pair_num, bundle_num
+        if job.inputs != NULL:
             numbers = np.empty(word_num, np.int32)
             job.numbers = &numbers[0]
         cdef int32_t[::1] places = np.empty(max(1, job.token_num), np.int32)
         job.places = &places[0]
         with nogil:
-            resident_num = self.table.number_residents(&job)
+            input_num = self.table.number_inputs(&job)
             centre_num = self.table.find_centres(&job)
-        cdef uint32_t[::1] counts = np.zeros(max(1, resident_num * parts), np.uint32)
+        cdef uint32_t[::1] counts = np.zeros(max(1, input_num * parts), np.uint32)
         job.counts = &counts[0]
         with nogil:
             self.table.count_pairs(&job, centre_num)
         bounds = np.zeros(parts + 1, np.int64)
         job.bounds = &bounds[0]
         with nogil:
-            self.table.bound_bundles(&job, resident_num)
+            self.table.bound_bundles(&job, input_num)
         pair_num = int(np.dot(pairs, kept))
         if pair_num > 0x7fffffff:
             raise ValueError(f"tokens make {pair_num} pairs, and must make fewer than 2^31; take "

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from snailps.api.rotation import NoVisits, Visits
+from snailps.api.rotation import Checkouts, NoCheckouts
 from snailps.data.joined import Place, Text, TextParts
 from snailps.errors import MisuseError
 from snailps.transport.client._client import Pending
@@ -51,24 +51,24 @@ class Block:
         each can have its own data.  Else -1.
     chunk : int
         In a rotation: number of the chunk, over all epochs.  Else -1.
-    slice, slices : int
-        Of a block to deal (`Worker.deal`): its place in its chunk, from 0; of a tenancy -1.  How
-        many slices the chunk has.
+    chunk_index, chunk_blocks : int
+        Of a block to encode (`Worker.encode`): its place in its chunk, from 0; of a partition -1.
+        How many blocks the chunk has.
     part, parts : int
-        Of a tenancy: its resident part, from 0; of a slice -1.  Of a tenancy: how many resident
-        parts its chunk has; of a slice 0, as that is decided when all slices are dealt.
-    visiting : int
-        Of a tenancy: how many visiting parts its chunk has, twice `parts`.
+        Of a lease of an input partition: its number, from 0; of a block to encode -1.  How many
+        its chunk has; of a block to encode 0, as that is decided when all blocks are encoded.
+    output_parts : int
+        Of a partition: how many output partitions its chunk has, twice `parts`.
     had : int
-        Of a tenancy: how many of these a lost worker had trained and settled: `visits` lends the
-        others.
+        Of a partition: how many of these a lost worker had trained and settled: `checkouts` hands
+        out the others.
     settled : tuple of int
-        These visiting parts, ascending.
+        These output partitions, ascending.
     first : bool
         Whether no block of this training was leased before, to any worker, nor in a run that this
         one continues: servers have only the rows that the job began with.
-    visits : Visits
-        Of a tenancy: lends the visiting parts.
+    checkouts : Checkouts
+        Of a partition: hands out the output partitions.
     open_parts : callable
         ``open_parts(part_bytes)``: its lines in parts, for threads that read one each; None if it
         is to be read as one (`data`).
@@ -96,15 +96,15 @@ class Block:
     slots: int = 1
     index: int = -1
     chunk: int = -1
-    slice: int = -1
-    slices: int = 0
+    chunk_index: int = -1
+    chunk_blocks: int = 0
     part: int = -1
     parts: int = 0
-    visiting: int = 0
+    output_parts: int = 0
     had: int = 0
     settled: tuple[int, ...] = ()
     first: bool = False
-    visits: Visits = field(default_factory=NoVisits)
+    checkouts: Checkouts = field(default_factory=NoCheckouts)
     open_parts: Callable[[int], TextParts | None] = lambda part_bytes: None
     head: Callable[[], bytes] = bytes
     place: Place | None = None

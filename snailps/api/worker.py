@@ -18,7 +18,7 @@ from snailps.api.class_loading import load_named
 from snailps.api.model_tables import ModelTables
 from snailps.api.passes import EPOCHS, Passes
 from snailps.api.results import Results, write_tables
-from snailps.api.rotation import Rotation, Visits
+from snailps.api.rotation import Checkouts, Rotation
 from snailps.api.tables import Rows, Table, Tensor
 from snailps.config import JobSettings, settings_of
 from snailps.config.fields import with_fields
@@ -31,13 +31,13 @@ from snailps.transport.frame import BATCHES_BYTES
 __all__ = [
     "BATCHES_BYTES",
     "Block",
+    "Checkouts",
     "Forward",
     "Pending",
     "Results",
     "Rotation",
     "SurveyPart",
     "Surveyor",
-    "Visits",
     "Worker",
     "load_class",
 ]
@@ -182,21 +182,21 @@ class Worker(ModelTables):
         """
         raise NotImplementedError(f"{type(self).__name__} has no train()")
 
-    def deal(self, block: Block) -> Mapping[str, float]:
-        """Stores a slice of a chunk where every worker reads it; only called in a `rotation`.
+    def encode(self, block: Block) -> Mapping[str, float]:
+        """Stores a block of a chunk where every worker reads it; only called in a `rotation`.
 
         Runs in the thread that prepares, beside `train`: it may use `settings`, `summary`, pulls
         and pushes, but nothing that `train` changes.  All its pushes are acknowledged when it
-        returns.  Of three chunks at most the slices are in use: those of chunk k may replace those
-        of chunk ``k - 3``.  A slice may be dealt twice, by different workers and partly the first
+        returns.  Of three chunks at most the blocks are in use: those of chunk k may replace those
+        of chunk ``k - 3``.  One may be encoded twice, by different workers and partly the first
         time, so what it writes must not depend on what is there.
 
         Returns
         -------
         mapping
-            ``bad_lines``, if any; may be empty.  Units and losses are those of the tenancies.
+            ``bad_lines``, if any; may be empty.  Units and losses are those of the partitions.
         """
-        raise NotImplementedError(f"{type(self).__name__} has a rotation, but no deal()")
+        raise NotImplementedError(f"{type(self).__name__} has a rotation, but no encode()")
 
     def workers_changed(self) -> None:
         """Called between two blocks when `workers` has changed.
@@ -276,7 +276,7 @@ class Worker(ModelTables):
 
         Asked at the master when the training begins, of a job with ``consistency: async``, without
         `max_steps`; it must return quickly.  Blocks are then given
-        to `deal`, and `prepare` and `train` get tenancies (`Block.part`, `Block.visits`).
+        to `encode`, and `prepare` and `train` get partitions (`Block.part`, `Block.checkouts`).
 
         Parameters
         ----------

@@ -56,20 +56,20 @@ typedef struct { /* a bundle before the order is drawn; ends where the next one 
 
 typedef struct { /* skip-gram pairs of a text, to be sorted */
     const int32_t *tokens;    /* fewer than 2^31; -1 between sentences */
-    const uint16_t *resident; /* part of each word as a centre, or NULL: all are of this part */
-    const uint16_t *visiting; /* part of each word as a context; NULL if there is one part */
+    const uint16_t *inputs;   /* part of each word as a centre, or NULL: all are of this part */
+    const uint16_t *outputs;  /* part of each word as a context; NULL if there is one part */
     int64_t token_num;
     int64_t word_num;
     int part;
-    int parts; /* visiting ones */
+    int parts; /* output partitions */
     int window;
     int most; /* contexts of a bundle */
     int run;  /* bundles of a word that are trained in successive groups */
     uint64_t stream;
     const uint32_t *kept;         /* [parts] 1, or 0: the pairs of this part are left out */
-    int32_t *numbers;             /* scratch: [word_num] of residents, or NULL */
-    int32_t *places;              /* scratch: [token_num] of resident centres */
-    uint32_t *counts;             /* scratch: [residents, parts] zeros; pairs */
+    int32_t *numbers;             /* scratch: [word_num] of input words, or NULL */
+    int32_t *places;              /* scratch: [token_num] of such centres */
+    uint32_t *counts;             /* scratch: [inputs, parts] zeros; pairs */
     snail_sorted_bundle *bundles; /* scratch: [bundles + 1] */
     int32_t *sorted;              /* scratch: [pairs + BUNDLE_COPY] contexts */
     int32_t *order;               /* scratch: [bundles], twice */
@@ -221,10 +221,10 @@ typedef struct {
 
     int64_t (*words_scratch)(const snail_words_job *job); /* bytes, as all of these */
     void (*words)(const snail_words_job *job, char *scratch, double *loss, int64_t *examples);
-    int64_t (*number_residents)(const snail_sort_job *job);
+    int64_t (*number_inputs)(const snail_sort_job *job);
     int64_t (*find_centres)(const snail_sort_job *job);
     void (*count_pairs)(const snail_sort_job *job, int64_t centre_num);
-    void (*bound_bundles)(const snail_sort_job *job, int64_t resident_num);
+    void (*bound_bundles)(const snail_sort_job *job, int64_t input_num);
     void (*place_pairs)(const snail_sort_job *job, int64_t centre_num);
     void (*order_bundles)(const snail_sort_job *job);
     int64_t (*pairs_scratch)(const snail_pairs_job *job);

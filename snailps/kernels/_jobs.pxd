@@ -68,8 +68,8 @@ cdef extern from "kernels/_jobs.h" nogil:
 
     ctypedef struct SortJob "snail_sort_job":
         const int32_t *tokens
-        const uint16_t *resident
-        const uint16_t *visiting
+        const uint16_t *inputs
+        const uint16_t *outputs
         int64_t token_num
         int64_t word_num
         int part
@@ -234,10 +234,10 @@ cdef extern from "kernels/_jobs.h" nogil:
         WireOps wire
         int64_t (*words_scratch)(const WordsJob *job) noexcept nogil
         void (*words)(const WordsJob *job, char *scratch, double *loss, int64_t *examples) noexcept nogil
-        int64_t (*number_residents)(const SortJob *job) noexcept nogil
+        int64_t (*number_inputs)(const SortJob *job) noexcept nogil
         int64_t (*find_centres)(const SortJob *job) noexcept nogil
         void (*count_pairs)(const SortJob *job, int64_t centre_num) noexcept nogil
-        void (*bound_bundles)(const SortJob *job, int64_t resident_num) noexcept nogil
+        void (*bound_bundles)(const SortJob *job, int64_t input_num) noexcept nogil
         void (*place_pairs)(const SortJob *job, int64_t centre_num) noexcept nogil
         void (*order_bundles)(const SortJob *job) noexcept nogil
         int64_t (*pairs_scratch)(const PairsJob *job) noexcept nogil

@@ -5,9 +5,9 @@
  *                        -> order_bundles -> bundles (a centre word, a few of its contexts), in the
  *                                            order of training: 16 shuffled runs side by side
  *
- * A counting sort.  A *key* is a visiting part of contexts and a centre word that is resident here.
+ * A counting sort.  A *key* is an output partition of contexts and a centre word of this input one.
  * The reach of a window is a function of (seed, place in the text) alone: a text sorted for another
- * part has the same windows.  The order in a visiting part is one of (seed, part) alone: it is the same
+ * part has the same windows.  The order in an output partition is one of (seed, it): it is the same
  * where pairs of other parts are left out.
  */
 #ifndef SNAILPS_PAIR_SORTER_H
@@ -55,23 +55,23 @@ SNAIL_INLINE int64_t snail_number_of(const snail_sort_job *job, int32_t word) {
     return job->numbers ? job->numbers[word] : word;
 }
 
-/* Numbers the resident words; returns how many there are. */
-static int64_t snail_number_residents(const snail_sort_job *job) {
+/* Numbers the words of the input partition; returns how many there are. */
+static int64_t snail_number_inputs(const snail_sort_job *job) {
     int32_t found = 0;
-    if (!job->resident) return job->word_num;
+    if (!job->inputs) return job->word_num;
     for (int64_t w = 0; w < job->word_num; w++) {
         job->numbers[w] = found;
-        found += job->resident[w] == job->part;
+        found += job->inputs[w] == job->part;
     }
     return found;
 }
 
-/* Places of the resident centres, in the order of the text; returns how many there are.
+/* Places of its centres, in the order of the text; returns how many there are.
  *
  * The one loop that runs over all words for each part: no branch in it. */
 static int64_t snail_find_centres(const snail_sort_job *job) {
     int64_t found = 0;
-    if (!job->resident)
+    if (!job->inputs)
         for (int64_t i = 0; i < job->token_num; i++) {
             job->places[found] = (int32_t)i;
             found += job->tokens[i] >= 0;
@@ -80,7 +80,7 @@ static int64_t snail_find_centres(const snail_sort_job *job) {
         for (int64_t i = 0; i < job->token_num; i++) {
             const int32_t word = job->tokens[i];
             job->places[found] = (int32_t)i;
-            found += (word >= 0) & (job->resident[word < 0 ? 0 : word] == job->part);
+            found += (word >= 0) & (job->inputs[word < 0 ? 0 : word] == job->part);
         }
     return found;
 }
@@ -96,17 +96,17 @@ static void snail_count_pairs(const snail_sort_job *job, int64_t centre_num) {
             counts[0] += (uint32_t)(w.end - w.begin - 1);
             continue;
         }
-        for (int64_t i = w.begin; i < at; i++) counts[job->visiting[job->tokens[i]]]++;
-        for (int64_t i = at + 1; i < w.end; i++) counts[job->visiting[job->tokens[i]]]++;
+        for (int64_t i = w.begin; i < at; i++) counts[job->outputs[job->tokens[i]]]++;
+        for (int64_t i = at + 1; i < w.end; i++) counts[job->outputs[job->tokens[i]]]++;
     }
 }
 
-/* Pairs of each visiting part, and its bundles: `bounds`, parts + 1 of them. */
-static void snail_bound_bundles(const snail_sort_job *job, int64_t resident_num) {
+/* Pairs of each output partition, and its bundles: `bounds`, parts + 1 of them. */
+static void snail_bound_bundles(const snail_sort_job *job, int64_t input_num) {
     const uint32_t most = (uint32_t)job->most;
     memset(job->bounds, 0, (size_t)(job->parts + 1) * sizeof *job->bounds);
     memset(job->pairs, 0, (size_t)job->parts * sizeof *job->pairs);
-    for (int64_t n = 0; n < resident_num; n++)
+    for (int64_t n = 0; n < input_num; n++)
         for (int j = 0; j < job->parts; j++) {
             uint32_t *count = job->counts + n * job->parts + j;
             job->pairs[j] += *count;
@@ -127,7 +127,7 @@ static void snail_lay_out_bundles(const snail_sort_job *job) {
     for (int j = 0; j < job->parts; j++) {
         uint32_t *key = job->counts + j;
         for (int64_t w = 0; w < job->word_num; w++) {
-            if (job->resident && job->resident[w] != job->part) continue;
+            if (job->inputs && job->inputs[w] != job->part) continue;
             const uint64_t pairs = *key, num = (pairs + most - 1) / most;
             for (uint64_t b = 0; b < num; b++, next++) {
                 next->first = (int32_t)(first + pairs * b / num);
@@ -143,7 +143,7 @@ static void snail_lay_out_bundles(const snail_sort_job *job) {
 
 /* Puts a context where its key's next one goes; one that is left out is written over. */
 SNAIL_INLINE void snail_place(const snail_sort_job *job, uint32_t *cursors, int32_t word) {
-    const int part = job->visiting[word];
+    const int part = job->outputs[word];
     job->sorted[cursors[part]] = word;
     cursors[part] += job->kept[part];
 }

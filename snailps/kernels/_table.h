@@ -64,7 +64,7 @@ static snail_kernels snail_table = {
     },
     .words_scratch = snail_words_scratch,
     .words = snail_train_words,
-    .number_residents = snail_number_residents,
+    .number_inputs = snail_number_inputs,
     .find_centres = snail_find_centres,
     .count_pairs = snail_count_pairs,
     .bound_bundles = snail_bound_bundles,

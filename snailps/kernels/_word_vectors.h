@@ -12,7 +12,7 @@
  * With AdaGrad C has no rate, and a row's part of C H, or of the gradient of a lane, is one step for
  * that row: its elements' squares are added up, and the step divided by their root.
  *
- * With a list of targets (a rotation: those of one visiting part) the lanes are the next 16 of these,
+ * With a list of targets (a rotation: those of one output partition) the lanes are the next 16 of these,
  * from anywhere in the text.  They share few contexts, so each lane sums the rows around it by itself,
  * and steps them by itself.  So does a lane of neighbours in the text whose words have one row each: a
  * product with all rows in reach takes longer than five sums.  Such a lane needs no neighbour, so a

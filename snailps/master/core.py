@@ -382,7 +382,7 @@ class MasterCore:
         return {
             messages.Lease: leases.lease,
             messages.Done: leases.done,
-            messages.Borrow: leases.borrow,
+            messages.Borrow: leases.check_out,
             messages.Fetch: leases.fetch,
             messages.Summarise: job_controller.summarise,
             messages.Declare: self.members.table_registry.declare,
@@ -397,7 +397,7 @@ class MasterCore:
         return {
             messages.Finished: leases.finished,
             messages.Settled: leases.settled,
-            messages.GiveBack: leases.gave_back,
+            messages.GiveBack: leases.checked_in,
             messages.Saved: checkpoints.heard,
             messages.Loaded: checkpoints.heard,
             messages.Backed: self._standby_told,

@@ -68,7 +68,7 @@ class Member:
     address: tuple[str, int] = ("", 0)  # peer address of its connection; empty without one
     _units: deque[tuple[float, int]] = field(default_factory=deque)
     _units_since: float = 0.0
-    _visits_units: int = 0
+    _checkout_units: int = 0
     _waits_since: float = 0.0
     _wait_told: bool = False
 
@@ -76,14 +76,14 @@ class Member:
     def name(self) -> str:
         return f"{self.role} {self.number} ({self.host}, process {self.pid})"
 
-    def trained(self, units: int, seconds: float, now: float, *, visit: bool = False) -> None:
-        """Note training of `units`. In a rotation the units of a `visit` are a part of those of the
-        tenancy, which follow."""
+    def trained(self, units: int, seconds: float, now: float, *, checkout: bool = False) -> None:
+        """Note training of `units`. In a rotation those of a `checkout` are a part of those of its
+        lease, which follow."""
         if not self._units or now - self._units[-1][0] > RATE_WINDOW_S:
             self._units.clear()
             self._units_since = now - seconds
-        new = units if visit else max(0, units - self._visits_units)
-        self._visits_units = self._visits_units + units if visit else 0
+        new = units if checkout else max(0, units - self._checkout_units)
+        self._checkout_units = self._checkout_units + units if checkout else 0
         self._units.append((now, new))
 
     def rate(self, now: float) -> float | None:

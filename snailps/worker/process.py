@@ -3,7 +3,7 @@
     Start -> load class -> Declare -> [survey pass] -> Summarise -> train pass -> Finished -> Stop
 
 Owns the sequence of calls of a `Worker`; must not know its mathematics. Another thread leases and
-prepares the next block while the current one trains; in a rotation it deals slices, too.
+prepares the next block while the current one trains; in a rotation it encodes blocks, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from snailps.api.class_source import define
-from snailps.api.rotation import NoVisits, Visits
+from snailps.api.rotation import Checkouts, NoCheckouts
 from snailps.api.tables import Table, Tensor
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, SurveyPart, Worker, load_class
@@ -68,10 +68,10 @@ from snailps.transport.client._client import Client, Pending
 from snailps.transport.control import AnswerOrFuture
 from snailps.transport.handshake import Role
 from snailps.worker import blas_threads
+from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.prefetch import BlockPrefetcher
 from snailps.worker.resume_state import ResumeState
 from snailps.worker.user_code import Ended, checked_bytes, made, named, numbers_of, tables_of
-from snailps.worker.visits import TenancyVisits
 
 log = logging.getLogger(__name__)
 STOP_S = GRACE_S - 1.0
@@ -401,16 +401,16 @@ class WorkerProcess(Node):
             model.workers = self._workers
             with named(model, "workers_changed"):
                 model.workers_changed()
-        visits = block.visits if isinstance(block.visits, TenancyVisits) else None
-        if visits is not None:
-            visits.begin()
+        checkouts = block.checkouts if isinstance(block.checkouts, LeaseCheckouts) else None
+        if checkouts is not None:
+            checkouts.begin()
         with named(model, "train", block), model._at(block):
             metrics = numbers_of(model.train(block))
-        if visits is not None:
-            visits.end()
+        if checkouts is not None:
+            checkouts.end()
         assert self._client is not None
         in_round = block.index >= 0
-        free = block.clock < 0 and visits is None and model.settings.consistency == "async"
+        free = block.clock < 0 and checkouts is None and model.settings.consistency == "async"
         if not free:
             with named(model, "train", block):
                 self._client.flush(self.settings.request_timeout)
@@ -423,7 +423,7 @@ class WorkerProcess(Node):
             int(metrics.pop("units", metrics.get("examples", 0))),
             seconds,
             metrics,
-            whole=visits is None or not visits.cut,
+            whole=checkouts is None or not checkouts.cut,
         )
         enough = self._last_answer()
         self._report = self._reported(done)
@@ -431,7 +431,7 @@ class WorkerProcess(Node):
             self._note_settled(block.number)
             return enough
         enough |= self._last_answer()
-        if visits is None:
+        if checkouts is None:
             self._note_settled(block.number)
         else:
             self._note_flushed(block.number)
@@ -453,7 +453,7 @@ class WorkerProcess(Node):
             self.control.note(messages.Settled(settled))
 
     def _note_flushed(self, number: int) -> None:
-        """Report a slice or a tenancy as settled: its pushes were acknowledged before `Done`."""
+        """Report a block or a partition as settled: its pushes were acknowledged before `Done`."""
         self._stand.settled(number)
         self.control.note(messages.Settled([number]))
 
@@ -503,12 +503,12 @@ class WorkerProcess(Node):
             if lease is None:
                 return None
             block = self._block(lease, "train", model, scratch)
-            if block.slice < 0:
+            if block.chunk_index < 0:
                 break
             try:
-                enough = self._deal(model, block)
+                enough = self._encode(model, block)
             except Exception as error:
-                # Now, not when the main thread asks for the block: the others wait for this slice.
+                # Now, not when the main thread asks for the block: the others wait for it.
                 self._give_up(error)
                 raise
             if enough:
@@ -520,11 +520,11 @@ class WorkerProcess(Node):
             self._reach(block)
         return block
 
-    def _deal(self, model: Worker, block: Block) -> bool:
-        """Deal a slice and report it; True if no further block is wanted."""
+    def _encode(self, model: Worker, block: Block) -> bool:
+        """Encode a block and report it; True if no further block is wanted."""
         begin = time.monotonic()
         with named(model, "deal", block):
-            metrics = numbers_of({**model.deal(block), "units": 0})
+            metrics = numbers_of({**model.encode(block), "units": 0})
         metrics = {name: metrics[name] for name in metrics.keys() & {"bad_lines"}}
         assert self._client is not None
         self._client.flush(self.settings.request_timeout)
@@ -608,9 +608,9 @@ class WorkerProcess(Node):
         texts = partial(texts_of, files, *where, by_file=by_file)
         for file in files:
             scratch.expect(file.path, file.version)
-        visits: Visits = NoVisits()
+        checkouts: Checkouts = NoCheckouts()
         if lease.part >= 0:
-            visits = TenancyVisits(lease.number, self._ask, self.control.note, self._stand)
+            checkouts = LeaseCheckouts(lease.number, self._ask, self.control.note, self._stand)
         before, after = lease.progress
         return Block(
             lease.number,
@@ -626,15 +626,15 @@ class WorkerProcess(Node):
             slots=lease.slots,
             index=lease.index,
             chunk=lease.chunk,
-            slice=lease.slice,
-            slices=lease.slices,
+            chunk_index=lease.slice,
+            chunk_blocks=lease.slices,
             part=lease.part,
             parts=lease.parts,
-            visiting=lease.visiting,
+            output_parts=lease.visiting,
             had=len(lease.had),
             settled=tuple(lease.had),
             first=lease.first,
-            visits=visits,
+            checkouts=checkouts,
             open_parts=lambda part_bytes: open_parts(
                 files, lease.start, lease.stop, part_bytes, scratch, lease.spread
             ),

@@ -2,7 +2,7 @@
 
     leases, parts, reported results, acknowledged pushes -> ResumeState -> Settled; Rejoin.state
 
-Owns which blocks are held, reported and settled, and which visiting parts tenancies had and hold;
+Owns which blocks are held, reported and settled, and which output partitions leases had and hold;
 must not know models or connections.  Leases and answers are recorded in the control connection's
 reader thread, the rest in the worker's main thread and in the one that prepares.
 """
@@ -25,8 +25,8 @@ TOLD_MAX = 256
 
 
 @dataclass(slots=True)
-class _Visited:
-    """The visiting parts of a held tenancy: all that it had, and those that it holds."""
+class _Checkouts:
+    """The output partitions of a held lease: all that it had, and those that it holds."""
 
     parts: int
     had: set[int] = field(default_factory=set)
@@ -44,7 +44,7 @@ class ResumeState:
         self._told: deque[dict[str, Any]] = deque(maxlen=TOLD_MAX)
         self._open: set[int] = set()  # finished blocks with pushes that are not acknowledged
         self._figures: dict[str, float] | None = None
-        self._visits: dict[int, _Visited] = {}  # of held tenancies
+        self._checkouts: dict[int, _Checkouts] = {}  # of held leases
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -54,47 +54,47 @@ class ResumeState:
             self._held.clear()
             self._told.clear()
             self._open.clear()
-            self._visits.clear()
+            self._checkouts.clear()
 
     def train(self) -> None:
         with self._lock:
             self._unpushed.clear()
             self._unsettled.clear()
             self._held.clear()
-            self._visits.clear()
+            self._checkouts.clear()
 
     def got(self, pass_: str, number: int, parts: int = 0, had: Collection[int] = ()) -> None:
-        """A block is leased; a tenancy with the number of parts of its chunk, and what it had."""
+        """A block is leased; or a partition of so many `parts` of its chunk, with what it had."""
         with self._lock:
             self._held.add((pass_, number))
             if parts:
-                self._visits[number] = _Visited(parts, set(had))
+                self._checkouts[number] = _Checkouts(parts, set(had))
 
     def told(self, done: messages.Done) -> None:
         """The master has answered the result of a block."""
         with self._lock:
             self._held.difference_update((done.pass_, n) for n in (*done.numbers, done.number))
-            self._visits.pop(done.number, None)
+            self._checkouts.pop(done.number, None)
             if done.pass_ == "train":
                 self._open.add(done.number)
                 self._told.append(done.result())
 
-    def borrowed(self, number: int, part: int) -> None:
-        """A tenancy has got a visiting part."""
+    def checked_out(self, number: int, part: int) -> None:
+        """A lease has checked out a partition."""
         with self._lock:
-            visited = self._visits.get(number)
-            if visited is not None:
-                visited.had.add(part)
-                visited.holds.add(part)
+            checkouts = self._checkouts.get(number)
+            if checkouts is not None:
+                checkouts.had.add(part)
+                checkouts.holds.add(part)
 
-    def gave_back(self, number: int, part: int) -> bool:
-        """A tenancy has trained a part, with all pushes acknowledged; False: it does not hold it.
+    def checked_in(self, number: int, part: int) -> bool:
+        """A lease has trained a partition, all pushes acknowledged; False: it does not hold it.
         To be called before the master gets the note: a note to a lost master is not repeated."""
         with self._lock:
-            visited = self._visits.get(number)
-            if visited is None or part not in visited.holds:
+            checkouts = self._checkouts.get(number)
+            if checkouts is None or part not in checkouts.holds:
                 return False
-            visited.holds.discard(part)
+            checkouts.holds.discard(part)
             return True
 
     def settled(self, number: int) -> None:
@@ -137,10 +137,10 @@ class ResumeState:
                 "visits": [
                     {
                         "number": number,
-                        "parts": visited.parts,
-                        "had": sorted(visited.had),
-                        "holds": sorted(visited.holds),
+                        "parts": checkouts.parts,
+                        "had": sorted(checkouts.had),
+                        "holds": sorted(checkouts.holds),
                     }
-                    for number, visited in sorted(self._visits.items())
+                    for number, checkouts in sorted(self._checkouts.items())
                 ],
             }

@@ -1,4 +1,4 @@
-"""Rotation in real processes: no part has two writers, and each visit takes place."""
+"""Rotation in real processes: no part has two writers, and each checkout takes place."""
 
 import json
 import re
@@ -43,25 +43,25 @@ def rows_of(tmp_path, table):
     return dict(zip(found[f"{table}.keys"].tolist(), found[f"{table}.rows"], strict=True))
 
 
-def assert_visited(tmp_path, *, lost=0, chunks=4):
-    """Each (chunk, part, visiting part) was visited once, and again as far as workers were lost."""
-    visits = defaultdict(dict)
-    for key, row in rows_of(tmp_path, "visits").items():
+def assert_checked_out(tmp_path, *, lost=0, chunks=4):
+    """Each (chunk, input, output) was checked out once, and again as far as workers were lost."""
+    checkouts = defaultdict(dict)
+    for key, row in rows_of(tmp_path, "checkouts").items():
         chunk, rest = divmod(key, PART_KEYS**2)
-        visits[chunk][divmod(rest, PART_KEYS)] = row[0]
-    assert sorted(visits) == list(range(chunks))
-    for pairs in visits.values():
+        checkouts[chunk][divmod(rest, PART_KEYS)] = row[0]
+    assert sorted(checkouts) == list(range(chunks))
+    for pairs in checkouts.values():
         parts = max(part for part, _ in pairs) + 1
         assert sorted(pairs) == [(i, j) for i in range(parts) for j in range(2 * parts)]
-    counts = np.array([count for pairs in visits.values() for count in pairs.values()])
+    counts = np.array([count for pairs in checkouts.values() for count in pairs.values()])
     assert counts.min() == 1
     assert (counts - 1).sum() <= lost
     sums = rows_of(tmp_path, "sums")
     whole = sum(range(LINES))
-    for chunk, pairs in visits.items():
+    for chunk, pairs in checkouts.items():
         for part in {part for part, _ in pairs}:
             lines, total = sums[chunk * PART_KEYS + part]
-            times = lines / (LINES // 2)  # more than once if a tenancy was trained again
+            times = lines / (LINES // 2)  # more than once if a partition was trained again
             assert times == 1 or (lost and times == 2)
             halves = (whole // 2 - LINES * LINES // 8, whole // 2 + LINES * LINES // 8)
             assert total / times in halves
@@ -69,19 +69,19 @@ def assert_visited(tmp_path, *, lost=0, chunks=4):
 
 
 def assert_one_holder(tmp_path):
-    """No visiting part was held by two tenancies at a time."""
+    """No output partition was held by two partitions at a time."""
     spans = defaultdict(list)
     for path in (tmp_path / "journal").iterdir():
         lines = [line.split() for line in path.read_text().splitlines()]
         last = max(float(at) for at, *_ in lines)
         held = {}
-        for at, what, chunk, part, visiting, _ in lines:
-            if what == "borrows":
-                held[chunk, part, visiting] = float(at)
+        for at, what, chunk, part, output_parts, _ in lines:
+            if what == "checks_out":
+                held[chunk, part, output_parts] = float(at)
             else:
-                spans[visiting].append((held.pop((chunk, part, visiting)), float(at)))
-        for (_, _, visiting), since in held.items():  # it was killed, not before its last line
-            spans[visiting].append((since, last))
+                spans[output_parts].append((held.pop((chunk, part, output_parts)), float(at)))
+        for (_, _, output_parts), since in held.items():  # it was killed, not before its last line
+            spans[output_parts].append((since, last))
     for taken in spans.values():
         taken.sort()
         for (_, end), (since, _) in pairwise(taken):
@@ -89,11 +89,11 @@ def assert_one_holder(tmp_path):
     return sum(map(len, spans.values()))
 
 
-def test_rotation_visits_each_pair_of_parts_once(tmp_path, job):
+def test_rotation_trains_each_pair_of_partitions_once(tmp_path, job):
     with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
         codes, master = cluster.run()
         assert codes == [0] * 6
-    counts = assert_visited(tmp_path)
+    counts = assert_checked_out(tmp_path)
     assert counts.max() == 1
     assert assert_one_holder(tmp_path) == len(counts)
     figures = figures_of(master)
@@ -104,14 +104,14 @@ def test_rotation_visits_each_pair_of_parts_once(tmp_path, job):
 
 def test_rotation_of_one_worker_goes_on_with_two_parts_when_another_joins(tmp_path, job):
     job |= {"gates": tmp_path / "gates"}
-    gate = Gate(tmp_path / "gates", "0-0-1", "visit")
+    gate = Gate(tmp_path / "gates", "0-0-1", "checkout")
     with Cluster(tmp_path, job=job) as cluster:
         master, *_ = cluster.started_at(gate)
         another = cluster.start("worker")
         cluster.await_joined(another)
         gate.open()
         assert cluster.codes() == [0] * 4
-    assert assert_visited(tmp_path).max() == 1
+    assert assert_checked_out(tmp_path).max() == 1
     assert_one_holder(tmp_path)
     figures = figures_of(master)
     assert (figures["parts_max"], figures["progress"]) == (2, 1.0)
@@ -120,11 +120,11 @@ def test_rotation_of_one_worker_goes_on_with_two_parts_when_another_joins(tmp_pa
     assert (parts["0"], parts["3"]) == ("1", "2")
 
 
-def test_rotation_goes_on_where_a_worker_is_killed_in_a_visit(tmp_path, job):
+def test_rotation_goes_on_where_a_worker_is_killed_in_a_checkout(tmp_path, job):
     job |= {"gates": tmp_path / "gates", "on_node_loss": "recover", "epochs": 4}
     job["pace_s"] = 0.03
-    gate = Gate(tmp_path / "gates", "1-1-2", "visit")
-    later = Gate(tmp_path / "gates", "5-0-1", "visit")  # parts of chunk 3 may be decided already
+    gate = Gate(tmp_path / "gates", "1-1-2", "checkout")
+    later = Gate(tmp_path / "gates", "5-0-1", "checkout")  # parts of chunk 3 may be decided already
     with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
         master, _, workers = cluster.started_at(gate)
         victim = gate.who(workers)
@@ -137,7 +137,7 @@ def test_rotation_goes_on_where_a_worker_is_killed_in_a_visit(tmp_path, job):
         later.open()
         codes = cluster.codes()
         assert [code for code in codes if code] == [-signal.SIGKILL]
-    counts = assert_visited(tmp_path, lost=2, chunks=8)
+    counts = assert_checked_out(tmp_path, lost=2, chunks=8)
     assert 8 * 2 * 4 < len(counts) < 8 * 3 * 6  # two workers for a while, three before and after
     assert counts.sum() >= len(counts)
     assert_one_holder(tmp_path)
@@ -145,13 +145,13 @@ def test_rotation_goes_on_where_a_worker_is_killed_in_a_visit(tmp_path, job):
 
 
 @pytest.mark.parametrize("master_too", [False, True])
-def test_worker_killed_behind_a_settled_visit_leaves_only_the_others(tmp_path, job, master_too):
-    """Six visits, of which two and two more are settled; the fifth is given back, and not settled.
+def test_worker_killed_behind_a_settled_checkout_leaves_only_the_others(tmp_path, job, master_too):
+    """Six checkouts, of which two and two more are settled; the fifth is checked in, not settled.
 
-    So one visit is trained twice, and the row that is resident has each once.
+    So one checkout is trained twice, and the row that is input has each once.
     """
     job |= {"gates": tmp_path / "gates", "on_node_loss": "recover", "settle_every": 2}
-    gate = Gate(tmp_path / "gates", "1-1-5", "visit")
+    gate = Gate(tmp_path / "gates", "1-1-5", "checkout")
     with Mortal(tmp_path, job=job, servers=2, workers=3) as cluster:
         master = cluster.begin()
         gate.meet()
@@ -165,12 +165,12 @@ def test_worker_killed_behind_a_settled_visit_leaves_only_the_others(tmp_path, j
         victim.wait()
         codes = cluster.codes()
         assert [code for code in codes if code] == [-signal.SIGKILL]
-    counts = assert_visited(tmp_path, lost=1)
+    counts = assert_checked_out(tmp_path, lost=1)
     assert counts.sum() == len(counts) + 1
-    visiting = dict.fromkeys(rows_of(tmp_path, "resident"), 0)
-    for key in rows_of(tmp_path, "visits"):
-        visiting[key // PART_KEYS] += 1
-    assert {key: row[0] for key, row in rows_of(tmp_path, "resident").items()} == visiting
+    output_parts = dict.fromkeys(rows_of(tmp_path, "inputs"), 0)
+    for key in rows_of(tmp_path, "checkouts"):
+        output_parts[key // PART_KEYS] += 1
+    assert {key: row[0] for key, row in rows_of(tmp_path, "inputs").items()} == output_parts
     assert_one_holder(tmp_path)
     figures = figures_of(master)
     assert (figures["examples"], figures["progress"]) == (len(counts), 1.0)
@@ -179,7 +179,7 @@ def test_worker_killed_behind_a_settled_visit_leaves_only_the_others(tmp_path, j
 
 @pytest.mark.parametrize("model", ["skipgram", "cbow"])
 def test_word_vectors_go_on_behind_what_a_killed_worker_had_settled(tmp_path, model):
-    """It dies when it has given back its fifth part, of which the second and the fourth settle."""
+    """It dies when it has checked in its fifth part, of which the second and the fourth settle."""
     words = np.random.default_rng(1).integers(600, size=(5000, 20))
     text = "".join(" ".join(f"w{word}" for word in line) + "\n" for line in words.tolist())
     (tmp_path / "in.txt").write_text(text)
@@ -190,7 +190,7 @@ def test_word_vectors_go_on_behind_what_a_killed_worker_had_settled(tmp_path, mo
     }  # fmt: skip
     trainer = "snailps.models.word_vectors.rotation"
     wish = {"set": {f"{trainer}:SETTLE_SECONDS": 0.0, f"{trainer}:SETTLE_ROWS": 2.0}}
-    death = {"die": "snailps.worker.visits:TenancyVisits.give_back", "call": 5, "when": "after"}
+    death = {"die": "snailps.worker.checkouts:LeaseCheckouts.check_in", "call": 5, "when": "after"}
     with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
         master = cluster.master()
         for _ in range(2):
@@ -211,9 +211,12 @@ def test_word_vectors_go_on_behind_what_a_killed_worker_had_settled(tmp_path, mo
 
 
 def await_settled(tmp_path, number, times):
-    """Waits until the journal has it so often that visits of a tenancy are settled."""
+    """Waits until the journal has it so often that checkouts of a partition are settled."""
     fact, facts = b'["visits",{"number":%d,' % number, tmp_path / "out.journal" / "facts"
-    until(lambda: facts.read_bytes().count(fact) >= times, f"{times} facts of tenancy {number}")
+    until(
+        lambda: facts.read_bytes().count(fact) >= times,
+        f"{times} facts of partition {number}",
+    )
 
 
 def await_node(cluster, wanted):
@@ -229,10 +232,13 @@ def await_node(cluster, wanted):
 
 def test_rotation_survives_its_master(tmp_path, job):
     job |= {"gates": tmp_path / "gates", "on_node_loss": "recover"}
-    gates = [Gate(tmp_path / "gates", "0-1-2", "visit"), Gate(tmp_path / "gates", "2-3", "slice")]
+    gates = [
+        Gate(tmp_path / "gates", "0-1-2", "checkout"),
+        Gate(tmp_path / "gates", "2-3", "block"),
+    ]
     with Mortal(tmp_path, job=job, servers=2, workers=3) as cluster:
         master = cluster.killed_at(*gates, line="took over from the previous master")
-    counts = assert_visited(tmp_path)
+    counts = assert_checked_out(tmp_path)
     assert counts.max() == 1
     assert_one_holder(tmp_path)
     assert figures_of(master)["examples"] == len(counts)
@@ -240,8 +246,8 @@ def test_rotation_survives_its_master(tmp_path, job):
 
 def test_rotation_of_one_worker_grows_and_shrinks_to_one_again(tmp_path, job):
     job |= {"gates": tmp_path / "gates", "on_node_loss": "recover", "epochs": 4}
-    joins = Gate(tmp_path / "gates", "1-0-1", "visit")
-    dies = Gate(tmp_path / "gates", "4-1-2", "visit")
+    joins = Gate(tmp_path / "gates", "1-0-1", "checkout")
+    dies = Gate(tmp_path / "gates", "4-1-2", "checkout")
     with Cluster(tmp_path, job=job, servers=2, workers=1) as cluster:
         master, _, (first,) = cluster.started_at(joins)
         second = cluster.start("worker")
@@ -253,23 +259,23 @@ def test_rotation_of_one_worker_grows_and_shrinks_to_one_again(tmp_path, job):
         dies.open()
         codes = cluster.codes()
         assert [code for code in codes if code] == [-signal.SIGKILL]
-    counts = assert_visited(tmp_path, lost=4, chunks=8)
+    counts = assert_checked_out(tmp_path, lost=4, chunks=8)
     assert 8 * 2 < len(counts) < 8 * 2 * 4  # one worker, two workers, one worker
     assert_one_holder(tmp_path)
     figures = figures_of(master)
     assert (figures["parts_max"], figures["examples"]) == (2, len(counts))
 
 
-def test_rotation_loses_a_worker_with_two_tenancies(tmp_path, job):
-    """It stands in a visit of one and prepares the next: both are leased again."""
+def test_rotation_loses_a_worker_with_two_partitions(tmp_path, job):
+    """It stands in a checkout of one and prepares the next: both are leased again."""
     job |= {"gates": tmp_path / "gates", "on_node_loss": "recover"}
-    gate = Gate(tmp_path / "gates", "0-0-3", "visit")
-    next_one = Gate(tmp_path / "gates", "1-0", "tenancy")
+    gate = Gate(tmp_path / "gates", "0-0-3", "checkout")
+    next_one = Gate(tmp_path / "gates", "1-0", "partition")
     with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
         master, _, workers = cluster.started_at(gate)
         victim = gate.who(workers)
         number = int(cluster.name_of(victim).split()[1])
-        next_one.meet()  # before that, one of two leases may be that of a slice
+        next_one.meet()  # before that, one of two leases may be that of a block
         await_node(cluster, lambda node: node["id"] == number and node["leased"] == 2)
         victim.send(signal.SIGKILL)
         next_one.open()
@@ -277,20 +283,20 @@ def test_rotation_loses_a_worker_with_two_tenancies(tmp_path, job):
         assert "2 blocks to be leased again" in master.wait_line("is lost")
         codes = cluster.codes()
         assert [code for code in codes if code] == [-signal.SIGKILL]
-    assert_visited(tmp_path, lost=4)
+    assert_checked_out(tmp_path, lost=4)
     assert_one_holder(tmp_path)
 
 
 def test_master_killed_while_a_rotation_waits_for_other_parts(tmp_path, job):
-    """A worker has joined: tenancies of the next chunk, of three parts, wait for those of two.
+    """A worker has joined: partitions of the next chunk, of three parts, wait for those of two.
 
     One of them may be of the chunk before, if its worker lacks the part that stands at the gate.
     """
     job |= {"gates": tmp_path / "gates", "on_node_loss": "recover", "epochs": 4}
-    gates = [Gate(tmp_path / "gates", f"2-{part}-0", "visit") for part in (0, 1)]
+    gates = [Gate(tmp_path / "gates", f"2-{part}-0", "checkout") for part in (0, 1)]
     with Mortal(tmp_path, job=job, servers=2, workers=2) as cluster:
         master = cluster.begin()
-        Gate.meet_one(gates)  # one worker may hold both tenancies
+        Gate.meet_one(gates)  # one worker may hold both partitions
         third = cluster.start("worker")
         number = int(cluster.name_of(third).split()[1])
         await_node(cluster, lambda node: node["id"] == number and "finish chunk" in node["waits"])
@@ -299,7 +305,7 @@ def test_master_killed_while_a_rotation_waits_for_other_parts(tmp_path, job):
         for gate in gates:
             gate.open()
         cluster.ends_well()
-    counts = assert_visited(tmp_path, chunks=8)
+    counts = assert_checked_out(tmp_path, chunks=8)
     assert counts.max() == 1
     assert_one_holder(tmp_path)
     assert figures_of(master)["parts_max"] == 3
@@ -308,7 +314,7 @@ def test_master_killed_while_a_rotation_waits_for_other_parts(tmp_path, job):
 def test_rotation_that_is_interrupted_goes_on_from_its_checkpoint(tmp_path, job):
     job |= {"gates": tmp_path / "gates", "checkpoint_dir": tmp_path / "saved"}
     job["checkpoint_interval"] = 1000  # the last one is written in any case
-    gate = Gate(tmp_path / "gates", "1-1-1", "visit")
+    gate = Gate(tmp_path / "gates", "1-1-1", "checkout")
     with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
         master, *_ = cluster.started_at(gate)
         master.send(signal.SIGINT)
@@ -322,15 +328,15 @@ def test_rotation_that_is_interrupted_goes_on_from_its_checkpoint(tmp_path, job)
     with Cluster(tmp_path, job=job, servers=1, workers=2) as cluster:
         codes, master = cluster.run()
         assert codes == [0] * 4, master.stderr
-    assert_visited(tmp_path, lost=6 * 6)  # of tenancies that had not had all parts
+    assert_checked_out(tmp_path, lost=6 * 6)  # of partitions that had not had all parts
     figures = figures_of(master)
     assert (figures["progress"], figures["ended_by"]) == (1.0, "epochs")
     assert (figures["parts_max"], figures["continued_from"]) == (3, 1)
 
 
-def test_worker_that_leaves_a_rotation_ends_its_tenancy_first(tmp_path, job):
+def test_worker_that_leaves_a_rotation_ends_its_partition_first(tmp_path, job):
     job |= {"gates": tmp_path / "gates", "epochs": 4}  # parts of chunk 3 may be decided already
-    gate = Gate(tmp_path / "gates", "1-1-2", "visit")
+    gate = Gate(tmp_path / "gates", "1-1-2", "checkout")
     with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
         master, _, workers = cluster.started_at(gate)
         leaver = gate.who(workers)
@@ -338,14 +344,14 @@ def test_worker_that_leaves_a_rotation_ends_its_tenancy_first(tmp_path, job):
         master.wait_line("SIGTERM")
         gate.open()
         assert cluster.codes() == [0] * 6
-    counts = assert_visited(tmp_path, chunks=8)
+    counts = assert_checked_out(tmp_path, chunks=8)
     assert counts.max() == 1
     assert len(counts) < 8 * 18  # two workers at the end
     assert_one_holder(tmp_path)
 
 
-def test_rotation_whose_time_is_up_ends_after_the_visits_under_way(tmp_path, job):
-    gate, clock = Gate(tmp_path / "gates", "1-1-2", "visit"), Clock(tmp_path)
+def test_rotation_whose_time_is_up_ends_after_the_checkouts_under_way(tmp_path, job):
+    gate, clock = Gate(tmp_path / "gates", "1-1-2", "checkout"), Clock(tmp_path)
     job |= {"gates": tmp_path / "gates", "max_seconds": LONG_S - 1, "epochs": 1000}
     with Cluster(tmp_path, job=job, servers=2, workers=3, program=clock.program) as cluster:
         master, *_ = cluster.started_at(gate)
@@ -355,5 +361,5 @@ def test_rotation_whose_time_is_up_ends_after_the_visits_under_way(tmp_path, job
     figures = figures_of(master)
     assert figures["ended_by"] == "max_seconds"
     assert figures["progress"] < 1.0
-    assert figures["examples"] == sum(row[0] for row in rows_of(tmp_path, "visits").values())
+    assert figures["examples"] == sum(row[0] for row in rows_of(tmp_path, "checkouts").values())
     assert_one_holder(tmp_path)

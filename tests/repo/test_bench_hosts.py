@@ -444,7 +444,7 @@ def test_clusters_beside_each_other_are_measured_once(bench, tmp_path, monkeypat
 # --- what the processor time is spent on --------------------------------------------------------
 
 SCRIPT = """\
-borrow_0 12/15 3.5:
+check-out_0 12/15 3.5:
 \tffff1 _copy_to_iter ([kernel.kallsyms])
 \tffff2 tcp_recvmsg_locked+0x2f ([kernel.kallsyms])
 
@@ -474,7 +474,7 @@ def test_samples_are_counted_by_activity_and_add_up_to_what_hosts_had(bench):
     accounting = bench("accounting")
     samples = list(accounting.read(SCRIPT.splitlines()))
     assert [(s.pid, s.thread, s.time) for s in samples[:2]] == [
-        (12, "borrow_0", 3.5),
+        (12, "check-out_0", 3.5),
         (12, "python", 4.5),
     ]
     assert samples[0].frames == (

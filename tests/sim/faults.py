@@ -79,7 +79,7 @@ class Faults:
         for _ in range(s.amid * cluster.saves):
             self._lose_amid()
         if plans[0].settles:
-            self._lose_amid_visits(random.Random(f"visits of {self._world.seed}"))
+            self._lose_amid_checkouts(random.Random(f"visits of {self._world.seed}"))
         chance, plan = random.Random(f"orders of {self._world.seed}"), plans[0]
         if cluster.session:
             return
@@ -104,8 +104,8 @@ class Faults:
         self._world.after(chance.uniform(0.3, usual_s), self._do, self._kill_master, TRIES)
         self._awaited.setdefault("Rejoin", []).append([1, join])
 
-    def _lose_amid_visits(self, chance):
-        """Workers are lost in their tenancies, some behind settled visits; the master, perhaps."""
+    def _lose_amid_checkouts(self, chance):
+        """Workers are lost in partitions, some behind settled checkouts; the master, perhaps."""
         deeds = chance.choice(
             ((), (self._kill_worker,), (self._kill_worker, self._kill_worker),
              (self._kill_worker, self._kill_master), (self._kill_master, self._kill_worker))

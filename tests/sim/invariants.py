@@ -292,10 +292,10 @@ def push_is_not_taken(shard, data, before, after):
         )
 
 
-def watch_lent(master, answer):
+def watch_out(master, answer):
     """In a rotation no part has two writers at the shards.
 
-    Whatever the master leases or lends was perhaps a lost worker's, which may live and push: by
+    Whatever the master leases or hands out was perhaps a lost worker's, which may live and push: by
     then every shard has answered that it refuses that.
     """
     leased = isinstance(answer, messages.Leased) and answer.chunk >= 0

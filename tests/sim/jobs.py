@@ -41,7 +41,7 @@ class JobPlan:
     chunks: int = 0
     most_parts: int = 1
     settles: float = 0.0
-    """In a rotation: how often a visit is settled."""
+    """In a rotation: how often a checkout is settled."""
     target: bool = False
     """The training ends once it has enough losses, all of which are alike."""
     flat: bool = False
@@ -206,7 +206,7 @@ class Round:
 
 
 class Settled:
-    """The visits that workers have settled: what they told, and what the journal has of it.
+    """The checkouts that workers have settled: what they told, and what the journal has of it.
 
     Attributes
     ----------
@@ -218,29 +218,35 @@ class Settled:
         self._told, self._noted, self.wrong = {}, {}, wrong
 
     def begin(self):
-        """A training begins, perhaps from a checkpoint: these have no visits."""
+        """A training begins, perhaps from a checkpoint: these have no checkouts."""
         self._told.clear()
         self._noted.clear()
 
     def tell(self, number, parts):
-        """A worker tells the master, if that hears it, that visits are settled."""
+        """A worker tells the master, if that hears it, that checkouts are settled."""
         self._told.setdefault(number, set()).update(parts)
 
     def note(self, number, parts):
         """The master notes that."""
         if not self._told.get(number, set()).issuperset(parts):
-            self.wrong.append(f"visits {parts} of tenancy {number} count as settled, and are not")
+            self.wrong.append(
+                f"checkouts {parts} of partition {number} count as settled, and are not"
+            )
         noted = self._noted.setdefault(number, set())
         if noted & set(parts):
-            self.wrong.append(f"visits {parts} of tenancy {number} are settled twice")
+            self.wrong.append(f"checkouts {parts} of partition {number} are settled twice")
         noted.update(parts)
 
     def lease(self, number, had, safe):
-        """A tenancy is leased; `safe`: the journal has lost nothing."""
+        """A partition is leased; `safe`: the journal has lost nothing."""
         if not self._told.get(number, set()).issuperset(had):
-            self.wrong.append(f"tenancy {number} is without visits {sorted(had)}: they are lost")
+            self.wrong.append(
+                f"partition {number} is without checkouts {sorted(had)}: they are lost"
+            )
         if safe and not self._noted.get(number, set()).issubset(had):
-            self.wrong.append(f"tenancy {number} has settled visits to train again: {sorted(had)}")
+            self.wrong.append(
+                f"partition {number} has settled checkouts to train again: {sorted(had)}"
+            )
 
 
 @dataclass
@@ -271,7 +277,7 @@ class JobRun:
     tenants : set
         In a rotation: workers that the master has leased something to.
     settled : Settled
-        In a rotation: visits that need not be trained again.
+        In a rotation: checkouts that need not be trained again.
     rows : dict
         What the rows must be after the rounds that are closed.
     """

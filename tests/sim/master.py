@@ -435,7 +435,7 @@ class Master(Process):
                     run.tenants.add(node)
                 if job.pass_ == "train":
                     run.lease(effect.answer, node, job.ledger, self.cluster)
-            invariants.watch_lent(self, effect.answer)
+            invariants.watch_out(self, effect.answer)
             peer.reply(request, effect.answer)
 
     def _close_peer(self, effect):

@@ -1,12 +1,12 @@
-"""A rotation, by a scripted worker: slices dealt, tenancies trained, parts borrowed and given back.
+"""A rotation, by a scripted worker: blocks encoded, input partitions trained, outputs checked out.
 
-    slice -> row of TEXT -> tenancy: reads them; RESIDENT rows through it, VISITING rows a visit
+    block -> row of TEXT -> partition: reads them; INPUTS rows through it, OUTPUTS rows a checkout
     what a worker reads twice, with its own push between, must differ by that push alone
 
-So any second writer of a part shows, whichever worker was lost before, and any slice that a tenancy
-reads before it is dealt, or after a later one has overwritten it.  `jobs.Settled` knows which
-visits were at the servers with all their rows: a tenancy must have each visit settled, or train it
-itself.
+So any second writer of a partition shows, whichever worker was lost before, and any block
+that is read before it is encoded, or after a later one has overwritten it.  `jobs.Settled` knows
+which checkouts were at the servers with all their rows: a lease has each of them settled, or trains
+it itself.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from tests.sim.jobs import UNITS
 from tests.sim.model import DIM
 
 WORDS = 12
-"""Rows of each kind: word w is in resident part ``w % parts``, visiting part ``w % visiting``."""
-RESIDENT, VISITING, TEXT = 1 << 33, 1 << 34, 1 << 35
-RING, SLICES = 3, 1000
+"""Rows of each kind: word w is in input partition ``w % parts``, output ``w % output_parts``."""
+INPUTS, OUTPUTS, TEXT = 1 << 33, 1 << 34, 1 << 35
+RING, TEXT_BLOCKS = 3, 1000
 
 
-def _slices(blocks, chunks):
-    """Slices of each chunk of an epoch; behind the most of them are a chunk's tenancies."""
+def _blocks(blocks, chunks):
+    """Blocks of each chunk of an epoch; behind the most of them are a chunk's partitions."""
     chunks = min(chunks, blocks)
     return [(n + 1) * blocks // chunks - n * blocks // chunks for n in range(chunks)]
 
 
 def expected_numbers(job):
-    """Entries of a rotation: all slices, and the tenancies of as many parts as were decided."""
-    slices = _slices(job.blocks, job.plan.chunks)
-    most = max(slices)
-    for chunk, count in enumerate(slices * job.plan.epochs):
+    """Entries of a rotation: all blocks, and the partitions of as many parts as were decided."""
+    chunk_blocks = _blocks(job.blocks, job.plan.chunks)
+    most = max(chunk_blocks)
+    for chunk, count in enumerate(chunk_blocks * job.plan.epochs):
         first = chunk * (most + job.plan.most_parts)
         yield from range(first, first + count)
         yield from range(first + most, first + most + job.parts.get(chunk, 1))
@@ -46,7 +46,7 @@ def numbers_done(snapshot):
     told = snapshot.figures.get("rotation")
     if told is None:
         return snapshot.done
-    stride = max(_slices(len(snapshot.blocks), told["chunks"])) + told["most_parts"]
+    stride = max(_blocks(len(snapshot.blocks), told["chunks"])) + told["most_parts"]
     first = told["extent"]["open"] * stride
     return [*range(first), *(first + number for number in snapshot.done)]
 
@@ -81,13 +81,16 @@ class Rotating:
 
     # --- in the thread that prepares -------------------------------------------------------------
 
-    def deal(self, block):
-        """Writes the row of a slice, whatever is there; True: no further block is wanted."""
+    def encode(self, block):
+        """Writes the row of a block, whatever is there; True: no further block is wanted."""
         worker = self._worker
         yield worker.cluster.think_s() * 0.1
-        key = TEXT + block.chunk % RING * SLICES + block.slice
+        key = TEXT + block.chunk % RING * TEXT_BLOCKS + block.chunk_index
         rows = yield from self._pull([key])
-        change = np.full((1, DIM), block.chunk * SLICES + block.slice + 1, np.float32) - rows[key]
+        change = (
+            np.full((1, DIM), block.chunk * TEXT_BLOCKS + block.chunk_index + 1, np.float32)
+            - rows[key]
+        )
         yield from worker._wait(worker._client.push(worker._table, [key], change))
         yield from worker._flush()
         answer = yield from worker._tell(messages.Done("train", block.number, 0, 0.1, {}))
@@ -99,29 +102,29 @@ class Rotating:
         self._worker.control.note(messages.Settled([block.number]))
 
     def prepare(self, block):
-        """Reads the slices of a tenancy's chunk."""
-        base = TEXT + block.chunk % RING * SLICES
-        rows = yield from self._pull(range(base, base + block.slices))
-        for slice_ in range(block.slices):
-            found, must = float(rows[base + slice_][0]), block.chunk * SLICES + slice_ + 1
+        """Reads the blocks of a partition's chunk."""
+        base = TEXT + block.chunk % RING * TEXT_BLOCKS
+        rows = yield from self._pull(range(base, base + block.chunk_blocks))
+        for index in range(block.chunk_blocks):
+            found, must = float(rows[base + index][0]), block.chunk * TEXT_BLOCKS + index + 1
             if found != must:
                 self._wrong(
-                    f"tenancy {block.number} of chunk {block.chunk} reads {found:g} in the place "
-                    f"of slice {slice_}, which is {must}"
+                    f"partition {block.number} of chunk {block.chunk} reads {found:g} in the place "
+                    f"of block {index}, which is {must}"
                 )
                 return
 
     # --- in the main thread ----------------------------------------------------------------------
 
     def train(self, block):
-        """All visits of a tenancy; its figures, and whether it has had all parts."""
+        """All checkouts of a partition; its figures, and whether it has had all parts."""
         worker, job = self._worker, self._job
-        mine = [RESIDENT + word for word in range(block.part, WORDS, block.parts)]
+        mine = [INPUTS + word for word in range(block.part, WORDS, block.parts)]
         begun = yield from self._pull(mine)
         state = {"cut": False, "over": False}
         done, own = 0, set()
         job.settled.lease(block.number, block.had, worker.cluster.journal_holds())
-        ahead = self._borrow(block, state)
+        ahead = self._check_out(block, state)
         while True:
             if not ahead.done:
                 yield ahead
@@ -129,22 +132,24 @@ class Rotating:
                 raise ahead.error
             if ahead.value is None:
                 break
-            part, ahead = ahead.value, self._borrow(block, state)
+            part, ahead = ahead.value, self._check_out(block, state)
             if part in block.had or part in own:
-                job.books.wrong.append(f"part {part} is lent to tenancy {block.number} again")
+                job.books.wrong.append(
+                    f"part {part} is checked out by partition {block.number} again"
+                )
             own.add(part)
             settles = job.plan.settles > self._random.random()
-            begun = yield from self._visit(block, part, mine if settles else (), begun)
+            begun = yield from self._checkout(block, part, mine if settles else (), begun)
             if settles:
                 job.settled.tell(block.number, own)
-            self._give_back(block, part, settles)
+            self._check_in(block, part, settles)
             done += 1
-        yield from self._check_resident(block, mine, begun)
+        yield from self._check_inputs(block, mine, begun)
         yield from self._push(block, mine)
         figures = {"examples": float(done), "loss": float(done)}
         if not state["cut"] and own | block.had != set(range(2 * block.parts)):
             job.books.wrong.append(
-                f"tenancy {block.number} had parts {sorted(own)} beside {sorted(block.had)}"
+                f"partition {block.number} had parts {sorted(own)} beside {sorted(block.had)}"
             )
         yield from worker._flush()
         return messages.Done(
@@ -152,25 +157,25 @@ class Rotating:
         )
 
     def end(self, block):
-        """A tenancy is reported."""
+        """A partition is reported."""
         self._settled(block)
 
-    def _check_resident(self, block, mine, begun):
-        """Resident rows are as this worker has left them."""
+    def _check_inputs(self, block, mine, begun):
+        """Input rows are as this worker has left them."""
         now = yield from self._pull(mine)
         for key in mine:
             if now[key].tobytes() != begun[key].tobytes():
                 self._wrong(
-                    f"row {key - RESIDENT} of part {block.part} has another writer than tenancy "
+                    f"row {key - INPUTS} of part {block.part} has another writer than partition "
                     f"{block.number}"
                 )
 
-    def _borrow(self, block, state):
+    def _check_out(self, block, state):
         worker = self._worker
 
         def heard(answer):
             if isinstance(answer, messages.Borrowed) and answer.part >= 0:
-                worker._stand.borrowed(block.number, answer.part)
+                worker._stand.checked_out(block.number, answer.part)
 
         def ask():
             if state["over"]:
@@ -185,10 +190,10 @@ class Rotating:
         made.then(lambda made: None)  # its error is raised where it is waited for
         return made
 
-    def _visit(self, block, part, mine, begun):
-        """A visit, which settles resident rows if there are any; these as they are then."""
+    def _checkout(self, block, part, mine, begun):
+        """A checkout, which settles input rows if there are any; these as they are then."""
         worker = self._worker
-        theirs = [VISITING + word for word in range(part, WORDS, 2 * block.parts)]
+        theirs = [OUTPUTS + word for word in range(part, WORDS, 2 * block.parts)]
         before = yield from self._pull(theirs)
         yield worker.cluster.think_s() * worker._slow / block.parts
         yield from self._push(block, theirs)
@@ -196,19 +201,19 @@ class Rotating:
         for key in theirs:
             if float(after[key][0]) != float(before[key][0]) + 1:
                 self._wrong(
-                    f"row {key - VISITING} goes from {float(before[key][0]):g} to "
-                    f"{float(after[key][0]):g} in a visit of tenancy {block.number} to part {part}"
+                    f"row {key - OUTPUTS} goes from {float(before[key][0]):g} to "
+                    f"{float(after[key][0]):g} while {block.number} has partition {part}"
                 )
         if mine:
-            yield from self._check_resident(block, mine, begun)
+            yield from self._check_inputs(block, mine, begun)
             yield from self._push(block, mine)
             begun = yield from self._pull(mine)
         return begun
 
-    def _give_back(self, block, part, settled):
+    def _check_in(self, block, part, settled):
         worker = self._worker
-        if not worker._stand.gave_back(block.number, part):
-            self._job.books.wrong.append(f"tenancy {block.number} does not hold part {part}")
+        if not worker._stand.checked_in(block.number, part):
+            self._job.books.wrong.append(f"partition {block.number} does not hold part {part}")
         figures = {"examples": 1.0, "loss": 1.0}
         worker.control.note(messages.GiveBack(block.number, part, UNITS, 0.1, figures, settled))
 

@@ -32,8 +32,8 @@ class Block:
     """A leased block, prepared."""
 
     __slots__ = (
-        "chunk", "clock", "had", "index", "number", "part", "parts", "pull", "reach", "seed",
-        "slice", "slices", "slot", "slots",
+        "chunk", "chunk_blocks", "chunk_index", "clock", "had", "index", "number", "part", "parts",
+        "pull", "reach", "seed", "slot", "slots",
     )  # fmt: skip
 
     def __init__(self, lease):
@@ -41,7 +41,7 @@ class Block:
         self.clock, self.slot, self.slots, self.index = (
             lease.clock, lease.slot, lease.slots, lease.index,
         )  # fmt: skip
-        self.chunk, self.slice, self.slices = lease.chunk, lease.slice, lease.slices
+        self.chunk, self.chunk_index, self.chunk_blocks = lease.chunk, lease.slice, lease.slices
         self.part, self.parts, self.had = lease.part, lease.parts, frozenset(lease.had)
         self.pull = self.reach = None
 
@@ -349,9 +349,9 @@ class Worker(RoutedNode):
             if lease.number < 0:
                 return None
             block = Block(lease)
-            if block.slice < 0:
+            if block.chunk_index < 0:
                 break
-            if (yield from self._rotating.deal(block)) or self._leaving:
+            if (yield from self._rotating.encode(block)) or self._leaving:
                 return None
         yield self.cluster.think_s() * 0.3
         if block.part >= 0:

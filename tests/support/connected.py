@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from shards import Shards
-from visits_in_order import AtOnce
+from workers_in_order import AtOnce
 
 from snailps.api.passes import EPOCHS
 from snailps.api.tables import Tensor

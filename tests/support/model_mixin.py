@@ -120,7 +120,7 @@ class ModelContract:
         assert figures.keys() >= COMMON | own
         epochs = figures["epochs"]
         assert figures[self.kind] == epochs * self.units
-        # In a rotation tenancies are blocks, too.
+        # In a rotation partitions are blocks, too.
         assert figures["blocks"] >= epochs * figures["blocks_per_epoch"]
         assert figures["blocks_per_epoch"] * epochs >= min(10 * epochs, BLOCKS_LEAST)
         assert figures["progress"] == 1.0

@@ -1,4 +1,4 @@
-"""Several `WordVectors` workers in one process: tables in memory, visiting parts lent by a lock.
+"""Several `WordVectors` workers in one process: tables in memory, partitions checked out by a lock.
 
 Real vocabulary, text, kernels and trainers; no master, no shards.  For unit tests and experiments.
 """
@@ -101,60 +101,60 @@ class Lost(Exception):
     """A worker is lost."""
 
 
-class LentParts:
-    """Visiting parts of one chunk, each lent to one worker at a time.
+class SharedPartitions:
+    """Output partitions of one chunk, each checked out by one worker at a time.
 
     Attributes
     ----------
     lost_after : int
-        A tenancy that has had so many, and lacks others, is lost.
+        A partition that has had so many, and lacks others, is lost.
     """
 
-    def __init__(self, visiting: int) -> None:
-        self.visiting = visiting
-        self.free = set(range(visiting))
-        self.lost_after = visiting
+    def __init__(self, output_parts: int) -> None:
+        self.output_parts = output_parts
+        self.free = set(range(output_parts))
+        self.lost_after = output_parts
         self.changed = threading.Condition()
-        self.lent: list[tuple[int, int]] = []
+        self.handed_out: list[tuple[int, int]] = []
 
-    def visits(self, part: int, parts: int) -> LentVisits:
-        """Those of one tenancy."""
-        return LentVisits(self, part, parts)
+    def checkouts(self, part: int, parts: int) -> MemoryCheckouts:
+        """Those of one partition."""
+        return MemoryCheckouts(self, part, parts)
 
 
-class LentVisits:
-    """As `api.rotation.Visits`."""
+class MemoryCheckouts:
+    """As `api.rotation.Checkouts`."""
 
-    def __init__(self, lent: LentParts, part: int, parts: int) -> None:
-        first = part * lent.visiting // parts
-        self._lent, self._part = lent, part
-        self._left = [(first + n) % lent.visiting for n in range(lent.visiting)]
+    def __init__(self, shared: SharedPartitions, part: int, parts: int) -> None:
+        first = part * shared.output_parts // parts
+        self._shared, self._part = shared, part
+        self._left = [(first + n) % shared.output_parts for n in range(shared.output_parts)]
         self.had: list[int] = []
         self.figures: list[Mapping[str, float]] = []
         self.settled: list[int] = []
 
-    def borrow(self) -> int | None:
+    def check_out(self) -> int | None:
         """The next part that is free."""
-        with self._lent.changed:
+        with self._shared.changed:
             while self._left:
-                if len(self.had) == self._lent.lost_after:
+                if len(self.had) == self._shared.lost_after:
                     raise Lost
                 for part in self._left:
-                    if part in self._lent.free:
-                        self._lent.free.remove(part)
+                    if part in self._shared.free:
+                        self._shared.free.remove(part)
                         self._left.remove(part)
                         self.had.append(part)
-                        self._lent.lent.append((self._part, part))
+                        self._shared.handed_out.append((self._part, part))
                         return part
-                assert self._lent.changed.wait(60)
+                assert self._shared.changed.wait(60)
             return None
 
-    def give_back(self, part: int, figures: Mapping[str, float], *, settled: bool = False) -> None:
+    def check_in(self, part: int, figures: Mapping[str, float], *, settled: bool = False) -> None:
         """The part is free again."""
-        with self._lent.changed:
-            assert part not in self._lent.free
-            self._lent.free.add(part)
-            self._lent.changed.notify_all()
+        with self._shared.changed:
+            assert part not in self._shared.free
+            self._shared.free.add(part)
+            self._shared.changed.notify_all()
         self.figures.append(figures)
         assert part in self.had
         if settled:
@@ -163,31 +163,41 @@ class LentVisits:
 
 def blocks_of_chunk(
     workers: list[MemoryWorker],
-    slices: list[bytes],
+    chunk_blocks: list[bytes],
     chunk: int = 0,
     shares: tuple[float, float] = (0.0, 1.0),
-    visiting: int = 0,
+    output_parts: int = 0,
 ) -> list[Block]:
-    """Deals the slices of a chunk; its tenancies, one for each worker."""
+    """Encodes the blocks of a chunk; its partitions, one for each worker."""
     num = len(workers)
-    visiting = visiting or 2 * num
+    output_parts = output_parts or 2 * num
     common = {"path": "", "start": 0, "stop": 0, "epoch": 0, "read": bytes, "progress": shares}
     for worker in workers:
         worker.workers = num
-    for at, data in enumerate(slices):
+    for at, data in enumerate(chunk_blocks):
         seed = 1000 * chunk + at
         block = Block(number=seed, seed=seed, **common)  # type: ignore[arg-type]
-        block.chunk, block.slice, block.slices, block._data = chunk, at, len(slices), data
-        workers[at % num].deal(block)
-    lent = LentParts(visiting)
-    tenancies = []
+        block.chunk, block.chunk_index, block.chunk_blocks, block._data = (
+            chunk,
+            at,
+            len(chunk_blocks),
+            data,
+        )
+        workers[at % num].encode(block)
+    shared = SharedPartitions(output_parts)
+    partitions = []
     for part in range(num):
         seed = 77_000 + num * chunk + part
         block = Block(number=seed, seed=seed, **common)  # type: ignore[arg-type]
-        block.chunk, block.slices, block.part, block.parts = chunk, len(slices), part, num
-        block.visiting, block.visits = visiting, lent.visits(part, num)  # type: ignore[assignment]
-        tenancies.append(block)
-    return tenancies
+        block.chunk, block.chunk_blocks, block.part, block.parts = (
+            chunk,
+            len(chunk_blocks),
+            part,
+            num,
+        )
+        block.output_parts, block.checkouts = output_parts, shared.checkouts(part, num)  # type: ignore[assignment]
+        partitions.append(block)
+    return partitions
 
 
 def train_rotating(
@@ -195,25 +205,25 @@ def train_rotating(
     texts: list[list[bytes]],
     epochs: int = 1,
     at_once: bool = True,
-    visiting: int = 0,
+    output_parts: int = 0,
     first: int = 0,
 ) -> list[dict[str, float]]:
-    """Trains on chunks, each a list of slices; the figures of all tenancies.
+    """Trains on chunks, each a list of blocks; the figures of all partitions.
 
-    With `at_once` every worker has a thread, as in a cluster; otherwise one tenancy trains at a
-    time, visits and all.  `first` is the number of the first chunk.
+    With `at_once` every worker has a thread, as in a cluster; otherwise one partition trains at a
+    time, checkouts and all.  `first` is the number of the first chunk.
     """
     num, total, found = len(workers), epochs * len(texts), []
 
-    def tenancy(worker: MemoryWorker, block: Block) -> None:
+    def lease(worker: MemoryWorker, block: Block) -> None:
         block.prepared = worker.prepare(block)
         found.append(worker.train(block))
 
     for chunk in range(total):
         # Not to the end: rows are freed there.
         shares = (0.999 * chunk / total, 0.999 * (chunk + 1) / total)
-        slices = texts[chunk % len(texts)]
-        blocks = blocks_of_chunk(workers, slices, first + chunk, shares, visiting)
+        chunk_blocks = texts[chunk % len(texts)]
+        blocks = blocks_of_chunk(workers, chunk_blocks, first + chunk, shares, output_parts)
         with ThreadPoolExecutor(num if at_once else 1) as pool:
-            list(pool.map(tenancy, workers, blocks))
+            list(pool.map(lease, workers, blocks))
     return found

@@ -1,4 +1,4 @@
-"""A model that rotates, for tests: it counts its visits, and checks what it reads."""
+"""A model that rotates, for tests: it counts its checkouts, and checks what it reads."""
 
 import os
 import threading
@@ -14,7 +14,7 @@ from cluster_models import wait_at
 from snailps import Block, JobSettings, Rotation, Table, Worker, setting
 
 RING = 3
-SLICE_KEYS = 1000
+BLOCK_KEYS = 1000
 PART_KEYS = 100
 
 
@@ -26,15 +26,15 @@ class RotatingSettings(JobSettings):
     most_parts: int = setting(8, help="Parts of a chunk at most.", when="In tests.")
     gates: str = setting("", help="Folder of named pipes; see processes.Gate.", when="In tests.")
     journal: str = setting("", help="Folder of what each worker held.", when="In tests.")
-    settle_every: int = setting(0, help="Visits between two that settle.", when="In tests.")
-    pace_s: float = setting(0.0, help="Seconds of a visit.", when="In tests.", low=0)
+    settle_every: int = setting(0, help="Checkouts between two that settle.", when="In tests.")
+    pace_s: float = setting(0.0, help="Seconds of a checkout.", when="In tests.", low=0)
 
 
 class Rotating(Worker):
-    """Each visit adds 1 to row ``(chunk * 100 + part) * 100 + visiting part`` of "visits".
+    """Each checkout adds 1 to row ``(chunk * 100 + part) * 100 + output partition`` of "checkouts".
 
-    Slices are rows of "text": lines of the slice, their sum, chunk and slice plus one.  The row of
-    a tenancy in "resident" counts its visits, when they are settled or the tenancy ends.
+    Blocks are rows of "text": lines of the block, their sum, chunk and block plus one.  The row of
+    a partition in "input" counts its checkouts, when they are settled or the partition ends.
     """
 
     Settings = RotatingSettings
@@ -44,27 +44,29 @@ class Rotating(Worker):
         return Rotation(settings.chunks, settings.most_parts)
 
     def tables(self):
-        return [Table("visits", 1), Table("text", 4), Table("sums", 2), Table("resident", 1)]
+        return [Table("checkouts", 1), Table("text", 4), Table("sums", 2), Table("inputs", 1)]
 
     def setup(self):
         self._lock = threading.Lock()
 
-    def deal(self, block: Block) -> Mapping[str, float]:
-        wait_at(self.settings, f"slice-{block.chunk}-{block.slice}")
+    def encode(self, block: Block) -> Mapping[str, float]:
+        wait_at(self.settings, f"block-{block.chunk}-{block.chunk_index}")
         numbers = [int(line) for line in block.data.decode().splitlines()]
-        row = np.array([[len(numbers), sum(numbers), block.chunk + 1, block.slice + 1]], np.float32)
-        key = [block.chunk % RING * SLICE_KEYS + block.slice]
+        row = np.array(
+            [[len(numbers), sum(numbers), block.chunk + 1, block.chunk_index + 1]], np.float32
+        )
+        key = [block.chunk % RING * BLOCK_KEYS + block.chunk_index]
         self.push("text", key, row - self.pull("text", key))
         return {}
 
     def prepare(self, block: Block):
-        wait_at(self.settings, f"tenancy-{block.chunk}-{block.part}")
-        keys = np.arange(block.slices) + block.chunk % RING * SLICE_KEYS
+        wait_at(self.settings, f"partition-{block.chunk}-{block.part}")
+        keys = np.arange(block.chunk_blocks) + block.chunk % RING * BLOCK_KEYS
         rows = self.pull("text", keys)
         if not (rows[:, 2] == block.chunk + 1).all():
-            raise ValueError(f"chunk {block.chunk} finds slices of chunks {rows[:, 2] - 1}")
-        if not (rows[:, 3] == np.arange(block.slices) + 1).all():
-            raise ValueError(f"chunk {block.chunk} finds slices {rows[:, 3] - 1}")
+            raise ValueError(f"chunk {block.chunk} finds blocks of chunks {rows[:, 2] - 1}")
+        if not (rows[:, 3] == np.arange(block.chunk_blocks) + 1).all():
+            raise ValueError(f"chunk {block.chunk} finds blocks {rows[:, 3] - 1}")
         return rows[:, :2].sum(0)
 
     def train(self, block: Block) -> Mapping[str, float]:
@@ -72,25 +74,27 @@ class Rotating(Worker):
         key_of_part = block.chunk * PART_KEYS + block.part
         done = settled = block.had
         with ThreadPoolExecutor(1) as helper:
-            ahead = helper.submit(block.visits.borrow)
+            ahead = helper.submit(block.checkouts.check_out)
             while (part := ahead.result()) is not None:
-                self._note(block, part, "borrows")
-                ahead = helper.submit(block.visits.borrow)
-                wait_at(s, f"visit-{block.chunk}-{block.part}-{done}")
+                self._note(block, part, "checks_out")
+                ahead = helper.submit(block.checkouts.check_out)
+                wait_at(s, f"checkout-{block.chunk}-{block.part}-{done}")
                 time.sleep(s.pace_s)
                 key = (block.chunk * PART_KEYS + block.part) * PART_KEYS + part
-                self.push("visits", [key], [[1.0]])
+                self.push("checkouts", [key], [[1.0]])
                 self._note(block, part, "returns")
                 done += 1
-                settles = s.settle_every and done < block.visiting and done % s.settle_every == 0
+                settles = (
+                    s.settle_every and done < block.output_parts and done % s.settle_every == 0
+                )
                 if settles:
-                    self.push("resident", [key_of_part], [[done - settled]])
+                    self.push("inputs", [key_of_part], [[done - settled]])
                     settled = done
                 figures = {"units": 1, "examples": 1, "loss": 2.0}
-                block.visits.give_back(part, figures, settled=bool(settles))
+                block.checkouts.check_in(part, figures, settled=bool(settles))
         lines, total = block.prepared
         self.push("sums", [key_of_part], [[lines, total]])
-        self.push("resident", [key_of_part], [[done - settled]])
+        self.push("inputs", [key_of_part], [[done - settled]])
         own = done - block.had
         return {"units": own, "examples": own, "loss": 2.0 * own}
 

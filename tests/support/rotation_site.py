@@ -1,6 +1,6 @@
 """Workers at a ledger of a rotation, drawn from a seed: leases, losses, masters, checkpoints.
 
-    seed -> Site.step -> RotationLedger: lease, deal, borrow, give back, done -> Site.check
+    seed -> Site.step -> RotationLedger: lease, encode, check out, check in, done -> Site.check
 
 `Site` knows what each worker holds, and asserts after each step what must hold of that.  Must not
 know how the ledger chooses.
@@ -44,12 +44,12 @@ class Site:
         self.leaving = set()
         self.ledger = RotationLedger(self.blocks, self.epochs, self.rotation, nodes=self.nodes)
         self.parts = {}
-        self.slices, self.tenancies = {}, {}  # number -> worker, in the order leased
+        self.chunk_blocks, self.partitions = {}, {}  # number -> worker, in the order leased
         self.had, self.holds = {}, {}
-        self.settled = {}  # of each tenancy that is not done: visits that need not be repeated
+        self.settled = {}  # of each partition that is not done: checkouts that need not be repeated
         self.begun = set()
         self.refused = set()
-        self.done_slices, self.done_tenancies = {}, {}
+        self.done_blocks, self.done_partitions = {}, {}
 
     def number_of(self, chunk, part):
         return self.ledger._number(chunk, part)
@@ -70,44 +70,44 @@ class Site:
             return
         self.refused.discard(node)
         number, chunk = entry.number, entry.chunk
-        assert number not in {*self.slices, *self.tenancies}
-        if entry.slice >= 0:
-            assert number not in self.done_slices
+        assert number not in {*self.chunk_blocks, *self.partitions}
+        if entry.chunk_index >= 0:
+            assert number not in self.done_blocks
             before = chunk - CHUNKS_AHEAD - 1
             if before >= 0:
                 assert self.is_trained(before)
-            self.slices[number] = node
+            self.chunk_blocks[number] = node
             return
-        assert number not in self.done_tenancies
-        assert self.done_chunk_slices(chunk) == entry.slices
+        assert number not in self.done_partitions
+        assert self.encoded_of(chunk) == entry.chunk_blocks
         assert entry.parts == self.parts[chunk]
-        assert entry.visiting == 2 * entry.parts
+        assert entry.output_parts == 2 * entry.parts
         assert number == self.number_of(chunk, entry.part)
-        assert sum(holder == node for holder in self.tenancies.values()) < 2
-        self.tenancies[number] = node
+        assert sum(holder == node for holder in self.partitions.values()) < 2
+        self.partitions[number] = node
         assert set(entry.had) == self.settled.get(number, set())
         self.had[number], self.holds[number] = set(entry.had), set()
 
     def is_trained(self, chunk):
         parts = self.parts.get(chunk)
         return parts is not None and all(
-            self.number_of(chunk, part) in self.done_tenancies for part in range(parts)
+            self.number_of(chunk, part) in self.done_partitions for part in range(parts)
         )
 
-    def done_chunk_slices(self, chunk):
-        return sum(self.ledger.chunk_of(number) == chunk for number in self.done_slices)
+    def encoded_of(self, chunk):
+        return sum(self.ledger.chunk_of(number) == chunk for number in self.done_blocks)
 
-    def deal(self, number):
-        node = self.slices.pop(number)
+    def encode(self, number):
+        node = self.chunk_blocks.pop(number)
         assert self.ledger.done(number, node)
-        self.done_slices[number] = node
+        self.done_blocks[number] = node
 
     def first_of(self, node):
-        """The tenancy that a worker trains: the one leased first."""
-        return next((n for n, holder in self.tenancies.items() if holder == node), None)
+        """The partition that a worker trains: the one leased first."""
+        return next((n for n, holder in self.partitions.items() if holder == node), None)
 
     def begin(self, number):
-        """No other tenancy under way has this part of the rows."""
+        """No other partition under way has this part of the rows."""
         if number in self.begun:
             return
         chunk = self.ledger.chunk_of(number)
@@ -121,40 +121,40 @@ class Site:
                 assert self.is_trained(earlier)
         self.begun.add(number)
 
-    def visit(self, node):
+    def checkout(self, node):
         number = self.first_of(node)
         if number is None:
             return
         self.begin(number)
-        part = self.ledger.borrow(number, node)
-        visiting = 2 * self.parts[self.ledger.chunk_of(number)]
-        free = set(range(visiting)) - self.had[number] - set().union(*self.holds.values())
+        part = self.ledger.check_out(number, node)
+        output_parts = 2 * self.parts[self.ledger.chunk_of(number)]
+        free = set(range(output_parts)) - self.had[number] - set().union(*self.holds.values())
         if part is None:
             assert not free
-            wait = self.ledger.wait_of_borrow(number, node)
+            wait = self.ledger.wait_of_checkout(number, node)
             assert (wait is None) == bool(self.holds[number])
-            assert wait is None or "give back part" in str(wait)
+            assert wait is None or "check in partition" in str(wait)
         elif part == NO_PART:
-            assert len(self.had[number]) == visiting
+            assert len(self.had[number]) == output_parts
         else:
             assert part in free
             self.had[number].add(part)
             self.holds[number].add(part)
 
-    def give_back(self, node):
+    def check_in(self, node):
         number = self.first_of(node)
         if number is not None and self.holds[number]:
             part = self.rng.choice(sorted(self.holds[number]))
-            assert self.ledger.give_back(number, node, part)
+            assert self.ledger.check_in(number, node, part)
             self.holds[number].discard(part)
             if self.rng.random() < 0.3:
                 before = self.settled.get(number, set())
                 self.settled[number] = self.had[number] - self.holds[number]
-                new = self.ledger.settle_visits(number, node)
+                new = self.ledger.make_durable(number, node)
                 assert set(new) == self.settled[number] - before
 
     def train(self, node):
-        """Reports a tenancy that is trained."""
+        """Reports a partition that is trained."""
         number = self.first_of(node)
         if number is None or self.holds[number]:
             return
@@ -163,19 +163,21 @@ class Site:
             assert self.ledger.done(number, node)
             self.forget(number)
             self.settled.pop(number, None)
-            self.done_tenancies[number] = node
+            self.done_partitions[number] = node
 
     def forget(self, number):
-        del self.tenancies[number], self.had[number], self.holds[number]
+        del self.partitions[number], self.had[number], self.holds[number]
         self.begun.discard(number)
 
     def lose(self, node):
         back = self.ledger.retire(node)
-        theirs = {n for n, holder in {**self.slices, **self.tenancies}.items() if holder == node}
+        theirs = {
+            n for n, holder in {**self.chunk_blocks, **self.partitions}.items() if holder == node
+        }
         assert set(back) == theirs
         for number in theirs:
-            if number in self.slices:
-                del self.slices[number]
+            if number in self.chunk_blocks:
+                del self.chunk_blocks[number]
             else:
                 self.forget(number)
         self.nodes.remove(node)
@@ -195,10 +197,10 @@ class Site:
     def take_over(self):
         """Another master: leases are not in its journal, the workers tell."""
         self.ledger = taken_over(self.ledger, self.nodes[:1])
-        for number, node in {**self.slices, **self.tenancies}.items():
+        for number, node in {**self.chunk_blocks, **self.partitions}.items():
             assert self.ledger.claim(number, node)
-        for number, node in self.tenancies.items():
-            self.ledger.claim_visits(number, node, self.had[number], self.holds[number])
+        for number, node in self.partitions.items():
+            self.ledger.claim_checkouts(number, node, self.had[number], self.holds[number])
         self.refused.clear()
 
     def restore(self):
@@ -210,17 +212,17 @@ class Site:
             self.blocks, self.epochs, self.rotation, ledger.settled(),
             nodes=self.nodes, extent=ledger.extent,
         )  # fmt: skip
-        for number in list(self.tenancies):
+        for number in list(self.partitions):
             self.forget(number)
-        self.slices.clear()
+        self.chunk_blocks.clear()
         self.settled.clear()
         self.refused.clear()
         self.leaving.clear()
         opened = self.ledger.extent["open"]
-        done = {n for n in self.done_tenancies if self.ledger.chunk_of(n) >= opened}
+        done = {n for n in self.done_partitions if self.ledger.chunk_of(n) >= opened}
         assert done == set(self.ledger.records.done().tolist())
-        self.done_slices = {
-            n: by for n, by in self.done_slices.items() if self.ledger.chunk_of(n) < opened
+        self.done_blocks = {
+            n: by for n, by in self.done_blocks.items() if self.ledger.chunk_of(n) < opened
         }
 
     # --- the walk --------------------------------------------------------------------------------
@@ -243,13 +245,13 @@ class Site:
         elif kind < 0.3:
             self.ask(node)
         elif kind < 0.5:
-            mine = [number for number, holder in self.slices.items() if holder == node]
+            mine = [number for number, holder in self.chunk_blocks.items() if holder == node]
             if mine:
-                self.deal(self.rng.choice(mine))
+                self.encode(self.rng.choice(mine))
         elif kind < 0.7:
-            self.visit(node)
+            self.checkout(node)
         elif kind < 0.9:
-            self.give_back(node)
+            self.check_in(node)
         else:
             self.train(node)
         self.check()
@@ -263,7 +265,7 @@ class Site:
         held = [part for parts in self.holds.values() for part in parts]
         assert len(held) == len(set(held))
         assert 0.0 <= self.ledger.progress <= 1.0
-        assert self.ledger.leased == len(self.slices) + len(self.tenancies)
+        assert self.ledger.leased == len(self.chunk_blocks) + len(self.partitions)
 
     def finish(self):
         """Without further faults all is trained, in a bounded number of turns."""
@@ -272,10 +274,10 @@ class Site:
                 return
             for node in list(self.nodes):
                 self.ask(node)
-                for number in [n for n, holder in self.slices.items() if holder == node]:
-                    self.deal(number)
-                self.visit(node)
-                self.give_back(node)
+                for number in [n for n, holder in self.chunk_blocks.items() if holder == node]:
+                    self.encode(number)
+                self.checkout(node)
+                self.check_in(node)
                 self.train(node)
                 if node in self.leaving and self.first_of(node) is None:
                     self.lose(node)

@@ -31,7 +31,7 @@ def test_transitions_that_are_not_in_the_table_raise():
         records.finish(1, BlockResult())
     records.finish(0, BlockResult())
     with pytest.raises(AssertionError, match="block 0 does not go from DONE to WAITING"):
-        records.give_back(0)
+        records.release(0)
     with pytest.raises(AssertionError, match="block 0 does not go from DONE to LEASED"):
         records.lease(0, 1)
 
@@ -42,7 +42,7 @@ def test_counted_block_is_its_workers_until_its_part_is_merged_or_it_is_given_ba
         records.lease(number, 7)
         records.count(number)
     assert (records.holder(1), records.leased, records.is_counted(1)) == (7, 3, True)
-    assert records.give_back(0) == 7
+    assert records.release(0) == 7
     records.merge(1)
     assert (records.is_waiting(0), records.held_by(7), records.merging) == (True, [2], 1)
     records.merge_failed(1)
@@ -86,7 +86,7 @@ def test_records_resume_with_those_of_an_earlier_run_as_far_as_there_are_blocks(
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["lease", "finish", "give_back", "settle", "settle_all", "known"]),
+            st.sampled_from(["lease", "finish", "release", "settle", "settle_all", "known"]),
             st.integers(0, 11),
             st.integers(1, 3),
         ),
@@ -103,8 +103,8 @@ def test_records_after_any_transitions_agree_with_a_plain_model(actions):
         elif action == "finish" and state == "leased":
             records.finish(number, BlockResult(units=number))
             model[number] = ("done", holder)
-        elif action == "give_back" and state == "leased":
-            assert records.give_back(number) == holder
+        elif action == "release" and state == "leased":
+            assert records.release(number) == holder
             del model[number]
         elif action == "settle":
             records.settle([number], node)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from twins import labels as twin
-from visits_in_order import ORDERS, train_pieces
+from workers_in_order import ORDERS, train_pieces
 
 from snailps import kernels
 

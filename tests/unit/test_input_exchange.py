@@ -1,4 +1,4 @@
-"""Input rows of a tenancy: own rows, and copies of n-grams' rows that are exchanged."""
+"""Input rows of a partition: own rows, and copies of n-grams' rows that are exchanged."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rotating import MemoryTables, MemoryWorker
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.text_model import BUCKET_KEY
-from snailps.models.word_vectors import WordVectorSettings, part_rows
+from snailps.models.word_vectors import WordVectorSettings, partition_rows
 from snailps.models.word_vectors.examples import Bags
 from snailps.models.word_vectors.input_exchange import InputExchange
-from snailps.models.word_vectors.part_rows import BYTES_AT_ONCE, PartRows
-from snailps.models.word_vectors.rotation import Dealing
+from snailps.models.word_vectors.partition_rows import BYTES_AT_ONCE, PartitionRows
+from snailps.models.word_vectors.rotation import Split
 from snailps.models.word_vectors.skip_gram import SkipGramTrainer
 
 SETTINGS = WordVectorSettings(dim=4, min_count=1, sample=0.0, bucket=20, minn=2, maxn=3)
@@ -46,12 +46,14 @@ def copies(
         bags=Bags.of(np.array([0, 2, 4]), np.array([0, 2, 1, 3], np.int32), 4),
         keys=KEYS,
     )
-    rows = PartRows(worker, "input", KEYS, bases=True)
-    block: Any = SimpleNamespace(parts=2, visiting=VISITS, progress=(0.0, 0.5), chunk=0, had=had)
-    trainer, dealing = SkipGramTrainer(worker), cast(Dealing, None)
-    trainer._sharers = dealing, by_bucket
+    rows = PartitionRows(worker, "input", KEYS, bases=True)
+    block: Any = SimpleNamespace(
+        parts=2, output_parts=VISITS, progress=(0.0, 0.5), chunk=0, had=had
+    )
+    trainer, split = SkipGramTrainer(worker), cast(Split, None)
+    trainer._sharers = split, by_bucket
     centres = np.repeat(np.arange(2, dtype=np.int32), groups)
-    sharing = trainer._sharing(block, dealing, part, np.arange(len(KEYS)), centres)
+    sharing = trainer._sharing(block, split, part, np.arange(len(KEYS)), centres)
     return InputExchange(worker, rows, np.arange(len(KEYS)), sharing, block)
 
 
@@ -70,7 +72,7 @@ def test_rows_that_nobody_else_has_are_pushed_once_and_whole(worker: MemoryWorke
     np.testing.assert_allclose(stored(worker), before + 1, rtol=1e-6)
 
 
-def test_a_busy_ngram_is_exchanged_every_visit_and_a_rare_one_at_the_end(
+def test_a_busy_ngram_is_exchanged_every_checkout_and_a_rare_one_at_the_end(
     worker: MemoryWorker,
 ) -> None:
     before = stored(worker)
@@ -141,7 +143,7 @@ def test_settled_rows_are_at_the_servers_and_only_what_follows_is_pushed_at_the_
     own, still, busy, rare = stored(worker) - before
     np.testing.assert_allclose(own, 3, rtol=1e-6)
     assert (still == 0).all()
-    assert (rare > 1).all()  # its share of three visits
+    assert (rare > 1).all()  # its share of three checkouts
     assert worker.memory.moved["input"] == moved + 2  # what was exchanged just now is there
     assert made.settle() == []
     made.exchange(4)
@@ -154,10 +156,10 @@ def test_settled_rows_are_at_the_servers_and_only_what_follows_is_pushed_at_the_
     assert (after[3] < rare + 1 + 1e-5).all()
 
 
-def test_exchanges_of_a_tenancy_that_goes_on_begin_where_another_worker_was_lost(
+def test_exchanges_of_a_partition_that_goes_on_begin_where_another_worker_was_lost(
     worker: MemoryWorker,
 ) -> None:
-    made = copies(worker, (200, 100), {3: 8, 7: 8}, had=4)  # every visit, every third one
+    made = copies(worker, (200, 100), {3: 8, 7: 8}, had=4)  # every checkout, every third one
     assert made.opened == 4
     begin = stored(worker)
     changed = []
@@ -203,7 +205,7 @@ def test_adagrads_squares_add_up_as_they_are(worker: MemoryWorker) -> None:
 
 
 def test_kept_rows_are_pulled_again_when_a_shard_has_another_server(worker: MemoryWorker) -> None:
-    rows = PartRows(worker, "input", KEYS, bases=True)
+    rows = PartitionRows(worker, "input", KEYS, bases=True)
     rows.open(None)
     kept = rows.packed(np.arange(len(KEYS)))
     worker.push("input", KEYS, np.ones_like(kept))  # as if pushes of before were lost
@@ -217,11 +219,11 @@ def test_kept_rows_are_pulled_again_when_a_shard_has_another_server(worker: Memo
 
 @pytest.mark.parametrize("bases", [True, False])
 def test_rows_travel_in_pieces_whose_memory_is_small(worker: MemoryWorker, bases: bool) -> None:
-    rows = PartRows(worker, "output", np.arange(5, dtype=np.uint64), bases=bases)
+    rows = PartitionRows(worker, "output", np.arange(5, dtype=np.uint64), bases=bases)
     rows.open(None)
     rows.local[0][:] += 1
     sizes = []
-    with patch.object(part_rows, "BYTES_AT_ONCE", 2 * 4 * SETTINGS.dim):
+    with patch.object(partition_rows, "BYTES_AT_ONCE", 2 * 4 * SETTINGS.dim):
         for push in rows.pushes(None):
             sizes.append(len(push[1]))
             rows.wait_for([push])

@@ -18,7 +18,7 @@ from snailps.transport import messages
 WORKER = SimpleNamespace(
     number=1, name="worker 1", dropped=False, finished=False, leaving=False,
     wait_for=lambda text, now: None, log_wait=lambda now: None, waits="", resume_state={},
-    done=0, block_since=0.0, trained=lambda units, seconds, now, visit=False: None,
+    done=0, block_since=0.0, trained=lambda units, seconds, now, checkout=False: None,
 )  # fmt: skip
 MICRO_BATCHES = 4
 
@@ -79,7 +79,7 @@ def stepped(now):
         diverged="", expires=0, ticks=[0],
         settings=SimpleNamespace(consistency="bsp"),
         done=lambda message, node, now: book.done(message.number, node),
-        withdraw_visits=lambda: None,
+        withdraw_checkouts=lambda: None,
         end_early=lambda why: book.close(3 * MICRO_BATCHES),
     )  # fmt: skip
     return (

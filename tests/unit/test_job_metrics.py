@@ -41,7 +41,7 @@ def test_last_learning_rate_that_was_reported_counts():
         metrics.count(0, BlockResult(units=1, lr=lr))
     assert metrics.lr == 0.25
     for lr in (0.125, math.nan):
-        metrics.count_visit(3, 0, BlockResult(units=1, lr=lr))
+        metrics.count_checkout(3, 0, BlockResult(units=1, lr=lr))
     assert metrics.lr == 0.125
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twins import kernels as twin
-from visits_in_order import ORDERS, train_pieces
+from workers_in_order import ORDERS, train_pieces
 
 from snailps import kernels
 from snailps.errors import ConfigError

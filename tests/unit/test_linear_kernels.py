@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from twins import linear as twin
 from twins.linear import ADAGRAD, FTRL, LOGISTIC, MULTINOMIAL, POISSON, SGD, SQUARED
-from visits_in_order import ORDERS, train_pieces
+from workers_in_order import ORDERS, train_pieces
 
 from snailps import kernels
 from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order

@@ -412,7 +412,7 @@ def test_worker_whose_loss_the_journal_has_in_part_keeps_nothing_of_the_training
     """Its blocks were its own: no other would ever get them."""
     before = World(make_job(**settings))
     _, _, lost = before.forms()
-    while (lease := before.ask(lost, m.Lease("train"))).slice >= 0:  # until it has a tenancy
+    while (lease := before.ask(lost, m.Lease("train"))).slice >= 0:  # until it has a partition
         before.ask(lost, m.Done("train", lease.number, 5, 0.1, {}))
     before.handle(events.Gone(lost, "connection closed"))
     torn(before, "retire")
@@ -429,15 +429,15 @@ def test_worker_whose_loss_the_journal_has_in_part_keeps_nothing_of_the_training
 
 
 def trains_any(world, peer):
-    """A worker trains a block, or a tenancy with all that it borrows."""
+    """A worker trains a block, or a partition with all that it checks out."""
     lease = world.ask(peer, m.Lease("train"))
     if lease is None or lease.number < 0:
         return False
     while lease.part >= 0:
-        borrowed = world.ask(peer, m.Borrow(lease.number))
-        if borrowed.part < 0:
+        checked_out = world.ask(peer, m.Borrow(lease.number))
+        if checked_out.part < 0:
             break
-        world.note(peer, m.GiveBack(lease.number, borrowed.part, 5, 0.1, {}, True))
+        world.note(peer, m.GiveBack(lease.number, checked_out.part, 5, 0.1, {}, True))
     world.ask(peer, m.Done("train", lease.number, 5, 0.1, {"loss": 1.0, "examples": 1.0}))
     world.note(peer, m.Settled([lease.number]))
     return True

@@ -33,9 +33,9 @@ def test_rate_after_a_pause_begins_anew(member):
     assert member.rate(100.0) == pytest.approx(100.0)
 
 
-def test_rate_of_a_tenancy_counts_the_units_of_its_visits_once(member):
-    member.trained(20, 0.5, 0.5, visit=True)
-    member.trained(20, 0.5, 1.0, visit=True)
+def test_rate_of_a_partition_counts_the_units_of_its_checkouts_once(member):
+    member.trained(20, 0.5, 0.5, checkout=True)
+    member.trained(20, 0.5, 1.0, checkout=True)
     member.trained(50, 1.0, 1.0)
     assert member.rate(1.0) == pytest.approx(50.0)
     member.trained(30, 1.0, 2.0)

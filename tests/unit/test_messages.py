@@ -343,10 +343,10 @@ def test_field_of_whatever_content_gives_a_message_or_a_protocol_error(message):
         ({"is": "Yield", "shard": 1, "limit_s": 10**400}, "a whole number of 1,329 bits"),
         ({"is": "Expire", "tick": 1, "before": 2}, "before is 2"),
         ({"is": "Leased", "number": 1}, "two shares"),
-        ({"is": "Leased", "number": 1, "progress": [0, 1], "chunk": 3}, "a slice or a tenancy"),
+        ({"is": "Leased", "number": 1, "progress": [0, 1], "chunk": 3}, "a block or a partition"),
         (
             {"is": "Leased", "number": 1, "progress": [0, 1], "chunk": 3, "part": 2, "parts": 2},
-            "a slice or a tenancy",
+            "a block or a partition",
         ),
         ({"is": "GiveBack", "number": 1, "part": -1, "units": 1, "seconds": 1,
           "metrics": {}}, "GiveBack.part"),

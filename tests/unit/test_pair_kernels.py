@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twins import kernels as twin
-from visits_in_order import ORDERS, train_pieces
+from workers_in_order import ORDERS, train_pieces
 
 from snailps import kernels
 
@@ -28,7 +28,7 @@ def text(words=40, tokens=300, ends=0.06, seed=3):
 
 
 def bundles_of(centres, starts, contexts, bounds):
-    """Lists of (centre, contexts) for each visiting part."""
+    """Lists of (centre, contexts) for each output partition."""
     made = [
         (int(c), contexts[a:b].tolist())
         for c, (a, b) in zip(centres, pairwise(starts), strict=True)
@@ -63,9 +63,9 @@ def test_sort_pairs_any_text_equals_twin(
     made = text(words, tokens, ends, seed % 1000)
     rng = np.random.default_rng(seed % 999)
     parted = {
-        "resident": rng.integers(0, workers, words),
+        "inputs": rng.integers(0, workers, words),
         "part": int(rng.integers(0, workers)),
-        "visiting": rng.integers(0, parts, words),
+        "outputs": rng.integers(0, parts, words),
         "parts": parts,
     }
     some = parted | {
@@ -94,27 +94,25 @@ def test_sort_pairs_are_those_of_the_text(build):
 def test_sort_pairs_of_all_parts_are_disjoint_and_whole(build, kind):
     rng = np.random.default_rng(1)
     made = text(tokens=3000)
-    resident, visiting = rng.integers(0, 4, 40).astype(kind), rng.integers(0, 8, 40).astype(kind)
+    inputs, outputs = rng.integers(0, 4, 40).astype(kind), rng.integers(0, 8, 40).astype(kind)
     whole = pairs_of(bundles_of(*kernels.sort_pairs(made, 5, 3))[0])
     found = Counter()
     for part in range(4):
         sorted_pairs = kernels.load(build).sort_pairs(
-            made, 5, 3, resident=resident, part=part, visiting=visiting, parts=8
+            made, 5, 3, inputs=inputs, part=part, outputs=outputs, parts=8
         )
         for number, bundles in enumerate(bundles_of(*sorted_pairs)):
-            assert all(resident[centre] == part for centre, _ in bundles)
-            assert all(visiting[word] == number for _, around in bundles for word in around)
+            assert all(inputs[centre] == part for centre, _ in bundles)
+            assert all(outputs[word] == number for _, around in bundles for word in around)
             found += pairs_of(bundles)
     assert found == whole
 
 
 def test_sort_pairs_tells_how_many_pairs_a_part_has_that_is_left_out():
-    made, visiting = text(tokens=3000), np.arange(40) % 4
+    made, outputs = text(tokens=3000), np.arange(40) % 4
     found = np.zeros((2, 4), np.int64)
-    whole = kernels.sort_pairs(made, 5, 3, visiting=visiting, parts=4, pairs=found[0])
-    rest = kernels.sort_pairs(
-        made, 5, 3, visiting=visiting, parts=4, without=[3, 0], pairs=found[1]
-    )
+    whole = kernels.sort_pairs(made, 5, 3, outputs=outputs, parts=4, pairs=found[0])
+    rest = kernels.sort_pairs(made, 5, 3, outputs=outputs, parts=4, without=[3, 0], pairs=found[1])
     assert found[0].tolist() == found[1].tolist() == np.diff(whole[1][whole[3]]).tolist()
     assert bundles_of(*rest)[1:3] == bundles_of(*whole)[1:3]
     assert len(rest[2]) == found[0, 1:3].sum()
@@ -163,7 +161,7 @@ def test_sort_pairs_reach_is_uniform():
 @pytest.mark.parametrize("tokens", [[], [0], [-1], [-1, -1, 2, -1], [-1] * 40, [0, -1] * 9])
 def test_sort_pairs_without_context_are_none(build, tokens):
     made = np.array(tokens, np.int32)
-    for more in ({}, {"resident": np.zeros(3, int), "visiting": np.zeros(3, int), "parts": 7}):
+    for more in ({}, {"inputs": np.zeros(3, int), "outputs": np.zeros(3, int), "parts": 7}):
         centres, starts, contexts, bounds = kernels.load(build).sort_pairs(made, 5, 1, **more)
         assert (len(centres), starts.tolist(), len(contexts)) == (0, [0], 0)
         assert bounds.tolist() == [0] * (more.get("parts", 1) + 1)
@@ -172,12 +170,12 @@ def test_sort_pairs_without_context_are_none(build, tokens):
 def test_sort_pairs_of_no_words_at_all():
     none = np.zeros(0, np.uint16)
     made = np.full(3, -1, np.int32)
-    *_, bounds = kernels.sort_pairs(made, 5, 1, resident=none, visiting=none, parts=2)
+    *_, bounds = kernels.sort_pairs(made, 5, 1, inputs=none, outputs=none, parts=2)
     assert bounds.tolist() == [0, 0, 0]
 
 
 def test_sort_pairs_centres_that_are_nobodys_are_left_out():
-    *_, contexts, _ = kernels.sort_pairs(text(), 5, 1, resident=np.full(40, 3), part=2)
+    *_, contexts, _ = kernels.sort_pairs(text(), 5, 1, inputs=np.full(40, 3), part=2)
     assert len(contexts) == 0
 
 
@@ -189,17 +187,17 @@ def test_sort_pairs_centres_that_are_nobodys_are_left_out():
         ({"most": 0}, "most must be 1"),
         ({"run": 0}, "run must be 1 to 1024"),
         ({"parts": 0}, "parts must be 1"),
-        ({"parts": 2}, "visiting must have the part"),
-        ({"resident": np.zeros(39, int)}, r"tokens must lie in -1\.\.38"),
-        ({"resident": np.zeros(40, int), "visiting": np.zeros(41, int)}, "a part for each of 40"),
-        ({"resident": np.zeros(40)}, "whole numbers"),
-        ({"resident": np.zeros((40, 1), int)}, "whole numbers"),
-        ({"resident": np.full(40, -1)}, r"0\.\.65535"),
-        ({"visiting": np.full(40, 4), "parts": 4}, r"0\.\.3"),
+        ({"parts": 2}, "outputs must have the part"),
+        ({"inputs": np.zeros(39, int)}, r"tokens must lie in -1\.\.38"),
+        ({"inputs": np.zeros(40, int), "outputs": np.zeros(41, int)}, "a part for each of 40"),
+        ({"inputs": np.zeros(40)}, "whole numbers"),
+        ({"inputs": np.zeros((40, 1), int)}, "whole numbers"),
+        ({"inputs": np.full(40, -1)}, r"0\.\.65535"),
+        ({"outputs": np.full(40, 4), "parts": 4}, r"0\.\.3"),
         ({"without": [0]}, "without must be empty"),
         ({"pairs": np.zeros(2, np.int64)}, "room for 1 parts"),
         (
-            {"visiting": np.zeros(40, int), "parts": 4, "without": [1, 4]},
+            {"outputs": np.zeros(40, int), "parts": 4, "without": [1, 4]},
             r"without must lie in 0\.\.3",
         ),
     ],

@@ -8,7 +8,7 @@ from cluster_models import write_numbers
 from master_world import World, rejoin, takes_over
 from test_job_metrics import PassMetrics
 
-from snailps.api.rotation import NoVisits, Rotation
+from snailps.api.rotation import NoCheckouts, Rotation
 from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.errors import ClusterError, ConfigError, MisuseError
 from snailps.master import effects, events
@@ -17,17 +17,17 @@ from snailps.master.job.state import pack, unpack
 from snailps.master.leases import RotationLedger
 from snailps.master.leases.records import BlockResult
 from snailps.transport import messages as m
+from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.resume_state import ResumeState
-from snailps.worker.visits import TenancyVisits
 
-SLICES = 10
+TEXT_BLOCKS = 10
 """The least that an input is cut into."""
 ANSWER = {"loss": 2.0, "examples": 1.0}
 
 
 @pytest.fixture
 def make_job(tmp_path):
-    """Jobs of ten slices in two chunks."""
+    """Jobs of ten blocks in two chunks."""
     write_numbers(tmp_path / "in.txt", 100, rows=10)  # 200 bytes
 
     def make(**settings):
@@ -42,7 +42,7 @@ def make_job(tmp_path):
 
 
 def deals(world, peer):
-    """A worker deals slices until it gets a tenancy, or must wait; that lease."""
+    """A worker encodes blocks until it gets a partition, or must wait; that lease."""
     while True:
         lease = world.ask(peer, m.Lease("train"))
         if lease is None or lease.slice < 0:
@@ -52,14 +52,14 @@ def deals(world, peer):
 
 
 def tenants(world):
-    """Both workers with their tenancy of the first chunk: (peer, lease) of each."""
+    """Both workers with their partition of the first chunk: (peer, lease) of each."""
     _, first, second = world.forms()
     early = deals(world, first)
     assert early is not None
     return (first, early), (second, deals(world, second))
 
 
-def gives_back(world, peer, lease, part, settled=False, **figures):
+def checks_in(world, peer, lease, part, settled=False, **figures):
     world.note(peer, m.GiveBack(lease.number, part, 5, 0.5, ANSWER | figures, settled))
 
 
@@ -102,7 +102,7 @@ def test_training_that_asks_for_something_else_does_not_rotate(make_job, setting
 def test_rotation_has_no_more_chunks_than_blocks_nor_parts_than_a_message_takes(make_job):
     job = make_job(chunks="100", most_parts="1000000")
     job.prepare(2)
-    assert job.plan_rotation(2) == Rotation(SLICES, 1 << 15)
+    assert job.plan_rotation(2) == Rotation(TEXT_BLOCKS, 1 << 15)
 
 
 @pytest.mark.parametrize("wrong", ["2", 7, (2, 3), ValueError("planted")])
@@ -126,7 +126,7 @@ def test_rotation_that_fails_or_is_none_ends_the_job_with_the_reason(make_job, m
         assert "Rotating.rotation: expected a Rotation or None, got" in world.core.verdict
 
 
-def test_borrower_waits_until_a_part_is_given_back_and_is_told_when_it_has_had_all(make_job):
+def test_worker_waits_until_a_part_is_checked_in_and_is_told_when_it_has_had_all(make_job):
     world = World(make_job())
     (a, one), (b, two) = tenants(world)
     assert [world.ask(a, m.Borrow(one.number)).part for _ in range(4)] == [0, 1, 2, 3]
@@ -134,25 +134,25 @@ def test_borrower_waits_until_a_part_is_given_back_and_is_told_when_it_has_had_a
     assert waits not in world.answers
     world.tick(seconds=1.0)
     (_, second) = world.core.members.joined("worker")
-    assert second.waits.endswith("to give back part 0")
-    gives_back(world, a, one, 3)
+    assert second.waits.endswith("to check in partition 0")
+    checks_in(world, a, one, 3)
     assert world.answers[waits] == m.Borrowed(3)
     assert second.waits == ""
     assert world.ask(a, m.Borrow(one.number)) == m.Borrowed(-1)
-    gives_back(world, b, two, 3)
-    gives_back(world, b, two, 3)  # a second time, or what it does not hold: as after a takeover
-    gives_back(world, b, one, 0)
+    checks_in(world, b, two, 3)
+    checks_in(world, b, two, 3)  # a second time, or what it does not hold: as after a takeover
+    checks_in(world, b, one, 0)
     assert world.call(b, m.Borrow(two.number)) not in world.answers
 
 
-def test_borrowing_for_what_is_not_held_is_refused(make_job):
+def test_checking_out_for_what_is_not_held_is_refused(make_job):
     world = World(make_job())
     (_, one), (b, _) = tenants(world)
     for number in (one.number, 0, 1 << 40):
         assert isinstance(world.ask(b, m.Borrow(number)), ClusterError)
 
 
-def test_borrowing_without_a_rotation_is_refused(make_job):
+def test_checking_out_without_a_rotation_is_refused(make_job):
     world = World(make_job(assign="own"))
     _, worker, _ = world.forms()
     lease = world.ask(worker, m.Lease("train"))
@@ -166,15 +166,15 @@ def test_nothing_of_a_lost_worker_is_given_to_others_before_it_is_fenced(make_jo
     world = World(make_job())
     (a, one), (b, two) = tenants(world)
     assert [world.ask(a, m.Borrow(one.number)).part for _ in range(4)] == [0, 1, 2, 3]
-    gives_back(world, a, one, 0)
-    borrows, leases = world.call(b, m.Borrow(two.number)), None
-    assert world.answers[borrows].part == 0
-    borrows = world.call(b, m.Borrow(two.number))
+    checks_in(world, a, one, 0)
+    checks_out, leases = world.call(b, m.Borrow(two.number)), None
+    assert world.answers[checks_out].part == 0
+    checks_out = world.call(b, m.Borrow(two.number))
     world.obey = False
     world.handle(events.Gone(a, "connection closed"))
     leases = world.call(b, m.Lease("train"))
     world.tick(times=3)
-    assert borrows not in world.answers
+    assert checks_out not in world.answers
     assert leases not in world.answers
     fence = next(
         e for e in world.effects
@@ -183,11 +183,11 @@ def test_nothing_of_a_lost_worker_is_given_to_others_before_it_is_fenced(make_jo
     world.obey = True
     world.handle(events.Answered(fence.number, world.does(fence.message)))
     world.tick()
-    assert world.answers[borrows].part == 2
+    assert world.answers[checks_out].part == 2
     assert world.answers[leases].slice >= 0
 
 
-def test_fetch_is_for_slices_only(make_job):
+def test_fetch_is_for_blocks_only(make_job):
     world = World(make_job())
     (a, one), _ = tenants(world)
     assert world.ask(a, m.Fetch(0, "train", "line")).blob.startswith(b"0\n1\n")
@@ -200,7 +200,9 @@ def test_fetch_is_for_slices_only(make_job):
 # --- figures -------------------------------------------------------------------------------------
 
 
-def test_figures_of_visits_count_at_once_and_those_of_the_tenancy_in_their_place(make_job):
+def test_figures_of_checkouts_count_at_once_and_those_of_the_partition_in_their_place(
+    make_job,
+):
     job = make_job()
     world = World(job)
     (a, one), _ = tenants(world)
@@ -209,27 +211,27 @@ def test_figures_of_visits_count_at_once_and_those_of_the_tenancy_in_their_place
     for part in range(4):
         assert world.ask(a, m.Borrow(one.number)).part == part
         world.now += 0.5
-        gives_back(world, a, one, part)
+        checks_in(world, a, one, part)
     assert (job.metrics.units, job.metrics.loss) == (20, 2.0)
     assert job.metrics.loss_by_epoch() == [2.0]
     assert job.ledger.progress == pytest.approx(1 / 4)
     assert job.rate(world.now) > 0
     (member, _) = world.core.members.joined("worker")
     assert member.rate(world.now) == 10
-    assert member.done == 4  # what it has trained, and not the slices that were dealt
+    assert member.done == 4  # what it has trained, and not the blocks that were encoded
     world.ask(a, m.Done("train", one.number, 30, 2.0, {"loss": 9.0, "examples": 3.0}))
-    assert (job.metrics.units, job.metrics.loss) == (30, 2.0)  # shown is the mean of visits
+    assert (job.metrics.units, job.metrics.loss) == (30, 2.0)  # shown is the mean of checkouts
     assert job.metrics.loss_by_epoch() == [3.0]
     assert job.ledger.progress == pytest.approx(1 / 4)
     assert member.rate(world.now) == 15
 
 
-def test_figures_of_a_lost_tenancy_are_withdrawn(make_job):
+def test_figures_of_a_lost_partition_are_withdrawn(make_job):
     job = make_job()
     world = World(job)
     (a, one), (b, two) = tenants(world)
     for peer, lease in ((a, one), (b, two)):
-        gives_back(world, peer, lease, world.ask(peer, m.Borrow(lease.number)).part, loss=3.0)
+        checks_in(world, peer, lease, world.ask(peer, m.Borrow(lease.number)).part, loss=3.0)
     assert (job.metrics.units, job.metrics.loss_by_epoch()) == (10, [3.0])
     world.handle(events.Gone(a, "connection closed"))
     assert (job.metrics.units, job.metrics.loss) == (5, 3.0)
@@ -240,7 +242,7 @@ def test_figures_of_a_lost_tenancy_are_withdrawn(make_job):
 
 
 def leases_again(world, lease):
-    """A worker that joins and gets the tenancy of one that is lost."""
+    """A worker that joins and gets the partition of one that is lost."""
     peer = world.join("worker")
     world.tick(times=4)
     again = deals(world, peer)
@@ -248,13 +250,13 @@ def leases_again(world, lease):
     return peer, again
 
 
-def test_settled_visits_of_a_lost_worker_count_and_the_next_one_trains_the_others(make_job):
+def test_settled_checkouts_of_a_lost_worker_count_and_the_next_one_trains_the_others(make_job):
     job = make_job()
     world = World(job)
     (a, one), (b, _) = tenants(world)
     for part, settled in ((0, False), (1, True), (2, False)):
         assert world.ask(a, m.Borrow(one.number)).part == part
-        gives_back(world, a, one, part, settled)
+        checks_in(world, a, one, part, settled)
     (member, _) = world.core.members.joined("worker")
     node = member.number
     assert facts(world, "visits") == [
@@ -268,43 +270,43 @@ def test_settled_visits_of_a_lost_worker_count_and_the_next_one_trains_the_other
     c, again = leases_again(world, one)
     assert again.had == [0, 1]
     assert [world.ask(c, m.Borrow(one.number)).part for _ in range(2)] == [2, 3]
-    gives_back(world, c, again, 2, settled=True, loss=1.0)
-    gives_back(world, c, again, 3, loss=1.0)
+    checks_in(world, c, again, 2, settled=True, loss=1.0)
+    checks_in(world, c, again, 3, loss=1.0)
     assert world.ask(c, m.Borrow(one.number)) == m.Borrowed(-1)
     assert job.metrics.units == 20
-    # What it reports is of its own visits, and replaces those.
+    # What it reports is of its own checkouts, and replaces those.
     world.ask(c, m.Done("train", one.number, 12, 1.0, {"loss": 2.0, "examples": 2.0}))
     assert (job.metrics.units, job.metrics.losses[0]) == (22, [6.0, 4.0])
-    assert job.metrics.visited == []
+    assert job.metrics.unfinished == []
     assert job.ledger.records.is_done(one.number)
-    gives_back(world, b, one, 0, settled=True)  # it has nothing of that tenancy
+    checks_in(world, b, one, 0, settled=True)  # it has nothing of that partition
     assert len(facts(world, "visits")) == 2
 
 
-def test_checkpoint_has_no_figures_of_settled_visits_and_a_takeover_has_them(make_job):
+def test_checkpoint_has_no_figures_of_settled_checkouts_and_a_takeover_has_them(make_job):
     before = World(make_job())
     (a, one), (_, two) = tenants(before)
     for part in range(2):
         before.ask(a, m.Borrow(one.number))
-        gives_back(before, a, one, part, settled=part == 1)
+        checks_in(before, a, one, part, settled=part == 1)
     job = before.core.job_controller.job
     assert job.metrics.units == 10
     assert unpack(pack(job.dump(before.now))).units == 0
     state = {"told": [], "unsettled": [], "finished": None, "started": True}
-    visits = [
+    checkouts = [
         {"number": one.number, "parts": 2, "had": [0, 1, 2], "holds": [2]},
         {"number": two.number, "parts": 2, "had": [], "holds": []},
     ]
     world = takes_over(before, make_job())
     rejoin(world, 1, 1, "server", standbys=[])
-    for node, visit in enumerate(visits, 2):
-        held = [["train", visit["number"]]]
-        rejoin(world, node, node, "worker", held=held, visits=[visit], **state)
+    for node, checkout in enumerate(checkouts, 2):
+        held = [["train", checkout["number"]]]
+        rejoin(world, node, node, "worker", held=held, visits=[checkout], **state)
     world.tick(times=4)
     again = world.core.job_controller.job
     assert (again.metrics.units, again.metrics.losses[0]) == (10, [4.0, 2.0])
     assert again.ledger.progress == pytest.approx(2 / 16)
-    gives_back(world, 2, one, 2)
+    checks_in(world, 2, one, 2)
     world.handle(events.Gone(2, "connection closed"))
     assert (again.metrics.units, again.metrics.losses[0]) == (10, [4.0, 2.0])
     world.ask(3, m.Done("train", two.number, 0, 1.0, {}))
@@ -314,48 +316,48 @@ def test_checkpoint_has_no_figures_of_settled_visits_and_a_takeover_has_them(mak
     assert (again.metrics.units, again.metrics.losses[0]) == (17, [6.0, 4.0])
 
 
-def test_visits_settled_by_one_worker_are_not_withdrawn_when_the_next_one_is_done():
+def test_checkouts_settled_by_one_worker_are_not_withdrawn_when_the_next_one_is_done():
     metrics = PassMetrics(1)
-    metrics.count_visit(40, 0, BlockResult(5, 3.0, 2.0), 2)
-    assert metrics.settle_visits(40) == {"units": 5, "loss": 3.0, "examples": 2.0}
-    metrics.count_visit(40, 0, BlockResult(1, 1.0, 1.0), 2)
+    metrics.count_checkout(40, 0, BlockResult(5, 3.0, 2.0), 2)
+    assert metrics.make_durable(40) == {"units": 5, "loss": 3.0, "examples": 2.0}
+    metrics.count_checkout(40, 0, BlockResult(1, 1.0, 1.0), 2)
     later = PassMetrics()
     later.resume(json.loads(json.dumps(metrics.snapshot(exact=True))))
-    assert (later.units, later.losses, later.visited) == (5, [[3.0, 2.0]], [40])
-    later.know_visits(40, 0, 2, {"units": 1, "loss": 1.0, "examples": 1.0})
-    assert later.end_visits(40, 3) == 0  # a worker that has visited nothing itself
-    assert (later.units, later.losses, later.visited) == (6, [[4.0, 3.0]], [])
-    assert metrics.lose_visits(40) == 1
-    assert metrics.lose_visits(40) == 0
-    metrics.know_visits(40, 0, 3, {"units": 2, "loss": 0.0, "examples": 0.0})
+    assert (later.units, later.losses, later.unfinished) == (5, [[3.0, 2.0]], [40])
+    later.adopt_durable(40, 0, 2, {"units": 1, "loss": 1.0, "examples": 1.0})
+    assert later.end_checkouts(40, 3) == 0  # a worker that has checked out nothing itself
+    assert (later.units, later.losses, later.unfinished) == (6, [[4.0, 3.0]], [])
+    assert metrics.lose_checkouts(40) == 1
+    assert metrics.lose_checkouts(40) == 0
+    metrics.adopt_durable(40, 0, 3, {"units": 2, "loss": 0.0, "examples": 0.0})
     assert metrics.units == 7
-    assert metrics.end_visits(40, 3) == 2
+    assert metrics.end_checkouts(40, 3) == 2
     assert (metrics.units, metrics.losses) == (5, [[3.0, 2.0]])
     assert metrics.snapshot()["units"] == 5
-    assert metrics.settle_visits(41) == {"units": 0, "loss": 0.0, "examples": 0.0}
+    assert metrics.make_durable(41) == {"units": 0, "loss": 0.0, "examples": 0.0}
 
 
-def test_loss_of_a_visit_that_is_no_number_ends_the_job(make_job):
+def test_loss_of_a_checkout_that_is_no_number_ends_the_job(make_job):
     world = World(make_job())
     (a, one), _ = tenants(world)
-    gives_back(world, a, one, world.ask(a, m.Borrow(one.number)).part, loss=float("nan"))
+    checks_in(world, a, one, world.ask(a, m.Borrow(one.number)).part, loss=float("nan"))
     world.tick()
     assert "the training has diverged" in world.core.verdict
 
 
-def test_metrics_under_another_master_are_without_visits_that_were_not_whole():
+def test_metrics_under_another_master_are_without_checkouts_that_were_not_whole():
     first, second = PassMetrics(2), PassMetrics()
     first.count(0, BlockResult(7, 1.0, 2.0))
-    first.count_visit(40, 1, BlockResult(5, 3.0, 2.0))
-    first.count_visit(40, 1, BlockResult(5))
-    first.count_visit(41, 1, BlockResult(1, 1.0, 1.0))
+    first.count_checkout(40, 1, BlockResult(5, 3.0, 2.0))
+    first.count_checkout(40, 1, BlockResult(5))
+    first.count_checkout(41, 1, BlockResult(1, 1.0, 1.0))
     second.resume(json.loads(json.dumps(first.snapshot())))
     assert second.units == 7
     assert second.losses == [[1.0, 2.0], [0.0, 0.0]]
-    assert first.end_visits(40) == 10
-    assert first.end_visits(40) == 0
-    assert first.visited == [41]
-    assert first.lose_visits(41) == 1
+    assert first.end_checkouts(40) == 10
+    assert first.end_checkouts(40) == 0
+    assert first.unfinished == [41]
+    assert first.lose_checkouts(41) == 1
     assert (first.units, first.losses) == (second.units, second.losses)
 
 
@@ -363,7 +365,7 @@ def test_metrics_under_another_master_are_without_visits_that_were_not_whole():
 
 
 @pytest.mark.parametrize("why", ["interrupt", "max_seconds", "target_loss"])
-def test_training_that_ends_lends_nothing_and_what_ends_early_is_not_done(make_job, why):
+def test_training_that_ends_hands_out_nothing_and_what_ends_early_is_not_done(make_job, why):
     limits = {"max_seconds": {"max_seconds": "50"}, "target_loss": {"target_loss": "1.5"}}
     job = make_job(**limits.get(why, {}))
     world = World(job)
@@ -376,13 +378,13 @@ def test_training_that_ends_lends_nothing_and_what_ends_early_is_not_done(make_j
         world.now += 51
     else:
         for _ in range(16):  # so many decide
-            job.metrics.count_visit(one.number, 0, BlockResult(1, 1.0, 1.0))
+            job.metrics.count_checkout(one.number, 0, BlockResult(1, 1.0, 1.0))
     world.tick()
     assert world.ask(a, m.Lease("train")).number == -1
     assert world.ask(b, m.Borrow(two.number)) == m.Borrowed(-1, ends=True)
     units = job.metrics.units
-    gives_back(world, b, two, 2)
-    gives_back(world, b, two, 3)
+    checks_in(world, b, two, 2)
+    checks_in(world, b, two, 3)
     assert job.metrics.units == units + 10
     answer = world.ask(b, m.Done("train", two.number, 10, 1.0, ANSWER, whole=False))
     assert isinstance(answer, m.Enough)
@@ -391,7 +393,7 @@ def test_training_that_ends_lends_nothing_and_what_ends_early_is_not_done(make_j
     assert facts(world, "done")[-1]["whole"] is False
 
 
-def test_tenancy_that_had_all_when_the_training_ended_is_whole(make_job):
+def test_partition_that_had_all_when_the_training_ended_is_whole(make_job):
     world = World(make_job())
     (a, one), (b, two) = tenants(world)
     for part in range(4):
@@ -423,7 +425,7 @@ def test_master_is_at_rest_when_a_training_ends_while_a_worker_is_fenced(make_jo
     assert not leases.busy
 
 
-def test_worker_whose_visits_do_not_end_is_given_up(make_job):
+def test_worker_whose_checkouts_do_not_end_is_given_up(make_job):
     world = World(make_job())
     (a, one), (b, two) = tenants(world)
     part = world.ask(a, m.Borrow(one.number)).part
@@ -431,39 +433,39 @@ def test_worker_whose_visits_do_not_end_is_given_up(make_job):
     world.ask(b, m.Done("train", two.number, 0, 1.0, {}, whole=False))
     world.note(b, m.Finished({}))
     world.tick(seconds=15.0)
-    gives_back(world, a, one, part)
+    checks_in(world, a, one, part)
     world.tick(seconds=15.0)
     (first, _) = world.core.members.joined("worker")
     assert not first.dropped
     world.tick(seconds=6.0)
     assert first.dropped
     assert world.ask(a, m.Borrow(one.number)) == m.Borrowed(-1, ends=True)
-    gives_back(world, a, one, part)
+    checks_in(world, a, one, part)
     assert isinstance(world.ask(a, m.Done("train", one.number, 1, 1.0, {})), m.Enough)
 
 
 # --- going on ------------------------------------------------------------------------------------
 
 
-def test_master_that_takes_over_knows_what_each_tenancy_had_and_holds(make_job):
+def test_master_that_takes_over_knows_what_each_partition_had_and_holds(make_job):
     before = World(make_job())
     (a, one), (b, two) = tenants(before)
     parts = [before.ask(a, m.Borrow(one.number)).part for _ in range(2)]
-    gives_back(before, a, one, parts[0])
+    checks_in(before, a, one, parts[0])
     assert before.ask(b, m.Borrow(two.number)).part == 2
     assert isinstance(
         before.ask(b, m.Done("train", two.number, 7, 1.0, {"loss": 1.0, "examples": 1.0})), m.Ok
     )
     world = takes_over(before, make_job())
     state = {"told": [], "unsettled": [], "finished": None, "started": True}
-    visits = [
+    checkouts = [
         {"number": one.number, "parts": 2, "had": parts, "holds": parts[1:]},
         {"number": two.number, "parts": 2, "had": [2], "holds": [2]},
     ]
     rejoin(world, 1, 1, "server", standbys=[])
-    rejoin(world, 2, 2, "worker", held=[["train", one.number]], visits=visits[:1], **state)
+    rejoin(world, 2, 2, "worker", held=[["train", one.number]], visits=checkouts[:1], **state)
     # The lost master had noted that this one is done, and not answered.
-    rejoin(world, 3, 3, "worker", held=[["train", two.number]], visits=visits[1:], **state)
+    rejoin(world, 3, 3, "worker", held=[["train", two.number]], visits=checkouts[1:], **state)
     world.tick(times=4)
     assert world.core.told_phase == "training"
     ledger = world.core.job_controller.job.ledger
@@ -483,11 +485,19 @@ def test_worker_that_reports_parts_of_another_is_not_taken_back(make_job):
     state = {"told": [], "unsettled": [], "finished": None, "started": True}
     rejoin(world, 1, 1, "server", standbys=[])
     for node, lease in ((2, one), (3, two)):
-        visits = [{"number": lease.number, "parts": 2, "had": [1], "holds": [1]}]
-        rejoin(world, node, node, "worker", held=[["train", lease.number]], visits=visits, **state)
+        checkouts = [{"number": lease.number, "parts": 2, "had": [1], "holds": [1]}]
+        rejoin(
+            world,
+            node,
+            node,
+            "worker",
+            held=[["train", lease.number]],
+            visits=checkouts,
+            **state,
+        )
     world.tick(times=4)
     broken = [e.error for e in world.effects if isinstance(e, effects.Broken)]
-    assert [str(error) for error in broken] == ["visiting part 1 is lent to another tenancy"]
+    assert [str(error) for error in broken] == ["output partition 1 is checked out already"]
 
 
 def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
@@ -528,7 +538,7 @@ def test_checkpoint_goes_on_for_more_epochs_or_fewer(make_job, epochs):
     again.begin_pass("train", 0.0, [8, 9], saved)
     ledger = again.ledger
     assert ledger.records.done().tolist() == []  # the chunk is closed
-    assert ledger.finished == 2 + SLICES // 2
+    assert ledger.finished == 2 + TEXT_BLOCKS // 2
     assert (again.metrics.units, again.metrics.loss_by_epoch()[0]) == (42, 3.0)
     assert ledger.progress == pytest.approx(1 / 2 / epochs)
     assert (ledger.extent["open"], ledger.epoch) == (1, 0)
@@ -585,7 +595,7 @@ def test_checkpoint_of_ordinary_blocks_goes_on_with_those(make_job):
 
 
 class Master:
-    """Answers what visits ask."""
+    """Answers what checkouts ask."""
 
     def __init__(self, *answers):
         self.answers, self.notes = list(answers), []
@@ -597,19 +607,19 @@ class Master:
         return answer
 
 
-def visits_of(*answers):
+def outputs_of(*answers):
     master, stand = Master(*answers), ResumeState()
     stand.got("train", 9, 2)
-    visits = TenancyVisits(9, master.ask, master.notes.append, stand)
-    visits.begin()
-    return visits, master, stand
+    checkouts = LeaseCheckouts(9, master.ask, master.notes.append, stand)
+    checkouts.begin()
+    return checkouts, master, stand
 
 
-def test_visits_borrow_until_all_are_had_and_give_back_with_figures():
-    visits, master, stand = visits_of(m.Borrowed(2), m.Borrowed(0), m.Borrowed(-1))
-    assert [visits.borrow(), visits.borrow()] == [2, 0]
+def test_checkouts_check_out_until_all_are_had_and_check_in_with_figures():
+    checkouts, master, stand = outputs_of(m.Borrowed(2), m.Borrowed(0), m.Borrowed(-1))
+    assert [checkouts.check_out(), checkouts.check_out()] == [2, 0]
     assert stand.to_dict()["visits"] == [{"number": 9, "parts": 2, "had": [0, 2], "holds": [0, 2]}]
-    visits.give_back(2, {"units": 4, "loss": 1.5, "examples": 3})
+    checkouts.check_in(2, {"units": 4, "loss": 1.5, "examples": 3})
     (note,) = master.notes
     assert (note.number, note.part, note.units, note.metrics) == (
         9, 2, 4, {"loss": 1.5, "examples": 3.0},
@@ -617,46 +627,46 @@ def test_visits_borrow_until_all_are_had_and_give_back_with_figures():
     assert note.seconds >= 0
     assert not note.settled
     assert stand.to_dict()["visits"][0]["holds"] == [0]
-    visits.give_back(0, {"units": 4}, settled=True)
+    checkouts.check_in(0, {"units": 4}, settled=True)
     assert master.notes[-1].settled
-    assert visits.borrow() is None
-    assert visits.borrow() is None  # without asking again
-    assert not visits.cut
+    assert checkouts.check_out() is None
+    assert checkouts.check_out() is None  # without asking again
+    assert not checkouts.cut
 
 
-def test_worker_that_goes_on_with_a_tenancy_tells_a_master_what_was_settled_before():
+def test_worker_that_goes_on_with_a_partition_tells_a_master_what_was_settled_before():
     stand = ResumeState()
     stand.got("train", 9, 2, [0, 3])
-    stand.borrowed(9, 1)
+    stand.checked_out(9, 1)
     assert stand.to_dict()["visits"] == [{"number": 9, "parts": 2, "had": [0, 1, 3], "holds": [1]}]
 
 
-def test_visits_that_end_early_are_cut():
-    visits, _, _ = visits_of(m.Borrowed(2), m.Borrowed(-1, ends=True))
-    assert visits.borrow() == 2
-    assert visits.borrow() is None
-    assert visits.cut
+def test_checkouts_that_end_early_are_cut():
+    checkouts, _, _ = outputs_of(m.Borrowed(2), m.Borrowed(-1, ends=True))
+    assert checkouts.check_out() == 2
+    assert checkouts.check_out() is None
+    assert checkouts.cut
 
 
-def test_visits_refuse_misuse():
-    visits, master, stand = visits_of(m.Borrowed(2))
+def test_checkouts_refuse_misuse():
+    checkouts, master, stand = outputs_of(m.Borrowed(2))
     with pytest.raises(MisuseError, match="does not hold that part"):
-        visits.give_back(2, {"units": 1})
-    assert visits.borrow() == 2
+        checkouts.check_in(2, {"units": 1})
+    assert checkouts.check_out() == 2
     with pytest.raises(ValueError, match="units"):
-        visits.give_back(2, {"loss": 1.0})
+        checkouts.check_in(2, {"loss": 1.0})
     assert stand.to_dict()["visits"][0]["holds"] == [2]
-    visits.give_back(2, {"units": 1})
+    checkouts.check_in(2, {"units": 1})
     with pytest.raises(MisuseError, match="does not hold that part"):
-        visits.give_back(2, {"units": 1})
+        checkouts.check_in(2, {"units": 1})
     assert len(master.notes) == 1
-    visits.end()
+    checkouts.end()
     with pytest.raises(MisuseError, match="outside train"):
-        visits.borrow()
-    none = NoVisits()
-    assert none.borrow() is None
-    with pytest.raises(MisuseError, match="no tenancy"):
-        none.give_back(0, {})
+        checkouts.check_out()
+    none = NoCheckouts()
+    assert none.check_out() is None
+    with pytest.raises(MisuseError, match="no partition"):
+        none.check_in(0, {})
 
 
 def test_state_of_a_worker_is_whole_whatever_its_threads_do():
@@ -666,15 +676,15 @@ def test_state_of_a_worker_is_whole_whatever_its_threads_do():
         while not stop.is_set():
             seen.append(stand.to_dict())
 
-    def deal(base):
+    def encode(base):
         for number in range(base, base + 500):
             stand.got("train", number, 2)
-            stand.borrowed(number, 1)
-            assert stand.gave_back(number, 1)
+            stand.checked_out(number, 1)
+            assert stand.checked_in(number, 1)
             stand.told(m.Done("train", number, 1, 1.0, {}))
             stand.settled(number)
 
-    threads = [threading.Thread(target=deal, args=(base,)) for base in (0, 1000, 2000)]
+    threads = [threading.Thread(target=encode, args=(base,)) for base in (0, 1000, 2000)]
     looker = threading.Thread(target=look)
     for thread in (*threads, looker):
         thread.start()
@@ -687,11 +697,11 @@ def test_state_of_a_worker_is_whole_whatever_its_threads_do():
     assert len(last["told"]) == 256
     for state in seen:
         held = {number for _, number in state["held"]}
-        assert {visit["number"] for visit in state["visits"]} == held
-        for visit in state["visits"]:
-            assert set(visit["holds"]) <= set(visit["had"])
+        assert {checkout["number"] for checkout in state["visits"]} == held
+        for checkout in state["visits"]:
+            assert set(checkout["holds"]) <= set(checkout["had"])
     stand.start()
     stand.got("train", 1)
     assert stand.to_dict()["visits"] == []
-    assert not stand.gave_back(1, 0)
-    stand.borrowed(1, 0)  # of a tenancy that has ended
+    assert not stand.checked_in(1, 0)
+    stand.checked_out(1, 0)  # of a partition that has ended

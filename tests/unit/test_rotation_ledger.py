@@ -1,4 +1,4 @@
-"""master.leases.rotation: slices, tenancies and visiting parts, with workers that come and go."""
+"""master.leases.rotation: blocks, partitions, checkouts, with workers that come and go."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from snailps.errors import MisuseError
 from snailps.master.leases import RotationLedger
 from snailps.master.leases.ledger import LOSSES_MAX
 from snailps.master.leases.records import BlockResult
-from snailps.master.leases.rotation import CHUNKS_AHEAD, NO_PART, TENANCY_LOSSES_MAX
+from snailps.master.leases.rotation import CHUNKS_AHEAD, NO_PART, PARTITION_LOSSES_MAX
 
 
 def ledger_of(blocks=8, epochs=2, chunks=2, most_parts=8, nodes=(1, 2), **more):
@@ -20,19 +20,19 @@ def ledger_of(blocks=8, epochs=2, chunks=2, most_parts=8, nodes=(1, 2), **more):
     )
 
 
-def dealt(ledger, chunk, node=1):
-    """Deals all slices of a chunk; a worker that may train gets its tenancies first."""
-    for number in ledger._slices_of(chunk):
+def encodes(ledger, chunk, node=1):
+    """Encodes all blocks of a chunk; a worker that may train gets its partitions first."""
+    for number in ledger._blocks_of(chunk):
         assert ledger.claim(number, node)
         assert ledger.done(number, node)
 
 
-def visited(ledger, number, node):
-    """All visits of a tenancy, one after the other; the parts in their order."""
+def checkouts(ledger, number, node):
+    """All checkouts of a partition, one after the other; the parts in their order."""
     parts = []
-    while (part := ledger.borrow(number, node)) != NO_PART:
+    while (part := ledger.check_out(number, node)) != NO_PART:
         parts.append(part)
-        assert ledger.give_back(number, node, part)
+        assert ledger.check_in(number, node, part)
     return parts
 
 
@@ -47,23 +47,23 @@ def test_rotation_of_anything_but_counts_is_refused(wrong):
         Rotation(2, wrong)
 
 
-def test_entries_of_a_chunk_are_its_slices_then_its_tenancies():
+def test_entries_of_a_chunk_are_its_blocks_then_its_partitions():
     ledger = ledger_of(blocks=5, epochs=2, chunks=2)
     stride = 3 + 8
-    slices = [ledger.entry(n) for n in (0, 1, *(stride + n for n in range(3)), 2 * stride)]
-    assert [one.chunk for one in slices] == [0, 0, 1, 1, 1, 2]
-    assert [one.slice for one in slices] == [0, 1, 0, 1, 2, 0]
-    assert [one.slices for one in slices] == [2, 2, 3, 3, 3, 2]
-    assert [one.block.start for one in slices] == [0, 10, 20, 30, 40, 0]
-    assert [one.epoch for one in slices] == [0] * 5 + [1]
-    assert {one.part for one in slices} == {-1}
+    chunk_blocks = [ledger.entry(n) for n in (0, 1, *(stride + n for n in range(3)), 2 * stride)]
+    assert [one.chunk for one in chunk_blocks] == [0, 0, 1, 1, 1, 2]
+    assert [one.chunk_index for one in chunk_blocks] == [0, 1, 0, 1, 2, 0]
+    assert [one.chunk_blocks for one in chunk_blocks] == [2, 2, 3, 3, 3, 2]
+    assert [one.block.start for one in chunk_blocks] == [0, 10, 20, 30, 40, 0]
+    assert [one.epoch for one in chunk_blocks] == [0] * 5 + [1]
+    assert {one.part for one in chunk_blocks} == {-1}
     for chunk in range(4):
         ledger.decide(chunk, 3)  # the last one is not open
-    tenancy = ledger.entry(stride + 3 + 2)
-    assert (tenancy.chunk, tenancy.part, tenancy.parts, tenancy.visiting) == (1, 2, 3, 6)
-    assert (tenancy.slice, tenancy.slices, tenancy.epoch) == (-1, 3, 0)
-    assert (tenancy.before, tenancy.after) == (0.2, 0.5)
-    assert (tenancy.block.path, tenancy.block.start, tenancy.block.stop) == ("", 0, 0)
+    lease = ledger.entry(stride + 3 + 2)
+    assert (lease.chunk, lease.part, lease.parts, lease.output_parts) == (1, 2, 3, 6)
+    assert (lease.chunk_index, lease.chunk_blocks, lease.epoch) == (-1, 3, 0)
+    assert (lease.before, lease.after) == (0.2, 0.5)
+    assert (lease.block.path, lease.block.start, lease.block.stop) == ("", 0, 0)
     assert [ledger.epoch_of(n) for n in (0, 2 * stride - 1, 2 * stride)] == [0, 0, 1]
     known = [n for n in range(-1, 5 * stride) if ledger.piece(n) is not None]
     assert known == [0, 1, 11, 12, 13, 22, 23, 33, 34, 35]
@@ -73,20 +73,20 @@ def test_entries_of_a_chunk_are_its_slices_then_its_tenancies():
 def test_ledger_of_a_million_epochs_has_records_of_the_open_chunks_only():
     ledger = ledger_of(blocks=2, epochs=10**6, chunks=1, nodes=(1,))
     for chunk in range(100):
-        dealt(ledger, chunk)
-        tenancy = ledger.take(1)
-        assert (tenancy.epoch, tenancy.part) == (chunk, 0)
-        visited(ledger, tenancy.number, 1)
-        assert ledger.done(tenancy.number, 1, BlockResult(units=5))
+        encodes(ledger, chunk)
+        lease = ledger.take(1)
+        assert (lease.epoch, lease.part) == (chunk, 0)
+        checkouts(ledger, lease.number, 1)
+        assert ledger.done(lease.number, 1, BlockResult(units=5))
     assert len(ledger.records.known()) <= (CHUNKS_AHEAD + 1) * 10
     assert len(ledger.extent["parts"]) == CHUNKS_AHEAD + 1
     assert (ledger.finished, ledger.size) == (300, 3 * 10**6)
     assert ledger.progress == pytest.approx(1e-4)
-    ledger.records.settle([0, 1, tenancy.number], 1)  # late news of closed chunks
+    ledger.records.settle([0, 1, lease.number], 1)  # late news of closed chunks
     assert ledger.records.settled().size == 0
 
 
-def test_tenancy_is_leased_when_all_slices_of_its_chunk_are_done():
+def test_partition_is_leased_when_all_blocks_of_its_chunk_are_done():
     ledger = ledger_of()
     taken = [ledger.take(1).number, ledger.take(2).number, ledger.take(1).number]
     assert taken == [0, 1, 2]
@@ -94,54 +94,54 @@ def test_tenancy_is_leased_when_all_slices_of_its_chunk_are_done():
     assert ledger.done(1, 2)
     assert ledger.take(2).number == 3
     assert ledger.done(3, 2)
-    assert ledger.take(2).chunk == 1  # a slice: slice 2 is at work
+    assert ledger.take(2).chunk == 1  # a block: block 2 is at work
     assert ledger.decided() == []
     assert ledger.done(2, 1)
-    tenancy = ledger.take(1)
-    assert (tenancy.number, tenancy.chunk, tenancy.part, tenancy.parts) == (4, 0, 0, 2)
+    lease = ledger.take(1)
+    assert (lease.number, lease.chunk, lease.part, lease.parts) == (4, 0, 0, 2)
     assert ledger.decided() == [(0, 2)]
     assert ledger.decided() == []
     assert ledger.take(2).part == 1
 
 
-def test_slices_are_dealt_two_chunks_ahead_and_no_more():
+def test_blocks_are_encoded_two_chunks_ahead_and_no_more():
     ledger = ledger_of(blocks=4, epochs=2, chunks=4, nodes=(1,))
     for chunk in range(CHUNKS_AHEAD + 1):
         entry = ledger.take(1)
-        while entry.slice < 0:  # its own tenancies come first
+        while entry.chunk_index < 0:  # its own partitions come first
             entry = ledger.take(1)
         assert entry.chunk == chunk
         assert ledger.done(entry.number, 1)
     assert ledger.take(1) is None
     assert "finish" in str(ledger.wait_of(1))
-    assert visited(ledger, 1, 1) == [0, 1]
+    assert checkouts(ledger, 1, 1) == [0, 1]
     assert ledger.done(1, 1)
     assert [ledger.take(1).chunk for _ in range(2)] == [2, 3]
 
 
-def test_worker_keeps_its_part_and_holds_two_tenancies_at_most():
+def test_worker_keeps_its_part_and_holds_two_partitions_at_most():
     ledger = ledger_of(blocks=4, epochs=1, chunks=4)
     for chunk in range(3):
-        dealt(ledger, chunk)
+        encodes(ledger, chunk)
     own = [ledger.take(2) for _ in range(2)]
     assert [(one.chunk, one.part) for one in own] == [(0, 0), (1, 0)]
     assert ledger.take(2) is None or ledger.take(2).part < 0
     others = [ledger.take(1) for _ in range(2)]
     assert [(one.chunk, one.part) for one in others] == [(0, 1), (1, 1)]
     for entry in own:
-        visited(ledger, entry.number, 2)
+        checkouts(ledger, entry.number, 2)
         assert ledger.done(entry.number, 2)
     assert ledger.take(2).part == 0  # of chunk 2, while worker 1 is at chunk 0
 
 
 def test_part_of_another_worker_is_taken_by_an_idle_one_only():
     ledger = ledger_of(blocks=4, epochs=1, chunks=4, nodes=(1, 2, 3))
-    dealt(ledger, 0)
-    dealt(ledger, 1)
+    encodes(ledger, 0)
+    encodes(ledger, 1)
     first = ledger.take(1)
     assert ledger.take(2).part == 1
     assert (ledger.take(1).chunk, ledger.take(1)) == (1, None) or ledger.rotation.chunks == 4
-    visited(ledger, first.number, 1)
+    checkouts(ledger, first.number, 1)
     assert ledger.retire(3) == []
     late = [entry for entry in iter(lambda: ledger.take(2), None) if entry.part >= 0]
     assert [(one.chunk, one.part) for one in late] == [(1, 1)]  # nothing beside its own
@@ -151,17 +151,17 @@ def test_part_of_another_worker_is_taken_by_an_idle_one_only():
 
 def test_parts_are_the_workers_of_that_moment_and_a_change_waits_for_the_chunk_before():
     ledger = ledger_of(blocks=4, epochs=1, chunks=4)
-    dealt(ledger, 0)
-    dealt(ledger, 1)
+    encodes(ledger, 0)
+    encodes(ledger, 1)
     one, two = ledger.take(1), ledger.take(2)
     ledger.join(3)
     entries = [ledger.take(node) for node in (1, 2, 3)]
-    assert all(entry.slice >= 0 for entry in entries if entry is not None)
-    visited(ledger, one.number, 1)
+    assert all(entry.chunk_index >= 0 for entry in entries if entry is not None)
+    checkouts(ledger, one.number, 1)
     assert ledger.done(one.number, 1)
     assert ledger.take(1) is None or ledger.take(1).part < 0
     assert "worker 2 to finish chunk 0" in str(ledger.wait_of(1))
-    visited(ledger, two.number, 2)
+    checkouts(ledger, two.number, 2)
     assert ledger.done(two.number, 2)
     later = [ledger.take(node) for node in (1, 2, 3)]
     assert [(entry.chunk, entry.part, entry.parts) for entry in later] == [
@@ -172,13 +172,13 @@ def test_parts_are_the_workers_of_that_moment_and_a_change_waits_for_the_chunk_b
 def test_training_that_one_worker_begins_goes_on_with_two_parts_when_another_joins():
     ledger = ledger_of(blocks=4, epochs=1, chunks=4, nodes=(1,))
     for chunk in range(3):
-        dealt(ledger, chunk)
+        encodes(ledger, chunk)
     alone = [ledger.take(1) for _ in range(2)]
-    assert [(one.chunk, one.parts, one.visiting) for one in alone] == [(0, 1, 2), (1, 1, 2)]
+    assert [(one.chunk, one.parts, one.output_parts) for one in alone] == [(0, 1, 2), (1, 1, 2)]
     ledger.join(2)
-    assert ledger.take(2) is None  # all chunks are dealt that may be
+    assert ledger.take(2) is None  # all chunks are encoded that may be
     for entry in alone:
-        assert visited(ledger, entry.number, 1) == [0, 1]
+        assert checkouts(ledger, entry.number, 1) == [0, 1]
         assert ledger.done(entry.number, 1)
     both = [ledger.take(node) for node in (1, 2)]
     assert [(one.chunk, one.part, one.parts) for one in both] == [(2, 0, 2), (2, 1, 2)]
@@ -186,168 +186,168 @@ def test_training_that_one_worker_begins_goes_on_with_two_parts_when_another_joi
 
 def test_parts_are_never_more_than_the_model_has_room_for():
     ledger = ledger_of(most_parts=2, nodes=(1, 2, 3))
-    dealt(ledger, 0)
+    encodes(ledger, 0)
     assert {ledger.take(node).part for node in (1, 2)} == {0, 1}
     extra = ledger.take(3)
-    assert extra.slice >= 0
+    assert extra.chunk_index >= 0
     assert ledger.decided() == [(0, 2)]
 
 
-# --- visiting parts -------------------------------------------------------------------------------
+# --- output partitions ----------------------------------------------------------------------------
 
 
 def tenants(nodes=(1, 2, 3), chunks=1):
-    """A ledger whose workers have one tenancy each of the first chunk; their numbers."""
+    """A ledger whose workers have one partition each of the first chunk; their numbers."""
     ledger = ledger_of(blocks=chunks, epochs=1, chunks=chunks, nodes=nodes)
-    dealt(ledger, 0)
+    encodes(ledger, 0)
     return ledger, [ledger.take(node).number for node in nodes]
 
 
-def test_visiting_part_is_the_next_free_one_from_the_tenancys_own_place():
+def test_output_partition_is_the_next_free_one_from_its_leases_own_place():
     ledger, (a, b, c) = tenants()
-    assert [ledger.borrow(a, 1) for _ in range(3)] == [0, 1, 2]
-    assert [ledger.borrow(b, 2) for _ in range(3)] == [3, 4, 5]
-    assert ledger.borrow(c, 3) is None
-    assert str(ledger.wait_of_borrow(c, 3)) == "worker 1 to give back part 0"
-    assert ledger.give_back(b, 2, 4)
-    assert ledger.borrow(c, 3) == 4
-    assert ledger.borrow(b, 2) is None
-    assert ledger.give_back(a, 1, 0)
-    assert ledger.borrow(c, 3) == 0
-    assert ledger.borrow(a, 1) is None  # it has had part 0
+    assert [ledger.check_out(a, 1) for _ in range(3)] == [0, 1, 2]
+    assert [ledger.check_out(b, 2) for _ in range(3)] == [3, 4, 5]
+    assert ledger.check_out(c, 3) is None
+    assert str(ledger.wait_of_checkout(c, 3)) == "worker 1 to check in partition 0"
+    assert ledger.check_in(b, 2, 4)
+    assert ledger.check_out(c, 3) == 4
+    assert ledger.check_out(b, 2) is None
+    assert ledger.check_in(a, 1, 0)
+    assert ledger.check_out(c, 3) == 0
+    assert ledger.check_out(a, 1) is None  # it has had part 0
 
 
-def test_tenancy_that_has_had_all_parts_is_told_so():
+def test_partition_that_has_had_all_parts_is_told_so():
     ledger, (a, _, _) = tenants()
-    assert visited(ledger, a, 1) == list(range(6))
-    assert ledger.borrow(a, 1) == NO_PART
+    assert checkouts(ledger, a, 1) == list(range(6))
+    assert ledger.check_out(a, 1) == NO_PART
 
 
 def test_part_that_is_not_held_is_not_taken_back():
     ledger, (a, b, _) = tenants()
-    part = ledger.borrow(a, 1)
-    assert not ledger.give_back(a, 2, part)
-    assert not ledger.give_back(b, 2, part)
-    assert not ledger.give_back(a, 1, part + 1)
-    assert not ledger.give_back(999, 1, part)
-    assert ledger.give_back(a, 1, part)
-    assert not ledger.give_back(a, 1, part)
+    part = ledger.check_out(a, 1)
+    assert not ledger.check_in(a, 2, part)
+    assert not ledger.check_in(b, 2, part)
+    assert not ledger.check_in(a, 1, part + 1)
+    assert not ledger.check_in(999, 1, part)
+    assert ledger.check_in(a, 1, part)
+    assert not ledger.check_in(a, 1, part)
 
 
-def test_borrowing_for_a_tenancy_of_another_worker_is_refused():
+def test_checking_out_for_a_partition_of_another_worker_is_refused():
     ledger, (a, _, _) = tenants()
     for number, node in ((a, 2), (0, 1), (999, 1), (-1, 1)):
         with pytest.raises(LookupError, match="not leased to worker"):
-            ledger.borrow(number, node)
+            ledger.check_out(number, node)
 
 
-def test_tenancy_waits_for_a_part_while_its_worker_has_it_and_holds_none():
+def test_partition_waits_for_a_part_while_its_worker_has_it_and_holds_none():
     ledger, (a, _, _) = tenants()
-    assert ledger.wait_of_borrow(a, 1) is not None
-    assert ledger.wait_of_borrow(a, 2) is None
-    ledger.borrow(a, 1)
-    assert ledger.wait_of_borrow(a, 1) is None
+    assert ledger.wait_of_checkout(a, 1) is not None
+    assert ledger.wait_of_checkout(a, 2) is None
+    ledger.check_out(a, 1)
+    assert ledger.wait_of_checkout(a, 1) is None
     ledger.retire(1)
-    assert ledger.wait_of_borrow(a, 1) is None
+    assert ledger.wait_of_checkout(a, 1) is None
 
 
 @pytest.mark.parametrize("how", ["retire", "release", "done", "ends early"])
-def test_parts_of_a_tenancy_that_ends_are_free(how):
+def test_parts_of_a_partition_that_ends_are_free(how):
     ledger, (a, b, _) = tenants()
-    held = [ledger.borrow(a, 1) for _ in range(6)]
-    assert ledger.borrow(b, 2) is None
+    held = [ledger.check_out(a, 1) for _ in range(6)]
+    assert ledger.check_out(b, 2) is None
     if how in ("retire", "release"):
         getattr(ledger, how)(1)
     else:
         assert ledger.done(a, 1, whole=how == "done")
-    assert visited(ledger, b, 2) == [2, 3, 4, 5, 0, 1]
+    assert checkouts(ledger, b, 2) == [2, 3, 4, 5, 0, 1]
     assert len(held) == 6
     assert ledger.records.is_done(a) == (how == "done")
 
 
-def test_part_is_lent_to_one_tenancy_across_chunks():
+def test_part_is_checked_out_by_one_partition_across_chunks():
     ledger = ledger_of(blocks=2, epochs=1, chunks=2)
-    dealt(ledger, 0)
-    dealt(ledger, 1)
+    encodes(ledger, 0)
+    encodes(ledger, 1)
     a, b = ledger.take(1).number, ledger.take(2).number
-    visited(ledger, a, 1)
+    checkouts(ledger, a, 1)
     assert ledger.done(a, 1)
     later = ledger.take(1).number
-    assert [ledger.borrow(b, 2) for _ in range(2)] == [2, 3]
-    assert [ledger.borrow(later, 1) for _ in range(3)] == [0, 1, None]
+    assert [ledger.check_out(b, 2) for _ in range(2)] == [2, 3]
+    assert [ledger.check_out(later, 1) for _ in range(3)] == [0, 1, None]
 
 
-# --- settled visits -------------------------------------------------------------------------------
+# --- settled checkouts ----------------------------------------------------------------------------
 
 
-def test_tenancy_of_a_lost_worker_goes_on_behind_its_settled_visits():
+def test_partition_of_a_lost_worker_goes_on_behind_its_settled_checkouts():
     ledger, (a, b, _) = tenants()
-    had = [ledger.borrow(a, 1) for _ in range(4)]
+    had = [ledger.check_out(a, 1) for _ in range(4)]
     for part in had[:2]:
-        ledger.give_back(a, 1, part)
-    assert ledger.settle_visits(a, 1) == [0, 1]
-    assert ledger.settle_visits(a, 1) == []
-    ledger.give_back(a, 1, had[2])  # trained, and its resident rows are lost
+        ledger.check_in(a, 1, part)
+    assert ledger.make_durable(a, 1) == [0, 1]
+    assert ledger.make_durable(a, 1) == []
+    ledger.check_in(a, 1, had[2])  # trained, and its input rows are lost
     assert ledger.retire(1) == [a]
     assert ledger.progress == pytest.approx(2 / 18)
     again = ledger.take(4)
     assert (again.number, again.had) == (a, (0, 1))
-    assert visited(ledger, a, 4) == [2, 3, 4, 5]
+    assert checkouts(ledger, a, 4) == [2, 3, 4, 5]
     assert ledger.progress == pytest.approx(6 / 18)
     assert ledger.done(a, 4)
     assert ledger.entry(a).had == ()
     assert ledger.entry(b).had == ()
 
 
-def test_visits_settled_by_two_workers_after_another_add_up():
+def test_checkouts_settled_by_two_workers_after_another_add_up():
     ledger, (a, _, _) = tenants()
     for node, parts in ((1, [0, 1]), (4, [2]), (5, [3, 4, 5])):
         if node > 1:
             assert ledger.take(node).number == a
         for part in parts:
-            assert ledger.borrow(a, node) == part
-            assert ledger.give_back(a, node, part)
-        assert ledger.settle_visits(a, node) == parts
+            assert ledger.check_out(a, node) == part
+            assert ledger.check_in(a, node, part)
+        assert ledger.make_durable(a, node) == parts
         ledger.retire(node)
     assert ledger.take(6).had == (0, 1, 2, 3, 4, 5)
-    assert ledger.borrow(a, 6) == NO_PART
+    assert ledger.check_out(a, 6) == NO_PART
     assert ledger.done(a, 6)
 
 
-def test_visits_are_settled_by_the_worker_of_their_tenancy_only():
+def test_checkouts_are_settled_by_the_worker_of_their_partition_only():
     ledger, (a, b, _) = tenants()
     for number, node in ((a, 2), (b, 1), (0, 1), (999, 1)):
         with pytest.raises(LookupError, match="not leased to worker"):
-            ledger.settle_visits(number, node)
+            ledger.make_durable(number, node)
 
 
-def test_tenancy_that_is_cut_is_trained_again_whole():
+def test_partition_that_is_cut_is_trained_again_whole():
     ledger, (a, _, _) = tenants()
-    ledger.give_back(a, 1, ledger.borrow(a, 1))
-    ledger.settle_visits(a, 1)
+    ledger.check_in(a, 1, ledger.check_out(a, 1))
+    ledger.make_durable(a, 1)
     ledger.close()
     assert ledger.done(a, 1, whole=False)
     assert ledger.entry(a).had == ()
 
 
-def test_settled_visits_are_for_a_master_that_takes_over_and_not_for_a_checkpoint():
+def test_settled_checkouts_are_for_a_master_that_takes_over_and_not_for_a_checkpoint():
     ledger, (a, b, c) = tenants()
     for number, node in ((a, 1), (b, 2)):
         for _ in range(2):
-            ledger.give_back(number, node, ledger.borrow(number, node))
-        ledger.settle_visits(number, node)
+            ledger.check_in(number, node, ledger.check_out(number, node))
+        ledger.make_durable(number, node)
     ledger.done(b, 2)
     again = taken_over(ledger, [1, 3])
     assert again.entry(a).had == (0, 1)
     assert again.progress == pytest.approx(ledger.progress)
-    assert again.know_visits(c, [1, 5, 6, -1])
+    assert again.adopt_durable(c, [1, 5, 6, -1])
     assert again.entry(c).had == (1, 5)
-    assert not again.know_visits(b, [0])  # it is done
-    assert not again.know_visits(0, [0])
-    assert not again.know_visits(10_000, [0])
+    assert not again.adopt_durable(b, [0])  # it is done
+    assert not again.adopt_durable(0, [0])
+    assert not again.adopt_durable(10_000, [0])
     assert again.claim(a, 1)
-    again.claim_visits(a, 1, [2], [2])
-    assert visited(again, a, 1) == [3, 4, 5]
+    again.claim_checkouts(a, 1, [2], [2])
+    assert checkouts(again, a, 1) == [3, 4, 5]
     saved = ledger_of(blocks=1, epochs=1, chunks=1, known=ledger.settled(), extent=ledger.extent)
     assert saved.entry(a).had == ()
 
@@ -355,14 +355,14 @@ def test_settled_visits_are_for_a_master_that_takes_over_and_not_for_a_checkpoin
 # --- progress, the end ----------------------------------------------------------------------------
 
 
-def test_progress_counts_visits_and_share_counts_tenancies():
+def test_progress_counts_checkouts_and_share_counts_partitions():
     ledger, (a, b, c) = tenants()
     assert ledger.progress == 0.0
-    part = ledger.borrow(a, 1)
+    part = ledger.check_out(a, 1)
     assert ledger.progress == 0.0
-    ledger.give_back(a, 1, part)
+    ledger.check_in(a, 1, part)
     assert ledger.progress == pytest.approx(1 / 18)
-    visited(ledger, a, 1)
+    checkouts(ledger, a, 1)
     ledger.done(a, 1)
     assert ledger.progress == pytest.approx(1 / 3)
     assert ledger.share(ledger.records.done()) == pytest.approx(1 / 3)
@@ -375,7 +375,7 @@ def test_progress_counts_visits_and_share_counts_tenancies():
     assert (ledger.finished, ledger.size) == (4, 4)
 
 
-def test_closed_ledger_leases_nothing_and_is_over_when_tenancies_end():
+def test_closed_ledger_leases_nothing_and_is_over_when_partitions_end():
     ledger, (a, b, c) = tenants(chunks=2)
     ledger.close()
     assert ledger.take(1) is None
@@ -391,12 +391,12 @@ def test_closed_ledger_leases_nothing_and_is_over_when_tenancies_end():
     assert ledger.woken({1, 2, 3}) == []
 
 
-def test_losses_at_a_slice_count_as_at_a_block_and_tenancies_are_allowed_more():
+def test_losses_at_an_encoded_block_count_as_at_another_and_partitions_are_allowed_more():
     ledger, _ = tenants(nodes=(1,))
-    assert [ledger.blame(1) for _ in range(TENANCY_LOSSES_MAX)] == [-1] * (
-        TENANCY_LOSSES_MAX - 1
+    assert [ledger.blame(1) for _ in range(PARTITION_LOSSES_MAX)] == [-1] * (
+        PARTITION_LOSSES_MAX - 1
     ) + [1]
-    assert ledger.losses_max(1) == TENANCY_LOSSES_MAX
+    assert ledger.losses_max(1) == PARTITION_LOSSES_MAX
     ledger = ledger_of(nodes=(1,))
     ledger.take(1)
     assert [ledger.blame(1) for _ in range(LOSSES_MAX)] == [-1] * (LOSSES_MAX - 1) + [0]
@@ -409,9 +409,9 @@ def test_losses_at_a_slice_count_as_at_a_block_and_tenancies_are_allowed_more():
 
 def test_ledger_goes_on_from_its_snapshot_with_what_workers_claim():
     ledger, (a, b, c) = tenants(chunks=2)
-    held = [ledger.borrow(a, 1), ledger.borrow(a, 1)]
-    ledger.give_back(a, 1, held[0])
-    ledger.borrow(b, 2)
+    held = [ledger.check_out(a, 1), ledger.check_out(a, 1)]
+    ledger.check_in(a, 1, held[0])
+    ledger.check_out(b, 2)
     ledger.done(c, 3)
     again = taken_over(ledger, [1, 2, 3])
     assert again.extent["parts"] == [3, 0]
@@ -421,23 +421,23 @@ def test_ledger_goes_on_from_its_snapshot_with_what_workers_claim():
     assert not again.claim(a, 2)
     assert not again.claim(10_000, 2)
     assert not again.claim(again._number(0, 5), 2)  # there are three parts
-    again.claim_visits(a, 1, held, held[1:])
-    again.claim_visits(b, 2, [2], [2])
-    assert again.borrow(a, 1) == 3
-    with pytest.raises(LookupError, match="lent to another"):
-        again.claim_visits(b, 2, [2, 3], [3])
-    with pytest.raises(LookupError, match="visiting parts"):
-        again.claim_visits(b, 2, [6], [])
+    again.claim_checkouts(a, 1, held, held[1:])
+    again.claim_checkouts(b, 2, [2], [2])
+    assert again.check_out(a, 1) == 3
+    with pytest.raises(LookupError, match="checked out already"):
+        again.claim_checkouts(b, 2, [2, 3], [3])
+    with pytest.raises(LookupError, match="checkouts"):
+        again.claim_checkouts(b, 2, [6], [])
     with pytest.raises(LookupError, match="not leased"):
-        again.claim_visits(c, 3, [], [])
+        again.claim_checkouts(c, 3, [], [])
     assert again.progress == pytest.approx(ledger.progress)
 
 
-def test_checkpoint_has_done_tenancies_and_slices_of_open_chunks_are_dealt_again():
+def test_checkpoint_has_done_partitions_and_blocks_of_open_chunks_are_encoded_again():
     ledger, (a, b, c) = tenants(chunks=2)
     for number, node in ((a, 1), (b, 2), (c, 3)):
         ledger.done(number, node, BlockResult(units=5))
-    dealt(ledger, 1)
+    encodes(ledger, 1)
     later = ledger.take(1).number
     ledger.done(later, 1, BlockResult(units=7))
     saved = {"known": ledger.settled(), "extent": ledger.extent}
@@ -445,14 +445,14 @@ def test_checkpoint_has_done_tenancies_and_slices_of_open_chunks_are_dealt_again
     assert again.records.done().tolist() == [later]
     assert (again.finished, again.size) == (5, ledger.size)
     entry = again.take(8)
-    assert (entry.chunk, entry.slice) == (1, 0)
+    assert (entry.chunk, entry.chunk_index) == (1, 0)
     assert again.take(9) is None
-    assert str(again.wait_of(9)) == "worker 8 to deal a slice of chunk 1"
+    assert str(again.wait_of(9)) == "worker 8 to encode a block of chunk 1"
     again.done(entry.number, 8)
     parts = [again.take(8), again.take(9)]
     assert [one.part for one in parts] == [1, 2]  # of three, as it was
     for node, one in zip((8, 9), parts, strict=True):
-        visited(again, one.number, node)
+        checkouts(again, one.number, node)
         again.done(one.number, node)
     assert again.over
 
@@ -468,11 +468,11 @@ def test_run_with_more_epochs_goes_on_behind_closed_chunks():
     assert again.finished == 4
 
 
-def test_run_with_fewer_epochs_has_no_tenancy_of_chunks_behind_its_last_one():
+def test_run_with_fewer_epochs_has_no_partition_of_chunks_behind_its_last_one():
     ledger = ledger_of(blocks=2, epochs=2, chunks=1)
-    dealt(ledger, 0)
+    encodes(ledger, 0)
     slow, quick = ledger.take(1).number, ledger.take(2).number
-    dealt(ledger, 1, node=2)
+    encodes(ledger, 1, node=2)
     assert ledger.done(quick, 2)
     ahead = ledger.take(2)
     assert ahead.chunk == 1
@@ -480,7 +480,7 @@ def test_run_with_fewer_epochs_has_no_tenancy_of_chunks_behind_its_last_one():
     saved = {"known": ledger.settled(), "extent": ledger.extent}
     again = ledger_of(blocks=2, epochs=1, chunks=1, **saved)
     assert again.records.done().tolist() == [quick]
-    dealt(again, 0)
+    encodes(again, 0)
     last = again.take(1)
     assert last.number == slow
     assert again.done(slow, 1)
@@ -489,11 +489,11 @@ def test_run_with_fewer_epochs_has_no_tenancy_of_chunks_behind_its_last_one():
     assert again.share(again.records.done()) == 1.0
 
 
-def test_bad_lines_of_slices_that_a_checkpoint_lacks_are_those_of_open_chunks():
+def test_bad_lines_of_blocks_that_a_checkpoint_lacks_are_those_of_open_chunks():
     ledger, numbers = tenants(chunks=2)
     assert ledger.bad_lines() == 0
-    slice_ = ledger.take(1).number
-    ledger.done(slice_, 1, BlockResult(bad_lines=3))
+    index = ledger.take(1).number
+    ledger.done(index, 1, BlockResult(bad_lines=3))
     assert ledger.bad_lines() == 3
     for number, node in zip(numbers, (1, 2, 3), strict=True):
         ledger.done(number, node)
@@ -508,7 +508,7 @@ def test_bad_lines_of_slices_that_a_checkpoint_lacks_are_those_of_open_chunks():
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1 << 32))
-def test_every_pair_of_parts_is_visited_once_and_no_part_has_two_writers(seed):
+def test_every_pair_of_parts_is_checked_out_once_and_no_part_has_two_writers(seed):
     site = Site(seed)
     for _ in range(site.rng.randint(0, 400)):
         if site.ledger.over:
@@ -517,14 +517,14 @@ def test_every_pair_of_parts_is_visited_once_and_no_part_has_two_writers(seed):
     site.finish()
     ledger = site.ledger
     assert ledger.progress == pytest.approx(1.0)
-    assert not ledger._lent
-    assert not ledger._visited
+    assert not ledger._out
+    assert not ledger._checkouts
     expected = {
         site.number_of(chunk, part)
         for chunk in range(site.count)
         for part in range(site.parts[chunk])
     }
-    assert set(site.done_tenancies) == expected
+    assert set(site.done_partitions) == expected
     assert ledger.extent == {
         "open": site.count,
         "tenancies": len(expected),

@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rotating import LentVisits, Lost, MemoryTables, MemoryWorker, blocks_of_chunk, train_rotating
+from rotating import (
+    Lost,
+    MemoryCheckouts,
+    MemoryTables,
+    MemoryWorker,
+    blocks_of_chunk,
+    train_rotating,
+)
 
 from snailps import kernels
 from snailps.data._text import WordCounter
@@ -19,8 +26,8 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.models.word_vectors import WordVectorSettings, model, rotation, shared_text
 from snailps.models.word_vectors.block_size import pairs_bytes
 from snailps.models.word_vectors.examples import MASK64
-from snailps.models.word_vectors.part_rows import PartRows
-from snailps.models.word_vectors.word_parts import chunks_of, keeps_all_rows, visits_of_one
+from snailps.models.word_vectors.partition_rows import PartitionRows
+from snailps.models.word_vectors.partitions import chunks_of, keeps_all_rows, visits_of_one
 
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0, epochs=1)
 KINDS = pytest.mark.parametrize(("model", "maxn"), [("skipgram", 0), ("skipgram", 3), ("cbow", 3)])
@@ -35,7 +42,7 @@ def text(lines: int, seed: int) -> bytes:
 
 
 CHUNKS = [[text(40, 10 * chunk + at) for at in range(3)] for chunk in range(2)]
-ALL = b"".join(b"".join(slices) for slices in CHUNKS)
+ALL = b"".join(b"".join(chunk_blocks) for chunk_blocks in CHUNKS)
 
 
 def workers_of(settings: WordVectorSettings, num: int = 1) -> list[MemoryWorker]:
@@ -52,11 +59,11 @@ def settings_of(model: str, maxn: int) -> WordVectorSettings:
 
 
 @pytest.fixture(params=[2, 9])
-def visits(request: pytest.FixtureRequest) -> int:
+def checkouts(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-def tables_of(worker: MemoryWorker) -> tuple[PartRows, PartRows]:
+def tables_of(worker: MemoryWorker) -> tuple[PartitionRows, PartitionRows]:
     """Its rows of "input" and of "output"."""
     part = worker._rotating.part
     assert part is not None
@@ -64,14 +71,14 @@ def tables_of(worker: MemoryWorker) -> tuple[PartRows, PartRows]:
     return part.inputs, part.outputs
 
 
-def test_every_pair_of_every_visit_is_trained_once(visits: int) -> None:
+def test_every_pair_of_every_checkout_is_trained_once(checkouts: int) -> None:
     made = workers_of(SMALL)
-    figures = train_rotating(made, CHUNKS, visiting=visits)
+    figures = train_rotating(made, CHUNKS, output_parts=checkouts)
     pairs = 0
     for chunk in range(len(CHUNKS)):
-        for at in range(visits):
-            ids, _ = shared_text.get_chunk(made[0], chunk, 3, at, visits)
-            seed = (SMALL.seed * 0x9E3779B97F4A7C15 + chunk * visits + at) & MASK64
+        for at in range(checkouts):
+            ids, _ = shared_text.get_chunk(made[0], chunk, 3, at, checkouts)
+            seed = (SMALL.seed * 0x9E3779B97F4A7C15 + chunk * checkouts + at) & MASK64
             pairs += len(kernels.sort_pairs(ids, SMALL.window, seed)[2])
     assert sum(one["examples"] for one in figures) == pairs
     assert sum(one["units"] for one in figures) == len(ALL.split()) + ALL.count(b"\n")
@@ -79,11 +86,11 @@ def test_every_pair_of_every_visit_is_trained_once(visits: int) -> None:
 
 @KINDS
 def test_rows_are_pulled_at_first_and_pulled_and_pushed_once_a_chunk(
-    model: str, maxn: int, visits: int
+    model: str, maxn: int, checkouts: int
 ) -> None:
     made = workers_of(settings_of(model, maxn))
     memory = made[0].memory
-    train_rotating(made, CHUNKS, epochs=3, visiting=visits)
+    train_rotating(made, CHUNKS, epochs=3, output_parts=checkouts)
     for table, name in zip(tables_of(made[0]), ("input", "output"), strict=True):
         assert (len(table.keys) > len(made[0].vocabulary)) == (bool(maxn) and name == "input")
         assert memory.moved[name] == (1 + 2 * 2 * 3) * len(table.keys)
@@ -111,14 +118,14 @@ def test_a_worker_that_is_lost_leaves_nothing_behind(model: str, maxn: int) -> N
         (worker,) = workers_of(settings_of(model, maxn))
         before = {name: rows.copy() for name, rows in worker.memory.rows.items()}
         block = blocks_of_chunk([worker], CHUNKS[0])[0]
-        lent = block.visits
-        assert isinstance(lent, LentVisits)
+        shared = block.checkouts
+        assert isinstance(shared, MemoryCheckouts)
         if is_lost:
-            lent._lent.lost_after = 1
+            shared._shared.lost_after = 1
             block.prepared = worker.prepare(block)
             with pytest.raises(Lost):
                 worker.train(block)
-            assert len(lent.had) == 1
+            assert len(shared.had) == 1
             for name, rows in worker.memory.rows.items():
                 np.testing.assert_array_equal(rows, before[name])
             (block,) = blocks_of_chunk([worker], CHUNKS[0])
@@ -169,32 +176,32 @@ def test_a_push_repairs_what_the_servers_have_lost() -> None:
     )
 
 
-def test_visits_in_any_order_train_the_pieces_of_each() -> None:
+def test_checkouts_in_any_order_train_the_pieces_of_each() -> None:
     found = []
     for order in ([0, 1], [1, 0]):
         (worker,) = workers_of(SMALL)
         block = blocks_of_chunk([worker], CHUNKS[0])[0]
-        lent = block.visits
-        assert isinstance(lent, LentVisits)
-        lent._left = list(order)
+        shared = block.checkouts
+        assert isinstance(shared, MemoryCheckouts)
+        shared._left = list(order)
         block.prepared = worker.prepare(block)
-        found.append((worker.train(block), lent))
+        found.append((worker.train(block), shared))
     (all_, one), (same, other) = found
     assert all_["examples"] == same["examples"]
     assert [f["examples"] for f in one.figures] == [f["examples"] for f in other.figures[::-1]]
     assert other.had == [1, 0]
 
 
-def test_settled_visits_are_not_trained_again() -> None:
+def test_settled_checkouts_are_not_trained_again() -> None:
     (worker,) = workers_of(SMALL)
     block = blocks_of_chunk([worker], CHUNKS[0])[0]
     block.prepared = worker.prepare(block)
     whole = worker.train(block)
     (worker,) = workers_of(SMALL)
     block = blocks_of_chunk([worker], CHUNKS[0])[0]
-    assert isinstance(block.visits, LentVisits)
+    assert isinstance(block.checkouts, MemoryCheckouts)
     block.had, block.settled = 1, (0,)
-    block.visits._left = [1]
+    block.checkouts._left = [1]
     block.prepared = worker.prepare(block)
     rest = worker.train(block)
     assert 0 < rest["units"] < whole["units"]
@@ -218,7 +225,7 @@ def test_sums_of_squares_are_kept_and_pushed() -> None:
     )
 
 
-def test_a_failed_push_ends_the_tenancy() -> None:
+def test_a_failed_push_ends_the_partition() -> None:
     (worker,) = workers_of(SMALL)
 
     def fails(*_: Any, **__: Any) -> Any:
@@ -250,7 +257,7 @@ def test_half_a_chunk_of_one_worker_fits_where_another_joins(words: int) -> None
     assert 2 * pairs_bytes(settings, words // chunks // 2) <= settings.worker_memory
 
 
-def test_rows_of_a_new_part_are_pulled_when_its_tenancy_is_prepared() -> None:
+def test_rows_of_a_new_part_are_pulled_when_its_partition_is_prepared() -> None:
     (worker,) = workers_of(SMALL)
     words = len(worker.vocabulary)
     (block,) = blocks_of_chunk([worker], CHUNKS[0])
@@ -268,16 +275,16 @@ def test_rows_that_another_worker_has_trained_are_pulled_again(chunk: int, had: 
     train_rotating([worker], CHUNKS[:1], first=-1 if had else 0)
     worker.memory.rows["output"][:] = 7.0  # of the other worker
     (block,) = blocks_of_chunk([worker], CHUNKS[0], chunk)
-    assert isinstance(block.visits, LentVisits)
+    assert isinstance(block.checkouts, MemoryCheckouts)
     if had:
         block.had, block.settled = 1, (0,)
-        block.visits._left = [1]
+        block.checkouts._left = [1]
     block.prepared = worker.prepare(block)
     worker.train(block)
     assert worker.memory.rows["output"].mean() > 1.0
 
 
-def test_kernels_of_a_visit_are_queued_before_those_of_the_one_before_are_done(
+def test_kernels_of_a_checkout_are_queued_before_those_of_the_one_before_are_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (worker,) = workers_of(SMALL)
@@ -289,11 +296,11 @@ def test_kernels_of_a_visit_are_queued_before_those_of_the_one_before_are_done(
         for former in begun[-1:]:
             former.set_result((1.0, 1))
         begun.append(Future())
-        if len(begun) == block.visiting:
+        if len(begun) == block.output_parts:
             begun[-1].set_result((1.0, 1))
         return begun[-1:]
 
-    (block,) = blocks_of_chunk([worker], CHUNKS[0], visiting=9)
+    (block,) = blocks_of_chunk([worker], CHUNKS[0], output_parts=9)
     block.prepared = worker.prepare(block)
     monkeypatch.setattr(rotation, "train", train)
     assert worker.train(block)["examples"] == len(begun) == 9
@@ -303,9 +310,9 @@ def test_kernels_of_a_visit_are_queued_before_those_of_the_one_before_are_done(
 def test_parts_of_a_text_are_cut_behind_words_and_encoded_in_any_number_of_threads(
     separator: bytes,
 ) -> None:
-    slice_ = separator.join(ALL.split()) + separator
-    parts = shared_text.cut_text(slice_, 1000)
-    assert b"".join(parts) == slice_
+    index = separator.join(ALL.split()) + separator
+    parts = shared_text.cut_text(index, 1000)
+    assert b"".join(parts) == index
     assert len(parts) > 5
     assert all(part.endswith(separator) for part in parts)
     assert all(1000 < len(part) < 1010 for part in parts[:-1])
@@ -313,7 +320,7 @@ def test_parts_of_a_text_are_cut_behind_words_and_encoded_in_any_number_of_threa
     assert shared_text.cut_text(b"x" * 5000, 1000) == [b"x" * 5000]
 
 
-def test_a_slice_is_the_same_whatever_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_is_the_same_whatever_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "ENCODED_BYTES", 300)
     found = []
     for threads in (1, 3):

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 from rotating import (
-    LentParts,
-    LentVisits,
     Lost,
+    MemoryCheckouts,
     MemoryTables,
     MemoryWorker,
+    SharedPartitions,
     blocks_of_chunk,
     train_rotating,
 )
-from visits_in_order import ORDERS, Order, in_turns, lockstep, losses_in_order
+from workers_in_order import ORDERS, Order, in_turns, lockstep, losses_in_order
 
 from snailps import kernels
 from snailps.data._text import WordCounter
@@ -75,7 +75,7 @@ def workers_of_tables(worker: MemoryWorker) -> list[MemoryWorker]:
 
 
 CHUNKS = [[text(40, 10 * chunk + at) for at in range(3)] for chunk in range(2)]
-ALL = b"".join(b"".join(slices) for slices in CHUNKS)
+ALL = b"".join(b"".join(chunk_blocks) for chunk_blocks in CHUNKS)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
@@ -100,25 +100,27 @@ def test_every_target_of_cbow_is_trained_once_whoever_does_it(workers: int) -> N
     cut_off = 2 * 2 * workers  # words alone at an end of a share have no context
     assert words - cut_off <= sum(one["examples"] for one in figures) <= words
     assert sum(one["units"] for one in figures) == len(ALL.split()) + ALL.count(b"\n")
-    visits = np.array([(t.start, t.stop) for t in targets_of(made[0], workers)])
-    assert visits[0, 0] == 0
-    assert (visits[1:, 0] == visits[:-1, 1]).all()
+    checkouts = np.array([(t.start, t.stop) for t in targets_of(made[0], workers)])
+    assert checkouts[0, 0] == 0
+    assert (checkouts[1:, 0] == checkouts[:-1, 1]).all()
 
 
 def targets_of(worker: MemoryWorker, parts: int) -> list[slice]:
-    """Visits of a tenancy; their targets' words are of the visiting part."""
-    block = SimpleNamespace(chunk=1, slices=3, part=parts - 1, parts=parts, visiting=2 * parts)
+    """Checkouts of a partition; their targets' words are of the output partition."""
+    block = SimpleNamespace(
+        chunk=1, chunk_blocks=3, part=parts - 1, parts=parts, output_parts=2 * parts
+    )
     block.progress = (0.0, 0.1)
-    tenancy = worker._rotating.prepare(block)  # type: ignore[arg-type]
-    examples = tenancy.examples
+    lease = worker._rotating.prepare(block)  # type: ignore[arg-type]
+    examples = lease.examples
     assert isinstance(examples, Windows)
     assert examples.targets is not None
     ids, _ = shared_text.get_chunk(worker, 1, 3, parts - 1, parts)
     np.testing.assert_array_equal(ids[examples.targets], examples.words)
     np.testing.assert_array_equal(np.sort(examples.targets), np.flatnonzero(ids >= 0))
     found = []
-    for part, (first, last) in enumerate(pairwise(tenancy.bounds.tolist())):
-        assert (tenancy.dealing.visiting[examples.words[first:last]] == part).all()
+    for part, (first, last) in enumerate(pairwise(lease.bounds.tolist())):
+        assert (lease.split.outputs[examples.words[first:last]] == part).all()
         assert (np.diff(examples.targets[first:last]) > 0).all()
         found.append(slice(first, last))
     return found
@@ -130,7 +132,7 @@ def test_shares_of_a_chunk_are_the_chunk(parts: int) -> None:
     sizes = [3, 0, 1000, 257, 256]
     for at, size in enumerate(sizes):
         ids = np.arange(size, dtype=np.int32) + 1000 * at
-        shared_text.put_slice(made[0], 1, at, ids, size + 1)
+        shared_text.put_block(made[0], 1, at, ids, size + 1)
     whole, words = shared_text.get_chunk(made[0], 1, 5)
     shares = [shared_text.get_chunk(made[0], 1, 5, part, parts) for part in range(parts)]
     np.testing.assert_array_equal(np.concatenate([ids for ids, _ in shares]), whole)
@@ -144,7 +146,7 @@ LONGER = [[text(400, 10 * chunk + at) for at in range(3)] for chunk in range(2)]
 @cache
 def losses(settings: WordVectorSettings, order: Order, workers: int = 4) -> list[float]:
     """Loss of each chunk of three epochs."""
-    words = b"".join(b"".join(slices) for slices in LONGER)
+    words = b"".join(b"".join(chunk_blocks) for chunk_blocks in LONGER)
     return losses_in_order(workers_of(settings, workers, words), LONGER, order, epochs=3)
 
 
@@ -222,7 +224,7 @@ def test_words_of_a_topic_become_neighbours(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["skipgram", "cbow"])
-def test_one_tenancy_after_the_other_is_repeatable(model: str) -> None:
+def test_one_partition_after_the_other_is_repeatable(model: str) -> None:
     rows = []
     for _ in range(2):
         made = workers_of(replace(SMALL, minn=2, maxn=3, model=model), 3, ALL)
@@ -243,14 +245,14 @@ def test_chunks_with_next_to_nothing_in_them(chunk: list[bytes], model: str) -> 
     assert sum(one["units"] for one in figures) == len(words.split()) + words.count(b"\n")
 
 
-def test_a_slice_may_be_written_twice_and_its_place_used_again() -> None:
+def test_a_block_may_be_written_twice_and_its_place_used_again() -> None:
     made = workers_of(SMALL, 2, ALL)
     ids = np.arange(700, dtype=np.int32) - 1
-    shared_text.put_slice(made[0], 0, 0, ids[::-1].copy(), 90)
+    shared_text.put_block(made[0], 0, 0, ids[::-1].copy(), 90)
     made[1].memory.text[next(iter(made[1].memory.text))][5:] = 7  # what a lost worker has left
     for chunk in (0, 3):
-        shared_text.put_slice(made[1], chunk, 0, ids, 700)
-        shared_text.put_slice(made[0], chunk, 1, ids[:5], 6)
+        shared_text.put_block(made[1], chunk, 0, ids, 700)
+        shared_text.put_block(made[0], chunk, 1, ids[:5], 6)
         found, words = shared_text.get_chunk(made[0], chunk, 2)
         np.testing.assert_array_equal(found, np.concatenate((ids, ids[:5])))
         assert words == 706
@@ -259,33 +261,33 @@ def test_a_slice_may_be_written_twice_and_its_place_used_again() -> None:
 def test_a_chunk_is_pulled_in_bounded_pieces() -> None:
     made = workers_of(SMALL, 1, ALL)
     for at, size in enumerate((3, 0, 1000, 257, 256)):
-        shared_text.put_slice(made[0], 1, at, np.full(size, at, np.int32), size)
+        shared_text.put_block(made[0], 1, at, np.full(size, at, np.int32), size)
     found, words = shared_text.get_chunk(made[0], 1, 5)
     assert words == len(found) == 1516
     assert np.bincount(found, minlength=5).tolist() == [3, 0, 1000, 257, 256]
     assert list(shared_text._batches([3, 0, 1000, 257, 256], 1000)) == [[0, 1], [2], [3, 4]]
 
 
-def test_numbers_of_a_slice_that_float32_has_not_are_exact() -> None:
+def test_numbers_of_a_block_that_float32_has_not_are_exact() -> None:
     made = workers_of(SMALL, 1, ALL)
     ids = np.arange(300, dtype=np.int32)
     for at, words in enumerate([(1 << 24) + 1, (1 << 30) - 1, (1 << 20) - 1]):
-        shared_text.put_slice(made[0], at, 0, ids, words)
+        shared_text.put_block(made[0], at, 0, ids, words)
         assert shared_text.get_chunk(made[0], at, 1)[1] == words
 
 
-def test_words_of_the_visits_of_a_huge_tenancy_are_its_words() -> None:
+def test_words_of_the_checkouts_of_a_huge_partition_are_its_words() -> None:
     words, pairs = 3 << 31, np.array([0, 1 << 33, 3 << 33], np.int64)
     assert [words_between(words, pairs, part) for part in (0, 1)] == [1 << 31, 2 << 31]
 
 
-def test_parts_are_lent_to_one_tenancy_at_a_time() -> None:
-    lent = LentParts(4)
-    one, two = lent.visits(0, 2), lent.visits(1, 2)
-    first, second = one.borrow(), two.borrow()
+def test_parts_are_checked_out_by_one_partition_at_a_time() -> None:
+    shared = SharedPartitions(4)
+    one, two = shared.checkouts(0, 2), shared.checkouts(1, 2)
+    first, second = one.check_out(), two.check_out()
     assert first != second
-    one.give_back(0, {})
-    assert two.borrow() is not None
+    one.check_in(0, {})
+    assert two.check_out() is not None
 
 
 def test_rows_of_a_part_are_pulled_once_while_its_worker_keeps_it() -> None:
@@ -350,7 +352,7 @@ def test_kept_rows_are_those_of_the_servers_whoever_trained_the_part_before(
 
 
 @pytest.mark.parametrize(("memory", "stays"), [(SCANT, True), (1 << 10, False)])
-def test_rows_of_a_tenancy_that_was_prepared_early_have_what_the_one_before_has_trained(
+def test_rows_of_a_partition_that_was_prepared_early_have_what_the_one_before_has_trained(
     memory: int, stays: bool
 ) -> None:
     made = workers_of(replace(SMALL, worker_memory=memory), 1, ALL)
@@ -381,14 +383,14 @@ def test_part_that_is_prepared_leaves_the_one_that_trains() -> None:
     made = workers_of(SMALL, 2, ALL)
     one, two = blocks_of_chunk(made, CHUNKS[0], 0, (0.0, 0.5))
     one.prepared = made[0].prepare(one)
-    borrow = one.visits.borrow
+    check_out = one.checkouts.check_out
 
-    def borrow_later() -> int | None:
+    def check_out_later() -> int | None:
         if two.prepared is None:
             two.prepared = made[0].prepare(two)
-        return borrow()
+        return check_out()
 
-    one.visits.borrow = borrow_later  # type: ignore[method-assign]
+    one.checkouts.check_out = check_out_later  # type: ignore[method-assign]
     figures = [made[0].train(block) for block in (one, two)]
     other = workers_of(SMALL, 2, ALL)
     for block, worker in zip(blocks_of_chunk(other, CHUNKS[0], 0, (0.0, 0.5)), other, strict=True):
@@ -411,7 +413,7 @@ def settles_often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("settles_often")
 @pytest.mark.parametrize("lost_after", [1, 3])
 @pytest.mark.parametrize(("model", "maxn"), [("skipgram", 0), ("skipgram", 3), ("cbow", 3)])
-def test_tenancy_whose_worker_is_lost_behind_settled_visits_ends_as_if_it_were_not(
+def test_partition_whose_worker_is_lost_behind_settled_checkouts_ends_as_if_it_were_not(
     model: str, maxn: int, lost_after: int
 ) -> None:
     settings = replace(SMALL, minn=2 if maxn else 0, maxn=maxn, model=model, worker_memory=SCANT)
@@ -419,24 +421,24 @@ def test_tenancy_whose_worker_is_lost_behind_settled_visits_ends_as_if_it_were_n
     for is_lost in (False, True):
         worker = workers_of(settings, 1, ALL)[0]
         worker.memory.rows["output"][:] = 0.1  # else the first steps change no input row
-        block = blocks_of_chunk([worker], CHUNKS[0], visiting=4)[0]
-        lent = block.visits
-        assert isinstance(lent, LentVisits)
+        block = blocks_of_chunk([worker], CHUNKS[0], output_parts=4)[0]
+        shared = block.checkouts
+        assert isinstance(shared, MemoryCheckouts)
         if is_lost:
-            lent._lent.lost_after = lost_after
+            shared._shared.lost_after = lost_after
             block.prepared = worker.prepare(block)
             with pytest.raises(Lost):
                 worker.train(block)
             worker._rotating.close()  # type: ignore[union-attr]
-            assert lent.settled == list(range(1, lost_after + 1))
-            lent._lent.lost_after = 4
-            block.had, block.settled = lost_after, tuple(sorted(lent.had))
-            lent.had.clear()
+            assert shared.settled == list(range(1, lost_after + 1))
+            shared._shared.lost_after = 4
+            block.had, block.settled = lost_after, tuple(sorted(shared.had))
+            shared.had.clear()
             (worker,) = workers_of_tables(worker)
         block.prepared = worker.prepare(block)
         figures = worker.train(block)
         found.append((worker.memory.rows, figures))
-        assert len(lent.had) == 4 - block.had
+        assert len(shared.had) == 4 - block.had
     (whole, all_), (rest, some) = found
     for table in ("input", "output"):
         np.testing.assert_allclose(rest[table], whole[table], atol=1e-5)
@@ -445,7 +447,7 @@ def test_tenancy_whose_worker_is_lost_behind_settled_visits_ends_as_if_it_were_n
 
 
 @pytest.mark.usefixtures("settles_often")
-def test_rows_are_settled_before_the_next_visit_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_settled_before_the_next_checkout_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its steps are pushed, and trained again when the worker is lost."""
     begun: list[int] = []
     settled: list[int] = []
@@ -463,40 +465,40 @@ def test_rows_are_settled_before_the_next_visit_begins(monkeypatch: pytest.Monke
     monkeypatch.setattr(rotation, "_comes_first", lambda coming, tasks: bool(coming.result() or 1))
     monkeypatch.setattr(InputExchange, "settle", counted)
     worker = workers_of(replace(SMALL, worker_memory=SCANT), 1, ALL)[0]
-    block = blocks_of_chunk([worker], CHUNKS[0], visiting=4)[0]
+    block = blocks_of_chunk([worker], CHUNKS[0], output_parts=4)[0]
     block.prepared = worker.prepare(block)
     worker.train(block)
     assert settled == [1, 2, 3]
 
 
-def test_pairs_of_settled_visits_are_not_sorted_again() -> None:
+def test_pairs_of_settled_checkouts_are_not_sorted_again() -> None:
     worker = workers_of(replace(SMALL, worker_memory=SCANT), 1, ALL)[0]
-    block = blocks_of_chunk([worker], CHUNKS[0], visiting=4)[0]
+    block = blocks_of_chunk([worker], CHUNKS[0], output_parts=4)[0]
     whole = worker._rotating.prepare(block)
     block.had, block.settled = 2, (0, 2)
     rest = worker._rotating.prepare(block)
     assert isinstance(whole.examples, Pairs)
     assert isinstance(rest.examples, Pairs)
-    of, contexts = whole.dealing.visiting, whole.examples.contexts
+    of, contexts = whole.split.outputs, whole.examples.contexts
     np.testing.assert_array_equal(rest.examples.contexts, contexts[np.isin(of[contexts], (1, 3))])
     assert (np.diff(rest.bounds) > 0).tolist() == [False, True, False, True]
     assert [rest.words_of(part) for part in range(4)] == [whole.words_of(part) for part in range(4)]
     assert sum(whole.words_of(part) for part in range(4)) == whole.words
 
 
-def test_tenancy_whose_visits_are_all_settled_trains_nothing() -> None:
+def test_partition_whose_checkouts_are_all_settled_trains_nothing() -> None:
     worker = workers_of(replace(SMALL, worker_memory=SCANT), 1, ALL)[0]
-    block = blocks_of_chunk([worker], CHUNKS[0], visiting=4)[0]
-    lent = block.visits
-    assert isinstance(lent, LentVisits)
+    block = blocks_of_chunk([worker], CHUNKS[0], output_parts=4)[0]
+    shared = block.checkouts
+    assert isinstance(shared, MemoryCheckouts)
     block.had, block.settled = 4, (0, 1, 2, 3)
-    lent._left.clear()
+    shared._left.clear()
     block.prepared = worker.prepare(block)
     assert worker.train(block) == {"units": 0.0, "loss": 0.0, "examples": 0.0}
 
 
 @pytest.mark.parametrize(
-    ("workers", "model", "times"),  # of 2 * workers tenancies, three each at most
+    ("workers", "model", "times"),  # of 2 * workers partitions, three each at most
     [
         (1, "skipgram", 0),
         (2, "skipgram", 4),
@@ -509,15 +511,15 @@ def test_settling_moves_a_fifth_more_rows_at_most(
     workers: int, model: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [[text(1000, 10 * chunk + at) for at in range(2)] for chunk in range(2)]
-    data = b"".join(b"".join(slices) for slices in texts)
+    data = b"".join(b"".join(chunk_blocks) for chunk_blocks in texts)
     settled: list[bool] = []
-    give_back = LentVisits.give_back
+    check_in = MemoryCheckouts.check_in
 
-    def noted(self: LentVisits, part: int, figures: Any, **how: Any) -> None:
+    def noted(self: MemoryCheckouts, part: int, figures: Any, **how: Any) -> None:
         settled.append(how["settled"])
-        give_back(self, part, figures, **how)
+        check_in(self, part, figures, **how)
 
-    monkeypatch.setattr(LentVisits, "give_back", noted)
+    monkeypatch.setattr(MemoryCheckouts, "check_in", noted)
     moved, found = [], []
     for seconds in (1e9, 0.0):
         monkeypatch.setattr(rotation, "SETTLE_SECONDS", seconds)
@@ -551,12 +553,12 @@ class Failing(MemoryWorker):
         raise OSError("planted: the push fails")
 
 
-def test_a_push_that_fails_ends_the_tenancy_in_the_next_visits() -> None:
+def test_a_push_that_fails_ends_the_partition_in_the_next_checkouts() -> None:
     known = vocabulary_of(ALL)
     settings = replace(SMALL, worker_memory=SCANT)
     worker = Failing(settings, known, MemoryTables(settings, len(known)))
     with pytest.raises(OSError, match="planted"):
-        train_rotating([worker], CHUNKS[:1], visiting=16)
+        train_rotating([worker], CHUNKS[:1], output_parts=16)
     assert worker.pushes < 16
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from twins import triples as twin
-from visits_in_order import ORDERS, train_pieces
+from workers_in_order import ORDERS, train_pieces
 
 from snailps import kernels
 

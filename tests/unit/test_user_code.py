@@ -66,11 +66,11 @@ def test_error_in_train_has_the_innermost_line_of_the_users_own(number, error, l
     assert text.endswith(f" ({HERE}, line {line_with(line)}, in helper)")
 
 
-def test_error_in_a_tenancy_names_its_part_and_chunk():
-    model, tenancy = Mine(Mine.Settings()), block(1)
-    tenancy.chunk, tenancy.part, tenancy.parts = 7, 2, 3
-    with pytest.raises(ClusterError) as caught, named(model, "train", tenancy):
-        model.train(tenancy)
+def test_error_in_a_partition_names_its_part_and_chunk():
+    model, lease = Mine(Mine.Settings()), block(1)
+    lease.chunk, lease.part, lease.parts = 7, 2, 3
+    with pytest.raises(ClusterError) as caught, named(model, "train", lease):
+        model.train(lease)
     text = str(caught.value)
     assert text.startswith("Mine.train failed on block 1 (part 2 of 3 in chunk 7): KeyError")
 

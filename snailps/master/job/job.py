@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.rotation import VISITING_PER_PART, Rotation
+from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Worker, load_class
 from snailps.config import JobSettings, RawConfig, settings_of, to_mapping
@@ -262,7 +262,7 @@ class Job:
             raise ClusterError(
                 f"{self.cls.__name__}.rotation: expected a Rotation or None, got {wanted!r:.80}"
             )
-        most_parts = min(wanted.most_parts, PARTS_MAX // VISITING_PER_PART)
+        most_parts = min(wanted.most_parts, PARTS_MAX // OUTPUTS_PER_INPUT)
         chunks = min(wanted.chunks, len(self.input.blocks))
         return Rotation(chunks, most_parts, min(wanted.visits_of_one, PARTS_MAX))
 
@@ -516,11 +516,11 @@ class Job:
             entry.slots,
             entry.index,
             entry.chunk,
-            entry.slice,
-            entry.slices,
+            entry.chunk_index,
+            entry.chunk_blocks,
             entry.part,
             entry.parts,
-            entry.visiting,
+            entry.output_parts,
             list(entry.had),
             first,
             self.input.version(entry.block.path),
@@ -546,47 +546,47 @@ class Job:
         number, result, ledger = message.number, _result(message), self.ledger
         if not ledger.done(number, node, result, whole=message.whole):
             return False
-        if ledger.is_dealt(number):  # its words are counted when they are trained
+        if ledger.encodes(number):  # its words are counted when they are trained
             self._count(number, BlockResult(bad_lines=result.bad_lines))
             return True
-        had_visits = number in self.metrics.visited  # whose results this one replaces
-        units = result.units - self.metrics.end_visits(number, node)
+        had_checkouts = number in self.metrics.unfinished  # whose results this one replaces
+        units = result.units - self.metrics.end_checkouts(number, node)
         self.metrics.came(max(0, units), now)
         self.metrics.took(message.seconds)
         self._check_loss(message)
         for counted, of_it in ledger.counted(number, result):
-            self._count(counted, of_it, recent=not had_visits)
+            self._count(counted, of_it, recent=not had_checkouts)
         return True
 
-    def gave_back(self, message: messages.GiveBack, node: int, now: float) -> bool:
-        """Take a visiting part back and count the visit; False if the worker does not hold it."""
+    def checked_in(self, message: messages.GiveBack, node: int, now: float) -> bool:
+        """Check in an output partition, and count it; False if the worker does not hold it."""
         number, ledger = message.number, self.ledger
-        if not ledger.give_back(number, node, message.part):
+        if not ledger.check_in(number, node, message.part):
             return False
         self.metrics.came(message.units, now)
         self._check_loss(message)
-        self.metrics.count_visit(number, ledger.epoch_of(number), _result(message), node)
+        self.metrics.count_checkout(number, ledger.epoch_of(number), _result(message), node)
         return True
 
-    def settle_visits(self, number: int, node: int) -> dict[str, Any] | None:
-        """Mark the returned visits of a tenancy durable; a fact for the journal if any is new."""
-        parts = self.ledger.settle_visits(number, node)
+    def make_durable(self, number: int, node: int) -> dict[str, Any] | None:
+        """Mark what a lease has checked in durable; a fact for the journal if any is new."""
+        parts = self.ledger.make_durable(number, node)
         if not parts:
             return None
-        figures = self.metrics.settle_visits(number)
+        figures = self.metrics.make_durable(number)
         return {"number": number, "node": node, "parts": parts, **figures}
 
-    def replay_visits(self, fact: Mapping[str, Any]) -> None:
-        """Replay a fact that `settle_visits` returned to an earlier master."""
+    def replay_durable(self, fact: Mapping[str, Any]) -> None:
+        """Replay a fact that `make_durable` returned to an earlier master."""
         number, node = int(fact["number"]), int(fact["node"])
-        if self.ledger.know_visits(number, fact["parts"]):
-            self.metrics.know_visits(number, self.ledger.epoch_of(number), node, fact)
+        if self.ledger.adopt_durable(number, fact["parts"]):
+            self.metrics.adopt_durable(number, self.ledger.epoch_of(number), node, fact)
 
-    def withdraw_visits(self) -> None:
-        """Withdraw results of tenancies neither leased nor done, except durable visits."""
-        for number in self.metrics.visited:
+    def withdraw_checkouts(self) -> None:
+        """Withdraw results of partitions neither leased nor done, except durable ones."""
+        for number in self.metrics.unfinished:
             if not self.ledger.records.holder(number):
-                self.metrics.lose_visits(number)
+                self.metrics.lose_checkouts(number)
 
     def _check_loss(self, message: messages.Done | messages.GiveBack) -> None:
         """Set `diverged` where a loss is not finite."""

@@ -21,7 +21,7 @@ from snailps.master.leases.records import BlockResult
 from snailps.master.member import RATE_WINDOW_S
 
 RECENT_BLOCKS = 16
-"""Blocks, or visits, in the mean that is the loss shown and compared with `target_loss`."""
+"""Blocks, or checkouts, in the mean that is the loss shown and compared with `target_loss`."""
 FLAT_EPOCHS = 5
 """The loss has stopped falling when this many epochs lowered it by less than `FLAT` each."""
 FLAT = 5e-4
@@ -31,7 +31,7 @@ FALLING = 0.01
 LEARNT = 1e-4
 """Share of a constant's loss (or of the first epoch's) below which nothing is left to gain."""
 _BLOCK = -1
-"""Stands for a tenancy."""
+"""Stands for a lease."""
 
 
 @dataclass(slots=True)
@@ -51,14 +51,14 @@ class _Sums:
 
 
 @dataclass(slots=True)
-class _Visits:
-    """The results of the visits of an unfinished tenancy."""
+class _LeaseSums:
+    """The results of the checkouts of an unfinished partition."""
 
     epoch: int
     node: int = 0  # the worker that has it, or had it last
     open: _Sums = field(default_factory=_Sums)  # withdrawn when the worker is lost
-    settled: _Sums = field(default_factory=_Sums)  # durable visits; `Done` includes them again
-    kept: _Sums = field(default_factory=_Sums)  # durable visits of earlier workers
+    settled: _Sums = field(default_factory=_Sums)  # durable checkouts; `Done` includes them again
+    kept: _Sums = field(default_factory=_Sums)  # durable checkouts of earlier workers
 
 
 class PassMetrics:
@@ -74,7 +74,7 @@ class PassMetrics:
         self._rates: deque[tuple[float, int]] = deque()
         self._rates_since = -math.inf
         self._recent: deque[tuple[float, float, int]] = deque(maxlen=RECENT_BLOCKS)
-        self._visits: dict[int, _Visits] = {}  # of unfinished tenancies
+        self._leases: dict[int, _LeaseSums] = {}  # of unfinished partitions
         self._durations: deque[float] = deque(maxlen=RECENT_BLOCKS)
 
     def add(self, units: int) -> None:
@@ -100,42 +100,42 @@ class PassMetrics:
         sums[0] += loss
         sums[1] += examples
 
-    def count_visit(self, tenancy: int, epoch: int, result: BlockResult, node: int = 0) -> None:
-        """Add the result of a visit, until `end_visits` of its tenancy."""
-        visits = self._visits_of(tenancy, epoch, node)
-        visits.open.units += result.units
+    def count_checkout(self, lease: int, epoch: int, result: BlockResult, node: int = 0) -> None:
+        """Add the result of a checkout, until `end_checkouts` of its lease."""
+        sums = self._sums_of(lease, epoch, node)
+        sums.open.units += result.units
         self.add(result.units)
         if result.examples > 0 and not math.isnan(result.loss):
-            visits.open.loss += result.loss
-            visits.open.examples += result.examples
+            sums.open.loss += result.loss
+            sums.open.examples += result.examples
             self._add_loss(epoch, result.loss, result.examples)
-            self._recent.append((result.loss, result.examples, tenancy))
+            self._recent.append((result.loss, result.examples, lease))
         if not math.isnan(result.lr):
             self.lr = result.lr
 
-    def _visits_of(self, tenancy: int, epoch: int, node: int) -> _Visits:
-        """The results of a tenancy that this worker has now."""
-        visits = self._visits.setdefault(tenancy, _Visits(epoch, node))
-        if visits.node != node:
-            self.lose_visits(tenancy)
-            visits = self._visits.setdefault(tenancy, visits)
-            visits.node = node
-        return visits
+    def _sums_of(self, lease: int, epoch: int, node: int) -> _LeaseSums:
+        """The results of a lease that this worker has now."""
+        sums = self._leases.setdefault(lease, _LeaseSums(epoch, node))
+        if sums.node != node:
+            self.lose_checkouts(lease)
+            sums = self._leases.setdefault(lease, sums)
+            sums.node = node
+        return sums
 
-    def settle_visits(self, tenancy: int) -> dict[str, Any]:
-        """Make the visits of a tenancy durable; returns what that adds."""
-        visits = self._visits.get(tenancy)
-        if visits is None:
+    def make_durable(self, lease: int) -> dict[str, Any]:
+        """Make the checkouts of a lease durable; returns what that adds."""
+        sums = self._leases.get(lease)
+        if sums is None:
             return asdict(_Sums())
-        new, visits.open = visits.open, _Sums()
-        visits.settled.add(new)
-        self._keep_recent(tenancy)
+        new, sums.open = sums.open, _Sums()
+        sums.settled.add(new)
+        self._keep_recent(lease)
         return asdict(new)
 
-    def know_visits(self, tenancy: int, epoch: int, node: int, figures: Mapping[str, Any]) -> None:
-        """Add what `settle_visits` returned to an earlier master."""
+    def adopt_durable(self, lease: int, epoch: int, node: int, figures: Mapping[str, Any]) -> None:
+        """Add what `make_durable` returned to an earlier master."""
         new = _Sums.of(figures)
-        self._visits_of(tenancy, epoch, node).settled.add(new)
+        self._sums_of(lease, epoch, node).settled.add(new)
         self._count_sums(epoch, new)
 
     def _count_sums(self, epoch: int, sums: _Sums, sign: int = 1) -> None:
@@ -143,48 +143,48 @@ class PassMetrics:
         if sums.examples:
             self._add_loss(epoch, sign * sums.loss, sign * sums.examples)
 
-    def _keep_recent(self, tenancy: int, *, lost: bool = False) -> None:
-        """In the loss shown, keep the visits of this tenancy, or drop them if `lost`."""
+    def _keep_recent(self, lease: int, *, lost: bool = False) -> None:
+        """In the loss shown, keep the checkouts of this lease, or drop them if `lost`."""
         kept = [
-            (loss, examples, _BLOCK if by == tenancy else by)
+            (loss, examples, _BLOCK if by == lease else by)
             for loss, examples, by in self._recent
-            if not (lost and by == tenancy)
+            if not (lost and by == lease)
         ]
         self._recent.clear()
         self._recent.extend(kept)
 
-    def lose_visits(self, tenancy: int) -> int:
-        """Withdraw the undurable visits of a lost worker; returns their units."""
-        visits = self._visits.get(tenancy)
-        if visits is None:
+    def lose_checkouts(self, lease: int) -> int:
+        """Withdraw the undurable checkouts of a lost worker; returns their units."""
+        sums = self._leases.get(lease)
+        if sums is None:
             return 0
-        lost, visits.open = visits.open, _Sums()
-        visits.kept.add(visits.settled)
-        visits.settled, visits.node = _Sums(), 0
-        if visits.kept == _Sums():
-            del self._visits[tenancy]
-        self._count_sums(visits.epoch, lost, -1)
-        self._keep_recent(tenancy, lost=True)
+        lost, sums.open = sums.open, _Sums()
+        sums.kept.add(sums.settled)
+        sums.settled, sums.node = _Sums(), 0
+        if sums.kept == _Sums():
+            del self._leases[lease]
+        self._count_sums(sums.epoch, lost, -1)
+        self._keep_recent(lease, lost=True)
         return lost.units
 
-    def end_visits(self, tenancy: int, node: int = 0) -> int:
-        """Withdraw a worker's visits of a finished tenancy, which counts whole; returns their
-        units. The loss shown stays that of the visits."""
-        visits = self._visits.get(tenancy)
-        if visits is None:
+    def end_checkouts(self, lease: int, node: int = 0) -> int:
+        """Withdraw a worker's checkouts of a finished partition, which counts whole; returns their
+        units. The loss shown stays that of the checkouts."""
+        sums = self._leases.get(lease)
+        if sums is None:
             return 0
-        if visits.node != node:  # it has visited nothing itself
-            self.lose_visits(tenancy)
-        self._visits.pop(tenancy, None)
-        for sums in (visits.open, visits.settled):
-            self._count_sums(visits.epoch, sums, -1)
-        self._keep_recent(tenancy)
-        return visits.open.units + visits.settled.units
+        if sums.node != node:  # it has checked out nothing itself
+            self.lose_checkouts(lease)
+        self._leases.pop(lease, None)
+        for some in (sums.open, sums.settled):
+            self._count_sums(sums.epoch, some, -1)
+        self._keep_recent(lease)
+        return sums.open.units + sums.settled.units
 
     @property
-    def visited(self) -> list[int]:
-        """Unfinished tenancies with counted visits."""
-        return list(self._visits)
+    def unfinished(self) -> list[int]:
+        """Unfinished partitions with counted checkouts."""
+        return list(self._leases)
 
     def count_all(self, epochs: NDArray[np.int64], records: NDArray[Any]) -> None:
         """Add the results of many blocks, in this order, without their `lr`."""
@@ -206,18 +206,18 @@ class PassMetrics:
 
     def snapshot(self, *, exact: bool = False) -> dict[str, Any]:
         """State for JSON, without speed; with `exact`, for a master that takes over, also durable
-        visits of unfinished tenancies."""
-        units, losses, visited = self.units, [list(sums) for sums in self.losses], []
-        for tenancy, visits in self._visits.items():
-            for sums in (visits.open, visits.settled, visits.kept):
-                units -= sums.units
-                if sums.examples:
-                    losses[visits.epoch][0] -= sums.loss
-                    losses[visits.epoch][1] -= sums.examples
-            settled = {"settled": asdict(visits.settled), "kept": asdict(visits.kept)}
-            visited.append([tenancy, visits.epoch, visits.node, settled])
+        checkouts of unfinished partitions."""
+        units, losses, unfinished = self.units, [list(some) for some in self.losses], []
+        for lease, sums in self._leases.items():
+            for some in (sums.open, sums.settled, sums.kept):
+                units -= some.units
+                if some.examples:
+                    losses[sums.epoch][0] -= some.loss
+                    losses[sums.epoch][1] -= some.examples
+            settled = {"settled": asdict(sums.settled), "kept": asdict(sums.kept)}
+            unfinished.append([lease, sums.epoch, sums.node, settled])
         return {
-            **({"visits": visited} if exact else {}),
+            **({"visits": unfinished} if exact else {}),
             "units": units,
             "block_units": self.block_units,
             "bad_lines": self.bad_lines,
@@ -234,12 +234,11 @@ class PassMetrics:
         self.losses = [list(sums) for sums in snapshot["losses"]]
         self._recent.clear()
         self._recent.extend((loss, examples, _BLOCK) for loss, examples in snapshot["recent"])
-        self._visits.clear()
-        for tenancy, epoch, node, sums in snapshot.get("visits", ()):
-            visits = _Visits(epoch, node)
-            visits.settled, visits.kept = _Sums.of(sums["settled"]), _Sums.of(sums["kept"])
-            self._visits[tenancy] = visits
-            for some in (visits.settled, visits.kept):
+        self._leases.clear()
+        for lease, epoch, node, known in snapshot.get("visits", ()):
+            sums = self._leases[lease] = _LeaseSums(epoch, node)
+            sums.settled, sums.kept = _Sums.of(known["settled"]), _Sums.of(known["kept"])
+            for some in (sums.settled, sums.kept):
                 self._count_sums(epoch, some)
         self._durations.clear()
         self._durations.extend(snapshot["durations"])

@@ -163,7 +163,7 @@ def _replay(job: Job, fact: Fact, now: float) -> None:
     elif fact.kind == "chunk":
         ledger.decide(data["chunk"], data["parts"])
     elif fact.kind == "visits":
-        job.replay_visits(data)
+        job.replay_durable(data)
     elif fact.kind == "settled":
         ledger.records.settle(data["numbers"], data["node"])
     elif fact.kind == "settled_all":

@@ -5,7 +5,7 @@
     SspLedger       every n-th entry belongs to one worker; clocks stay close  (ssp)
     BspLedger       entry -> (clock, slot); a clock is complete when all its slots are done  (bsp)
     RoundLedger     one entry a drawn worker and round; the master closes a round
-    RotationLedger  slices of text, then tenancies of parts of the rows, which borrow other parts
+    RotationLedger  blocks of text, then partitions of the rows, which check out other partitions
 
 Each is a `Ledger`: `service.py` seldom asks which.
 """

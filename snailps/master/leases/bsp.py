@@ -106,9 +106,9 @@ class BspLedger(Ledger):
         holders = self._holders.setdefault(number // self.micro_batches, {})
         holders[node] = holders.get(node, 0) + 1
 
-    def _give_back(self, number: int) -> None:
+    def _release(self, number: int) -> None:
         self._unhold(number)
-        super()._give_back(number)
+        super()._release(number)
 
     def _unhold(self, number: int) -> None:
         self._missing = None
@@ -211,7 +211,7 @@ class BspLedger(Ledger):
 
     def abandon(self, node: int) -> None:
         """Stop waiting for a worker; the clock that it held up is never applied."""
-        self._give_back_all(node)
+        self._release_all(node)
         self._abandoned = True
 
     # --- checkpoints -----------------------------------------------------------------------------

@@ -33,7 +33,7 @@ ANY_WORKER, MASTER = 0, -1
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A block in one epoch; `before` and `after` are the shares of all bytes up to it. The fields
-    from `clock` on are those of `api.block.Block`; `had` are the visiting parts of a tenancy."""
+    from `clock` on are those of `api.block.Block`; `had` are durable checkouts."""
 
     number: int
     block: Block
@@ -45,11 +45,11 @@ class Entry:
     slots: int = 1
     index: int = -1
     chunk: int = -1
-    slice: int = -1
-    slices: int = 0
+    chunk_index: int = -1
+    chunk_blocks: int = 0
     part: int = -1
     parts: int = 0
-    visiting: int = 0
+    output_parts: int = 0
     had: tuple[int, ...] = ()
 
 
@@ -197,23 +197,23 @@ class Ledger:
     def _lease(self, number: int, node: int) -> None:
         self.records.lease(number, node)
 
-    def _give_back(self, number: int) -> None:
+    def _release(self, number: int) -> None:
         """Return an entry that is leased and not done."""
         if self.records.is_counted(number):
             self._counted_bytes -= self._bytes(number)
-        self.records.give_back(number)
+        self.records.release(number)
 
-    def _give_back_all(self, node: int) -> list[int]:
+    def _release_all(self, node: int) -> list[int]:
         numbers = self.records.held_by(node)
         for number in numbers:
-            self._give_back(number)
+            self._release(number)
         return numbers
 
     def done(
         self, number: int, node: int, result: BlockResult = NO_RESULT, *, whole: bool = True
     ) -> bool:
         """Record the result of an entry; False if the entry is not leased to this worker. Not
-        `whole`: a tenancy has ended before it had all parts."""
+        `whole`: a lease has ended before it had all partitions."""
         if self.records.holder(number) != node:
             return False
         self._finish(number, result)
@@ -308,7 +308,7 @@ class Ledger:
 
     def release(self, node: int) -> list[int]:
         """Return a worker's leases, to be leased first; their numbers."""
-        numbers = self._give_back_all(node)
+        numbers = self._release_all(node)
         self._back = deque(sorted([*self._back, *numbers]))
         return numbers
 
@@ -423,8 +423,8 @@ class Ledger:
         """Whether an entry does not count any more."""
         return False
 
-    def is_dealt(self, number: int) -> bool:
-        """Whether an entry is dealt to all workers, and not trained."""
+    def encodes(self, number: int) -> bool:
+        """Whether an entry is a block to encode for all workers, and not trained."""
         return False
 
     def ended_clock(self, number: int) -> int | None:
@@ -443,40 +443,40 @@ class Ledger:
         """Figures of the run."""
         return {}
 
-    # Of a rotation alone: parts of a tenancy that are borrowed.
+    # Of a rotation only: output partitions that are checked out.
 
-    def borrow(self, number: int, node: int) -> int | None:
-        """Lend a tenancy its next part; None: others hold all that it lacks. `NO_PART`: it has had
+    def check_out(self, number: int, node: int) -> int | None:
+        """Hand out one to a lease; None: others hold all that it lacks. `NO_PART`: it has had
         all; `NO_MORE`: the ledger is closed. LookupError if the worker does not hold it."""
-        raise LookupError("no part can be borrowed: this training is no rotation")
+        raise LookupError("no partition can be checked out: this training is no rotation")
 
-    def give_back(self, number: int, node: int, part: int) -> bool:
-        """Take a part back; False if the worker does not hold it for this tenancy."""
+    def check_in(self, number: int, node: int, part: int) -> bool:
+        """Take one back; False if the worker does not hold it for this lease."""
         return False
 
-    def settle_visits(self, number: int, node: int) -> list[int]:
-        """Mark the returned parts of a tenancy durable; those that were not before."""
+    def make_durable(self, number: int, node: int) -> list[int]:
+        """Mark what a lease has checked in durable; what was not before."""
         return []
 
-    def know_visits(self, number: int, parts: Collection[int]) -> bool:
-        """Take durable visits from an earlier master; False if the tenancy is done."""
+    def adopt_durable(self, number: int, parts: Collection[int]) -> bool:
+        """Take durable checkouts from an earlier master; False if the partition is done."""
         return False
 
-    def wait_of_borrow(self, number: int, node: int) -> Wait | None:
-        """The workers that hold what a tenancy wants to borrow; None if it holds a part."""
+    def wait_of_checkout(self, number: int, node: int) -> Wait | None:
+        """The workers that hold what a lease wants to check out; None if it holds one."""
         return None
 
     def decided(self) -> list[tuple[int, int]]:
-        """Chunks, and their numbers of parts, that were decided since the last call."""
+        """Chunks, and their numbers of partitions, that were decided since the last call."""
         return []
 
     def decide(self, chunk: int, parts: int) -> None:
-        """Take the number of parts of a chunk from an earlier master."""
+        """Take the number of partitions of a chunk from an earlier master."""
 
     def claim_all(
-        self, node: int, numbers: Iterable[int], visits: Iterable[Mapping[str, Any]]
+        self, node: int, numbers: Iterable[int], checkouts: Iterable[Mapping[str, Any]]
     ) -> None:
-        """Lease to a worker of an earlier master what it reports to hold, and its visits."""
+        """Lease to a worker of an earlier master what it reports to hold, and its checkouts."""
         for number in numbers:
             self.claim(number, node)
 

@@ -159,7 +159,7 @@ class BlockRecords:
         self._by_node.setdefault(node, set()).add(number)
         self.leased += 1
 
-    def give_back(self, number: int) -> int:
+    def release(self, number: int) -> int:
         """LEASED or COUNTED -> WAITING; the worker that had it."""
         return self._unlease(number, _S.WAITING)
 

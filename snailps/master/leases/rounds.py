@@ -123,7 +123,7 @@ class RoundLedger(Ledger):
         self._waiting.clear()
         nodes = list(self.records.holders())
         for node in nodes:
-            self._voided.update(self._give_back_all(node))
+            self._voided.update(self._release_all(node))
         return nodes
 
     def is_void(self, number: int) -> bool:
@@ -132,7 +132,7 @@ class RoundLedger(Ledger):
 
     def release(self, node: int) -> list[int]:
         """Void a worker's part of the round: no other worker has its data."""
-        return self._give_back_all(node)
+        return self._release_all(node)
 
     def join(self, node: int) -> None:
         """Give the worker a free index; without one it waits until one becomes free."""

@@ -4,8 +4,8 @@
     Borrow -> waits here -> Borrowed             GiveBack -> Job, ledger
     a worker leaves, is lost, comes back -> its blocks go to others, or stay its own
 
-Owns the calls of workers that wait for a block or a visiting part, names what they wait for, and
-gives up late workers when a training ends.  Must not know the phase of the job
+Owns the calls of workers that wait for a block or an output partition, names what they wait for,
+and gives up late workers when a training ends.  Must not know the phase of the job
 (`job/controller.py`) or connections: an answer has the number of its call.  `now` is monotonic
 seconds.
 """
@@ -50,8 +50,8 @@ class LeaseService:
         self._asking: deque[Call] = deque()  # to be examined
         self._refused: dict[int, list[Call]] = {}  # by worker: until the ledger wakes it
         self._seen: tuple[Any, ...] = ()  # state of the job at the last look
-        self._borrowing: list[tuple[Member, int, int]] = []  # tenancy and call
-        self._to_lend = False  # not examined, as a worker is being fenced
+        self._checking_out: list[tuple[Member, int, int]] = []  # lease and call
+        self._hand_outs_due = False  # not examined, as a worker is being fenced
         self._told_clock = -1
         self._number_changed = False
         self.clocks_noted = False
@@ -71,9 +71,9 @@ class LeaseService:
         for _, _, call in self._asking:
             self._out.reply(call, ClusterError("the job is over"))
         self._asking.clear()
-        for _, _, call in self._borrowing:
+        for _, _, call in self._checking_out:
             self._out.reply(call, ClusterError("the job is over"))
-        self._borrowing.clear()
+        self._checking_out.clear()
         self._turns = PartTurns()
 
     # --- what workers ask and say --------------------------------------------------------------
@@ -128,64 +128,64 @@ class LeaseService:
     def _was_done(self, member: Member, message: messages.Done, call: int, now: float) -> None:
         """Answer a worker whose block is done, and others that may continue now."""
         _, ledger = self.running()
-        dealt = ledger.is_dealt(message.number)  # its visits are what is trained, by all
-        if not (message.numbers or dealt):  # or counted when they were held
+        encoded = ledger.encodes(message.number)  # its words are trained by all
+        if not (message.numbers or encoded):  # or counted when they were held
             member.done += 1
         member.block_since = now
-        if message.seconds > 0 and message.pass_ == "train" and not dealt:
+        if message.seconds > 0 and message.pass_ == "train" and not encoded:
             member.trained(message.units, message.seconds, now)
         self._out.reply(call, messages.Enough() if ledger.drops else messages.Ok())
         self.answer(now)
         if member.number in self._refused and not member.waits:
             self._name_wait(ledger, member, now)  # it asked while it had this block
 
-    def borrow(self, member: Member, message: messages.Borrow, call: int, now: float) -> None:
-        """A worker wants a visiting part; answered when one is free, or none is left."""
+    def check_out(self, member: Member, message: messages.Borrow, call: int, now: float) -> None:
+        """A worker wants an output partition; answered when one is free, or none is left."""
         if member.dropped:
             self._out.reply(call, messages.Borrowed(-1, ends=True))
             return
         self.running()
-        self._borrowing.append((member, message.number, call))
-        self._lend(now)
+        self._checking_out.append((member, message.number, call))
+        self._hand_out(now)
 
-    def gave_back(self, member: Member, message: messages.GiveBack, now: float) -> None:
-        """A worker returns a visiting part. It may have done so before it came back, or hold it no
-        more as the training ends."""
+    def checked_in(self, member: Member, message: messages.GiveBack, now: float) -> None:
+        """A worker checks in an output partition. It may have done so before it came back, or
+        hold it no more as the training ends."""
         job = self.job
-        if job is None or member.dropped or not job.gave_back(message, member.number, now):
+        if job is None or member.dropped or not job.checked_in(message, member.number, now):
             return
         if message.settled:
-            fact = job.settle_visits(message.number, member.number)
+            fact = job.make_durable(message.number, member.number)
             if fact is not None:
                 self._out.note("visits", fact)
         if message.seconds > 0:
             member.done += 1
-            member.trained(message.units, message.seconds, now, visit=True)
+            member.trained(message.units, message.seconds, now, checkout=True)
         if job.ledger.closed:  # it may hold others
             self.hurry(now)
-        self._lend(now)
+        self._hand_out(now)
 
-    def _lend(self, now: float) -> None:
-        """Answer workers that want a visiting part, if one is free."""
-        job, self._to_lend = self.job, False
-        if job is None or not self._borrowing:
+    def _hand_out(self, now: float) -> None:
+        """Answer workers that want an output partition, if one is free."""
+        job, self._hand_outs_due = self.job, False
+        if job is None or not self._checking_out:
             return
         ledger = job.ledger
         if not (ledger.closed or self._ready(job, "train")):
-            self._to_lend = True
+            self._hand_outs_due = True
             return
-        borrowing, self._borrowing = self._borrowing, []
-        for asking in borrowing:
+        checking_out, self._checking_out = self._checking_out, []
+        for asking in checking_out:
             member, number, call = asking
             if member.number not in self._members.all:
                 continue
             try:
-                part = ledger.borrow(number, member.number)
+                part = ledger.check_out(number, member.number)
             except LookupError as error:
                 self._out.reply(call, ClusterError(str(error)))
                 continue
             if part is None:
-                self._borrowing.append(asking)
+                self._checking_out.append(asking)
                 continue
             member.wait_for("", now)
             self._out.reply(call, messages.Borrowed(max(part, NO_PART), ends=part == NO_MORE))
@@ -258,7 +258,7 @@ class LeaseService:
         member.finished, member.figures, member.state = True, message.figures, "finished"
         if self.job is not None and self.job.ledger.drops:
             self.job.ledger.release(member.number)  # the block that it had prefetched
-            self.job.withdraw_visits()
+            self.job.withdraw_checkouts()
             self.answer(now)
 
     # --- who comes and goes --------------------------------------------------------------------
@@ -319,7 +319,7 @@ class LeaseService:
         self._end_turn(member)
         self._out.note("retire", {"node": member.number})
         numbers = job.ledger.retire(member.number)
-        job.withdraw_visits()
+        job.withdraw_checkouts()
         if numbers and (rounds := self._context.job_controller.round) is not None:
             rounds.lost(now)
         self.answer(now)
@@ -357,7 +357,7 @@ class LeaseService:
         for member in late:
             ledger.abandon(member.number)
             if self.job is not None:
-                self.job.withdraw_visits()
+                self.job.withdraw_checkouts()
             member.dropped = True
             log.warning("%s is given up: %.0f s at its block", member.name, DROP_S)
         return True
@@ -388,13 +388,13 @@ class LeaseService:
             if not self._answer(job, ledger, call, now):
                 unset.append(call)
         self._asking.extendleft(reversed(unset))
-        self._lend(now)
+        self._hand_out(now)
 
     @property
     def busy(self) -> bool:
         """Whether workers are left that may be answered at once."""
         job = self.job
-        left = self._asking or self._to_lend
+        left = self._asking or self._hand_outs_due
         return bool(left) and job is not None and self._ready(job, job.pass_)
 
     def _ready(self, job: Job, pass_: str) -> bool:
@@ -475,8 +475,8 @@ class LeaseService:
                     member.wait_for(str(held_up), now)
                 elif member.number not in asking:
                     member.wait_for("", now)
-        for member, number, _ in self._borrowing:
-            if (wait := ledger.wait_of_borrow(number, member.number)) is not None:
+        for member, number, _ in self._checking_out:
+            if (wait := ledger.wait_of_checkout(number, member.number)) is not None:
                 member.wait_for(str(wait), now)
         for member in workers:
             member.log_wait(now)

@@ -109,7 +109,7 @@ class SspLedger(Ledger):
 
     def release(self, node: int) -> list[int]:
         """A worker's leases stay its own while it takes part."""
-        numbers = self._give_back_all(node)
+        numbers = self._release_all(node)
         if node in self._left:
             self._left[node] = deque(sorted([*self._left[node], *numbers]))
             self._owner[numbers] = node

@@ -1,13 +1,13 @@
 """CBOW: windows of a text, each with its target.
 
-    prepare: this part's share of the chunk's text -> its places, sorted by the visiting part of
-             the word there: the targets of each visit
+    prepare: this partition's share of the chunk's text -> its places, sorted by the output
+             partition of the word there: the targets of each checkout
 
-A window has one target and several inputs.  Output rows are dealt by target into visiting parts, as
-those of skip-gram are.  Its inputs are words of all parts, so nothing is resident: a tenancy is a
-share of the text, and all input rows are copies, which workers exchange by rate (`input_exchange`).
+A window has one target and several inputs.  Output rows are split by target into partitions, as
+those of skip-gram are.  Its inputs may be any words, so an input partition is a share of the text,
+and all input rows are copies, which workers exchange by rate (`input_exchange`).
 
-Negatives of a target are drawn from its visiting part.
+Negatives of a target are drawn from its output partition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.contention import steps_a_word
 from snailps.models.word_vectors.examples import Windows
 from snailps.models.word_vectors.input_exchange import Sharing
-from snailps.models.word_vectors.rotation import Dealing, Part, RotationTrainer, Tenancy
+from snailps.models.word_vectors.rotation import Partition, PartitionLease, RotationTrainer, Split
 
 Ints = NDArray[np.int32]
 
@@ -39,15 +39,15 @@ WORDS_A_STEP_APART = 100_000.0
 BEGIN_APART, END_APART = 0.3, 2.7
 """Times these at the begin and at the end: copies must agree most while vectors grow."""
 TURNS_MAX, TURN_TARGETS = 16, 1000
-"""Exchanges in a visit at most, and least targets between two."""
+"""Exchanges in a checkout at most, and least targets between two."""
 GRAM_TURNS_MAX, GRAM_TURN_TARGETS = 64, 200
 """The same with rows of n-grams: some are in every window."""
 
 
 class CbowTrainer(RotationTrainer):
-    """A tenancy is a share of the chunk's text; its targets are sorted by visiting part."""
+    """A partition is a share of the chunk's text; its targets are sorted by output partition."""
 
-    def _words_of(self, block: Block, dealing: Dealing) -> NDArray[np.int64]:
+    def _words_of(self, block: Block, split: Split) -> NDArray[np.int64]:
         """All: any word may be an input."""
         return np.arange(len(self._vocabulary))
 
@@ -55,30 +55,30 @@ class CbowTrainer(RotationTrainer):
         """As of `RotationTrainer`."""
         return Windows(tokens, None, tokens)
 
-    def _sorted(self, block: Block, dealing: Dealing) -> Tenancy:
-        """Reads this part's share of the chunk."""
+    def _sorted(self, block: Block, split: Split) -> PartitionLease:
+        """Reads this partition's share of the chunk."""
         ids, words = shared_text.get_chunk(
-            self.model, block.chunk, block.slices, block.part, block.parts
+            self.model, block.chunk, block.chunk_blocks, block.part, block.parts
         )
         kept = np.flatnonzero(ids >= 0)
-        visiting = dealing.visiting[ids[kept]].astype(np.uint16)  # which sort in one pass
-        order = np.argsort(visiting, kind="stable")
-        bounds = np.zeros(block.visiting + 1, np.int64)
-        np.cumsum(np.bincount(visiting, minlength=block.visiting), out=bounds[1:])
+        outputs = split.outputs[ids[kept]].astype(np.uint16)  # which sort in one pass
+        order = np.argsort(outputs, kind="stable")
+        bounds = np.zeros(block.output_parts + 1, np.int64)
+        np.cumsum(np.bincount(outputs, minlength=block.output_parts), out=bounds[1:])
         targets = kept[order].astype(np.int32)
         seen = np.zeros(len(self._vocabulary), np.bool_)
         seen[ids[kept]] = True
         present = np.flatnonzero(seen)
-        part = self._part_of(block, dealing, present, len(targets))
+        part = self._part_of(block, split, present, len(targets))
         rows, examples = (
             part.rows_of(part.place[present]),
             Windows(part.place[ids], targets, ids[targets]),
         )
         sharing = self._sharing(block, part, rows, examples)
-        return Tenancy(dealing, part, rows, words, bounds, sharing, examples, bounds)
+        return PartitionLease(split, part, rows, words, bounds, sharing, examples, bounds)
 
     def _sharing(
-        self, block: Block, part: Part, rows: NDArray[np.int64], examples: Windows
+        self, block: Block, part: Partition, rows: NDArray[np.int64], examples: Windows
     ) -> Sharing | None:
         """All rows; other workers' steps on each are estimated from the vocabulary."""
         s, contention = self.model.settings, self.model.contention(block.parts)
@@ -101,7 +101,7 @@ class CbowTrainer(RotationTrainer):
             curvature, most, least = WINDOW_CURVATURE, TURNS_MAX, TURN_TARGETS
         begin, _ = block.progress
         way = gains[rows] * (curvature * s.lr * (1.0 - begin))
-        turns = max(1, min(most, len(examples) // (block.visiting * least)))
+        turns = max(1, min(most, len(examples) // (block.output_parts * least)))
         apart = s.epochs * self._vocabulary.tokens / WORDS_A_STEP_APART
         apart = min(max(apart, STEPS_APART_MIN), STEPS_APART_MAX)
         apart *= BEGIN_APART + (END_APART - BEGIN_APART) * begin

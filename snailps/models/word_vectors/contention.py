@@ -103,7 +103,7 @@ class WordContention:
     def _places(
         input_keys: Keys,
     ) -> tuple[tuple[slice, NDArray[np.int64]], tuple[slice, NDArray[np.int64]]]:
-        """Slice of the keys that are words, with the words' numbers; the same for buckets."""
+        """Block of the keys that are words, with the words' numbers; the same for buckets."""
         words = int(np.searchsorted(input_keys >= BUCKET_KEY, True))
         buckets = input_keys[words:] - np.uint64(BUCKET_KEY)
         return (

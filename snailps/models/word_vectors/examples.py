@@ -1,6 +1,6 @@
 """Examples of a text, in groups that share their negatives, and the kernels' calls that train them.
 
-    text -> Pairs (skip-gram, sorted) | Windows (CBOW) -> select: the groups of a visit
+    text -> Pairs (skip-gram, sorted) | Windows (CBOW) -> select: the groups of a checkout
          -> train: one kernel call a thread -> loss, examples
 
 Threads write the same rows without locks (Hogwild).  Must not know which rows these are, nor how
@@ -34,6 +34,7 @@ Call = tuple[Callable[..., Judged], tuple[Any, ...], dict[str, Any]]
 """A kernel, its arguments before the bags, and its named ones."""
 
 MASK64 = (1 << 64) - 1
+PHI = 0x9E3779B97F4A7C15
 THREAD_BUNDLES = 128
 THREAD_TARGETS = 1000
 PART_WINDOWS = 50

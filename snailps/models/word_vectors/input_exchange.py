@@ -4,7 +4,7 @@
     settle:   all deltas so far -> PUSH
     close:    last deltas -> PUSH, acknowledged
 
-With skip-gram, words of several resident parts have an n-gram, so several workers train copies of
+With skip-gram, words of several input partitions have an n-gram, so several workers train copies of
 its row; with CBOW all rows are such copies.  A copy is exchanged when all workers together are
 expected to have made `Sharing.steps_apart` steps on the row; the worker pushes the share of its
 delta that its part of the way has if all pull to the same optimum.
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from snailps.api.worker import Block, Pending
 from snailps.models.local_sgd import Floats, share_of_delta
-from snailps.models.word_vectors.part_rows import PartRows, Places, Push
+from snailps.models.word_vectors.partition_rows import PartitionRows, Places, Push
 
 if TYPE_CHECKING:
     from snailps.models.word_vectors.model import WordVectors
@@ -32,31 +32,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How often and by which share the rows of a tenancy travel."""
+    """How often and by which share the rows of a lease travel."""
 
     crowding: NDArray[Any]
     """Steps of all workers over those of this one; 1: no other part has the row."""
     own: NDArray[Any]
-    """Steps of this worker in the tenancy."""
+    """Steps of this worker in the lease."""
     way: NDArray[Any]
     """Rate x curvature of all these steps."""
     steps_apart: float
     """Steps of all workers between two exchanges."""
     turns: int
-    """How often in a visit rows may be exchanged."""
+    """How often in a checkout rows may be exchanged."""
 
 
 class InputExchange:
-    """The input rows of a tenancy: `places` of `rows`; without `sharing` no other part has any.
+    """The input rows of a lease: `places` of `rows`; without `sharing` no other part has any.
 
-    `exchange` is called `turns` times a visit, with no kernel at work.  `opened` rows were pulled
-    at first, `exchanged` were pulled or pushed since.
+    `exchange` is called `turns` times a checkout, with no kernel at work.  `opened` rows were
+    pulled at first, `exchanged` were pulled or pushed since.
     """
 
     def __init__(
         self,
         model: WordVectors,
-        rows: PartRows,
+        rows: PartitionRows,
         places: Places,
         sharing: Sharing | None,
         block: Block,
@@ -71,7 +71,7 @@ class InputExchange:
         self._places = places
         self.turns, self._crowding = sharing.turns, sharing.crowding
         shared = self._crowding > 1
-        last = self._last = block.visiting * self.turns
+        last = self._last = block.output_parts * self.turns
         apart = sharing.steps_apart / np.maximum(sharing.own * self._crowding, 1e-9) * last
         # Each turn looks for rows that are due, and most rows of n-grams never are.
         self._among = np.flatnonzero(shared & (apart < last))
@@ -110,7 +110,7 @@ class InputExchange:
         self.exchanged += 2 * len(due)
 
     def settle(self) -> list[Push]:
-        """Between two visits: starts to push all deltas so far, for `PartRows.wait_for`.
+        """Between two checkouts: starts to push all deltas so far, for `PartitionRows.wait_for`.
 
         Of rows that other parts have, too, the share that is due after these steps, as in `close`.
         """

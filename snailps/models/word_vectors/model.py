@@ -62,27 +62,28 @@ from snailps.models.word_vectors.cbow import CbowTrainer
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
 from snailps.models.word_vectors.examples import (
     MASK64,
+    PHI,
     Bags,
     Examples,
     Noise,
     train,
 )
 from snailps.models.word_vectors.export import file_sizes, neighbours, word_rows, write_files
-from snailps.models.word_vectors.rotation import RotationTrainer, Tenancy
+from snailps.models.word_vectors.partitions import (
+    chunks_of,
+    most_parts,
+    parts_by_words,
+    visits_of_one,
+)
+from snailps.models.word_vectors.rotation import PartitionLease, RotationTrainer
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
-from snailps.models.word_vectors.shared_text import IDS_END, cut_text, put_slice, text_table
+from snailps.models.word_vectors.shared_text import IDS_END, cut_text, put_block, text_table
 from snailps.models.word_vectors.skip_gram import (
     RUN_WORDS,
     SkipGramTrainer,
     longest_run,
 )
 from snailps.models.word_vectors.warm_start import adopt, count_on, put_vectors, put_words
-from snailps.models.word_vectors.word_parts import (
-    chunks_of,
-    most_parts,
-    parts_by_words,
-    visits_of_one,
-)
 
 BUCKETS_MARKED = 1 << 24
 MOVING_STEPS = 30.0
@@ -93,12 +94,12 @@ LOSS_DIVERGED = 4.0
 """Mean loss, in that of untrained rows, from which the training has diverged."""
 PAIRS_JUDGED = 1000
 """Of fewer pairs the mean loss decides nothing."""
-SLICES = 16
-"""Slices of an epoch's text for each worker."""
-SLICE_BYTES_MAX = BLOCK_BYTES_MAX // 2
+TEXT_BLOCKS = 16
+"""Blocks of an epoch's text for each worker."""
+TEXT_BLOCK_BYTES_MAX = BLOCK_BYTES_MAX // 2
 """So that a chunk of one worker has some for others that join."""
 ENCODED_BYTES = 1 << 16
-"""Of a slice's text, encoded by a thread at a time: some .4 ms."""
+"""Of a block's text, encoded by a thread at a time: some .4 ms."""
 
 Ints = NDArray[np.int32]
 
@@ -145,11 +146,11 @@ class WordVectors(TextModel):
 
     @classmethod
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
-        """A slice to deal for workers that rotate: `SLICES` an epoch and worker."""
+        """A block to encode for workers that rotate: `TEXT_BLOCKS` an epoch and worker."""
         assert isinstance(settings, WordVectorSettings)
         if not cls._may_rotate(settings):
             return super().block_bytes(settings, total_bytes, workers)
-        return max(512, min(SLICE_BYTES_MAX, total_bytes // (SLICES * workers)))
+        return max(512, min(TEXT_BLOCK_BYTES_MAX, total_bytes // (TEXT_BLOCKS * workers)))
 
     @staticmethod
     def _may_rotate(settings: WordVectorSettings) -> bool:
@@ -174,7 +175,7 @@ class WordVectors(TextModel):
         assert isinstance(settings, WordVectorSettings)
         settings, vocabulary = unpack_vocabulary(settings, summary)
         size = fit_block(vocabulary, settings, block_bytes, total_bytes)
-        if not cls._may_rotate(settings):  # else a block is a slice to deal: its rows are not used
+        if not cls._may_rotate(settings):  # else a block is to be encoded: its rows are not used
             check_block(vocabulary, settings, size, total_bytes)
         return size
 
@@ -270,25 +271,25 @@ class WordVectors(TextModel):
             return np.zeros(0, np.float32)
         return self._noise_log[words].astype(np.float32)
 
-    def deal(self, block: Block) -> Mapping[str, float]:
-        """Encodes a slice of a chunk for all workers."""
+    def encode(self, block: Block) -> Mapping[str, float]:
+        """Encodes a block of a chunk for all workers."""
         ids, words = self._encoded(block)
-        put_slice(self, block.chunk, block.slice, ids, words)
+        put_block(self, block.chunk, block.chunk_index, ids, words)
         return {}
 
     def _encoded(self, block: Block) -> tuple[Ints, int]:
-        """Ids and words of a slice, of which threads encode parts.
+        """Ids and words of a block, of which threads encode parts.
 
-        The parts depend on the text alone: a slice that is dealt twice is the same.
+        The parts depend on the text alone: a block that is encoded twice is the same.
         """
         parts = list(cut_text(block.data, ENCODED_BYTES))
-        seeds = [(block.seed + at * 0x9E3779B97F4A7C15) & MASK64 for at in range(len(parts))]
+        seeds = [(block.seed + at * PHI) & MASK64 for at in range(len(parts))]
         encoded = list(self._encoders.map(self._lexicon.encode, parts, repeat(self._keep), seeds))
         return np.concatenate([ids for ids, _ in encoded]), sum(words for _, words in encoded)
 
     @cached_property
     def _encoders(self) -> ThreadPoolExecutor:
-        """Threads of their own: in those of the kernels a slice would wait for pieces of text."""
+        """Threads of their own: in those of the kernels a block would wait for pieces of text."""
         return ThreadPoolExecutor(self.threads, "snailps-encode")
 
     def finish(self) -> None:
@@ -311,8 +312,8 @@ class WordVectors(TextModel):
     def _rotating(self) -> RotationTrainer:
         return SkipGramTrainer(self) if self.settings.model == "skipgram" else CbowTrainer(self)
 
-    def prepare(self, block: Block) -> Prepared | Tenancy:
-        """Numbers a block's words and rows locally and starts to pull the rows; or a tenancy."""
+    def prepare(self, block: Block) -> Prepared | PartitionLease:
+        """Numbers a block's words and rows locally and starts to pull the rows; or a partition."""
         if block.part >= 0:
             return self._rotating.prepare(block)
         tokens, raw_words = self._lexicon.encode(block.data, self._keep, block.seed)

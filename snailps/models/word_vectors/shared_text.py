@@ -1,10 +1,10 @@
 """A chunk's encoded text in a table: written once by the workers that encode it, read by all.
 
-    text of a slice -> cut_text -> parts to encode
-    word ids of a slice -> put_slice -> rows of 256 numbers        get_chunk -> word ids of a chunk
+    text of a block -> cut_text -> parts to encode
+    word ids of a block -> put_block -> rows of 256 numbers        get_chunk -> word ids of a chunk
 
 Encoding a text costs several times what reading the ids does, so W workers that all need a whole
-chunk encode 1 / W of it each.  An id below 2^24 is exact in float32.  Row 0 of a slice has the
+chunk encode 1 / W of it each.  An id below 2^24 is exact in float32.  Row 0 of a block has the
 number of its ids and of its words, each as two such numbers.  The rows of a chunk are used again
 three chunks later.
 """
@@ -28,7 +28,7 @@ IDS_END = 1 << 24
 _COUNT_BASE = 1 << 20
 _RING = 3
 _SEPARATOR = re.compile(rb"[ \n]")
-_SLICE_BITS, _ROW_BITS = 24, 24
+_BLOCK_BITS, _ROW_BITS = 24, 24
 
 Ints = NDArray[np.int32]
 Keys = NDArray[np.uint64]
@@ -47,32 +47,32 @@ def cut_text(text: bytes, size: int) -> list[bytes]:
     return [text[begin:end] for begin, end in itertools.pairwise([*ends, len(text)])]
 
 
-def put_slice(worker: Worker, chunk: int, slice_: int, ids: Ints, words: int) -> None:
-    """Writes a slice; returns when it is acknowledged.
+def put_block(worker: Worker, chunk: int, index: int, ids: Ints, words: int) -> None:
+    """Writes a block; returns when it is acknowledged.
 
-    Pushes the difference to what is there, so that a slice may be written again, also over one of
+    Pushes the difference to what is there, so that a block may be written again, also over one of
     which a lost worker has written a part.
     """
     rows = np.zeros((1 + -(-len(ids) // ROW_IDS), ROW_IDS), np.float32)
     rows[0, :4] = *divmod(len(ids), _COUNT_BASE), *divmod(words, _COUNT_BASE)
     rows[1:].ravel()[: len(ids)] = ids
-    keys = _keys(chunk, slice_, 0, len(rows))
+    keys = _keys(chunk, index, 0, len(rows))
     rows -= worker.pull(TEXT, keys)
     worker.push(TEXT, keys, rows)
 
 
 def get_chunk(
-    worker: Worker, chunk: int, slices: int, part: int = 0, parts: int = 1
+    worker: Worker, chunk: int, blocks: int, part: int = 0, parts: int = 1
 ) -> tuple[Ints, int]:
-    """Ids of a chunk, slice after slice, and the number of its words.
+    """Ids of a chunk, block after block, and the number of its words.
 
     With `parts`, one of so many consecutive shares, equal by ids to one: reads only its rows.
     """
-    counts = _counts(worker, chunk, slices)
+    counts = _counts(worker, chunk, blocks)
     total, words = counts.sum(0).tolist()
     first, last = (total * at // parts for at in (part, part + 1))
     ends = counts[:, 0].cumsum()
-    begins = np.clip(first - ends + counts[:, 0], 0, counts[:, 0]).tolist()  # of each slice
+    begins = np.clip(first - ends + counts[:, 0], 0, counts[:, 0]).tolist()  # of each block
     stops = np.clip(last - ends + counts[:, 0], 0, counts[:, 0]).tolist()
     found = np.empty(last - first, np.int32)
     filled = 0
@@ -93,25 +93,25 @@ def get_chunk(
     return found, words * (part + 1) // parts - words * part // parts
 
 
-def count(worker: Worker, chunk: int, slices: int) -> tuple[int, int]:
+def count(worker: Worker, chunk: int, blocks: int) -> tuple[int, int]:
     """How many ids a chunk has, and words."""
-    ids, words = _counts(worker, chunk, slices).sum(0).tolist()
+    ids, words = _counts(worker, chunk, blocks).sum(0).tolist()
     return ids, words
 
 
-def _counts(worker: Worker, chunk: int, slices: int) -> NDArray[np.int64]:
-    """Ids and words of each slice, int64 (slices, 2)."""
-    heads = worker.pull(TEXT, np.concatenate([_keys(chunk, at, 0, 1) for at in range(slices)]))
+def _counts(worker: Worker, chunk: int, blocks: int) -> NDArray[np.int64]:
+    """Ids and words of each block, int64 (blocks, 2)."""
+    heads = worker.pull(TEXT, np.concatenate([_keys(chunk, at, 0, 1) for at in range(blocks)]))
     return heads[:, :4:2].astype(np.int64) * _COUNT_BASE + heads[:, 1:4:2].astype(np.int64)
 
 
-def _keys(chunk: int, slice_: int, first: int, count: int) -> Keys:
-    base = ((chunk % _RING) << _SLICE_BITS | slice_) << _ROW_BITS
+def _keys(chunk: int, index: int, first: int, count: int) -> Keys:
+    base = ((chunk % _RING) << _BLOCK_BITS | index) << _ROW_BITS
     return np.arange(base + first, base + first + count, dtype=np.uint64)
 
 
 def _batches(sizes: list[int], most: int = 4 << 20) -> Iterable[list[int]]:
-    """Consecutive slices that are pulled together: up to so many ids, or one slice."""
+    """Consecutive blocks that are pulled together: up to so many ids, or one block."""
     some: list[int] = []
     total = 0
     for at, size in enumerate(sizes):

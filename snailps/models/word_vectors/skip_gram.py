@@ -1,6 +1,6 @@
 """Skip-gram: pairs of a centre and a context, sorted into bundles, a group each.
 
-    prepare: the chunk's text -> pairs whose centre is in the worker's part, by visiting part
+    prepare: the chunk's text -> pairs whose centre is in the input partition, by output partition
 
 docs/design/word-pairs.md says why pairs are sorted at all.
 """
@@ -14,10 +14,10 @@ from snailps import kernels
 from snailps.api.worker import Block
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import shared_text
-from snailps.models.word_vectors.examples import MASK64, Pairs
+from snailps.models.word_vectors.examples import MASK64, PHI, Pairs
 from snailps.models.word_vectors.input_exchange import Sharing
-from snailps.models.word_vectors.rotation import PHI, Dealing, Part, RotationTrainer, Tenancy
-from snailps.models.word_vectors.word_parts import sharers_of_grams
+from snailps.models.word_vectors.partitions import sharers_of_grams
+from snailps.models.word_vectors.rotation import Partition, PartitionLease, RotationTrainer, Split
 
 BUNDLE = 8
 """Contexts that a centre word is trained with at a time, at most."""
@@ -28,7 +28,7 @@ RUN_WORDS = 4096
 _SHARED_MAX = 4.0
 """Gradients of other words that a hidden vector may lack in a run."""
 TURNS_MAX = 16
-"""Exchanges in a visit at most."""
+"""Exchanges in a checkout at most."""
 TURN_GROUPS = 64
 """Least groups of pairs between two exchanges."""
 STEPS_APART = 300.0
@@ -41,9 +41,9 @@ Ints = NDArray[np.int32]
 
 
 class SkipGramTrainer(RotationTrainer):
-    """A tenancy has the pairs whose centre is in its resident part."""
+    """A lease has the pairs whose centre is in its input partition."""
 
-    _sharers: tuple[Dealing, Ints] | None = None
+    _sharers: tuple[Split, Ints] | None = None
 
     def examples(self, tokens: Ints, seed: int) -> Pairs:
         """As of `RotationTrainer`."""
@@ -51,57 +51,55 @@ class SkipGramTrainer(RotationTrainer):
         centres, starts, contexts, _ = kernels.sort_pairs(tokens, window, seed, BUNDLE, run=run)
         return Pairs(centres, starts, contexts)
 
-    def _sorted(self, block: Block, dealing: Dealing) -> Tenancy:
-        """Without the pairs of settled visits."""
+    def _sorted(self, block: Block, split: Split) -> PartitionLease:
+        """Without the pairs of settled checkouts."""
         s = self.model.settings
-        ids, words = shared_text.get_chunk(self.model, block.chunk, block.slices)
-        pairs = np.empty(block.visiting, np.int64)
+        ids, words = shared_text.get_chunk(self.model, block.chunk, block.chunk_blocks)
+        pairs = np.empty(block.output_parts, np.int64)
         centres, starts, contexts, bounds = kernels.sort_pairs(
             ids,
             s.window,
             (s.seed * PHI + block.chunk) & MASK64,
             BUNDLE,
             run=self.model.run,
-            resident=dealing.resident,
+            inputs=split.inputs,
             part=block.part,
-            visiting=dealing.visiting,
-            parts=block.visiting,
-            # How often rows of n-grams travel follows from all groups of a tenancy.
+            outputs=split.outputs,
+            parts=block.output_parts,
+            # How often rows of n-grams travel follows from all groups of a lease.
             without=() if s.maxn else block.settled,
             pairs=pairs,
         )
         tokens = len(ids) // block.parts
         del ids
-        seen = np.zeros(len(dealing.resident), np.bool_)
+        seen = np.zeros(len(split.inputs), np.bool_)
         seen[centres] = True
         present = np.flatnonzero(seen)
-        part = self._part_of(block, dealing, present, tokens)
+        part = self._part_of(block, split, present, tokens)
         centres = part.place[centres]
         rows = part.rows_of(part.place[present])
-        before, after = (
-            int(words * share) for share in dealing.shares[block.part : block.part + 2]
-        )
-        return Tenancy(
-            dealing,
+        before, after = (int(words * share) for share in split.shares[block.part : block.part + 2])
+        return PartitionLease(
+            split,
             part,
             rows,
             after - before,
             np.concatenate(([0], pairs.cumsum())),
-            self._sharing(block, dealing, part, rows, centres),
+            self._sharing(block, split, part, rows, centres),
             Pairs(centres, starts, contexts),
             bounds,
         )
 
     def _sharing(
-        self, block: Block, dealing: Dealing, part: Part, rows: NDArray[np.int64], centres: Ints
+        self, block: Block, split: Split, part: Partition, rows: NDArray[np.int64], centres: Ints
     ) -> Sharing | None:
-        """Parts share rows of n-grams, and step as often as each other."""
+        """Partitions share rows of n-grams, and step as often as each other."""
         s = self.model.settings
         if s.maxn == 0 or block.parts == 1 or not len(rows):
             return None
-        if self._sharers is None or self._sharers[0] is not dealing:
-            of_buckets = sharers_of_grams(self._vocabulary, s, dealing.resident, block.parts)
-            self._sharers = dealing, of_buckets
+        if self._sharers is None or self._sharers[0] is not split:
+            of_buckets = sharers_of_grams(self._vocabulary, s, split.inputs, block.parts)
+            self._sharers = split, of_buckets
         keys = part.keys[rows]
         sharers = np.ones(len(keys), np.int32)
         words = int(np.searchsorted(keys, BUCKET_KEY))
@@ -116,7 +114,7 @@ class SkipGramTrainer(RotationTrainer):
         own = np.bincount(entries, np.repeat(groups, sizes), len(part.keys))[rows]
         way = np.bincount(entries, np.repeat(groups / sizes, sizes), len(part.keys))[rows]
         rate = GROUP_CURVATURE * s.lr * (1.0 - block.progress[0])
-        turns = max(1, min(TURNS_MAX, len(centres) // (block.visiting * TURN_GROUPS)))
+        turns = max(1, min(TURNS_MAX, len(centres) // (block.output_parts * TURN_GROUPS)))
         return Sharing(sharers, own, rate * way, STEPS_APART, turns)
 
 

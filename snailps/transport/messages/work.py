@@ -183,8 +183,8 @@ class Leased(Message):
     """A block, or with `number` -1 the end of the pass; one that holds a part is to send it.
 
     `progress` is the share of all training that comes before this block and after it, 0 to 1;
-    the fields from `clock` on are those of `api.block.Block`; `had`: visiting parts of a tenancy
-    whose visits others have settled.  `first`: nothing of the training was leased before.
+    the fields from `clock` on are those of `api.block.Block`; `had`: output partitions that
+    others have settled.  `first`: nothing of the training was leased before.
     `version`: tells that of which the master has a copy.  `spread`: length of the file over which
     the block is spread, 0: it is one range of it.  `files`: of a block over several, those that it
     has bytes of, each with its place in the sequence of all, its length, its version; `by_file`:
@@ -219,16 +219,16 @@ class Leased(Message):
         if self.number >= 0 and len(self.progress) != 2:
             raise Misfit(f".progress: expected two shares, got {len(self.progress)}", 0)
         if self.chunk >= 0:
-            is_slice = 0 <= self.slice < self.slices and self.part < 0
-            is_tenancy = self.slice < 0 <= self.part < self.parts <= self.visiting
-            if not (is_slice or is_tenancy):
-                raise Misfit("a slice or a tenancy of a chunk", self.part, ".part")
+            is_block = 0 <= self.slice < self.slices and self.part < 0
+            is_partition = self.slice < 0 <= self.part < self.parts <= self.visiting
+            if not (is_block or is_partition):
+                raise Misfit("a block or a partition of a chunk", self.part, ".part")
 
 
 @message(by="worker", answers="Borrowed")
 @dataclass(frozen=True, slots=True)
 class Borrow(Message):
-    """A worker wants a visiting part for a tenancy; parks while others hold all that it lacks."""
+    """A worker wants an output partition for a lease; parks while others hold all that it lacks."""
 
     number: Natural
 
@@ -236,7 +236,7 @@ class Borrow(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Borrowed(Message):
-    """A visiting part, or with `part` -1 none: the tenancy has had all, or the training ends.
+    """An output partition, or with `part` -1 none: the lease has had all, or the training ends.
 
     `ends`: the latter; it has not had all.
     """
@@ -248,9 +248,9 @@ class Borrowed(Message):
 @message(by="worker")
 @dataclass(frozen=True, slots=True)
 class GiveBack(Message):
-    """A visiting part is trained, its pushes are acknowledged; the figures are of this visit.
+    """An output partition is trained, its pushes acknowledged; the figures are of this checkout.
 
-    `settled`: so are all pushes of every visit that was given back so far, resident rows included.
+    `settled`: so are all pushes of every checkout that was checked in so far, input rows included.
     """
 
     number: Natural
@@ -300,8 +300,8 @@ class Fetch(Message):
 class Done(Message):
     """A block is finished: what it held, how it went, and a survey's part.
 
-    `numbers`: the other blocks of that part.  Not `whole`: a tenancy that has not had all visiting
-    parts, as the training ends.
+    `numbers`: the other blocks of that part.  Not `whole`: a lease that has not had all output
+    partitions, as the training ends.
     """
 
     pass_: Label

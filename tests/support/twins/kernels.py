@@ -329,14 +329,14 @@ def order_bundles(bundles, run, seed, number):
     return made
 
 
-def sort_pairs(tokens, window, seed, most=12, *, run=1, resident=None, part=0, visiting=None,
+def sort_pairs(tokens, window, seed, most=12, *, run=1, inputs=None, part=0, outputs=None,
                parts=1, without=()):  # fmt: skip
-    """Lists of (centre, contexts) for each visiting part, in the order of training."""
+    """Lists of (centre, contexts) for each output partition, in the order of training."""
     pairs = [{} for _ in range(parts)]
     for centre, around in windows(tokens, window, seed):
-        if resident is None or resident[centre] == part:
+        if inputs is None or inputs[centre] == part:
             for context in around:
-                of = pairs[0 if visiting is None else visiting[context]]
+                of = pairs[0 if outputs is None else outputs[context]]
                 of.setdefault(centre, []).append(context)
     found = []
     for number, of in enumerate(pairs):

@@ -1,11 +1,11 @@
-"""How the words of a vocabulary are dealt into parts, and a text into chunks, for rotation.
+"""How the words of a vocabulary are split into partitions, and a text into chunks.
 
-    masses of words, number of parts -> deal -> part of each word
+    masses of words, number of parts -> assign -> partition of each word
     vocabulary, settings, parts -> chunks_of -> chunks of an epoch; visits_of_one
-    words of a text, masses of words -> most_parts, parts_by_words -> parts at most
-    vocabulary, parts of words -> sharers_of_grams -> parts that have each n-gram
+    words of a text, masses of words -> most_parts, parts_by_words -> partitions at most
+    vocabulary, partitions of words -> sharers_of_grams -> partitions that have each n-gram
 
-Pure functions of their arguments, so that all workers deal alike.  `rotation.py` trains.
+Pure functions of their arguments, so that all workers split alike.  `rotation.py` trains.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
-from snailps.api.rotation import VISITING_PER_PART
+from snailps.api.rotation import OUTPUTS_PER_INPUT
 from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.word_vectors.block_size import (
@@ -29,35 +29,35 @@ from snailps.models.word_vectors.block_size import (
 )
 from snailps.models.word_vectors.settings import WordVectorSettings
 
-DEALT_SINGLY = 64
-"""Words for each part that are dealt one by one."""
+PLACED_SINGLY = 64
+"""Words for each partition that are assigned one by one."""
 BYTES_A_WORD = 73.0
 """Traffic of rows that chunks are made for, at all workers together, without exchanges."""
 BYTES_A_WORD_GRAMS = 150.0
 BYTES_A_WORD_CBOW, BYTES_A_WORD_CBOW_GRAMS = 200.0, 300.0
 CBOW_TOKEN_BYTES = 46
-"""Of a kept token while a tenancy is prepared: its number, part and place, sorted by part."""
+"""Of a kept token while a lease is prepared: its number, output partition and place."""
 CBOW_WORKERS_MIN = 4
-"""Fewer workers have as many chunks as four: large visits train better."""
-VISIT_WORDS = 10_000
-"""Least words of a visit on average: some 25 ms of one core."""
-VISIT_WORDS_MIN = 2000
-"""A text with fewer is dealt into fewer parts than there are workers."""
+"""Fewer workers have as many chunks as four: large checkouts train better."""
+CHECKOUT_WORDS = 10_000
+"""Least words of a checkout on average: some 25 ms of one core."""
+CHECKOUT_WORDS_MIN = 2000
+"""A text with fewer is split into fewer partitions than there are workers."""
 PART_WORDS = 64
-"""Least words of a visiting part: negatives of a pair are drawn from them."""
+"""Least words of an output partition: negatives of a pair are drawn from them."""
 FREQUENT_SHARE = 0.85
-"""Largest share of one word in a visiting part's text: its pairs need other negatives."""
+"""Largest share of one word in an output partition's text: its pairs need other negatives."""
 PARTS_ROOM = 16
-"""Resident parts that a job has room for at least, as workers may join."""
+"""Input partitions that a job has room for at least, as workers may join."""
 CHUNKS_MAX = 40
 BYTES_A_WORD_SOLE = 20.0
-"""Traffic that chunks of one part are made for: each pulls and pushes all rows once."""
+"""Traffic that chunks of one partition are made for: each pulls and pushes all rows once."""
 CHUNK_WORDS_SOLE = 16_000_000
 """Most words of such a chunk, some seconds of training: what is lost with its worker."""
 SOLE_COPIES = 1.2
 """Of a row at the only worker: to train on, padded."""
 PIECE_TOKENS, PIECE_TOKENS_GRAMS = 200_000, 1_000_000
-"""Kept words of a visit of one part: with fewer, rows of n-grams learn its subject."""
+"""Kept words of a checkout of one partition: with fewer, rows of n-grams learn its subject."""
 PIECES = 3
 """In memory at a time: one that trains, one prepared, one of the next chunk."""
 CHUNK_GRAMS = 2_000_000
@@ -67,15 +67,15 @@ PAIRS_SHARE = 2
 """Chunks whose pairs are in memory: one trains, the next one is sorted."""
 
 
-def deal(mass: NDArray[np.float64], parts: int, seed: int) -> NDArray[np.int32]:
-    """The part of each word, so that all parts have about the same sum of `mass`.
+def assign(mass: NDArray[np.float64], parts: int, seed: int) -> NDArray[np.int32]:
+    """The partition of each word, so that all have about the same sum of `mass`.
 
-    The heaviest words go one by one to the lightest part, the others in shuffled rounds of one
-    word a part.
+    The heaviest words go one by one to the lightest partition, the others in shuffled rounds of
+    one word a partition.
     """
     order = np.argsort(-mass, kind="stable")
     found = np.empty(len(mass), np.int32)
-    singly = min(len(order), DEALT_SINGLY * parts)
+    singly = min(len(order), PLACED_SINGLY * parts)
     heap = [(0.0, part) for part in range(parts)]
     heapify(heap)
     for word in order[:singly].tolist():
@@ -92,7 +92,7 @@ def deal(mass: NDArray[np.float64], parts: int, seed: int) -> NDArray[np.int32]:
 def chunks_of(
     vocabulary: Vocabulary, settings: WordVectorSettings, tokens: float, parts: int
 ) -> int:
-    """Chunks of an epoch: as many as the traffic allows, fewer where visits would be too short.
+    """Chunks of an epoch: as many as the traffic allows, fewer where checkouts would be too short.
 
     In a chunk every worker has every output row once, so the traffic grows with the number of
     chunks; the more there are, the sooner a worker sees what the others have learnt.  One worker
@@ -103,8 +103,8 @@ def chunks_of(
     rows = _all_rows(vocabulary, s) if keeps else _rows_of_workers(vocabulary, s, parts)
     word_bytes = BYTES_A_WORD_SOLE if keeps else _bytes_a_word(s)
     by_traffic = word_bytes * tokens / (rows * 2 * _row_bytes(s))  # both ways
-    by_visits = tokens / (VISITING_PER_PART * parts * parts * VISIT_WORDS)
-    chunks = max(1, round(min(by_traffic, by_visits, CHUNKS_MAX)))
+    by_checkouts = tokens / (OUTPUTS_PER_INPUT * parts * parts * CHECKOUT_WORDS)
+    chunks = max(1, round(min(by_traffic, by_checkouts, CHUNKS_MAX)))
     text = _chunks_of_text(vocabulary, s, tokens / max(2, parts))  # another worker may join
     if keeps:
         return max(chunks, text, ceil(tokens / CHUNK_WORDS_SOLE))
@@ -112,15 +112,15 @@ def chunks_of(
 
 
 def visits_of_one(vocabulary: Vocabulary, settings: WordVectorSettings, tokens: float) -> int:
-    """Visits of a chunk of so many words that has one part."""
+    """Checkouts of a chunk of so many words that has one partition."""
     if not keeps_all_rows(vocabulary, settings):
-        return VISITING_PER_PART
+        return OUTPUTS_PER_INPUT
     kept = tokens * _kept_share(vocabulary, settings)
-    return max(VISITING_PER_PART, ceil(kept / piece_tokens(settings)))
+    return max(OUTPUTS_PER_INPUT, ceil(kept / piece_tokens(settings)))
 
 
 def keeps_part(s: WordVectorSettings, rows: int, tokens: int) -> bool:
-    """Whether a worker has memory for so many input rows of its part, and for kept tokens."""
+    """Whether a worker has memory for so many input rows of a partition, and for kept tokens."""
     return rows * COPIES * _row_bytes(s) + PAIRS_SHARE * _text_bytes(s, tokens) <= s.worker_memory
 
 
@@ -188,7 +188,7 @@ def chunks_that_fit(
 ) -> int:
     """Chunks, `chunks` or more, so that each of the workers has memory for its share of one.
 
-    The rows of its words, of their n-grams and of its negatives, and its pairs.  Skip-gram deals
+    The rows of its words, of their n-grams and of its negatives, and its pairs.  Skip-gram splits
     words, so that a worker has few of them, CBOW text.
     """
     s = settings
@@ -221,7 +221,7 @@ def chunks_that_fit(
 
 
 def grams_of_workers(vocabulary: Vocabulary, settings: WordVectorSettings, workers: int) -> float:
-    """Expected rows of n-grams at all workers together, each of which has its part of the words."""
+    """Expected rows of n-grams at all workers together, each of which has a share of the words."""
     words, _, ids = _grams(vocabulary, settings)
     sorted_ids = np.sort(ids.astype(np.int32))
     firsts = np.flatnonzero(np.diff(sorted_ids, prepend=np.int32(-1)))
@@ -243,31 +243,32 @@ def _grams(
 
 
 def most_parts(tokens: float, workers: int) -> int:
-    """Resident parts at most, for a text of so many words: visits must not be too short."""
-    return max(1, min(max(PARTS_ROOM, 2 * workers), int((tokens / (2 * VISIT_WORDS_MIN)) ** 0.5)))
+    """Input partitions at most, for a text of so many words: checkouts must not be too short."""
+    by_words = int((tokens / (2 * CHECKOUT_WORDS_MIN)) ** 0.5)
+    return max(1, min(max(PARTS_ROOM, 2 * workers), by_words))
 
 
 def parts_by_words(mass: NDArray[np.float64]) -> int:
-    """Resident parts at most, so that the negatives of each visiting part are a sample of all.
+    """Input partitions at most, so that the negatives of each output partition are a sample of all.
 
-    Few words, or one that is a large part of the text, allow few parts; 0 if not even one.
+    Few words, or one that is a large part of the text, allow few; 0 if not even one.
     """
     falling = np.sort(mass)[::-1]
     before = np.concatenate(([0.0], falling.cumsum()))
-    visiting = np.arange(VISITING_PER_PART, len(mass) // PART_WORDS + 1, VISITING_PER_PART)
-    rest = before[-1] - before[np.minimum(DEALT_SINGLY * visiting, len(mass))]
-    part = np.maximum(before[-1], falling[:1] * visiting + rest)  # its mass, times `visiting`
-    return int(np.count_nonzero(falling[:1] * visiting <= FREQUENT_SHARE * part))
+    outputs = np.arange(OUTPUTS_PER_INPUT, len(mass) // PART_WORDS + 1, OUTPUTS_PER_INPUT)
+    rest = before[-1] - before[np.minimum(PLACED_SINGLY * outputs, len(mass))]
+    part = np.maximum(before[-1], falling[:1] * outputs + rest)  # its mass, times `outputs`
+    return int(np.count_nonzero(falling[:1] * outputs <= FREQUENT_SHARE * part))
 
 
 def sharers_of_grams(
-    vocabulary: Vocabulary, settings: WordVectorSettings, resident: NDArray[np.int32], parts: int
+    vocabulary: Vocabulary, settings: WordVectorSettings, inputs: NDArray[np.int32], parts: int
 ) -> NDArray[np.int32]:
-    """Number of resident parts with a word that has an n-gram of each bucket, int32 (bucket,)."""
+    """Number of input partitions with a word that has an n-gram of each bucket, int32 (bucket,)."""
     s = settings
     has = np.zeros((s.bucket, -(-parts // 8)), np.uint8)  # a bit a part
     for part in range(parts):
-        words = np.flatnonzero(resident == part)
+        words = np.flatnonzero(inputs == part)
         seen = np.zeros(s.bucket, np.bool_)
         for some in np.array_split(words, len(words) // WORDS_AT_ONCE + 1):
             _, ids = subwords_csr(vocabulary.words.take(some), s.minn, s.maxn, s.bucket)

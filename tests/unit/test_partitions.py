@@ -1,4 +1,4 @@
-"""How words are dealt into parts, and a text into chunks."""
+"""How words are split into parts, and a text into chunks."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.word_vectors import block_size
 from snailps.models.word_vectors.block_size import COPIES, pairs_bytes, rows_of_block
-from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.models.word_vectors.word_parts import (
+from snailps.models.word_vectors.partitions import (
     BYTES_A_WORD,
     CBOW_TOKEN_BYTES,
     CHUNKS_MAX,
+    assign,
     chunks_of,
     chunks_that_fit,
-    deal,
     grams_of_workers,
     most_parts,
     parts_by_words,
     sharers_of_grams,
 )
+from snailps.models.word_vectors.settings import WordVectorSettings
 
 
 def zipf(words: int) -> np.ndarray:
@@ -42,23 +42,23 @@ def vocabulary(words: int = 3000, tokens: int = 10_000_000) -> Vocabulary:
 @pytest.mark.parametrize("parts", [1, 2, 7, 64])
 def test_parts_have_the_same_mass_and_size(parts: int) -> None:
     mass = np.sqrt(zipf(20_000))
-    dealt = deal(mass, parts, seed=3)
-    sums = np.bincount(dealt, mass, parts)
+    encodes = assign(mass, parts, seed=3)
+    sums = np.bincount(encodes, mass, parts)
     assert sums.max() / sums.mean() < 1.02
-    assert np.ptp(np.bincount(dealt, minlength=parts)) <= 80 * parts
-    assert (deal(mass, parts, seed=3) == dealt).all()
+    assert np.ptp(np.bincount(encodes, minlength=parts)) <= 80 * parts
+    assert (assign(mass, parts, seed=3) == encodes).all()
 
 
 def test_dealings_of_two_seeds_have_nothing_to_do_with_each_other() -> None:
     mass = zipf(50_000)
-    pairs = np.bincount(deal(mass, 4, 1) * 4 + deal(mass, 4, 2), minlength=16)
+    pairs = np.bincount(assign(mass, 4, 1) * 4 + assign(mass, 4, 2), minlength=16)
     assert pairs.min() > 0.8 * pairs.mean()
 
 
 @pytest.mark.parametrize("words", [0, 1, 5])
 def test_fewer_words_than_parts(words: int) -> None:
-    dealt = deal(np.ones(words), 8, seed=1)
-    assert len(set(dealt.tolist())) == words
+    encodes = assign(np.ones(words), 8, seed=1)
+    assert len(set(encodes.tolist())) == words
 
 
 def test_traffic_sets_the_number_of_chunks() -> None:
@@ -74,7 +74,7 @@ def test_traffic_sets_the_number_of_chunks() -> None:
     )
 
 
-def test_short_visits_and_memory_bound_the_number_of_chunks() -> None:
+def test_short_checkouts_and_memory_bound_the_number_of_chunks() -> None:
     settings = WordVectorSettings(dim=100, bucket=2_000_000)
     assert chunks_of(vocabulary(100, 30_000), settings, 30_000.0, 2) == 1
     assert chunks_of(vocabulary(100, 10**9), settings, 1e9, 2) == CHUNKS_MAX
@@ -164,22 +164,22 @@ def test_a_short_text_has_fewer_parts_than_workers() -> None:
 def test_few_or_very_frequent_words_allow_few_parts(mass: np.ndarray, parts: int) -> None:
     assert parts_by_words(mass) == parts
     if parts:
-        dealt = deal(mass, 2 * parts, 1)
-        assert np.bincount(dealt).min() >= 7
-        assert mass.max() < 0.9 * mass[dealt == dealt[mass.argmax()]].sum()
+        encodes = assign(mass, 2 * parts, 1)
+        assert np.bincount(encodes).min() >= 7
+        assert mass.max() < 0.9 * mass[encodes == encodes[mass.argmax()]].sum()
 
 
 def test_sharers_of_grams() -> None:
     settings = WordVectorSettings(bucket=5000)
     known = vocabulary(400)
-    resident = deal(zipf(400), 9, 1)
+    inputs = assign(zipf(400), 9, 1)
     expected: list[set[int]] = [set() for _ in range(settings.bucket)]
     ptr, ids = subwords_csr(known.words, settings.minn, settings.maxn, settings.bucket)
     for word in range(len(known)):
         for gram in ids[ptr[word] : ptr[word + 1]].tolist():
             if gram >= len(known):
-                expected[gram - len(known)].add(int(resident[word]))
-    found = sharers_of_grams(known, settings, resident, 9)
+                expected[gram - len(known)].add(int(inputs[word]))
+    found = sharers_of_grams(known, settings, inputs, 9)
     assert found.tolist() == [len(parts) for parts in expected]
     assert found.max() == 9
 
@@ -193,9 +193,9 @@ def test_rows_of_ngrams_count_in_the_traffic() -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 6])
-def test_grams_of_workers_are_those_that_a_dealing_gives(workers: int) -> None:
+def test_grams_of_workers_are_those_that_a_encoding_gives(workers: int) -> None:
     settings = WordVectorSettings(bucket=5000)
     known = vocabulary(3000)
     found = grams_of_workers(known, settings, workers)
-    dealt = sharers_of_grams(known, settings, deal(zipf(3000), workers, 1), workers)
-    assert found == pytest.approx(dealt.sum(), rel=0.03)
+    encodes = sharers_of_grams(known, settings, assign(zipf(3000), workers, 1), workers)
+    assert found == pytest.approx(encodes.sum(), rel=0.03)

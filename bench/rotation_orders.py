@@ -1,9 +1,9 @@
-"""Loss of rotating workers by the order of their visits, in one thread: the same in each run.
+"""Loss of rotating workers by the order of their checkouts, in one thread: the same in each run.
 
 The trainers and kernels are the program's, tables are in memory, and a list decides which worker
 trains its next turn.  Hours on one core; smaller with --texts, --models and so on.
 
-    python bench/visits.py --texts ids --models cbow --workers 4,8 --write visits.md
+    python bench/checkouts.py --texts ids --models cbow --workers 4,8 --write checkouts.md
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from rotating import MemoryTables, MemoryWorker  # noqa: E402
-from visits_in_order import (  # noqa: E402
+from workers_in_order import (  # noqa: E402
     Order,
     in_turns,
     lockstep,

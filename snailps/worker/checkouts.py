@@ -1,8 +1,8 @@
-"""The visiting parts of a tenancy, as its model borrows them from the master.
+"""The output partitions of a lease, as its model checks them out from the master.
 
-    Visits.borrow -> Borrow -> Borrowed -> part        Visits.give_back -> GiveBack
+    Checkouts.check_out -> Borrow -> Borrowed -> number     Checkouts.check_in -> GiveBack
 
-Owns whether the tenancy may borrow, and has had all; `resume_state.py` has what it holds, for a
+Owns whether the lease may check out, and has had all; `resume_state.py` has what it holds, for a
 master that takes over. Must not know the connection: `process.py` passes `ask` and `note`.
 """
 
@@ -20,8 +20,8 @@ Heard = Callable[[messages.Message], None]
 Ask = Callable[[messages.Message, float | None, Heard], messages.Message]
 
 
-class TenancyVisits:
-    """The visits of one tenancy; implements `api.rotation.Visits`."""
+class LeaseCheckouts:
+    """The checkouts of one lease; implements `api.rotation.Checkouts`."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class TenancyVisits:
         self._training = self._over = False
         self._since = 0.0
         self.cut = False
-        """The training ends before the tenancy has had all parts."""
+        """The training ends before the lease has had all."""
 
     def begin(self) -> None:
         self._training, self._since = True, time.monotonic()
@@ -42,10 +42,10 @@ class TenancyVisits:
     def end(self) -> None:
         self._training = False
 
-    def borrow(self) -> int | None:
-        """As of `api.rotation.Visits`; MisuseError while the tenancy is not being trained."""
+    def check_out(self) -> int | None:
+        """As of `api.rotation.Checkouts`; MisuseError while the lease is not being trained."""
         if not self._training:
-            raise MisuseError("visits.borrow() outside train(): another tenancy is trained first")
+            raise MisuseError("check_out() outside train(): another partition is trained first")
         if self._over:
             return None
         answer = self._ask(messages.Borrow(self._number), None, self._heard)
@@ -58,12 +58,12 @@ class TenancyVisits:
 
     def _heard(self, answer: messages.Message) -> None:
         if isinstance(answer, messages.Borrowed) and answer.part >= 0:
-            self._stand.borrowed(self._number, answer.part)
+            self._stand.checked_out(self._number, answer.part)
 
-    def give_back(self, part: int, figures: Mapping[str, float], *, settled: bool = False) -> None:
+    def check_in(self, part: int, figures: Mapping[str, float], *, settled: bool = False) -> None:
         metrics = numbers_of(figures)
-        if not self._stand.gave_back(self._number, part):
-            raise MisuseError(f"visits.give_back({part}): this tenancy does not hold that part")
+        if not self._stand.checked_in(self._number, part):
+            raise MisuseError(f"check_in({part}): this lease does not hold that partition")
         units = int(metrics.pop("units", metrics.get("examples", 0)))
         now = time.monotonic()
         seconds, self._since = now - self._since, now

@@ -1,4 +1,4 @@
-"""Rows of one table that stay at a worker from chunk to chunk, as long as it keeps its part.
+"""Rows of one table that stay at a worker from chunk to chunk, as long as it keeps its partition.
 
     open:   rows that are not here, or that other workers train, too <- PULL
     pushes: rows less what the servers have of them -> PUSH, some rows at a time
@@ -41,7 +41,7 @@ Push = tuple[Pending, Floats]
 """A push, and the array that it has until it is acknowledged."""
 
 
-class PartRows:
+class PartitionRows:
     """Rows of these keys, one a key; `place` i is that of key i.
 
     Attributes
@@ -55,7 +55,7 @@ class PartRows:
     def __init__(self, model: WordVectors, table: str, keys: Keys, *, bases: bool) -> None:
         self._model, self._table, self.keys, self._bases = model, table, keys, bases
         width = model.sgd.layout.width
-        # Not those of visits, which are larger, and would be taken for these.
+        # Not those of checkouts, which are larger, and would be taken for these.
         self._packed = ArrayPool(lambda n: np.empty((n, width), np.float32))
         self._route_epoch = -1  # of the last `open`
         self._here = np.zeros(len(keys), np.bool_)

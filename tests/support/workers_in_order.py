@@ -2,7 +2,7 @@
 
 An order says which of them goes on.  The trainers are the real ones: kernels, called for a piece of
 a worker's range at a time; and rotating workers, each with a thread that stops before it opens its
-tenancy, before it borrows, and behind each turn of a visit.
+partition, before it checks out, and behind each turn of a checkout.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _live(states: States) -> list[int]:
 
 
 def in_turns(states: States) -> list[int]:
-    """One tenancy after the other."""
+    """One partition after the other."""
     return _live(states)[:1]
 
 
@@ -43,7 +43,7 @@ def lockstep(states: States) -> list[int]:
 
 
 def stalled(states: States) -> list[int]:
-    """The last worker opens its tenancy, then stands still until all others need its part."""
+    """The last worker opens its partition, then stands still until all others need its part."""
     last = len(states) - 1
     if states[last] == "new":
         return [last]
@@ -189,13 +189,13 @@ def losses_in_order(
     No time passes for the trainers: after some seconds they settle rows, which is an exchange more.
     """
     total, found = epochs * len(texts), []
-    exchange, borrow = InputExchange.exchange, rotation._Training._borrow
+    exchange, check_out = InputExchange.exchange, rotation._Training._check_out
 
     def exchange_and_stop(self: InputExchange, number: int) -> None:
         exchange(self, number)
         _running().stop("turn")
 
-    def tenancy(worker: MemoryWorker, block: Any, figures: list[dict[str, float]]) -> Any:
+    def lease(worker: MemoryWorker, block: Any, figures: list[dict[str, float]]) -> Any:
         def work(steps: _Steps) -> None:
             block.prepared = worker.prepare(block)
             trainer = worker._rotating
@@ -208,22 +208,22 @@ def losses_in_order(
 
         return work
 
-    def borrow_later(self: Any) -> Any:
+    def check_out_later(self: Any) -> Any:
         _running().stop("turn")
-        return borrow(self)
+        return check_out(self)
 
     with (
         patch.object(rotation, "time", SimpleNamespace(monotonic=lambda: 0.0)),
         patch.object(InputExchange, "exchange", exchange_and_stop),
-        patch.object(rotation._Training, "_borrow", borrow_later),
+        patch.object(rotation._Training, "_check_out", check_out_later),
     ):
         for chunk in range(total):
             shares = (0.999 * chunk / total, 0.999 * (chunk + 1) / total)  # not to the end
             blocks = blocks_of_chunk(workers, texts[chunk % len(texts)], chunk, shares)
-            blocks[0].visits._lent.changed = _NoWait()  # type: ignore[attr-defined]
+            blocks[0].checkouts._shared.changed = _NoWait()  # type: ignore[attr-defined]
             figures: list[dict[str, float]] = []
             all_steps = [
-                _Steps(tenancy(worker, block, figures))
+                _Steps(lease(worker, block, figures))
                 for worker, block in zip(workers, blocks, strict=True)
             ]
             while any(steps.state != "done" for steps in all_steps):
