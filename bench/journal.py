@@ -4,7 +4,7 @@
     python bench/journal.py --facts 2000000 --grown 0         # never compacted, for comparison
 
 Job, leases, position and journal are the master's own code; the script simulates workers and
-servers, which lease, finish and settle blocks as fast as the master accepts it.  `write` leaves the
+servers, which lease, finish and report blocks as fast as the master accepts it.  `write` leaves the
 journal as kill -9 of the master does.  The takeover is another process, which reads and replays it
 as `snailps master` does, and reports for how long it could not have answered, and its memory.
 """
@@ -153,7 +153,7 @@ def write(folder, facts, *, servers, shards, workers, port, settings=None, seed=
 
 
 def _train(side, members, facts, chance):
-    """Leases, finishes and settles blocks until there are this many facts."""
+    """Leases and finishes blocks, makes them durable, until there are this many facts."""
     leases, journal, count = side.controller.leases, side.journal, 0
     held = {member.number: [] for member in members}
     got, steps, stalls, compactions, bytes_max = [], [], [], 0, 0
@@ -173,7 +173,7 @@ def _train(side, members, facts, chance):
         number = mine.pop(0)
         done = messages.Done("train", number, 1000, chance.random(), figures)
         leases.done(member, done, lambda answer: None, time.monotonic())
-        leases.settled(member, messages.Settled([number]), time.monotonic())
+        leases.durable(member, messages.Settled([number]), time.monotonic())
         count += 2
         if journal.is_long:
             at, compactions = time.thread_time(), compactions + 1

@@ -60,9 +60,9 @@ class Block:
     output_parts : int
         Of a partition: how many output partitions its chunk has, twice `parts`.
     had : int
-        Of a partition: how many of these a lost worker had trained and settled: `checkouts` hands
-        out the others.
-    settled : tuple of int
+        Of a partition: how many of these are durable, by lost workers: `checkouts` hands out the
+        others.
+    durable : tuple of int
         These output partitions, ascending.
     first : bool
         Whether no block of this training was leased before, to any worker, nor in a run that this
@@ -102,7 +102,7 @@ class Block:
     parts: int = 0
     output_parts: int = 0
     had: int = 0
-    settled: tuple[int, ...] = ()
+    durable: tuple[int, ...] = ()
     first: bool = False
     checkouts: Checkouts = field(default_factory=NoCheckouts)
     open_parts: Callable[[int], TextParts | None] = lambda part_bytes: None

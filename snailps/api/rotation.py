@@ -71,7 +71,7 @@ class Checkouts(Protocol):
             in what is held, push the input rows and return from `train`.
         """
 
-    def check_in(self, part: int, figures: Mapping[str, float], *, settled: bool = False) -> None:
+    def check_in(self, part: int, figures: Mapping[str, float], *, durable: bool = False) -> None:
         """Returns a partition, whose pushes must all be acknowledged.
 
         Where the chunk has one partition, its rows may be pushed later, before `train` returns.
@@ -82,7 +82,7 @@ class Checkouts(Protocol):
         figures : mapping
             Of this checkout, as `Worker.train` returns them of a block: ``units``, ``loss``,
             ``examples``.  They are shown at once; those that `train` returns replace them.
-        settled : bool
+        durable : bool
             Of all checkouts checked in so far, this one included, the input rows are pushed and
             acknowledged, too.  If this worker is lost, another one trains the others only
             (`Block.had`); otherwise the whole lease.
@@ -101,6 +101,6 @@ class NoCheckouts:
         """None."""
         return None
 
-    def check_in(self, part: int, figures: Mapping[str, float], *, settled: bool = False) -> None:
+    def check_in(self, part: int, figures: Mapping[str, float], *, durable: bool = False) -> None:
         """Refuses any partition."""
         raise MisuseError(f"check_in({part}): this block is no partition and holds none")

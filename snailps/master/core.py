@@ -396,7 +396,7 @@ class MasterCore:
         leases, checkpoints = self.job_controller.leases, self.job_controller.checkpoints
         return {
             messages.Finished: leases.finished,
-            messages.Settled: leases.settled,
+            messages.Settled: leases.durable,
             messages.GiveBack: leases.checked_in,
             messages.Saved: checkpoints.heard,
             messages.Loaded: checkpoints.heard,

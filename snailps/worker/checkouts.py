@@ -60,11 +60,11 @@ class LeaseCheckouts:
         if isinstance(answer, messages.Borrowed) and answer.part >= 0:
             self._stand.checked_out(self._number, answer.part)
 
-    def check_in(self, part: int, figures: Mapping[str, float], *, settled: bool = False) -> None:
+    def check_in(self, part: int, figures: Mapping[str, float], *, durable: bool = False) -> None:
         metrics = numbers_of(figures)
         if not self._stand.checked_in(self._number, part):
             raise MisuseError(f"check_in({part}): this lease does not hold that partition")
         units = int(metrics.pop("units", metrics.get("examples", 0)))
         now = time.monotonic()
         seconds, self._since = now - self._since, now
-        self._note(messages.GiveBack(self._number, part, units, seconds, metrics, settled))
+        self._note(messages.GiveBack(self._number, part, units, seconds, metrics, durable))

@@ -428,11 +428,11 @@ class WorkerProcess(Node):
         enough = self._last_answer()
         self._report = self._reported(done)
         if free and model.unpushed and seconds < SHORT_S:
-            self._note_settled(block.number)
+            self._note_durable(block.number)
             return enough
         enough |= self._last_answer()
         if checkouts is None:
-            self._note_settled(block.number)
+            self._note_durable(block.number)
         else:
             self._note_flushed(block.number)
         if enough:
@@ -444,17 +444,17 @@ class WorkerProcess(Node):
             self._seal(block)
         return False
 
-    def _note_settled(self, number: int) -> None:
+    def _note_durable(self, number: int) -> None:
         """Report blocks whose pushes are all acknowledged, so that a checkpoint includes them."""
         assert self._client is not None
         assert self._model is not None
-        settled = self._stand.settle(number, self._client, self._model.unpushed)
-        if settled:
-            self.control.note(messages.Settled(settled))
+        durable = self._stand.trained(number, self._client, self._model.unpushed)
+        if durable:
+            self.control.note(messages.Settled(durable))
 
     def _note_flushed(self, number: int) -> None:
-        """Report a block or a partition as settled: its pushes were acknowledged before `Done`."""
-        self._stand.settled(number)
+        """Report a block or a partition as durable: its pushes were acknowledged before `Done`."""
+        self._stand.durable(number)
         self.control.note(messages.Settled([number]))
 
     def _seal(self, block: Block) -> None:
@@ -632,7 +632,7 @@ class WorkerProcess(Node):
             parts=lease.parts,
             output_parts=lease.visiting,
             had=len(lease.had),
-            settled=tuple(lease.had),
+            durable=tuple(lease.had),
             first=lease.first,
             checkouts=checkouts,
             open_parts=lambda part_bytes: open_parts(

@@ -2,7 +2,7 @@
 
     leases, parts, reported results, acknowledged pushes -> ResumeState -> Settled; Rejoin.state
 
-Owns which blocks are held, reported and settled, and which output partitions leases had and hold;
+Owns which blocks are held, reported and durable, and which output partitions leases had and hold;
 must not know models or connections.  Leases and answers are recorded in the control connection's
 reader thread, the rest in the worker's main thread and in the one that prepares.
 """
@@ -38,7 +38,7 @@ class ResumeState:
 
     def __init__(self) -> None:
         self._unpushed: list[int] = []  # trained blocks that the model has not fully pushed
-        self._unsettled: deque[tuple[int, list[Pending]]] = deque()
+        self._pushed: deque[tuple[int, list[Pending]]] = deque()
         self._started = False
         self._held: set[tuple[str, int]] = set()
         self._told: deque[dict[str, Any]] = deque(maxlen=TOLD_MAX)
@@ -59,7 +59,7 @@ class ResumeState:
     def train(self) -> None:
         with self._lock:
             self._unpushed.clear()
-            self._unsettled.clear()
+            self._pushed.clear()
             self._held.clear()
             self._checkouts.clear()
 
@@ -97,12 +97,12 @@ class ResumeState:
             checkouts.holds.discard(part)
             return True
 
-    def settled(self, number: int) -> None:
+    def durable(self, number: int) -> None:
         """All pushes of a finished block are acknowledged."""
         with self._lock:
             self._open.discard(number)
 
-    def settle(self, number: int, client: Client, unpushed: int) -> list[int]:
+    def trained(self, number: int, client: Client, unpushed: int) -> list[int]:
         """Note a trained block, behind which so many are `unpushed` (`Worker.unpushed`); returns
         blocks whose pushes are all acknowledged by now, so that a checkpoint includes them."""
         with self._lock:
@@ -110,18 +110,18 @@ class ResumeState:
             every = isinstance(unpushed, bool | np.bool_) and unpushed
             pushed = 0 if every else max(0, len(self._unpushed) - int(unpushed))
             pushes = client.open_pushes() if pushed else []
-            self._unsettled.extend((trained, pushes) for trained in self._unpushed[:pushed])
+            self._pushed.extend((trained, pushes) for trained in self._unpushed[:pushed])
             del self._unpushed[:pushed]
-            settled = []
-            while self._unsettled and all(push.done for push in self._unsettled[0][1]):
-                settled.append(self._unsettled.popleft()[0])
-            self._open.difference_update(settled)
-            return settled
+            durable = []
+            while self._pushed and all(push.done for push in self._pushed[0][1]):
+                durable.append(self._pushed.popleft()[0])
+            self._open.difference_update(durable)
+            return durable
 
     def finish(self, figures: dict[str, float]) -> None:
         """All blocks are pushed and acknowledged."""
         with self._lock:
-            self._unsettled.clear()
+            self._pushed.clear()
             self._open.clear()
             self._figures = figures
 

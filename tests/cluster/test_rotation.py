@@ -145,18 +145,18 @@ def test_rotation_goes_on_where_a_worker_is_killed_in_a_checkout(tmp_path, job):
 
 
 @pytest.mark.parametrize("master_too", [False, True])
-def test_worker_killed_behind_a_settled_checkout_leaves_only_the_others(tmp_path, job, master_too):
-    """Six checkouts, of which two and two more are settled; the fifth is checked in, not settled.
+def test_worker_killed_behind_a_durable_checkout_leaves_only_the_others(tmp_path, job, master_too):
+    """Six checkouts, of which two and two more are durable; the fifth is checked in, not durable.
 
     So one checkout is trained twice, and the row that is input has each once.
     """
-    job |= {"gates": tmp_path / "gates", "on_node_loss": "recover", "settle_every": 2}
+    job |= {"gates": tmp_path / "gates", "on_node_loss": "recover", "durable_every": 2}
     gate = Gate(tmp_path / "gates", "1-1-5", "checkout")
     with Mortal(tmp_path, job=job, servers=2, workers=3) as cluster:
         master = cluster.begin()
         gate.meet()
         victim = gate.who(cluster.processes)
-        await_settled(tmp_path, number=18 + 10 + 1, times=2)
+        await_durable(tmp_path, number=18 + 10 + 1, times=2)
         if master_too:
             master = cluster.kill(master)
             master.wait_line("took over from the previous master")
@@ -178,8 +178,8 @@ def test_worker_killed_behind_a_settled_checkout_leaves_only_the_others(tmp_path
 
 
 @pytest.mark.parametrize("model", ["skipgram", "cbow"])
-def test_word_vectors_go_on_behind_what_a_killed_worker_had_settled(tmp_path, model):
-    """It dies when it has checked in its fifth part, of which the second and the fourth settle."""
+def test_word_vectors_go_on_behind_what_a_killed_worker_had_made_durable(tmp_path, model):
+    """It dies when it has checked in its fifth part, the second and fourth durable."""
     words = np.random.default_rng(1).integers(600, size=(5000, 20))
     text = "".join(" ".join(f"w{word}" for word in line) + "\n" for line in words.tolist())
     (tmp_path / "in.txt").write_text(text)
@@ -189,7 +189,7 @@ def test_word_vectors_go_on_behind_what_a_killed_worker_had_settled(tmp_path, mo
         "on_node_loss": "recover", "threads": 1,
     }  # fmt: skip
     trainer = "snailps.models.word_vectors.rotation"
-    wish = {"set": {f"{trainer}:SETTLE_SECONDS": 0.0, f"{trainer}:SETTLE_ROWS": 2.0}}
+    wish = {"set": {f"{trainer}:DURABLE_SECONDS": 0.0, f"{trainer}:DURABLE_ROWS": 2.0}}
     death = {"die": "snailps.worker.checkouts:LeaseCheckouts.check_in", "call": 5, "when": "after"}
     with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
         master = cluster.master()
@@ -203,15 +203,15 @@ def test_word_vectors_go_on_behind_what_a_killed_worker_had_settled(tmp_path, mo
         facts = (tmp_path / "out.journal" / "facts").read_text()
         codes = cluster.codes()
         assert [code for code in codes if code] == [-signal.SIGKILL]
-    settled = [json.loads(line[9:])[1] for line in facts.splitlines() if '["visits",' in line]
-    assert [len(fact["parts"]) for fact in settled if fact["node"] == number] == [2, 2]
+    durable = [json.loads(line[9:])[1] for line in facts.splitlines() if '["visits",' in line]
+    assert [len(fact["parts"]) for fact in durable if fact["node"] == number] == [2, 2]
     figures = figures_of(master)
     assert (figures["words"], figures["progress"]) == (3 * 21 * 5000, 1.0)
     assert np.isfinite(figures["loss_by_epoch"]).all()
 
 
-def await_settled(tmp_path, number, times):
-    """Waits until the journal has it so often that checkouts of a partition are settled."""
+def await_durable(tmp_path, number, times):
+    """Waits until the journal has it so often that checkouts of a partition are durable."""
     fact, facts = b'["visits",{"number":%d,' % number, tmp_path / "out.journal" / "facts"
     until(
         lambda: facts.read_bytes().count(fact) >= times,

@@ -78,7 +78,7 @@ class Faults:
                 self._awaited.setdefault(name, []).append([often, deed])
         for _ in range(s.amid * cluster.saves):
             self._lose_amid()
-        if plans[0].settles:
+        if plans[0].durable:
             self._lose_amid_checkouts(random.Random(f"visits of {self._world.seed}"))
         chance, plan = random.Random(f"orders of {self._world.seed}"), plans[0]
         if cluster.session:
@@ -105,7 +105,7 @@ class Faults:
         self._awaited.setdefault("Rejoin", []).append([1, join])
 
     def _lose_amid_checkouts(self, chance):
-        """Workers are lost in partitions, some behind settled checkouts; the master, perhaps."""
+        """Workers are lost in partitions, some behind durable checkouts; the master, perhaps."""
         deeds = chance.choice(
             ((), (self._kill_worker,), (self._kill_worker, self._kill_worker),
              (self._kill_worker, self._kill_master), (self._kill_master, self._kill_worker))

@@ -40,8 +40,8 @@ class JobPlan:
     expires: int = 0
     chunks: int = 0
     most_parts: int = 1
-    settles: float = 0.0
-    """In a rotation: how often a checkout is settled."""
+    durable: float = 0.0
+    """In a rotation: how often a checkout is durable."""
     target: bool = False
     """The training ends once it has enough losses, all of which are alike."""
     flat: bool = False
@@ -166,8 +166,8 @@ def draw_rotation(seed, plan):
         return plan
     chunks = rng.choice((1, 2, 3, 4, 6))
     most_parts = rng.choice((1, 2, 3, 8, 8))
-    settles = random.Random(f"settles {seed}").choice((0.0, 0.2, 0.5))
-    return replace(plan, expires=0, chunks=chunks, most_parts=most_parts, settles=settles)
+    durable = random.Random(f"settles {seed}").choice((0.0, 0.2, 0.5))
+    return replace(plan, expires=0, chunks=chunks, most_parts=most_parts, durable=durable)
 
 
 def draw_table(rng, plan):
@@ -205,8 +205,8 @@ class Round:
     parts: list
 
 
-class Settled:
-    """The checkouts that workers have settled: what they told, and what the journal has of it.
+class Durable:
+    """The checkouts that workers have made durable: what they told, and what the journal has of it.
 
     Attributes
     ----------
@@ -223,18 +223,18 @@ class Settled:
         self._noted.clear()
 
     def tell(self, number, parts):
-        """A worker tells the master, if that hears it, that checkouts are settled."""
+        """A worker tells the master, if that hears it, that checkouts are durable."""
         self._told.setdefault(number, set()).update(parts)
 
     def note(self, number, parts):
         """The master notes that."""
         if not self._told.get(number, set()).issuperset(parts):
             self.wrong.append(
-                f"checkouts {parts} of partition {number} count as settled, and are not"
+                f"checkouts {parts} of partition {number} count as durable, and are not"
             )
         noted = self._noted.setdefault(number, set())
         if noted & set(parts):
-            self.wrong.append(f"checkouts {parts} of partition {number} are settled twice")
+            self.wrong.append(f"checkouts {parts} of partition {number} are durable twice")
         noted.update(parts)
 
     def lease(self, number, had, safe):
@@ -245,7 +245,7 @@ class Settled:
             )
         if safe and not self._noted.get(number, set()).issubset(had):
             self.wrong.append(
-                f"partition {number} has settled checkouts to train again: {sorted(had)}"
+                f"partition {number} has durable checkouts to train again: {sorted(had)}"
             )
 
 
@@ -276,7 +276,7 @@ class JobRun:
         In a rotation, by chunk: how many parts it has.
     tenants : set
         In a rotation: workers that the master has leased something to.
-    settled : Settled
+    durable : Durable
         In a rotation: checkouts that need not be trained again.
     rows : dict
         What the rows must be after the rounds that are closed.
@@ -297,11 +297,11 @@ class JobRun:
     closed: list = field(default_factory=list)
     parts: dict = field(default_factory=dict)
     tenants: set = field(default_factory=set)
-    settled: Settled = None
+    durable: Durable = None
     rows: dict = field(default_factory=dict)
 
     def __post_init__(self):
-        self.settled = Settled(self.books.wrong)
+        self.durable = Durable(self.books.wrong)
         self._begin()
 
     def _begin(self):
@@ -311,7 +311,7 @@ class JobRun:
         """A training begins where these blocks are trained; its workers are other ones."""
         self._begin()
         self.tenants.clear()
-        self.settled.begin()
+        self.durable.begin()
         self.summary = None
         self.books.go_on(done, clock)
 

@@ -464,7 +464,7 @@ class Master(Process):
         if effect.kind == "chunk":
             self.cluster.job.parts[effect.data["chunk"]] = effect.data["parts"]
         if effect.kind == "visits":
-            self.cluster.job.settled.note(effect.data["number"], effect.data["parts"])
+            self.cluster.job.durable.note(effect.data["number"], effect.data["parts"])
         self._journal.note(effect.kind, effect.data)
         if not self._journal.kept:
             self._events.append(events.JournalFailed())

@@ -4,8 +4,8 @@
     what a worker reads twice, with its own push between, must differ by that push alone
 
 So any second writer of a partition shows, whichever worker was lost before, and any block
-that is read before it is encoded, or after a later one has overwritten it.  `jobs.Settled` knows
-which checkouts were at the servers with all their rows: a lease has each of them settled, or trains
+that is read before it is encoded, or after a later one has overwritten it.  `jobs.Durable` knows
+which checkouts were at the servers with all their rows: a lease has each of them durable, or trains
 it itself.
 """
 
@@ -94,11 +94,11 @@ class Rotating:
         yield from worker._wait(worker._client.push(worker._table, [key], change))
         yield from worker._flush()
         answer = yield from worker._tell(messages.Done("train", block.number, 0, 0.1, {}))
-        self._settled(block)
+        self._durable(block)
         return isinstance(answer, messages.Enough)
 
-    def _settled(self, block):
-        self._worker._stand.settled(block.number)
+    def _durable(self, block):
+        self._worker._stand.durable(block.number)
         self._worker.control.note(messages.Settled([block.number]))
 
     def prepare(self, block):
@@ -123,7 +123,7 @@ class Rotating:
         begun = yield from self._pull(mine)
         state = {"cut": False, "over": False}
         done, own = 0, set()
-        job.settled.lease(block.number, block.had, worker.cluster.journal_holds())
+        job.durable.lease(block.number, block.had, worker.cluster.journal_holds())
         ahead = self._check_out(block, state)
         while True:
             if not ahead.done:
@@ -138,11 +138,11 @@ class Rotating:
                     f"part {part} is checked out by partition {block.number} again"
                 )
             own.add(part)
-            settles = job.plan.settles > self._random.random()
-            begun = yield from self._checkout(block, part, mine if settles else (), begun)
-            if settles:
-                job.settled.tell(block.number, own)
-            self._check_in(block, part, settles)
+            durable = job.plan.durable > self._random.random()
+            begun = yield from self._checkout(block, part, mine if durable else (), begun)
+            if durable:
+                job.durable.tell(block.number, own)
+            self._check_in(block, part, durable)
             done += 1
         yield from self._check_inputs(block, mine, begun)
         yield from self._push(block, mine)
@@ -158,7 +158,7 @@ class Rotating:
 
     def end(self, block):
         """A partition is reported."""
-        self._settled(block)
+        self._durable(block)
 
     def _check_inputs(self, block, mine, begun):
         """Input rows are as this worker has left them."""
@@ -191,7 +191,7 @@ class Rotating:
         return made
 
     def _checkout(self, block, part, mine, begun):
-        """A checkout, which settles input rows if there are any; these as they are then."""
+        """A checkout, which pushes input rows if there are any; these as they are then."""
         worker = self._worker
         theirs = [OUTPUTS + word for word in range(part, WORDS, 2 * block.parts)]
         before = yield from self._pull(theirs)
@@ -210,12 +210,12 @@ class Rotating:
             begun = yield from self._pull(mine)
         return begun
 
-    def _check_in(self, block, part, settled):
+    def _check_in(self, block, part, durable):
         worker = self._worker
         if not worker._stand.checked_in(block.number, part):
             self._job.books.wrong.append(f"partition {block.number} does not hold part {part}")
         figures = {"examples": 1.0, "loss": 1.0}
-        worker.control.note(messages.GiveBack(block.number, part, UNITS, 0.1, figures, settled))
+        worker.control.note(messages.GiveBack(block.number, part, UNITS, 0.1, figures, durable))
 
     def _push(self, block, keys):
         """Ones to these rows, and to own ones that tell this push from others."""

@@ -214,9 +214,9 @@ class Worker(RoutedNode):
             yield from self._wait(self._client.seal(block.clock, block.slot, block.slots))
         done = messages.Done("train", block.number, UNITS, 0.1, {"examples": 1.0, "loss": 1.0})
         answer = yield from self._tell(done)
-        settled = self._stand.settle(block.number, self._client, unpushed=0)
-        if settled:
-            self.control.note(messages.Settled(settled))
+        durable = self._stand.trained(block.number, self._client, unpushed=0)
+        if durable:
+            self.control.note(messages.Settled(durable))
         if isinstance(answer, messages.Enough):
             return True
         if clocked and not in_round:

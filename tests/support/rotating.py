@@ -131,7 +131,7 @@ class MemoryCheckouts:
         self._left = [(first + n) % shared.output_parts for n in range(shared.output_parts)]
         self.had: list[int] = []
         self.figures: list[Mapping[str, float]] = []
-        self.settled: list[int] = []
+        self.durable: list[int] = []
 
     def check_out(self) -> int | None:
         """The next part that is free."""
@@ -149,7 +149,7 @@ class MemoryCheckouts:
                 assert self._shared.changed.wait(60)
             return None
 
-    def check_in(self, part: int, figures: Mapping[str, float], *, settled: bool = False) -> None:
+    def check_in(self, part: int, figures: Mapping[str, float], *, durable: bool = False) -> None:
         """The part is free again."""
         with self._shared.changed:
             assert part not in self._shared.free
@@ -157,8 +157,8 @@ class MemoryCheckouts:
             self._shared.changed.notify_all()
         self.figures.append(figures)
         assert part in self.had
-        if settled:
-            self.settled.append(len(self.figures))
+        if durable:
+            self.durable.append(len(self.figures))
 
 
 def blocks_of_chunk(

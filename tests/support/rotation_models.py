@@ -26,7 +26,9 @@ class RotatingSettings(JobSettings):
     most_parts: int = setting(8, help="Parts of a chunk at most.", when="In tests.")
     gates: str = setting("", help="Folder of named pipes; see processes.Gate.", when="In tests.")
     journal: str = setting("", help="Folder of what each worker held.", when="In tests.")
-    settle_every: int = setting(0, help="Checkouts between two that settle.", when="In tests.")
+    durable_every: int = setting(
+        0, help="Checkouts between two that are made durable.", when="In tests."
+    )
     pace_s: float = setting(0.0, help="Seconds of a checkout.", when="In tests.", low=0)
 
 
@@ -34,7 +36,7 @@ class Rotating(Worker):
     """Each checkout adds 1 to row ``(chunk * 100 + part) * 100 + output partition`` of "checkouts".
 
     Blocks are rows of "text": lines of the block, their sum, chunk and block plus one.  The row of
-    a partition in "input" counts its checkouts, when they are settled or the partition ends.
+    a partition in "input" counts its checkouts, when they are durable or the partition ends.
     """
 
     Settings = RotatingSettings
@@ -72,7 +74,7 @@ class Rotating(Worker):
     def train(self, block: Block) -> Mapping[str, float]:
         s = self.settings
         key_of_part = block.chunk * PART_KEYS + block.part
-        done = settled = block.had
+        done = durable = block.had
         with ThreadPoolExecutor(1) as helper:
             ahead = helper.submit(block.checkouts.check_out)
             while (part := ahead.result()) is not None:
@@ -84,17 +86,15 @@ class Rotating(Worker):
                 self.push("checkouts", [key], [[1.0]])
                 self._note(block, part, "returns")
                 done += 1
-                settles = (
-                    s.settle_every and done < block.output_parts and done % s.settle_every == 0
-                )
-                if settles:
-                    self.push("inputs", [key_of_part], [[done - settled]])
-                    settled = done
+                due = s.durable_every and done < block.output_parts and done % s.durable_every == 0
+                if due:
+                    self.push("inputs", [key_of_part], [[done - durable]])
+                    durable = done
                 figures = {"units": 1, "examples": 1, "loss": 2.0}
-                block.checkouts.check_in(part, figures, settled=bool(settles))
+                block.checkouts.check_in(part, figures, durable=bool(due))
         lines, total = block.prepared
         self.push("sums", [key_of_part], [[lines, total]])
-        self.push("inputs", [key_of_part], [[done - settled]])
+        self.push("inputs", [key_of_part], [[done - durable]])
         own = done - block.had
         return {"units": own, "examples": own, "loss": 2.0 * own}
 

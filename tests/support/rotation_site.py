@@ -46,7 +46,7 @@ class Site:
         self.parts = {}
         self.chunk_blocks, self.partitions = {}, {}  # number -> worker, in the order leased
         self.had, self.holds = {}, {}
-        self.settled = {}  # of each partition that is not done: checkouts that need not be repeated
+        self.durable = {}  # of each partition that is not done: checkouts that need not be repeated
         self.begun = set()
         self.refused = set()
         self.done_blocks, self.done_partitions = {}, {}
@@ -85,7 +85,7 @@ class Site:
         assert number == self.number_of(chunk, entry.part)
         assert sum(holder == node for holder in self.partitions.values()) < 2
         self.partitions[number] = node
-        assert set(entry.had) == self.settled.get(number, set())
+        assert set(entry.had) == self.durable.get(number, set())
         self.had[number], self.holds[number] = set(entry.had), set()
 
     def is_trained(self, chunk):
@@ -148,10 +148,10 @@ class Site:
             assert self.ledger.check_in(number, node, part)
             self.holds[number].discard(part)
             if self.rng.random() < 0.3:
-                before = self.settled.get(number, set())
-                self.settled[number] = self.had[number] - self.holds[number]
+                before = self.durable.get(number, set())
+                self.durable[number] = self.had[number] - self.holds[number]
                 new = self.ledger.make_durable(number, node)
-                assert set(new) == self.settled[number] - before
+                assert set(new) == self.durable[number] - before
 
     def train(self, node):
         """Reports a partition that is trained."""
@@ -162,7 +162,7 @@ class Site:
         if len(self.had[number]) == 2 * self.parts[chunk]:
             assert self.ledger.done(number, node)
             self.forget(number)
-            self.settled.pop(number, None)
+            self.durable.pop(number, None)
             self.done_partitions[number] = node
 
     def forget(self, number):
@@ -209,13 +209,13 @@ class Site:
         self.next_node += len(self.nodes)
         ledger = self.ledger
         self.ledger = RotationLedger(
-            self.blocks, self.epochs, self.rotation, ledger.settled(),
+            self.blocks, self.epochs, self.rotation, ledger.durable(),
             nodes=self.nodes, extent=ledger.extent,
         )  # fmt: skip
         for number in list(self.partitions):
             self.forget(number)
         self.chunk_blocks.clear()
-        self.settled.clear()
+        self.durable.clear()
         self.refused.clear()
         self.leaving.clear()
         opened = self.ledger.extent["open"]

@@ -186,7 +186,7 @@ def losses_in_order(
 ) -> list[float]:
     """Loss of each chunk, all its workers' together, while an order decides who goes on.
 
-    No time passes for the trainers: after some seconds they settle rows, which is an exchange more.
+    No time passes for the trainers: after some seconds they push rows, which is an exchange more.
     """
     total, found = epochs * len(texts), []
     exchange, check_out = InputExchange.exchange, rotation._Training._check_out

@@ -49,28 +49,28 @@ def test_counted_block_is_its_workers_until_its_part_is_merged_or_it_is_given_ba
     assert (records.held_by(7), records.is_counted(1)) == ([1, 2], False)
 
 
-def test_settled_are_only_blocks_that_their_own_worker_has_settled():
+def test_durable_are_only_blocks_that_their_own_worker_has_durable():
     records = BlockRecords(10)
     for number, node in ((0, 1), (1, 2), (4, 1), (2, 2)):
         trained(records, number, node, units=100 + number, loss=1.5, examples=7.0)
     records.lease(3, 1)
-    records.settle([0, 1, 3, 9, -1, 77], 1)  # 1 is another's, the others are not done
-    found = records.settled()
+    records.make_durable([0, 1, 3, 9, -1, 77], 1)  # 1 is another's, the others are not done
+    found = records.durable()
     assert found.dtype == OUTCOME
     assert found["units"].tolist() == [100, 0, 0, 0, 0]
-    records.settle_all(2)
-    assert records.settled()["units"].tolist() == [100, 101, 102, 0, 0]
-    records.settle_all(2)
-    assert records.settled()["loss"].tolist() == [1.5, 1.5, 1.5, 0, 0]
+    records.make_all_durable(2)
+    assert records.durable()["units"].tolist() == [100, 101, 102, 0, 0]
+    records.make_all_durable(2)
+    assert records.durable()["loss"].tolist() == [1.5, 1.5, 1.5, 0, 0]
 
 
 def test_records_resume_with_those_of_an_earlier_run_as_far_as_there_are_blocks():
     records = BlockRecords(10)
     trained(records, 3, 1, units=5, loss=0.5, examples=5.0, bad_lines=2, lr=0.1)
-    records.settle_all(1)
+    records.make_all_durable(1)
     again = BlockRecords(4)
-    again.resume(records.settled())
-    assert (again.settled() == records.settled()).all()
+    again.resume(records.durable())
+    assert (again.durable() == records.durable()).all()
     assert (again.finished, again.done().tolist()) == (1, [3])
     assert again.result(3)[:4] == (5, 0.5, 5.0, 2)
     assert math.isnan(again.result(3).lr)  # checkpoints do not have it
@@ -78,15 +78,17 @@ def test_records_resume_with_those_of_an_earlier_run_as_far_as_there_are_blocks(
     exact.resume(records.known())
     assert exact.result(3).lr == 0.1
     shorter = BlockRecords(2)
-    shorter.resume(records.settled())
-    assert len(shorter.settled()) == 2
+    shorter.resume(records.durable())
+    assert len(shorter.durable()) == 2
     assert shorter.finished == 0
 
 
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["lease", "finish", "release", "settle", "settle_all", "known"]),
+            st.sampled_from(
+                ["lease", "finish", "release", "make_durable", "make_all_durable", "known"]
+            ),
             st.integers(0, 11),
             st.integers(1, 3),
         ),
@@ -106,19 +108,19 @@ def test_records_after_any_transitions_agree_with_a_plain_model(actions):
         elif action == "release" and state == "leased":
             assert records.release(number) == holder
             del model[number]
-        elif action == "settle":
-            records.settle([number], node)
+        elif action == "make_durable":
+            records.make_durable([number], node)
             if (state, holder) == ("done", node):
-                model[number] = ("settled", node)
-        elif action == "settle_all":
-            records.settle_all(node, [number])
+                model[number] = ("durable", node)
+        elif action == "make_all_durable":
+            records.make_all_durable(node, [number])
             for n, (s, h) in model.items():
                 if (s, h) == ("done", node) and n != number:
-                    model[n] = ("settled", node)
+                    model[n] = ("durable", node)
         else:
             records.known()
     states = {n: s for n, (s, _) in model.items()}
-    done = sorted(n for n, s in states.items() if s in ("done", "settled"))
+    done = sorted(n for n, s in states.items() if s in ("done", "durable"))
     assert records.done().tolist() == done
     assert records.finished == len(done)
     leased = {n: h for n, (s, h) in model.items() if s == "leased"}
@@ -131,7 +133,7 @@ def test_records_after_any_transitions_agree_with_a_plain_model(actions):
     known = records.known()
     assert (np.flatnonzero(known["state"]) + 4).tolist() == done
     assert [n for n in done if known["state"][n - 4] == BlockState.SETTLED] == sorted(
-        n for n, s in states.items() if s == "settled"
+        n for n, s in states.items() if s == "durable"
     )
     assert all(known["units"][n - 4] == n for n in done)
 

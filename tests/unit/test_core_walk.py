@@ -243,9 +243,9 @@ class Walk(World):
             return
         pass_ = "survey" if node.survey and not node.summarised else "train"
         if node.open and self.rng.random() < 0.5:
-            settled = sorted(node.open)[: self.rng.randint(1, 3)]
-            node.open.difference_update(settled)
-            self.handle(events.Received(node.peer, m.Settled(settled)))
+            durable = sorted(node.open)[: self.rng.randint(1, 3)]
+            node.open.difference_update(durable)
+            self.handle(events.Received(node.peer, m.Settled(durable)))
         elif node.sends:
             node.sends = False
             numbers = sorted(node.held)

@@ -130,7 +130,7 @@ def test_rows_travel_when_their_steps_are_made_or_as_soon_as_the_way_is_free(
     assert [n for n, key in sent if key == rare] == [3, 6]
 
 
-def test_settled_rows_are_at_the_servers_and_only_what_follows_is_pushed_at_the_end(
+def test_durable_rows_are_at_the_servers_and_only_what_follows_is_pushed_at_the_end(
     worker: MemoryWorker,
 ) -> None:
     before = stored(worker)
@@ -139,13 +139,13 @@ def test_settled_rows_are_at_the_servers_and_only_what_follows_is_pushed_at_the_
         made._rows.local[0][[0, 2, 3], :4] += 1
         made.exchange(number)
     moved = worker.memory.moved["input"]
-    made._rows.wait_for(made.settle())
+    made._rows.wait_for(made.push_all())
     own, still, busy, rare = stored(worker) - before
     np.testing.assert_allclose(own, 3, rtol=1e-6)
     assert (still == 0).all()
     assert (rare > 1).all()  # its share of three checkouts
     assert worker.memory.moved["input"] == moved + 2  # what was exchanged just now is there
-    assert made.settle() == []
+    assert made.push_all() == []
     made.exchange(4)
     made._rows.local[0][[0, 3], :4] += 1
     made.close()

@@ -682,7 +682,7 @@ def test_job_of_auto_epochs_goes_on_from_a_checkpoint_to_the_same_end(make, step
     job, again = make(**AUTO), make(**AUTO)
     job.begin_pass("train")
     train_on(job, steps)
-    job.ledger.records.settle_all(1)
+    job.ledger.records.make_all_durable(1)
     again.begin_pass("train", snapshot=unpack(pack(job.dump())))
     if again.limit_reached():
         again.end_early(again.limit_reached())
@@ -765,7 +765,7 @@ def test_blocks_of_a_job_that_shuffles_are_over_all_files_and_are_found_again(
     )
     assert job.content(first.number, "line", 9) == b""
     assert job.done(done(first.number), 1)
-    job.ledger.records.settle([first.number], 1)
+    job.ledger.records.make_durable([first.number], 1)
     snapshot = unpack(pack(job.dump()))
     again = make(input=", ".join(map(str, sorted(paths))), **settings)
     again.begin_pass("train", snapshot=snapshot)

@@ -114,7 +114,7 @@ def test_job_resumed_has_the_figures_and_the_blocks_of_the_other(make, clock):
         lease = job.lease(node=7)
         clock.now_s += 2
         job.done(done(lease.number, loss=50.0 + lease.number, examples=100.0, lr=0.5), 7)
-    job.ledger.records.settle([0, 1, 3], 7)
+    job.ledger.records.make_durable([0, 1, 3], 7)
     snapshot = unpack(pack(job.dump()))
     assert snapshot.done == [0, 1, 3]
     again = make(block_bytes="100")  # cut otherwise: the snapshot's blocks count
@@ -143,7 +143,7 @@ def test_ledger_share_is_that_of_bytes(make):
 
 
 @pytest.mark.parametrize(
-    ("owed", "settled"),
+    ("owed", "durable"),
     [
         ([False, True, True, False], [[0], [1, 2, 3]]),
         ([False, np.True_, np.True_, np.False_], [[0], [1, 2, 3]]),  # as `(array > 0).any()` is
@@ -151,12 +151,12 @@ def test_ledger_share_is_that_of_bytes(make):
         ([1, 2, 1, 2, 9, 0], [[0, 1], [2, 3, 4, 5]]),
     ],
 )
-def test_worker_that_owes_pushes_settles_its_blocks_with_the_last(owed, settled):
+def test_blocks_of_a_worker_with_open_pushes_are_durable_with_the_last(owed, durable):
     told = []
     process = WorkerProcess(WorkerSettings(), RawConfig(()))
     process._client = SimpleNamespace(open_pushes=list)
     process._control = SimpleNamespace(note=told.append)
     for number, unpushed in enumerate(owed):
         process._model = SimpleNamespace(unpushed=unpushed)
-        process._note_settled(number)
-    assert told == [messages.Settled(numbers) for numbers in settled]
+        process._note_durable(number)
+    assert told == [messages.Settled(numbers) for numbers in durable]

@@ -117,8 +117,8 @@ def test_ledger_with_an_order_leases_each_block_once_an_epoch_and_shares_add_up(
         before = entry.after
         assert ledger.progress == pytest.approx(before)
         taken.append(entry.block.index)
-        ledger.records.settle([entry.number], 1)
-        again = made(known=ledger.settled())
+        ledger.records.make_durable([entry.number], 1)
+        again = made(known=ledger.durable())
         assert again.progress == pytest.approx(before)
         assert again.share(range(len(taken))) == pytest.approx(before)
     assert before == pytest.approx(1.0)

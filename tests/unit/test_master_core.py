@@ -360,7 +360,7 @@ def state_of(world, number):
     return BlockState(int(world.core.job_controller.job.ledger.records._states[number]))
 
 
-def test_block_that_was_noted_as_done_and_not_answered_is_not_taken_for_settled(make_job):
+def test_block_that_was_noted_as_done_and_not_answered_is_not_taken_for_durable(make_job):
     """Its pushes may be under way: a checkpoint must not have it without them."""
     before = World(make_job())
     _, first, _ = before.forms()

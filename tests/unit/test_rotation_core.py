@@ -59,8 +59,8 @@ def tenants(world):
     return (first, early), (second, deals(world, second))
 
 
-def checks_in(world, peer, lease, part, settled=False, **figures):
-    world.note(peer, m.GiveBack(lease.number, part, 5, 0.5, ANSWER | figures, settled))
+def checks_in(world, peer, lease, part, durable=False, **figures):
+    world.note(peer, m.GiveBack(lease.number, part, 5, 0.5, ANSWER | figures, durable))
 
 
 def facts(world, kind):
@@ -250,13 +250,13 @@ def leases_again(world, lease):
     return peer, again
 
 
-def test_settled_checkouts_of_a_lost_worker_count_and_the_next_one_trains_the_others(make_job):
+def test_durable_checkouts_of_a_lost_worker_count_and_the_next_one_trains_the_others(make_job):
     job = make_job()
     world = World(job)
     (a, one), (b, _) = tenants(world)
-    for part, settled in ((0, False), (1, True), (2, False)):
+    for part, durable in ((0, False), (1, True), (2, False)):
         assert world.ask(a, m.Borrow(one.number)).part == part
-        checks_in(world, a, one, part, settled)
+        checks_in(world, a, one, part, durable)
     (member, _) = world.core.members.joined("worker")
     node = member.number
     assert facts(world, "visits") == [
@@ -270,7 +270,7 @@ def test_settled_checkouts_of_a_lost_worker_count_and_the_next_one_trains_the_ot
     c, again = leases_again(world, one)
     assert again.had == [0, 1]
     assert [world.ask(c, m.Borrow(one.number)).part for _ in range(2)] == [2, 3]
-    checks_in(world, c, again, 2, settled=True, loss=1.0)
+    checks_in(world, c, again, 2, durable=True, loss=1.0)
     checks_in(world, c, again, 3, loss=1.0)
     assert world.ask(c, m.Borrow(one.number)) == m.Borrowed(-1)
     assert job.metrics.units == 20
@@ -279,16 +279,16 @@ def test_settled_checkouts_of_a_lost_worker_count_and_the_next_one_trains_the_ot
     assert (job.metrics.units, job.metrics.losses[0]) == (22, [6.0, 4.0])
     assert job.metrics.unfinished == []
     assert job.ledger.records.is_done(one.number)
-    checks_in(world, b, one, 0, settled=True)  # it has nothing of that partition
+    checks_in(world, b, one, 0, durable=True)  # it has nothing of that partition
     assert len(facts(world, "visits")) == 2
 
 
-def test_checkpoint_has_no_figures_of_settled_checkouts_and_a_takeover_has_them(make_job):
+def test_checkpoint_has_no_figures_of_durable_checkouts_and_a_takeover_has_them(make_job):
     before = World(make_job())
     (a, one), (_, two) = tenants(before)
     for part in range(2):
         before.ask(a, m.Borrow(one.number))
-        checks_in(before, a, one, part, settled=part == 1)
+        checks_in(before, a, one, part, durable=part == 1)
     job = before.core.job_controller.job
     assert job.metrics.units == 10
     assert unpack(pack(job.dump(before.now))).units == 0
@@ -316,7 +316,7 @@ def test_checkpoint_has_no_figures_of_settled_checkouts_and_a_takeover_has_them(
     assert (again.metrics.units, again.metrics.losses[0]) == (17, [6.0, 4.0])
 
 
-def test_checkouts_settled_by_one_worker_are_not_withdrawn_when_the_next_one_is_done():
+def test_checkouts_made_durable_by_one_worker_are_not_withdrawn_when_the_next_one_is_done():
     metrics = PassMetrics(1)
     metrics.count_checkout(40, 0, BlockResult(5, 3.0, 2.0), 2)
     assert metrics.make_durable(40) == {"units": 5, "loss": 3.0, "examples": 2.0}
@@ -627,14 +627,14 @@ def test_checkouts_check_out_until_all_are_had_and_check_in_with_figures():
     assert note.seconds >= 0
     assert not note.settled
     assert stand.to_dict()["visits"][0]["holds"] == [0]
-    checkouts.check_in(0, {"units": 4}, settled=True)
+    checkouts.check_in(0, {"units": 4}, durable=True)
     assert master.notes[-1].settled
     assert checkouts.check_out() is None
     assert checkouts.check_out() is None  # without asking again
     assert not checkouts.cut
 
 
-def test_worker_that_goes_on_with_a_partition_tells_a_master_what_was_settled_before():
+def test_worker_that_goes_on_with_a_partition_tells_a_master_what_was_durable_before():
     stand = ResumeState()
     stand.got("train", 9, 2, [0, 3])
     stand.checked_out(9, 1)
@@ -682,7 +682,7 @@ def test_state_of_a_worker_is_whole_whatever_its_threads_do():
             stand.checked_out(number, 1)
             assert stand.checked_in(number, 1)
             stand.told(m.Done("train", number, 1, 1.0, {}))
-            stand.settled(number)
+            stand.durable(number)
 
     threads = [threading.Thread(target=encode, args=(base,)) for base in (0, 1000, 2000)]
     looker = threading.Thread(target=look)

@@ -82,8 +82,8 @@ def test_ledger_of_a_million_epochs_has_records_of_the_open_chunks_only():
     assert len(ledger.extent["parts"]) == CHUNKS_AHEAD + 1
     assert (ledger.finished, ledger.size) == (300, 3 * 10**6)
     assert ledger.progress == pytest.approx(1e-4)
-    ledger.records.settle([0, 1, lease.number], 1)  # late news of closed chunks
-    assert ledger.records.settled().size == 0
+    ledger.records.make_durable([0, 1, lease.number], 1)  # late news of closed chunks
+    assert ledger.records.durable().size == 0
 
 
 def test_partition_is_leased_when_all_blocks_of_its_chunk_are_done():
@@ -277,10 +277,10 @@ def test_part_is_checked_out_by_one_partition_across_chunks():
     assert [ledger.check_out(later, 1) for _ in range(3)] == [0, 1, None]
 
 
-# --- settled checkouts ----------------------------------------------------------------------------
+# --- durable checkouts ----------------------------------------------------------------------------
 
 
-def test_partition_of_a_lost_worker_goes_on_behind_its_settled_checkouts():
+def test_partition_of_a_lost_worker_goes_on_behind_its_durable_checkouts():
     ledger, (a, b, _) = tenants()
     had = [ledger.check_out(a, 1) for _ in range(4)]
     for part in had[:2]:
@@ -299,7 +299,7 @@ def test_partition_of_a_lost_worker_goes_on_behind_its_settled_checkouts():
     assert ledger.entry(b).had == ()
 
 
-def test_checkouts_settled_by_two_workers_after_another_add_up():
+def test_checkouts_made_durable_by_two_workers_after_another_add_up():
     ledger, (a, _, _) = tenants()
     for node, parts in ((1, [0, 1]), (4, [2]), (5, [3, 4, 5])):
         if node > 1:
@@ -314,7 +314,7 @@ def test_checkouts_settled_by_two_workers_after_another_add_up():
     assert ledger.done(a, 6)
 
 
-def test_checkouts_are_settled_by_the_worker_of_their_partition_only():
+def test_checkouts_are_made_durable_by_the_worker_of_their_partition_only():
     ledger, (a, b, _) = tenants()
     for number, node in ((a, 2), (b, 1), (0, 1), (999, 1)):
         with pytest.raises(LookupError, match="not leased to worker"):
@@ -330,7 +330,7 @@ def test_partition_that_is_cut_is_trained_again_whole():
     assert ledger.entry(a).had == ()
 
 
-def test_settled_checkouts_are_for_a_master_that_takes_over_and_not_for_a_checkpoint():
+def test_durable_checkouts_are_for_a_master_that_takes_over_and_not_for_a_checkpoint():
     ledger, (a, b, c) = tenants()
     for number, node in ((a, 1), (b, 2)):
         for _ in range(2):
@@ -348,7 +348,7 @@ def test_settled_checkouts_are_for_a_master_that_takes_over_and_not_for_a_checkp
     assert again.claim(a, 1)
     again.claim_checkouts(a, 1, [2], [2])
     assert checkouts(again, a, 1) == [3, 4, 5]
-    saved = ledger_of(blocks=1, epochs=1, chunks=1, known=ledger.settled(), extent=ledger.extent)
+    saved = ledger_of(blocks=1, epochs=1, chunks=1, known=ledger.durable(), extent=ledger.extent)
     assert saved.entry(a).had == ()
 
 
@@ -440,7 +440,7 @@ def test_checkpoint_has_done_partitions_and_blocks_of_open_chunks_are_encoded_ag
     encodes(ledger, 1)
     later = ledger.take(1).number
     ledger.done(later, 1, BlockResult(units=7))
-    saved = {"known": ledger.settled(), "extent": ledger.extent}
+    saved = {"known": ledger.durable(), "extent": ledger.extent}
     again = ledger_of(blocks=2, epochs=1, chunks=2, nodes=(8, 9), **saved)
     assert again.records.done().tolist() == [later]
     assert (again.finished, again.size) == (5, ledger.size)
@@ -461,7 +461,7 @@ def test_run_with_more_epochs_goes_on_behind_closed_chunks():
     ledger, numbers = tenants(chunks=2)
     for number, node in zip(numbers, (1, 2, 3), strict=True):
         ledger.done(number, node)
-    saved = {"known": ledger.settled(), "extent": ledger.extent}
+    saved = {"known": ledger.durable(), "extent": ledger.extent}
     again = ledger_of(blocks=2, epochs=3, chunks=2, **saved)
     assert again.take(1).chunk == 1
     assert again.progress == pytest.approx(1 / 6)
@@ -477,7 +477,7 @@ def test_run_with_fewer_epochs_has_no_partition_of_chunks_behind_its_last_one():
     ahead = ledger.take(2)
     assert ahead.chunk == 1
     assert ledger.done(ahead.number, 2)
-    saved = {"known": ledger.settled(), "extent": ledger.extent}
+    saved = {"known": ledger.durable(), "extent": ledger.extent}
     again = ledger_of(blocks=2, epochs=1, chunks=1, **saved)
     assert again.records.done().tolist() == [quick]
     encodes(again, 0)
@@ -500,7 +500,7 @@ def test_bad_lines_of_blocks_that_a_checkpoint_lacks_are_those_of_open_chunks():
     assert ledger.bad_lines() == 3
     ledger.take(1)
     ledger.done(numbers[0] + ledger._stride, 1)
-    assert np.flatnonzero(ledger.settled()["state"]).tolist() == [1]
+    assert np.flatnonzero(ledger.durable()["state"]).tolist() == [1]
 
 
 # --- a walk ---------------------------------------------------------------------------------------

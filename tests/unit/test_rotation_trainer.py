@@ -204,7 +204,7 @@ def test_workers_of_cbow_learn_less_without_an_exchange_of_input_rows(
     settings = replace(SMALL, model="cbow", lr=0.1)
     with_exchanges = losses(settings, ORDERS["lockstep"])[-1]
     monkeypatch.setattr(InputExchange, "exchange", lambda self, number: None)
-    monkeypatch.setattr(InputExchange, "settle", lambda self: pytest.fail("sends rows"))
+    monkeypatch.setattr(InputExchange, "push_all", lambda self: pytest.fail("sends rows"))
     assert losses.__wrapped__(settings, lockstep)[-1] > 1.2 * with_exchanges
 
 
@@ -404,16 +404,16 @@ def test_part_that_is_prepared_leaves_the_one_that_trains() -> None:
 
 
 @pytest.fixture
-def settles_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotation, "SETTLE_SECONDS", 0.0)
-    monkeypatch.setattr(rotation, "SETTLE_ROWS", 10.0)
-    monkeypatch.setattr(rotation, "SETTLE_SHARE", 0.0)
+def durable_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotation, "DURABLE_SECONDS", 0.0)
+    monkeypatch.setattr(rotation, "DURABLE_ROWS", 10.0)
+    monkeypatch.setattr(rotation, "DURABLE_SHARE", 0.0)
 
 
-@pytest.mark.usefixtures("settles_often")
+@pytest.mark.usefixtures("durable_often")
 @pytest.mark.parametrize("lost_after", [1, 3])
 @pytest.mark.parametrize(("model", "maxn"), [("skipgram", 0), ("skipgram", 3), ("cbow", 3)])
-def test_partition_whose_worker_is_lost_behind_settled_checkouts_ends_as_if_it_were_not(
+def test_partition_whose_worker_is_lost_behind_durable_checkouts_ends_as_if_it_were_not(
     model: str, maxn: int, lost_after: int
 ) -> None:
     settings = replace(SMALL, minn=2 if maxn else 0, maxn=maxn, model=model, worker_memory=SCANT)
@@ -430,9 +430,9 @@ def test_partition_whose_worker_is_lost_behind_settled_checkouts_ends_as_if_it_w
             with pytest.raises(Lost):
                 worker.train(block)
             worker._rotating.close()  # type: ignore[union-attr]
-            assert shared.settled == list(range(1, lost_after + 1))
+            assert shared.durable == list(range(1, lost_after + 1))
             shared._shared.lost_after = 4
-            block.had, block.settled = lost_after, tuple(sorted(shared.had))
+            block.had, block.durable = lost_after, tuple(sorted(shared.had))
             shared.had.clear()
             (worker,) = workers_of_tables(worker)
         block.prepared = worker.prepare(block)
@@ -446,36 +446,36 @@ def test_partition_whose_worker_is_lost_behind_settled_checkouts_ends_as_if_it_w
     assert some["lr"] == all_["lr"]
 
 
-@pytest.mark.usefixtures("settles_often")
-def test_rows_are_settled_before_the_next_checkout_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("durable_often")
+def test_rows_are_durable_before_the_next_checkout_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its steps are pushed, and trained again when the worker is lost."""
     begun: list[int] = []
-    settled: list[int] = []
-    train, settle = rotation.train, InputExchange.settle
+    durable: list[int] = []
+    train, push_all = rotation.train, InputExchange.push_all
 
     def noted(*args: Any) -> Any:
         begun.append(len(begun))
         return train(*args)
 
     def counted(self: InputExchange) -> Any:
-        settled.append(len(begun))
-        return settle(self)
+        durable.append(len(begun))
+        return push_all(self)
 
     monkeypatch.setattr(rotation, "train", noted)
     monkeypatch.setattr(rotation, "_comes_first", lambda coming, tasks: bool(coming.result() or 1))
-    monkeypatch.setattr(InputExchange, "settle", counted)
+    monkeypatch.setattr(InputExchange, "push_all", counted)
     worker = workers_of(replace(SMALL, worker_memory=SCANT), 1, ALL)[0]
     block = blocks_of_chunk([worker], CHUNKS[0], output_parts=4)[0]
     block.prepared = worker.prepare(block)
     worker.train(block)
-    assert settled == [1, 2, 3]
+    assert durable == [1, 2, 3]
 
 
-def test_pairs_of_settled_checkouts_are_not_sorted_again() -> None:
+def test_pairs_of_durable_checkouts_are_not_sorted_again() -> None:
     worker = workers_of(replace(SMALL, worker_memory=SCANT), 1, ALL)[0]
     block = blocks_of_chunk([worker], CHUNKS[0], output_parts=4)[0]
     whole = worker._rotating.prepare(block)
-    block.had, block.settled = 2, (0, 2)
+    block.had, block.durable = 2, (0, 2)
     rest = worker._rotating.prepare(block)
     assert isinstance(whole.examples, Pairs)
     assert isinstance(rest.examples, Pairs)
@@ -486,12 +486,12 @@ def test_pairs_of_settled_checkouts_are_not_sorted_again() -> None:
     assert sum(whole.words_of(part) for part in range(4)) == whole.words
 
 
-def test_partition_whose_checkouts_are_all_settled_trains_nothing() -> None:
+def test_partition_whose_checkouts_are_all_durable_trains_nothing() -> None:
     worker = workers_of(replace(SMALL, worker_memory=SCANT), 1, ALL)[0]
     block = blocks_of_chunk([worker], CHUNKS[0], output_parts=4)[0]
     shared = block.checkouts
     assert isinstance(shared, MemoryCheckouts)
-    block.had, block.settled = 4, (0, 1, 2, 3)
+    block.had, block.durable = 4, (0, 1, 2, 3)
     shared._left.clear()
     block.prepared = worker.prepare(block)
     assert worker.train(block) == {"units": 0.0, "loss": 0.0, "examples": 0.0}
@@ -507,26 +507,26 @@ def test_partition_whose_checkouts_are_all_settled_trains_nothing() -> None:
         (8, "cbow", 40),
     ],
 )
-def test_settling_moves_a_fifth_more_rows_at_most(
+def test_durable_checkouts_move_a_fifth_more_rows_at_most(
     workers: int, model: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [[text(1000, 10 * chunk + at) for at in range(2)] for chunk in range(2)]
     data = b"".join(b"".join(chunk_blocks) for chunk_blocks in texts)
-    settled: list[bool] = []
+    durable: list[bool] = []
     check_in = MemoryCheckouts.check_in
 
     def noted(self: MemoryCheckouts, part: int, figures: Any, **how: Any) -> None:
-        settled.append(how["settled"])
+        durable.append(how["durable"])
         check_in(self, part, figures, **how)
 
     monkeypatch.setattr(MemoryCheckouts, "check_in", noted)
     moved, found = [], []
     for seconds in (1e9, 0.0):
-        monkeypatch.setattr(rotation, "SETTLE_SECONDS", seconds)
-        settled.clear()
+        monkeypatch.setattr(rotation, "DURABLE_SECONDS", seconds)
+        durable.clear()
         made = workers_of(replace(SMALL, model=model, worker_memory=SCANT), workers, data)
         train_rotating(made, texts, at_once=False)
-        found.append(sum(settled))
+        found.append(sum(durable))
         moved.append(made[0].memory.moved["input"] + made[0].memory.moved["output"])
     assert found == [0, times]
     assert moved[0] <= moved[1] <= 1.2 * moved[0]

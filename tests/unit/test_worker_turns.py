@@ -163,7 +163,7 @@ class Master:
         return future
 
     def note(self, message):
-        self.events.append(("settled", *message.numbers))
+        self.events.append(("durable", *message.numbers))
 
     def answer(self, answer):
         heard, future = self.open.pop(0)
@@ -225,9 +225,9 @@ def test_short_block_is_answered_while_the_next_one_is_trained(training):
 
     model.between = between
     run(training, model)
-    trained = [one for one in training.events if one[0] != "settled"]
+    trained = [one for one in training.events if one[0] != "durable"]
     assert trained == [(what, number) for number in range(4) for what in ("train", "done")]
-    assert training.events[-1] == ("settled", 0, 1, 2, 3)
+    assert training.events[-1] == ("durable", 0, 1, 2, 3)
 
 
 def test_training_that_has_reached_its_end_goes_on_for_one_short_block(training):
@@ -256,5 +256,5 @@ def test_block_is_answered_before_the_next_one_if(training, monkeypatch, why):
 
     master.script.append(messages.Enough())
     run(training, model)
-    expected = [("train", 0), ("done", 0)] + [("settled", 0)] * (why == "pushed")
+    expected = [("train", 0), ("done", 0)] + [("durable", 0)] * (why == "pushed")
     assert training.events == expected

@@ -320,7 +320,7 @@ class Job:
         if plan:
             bad_lines = self.metrics.bad_lines - ledger.bad_lines()
             plan["metrics"] = {**self.metrics.snapshot(), "bad_lines": bad_lines}
-        return self._with_input(about, ledger.settled(clock))
+        return self._with_input(about, ledger.durable(clock))
 
     def base(self) -> JobState:
         """The state at the beginning of the training; beside the loop."""

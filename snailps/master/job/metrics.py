@@ -57,7 +57,7 @@ class _LeaseSums:
     epoch: int
     node: int = 0  # the worker that has it, or had it last
     open: _Sums = field(default_factory=_Sums)  # withdrawn when the worker is lost
-    settled: _Sums = field(default_factory=_Sums)  # durable checkouts; `Done` includes them again
+    durable: _Sums = field(default_factory=_Sums)  # durable checkouts; `Done` includes them again
     kept: _Sums = field(default_factory=_Sums)  # durable checkouts of earlier workers
 
 
@@ -128,14 +128,14 @@ class PassMetrics:
         if sums is None:
             return asdict(_Sums())
         new, sums.open = sums.open, _Sums()
-        sums.settled.add(new)
+        sums.durable.add(new)
         self._keep_recent(lease)
         return asdict(new)
 
     def adopt_durable(self, lease: int, epoch: int, node: int, figures: Mapping[str, Any]) -> None:
         """Add what `make_durable` returned to an earlier master."""
         new = _Sums.of(figures)
-        self._sums_of(lease, epoch, node).settled.add(new)
+        self._sums_of(lease, epoch, node).durable.add(new)
         self._count_sums(epoch, new)
 
     def _count_sums(self, epoch: int, sums: _Sums, sign: int = 1) -> None:
@@ -159,8 +159,8 @@ class PassMetrics:
         if sums is None:
             return 0
         lost, sums.open = sums.open, _Sums()
-        sums.kept.add(sums.settled)
-        sums.settled, sums.node = _Sums(), 0
+        sums.kept.add(sums.durable)
+        sums.durable, sums.node = _Sums(), 0
         if sums.kept == _Sums():
             del self._leases[lease]
         self._count_sums(sums.epoch, lost, -1)
@@ -176,10 +176,10 @@ class PassMetrics:
         if sums.node != node:  # it has checked out nothing itself
             self.lose_checkouts(lease)
         self._leases.pop(lease, None)
-        for some in (sums.open, sums.settled):
+        for some in (sums.open, sums.durable):
             self._count_sums(sums.epoch, some, -1)
         self._keep_recent(lease)
-        return sums.open.units + sums.settled.units
+        return sums.open.units + sums.durable.units
 
     @property
     def unfinished(self) -> list[int]:
@@ -209,13 +209,13 @@ class PassMetrics:
         checkouts of unfinished partitions."""
         units, losses, unfinished = self.units, [list(some) for some in self.losses], []
         for lease, sums in self._leases.items():
-            for some in (sums.open, sums.settled, sums.kept):
+            for some in (sums.open, sums.durable, sums.kept):
                 units -= some.units
                 if some.examples:
                     losses[sums.epoch][0] -= some.loss
                     losses[sums.epoch][1] -= some.examples
-            settled = {"settled": asdict(sums.settled), "kept": asdict(sums.kept)}
-            unfinished.append([lease, sums.epoch, sums.node, settled])
+            durable = {"settled": asdict(sums.durable), "kept": asdict(sums.kept)}
+            unfinished.append([lease, sums.epoch, sums.node, durable])
         return {
             **({"visits": unfinished} if exact else {}),
             "units": units,
@@ -237,8 +237,8 @@ class PassMetrics:
         self._leases.clear()
         for lease, epoch, node, known in snapshot.get("visits", ()):
             sums = self._leases[lease] = _LeaseSums(epoch, node)
-            sums.settled, sums.kept = _Sums.of(known["settled"]), _Sums.of(known["kept"])
-            for some in (sums.settled, sums.kept):
+            sums.durable, sums.kept = _Sums.of(known["settled"]), _Sums.of(known["kept"])
+            for some in (sums.durable, sums.kept):
                 self._count_sums(epoch, some)
         self._durations.clear()
         self._durations.extend(snapshot["durations"])

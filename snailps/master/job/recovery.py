@@ -165,9 +165,9 @@ def _replay(job: Job, fact: Fact, now: float) -> None:
     elif fact.kind == "visits":
         job.replay_durable(data)
     elif fact.kind == "settled":
-        ledger.records.settle(data["numbers"], data["node"])
+        ledger.records.make_durable(data["numbers"], data["node"])
     elif fact.kind == "settled_all":
-        ledger.records.settle_all(data["node"], data["but"])
+        ledger.records.make_all_durable(data["node"], data["but"])
     elif fact.kind in ("join", "leave", "retire"):
         getattr(ledger, fact.kind)(data["node"])
     elif fact.kind == "tick":

@@ -35,7 +35,7 @@ class JobState:
 
     @property
     def records(self) -> NDArray[Any]:
-        """`OUTCOME` of `Ledger.settled`, or `RECORD` of `Ledger.known`."""
+        """`OUTCOME` of `Ledger.durable`, or `RECORD` of `Ledger.known`."""
         return self.arrays["outcomes"]
 
     @property

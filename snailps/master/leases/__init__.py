@@ -1,6 +1,6 @@
 """Ledgers of leases: the records of blocks, and policies for leasing them.
 
-    BlockRecords    waiting, leased, done, settled: the one record of each block
+    BlockRecords    waiting, leased, done, durable: the one record of each block
     Ledger          a block to each worker that asks
     SspLedger       every n-th entry belongs to one worker; clocks stay close  (ssp)
     BspLedger       entry -> (clock, slot); a clock is complete when all its slots are done  (bsp)

@@ -281,9 +281,9 @@ class BspLedger(Ledger):
     def figures(self) -> dict[str, Any]:
         return {"consistency": "bsp", "clocks": self._open}
 
-    def settled(self, clock: int = -1) -> NDArray[Any]:
+    def durable(self, clock: int = -1) -> NDArray[Any]:
         records = self.records
-        return records.first(clock * self.micro_batches) if clock >= 0 else records.settled()
+        return records.first(clock * self.micro_batches) if clock >= 0 else records.durable()
 
     @property
     def open_clock(self) -> int:

@@ -1,6 +1,6 @@
 """Which worker trains which block: the ledger of one pass over the input.
 
-    take(worker) -> entry -> done(number, worker, result) -> settle(numbers, worker)
+    take(worker) -> entry -> done(number, worker, result) -> make_durable(numbers, worker)
     release(worker): its leased entries are given to others
 
 `Ledger` owns the records of all blocks (`records.py`) and gives a block to each worker that asks.
@@ -97,7 +97,7 @@ class Ledger:
         blocks: Sequence[Block],  # at least one
         epochs: int = 1,  # entry ``e * len(blocks) + i`` is the i-th block of epoch e
         limit: int = 0,  # most entries; 0: no limit
-        known: NDArray[Any] | None = None,  # records of an earlier run, of `settled` or `known`
+        known: NDArray[Any] | None = None,  # records of an earlier run, of `durable` or `known`
         # seed that, with the epoch, decides the order of the blocks; None: as they are
         order: int | None = None,
     ) -> None:
@@ -533,10 +533,10 @@ class Ledger:
         """`RECORD` of each entry, for a master that takes over."""
         return self.records.known()
 
-    def settled(self, clock: int = -1) -> NDArray[Any]:
+    def durable(self, clock: int = -1) -> NDArray[Any]:
         """`OUTCOME` of each entry for a checkpoint, of the beginning of a clock if there are; zero
-        where it is not settled."""
-        return self.records.settled()
+        where it is not durable."""
+        return self.records.durable()
 
     def snapshot(self) -> dict[str, Any]:
         """State beside the records: values for JSON, or arrays. Leased entries count as waiting:

@@ -83,10 +83,10 @@ class BlockRecords:
         self._first = first
         self._end = 0  # behind the last block that was ever done
         self._by_node: dict[int, set[int]] = {}  # leased blocks of workers that have any
-        # counted blocks are leased, settled ones finished
+        # counted blocks are leased, durable ones finished
         self.leased = self.merging = self.finished = 0
         self._known: NDArray[Any] | None = None  # last result of `known`
-        self._changed = (0, 0)  # range of blocks done or settled since then
+        self._changed = (0, 0)  # range of blocks done or durable since then
 
     # --- states ------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class BlockRecords:
         return 0 <= at < len(self._all) and self._states.item(at) == _S.WAITING
 
     def is_done(self, number: int) -> bool:
-        """Whether a block is done or settled."""
+        """Whether a block is done or durable."""
         at = number - self._first
         return 0 <= at < len(self._all) and self._states.item(at) in (_S.DONE, _S.SETTLED)
 
@@ -125,7 +125,7 @@ class BlockRecords:
         return start
 
     def done(self) -> NDArray[np.int64]:
-        """Numbers of all blocks that are done or settled, ascending."""
+        """Numbers of all blocks that are done or durable, ascending."""
         return np.flatnonzero(_is_done(self._states[: self._end])) + self._first
 
     @property
@@ -199,7 +199,7 @@ class BlockRecords:
         self._change(at, at + 1)
         return node
 
-    def settle(self, numbers: Iterable[int], node: int) -> None:
+    def make_durable(self, numbers: Iterable[int], node: int) -> None:
         """DONE -> SETTLED of those among these blocks that this worker has trained."""
         for number in numbers:
             at = number - self._first
@@ -208,7 +208,7 @@ class BlockRecords:
                 self._move(number, _S.SETTLED)
                 self._change(at, at + 1)
 
-    def settle_all(self, node: int, but: Iterable[int] = ()) -> None:
+    def make_all_durable(self, node: int, but: Iterable[int] = ()) -> None:
         """DONE -> SETTLED of all blocks that this worker has trained, except these."""
         theirs = (self._states[: self._end] == _S.DONE) & (self._nodes[: self._end] == node)
         places = [number - self._first for number in but]
@@ -245,14 +245,14 @@ class BlockRecords:
     def result(self, number: int) -> BlockResult:
         return BlockResult(*self._all[number - self._first].item()[2:])
 
-    def settled(self) -> NDArray[Any]:
-        """`OUTCOME` of each block up to the last one done; zero where it is not settled."""
+    def durable(self) -> NDArray[Any]:
+        """`OUTCOME` of each block up to the last one done; zero where it is not durable."""
         found = _outcomes(self._all[: self._end])
         found[found["state"] != _S.SETTLED] = 0
         return found
 
     def first(self, count: int) -> NDArray[Any]:
-        """`OUTCOME` of the first `count` blocks, all of which are done, as settled."""
+        """`OUTCOME` of the first `count` blocks, all of which are done, as durable."""
         found = _outcomes(self._all[:count])
         found["state"] = _S.SETTLED
         return found
@@ -270,7 +270,7 @@ class BlockRecords:
         return self._known[: self._end]
 
     def resume(self, known: NDArray[Any]) -> None:
-        """Begin with records of an earlier run, of `settled` or `known`."""
+        """Begin with records of an earlier run, of `durable` or `known`."""
         count = min(len(known), len(self._all))
         for name in known.dtype.names or ():
             self._all[name][:count] = known[name][:count]
@@ -281,7 +281,7 @@ class BlockRecords:
         self._known, self._changed = None, (0, count)
 
     def forget(self, first: int) -> None:
-        """Advance the range: drop the blocks below `first`, settled, which still count as
+        """Advance the range: drop the blocks below `first`, durable, which still count as
         finished."""
         gone = first - self._first
         kept = self._all[gone:].copy()

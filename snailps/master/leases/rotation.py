@@ -67,7 +67,7 @@ class RotationLedger(Ledger):
     chunk has as many as there are workers when its first one is leased, at most `most_parts`;
     `decided` reports that once. Partition (k, i) is leased when all blocks of k are done, and (k -
     1, i) is done or held by the same worker; where the numbers of k and k - 1 differ, when all of
-    k - 1 are done. So no partition has two writers. An entry is settled once done: a worker reports
+    k - 1 are done. So no partition has two writers. An entry is durable once done: a worker reports
     it with all pushes acknowledged. Durable checkouts of a partition count for its next lease."""
 
     def __init__(
@@ -93,7 +93,7 @@ class RotationLedger(Ledger):
         self._owners: dict[int, int] = {}  # part -> the worker that keeps its rows
         self._own: dict[int, int] = {}  # the reverse
         self._checkouts: dict[int, _Checkouts] = {}
-        self._settled: dict[int, set[int]] = {}  # durable checkouts of unfinished partitions
+        self._durable: dict[int, set[int]] = {}  # durable checkouts of unfinished partitions
         self._out: dict[int, int] = {}  # output partition -> input partition
         self._decided: list[tuple[int, int]] = []
         self._changed = True
@@ -190,7 +190,7 @@ class RotationLedger(Ledger):
             part=self._part(number),
             parts=parts,
             output_parts=self.rotation.checkouts(parts),
-            had=tuple(sorted(self._settled.get(number, ()))),
+            had=tuple(sorted(self._durable.get(number, ()))),
         )
 
     @property
@@ -278,7 +278,7 @@ class RotationLedger(Ledger):
         if not self._at(chunk).parts:
             self.decide(chunk, self._parts_now())
             self._decided.append((chunk, self._at(chunk).parts))
-        self._checkouts[number] = _Checkouts(set(self._settled.get(number, ())))
+        self._checkouts[number] = _Checkouts(set(self._durable.get(number, ())))
         if node not in self._own and part not in self._owners:
             self._own[node], self._owners[part] = part, node
 
@@ -321,17 +321,17 @@ class RotationLedger(Ledger):
         if whole or self.records.holder(number) != node:
             return super().done(number, node, result)
         self._release(number)
-        self._settled.pop(number, None)
+        self._durable.pop(number, None)
         return True
 
     def _finish(self, number: int, result: BlockResult) -> None:
         node = self.records.finish(number, result)
-        self.records.settle([number], node)
+        self.records.make_durable([number], node)
         self._changed = True
         left = self._at(self.chunk_of(number))
         if self.is_partition(number):
             self._free(number)
-            self._settled.pop(number, None)
+            self._durable.pop(number, None)
             left.undone -= 1
             self._advance()
         else:
@@ -417,9 +417,9 @@ class RotationLedger(Ledger):
         """Make what a lease has checked in durable; returns what was not. If this worker is lost,
         the next holder of the partition skips what is durable."""
         checkouts = self._checkouts_of(number, node)
-        settled = self._settled.setdefault(number, set())
-        new = checkouts.had - checkouts.holds - settled
-        settled |= new
+        durable = self._durable.setdefault(number, set())
+        new = checkouts.had - checkouts.holds - durable
+        durable |= new
         return sorted(new)
 
     def adopt_durable(self, number: int, parts: Collection[int]) -> bool:
@@ -429,7 +429,7 @@ class RotationLedger(Ledger):
             return False
         if self.records.is_done(number):
             return False
-        self._settled.setdefault(number, set()).update(
+        self._durable.setdefault(number, set()).update(
             part for part in parts if 0 <= part < self.outputs_of(number)
         )
         return True
@@ -558,7 +558,7 @@ class RotationLedger(Ledger):
                 trained = float(parts - self._at(chunk).undone)
                 for number in self._partitions_of(chunk):
                     checkouts = self._checkouts.get(number)
-                    given = len(self._settled.get(number, ()))
+                    given = len(self._durable.get(number, ()))
                     if checkouts is not None:
                         given = len(checkouts.had) - len(checkouts.holds)
                     trained += given / self.rotation.checkouts(parts)
@@ -570,7 +570,7 @@ class RotationLedger(Ledger):
 
     def share(self, numbers: Collection[int] | NDArray[np.int64]) -> float:
         """Share of all bytes of the closed chunks, and of these partitions of open ones. Numbers
-        count from the first open chunk, as in `settled`."""
+        count from the first open chunk, as in `durable`."""
         done = float(self._bytes_before(self._open))
         for number in numbers:
             if self.is_partition(number):
@@ -596,11 +596,11 @@ class RotationLedger(Ledger):
             "parts": [left.parts for left in self._open_chunks],
         }
 
-    def settled(self, clock: int = -1) -> NDArray[Any]:
+    def durable(self, clock: int = -1) -> NDArray[Any]:
         """`OUTCOME` of each entry from the first open chunk on, for a checkpoint: without blocks.
         The rows of a checkpoint are copied after its records: meanwhile the last partition of a
         chunk may end, and the rows of its blocks be overwritten by those of a later chunk."""
-        found = self.records.settled()
+        found = self.records.durable()
         found[np.arange(len(found)) % self._stride < self._blocks_most] = 0
         return found
 
@@ -619,7 +619,7 @@ class RotationLedger(Ledger):
             **super().snapshot(),
             "workers": sorted(self._workers),
             "owners": sorted(self._owners.items()),
-            "visits": [[number, sorted(parts)] for number, parts in self._settled.items()],
+            "visits": [[number, sorted(parts)] for number, parts in self._durable.items()],
         }
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:

@@ -261,7 +261,7 @@ class RoundLedger(Ledger):
         """None: a snapshot is of the beginning of a round, and its state has the parts."""
         return NO_RECORDS
 
-    def settled(self, clock: int = -1) -> NDArray[Any]:
+    def durable(self, clock: int = -1) -> NDArray[Any]:
         return NO_RECORDS
 
     def share(self, numbers: Collection[int] | NDArray[np.int64]) -> float:

@@ -241,17 +241,17 @@ class LeaseService:
             text = f"the master cannot read the block: {explain(done.error)}"
             self._out.reply(call, ClusterError(text))
 
-    def settled(self, member: Member, message: messages.Settled, now: float) -> None:
+    def durable(self, member: Member, message: messages.Settled, now: float) -> None:
         """A worker's pushes of these blocks are all acknowledged."""
         if self.job is not None:
             self._out.note("settled", {"node": member.number, "numbers": message.numbers})
-            self.job.ledger.records.settle(message.numbers, member.number)
+            self.job.ledger.records.make_durable(message.numbers, member.number)
 
     def finished(self, member: Member, message: messages.Finished, now: float) -> None:
         """A worker has ended its part of the job."""
         if self.job is not None and not member.dropped:
             self._out.note("settled_all", {"node": member.number, "but": []})
-            self.job.ledger.records.settle_all(member.number)
+            self.job.ledger.records.make_all_durable(member.number)
         if member.dropped:  # of this job or, in a session, of one that ended without it
             member.dropped = False
             return
@@ -278,7 +278,7 @@ class LeaseService:
             # What it holds may be noted as done, by a master that was lost before it answered.
             held = [number for pass_, number in resume_state["held"] if pass_ == "train"]
             but = sorted({*resume_state["unsettled"], *held})
-            job.ledger.records.settle_all(node, but)
+            job.ledger.records.make_all_durable(node, but)
             self._out.note("settled_all", {"node": node, "but": but})
         if resume_state["finished"] is not None:
             member.finished, member.figures, member.state = (

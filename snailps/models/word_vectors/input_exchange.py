@@ -1,7 +1,7 @@
 """Exchange of rows of which workers train copies: input rows that several parts have.
 
     exchange: share of the delta -> PUSH, PULL behind it -> merged
-    settle:   all deltas so far -> PUSH
+    push_all: all deltas so far -> PUSH
     close:    last deltas -> PUSH, acknowledged
 
 With skip-gram, words of several input partitions have an n-gram, so several workers train copies of
@@ -109,7 +109,7 @@ class InputExchange:
         self._open = (due, now, push, pull)
         self.exchanged += 2 * len(due)
 
-    def settle(self) -> list[Push]:
+    def push_all(self) -> list[Push]:
         """Between two checkouts: starts to push all deltas so far, for `PartitionRows.wait_for`.
 
         Of rows that other parts have, too, the share that is due after these steps, as in `close`.

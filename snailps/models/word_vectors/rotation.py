@@ -5,7 +5,7 @@
     train:   input rows <- PULL, unless they are here; then for each checkout:
              check out -> output rows <- PULL -> kernel threads -> PUSH -> check in;
              deltas of input rows -> PUSH, at the end and, in long leases, between two
-             checkouts: those are settled then
+             checkouts: these are durable then
 
 Words are split into input partitions, one a worker, for their input rows, and into twice as many
 output partitions for their output rows (`partitions`).  One worker at a time checks out an output
@@ -58,11 +58,11 @@ if TYPE_CHECKING:
     from snailps.models.word_vectors.model import WordVectors
 
 Ints = NDArray[np.int32]
-SETTLE_SHARE = 0.25
-"""Of a lease's checkouts, between two times that its rows are settled, at least."""
-SETTLE_SECONDS = 4.0
+DURABLE_SHARE = 0.25
+"""Of a lease's checkouts, between two times that they are made durable, at least."""
+DURABLE_SECONDS = 4.0
 """The same in seconds: training that is lost for less costs less than its loss."""
-SETTLE_ROWS = 0.2
+DURABLE_ROWS = 0.2
 """Rows that are pushed for that, at most, of those that the lease moves anyhow."""
 
 
@@ -155,7 +155,7 @@ class PartitionLease:
     rows : int64 array or None
         Input rows that it trains; None: all.
     words : int
-        Of the text that count as this lease's, settled checkouts or not.
+        Of the text that count as this lease's, durable checkouts or not.
     share : int64 array
         Running sum of the checkouts' shares of these words, in any unit.
     sharing : Sharing or None
@@ -227,8 +227,8 @@ class Checkout:
         self.tasks = []
 
 
-class Settling:
-    """After which checkouts of a lease its input rows are settled, besides its end.
+class DurablePoints:
+    """Behind which checkouts of a lease these are made durable, besides its end.
 
     If its worker is lost, those checkouts are not trained again.  `rows` are pushed each time;
     `opened` were pulled when the lease began.
@@ -240,16 +240,16 @@ class Settling:
         self._since = time.monotonic()
 
     def is_due(self, checkouts: int, moved: int) -> bool:
-        """Whether rows should be settled after so many checkouts, which moved so many rows."""
+        """Whether to make so many checkouts durable, which moved so many rows."""
         left = self._output_parts - self._first
         whole = self._opened + self._rows + moved * left / (checkouts - self._first)
-        times = int(SETTLE_ROWS * whole / self._rows)
-        apart = max(SETTLE_SHARE * self._output_parts, left / (times + 1))
+        times = int(DURABLE_ROWS * whole / self._rows)
+        apart = max(DURABLE_SHARE * self._output_parts, left / (times + 1))
         lasts = time.monotonic() - self._since
-        return self._last + apart <= checkouts < self._output_parts and lasts >= SETTLE_SECONDS
+        return self._last + apart <= checkouts < self._output_parts and lasts >= DURABLE_SECONDS
 
     def note(self, checkouts: int) -> None:
-        """Rows are settled after so many checkouts."""
+        """So many checkouts are durable."""
         self._last, self._since = checkouts, time.monotonic()
 
 
@@ -308,7 +308,7 @@ class RotationTrainer(ABC):
         _, words = shared_text.count(self.model, block.chunk, block.chunk_blocks)
         rows, share = None, np.arange(block.output_parts + 1)
         lease = PartitionLease(split, part, rows, words, share)
-        left = [checkout for checkout in range(block.output_parts) if checkout not in block.settled]
+        left = [checkout for checkout in range(block.output_parts) if checkout not in block.durable]
         if left:
             lease.first = left[0], self.read(block, left[0])
         return lease
@@ -395,7 +395,7 @@ class _Training:
     """A lease that is trained.
 
     Where no rows are exchanged, the kernels of a checkout are queued before those of the one before
-    are done, so that no thread waits for another.  Behind one that settles rows they are not:
+    are done, so that no thread waits for another.  Behind one that makes rows durable they are not:
     deltas of the next one's steps would be pushed, and trained again if this worker is lost.
     """
 
@@ -412,7 +412,7 @@ class _Training:
         self._inputs = InputExchange(
             self._model, self._part.inputs, lease.rows, lease.sharing, block
         )
-        self._settling = Settling(
+        self._durable_points = DurablePoints(
             block,
             len(self._part.keys if lease.rows is None else lease.rows),
             opened + self._inputs.opened,
@@ -427,7 +427,7 @@ class _Training:
         coming, queued = self._trainer.ahead.submit(self._check_out), None
         while True:
             if queued is not None and (
-                self._is_to_settle(queued) or not _comes_first(coming, queued.tasks)
+                self._makes_durable(queued) or not _comes_first(coming, queued.tasks)
             ):
                 self._finish(queued)  # another worker may wait for its partition
                 queued = None
@@ -529,49 +529,49 @@ class _Training:
         for name in self._totals:
             self._totals[name] += figures[name]
         self._totals["lr"] = figures["lr"]
-        settling = self._is_to_settle(checkout)
+        makes_durable = self._makes_durable(checkout)
         self._done += 1
-        push, settles = None, None
+        push, pushes = None, None
         if checkout.keys is not None and checkout.packed is not None:
             sgd.in_threads(sgd.layout.subtract, checkout.packed, *checkout.outputs)
             sgd.give_trained(checkout.outputs)
             push = self._model.push_async("output", checkout.keys, checkout.packed, state=sgd.state)
             self._moved += 2 * len(checkout.keys)
-            if settling:
-                settles = self._inputs.settle()
-                self._settling.note(self._done)
+            if makes_durable:
+                pushes = self._inputs.push_all()
+                self._durable_points.note(self._done)
         previous = self._returned[-1] if self._returned else None
         self._returned.append(
             self._trainer.behind.submit(
-                self._check_in, checkout.part, figures, push, settles, previous
+                self._check_in, checkout.part, figures, push, pushes, previous
             )
         )
 
-    def _is_to_settle(self, checkout: Checkout) -> bool:
-        """Whether rows should be settled behind this checkout, and no other one has begun."""
+    def _makes_durable(self, checkout: Checkout) -> bool:
+        """Whether to make this checkout durable, and no other one has begun."""
         if checkout.keys is None or self._begun > checkout.number + 1:
             return False
         moved = self._moved + 2 * len(checkout.keys) + self._inputs.exchanged
-        return self._settling.is_due(checkout.number + 1, moved)
+        return self._durable_points.is_due(checkout.number + 1, moved)
 
     def _check_in(
         self,
         part: int,
         figures: dict[str, float],
         push: Pending | None,
-        settles: list[Push] | None,
+        pushes: list[Push] | None,
         previous: Future[None] | None,
     ) -> None:
-        """Checks a partition in once its deltas are acknowledged, and those that settle it.
+        """Checks a partition in once its deltas are acknowledged, and those that make it durable.
 
-        `previous` checks in the one before: if it failed, nothing behind it is settled.
+        `previous` checks in the one before: if it failed, nothing behind it is durable.
         """
         if previous is not None:
             previous.result()
         if push is not None:
             self._model.sgd.packed.give(push.wait())
-        self._part.inputs.wait_for(settles or ())
-        self._block.checkouts.check_in(part, figures, settled=settles is not None)
+        self._part.inputs.wait_for(pushes or ())
+        self._block.checkouts.check_in(part, figures, durable=pushes is not None)
 
 
 def _comes_first(coming: Future[Any], tasks: Sequence[Future[Any]]) -> bool:

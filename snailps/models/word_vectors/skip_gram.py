@@ -52,7 +52,7 @@ class SkipGramTrainer(RotationTrainer):
         return Pairs(centres, starts, contexts)
 
     def _sorted(self, block: Block, split: Split) -> PartitionLease:
-        """Without the pairs of settled checkouts."""
+        """Without the pairs of durable checkouts."""
         s = self.model.settings
         ids, words = shared_text.get_chunk(self.model, block.chunk, block.chunk_blocks)
         pairs = np.empty(block.output_parts, np.int64)
@@ -67,7 +67,7 @@ class SkipGramTrainer(RotationTrainer):
             outputs=split.outputs,
             parts=block.output_parts,
             # How often rows of n-grams travel follows from all groups of a lease.
-            without=() if s.maxn else block.settled,
+            without=() if s.maxn else block.durable,
             pairs=pairs,
         )
         tokens = len(ids) // block.parts
