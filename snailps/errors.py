@@ -81,15 +81,15 @@ def frames_of(error: BaseException) -> str:
 
 def trace_of(error: BaseException) -> str:
     """A traceback, for a log: of a user's own lines only, or the whole one where there are none."""
-    told = traceback.TracebackException.from_exception(error)
-    if any(is_own_code(frame.filename) for frame in told.stack):
-        chain: list[traceback.TracebackException | None] = [told]
+    whole = traceback.TracebackException.from_exception(error)
+    if any(is_own_code(frame.filename) for frame in whole.stack):
+        chain: list[traceback.TracebackException | None] = [whole]
         while chain:
             if (one := chain.pop()) is not None:
                 own = [frame for frame in one.stack if is_own_code(frame.filename)]
                 one.stack = traceback.StackSummary.from_list(own)
                 chain += [one.__cause__, one.__context__]
-    return "".join(told.format()).rstrip("\n")
+    return "".join(whole.format()).rstrip("\n")
 
 
 def with_frames(text: str, frames: str) -> str:
@@ -237,8 +237,8 @@ class ConvergenceWarning(UserWarning):
 def convergence_warning(text: str) -> ConvergenceWarning:
     """The warning, which filters for scikit-learn's catch as well if it is loaded."""
     exceptions = sys.modules.get("sklearn.exceptions")
-    theirs = getattr(exceptions, "ConvergenceWarning", None)
-    if theirs is None:
+    base = getattr(exceptions, "ConvergenceWarning", None)
+    if base is None:
         return ConvergenceWarning(text)
-    found: ConvergenceWarning = type("ConvergenceWarning", (ConvergenceWarning, theirs), {})(text)
+    found: ConvergenceWarning = type("ConvergenceWarning", (ConvergenceWarning, base), {})(text)
     return found

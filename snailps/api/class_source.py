@@ -31,7 +31,7 @@ VALUE_CHARS_MAX = 1 << 16
 _PRELUDE = "<imports of the session>"
 
 
-class Piece(NamedTuple):
+class Code(NamedTuple):
     """Some lines of a file."""
 
     file: str
@@ -45,7 +45,7 @@ def is_local_class(cls: type) -> bool:
     return cls.__module__ == "__main__" or getattr(module, "__file__", None) is None
 
 
-def source_of(cls: type) -> list[Piece]:
+def source_of(cls: type) -> list[Code]:
     """The pieces that define a class in an empty module.
 
     Raises
@@ -61,12 +61,12 @@ def source_of(cls: type) -> list[Piece]:
     return _Collector(cls).pieces()
 
 
-def encode(pieces: list[Piece]) -> bytes:
+def encode(pieces: list[Code]) -> bytes:
     """Pieces as bytes."""
     return json.dumps(pieces).encode()
 
 
-def decode(source: bytes) -> list[Piece]:
+def decode(source: bytes) -> list[Code]:
     """The pieces of such bytes.
 
     Raises
@@ -75,7 +75,7 @@ def decode(source: bytes) -> list[Piece]:
         They are others.
     """
     try:
-        return [Piece(str(file), int(line), str(text)) for file, line, text in json.loads(source)]
+        return [Code(str(file), int(line), str(text)) for file, line, text in json.loads(source)]
     except (ValueError, TypeError) as error:
         raise ConfigError(f"the source of a class cannot be read: {error}") from None
 
@@ -115,7 +115,7 @@ _FLAGS = __future__.annotations.compiler_flag
 """Annotations stay text: what they name need not be there."""
 
 
-def _show_lines(pieces: list[Piece]) -> None:
+def _show_lines(pieces: list[Code]) -> None:
     """Lets tracebacks show the lines of pieces."""
     files: dict[str, list[str]] = {}
     for file, line, text in pieces:
@@ -134,14 +134,14 @@ class _Collector:
         self._module = cls.__module__
         self._names: dict[str, Any] = vars(sys.modules[cls.__module__])
         self._prelude: dict[str, str] = {}
-        self._found: dict[str, Piece | None] = {}
-        self._order: list[Piece] = []
+        self._found: dict[str, Code | None] = {}
+        self._order: list[Code] = []
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[Code]:
         """All of them, in an order in which they can be executed."""
         self._define(self._cls.__name__, self._cls, "")
         prelude = "".join(f"{line}\n" for line in self._prelude.values())
-        return [Piece(_PRELUDE, 1, prelude), *self._order]
+        return [Code(_PRELUDE, 1, prelude), *self._order]
 
     def _define(self, name: str, value: Any, asked_in: str) -> None:
         """Adds a class or function of the module, what it uses first."""
@@ -153,9 +153,9 @@ class _Collector:
             if used not in self._found and used in self._names and not self._is_builtin(used):
                 self._add(used, self._names[used], file)
         shown = file[1:-1] if file.startswith("<") and file.endswith(">") else file
-        self._order.append(Piece(shown, line, text))
+        self._order.append(Code(shown, line, text))
         if value.__name__ != name:
-            self._order.append(Piece(_PRELUDE, 1, f"{name} = {value.__name__}\n"))
+            self._order.append(Code(_PRELUDE, 1, f"{name} = {value.__name__}\n"))
 
     def _is_builtin(self, name: str) -> bool:
         """Whether a name means the same in every process: Python's own, or IPython's in its place.
@@ -240,7 +240,7 @@ def _used_names(text: str, file: str) -> Iterator[str]:
                 yield symbol.get_name()
 
 
-def _piece_of(value: Any, name: str, asked_in: str) -> Piece:
+def _piece_of(value: Any, name: str, asked_in: str) -> Code:
     """The source of a class or function.
 
     Raises
@@ -256,7 +256,7 @@ def _piece_of(value: Any, name: str, asked_in: str) -> Piece:
         node = _node_at("".join(lines), value.__name__, line)
         if node is not None and node.end_lineno is not None:
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            return Piece(file, first, textwrap.dedent("".join(lines[first - 1 : node.end_lineno])))
+            return Code(file, first, textwrap.dedent("".join(lines[first - 1 : node.end_lineno])))
     raise ConfigError(
         f"the source of {name} is not known here: define it in a notebook, in IPython or in a "
         "file, say mymodel.py, and import it from there"

@@ -136,11 +136,6 @@ class Worker(ModelTables):
         self.summary = b""
         self.slowest = 0
 
-    @property
-    def alone(self) -> bool:
-        """Whether this is the only worker: pulled rows then stay valid until `workers_changed`."""
-        return self.workers == 1 and not self._clocked
-
     # --- overridden by the model -----------------------------------------------------------
 
     def tables(self) -> Sequence[Table | Tensor]:

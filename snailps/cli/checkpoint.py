@@ -26,7 +26,7 @@ from snailps.config.output import check_output, sizes_text
 from snailps.errors import CheckpointError, ConfigError, DataError
 from snailps.local.offline_export import CheckpointSource, export
 from snailps.local.table_export import Format, export_tables, sizes_of
-from snailps.store.checkpoint.folder import CheckpointFolder, Found, verify
+from snailps.store.checkpoint.folder import Checkpoint, CheckpointFolder, verify
 from snailps.store.checkpoint.manifest import NAME
 
 app = typer.Typer(no_args_is_help=True, help="Checkpoints of a training: list, verify, export.")
@@ -175,12 +175,12 @@ def _refuse_no_folder(path: Path) -> None:
         raise DataError(f"{path}: {what}; check the path")
 
 
-def _checkpoints(path: Path) -> list[Found]:
+def _checkpoints(path: Path) -> list[Checkpoint]:
     """The checkpoints of a folder, or the one that `path` is."""
     _refuse_no_folder(path)
-    alone = path.name.startswith("checkpoint-") or (path / NAME).exists()
-    found = CheckpointFolder(path.absolute().parent if alone else path).found()
-    if alone:
+    is_one = path.name.startswith("checkpoint-") or (path / NAME).exists()
+    found = CheckpointFolder(path.absolute().parent if is_one else path).found()
+    if is_one:
         found = [one for one in found if one.path.name == path.absolute().name]
     if not found:
         raise DataError(
@@ -189,17 +189,17 @@ def _checkpoints(path: Path) -> list[Found]:
     return found
 
 
-def _verified(one: Found) -> Found:
+def _verified(one: Checkpoint) -> Checkpoint:
     if one.state != "good":
         return one
     try:
         verify(one.path)
     except CheckpointError as error:
-        return Found(one.number, one.path, "damaged", str(error))
+        return Checkpoint(one.number, one.path, "damaged", str(error))
     return one
 
 
-def _print(found: list[Found], title: str, as_json: bool) -> None:
+def _print(found: list[Checkpoint], title: str, as_json: bool) -> None:
     rows = [_row(one) for one in found]
     if as_json:
         print_json({"checkpoints": [dict(zip(COLUMNS, row, strict=True)) for row in rows]})
@@ -207,7 +207,7 @@ def _print(found: list[Found], title: str, as_json: bool) -> None:
         print_rows(COLUMNS, rows, title=title)
 
 
-def _row(one: Found) -> tuple[Cell, ...]:
+def _row(one: Checkpoint) -> tuple[Cell, ...]:
     if one.manifest is None:
         return (one.number, one.state, None, None, None, None, None, one.why)
     manifest = one.manifest

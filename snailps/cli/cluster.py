@@ -70,9 +70,9 @@ def running_here(registry: RunRegistry) -> Run | None:
     """The user's only running run on this machine, or None; refuses to choose among several."""
     running = registry.running()
     if len(running) > 1:
-        told = ", ".join(f"run {run.number} at {run.address}" for run in running)
+        names = ", ".join(f"run {run.number} at {run.address}" for run in running)
         raise ConfigError(
-            f"{len(running)} jobs run on this machine ({told}): name the one, as "
+            f"{len(running)} jobs run on this machine ({names}): name the one, as "
             f"--set master_addr={running[-1].address}"
         )
     return running[0] if running else None

@@ -131,7 +131,7 @@ def role_settings(raw: RawConfig, cls: type[S], *, launched: bool = False) -> S:
     return settings
 
 
-def log_as_told(raw: RawConfig, name: str, *, stdout: bool = False) -> None:
+def log_as_set(raw: RawConfig, name: str, *, stdout: bool = False) -> None:
     """With `log_format: json`, make all further output of this process JSON lines.
 
     To be called before settings are built, so that errors in them are JSON, too.
@@ -141,16 +141,16 @@ def log_as_told(raw: RawConfig, name: str, *, stdout: bool = False) -> None:
         json_lines.begin(name, stdout=stdout)
 
 
-def hide_told() -> None:
+def hide_reported() -> None:
     """Drop warnings that the launcher already shows as status events."""
     root = logging.getLogger("snailps")
     if root.level >= logging.WARNING:
         for handler in root.handlers:
-            handler.addFilter(lambda record: not getattr(record, "told", False))
+            handler.addFilter(lambda record: not getattr(record, "reported", False))
 
 
 def set_up_logging(level: str, name: str) -> None:
-    """Log lines go to standard error: time, process, message; or as JSON (`log_as_told`)."""
+    """Log lines go to standard error: time, process, message; or as JSON (`log_as_set`)."""
     handler = json_lines.handler()
     if handler is None:
         handler = logging.StreamHandler(sys.stderr)
@@ -183,7 +183,7 @@ def name_of(node: Server | WorkerProcess) -> str:
     return process_name(role, node.welcome.node) if node.welcome is not None else role
 
 
-def tell_name(name: str) -> None:
+def report_name(name: str) -> None:
     """Report this process's name to the launcher, by a line that is not shown."""
     with contextlib.suppress(OSError):  # the launcher has ended
         os.write(2, f"{NAME_MARK}{name}\n".encode())  # at once: other threads write there, too
@@ -205,12 +205,12 @@ def run_node(
     """Run ``make(settings, raw, secret)``, a server or worker, to its end; exit with its code."""
     show_prints()
     document, launched = given(config, sets, document_fd), document_fd >= 0
-    log_as_told(document.raw, _ROLES[cls], stdout=True)
+    log_as_set(document.raw, _ROLES[cls], stdout=True)
     settings = role_settings(document.raw, cls, launched=launched)
     node = make(settings, document.raw, document.secret)
     if launched:
-        hide_told()
-        node.on_named = tell_name
+        hide_reported()
+        node.on_named = report_name
     json_lines.call(lambda: name_of(node))
     node.catch_signals()
     signals = signal.pthread_sigmask(signal.SIG_BLOCK, [])

@@ -60,11 +60,11 @@ def command(
         except SnailError as error:
             trouble = Finding("error", "job", str(error))
 
-    def tell(finding: Finding) -> None:
+    def show(finding: Finding) -> None:
         if not as_json:
             _show("", finding)
 
-    doctor = Doctor(settings, server, model, wait_s=wait_s, hosts=hosts, rows=rows, on_finding=tell)
+    doctor = Doctor(settings, server, model, wait_s=wait_s, hosts=hosts, rows=rows, on_finding=show)
     if trouble is not None:
         doctor.add(trouble)
     found = doctor.run()

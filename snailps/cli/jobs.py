@@ -165,8 +165,8 @@ def ended_lines(run: Run, registry: RunRegistry) -> list[str]:
         return lines + [f"  {line}" for line in figure_lines(run)]
     lines = [f"{title_of(run)} {'was interrupted' if ending == 'interrupted' else 'failed'} {took}"]
     lines += [f"  {run.verdict}"] if run.verdict else []
-    told = figure_lines(run) if run.figures.get("files") else []
-    return [*lines, *(f"  {line}" for line in told), *_onward(run)]
+    more = figure_lines(run) if run.figures.get("files") else []
+    return [*lines, *(f"  {line}" for line in more), *_onward(run)]
 
 
 def figure_lines(run: Run) -> list[str]:

@@ -19,7 +19,7 @@ import typer
 
 from snailps import models
 from snailps.api.worker import load_class
-from snailps.cli.common import SetOption, known_classes, log_as_told, read_config, remarks
+from snailps.cli.common import SetOption, known_classes, log_as_set, read_config, remarks
 from snailps.cli.entry import main
 from snailps.cli.json_lines import is_object
 from snailps.cli.options import command_line, doors_of, short_options
@@ -79,7 +79,7 @@ def command(
     For example: snailps local -c config/fasttext.conf --servers 1 --workers 2
     """
     raw = read_config(config, sets)
-    log_as_told(raw, "snailps")
+    log_as_set(raw, "snailps")
     entry = raw.explicit("worker_class", JobSettings)
     if entry is None:
         raise ConfigError(
@@ -117,7 +117,7 @@ def run_local(
     `raw` has all settings, already checked; `config` is their file.  `kept`: the run's files are
     kept, so their names are printed.  `job` is the model's name; empty: that of its class.
     """
-    log_as_told(raw, "snailps")
+    log_as_set(raw, "snailps")
     master = raw.build(MasterSettings, also_known=known_classes(raw))
     for cls in (ServerSettings, WorkerSettings):
         raw.build(cls, also_known=known_classes(raw))
@@ -157,7 +157,7 @@ def run_local(
                 progress.say(f"to look closer: snailps status {shlex.join(doors)}")
             if address and ui:
                 page = PageProcess(address, master)
-                page.tell(lines.put)
+                page.report(lines.put)
             if address:
                 run.wait(master, progress.update, lambda: _say_all(lines, progress))
         except MasterEnded:

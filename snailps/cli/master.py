@@ -21,9 +21,9 @@ from snailps.cli.common import (
     DocumentFdOption,
     SetOption,
     given,
-    hide_told,
+    hide_reported,
     known_classes,
-    log_as_told,
+    log_as_set,
     role_settings,
     show_prints,
 )
@@ -84,10 +84,10 @@ def command(
         show_prints()
     document = given(config, sets, document_fd)
     raw, secret = document.raw, document.secret
-    log_as_told(raw, "the master")
+    log_as_set(raw, "the master")
     settings = role_settings(raw, MasterSettings, launched=ready_fd >= 0)
     if ready_fd >= 0 and not session:  # else nothing shows the status's events
-        hide_told()
+        hide_reported()
     # Only the process that reads `ready_fd` learns it: other users of this machine may connect.
     source_key = secrets.token_hex(16) if with_driver else ""
     progress = None
@@ -112,7 +112,7 @@ def command(
             )
         if ui:
             pages.append(PageProcess(show(reachable_here(host, port)), settings))
-            pages[0].tell(lambda text: typer.echo(text, err=True))
+            pages[0].report(lambda text: typer.echo(text, err=True))
         if ready_fd >= 0:
             # The parent may have stopped reading; then it also sends a signal.
             with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as ready:

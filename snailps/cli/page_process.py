@@ -50,7 +50,7 @@ class PageProcess:
             text=True,
         )
 
-    def tell(self, say: Callable[[str], object]) -> None:
+    def report(self, say: Callable[[str], object]) -> None:
         """Report the page's address once it is known, in a thread of its own."""
         threading.Thread(target=lambda: say(self._line()), name="page", daemon=True).start()
 

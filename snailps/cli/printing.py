@@ -260,12 +260,12 @@ def page_picture(status: Status, height: int, width: int = 80) -> RenderableType
 def end_lines(ending: Ending) -> list[str]:
     """The facts as plain ASCII lines, each complete in itself."""
     lines = []
-    for label, told in ending.facts:
+    for label, texts in ending.facts:
         if label in ("why", "reliability"):  # shown when it happened; a table of the result
             continue
         start = label if label in ("wrote", "trained") else f"{label}:"
         several = label in ("wrote", "survived", "faults")
-        lines += [f"{start} {text}" for text in (told if several else [", ".join(told)])]
+        lines += [f"{start} {text}" for text in (texts if several else [", ".join(texts)])]
     return [line.replace("→", "->") for line in lines]
 
 
@@ -280,8 +280,8 @@ def end_picture(ending: Ending, *, ascii_only: bool = False) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for label, told in ending.facts:
-        text = Text("\n".join(told))
+    for label, texts in ending.facts:
+        text = Text("\n".join(texts))
         if label == "loss":
             text.append("  " + _curve(ending.losses, SPARK_COLUMNS, ascii_only), style="cyan")
         elif label == "next":

@@ -100,7 +100,7 @@ class Progress:
         self._drawn_s: float | None = None
         self._news: tuple[str, ...] = ()
         self._states: dict[str, str] = {}
-        self._told: set[tuple[str, str, str]] = set()
+        self._reported: set[tuple[str, str, str]] = set()
         self._is_up = False
         self._earlier_s = 0.0
         self._validation: Mapping[str, Sequence[Sequence[Any]]] = {}
@@ -227,18 +227,18 @@ class Progress:
                 f"{cluster_words(status)} is up after {short_seconds_text(status['elapsed_s'])}"
             )
             joined = [event for event in status.get("events", ()) if event["kind"] == "joined"]
-            self._told.update(map(_key, joined))  # they are in that line
+            self._reported.update(map(_key, joined))  # they are in that line
         if self._is_up:
             # That the cluster is complete, an event without a process, is in the line above, too.
             news = [
                 event
                 for event in status.get("events", ())
-                if _key(event) not in self._told and (event["kind"] != "joined" or event["who"])
+                if _key(event) not in self._reported and (event["kind"] != "joined" or event["who"])
             ]
             # Losses first, then what follows from them.
             news.sort(key=lambda event: (round(event["at_s"], 1), event["kind"] != "lost"))
             for event in news:
-                self._told.add(_key(event))
+                self._reported.add(_key(event))
                 if event["kind"] != "checkpoint" or self._verbose:  # quiet while all is well
                     style = {"lost": "red", "warning": "yellow", "checkpoint": "dim"}
                     when = f"[{seconds_text(max(0.0, event['at_s'] + self._earlier_s))}] "

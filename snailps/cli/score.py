@@ -204,8 +204,8 @@ def score_test(
         print_json({"model": str(model), "file": file, **asdict(scores), "labels": labels})
         return
     title = f"{model} at k = {k}" + (f", {scores.skipped:,} lines left out" * bool(scores.skipped))
-    said = sum(entry.predicted for entry in scores.labels)
-    whole = ("all", scores.lines, said, scores.precision, scores.recall)
+    count = sum(entry.predicted for entry in scores.labels)
+    whole = ("all", scores.lines, count, scores.precision, scores.recall)
     names = ("label", "lines", "predicted", "precision", "recall")
     rows: list[tuple[Cell, ...]] = [whole, *(tuple(one[name] for name in names) for one in labels)]
     print_rows(("label", "lines", "said", "precision", "recall"), rows, title=title)

@@ -112,11 +112,11 @@ def _chosen(name: str | None, registry: RunRegistry, *, watch: bool, as_json: bo
     if name is not None:
         return jobs.find(name, registry.runs())
     running = registry.going_on()
-    told = False
+    is_said = False
     while watch and not running:
-        if not told:
+        if not is_said:
             typer.echo("no job runs on this machine: waiting for one (Ctrl-C ends)", err=True)
-            told = True
+            is_said = True
         time.sleep(LOOK_S)
         running = registry.going_on()
     if len(running) > 1:
@@ -198,7 +198,7 @@ def _watch(
 
     line, eta = StatusLine(address, trust), Eta()
     seen_at = begun = time.monotonic()
-    with contextlib.closing(line), _screen(as_json=as_json) as (show, tell):
+    with contextlib.closing(line), _screen(as_json=as_json) as (show, say):
         while True:
             begin = time.monotonic()
             try:
@@ -212,7 +212,7 @@ def _watch(
                     return reason
                 since = "it was last heard" if seen_at > begun else "the beginning"
                 away = seconds_text(time.monotonic() - seen_at)
-                tell(f"waiting for the master at {address}, {away} since {since}: {error}")
+                say(f"waiting for the master at {address}, {away} since {since}: {error}")
             else:
                 seen_at = time.monotonic()
                 eta.note(seen_at, status["phase"], status["progress"])

@@ -18,7 +18,7 @@ import typer
 from snailps import models
 from snailps.api.worker import Worker, load_class
 from snailps.cli import PATHS
-from snailps.cli.common import SetOption, known_classes, log_as_told
+from snailps.cli.common import SetOption, known_classes, log_as_set
 from snailps.cli.help import HelpInGroups, group_of
 from snailps.cli.local import (
     JsonOption,
@@ -157,7 +157,7 @@ def train(
     options = options.merged(RawConfig.from_mapping(own, f"snailps train {name}"))
     over = RawConfig.load(None, environ={}, overrides=sets)
     raw = RawConfig.load(None, environ=os.environ).merged(options).merged(over)
-    log_as_told(raw, "snailps")
+    log_as_set(raw, "snailps")
     cls = load_class(models.CLASSES[name], "train")
     judged = "test" in settings_of(cls.Settings) and raw.explicit("test", cls.Settings)
     _refuse_change(cls.Settings, options, over, dict.fromkeys(own, f"train {name}"))

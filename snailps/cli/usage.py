@@ -54,8 +54,8 @@ def _sentence(error: Exception, words: Sequence[str]) -> str:
     if needing := re.match(r"Option '?(-{1,2}[\w-]+)'? requires an argument", text):
         return f"{needing[1]}: expected a value, got none"
     if more := re.match(r"Got unexpected extra arguments? ?\(?(?:s\) \()?(.*?)\)?$", text):
-        told = f"expected fewer words; {more[1]!r} is more than the command takes"
-        return told + "".join(_as_input(error, word, words) for word in more[1].split()[:1])
+        why = f"expected fewer words; {more[1]!r} is more than the command takes"
+        return why + "".join(_as_input(error, word, words) for word in more[1].split()[:1])
     return text
 
 

@@ -104,7 +104,7 @@ def view_of(status: Status, eta_s: float | None) -> View:
         figures.append(f"loss {status['loss']:.4f}")
     blocks = status["blocks"]
     most = "at most " if "at most" in status["pass_"] else ""
-    told = phase in SHARED and (status["progress"] or phase == "training")
+    is_shared = phase in SHARED and (status["progress"] or phase == "training")
     return View(
         phase=phase,
         progress=status["progress"],
@@ -112,7 +112,7 @@ def view_of(status: Status, eta_s: float | None) -> View:
         doing=phase_words(status),
         step=status["pass_"],
         # 100.0% is shown only when all of it is done.
-        share=f"{int(status['progress'] * 1000) / 10:.1f}%" if told else "",
+        share=f"{int(status['progress'] * 1000) / 10:.1f}%" if is_shared else "",
         left="" if eta_s is None else f"{most}{seconds_text(eta_s)} left",
         figures=tuple(figures),
         lr=f"learning rate {lr:.3g}" if phase == "training" and lr is not None else "",
@@ -402,7 +402,7 @@ def ending_of(
         ("time", [] if wall_s is None else [_times(figures, wall_s)]),
         ("next", _next(job, files)),
     ]
-    return Ending(title, mood, [(label, told) for label, told in facts if any(told)], losses)
+    return Ending(title, mood, [(label, texts) for label, texts in facts if any(texts)], losses)
 
 
 def _file_line(path: str) -> str:
@@ -438,12 +438,12 @@ def _loss(figures: Mapping[str, Any], losses: Sequence[float]) -> list[str]:
 def _quality(test: Any) -> list[str]:
     if not isinstance(test, Mapping):
         return []
-    told = [
+    texts = [
         f"{name.replace('_', ' ')} {value:.4g}"
         for name, value in test.items()
         if isinstance(value, float)
     ]
-    return [", ".join(told[:TESTS_MAX])] if told else []
+    return [", ".join(texts[:TESTS_MAX])] if texts else []
 
 
 def _reliability(test: Any) -> list[str]:
@@ -460,10 +460,10 @@ def _reliability(test: Any) -> list[str]:
 def _faults(status: Status | None) -> list[str]:
     if status is None:
         return []
-    told = [event["text"] for event in status.get("events", ()) if event["kind"] in FAULTS]
-    if len(told) > FAULTS_MAX:
-        return [f"{len(told) - FAULTS_MAX + 1} earlier faults", *told[1 - FAULTS_MAX :]]
-    return told
+    texts = [event["text"] for event in status.get("events", ()) if event["kind"] in FAULTS]
+    if len(texts) > FAULTS_MAX:
+        return [f"{len(texts) - FAULTS_MAX + 1} earlier faults", *texts[1 - FAULTS_MAX :]]
+    return texts
 
 
 def _saved(checkpoint: Mapping[str, Any] | None, wrote: bool) -> list[str]:
@@ -479,9 +479,9 @@ def _saved(checkpoint: Mapping[str, Any] | None, wrote: bool) -> list[str]:
 
 def _times(figures: Mapping[str, Any], wall_s: float) -> str:
     parts = [("counting", "survey_s"), ("training", "train_s"), ("saving", "export_s")]
-    told = [f"{name} {short_seconds_text(figures[key])}" for name, key in parts if figures.get(key)]
+    took = [f"{name} {short_seconds_text(figures[key])}" for name, key in parts if figures.get(key)]
     whole = f"{short_seconds_text(wall_s)} in all"
-    return f"{whole}: {', '.join(told)}" if told else whole
+    return f"{whole}: {', '.join(took)}" if took else whole
 
 
 def _next(job: str, files: Sequence[str]) -> list[str]:

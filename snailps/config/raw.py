@@ -156,12 +156,12 @@ class RawConfig:
             entry = self._winner(name, type(settings))
             if entry is None or name in completed:
                 continue
-            ours = setting.parse(entry.value, entry.origin)
-            theirs = getattr(settings, name)
-            if ours != theirs:
+            local = setting.parse(entry.value, entry.origin)
+            remote = getattr(settings, name)
+            if local != remote:
                 found.append(
-                    f"{entry.origin}: {name} is {setting.format(ours)!r} here, but "
-                    f"{setting.format(theirs)!r} in the job"
+                    f"{entry.origin}: {name} is {setting.format(local)!r} here, but "
+                    f"{setting.format(remote)!r} in the job"
                 )
         return found
 

@@ -121,8 +121,7 @@ def _legacy_section(classes: list[type[Settings]]) -> str:
     for name, reason in IGNORED.items():
         rows[name] = ("no effect", reason)
     return _LEGACY_INTRODUCTION + "".join(
-        f"| `{name}` | {ours} | {_cell(remark)} |\n"
-        for name, (ours, remark) in sorted(rows.items())
+        f"| `{name}` | {now} | {_cell(remark)} |\n" for name, (now, remark) in sorted(rows.items())
     )
 
 

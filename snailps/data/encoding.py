@@ -80,11 +80,11 @@ class Encoding:
         """Parse a setting, or raise ValueError; empty: no change."""
         if not text:
             return cls()
-        told: Any = json.loads(text)
-        if not isinstance(told, dict) or not told.keys() <= cls.__dataclass_fields__.keys():
+        read: Any = json.loads(text)
+        if not isinstance(read, dict) or not read.keys() <= cls.__dataclass_fields__.keys():
             raise ValueError(f"expected what `Encoding.text` makes, got {text!r:.60}")
         values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in told.items()
+            name: tuple(value) if isinstance(value, list) else value for name, value in read.items()
         }
         made = cls(**values)
         numbers = [*made.labels, made.centre, made.deviation, made.factor, made.constant]
@@ -101,9 +101,9 @@ class Encoding:
     def text(self) -> str:
         """The setting: JSON of what differs from `Encoding()`."""
         plain = Encoding()
-        told = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return json.dumps(
-            {name: value for name, value in told.items() if value != getattr(plain, name)},
+            {name: value for name, value in fields.items() if value != getattr(plain, name)},
             separators=(",", ":"),
         )
 

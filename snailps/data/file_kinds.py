@@ -117,8 +117,8 @@ def refuse_header(head: bytes, path: str) -> None:
     head = head.removeprefix(BOM)
     cells, end = first_row(head, *CELLS[format])
     names = [cell.decode(errors="replace") for cell in cells]
-    following, _ = first_row(head[end:], *CELLS[format])
-    if 1 < len(names) <= len(following) and all(map(_COLUMN.fullmatch, names)):
+    second, _ = first_row(head[end:], *CELLS[format])
+    if 1 < len(names) <= len(second) and all(map(_COLUMN.fullmatch, names)):
         raise DataError(
             f"{path} has names of columns in its first line "
             f"({', '.join(names)[:SHOWN_CHARS]}): say which one has the texts, for example "

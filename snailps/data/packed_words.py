@@ -108,13 +108,13 @@ class PackedWords(Sequence[bytes]):
         out = np.empty(int(self.starts[-1] - self.starts[0]) + tails.size, np.uint8)
         begin = 0
         for at in range(0, len(self), TOGETHER):
-            words, theirs = self[at : at + TOGETHER], tails[at : at + TOGETHER]
+            words, added = self[at : at + TOGETHER], tails[at : at + TOGETHER]
             ends = np.cumsum(words.lengths + tails.shape[1])
             some = out[begin : begin + int(ends[-1])]
             is_tail = np.zeros(len(some), np.bool_)
             for back in range(1, tails.shape[1] + 1):
                 is_tail[ends - back] = True
-            some[is_tail] = theirs.reshape(-1)
+            some[is_tail] = added.reshape(-1)
             some[~is_tail] = words.joined()
             begin += len(some)
         return out

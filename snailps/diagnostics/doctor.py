@@ -329,26 +329,26 @@ class Doctor:
         endpoint, facts = list(service.address), facts_of_host(self._clock)
         answer = control.call(messages.Examine(endpoint, facts), ANSWER_S)
         assert isinstance(answer, messages.Report)
-        theirs = answer.data
-        if stay and theirs["what"] == "doctor":
-            name = f"the master's host, {theirs['host']}"
+        remote = answer.data
+        if stay and remote["what"] == "doctor":
+            name = f"the master's host, {remote['host']}"
         where = show(address)
         self.add(Finding("ok", "reach", f"{name} at {where} is reachable"))
-        if theirs["back"]:
+        if remote["back"]:
             cure = f"let TCP port {endpoint[1]} of this host through (port_range: which ports)"
-            self.add(Finding("error", "reach back", theirs["back"], cure))
+            self.add(Finding("error", "reach back", remote["back"], cure))
         else:
-            back = f"{theirs['host']} reaches this host at {show(service.address)}"
+            back = f"{remote['host']} reaches this host at {show(service.address)}"
             self.add(Finding("ok", "reach back", back))
-        self._compare(theirs, name)
-        self._check_token(str(theirs.get("token", "")))
-        self.add(*self._measure(control, name, where, theirs["what"] == "doctor"))
-        for peer_name, (host, port) in theirs["peers"]:
+        self._compare(remote, name)
+        self._check_token(str(remote.get("token", "")))
+        self.add(*self._measure(control, name, where, remote["what"] == "doctor"))
+        for peer_name, (host, port) in remote["peers"]:
             if str(peer_name).startswith("server"):
                 self.add(checks.check_reach((host, port), str(peer_name)))
             else:
                 self._visit((host, port), str(peer_name), service)
-        if stay and theirs["what"] == "doctor":
+        if stay and remote["what"] == "doctor":
             findings = [asdict(finding) for finding in self._found.findings]
             control.note(messages.Examined(findings))
             self._stay(control)
@@ -365,15 +365,15 @@ class Doctor:
                 return
             threading.Event().wait(STEP_S)
 
-    def _compare(self, theirs: dict[str, Any], name: str) -> None:
-        ours = self._found.facts
-        if theirs["version"] != ours["version"]:
-            text = f"snailps {ours['version']} here, {theirs['version']} at {name}"
+    def _compare(self, remote: dict[str, Any], name: str) -> None:
+        local = self._found.facts
+        if remote["version"] != local["version"]:
+            text = f"snailps {local['version']} here, {remote['version']} at {name}"
             self.add(Finding("error", "version", text, "install the same version on every host"))
-        if theirs["kernels"] != ours["kernels"]:
+        if remote["kernels"] != local["kernels"]:
             job = self._model[1] if self._model is not None else None
             bsp = job is not None and job.consistency == "bsp"
-            text = f"kernels {ours['kernels']} here, {theirs['kernels']} at {name}"
+            text = f"kernels {local['kernels']} here, {remote['kernels']} at {name}"
             cure = "set SNAILPS_KERNELS to one that all can run: results differ in the last bits"
             self.add(Finding("warning" if bsp else "note", "kernels", text, cure if bsp else ""))
 

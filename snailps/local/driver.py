@@ -92,13 +92,13 @@ class Driver(Node):
         self.routed.set()
 
     @property
-    def is_ours(self) -> bool:
+    def is_own(self) -> bool:
         """Whether this process made the driver; a fork has its connections, but no threads."""
         return os.getpid() == self._process
 
     def check_process(self) -> None:
         """Raise a `ClusterError` in a fork: the connections are its parent's."""
-        if not self.is_ours:
+        if not self.is_own:
             raise ClusterError(
                 f"this cluster was made by process {self._process}, of which this one is a fork: "
                 "make or connect to one here"

@@ -62,9 +62,9 @@ class History:
         begin = self._seconds[0]
         shares = [0.0, *self._shares, 1.0]
         seconds = [begin, *self._seconds, max(begin + train_s, self._seconds[-1])]
-        told = [0.0, *self._units, max(float(units), self._units[-1])]
+        units_ = [0.0, *self._units, max(float(units), self._units[-1])]
         ends = np.linspace(0.0, 1.0, epochs + 1)
-        at, done = np.interp(ends, shares, seconds), np.interp(ends, shares, told)
+        at, done = np.interp(ends, shares, seconds), np.interp(ends, shares, units_)
         took = np.diff(at)
         return [
             round(float(n / s), 1) if s > 0 else whole

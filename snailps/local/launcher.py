@@ -146,7 +146,7 @@ class Lines:
             if self._held is not None:
                 self._held.append((name, line))
                 return
-        self._tell(name, line)
+        self._print(name, line)
 
     def hold(self) -> None:
         """Hold the newest lines from now on; those that are held are dropped."""
@@ -162,9 +162,9 @@ class Lines:
         with self._lock:
             held, self._held = self._held, None
         for name, line in held or ():
-            self._tell(name, line)
+            self._print(name, line)
 
-    def _tell(self, name: str, line: str) -> None:
+    def _print(self, name: str, line: str) -> None:
         """Show a line; continue reading where that fails, as in a log that is closed.
 
         Else a process would wait, in the middle of its work, until its line is read.
@@ -246,7 +246,7 @@ class Launcher:
                 return
             self.address, _, self.source_key = address.partition(" ")
             for child, pipe in zip(self.children[1:], writers, strict=True):
-                self._tell_address(child.role, pipe)
+                self._send_address(child.role, pipe)
         if not self.address:
             self.wait(END_S)
             raise MasterEnded(self.poll() or 1)
@@ -258,7 +258,7 @@ class Launcher:
             "config": self._config, "ready_fd": ready_write.fileno(), "session": self._session,
             "with_driver": self._session, "called": self._called, "as_json": not self._session,
         }  # fmt: skip
-        self._tell(self._spawn("master", pipes, (ready_write.fileno(),), **more), own)
+        self._send(self._spawn("master", pipes, (ready_write.fileno(),), **more), own)
         ready_write.close()
         return ready
 
@@ -270,14 +270,14 @@ class Launcher:
                 return None
         return ready.readline().decode().strip()
 
-    def _tell_address(self, role: str, pipe: IO[bytes]) -> None:
+    def _send_address(self, role: str, pipe: IO[bytes]) -> None:
         own = {"master_addr": self.address}
         if role == "worker" and self._session:  # the master takes source of its driver only
             own["accept_source"] = "true"
         if self.address:
-            self._tell(pipe, own)
+            self._send(pipe, own)
 
-    def _tell(self, pipe: IO[bytes], own: Mapping[str, str]) -> None:
+    def _send(self, pipe: IO[bytes], own: Mapping[str, str]) -> None:
         with contextlib.suppress(BrokenPipeError), pipe:  # it has ended
             pipe.write(self._document.dump(own))
 
@@ -295,8 +295,8 @@ class Launcher:
             code = dead.process.poll()
             if code is None:
                 continue
-            alone = dead.role == "server" and self._servers == 1
-            if code in OWN_CODES or (code > 0 and not index) or alone or not self.address:
+            only = dead.role == "server" and self._servers == 1
+            if code in OWN_CODES or (code > 0 and not index) or only or not self.address:
                 all_run = False
                 continue
             self._deaths[index] = deaths + 1
@@ -341,7 +341,7 @@ class Launcher:
             self._listen(self.children[index])
             if index == 0:
                 return bool(self._hear_address(pipe, give_up))
-            self._tell_address(dead.role, pipe)
+            self._send_address(dead.role, pipe)
             return True
 
     def note_raised(self) -> None:
@@ -358,19 +358,19 @@ class Launcher:
 
     def unusual_ends(self, failure: str) -> str:
         """How servers and workers ended that wrote no error, such as one lost by a failure."""
-        told = []
+        ends = []
         for child in self.children[1:]:
             is_lost = f"{child.process.pid}) is lost" in failure
             if is_lost:  # the connection is closed before the process has ended
                 _wait(child.process, LEAVE_S)
             code = child.process.poll()
             if code is not None and code < 0:
-                told.append(f"{child.name} {_ended_by(code)}")
+                ends.append(f"{child.name} {_ended_by(code)}")
             elif code not in (None, EXIT_OK, EXIT_FAILED, EXIT_STOPPED) or (
                 code is not None and is_lost
             ):
-                told.append(f"{child.name} has exited with code {code}")
-        return "; ".join(told)
+                ends.append(f"{child.name} has exited with code {code}")
+        return "; ".join(ends)
 
     def master_end(self, limit_s: float) -> str:
         """The signal that ended the master, and its last lines; empty if none did in time."""
@@ -449,7 +449,7 @@ class Launcher:
         until = time.monotonic() + READ_S
         for child in self.children:
             child.end_reading(until)
-        self._tell_held()
+        self._show_held()
 
     def output(self) -> str:
         """The master's standard output, once it has ended: its JSON figures."""
@@ -471,12 +471,12 @@ class Launcher:
         document, document_write = _pipe(pipes)
         words = [role, LAUNCHED, json.dumps({"document_fd": document.fileno(), **more})]
         kept = (document.fileno(), *files)
-        tells = role == "master" and not self._session  # figures go to standard output
+        prints = role == "master" and not self._session  # figures go to standard output
 
         def begin() -> None:
             _die_with_parent()
             keep_thread_on(cpus)
-            if not tells:  # a model's prints are lines of its process
+            if not prints:  # a model's prints are lines of its process
                 os.dup2(2, 1)
             if self._main is not None:
                 become(self._main, words, kept)
@@ -486,7 +486,7 @@ class Launcher:
         process = subprocess.Popen(
             [sys.executable, "-m", "snailps", *words],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if tells else None,
+            stdout=subprocess.PIPE if prints else None,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
@@ -534,7 +534,7 @@ class Launcher:
         with stream:
             self._output = stream.read()
 
-    def _tell_held(self) -> None:
+    def _show_held(self) -> None:
         """Show the first node's error if the master has not reported why the job ended.
 
         Not after an interrupt: a node may have lost the master while it was joining.  Nor an error
@@ -548,8 +548,8 @@ class Launcher:
                     for line in child.held[1:]:
                         self._on_line(child.name, line)
                     child.held = []
-        told = [child for child in self.children if child.held and not child.raised]
-        first = next(iter(told), None)
+        errors = [child for child in self.children if child.held and not child.raised]
+        first = next(iter(errors), None)
         if first is not None and not (self.children[0].failed or self._interrupted):
             for line in first.held:
                 self._on_line(first.name, line)

@@ -75,10 +75,10 @@ class JobResult:
 
     def __repr__(self) -> str:
         loss = self.figures.get("train_loss")
-        told = "" if loss is None else f", loss {loss:.4g}"
+        with_loss = "" if loss is None else f", loss {loss:.4g}"
         return (
             f"<result of {self._texts['worker_class']}: "
-            f"{self.figures.get('wall_s', 0.0):g} s{told}>"
+            f"{self.figures.get('wall_s', 0.0):g} s{with_loss}>"
         )
 
     @cached_property
@@ -156,7 +156,7 @@ class Cluster:
     @property
     def is_open(self) -> bool:
         """Whether it can be used: not closed, not ended, and not made by a parent process."""
-        return self._driver.is_ours and not (self._closed or self._driver.ended.is_set())
+        return self._driver.is_own and not (self._closed or self._driver.ended.is_set())
 
     def wait_for_start(self, limit_s: float) -> None:
         for status in self._watch(_until(limit_s)):
@@ -642,7 +642,7 @@ class Cluster:
 
         No process is left.  Idempotent; does nothing in a fork of the process that made it.
         """
-        if self._closed or not self._driver.is_ours:
+        if self._closed or not self._driver.is_own:
             return
         self._closed = True
         with self._starting:  # processes being started end, too
@@ -671,7 +671,7 @@ def within() -> Cluster | None:
     """The cluster of this thread's innermost ``with`` block; without one, of the main thread's."""
     for thread in (threading.get_ident(), threading.main_thread().ident):
         for owner, made in reversed(_within):
-            if owner == thread and made._driver.is_ours:
+            if owner == thread and made._driver.is_own:
                 made._check_open()
                 return made
     return None
@@ -679,7 +679,7 @@ def within() -> Cluster | None:
 
 def _end(launcher: Launcher | None, driver: Driver) -> None:
     """End the child processes, and leave the cluster."""
-    if not driver.is_ours:
+    if not driver.is_own:
         return
     try:
         if launcher is not None:
@@ -693,7 +693,7 @@ def _end(launcher: Launcher | None, driver: Driver) -> None:
 
 def _end_unused(launcher: Launcher | None, driver: Driver) -> None:
     """End a cluster that nothing refers to any more, as after a notebook's cell ran again."""
-    if driver.is_ours:  # in another thread: the one that dropped it may hold any lock
+    if driver.is_own:  # in another thread: the one that dropped it may hold any lock
         threading.Thread(target=_end, args=(launcher, driver), daemon=True).start()
 
 

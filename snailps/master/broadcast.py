@@ -40,7 +40,7 @@ class Broadcast:
         refused: str = "",  # what a member that refuses cannot do, for `error`
     ) -> None:
         self.left = {member.number: member for member in members}
-        self.told: dict[int, Any] = {}  # answers by the member's number
+        self.answers: dict[int, Any] = {}  # answers by the member's number
         self.error = ""
         self._loss, self._expects, self._on_end = loss, expects, on_end
         self._refused = f" {refused}" if refused else ""
@@ -62,7 +62,7 @@ class Broadcast:
         if text:
             self._end(f"{member.name}: {text}", now)
         else:
-            self._tell(member, note, now)
+            self._note(member, note, now)
 
     def lost(self, member: Member, why: str, now: float) -> None:
         if self._over or member.number not in self.left:
@@ -70,7 +70,7 @@ class Broadcast:
         if self._loss == "fail":
             self._end(f"{member.name}: it is lost: {why}", now)
         else:
-            self._tell(member, None, now)
+            self._note(member, None, now)
 
     def forget(self) -> None:
         """End without a call of `on_end`."""
@@ -83,13 +83,13 @@ class Broadcast:
             self.lost(member, str(answer), now)
         elif isinstance(answer, messages.Message):
             if self._expects is None:
-                self._tell(member, answer, now)
+                self._note(member, answer, now)
         else:
             self._end(f"{member.name}{self._refused}: {answer}", now)
 
-    def _tell(self, member: Member, answer: messages.Message | None, now: float) -> None:
+    def _note(self, member: Member, answer: messages.Message | None, now: float) -> None:
         if self.left.pop(member.number, None) is not None and answer is not None:
-            self.told[member.number] = answer
+            self.answers[member.number] = answer
         if not self.left:
             self._end("", now)
 

@@ -31,7 +31,7 @@ from snailps.master.job.state import JobState
 from snailps.master.member import Member
 from snailps.master.services import Begun, Candidate, Completed, Opened
 from snailps.node.effects import WorkDone
-from snailps.node.status import EVENT_TOLD, CheckpointStatus
+from snailps.node.status import EVENT_REPORTED, CheckpointStatus
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -199,8 +199,8 @@ class CheckpointController:
         self._stop_saving(self._members.nodes("server"))
 
     def _check_same(self, job: Job, found: Candidate) -> None:
-        theirs, ours = found.manifest.job, job.identity(_MAY_DIFFER)
-        names = [name for name in ours if theirs.get(name) != ours[name]]
+        saved, own = found.manifest.job, job.identity(_MAY_DIFFER)
+        names = [name for name in own if saved.get(name) != own[name]]
         if "worker_class" in names:  # the models have other settings, too
             names = ["worker_class"]
         differ = []
@@ -209,8 +209,8 @@ class CheckpointController:
             # settings that it completes itself
             names = [name for name in names if name not in job.cls.completed]
         differ += [
-            f"{name} is {ours[name]:.{SHOWN_CHARS}} here and "
-            f"{theirs.get(name, 'not set'):.{SHOWN_CHARS}} there"
+            f"{name} is {own[name]:.{SHOWN_CHARS}} here and "
+            f"{saved.get(name, 'not set'):.{SHOWN_CHARS}} there"
             for name in names
         ]
         if found.manifest.frag_num != self._members.frag_num:
@@ -397,13 +397,13 @@ class CheckpointController:
                 self._save_failed(saving, CheckpointError(why), now)
                 return
             if ledger.open_clock < saving.clock:
-                self._tell_late(saving, ledger.open_clock, now)
+                self._report_late(saving, ledger.open_clock, now)
                 return
             saving.state, saving.about = self._dump(saving.job, saving.clock, now)
         if not self._members.rows.moving:
             self._order_save(saving, now)
 
-    def _tell_late(self, saving: _Saving, open_clock: int, now: float) -> None:
+    def _report_late(self, saving: _Saving, open_clock: int, now: float) -> None:
         if not saving.late and now - saving.since > LATE_S:
             saving.late = True
             log.info(
@@ -432,7 +432,7 @@ class CheckpointController:
             self._save_failed(saving, CheckpointError(broadcast.error), now)
             return
         saving.job.ledger.resume_leases()
-        saving.files = [item for saved in broadcast.told.values() for item in saved.files]
+        saving.files = [item for saved in broadcast.answers.values() for item in saved.files]
         assert saving.begun is not None
         assert saving.state is not None
         complete = partial(
@@ -544,8 +544,8 @@ class CheckpointController:
         log.warning(
             "continuing from checkpoint %d of %s: %.0f%% of the training, %s rows in %.1f s",
             candidate.number, candidate.manifest.saved_at, 100 * share,
-            f"{sum(part.rows for part in broadcast.told.values()):,}", now - restoring.begun_at,
-            extra=EVENT_TOLD,
+            f"{sum(part.rows for part in broadcast.answers.values()):,}", now - restoring.begun_at,
+            extra=EVENT_REPORTED,
         )  # fmt: skip
         text = f"the training goes on from checkpoint {candidate.number}, {share:.0%} of it"
         self._out.happened("restored", "", text)

@@ -100,7 +100,7 @@ class MasterCore:
 
         facts = past.facts if past is not None else []
         self.out = Outbox(kept=kept)
-        self.lifecycle = Lifecycle(self.out, self._tell_stop, now)
+        self.lifecycle = Lifecycle(self.out, self._send_stop, now)
         self.members = Membership(self)
         self.heartbeats = HeartbeatMonitor(self)
         for fact in facts:
@@ -194,20 +194,20 @@ class MasterCore:
         if not self.lifecycle.stopping and not self.departures.returning:
             self.replication.step(self.job_controller.holds_rows, now)
         if not self.lifecycle.stopping:
-            self.replication.tell(now)
-            self.job_controller.tell(now)
-        self.members.tell_status(now)
+            self.replication.report(now)
+            self.job_controller.report(now)
+        self.members.report_status(now)
 
     def _formed(self, now: float) -> None:
         self.lifecycle.go(ClusterPhase.FORMED)
-        self._tell_formed()
+        self._report_formed()
         self.replication.formed(now)
         self.job_controller.formed(now)
         early, self._early = self._early, []
         for event in early:
             self._received(event, now)
 
-    def _tell_formed(self) -> None:
+    def _report_formed(self) -> None:
         here = {
             role: sum(not member.missed for member in self.members.nodes(role))
             for role in ("server", "worker")
@@ -312,12 +312,12 @@ class MasterCore:
         self.replication.figures()  # metrics of this job are not the next one's
         self.interrupts.forget()
 
-    def _tell_stop(self, broken: bool, text: str) -> None:
+    def _send_stop(self, broken: bool, text: str) -> None:
         stop = messages.Stop(broken, text)
         for member in list(self.members.all.values()):
             if member.state != "gone":
                 member.state = "stopping"
-            self.members.tell(member, stop)
+            self.members.send(member, stop)
 
     def _check_stopped(self, now: float) -> None:
         """End when all members have left, or after a while without them."""
@@ -388,7 +388,7 @@ class MasterCore:
             messages.Declare: self.members.table_registry.declare,
             messages.Submit: self._submit,
             messages.Cancel: self._cancel,
-            messages.AskJob: job_controller.tell_job,
+            messages.AskJob: job_controller.report_job,
             messages.Shutdown: self._shutdown,
         }
 
@@ -400,9 +400,9 @@ class MasterCore:
             messages.GiveBack: leases.checked_in,
             messages.Saved: checkpoints.heard,
             messages.Loaded: checkpoints.heard,
-            messages.Backed: self._standby_told,
-            messages.Unbacked: self._standby_told,
-            messages.Yielded: self._standby_told,
+            messages.Backed: self._standby_reported,
+            messages.Unbacked: self._standby_reported,
+            messages.Yielded: self._standby_reported,
             messages.Failed: self.departures.failed,
             messages.Leaving: self._leaving,
             messages.Bye: self.departures.bye,
@@ -465,7 +465,7 @@ class MasterCore:
             found = self.members.table_registry.named()
             self.out.reply(call, messages.Report({"tables": found}))
         elif ask.what == "map":
-            if job is None or self.told_phase != "training":
+            if job is None or self.reported_phase != "training":
                 self.out.reply(call, messages.Report({}))
                 return
             self.job_controller.inspection.map(
@@ -526,7 +526,7 @@ class MasterCore:
         taken = self.job_controller.job is not None or self.departures.sent_away
         formed = self.phase is ClusterPhase.FORMED
         if not self.session or not formed or taken or self._loading is not None:
-            raise ClusterError(f"this cluster takes no job now: it is {self.told_phase}")
+            raise ClusterError(f"this cluster takes no job now: it is {self.reported_phase}")
         if not self.members.joined("worker"):
             raise ClusterError("a job needs a worker, and this cluster has none")
 
@@ -556,7 +556,7 @@ class MasterCore:
             worker.late = False  # there is no job under way that it joined late
         self.job_controller.prepare(done.result, len(workers), call)
 
-    def _standby_told(
+    def _standby_reported(
         self,
         member: Member,
         note: messages.Backed | messages.Unbacked | messages.Yielded,
@@ -572,10 +572,10 @@ class MasterCore:
         elif not self.lifecycle.stopping:  # else it has the order to end already
             self.departures.leave(member, now)
 
-    # --- telling -----------------------------------------------------------------------------
+    # --- reporting ---------------------------------------------------------------------------
 
     @property
-    def told_phase(self) -> Phase:
+    def reported_phase(self) -> Phase:
         """The phase that users see: of the cluster, or of its job."""
         formed = self.phase is ClusterPhase.FORMED
         if formed and self._loading is not None:

@@ -58,7 +58,7 @@ class Departures:
         for member in workers:
             self._sent_away.add(member.number)
             member.state = "stopping"
-            self._members.tell(member, self._stop(member, text))
+            self._members.send(member, self._stop(member, text))
 
     @property
     def sent_away(self) -> bool:
@@ -94,7 +94,7 @@ class Departures:
         """Count a worker that joined: it may be one that began anew."""
         self.coming = max(0, self.coming - 1)
 
-    def _tell(self, kind: EventKind, member: Member, text: str) -> None:
+    def _event(self, kind: EventKind, member: Member, text: str) -> None:
         if member.role != "driver":
             name = member.short_name
             self._out.happened(kind, name, f"{name} {text}")
@@ -103,7 +103,7 @@ class Departures:
 
     def unready(self, member: Member, text: str, now: float) -> None:
         """Drop a member that cannot reach every server."""
-        self._members.tell(member, self._stop(member, f"{member.name} {text}"))
+        self._members.send(member, self._stop(member, f"{member.name} {text}"))
         self._members.disconnect(member)
         self.lose(member, text, now)
 
@@ -111,7 +111,7 @@ class Departures:
         """Declare a member lost that may still run, and order it to end."""
         after = "start it again" if self._lifecycle.forming else "others do its work"
         text = f"the master declared it lost, {why}; {after}"
-        self._members.tell(member, self._stop(member, text))
+        self._members.send(member, self._stop(member, text))
         self._members.disconnect(member)
         self.lose(member, why, now)
 
@@ -124,7 +124,7 @@ class Departures:
         if member.state == "gone":
             return
         self._out.put(Forget(member.number))
-        said_bye, member.state = member.state == "bye", "gone"
+        is_bye, member.state = member.state == "bye", "gone"
         if self._lifecycle.stopping:
             return
         if self.returning and member.role != "driver" and not member.missed:
@@ -132,7 +132,7 @@ class Departures:
             member.missed, member.away = why, False
             member.state = "missed"
             return
-        left = member.leaving and said_bye
+        left = member.leaving and is_bye
         if member.number in self._sent_away:
             self._sent_away.discard(member.number)
             self._members.remove(member, lost=True)
@@ -150,17 +150,17 @@ class Departures:
             self._members.remove(member)
             text = f"{member.name} is gone while it joined: {why}. The job goes on"
             self._out.say(text, logging.WARNING, told=True)
-            self._tell("lost", member, f"was lost while it joined ({why}); the others go on")
+            self._event("lost", member, f"was lost while it joined ({why}); the others go on")
         elif member.role == "worker" and (member.dropped or left):
             self._members.remove(member)
             self._members.rows.fence(member.number, now)
             returned = self._job_controller.leases.released(member, now)
             self._out.say(f"{member.name} left, {returned} blocks returned")
-            self._tell("left", member, "left; the others go on")
+            self._event("left", member, "left; the others go on")
         elif member.role == "server" and left:
             self._members.remove(member)
             self._out.say(f"{member.name} left")
-            self._tell("left", member, "left; its shards are at other servers")
+            self._event("left", member, "left; its shards are at other servers")
             self._job_controller.checkpoints.lost(member, "it left", now)
             self._context.replication.lost(member, "left", now)
         elif not self._goes_on_without(member):
@@ -177,7 +177,7 @@ class Departures:
         if self._session and self._recovers and member.role == "worker":
             rule = "no other worker is left"
         text = f"{member.name} {what}. Its own log may say more; {rule}"
-        self._tell("lost", member, f"{what}; {rule}")
+        self._event("lost", member, f"{what}; {rule}")
         if member.role == "worker" and self._session:
             self._members.remove(member, lost=True)
             self._members.rows.fence(member.number, now)
@@ -205,8 +205,8 @@ class Departures:
         """Wait for another process, where one may come."""
         if left or self._is_replaced:
             text = "left as asked" if left else f"is lost: {why}"
-            told = "left as asked" if left else f"was lost ({why})"
-            self._tell("left" if left else "lost", member, f"{told}; another one is waited for")
+            what = "left as asked" if left else f"was lost ({why})"
+            self._event("left" if left else "lost", member, f"{what}; another one is waited for")
             self._members.lost_while_forming(member, text, now)
         else:
             self._lifecycle.fail(
@@ -235,11 +235,11 @@ class Departures:
         who = "The others go on" if self._members.nodes("worker") else "It was the last worker"
         leased = f"{returned} block{'' if returned == 1 else 's'} to be leased again"
         self._out.say(f"{member.name} is lost: {why}. {who}, {leased}", logging.WARNING, told=True)
-        told = "the others go on" if self._members.nodes("worker") else "another one is waited for"
+        what = "the others go on" if self._members.nodes("worker") else "another one is waited for"
         if returned:
             blocks = "its block" if returned == 1 else f"its {returned} blocks"
-            told += f", {blocks} will be trained again"
-        self._tell("lost", member, f"was lost ({why}); {told}")
+            what += f", {blocks} will be trained again"
+        self._event("lost", member, f"was lost ({why}); {what}")
         if culprit:
             self._context.fail_job(culprit)
 
@@ -248,7 +248,7 @@ class Departures:
         heirs = self._context.replication.heirs_text(member.number)
         self._members.remove(member)
         self._out.say(f"{member.name} is lost: {why}", logging.WARNING, told=True)
-        self._tell("lost", member, f"was lost ({why}); {heirs}")
+        self._event("lost", member, f"was lost ({why}); {heirs}")
         self._job_controller.checkpoints.lost(member, why, now)
         self._context.replication.lost(member, why, now)
 
@@ -259,13 +259,13 @@ class Departures:
         text = f"failed: {message.text}"
         if member.number in self._sent_away:  # its job has failed already
             return
-        if member.role == "worker" and self._fails_alone(member):
-            self._tell("lost", member, f"{text}; the others go on")
+        if member.role == "worker" and self._fails_by_itself(member):
+            self._event("lost", member, f"{text}; the others go on")
             stop = self._stop(member, text)
             if stop.again:
                 self._to_stop.append((now + LATER_S, member.peer, stop))
             else:
-                self._members.tell(member, stop)
+                self._members.send(member, stop)
             self._members.remove(member)
             self._members.left.remove(member)
             self._members.rows.fence(member.number, now)
@@ -279,7 +279,7 @@ class Departures:
         else:
             self._lifecycle.fail(f"{member.name} {text}")
 
-    def _fails_alone(self, member: Member) -> bool:
+    def _fails_by_itself(self, member: Member) -> bool:
         """Whether a worker's failure leaves the job alone."""
         if member.dropped or (member.late and not member.worked):
             return True
@@ -305,8 +305,8 @@ class Departures:
             return
         member.leaving = True
         if member.role == "server":  # it has no rows
-            self._members.tell(member, messages.Stop(False, "left as asked"))
+            self._members.send(member, messages.Stop(False, "left as asked"))
             return
         if self._job_controller.phase not in AT_WORK:
-            self._members.tell(member, messages.Stop(False, "left as asked"))
+            self._members.send(member, messages.Stop(False, "left as asked"))
         self._job_controller.leases.leaving(member, now)

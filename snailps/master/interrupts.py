@@ -50,8 +50,8 @@ class Interrupts:
         elif phase is JobPhase.IDLE and not self._lifecycle.forming:
             self._lifecycle.stop(EXIT_OK, "the session was ended by a signal")
         elif self._signals > 1 or phase is not JobPhase.TRAINING:
-            told = "forming" if self._lifecycle.forming else phase.value
-            doing = PHASE_WORDS[cast(Phase, told)]
+            now_in = "forming" if self._lifecycle.forming else phase.value
+            doing = PHASE_WORDS[cast(Phase, now_in)]
             self._lifecycle.fail(f"interrupted while {doing}; nothing was saved", EXIT_INTERRUPTED)
         else:
             self._handled = self._signals

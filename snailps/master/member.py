@@ -15,7 +15,7 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-WAIT_TOLD_S = 3.0
+WAIT_LOGGED_S = 3.0
 """Seconds that a worker waits for others before a log line."""
 RATE_WINDOW_S = 10.0
 """Window of rates, seconds."""
@@ -70,7 +70,7 @@ class Member:
     _units_since: float = 0.0
     _checkout_units: int = 0
     _waits_since: float = 0.0
-    _wait_told: bool = False
+    _wait_logged: bool = False
 
     @property
     def name(self) -> str:
@@ -107,16 +107,16 @@ class Member:
         elif self.waits and not what:
             waited_s = now - self._waits_since
             self.waited_s += waited_s
-            if self._wait_told:
+            if self._wait_logged:
                 log.info("%s goes on after %.1f s", self.name, waited_s)
-                self._wait_told = False
+                self._wait_logged = False
         self.waits = what
 
     def log_wait(self, now: float) -> None:
         """Log a long wait, once."""
         waited_s = now - self._waits_since
-        if self.waits and not self._wait_told and waited_s >= WAIT_TOLD_S:
-            self._wait_told = True
+        if self.waits and not self._wait_logged and waited_s >= WAIT_LOGGED_S:
+            self._wait_logged = True
             log.info("%s waits for %s, for %.1f s now", self.name, self.waits, waited_s)
 
     def waits_s(self, now: float) -> float:

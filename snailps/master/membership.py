@@ -59,8 +59,8 @@ class Membership:
         self.table_registry = TableRegistry(
             lambda: self.joined("server"), self.out, context.lifecycle.fail
         )
-        self._told_route: tuple[Route, messages.TakeRoute] | None = None
-        self._untold = False  # a route is made, and not sent yet
+        self._sent_route: tuple[Route, messages.TakeRoute] | None = None
+        self._route_unsent = False  # a route is made, and not sent yet
         self._next_number = 1
         self._next_reader = READERS_FROM
         self._given_before = 0  # numbers below may be of members that another master knew
@@ -83,7 +83,7 @@ class Membership:
     def order(self, member: Member, message: messages.Message, on_answer: OnAnswer) -> None:
         self.out.order(member.peer, message, on_answer)
 
-    def tell(self, member: Member, message: messages.Message) -> None:
+    def send(self, member: Member, message: messages.Message) -> None:
         self.out.send(member.peer, message)
 
     def role_of(self, peer: int) -> str:
@@ -359,8 +359,8 @@ class Membership:
             if self.route is None:
                 self._make_route(now)
                 return False
-        if self._untold:
-            self._untold = False
+        if self._route_unsent:
+            self._route_unsent = False
             self.send_route(now)
             return False
         if not self._slow():
@@ -412,7 +412,7 @@ class Membership:
         if self.route is None or {shard.server for shard in self.route.shards} <= set(self.all):
             return
         log.info("route epoch %d is void: a server of it is gone", self.route.epoch)
-        self.route, self._untold = None, False
+        self.route, self._route_unsent = None, False
         for member in self.all.values():
             member.acknowledged = member.joined = False
             member.state = "registered"
@@ -461,7 +461,7 @@ class Membership:
         for member in self.nodes():
             self._note_member(member)
         self._note_route()
-        self._untold = True  # in the next turn: with a thousand members either takes 25 ms
+        self._route_unsent = True  # in the next turn: with a thousand members either takes 25 ms
 
     def take(self, route: Route) -> None:
         """Take a new route; `send_route` sends it."""
@@ -483,9 +483,9 @@ class Membership:
         assert route is not None
         if not member.acknowledged:
             member.state, member.routed_at = "connecting", now
-        if self._told_route is None or self._told_route[0] is not route:
-            self._told_route = (route, messages.TakeRoute(route.to_dict()))
-        self.order(member, self._told_route[1], partial(self._took_route, member, route))
+        if self._sent_route is None or self._sent_route[0] is not route:
+            self._sent_route = (route, messages.TakeRoute(route.to_dict()))
+        self.order(member, self._sent_route[1], partial(self._took_route, member, route))
 
     def _took_route(self, member: Member, route: Route, answer: Answer, now: float) -> None:
         if isinstance(answer, ConnectionLost):
@@ -544,7 +544,7 @@ class Membership:
         if isinstance(answer, messages.Report):
             member.take_stats(answer.data, now)
 
-    def tell_status(self, now: float) -> None:
+    def report_status(self, now: float) -> None:
         """Answer once the workers that were asked have answered, or time is up."""
         if self._status_calls and (not self._asked or now >= self._status_due):
             self.out.put(ReportStatus(self._status_calls))

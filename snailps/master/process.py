@@ -66,7 +66,7 @@ from snailps.node.metric_samples import of_master, of_process
 from snailps.node.metrics import Sample
 from snailps.node.probe_service import ProbeService
 from snailps.node.process import raise_descriptors
-from snailps.node.status import EVENT_TOLD, Status
+from snailps.node.status import EVENT_REPORTED, Status
 from snailps.node.usage import peak_rss_mb, release_memory, usage
 from snailps.transport import messages
 from snailps.transport._heartbeat import HeartbeatThread
@@ -110,10 +110,10 @@ class _Services:
         self, settings: Mapping[str, str], now: float, source: bytes = b"", key: str = ""
     ) -> Job:
         if source:
-            ours = bool(self._source_key) and hmac.compare_digest(
+            is_own = bool(self._source_key) and hmac.compare_digest(
                 key.encode(), self._source_key.encode()
             )
-            if not (ours or self._accept_source):
+            if not (is_own or self._accept_source):
                 raise ConfigError(
                     "this cluster takes no classes of a notebook or script: put the class into a "
                     "file that its workers can import, say mymodel.py, or have its operator set "
@@ -157,7 +157,7 @@ class Master:
         self._source_key = source_key
         self._on_listening, self._on_status = on_listening, on_status
         self._journal = Journal(None)
-        self._signals = self._signals_told = 0
+        self._signals = self._signals_fed = 0
         self._events: deque[Event] = deque()
         self._is_feeding = False
         self._peers: dict[int, Peer] = {}
@@ -173,10 +173,10 @@ class Master:
         self._metrics: MetricsServer | None = None
         self._scrapes: deque[Future[list[Sample]]] = deque()
         self._performers = self._effect_table()
-        self._told: Mapping[str, Callable[[], dict[str, Any]]] = {
+        self._asks: Mapping[str, Callable[[], dict[str, Any]]] = {
             "log": lambda: {"lines": self._log_tail.lines()},
             "history": lambda: {**self._history.columns()},
-            "settings": lambda: {"settings": self._settings_told()},
+            "settings": lambda: {"settings": self._origins()},
         }
 
     # --- the life of the process ---------------------------------------------------------------
@@ -234,7 +234,7 @@ class Master:
         return {
             "status": self.status(),
             "history": self._history.columns(),
-            "settings": self._settings_told(),
+            "settings": self._origins(),
             "lines": self._log_tail.lines(),
             "figures": self.figures,
             "words": self.core.job_controller.inspection.last_map,
@@ -257,10 +257,10 @@ class Master:
     def status(self) -> Status:
         return self._report.status(time.monotonic())
 
-    def _settings_told(self) -> list[list[str]]:
+    def _origins(self) -> list[list[str]]:
         """Key, value and origin of the settings of the job and of the master."""
-        told = [*(self.job.settings_told if self.job is not None else ()), *self._own_settings]
-        return [list(one) for one in told]
+        origins = [*(self.job.origins if self.job is not None else ()), *self._own_settings]
+        return [list(one) for one in origins]
 
     def catch_signals(self) -> None:
         """The first SIGINT or SIGTERM ends the job cleanly, the second at once."""
@@ -405,8 +405,8 @@ class Master:
             self._heartbeats_at = now + HEARTBEATS_S
             closed = frozenset(self._heartbeats.closed())
             self._feed(events.Heartbeats(self._heartbeats.silences(), closed))
-        while self._signals_told < self._signals:
-            self._signals_told += 1
+        while self._signals_fed < self._signals:
+            self._signals_fed += 1
             self._feed(events.Signal())
         if self._journal.is_long:
             self._feed(events.JournalGrown())
@@ -481,8 +481,8 @@ class Master:
             messages.check_speaker(message, self.core.members.role_of(number))
             self._probe_service.handle(peer, message, reply)
             return
-        if reply is not None and isinstance(message, messages.Ask) and message.what in self._told:
-            reply(messages.Report(self._told[message.what]()))
+        if reply is not None and isinstance(message, messages.Ask) and message.what in self._asks:
+            reply(messages.Report(self._asks[message.what]()))
             return
         call = None
         if reply is not None:
@@ -601,7 +601,7 @@ class Master:
 
 
 def _say(effect: effects.Say) -> None:
-    log.log(effect.level, "%s", effect.text, extra=EVENT_TOLD if effect.told else None)
+    log.log(effect.level, "%s", effect.text, extra=EVENT_REPORTED if effect.told else None)
 
 
 @contextlib.contextmanager

@@ -69,8 +69,8 @@ class StatusReport:
 
     def note_phase(self, now: float) -> Phase:
         """The phase; since when is of interest where all wait for the master."""
-        if self._core.told_phase != self._phase:
-            self._phase, self._phase_since = self._core.told_phase, now
+        if self._core.reported_phase != self._phase:
+            self._phase, self._phase_since = self._core.reported_phase, now
         return self._phase
 
     def status(self, now: float) -> Status:

@@ -36,8 +36,8 @@ def _differences(one: Table, other: Table) -> str:
     """How two declarations of a name differ."""
     first, second = one.to_dict(), other.to_dict()
     fields = [field for field in first if first[field] != second[field]]
-    told = (", ".join(f"{field}={way[field]!r}" for field in fields) for way in (first, second))
-    return ", and ".join(told)
+    answer = (", ".join(f"{field}={way[field]!r}" for field in fields) for way in (first, second))
+    return ", and ".join(answer)
 
 
 class _Making:
@@ -123,7 +123,7 @@ class TableRegistry:
         except SnailError as error:
             on_made(error, now)
 
-    def _declare(self, tables: list[Table], of_job: bool, told: OnMade, now: float) -> None:
+    def _declare(self, tables: list[Table], of_job: bool, answer: OnMade, now: float) -> None:
         numbers: list[int] = []
         new: dict[str, tuple[int, Table]] = {}
         for table in tables:  # all are checked before any is kept: servers make all or none
@@ -163,12 +163,12 @@ class TableRegistry:
             if error:
                 left.clear()
             if not left:
-                told(ClusterError(error) if error else messages.Declared(numbers), now)
+                answer(ClusterError(error) if error else messages.Declared(numbers), now)
 
         for making in left:
             making.waiting.append(partial(ended, making))
         if not left:
-            told(messages.Declared(numbers), now)
+            answer(messages.Declared(numbers), now)
 
     def _order(self, numbers: list[int], now: float) -> _Making:
         """Have every server make these tables; a lost one is not waited for."""

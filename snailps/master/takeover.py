@@ -75,11 +75,11 @@ def unended(journal: Journal, job: Job, frag_num: int) -> Recovered | None:
             f"has {FORMAT}), and its run has not ended. Start the master of that version, or begin "
             "anew with --fresh"
         )
-    theirs, ours = facts[0].data["job"], _identity(job, frag_num)
+    noted, own = facts[0].data["job"], _identity(job, frag_num)
     differ = [
-        f"{name} is {ours.get(name)} here and {theirs.get(name)} there"
-        for name in sorted({*ours, *theirs})
-        if theirs.get(name) != ours.get(name)
+        f"{name} is {own.get(name)} here and {noted.get(name)} there"
+        for name in sorted({*own, *noted})
+        if noted.get(name) != own.get(name)
     ]
     if differ and not routes:
         return None  # it had not even formed its cluster

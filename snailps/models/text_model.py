@@ -147,11 +147,11 @@ def with_shape(
     for name, value in shape.items():
         where = explicit(name)
         known = settings_of(type(s))[name]
-        ours = getattr(s, name)
-        if where is not None and ours != value and known.format(ours) != "auto":
+        own = getattr(s, name)
+        if where is not None and own != value and known.format(own) != "auto":
             raise ConfigError(
                 f"{where}: {name}: expected {value}, as in {path}, which the training begins "
-                f"with; got {ours}. Leave {name} out, or begin without that file"
+                f"with; got {own}. Leave {name} out, or begin without that file"
             )
     return replace(s, **shape)
 

@@ -33,18 +33,18 @@ class LoopLatency:
         self._longest_s = max(self._longest_s, busy_s)
 
     def status(self) -> LoopStatus:
-        counts = _told(self._counts)
+        counts = _listed(self._counts)
         return {
             "turns": self._turns,
             "busy_s": self._busy_s,
             "busy_ms_p999": min(quantile_ms(counts, 0.999), self._longest_s * 1e3),
             "busy_ms_max": self._longest_s * 1e3,
             "counts": counts,
-            "cpu_counts": _told(self._cpu_counts),
+            "cpu_counts": _listed(self._cpu_counts),
         }
 
 
-def _told(counts: dict[int, int]) -> list[list[float]]:
+def _listed(counts: dict[int, int]) -> list[list[float]]:
     return [[_upper_ms(at), count] for at, count in sorted(counts.items())]
 
 

@@ -155,7 +155,7 @@ def _at(history: Mapping[str, Sequence[Any]], name: str, at: int) -> float | Non
 
 
 def _total(nodes: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    told = [node.get(key) for node in nodes if node.get("role") != "driver"]
-    known = [float(value) for value in told if value is not None]
+    values = [node.get(key) for node in nodes if node.get("role") != "driver"]
+    known = [float(value) for value in values if value is not None]
     # A partial sum would dent the curve: a new process has not reported yet.
-    return sum(known) if known and len(known) == len(told) else None
+    return sum(known) if known and len(known) == len(values) else None

@@ -71,7 +71,7 @@ def check_name(address: str, setting: str) -> list[Finding]:
     except OSError as error:
         why = error.strerror or str(error)
         text = f"{host} ({setting}) has no address on this host: {why}"
-        cure = f"correct {setting}, or tell this host the name (/etc/hosts, DNS)"
+        cure = f"correct {setting}, or give this host the name (/etc/hosts, DNS)"
         return [Finding("error", "name", text, cure)]
     addresses = sorted({str(where[0]) for *_, where in found})
     text = f"{host} ({setting}) is {', '.join(addresses)}"
@@ -122,10 +122,10 @@ def check_name_only(advertised: str) -> list[Finding]:
     try:
         socket.getaddrinfo(host, None)
     except OSError as error:
-        cure = "others are told this name: correct advertise_addr, or leave it out"
+        cure = "others connect to this name: correct advertise_addr, or leave it out"
         text = f"{host} (advertise_addr) has no address here: {error.strerror}"
         return [Finding("error", "name", text, cure)]
-    return [Finding("note", "name", f"others are told {advertised} (advertise_addr)")]
+    return [Finding("note", "name", f"others connect to {advertised} (advertise_addr)")]
 
 
 def is_own(host: str) -> bool:
@@ -150,8 +150,8 @@ def device_of(host: str) -> str:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
                 asked = struct.pack("256s", name.encode()[:15])
-                told = fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, asked)
-                if socket.inet_ntoa(told[20:24]) == host:
+                sizes = fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, asked)
+                if socket.inet_ntoa(sizes[20:24]) == host:
                     return name
     return ""
 
@@ -216,7 +216,7 @@ def unreachable(address: Address, name: str, error: OSError, limit_s: float) -> 
     where, (host, port) = show(address), address[:2]
     if isinstance(error, socket.gaierror):
         text = f"{name}: {host} has no address here: {error.strerror}"
-        return Finding("error", "reach", text, "tell this host the name, or use the address")
+        return Finding("error", "reach", text, "give this host the name, or use the address")
     if isinstance(error, ConnectionRefusedError):
         text = f"{name}: {host} answers, but no process listens at port {port}"
         cure = (
@@ -242,7 +242,7 @@ def look_half_way(
     """After half of a time limit, look for the reason of the wait and log the findings. Returns a
     timer to `cancel` if the wait ends before."""
 
-    def tell() -> None:
+    def look_now() -> None:
         log.warning("half of %.0f s is over, still waiting for %s:", limit_s, what)
         try:
             found = look()
@@ -251,7 +251,7 @@ def look_half_way(
         for one in found:
             log.log(logging.INFO if one.level in ("ok", "note") else logging.WARNING, "  %s", one)
 
-    timer = threading.Timer(limit_s / 2, tell)
+    timer = threading.Timer(limit_s / 2, look_now)
     timer.daemon = True
     timer.start()
     return timer
@@ -339,9 +339,9 @@ def check_memory(tables: Sequence[Table], rows: int, servers: int, copies: int) 
         return [Finding("note", "memory", f"{text}; the file names no job whose tables are known")]
     each = row_bytes(tables)
     a_row = sum(each.values()) * copies
-    told = ", ".join(f"{size:,} ({name})" for name, size in each.items())
+    sizes = ", ".join(f"{size:,} ({name})" for name, size in each.items())
     kept = ", each kept twice (replication)" if copies > 1 else ""
-    text += f"; a row takes {told} bytes{kept}"
+    text += f"; a row takes {sizes} bytes{kept}"
     fit = int(free * servers / a_row)
     if not rows:
         room = f"{servers} such servers hold {fit:,} rows of each table"

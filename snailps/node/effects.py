@@ -26,7 +26,7 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class Work(Effect):
     """Work that takes long or waits for a disk: `run` is called in a thread; `WorkDone` follows.
-    Works of a lane run one after the other, in the order of the effects; without a lane at once."""
+    Tasks of a lane run one after the other, in the order of the effects; without a lane at once."""
 
     number: int
     run: Callable[[], Any]

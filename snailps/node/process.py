@@ -43,7 +43,7 @@ from snailps.node.limits import GRACE_S
 from snailps.node.metric_samples import of_process
 from snailps.node.metrics import Sample
 from snailps.node.run_registry import trust_at
-from snailps.node.status import EVENT_TOLD
+from snailps.node.status import EVENT_REPORTED
 from snailps.node.usage import peak_rss_mb, usage
 from snailps.transport import messages
 from snailps.transport._heartbeat import HeartbeatThread
@@ -115,10 +115,8 @@ def advertised(settings: ListenerSettings, listener: Listener) -> Address:
     """The address that others connect to."""
     host, port = listener.getsockname()[:2]
     if settings.advertise_addr:
-        told_host, told_port = parse_addr(
-            settings.advertise_addr, "advertise_addr", port_optional=True
-        )
-        return told_host, told_port or port
+        host, own_port = parse_addr(settings.advertise_addr, "advertise_addr", port_optional=True)
+        return host, own_port or port
     if host in ("0.0.0.0", "::"):
         host = _own_host(settings)
     return host, port
@@ -198,7 +196,7 @@ class Node:
         """Called with the name that the master gives this process, before any other output."""
         self.begin_anew: Callable[[], None] | None = None
         """Starts this process anew, when the master of a session asks for that."""
-        self._told_again = self._signalled = False
+        self._stop_again = self._signalled = False
         self._stopped = threading.Event()
 
     @property
@@ -346,7 +344,7 @@ class Node:
         log.warning(
             "the master at %s is gone: %s. Continuing with work in progress; waiting %.0f s for "
             "it to be started again",
-            self._master, why, us.patience_s, extra=EVENT_TOLD,
+            self._master, why, us.patience_s, extra=EVENT_REPORTED,
         )  # fmt: skip
         while not self.ended.is_set():
             left_s = until - time.monotonic()
@@ -433,7 +431,7 @@ class Node:
     @property
     def begins_anew(self) -> bool:
         """Whether the master of a session has asked for that, and no signal to end has come."""
-        return self._told_again and not self._signalled
+        return self._stop_again and not self._signalled
 
     @property
     def verdict(self) -> End:
@@ -463,9 +461,9 @@ class Node:
         """SIGINT asks the master to end the job; SIGTERM asks to leave. In the main thread.
         Handlers run in the main thread, between two steps of Python: not while a model computes or
         waits. So a thread of its own gets signals, from the interpreter itself."""
-        hears, tells = socket.socketpair()
-        tells.setblocking(False)
-        signal.set_wakeup_fd(tells.detach(), warn_on_full_buffer=False)
+        hears, wakes = socket.socketpair()
+        wakes.setblocking(False)
+        signal.set_wakeup_fd(wakes.detach(), warn_on_full_buffer=False)
         threading.Thread(
             target=self._hear_signals, args=(hears,), name="snailps-signals", daemon=True
         ).start()
@@ -489,7 +487,7 @@ class Node:
         """Handle a call or a note of the master, in the reader thread."""
         if isinstance(message, messages.Stop):
             code = EXIT_STOPPED if message.failed else EXIT_OK
-            self._told_again |= message.again  # another one may follow, of a loss
+            self._stop_again |= message.again  # another one may follow, of a loss
             self._stopped.set()
             self.end(code, message.text)
         return None
@@ -542,10 +540,10 @@ class Node:
     def _watch(self) -> None:
         assert self._pulse is not None
         assert self.welcome is not None
-        told = was_closed = False
+        warned = was_closed = False
         while not self.ended.wait(WATCH_S):
             if self.control.away:  # `_find_master` starts heartbeats to the next one
-                told = was_closed = False
+                warned = was_closed = False
                 continue
             closed = 0 in self._pulse.closed()
             if closed and was_closed:  # not at once: the control connection may be closing too
@@ -556,12 +554,12 @@ class Node:
             silent = silence_s > limit_s
             if silent and silence_s > limit_s + self.welcome.patience_s:
                 self.end(EXIT_FAILED, self._why_silent(silence_s, closed))
-            elif silent and not told:
+            elif silent and not warned:
                 log.warning(
                     "the master at %s has been silent for %.0f s: waiting %.0f s more for it",
                     self._master, silence_s, self.welcome.patience_s,
                 )  # fmt: skip
-            told = silent
+            warned = silent
         # A driver runs in the user's own process, which must not be ended here.
         if self.role != Role.DRIVER:
             threading.Event().wait(GRACE_S)

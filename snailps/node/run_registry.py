@@ -110,7 +110,7 @@ def folders(environ: Mapping[str, str] | None = None, uid: int | None = None) ->
     return [*found, temporary / f"snailps-runs-{uid}"]
 
 
-def is_ours(folder: Path, uid: int) -> bool:
+def is_own(folder: Path, uid: int) -> bool:
     """Whether a folder is this user's, not writable by others, and no link."""
     try:
         found = folder.lstat()
@@ -197,7 +197,7 @@ class RunRegistry:
         """All runs that have a file, the newest last; files of others are ignored."""
         found: dict[int, Run] = {}
         for place in self._places:
-            if not is_ours(place, self._uid):
+            if not is_own(place, self._uid):
                 continue
             with contextlib.suppress(OSError):
                 for path in place.glob("*.json"):
@@ -251,7 +251,7 @@ class RunRegistry:
         """Whether a folder exists, created if need be, and is this user's alone."""
         with contextlib.suppress(OSError):
             place.mkdir(mode=0o700)
-        if is_ours(place, self._uid):
+        if is_own(place, self._uid):
             return True
         log.debug("%s: no folder of this user alone, so no run is registered there", place)
         return False

@@ -173,9 +173,9 @@ class RouteFollower:
         if links is not None:
             links.close()
 
-    def _connect(self, former: ShardConnections | None) -> None:
-        if former is not None:
-            former.close()
+    def _connect(self, previous: ShardConnections | None) -> None:
+        if previous is not None:
+            previous.close()
         while not self._try():
             pass
 

@@ -43,7 +43,7 @@ EVENTS_MAX = 200
 """Most events of a status."""
 
 
-EVENT_TOLD = {"told": True}
+EVENT_REPORTED = {"reported": True}
 """`extra` of a log record that is also an event of the status: displays skip it."""
 
 

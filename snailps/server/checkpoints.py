@@ -126,7 +126,7 @@ class CheckpointControl:
 
     def _checked(self, call: int, order: messages.Save, event: WorkDone, now: float) -> None:
         if event.error is not None:
-            self._answer(call, _told(event.error), now)
+            self._answer(call, _refusal(event.error), now)
             return
         self._start(_Save(self._out, self._files, self._shards(), order, self._welcome), now)
         self._answer(call, messages.Ok(), now)
@@ -354,7 +354,7 @@ class _Save(_Task):
             self._end(now)
             return
         self.ended = True
-        self.out.tell(messages.Saved(self._order.number, event.result))
+        self.out.note(messages.Saved(self._order.number, event.result))
 
     def _end(self, now: float) -> None:
         """Remove what was written, and report why."""
@@ -369,7 +369,7 @@ class _Save(_Task):
     def _abandoned(self, event: WorkDone, now: float) -> None:
         self.ended = True
         number = self._order.number
-        self.out.tell(messages.Saved(number, [], self.why(f"checkpoint {number}")))
+        self.out.note(messages.Saved(number, [], self.why(f"checkpoint {number}")))
 
 
 class _Load(_Task):
@@ -385,7 +385,7 @@ class _Load(_Task):
     ) -> None:
         super().__init__(out, shards)
         self._files, self._order, self._cluster_id = files, order, welcome.job
-        self._tables = {int(theirs): int(ours) for theirs, ours in order.tables}
+        self._tables = {int(saved): int(number) for saved, number in order.tables}
         self._rows = 0
 
     def begin(self, now: float) -> None:
@@ -457,10 +457,10 @@ class _Load(_Task):
         self.ended = True
         number = self._order.number
         why = self.why(f"loading of checkpoint {number}")
-        self.out.tell(messages.Loaded(number, 0 if why else self._rows, why))
+        self.out.note(messages.Loaded(number, 0 if why else self._rows, why))
 
 
-def _told(error: BaseException) -> SnailError:
+def _refusal(error: BaseException) -> SnailError:
     """An error as the answer to an order."""
     if isinstance(error, SnailError):
         return error

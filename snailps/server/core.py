@@ -59,7 +59,7 @@ class ServerCore:
             messages.DropTables: host.drop_tables,
             messages.HostStandby: host.host_standby,
             messages.BackUp: host.back_up,
-            messages.Alone: host.alone,
+            messages.Alone: host.unback,
             messages.Promote: host.promote,
             messages.Yield: host.yield_,
             messages.DropShard: host.drop,
@@ -75,7 +75,7 @@ class ServerCore:
         }
         self._events: Mapping[type[Any], Callable[[Any, float], None]] = {
             events.Ordered: self._obey,
-            events.StreamTold: lambda event, now: host.stream_told(event),
+            events.StreamReported: lambda event, now: host.stream_reported(event),
             WorkDone: self._out.done,
             events.Tick: lambda event, now: None,
             events.End: lambda event, now: self.checkpoints.stop(self._ended, now),

@@ -35,7 +35,7 @@ class Answering(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Tell(Effect):
+class Note(Effect):
     """A note to the master."""
 
     message: messages.Message
@@ -110,8 +110,8 @@ class CloseLink(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Stream(Effect):
-    """A shard begins to stream to the standby at a link (`Shard.back_up`); `StreamTold` follows. In
-    order with posts. Where the shard refuses, the link is closed."""
+    """A shard streams to the standby at a link (`Shard.back_up`): `StreamReported` follows.
+    In order with posts. Where the shard refuses, the link is closed."""
 
     shard: int
     stream: int
@@ -140,8 +140,8 @@ class Outbox(EffectQueue):
             answer = RemoteError(f"failed: {error!r}")
         self.answer(call, answer)
 
-    def tell(self, message: messages.Message) -> None:
-        self._effects.append(Tell(message))
+    def note(self, message: messages.Message) -> None:
+        self._effects.append(Note(message))
 
     # --- shards ----------------------------------------------------------------------------------
 

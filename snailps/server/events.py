@@ -25,7 +25,7 @@ class Ordered(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamTold(Event):
+class StreamReported(Event):
     """No `trouble`: the standby is complete. Else the stream is over, or was refused."""
 
     stream: int

@@ -184,7 +184,7 @@ class Server(Node):
     def _effect_table(self) -> Mapping[type[Any], Callable[[Any], None]]:
         return {
             effects.Answering: self._answer,
-            effects.Tell: lambda effect: self.control.note(effect.message),
+            effects.Note: lambda effect: self.control.note(effect.message),
             effects.StartShard: self._start_shard,
             effects.StopShard: self._stop_shard,
             effects.CloseListeners: lambda effect: self._close_listeners(),
@@ -299,21 +299,21 @@ class Server(Node):
         threading.Thread(target=connect, name="snailps-hosting", daemon=True).start()
 
     def _stream(self, effect: effects.Stream) -> None:
-        def tell(state: str, why: str) -> None:
+        def report(state: str, why: str) -> None:
             trouble = "" if state == "ready" else why or state
-            self._inbox.put(events.StreamTold(effect.stream, trouble))
+            self._inbox.put(events.StreamReported(effect.stream, trouble))
 
         def begun(future: Future[None]) -> None:
             if (error := future.exception()) is not None:
-                tell("lost", explain(error))
+                report("lost", explain(error))
 
         shard = self._shards.get(effect.shard)
         if shard is None:
             os.close(effect.link)
-            tell("lost", GONE)
+            report("lost", GONE)
             return
         shard.back_up(
-            effect.link, sync=effect.sync, paced=effect.paced, resume=effect.resume, tell=tell
+            effect.link, sync=effect.sync, paced=effect.paced, resume=effect.resume, report=report
         ).add_done_callback(begun)
 
     def _work(self, effect: Work) -> None:

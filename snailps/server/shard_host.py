@@ -37,7 +37,7 @@ from snailps.server.effects import (
     Withdraw,
     results,
 )
-from snailps.server.events import Address, StreamTold
+from snailps.server.events import Address, StreamReported
 from snailps.shard.shard import Shard
 from snailps.store.route import Route
 from snailps.transport import messages
@@ -55,14 +55,14 @@ Tables = Sequence[tuple[int, Table]]
 
 @dataclass(slots=True)
 class _Copy:
-    """A shard's replication order, and its state. `told` is what the master knows. None: nothing;
+    """A shard's replication order and state. `reported` is what the master knows. None: nothing;
     empty: the standby has all rows; else an error."""
 
     order: messages.BackUp
     shard: int
     dial: int = 0  # the dial under way; 0: none
     stream: int = 0
-    told: str | None = None
+    reported: str | None = None
 
 
 @dataclass(slots=True)
@@ -219,9 +219,9 @@ class ShardHost:
         shard = self.standbys.get(order.shard)
         if shard is None:
             shard = self._served(order.shard)
-        former = self._copies.get(order.shard)
-        if former is not None and order == replace(former.order, paced=order.paced):
-            former.order = order
+        previous = self._copies.get(order.shard)
+        if previous is not None and order == replace(previous.order, paced=order.paced):
+            previous.order = order
             self._out.post(shard, partial(Shard.pace, paced=order.paced))
         else:
             self._end_copy(order.shard)
@@ -230,11 +230,11 @@ class ShardHost:
             self._out.put(Dial(copy.dial, order.shard, (order.host, order.port), DIAL_S))
         self._out.answer(call, messages.Ok())
 
-    def alone(self, call: int, order: messages.Alone, now: float) -> None:
+    def unback(self, call: int, order: messages.Alone, now: float) -> None:
         """A shard has no standby."""
         self._end_copy(order.shard)
         shard = self.primaries.get(order.shard, self.standbys.get(order.shard))
-        posts = [(0, shard, partial(Shard.alone))] if shard is not None else []
+        posts = [(0, shard, partial(Shard.unback))] if shard is not None else []
         self.post_all(call, posts, _ok, now)
 
     def promote(self, call: int, order: messages.Promote, now: float) -> None:
@@ -268,7 +268,7 @@ class ShardHost:
             self._drop(number)
         for number, shard in self.standbys.items():
             self._end_copy(number)
-            self._out.post(shard, partial(Shard.alone))
+            self._out.post(shard, partial(Shard.unback))
         self._out.answer(call, messages.Ok())
 
     # --- for other parts of the core -------------------------------------------------------------
@@ -344,13 +344,13 @@ class ShardHost:
             def made() -> messages.Message:
                 found: dict[str, Any] = {kind: [] for kind in both}
                 for (kind, number), result in results(served).items():
-                    told = {**result, "shard": number}
+                    one = {**result, "shard": number}
                     if "tables" in result:
-                        told["tables"] = {
+                        one["tables"] = {
                             table: {**counts, "name": self._names.get(table, str(table))}
                             for table, counts in result["tables"].items()
                         }
-                    found[kind].append(told)
+                    found[kind].append(one)
                 return messages.Report({**found, **own})
 
             self._out.answer_by(call, made)
@@ -360,9 +360,9 @@ class ShardHost:
     def resume_state(self) -> list[list[Any]]:
         """[shard, copy, trouble] of each standby; trouble is empty if there is none."""
         return [
-            [number, copy.order.copy, copy.told]
+            [number, copy.order.copy, copy.reported]
             for number, copy in self._copies.items()
-            if copy.told is not None
+            if copy.reported is not None
         ]
 
     def tick(self, now: float) -> None:
@@ -481,7 +481,7 @@ class ShardHost:
         current, order = self._is_current(copy), copy.order
         if done.error is not None:
             if current:
-                self._tell(copy, str(done.error) or "lost")
+                self._report(copy, str(done.error) or "lost")
             return
         if not current:
             self._out.put(CloseLink(done.result))
@@ -493,20 +493,20 @@ class ShardHost:
             Stream(copy.shard, copy.stream, done.result, order.sync, order.paced, order.resume)
         )
 
-    def stream_told(self, event: StreamTold) -> None:
+    def stream_reported(self, event: StreamReported) -> None:
         """Take a shard's report on its stream."""
         copy = self._streams.get(event.stream)
         if copy is not None:
-            self._tell(copy, event.trouble)
+            self._report(copy, event.trouble)
 
-    def _tell(self, copy: _Copy, trouble: str) -> None:
+    def _report(self, copy: _Copy, trouble: str) -> None:
         """Report a standby's state to the master, and keep it for a master that takes over."""
-        copy.told = trouble
+        copy.reported = trouble
         order = copy.order
         if trouble:
-            self._out.tell(messages.Unbacked(order.shard, order.copy, trouble))
+            self._out.note(messages.Unbacked(order.shard, order.copy, trouble))
         else:
-            self._out.tell(messages.Backed(order.shard, order.copy))
+            self._out.note(messages.Backed(order.shard, order.copy))
 
     # --- yielding --------------------------------------------------------------------------------
     #
@@ -561,7 +561,7 @@ class ShardHost:
             del self._yielding[number]
         if handing.stay and not trouble:
             self.standbys[number] = self.primaries.pop(number)
-        self._out.tell(messages.Yielded(number, trouble))
+        self._out.note(messages.Yielded(number, trouble))
 
 
 def _ok(_: object) -> messages.Message:

@@ -162,7 +162,7 @@ class _Joined(Driver):
 
     def close(self) -> None:
         """Leaves the cluster; a fork of this process does not."""
-        if self.is_ours and self._leaving.acquire(blocking=False):
+        if self.is_own and self._leaving.acquire(blocking=False):
             with contextlib.suppress(SnailError):
                 super().close()
 
@@ -202,7 +202,7 @@ class ClusterRows:
         self._lost = threading.Event()
         self._life = 0
         self._why = ""  # it could not join again
-        self._left_alone: dict[int, float] = {}  # shard -> until when
+        self._avoided: dict[int, float] = {}  # shard -> until when
         driver, number, self.table = self._join()
         self._joined = driver, number  # one object, so that a lookup takes both of one life
         self._keeper = threading.Thread(
@@ -232,7 +232,7 @@ class ClusterRows:
         why: SnailError | None = None
         under_way = []
         for shard, places in self._by_shard(driver, keys):
-            if not self._patient and self._left_alone.get(shard, 0.0) > time.monotonic():
+            if not self._patient and self._avoided.get(shard, 0.0) > time.monotonic():
                 why = why or WaitTimeout(f"shard {shard} has not answered just now")
                 continue
             part = np.empty((len(places), rows.shape[1]), np.float32)
@@ -246,7 +246,7 @@ class ClusterRows:
             try:
                 rows[places] = pull.wait(max(0.0, until - time.monotonic()))
                 come[places] = True
-                self._left_alone.pop(shard, None)
+                self._avoided.pop(shard, None)
             except SnailError as error:
                 pull.abandon()
                 why = self._note_loss(driver, shard, error)
@@ -263,7 +263,7 @@ class ClusterRows:
 
     def _note_loss(self, driver: Driver, shard: int, error: SnailError) -> SnailError:
         if isinstance(error, WaitTimeout):
-            self._left_alone[shard] = time.monotonic() + AGAIN_S
+            self._avoided[shard] = time.monotonic() + AGAIN_S
         elif driver is self._joined[0]:  # the client has ended, or the table is another one
             self._lost.set()
         return error
@@ -323,7 +323,7 @@ class ClusterRows:
             )
         self._joined, self.table, self._why = (driver, number), table, ""
         self._life += 1
-        self._left_alone.clear()
+        self._avoided.clear()
         self._lost.clear()
         if driver.ended.is_set() or self._closed.is_set():
             self._lost.set()

@@ -25,6 +25,6 @@ cdef Outcome reach(Context *me, const FrameHeader *head, const char *body, char 
 # Keeps a contribution until its clock is closed; False = `reply` is a refusal.
 cdef bint stage(Context *me, Table *table, const FrameHeader *head, const RowRequest *asked,
                 bint state, char *out, Reply *reply) noexcept nogil
-# Seals a slot; what `slots_seal` said, which a caller may add to where it is SEAL_BROKEN.
+# Seals a slot; what `slots_seal` returned, which a caller may add to where it is SEAL_BROKEN.
 cdef int seal(Context *me, const FrameHeader *head, const char *body, char *out,
               Reply *reply) noexcept nogil

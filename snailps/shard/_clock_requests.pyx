@@ -131,17 +131,17 @@ cdef bint _is_new(Context *me, const RowRequest *asked, uint64_t incarnation,
 cdef bint _is_wanted(Context *me, const FrameHeader *head, const RowRequest *asked, bint new,
                      char *out, Reply *reply) noexcept nogil:
     """Whether a contribution is to be staged.  If not, `reply` is a refusal or was left alone."""
-    cdef int said = slots_check(me.slots, asked.clock, asked.slot, head.incarnation)
-    if said == STAGE_FUTURE:
+    cdef int code = slots_check(me.slots, asked.clock, asked.slot, head.incarnation)
+    if code == STAGE_FUTURE:
         refuse(out, reply, b"clock", b"a push to clock %llu, which has not come (this is clock %llu): "
                b"wait with reach() before training", asked.clock, me.slots.clock)
-    elif said == STAGE_SLOT:
+    elif code == STAGE_SLOT:
         refuse(out, reply, b"clock", b"a push to slot %llu of a clock of %llu slots", asked.slot,
                me.slots.slots)
-    elif said == STAGE_SEALED and new:
+    elif code == STAGE_SEALED and new:
         refuse(out, reply, b"clock", b"a push to slot %llu of clock %llu after its seal: push first, "
                b"then seal", asked.slot, asked.clock)
-    elif said == STAGE_OK and new:
+    elif code == STAGE_OK and new:
         return True
     elif new:
         me.slots.dropped += 1
@@ -235,9 +235,9 @@ cdef bint stage(Context *me, Table *table, const FrameHeader *head, const RowReq
 
 cdef int seal(Context *me, const FrameHeader *head, const char *body, char *out,
               Reply *reply) noexcept nogil:
-    """Seals a slot; what `slots_seal` said, which a caller may add to where it is SEAL_BROKEN."""
+    """Seals a slot; what `slots_seal` returned, which a caller may add to where it is SEAL_BROKEN."""
     cdef const ClockHead *ask = <const ClockHead *>body
-    cdef int said
+    cdef int code
     if head.body_bytes != sizeof(ClockHead):
         refuse(out, reply, b"length", b"SEAL body of %llu bytes, %llu expected", head.body_bytes,
                sizeof(ClockHead))
@@ -246,19 +246,19 @@ cdef int seal(Context *me, const FrameHeader *head, const char *body, char *out,
         refuse(out, reply, b"clock", b"a seal of slot %llu of %llu: slots are numbered from 0, a clock "
                b"has 1 to 4096, and a seal an incarnation", ask.slot, ask.slots)
         return SEAL_OK
-    said = slots_seal(me.slots, me.shard, ask.clock, ask.slot, ask.slots, head.incarnation)
-    if said == SEAL_FUTURE:
+    code = slots_seal(me.slots, me.shard, ask.clock, ask.slot, ask.slots, head.incarnation)
+    if code == SEAL_FUTURE:
         refuse(out, reply, b"clock", b"a seal of clock %llu, which has not come: this is clock %llu",
                ask.clock, me.slots.clock)
-    elif said == SEAL_SLOTS:
+    elif code == SEAL_SLOTS:
         refuse(out, reply, b"clock", b"a seal says that the clock has %llu slots, others said %llu (0: "
                b"pushes named higher ones)", ask.slots, me.slots.slots)
-    elif said == SEAL_REFUSED:
+    elif code == SEAL_REFUSED:
         refuse(out, reply, b"clock", b"slot %llu of clock %llu cannot be sealed: a push to it was "
                b"refused", ask.slot, ask.clock)
-    elif said == SEAL_BROKEN:
+    elif code == SEAL_BROKEN:
         refuse_broken(me, out, reply)
     else:
         reply.kind = KIND_SEALED
-        reply.wake = said == SEAL_CLOSED
-    return said
+        reply.wake = code == SEAL_CLOSED
+    return code

@@ -30,7 +30,7 @@ cdef enum:                          # of a fragment at a standby
     FRAGMENT_WHOLE = 2              # ... and all its rows have come
 
 
-cdef struct Primary:                # what the present stream has told the standby
+cdef struct Primary:                # what the present stream has sent to the standby
     uint32_t *fragments             # of this shard, ascending
     uint32_t fragment_num
     uint32_t at                     # so many of them are copied
@@ -48,7 +48,7 @@ cdef struct Standby:                # what has come of a primary's stream
     uint8_t *expects                # by fragment: FRAGMENT_..., or 0; NULL = no route yet
     uint32_t expected               # how many do
     uint32_t whole                  # ... and have come
-    bint begun                      # the stream has said whose it is
+    bint begun                      # the stream has named its sender
     bint seeded
     bint resigned                   # it was the primary, and yielded
     uint32_t filling                # the fragment that comes in

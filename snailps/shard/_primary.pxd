@@ -26,12 +26,12 @@ cdef void force_sync(Context *me) noexcept nogil
 # A clock has come: it is shown once the standby has this frame; 0 = now.
 cdef void show_clock(Context *me, uint64_t until) noexcept nogil
 
-# Appends a push that is about to be done; `settle_push` says how that went.
+# Appends a push that is about to be done; `settle_push` reports how that went.
 cdef void replicate_push(Context *me, const FrameHeader *head, const RowRequest *asked,
-                         Appended *told) noexcept nogil
+                         Appended *appended) noexcept nogil
 # The push was done, or was refused and its frame is taken back.
 cdef void settle_push(Context *me, const FrameHeader *head, const RowRequest *asked,
-                      const Appended *told, bint done) noexcept nogil
+                      const Appended *appended, bint done) noexcept nogil
 # Appends a seal that was done.
 cdef void replicate_seal(Context *me, const FrameHeader *head, const char *body) noexcept nogil
 # Appends rows of a fragment that a BACKWARD is about to step; where their gradients go, until something
@@ -44,5 +44,5 @@ cdef void replicate_order(Context *me, const char *text, uint64_t n) noexcept no
 
 # Copies a fragment once more, all of it; one that is under way begins anew behind it.
 cdef void copy_again(Context *me, uint32_t fragment) noexcept nogil
-# Appends some of what a new standby lacks; False = nothing can be said now.  `context` is a Context.
+# Appends some of what a new standby lacks; False = nothing can be sent now.  `context` is a Context.
 cdef bint seed(void *context) noexcept nogil

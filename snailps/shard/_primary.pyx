@@ -106,37 +106,37 @@ cdef bint _counts(const Context *me, const FrameHeader *head, const RowRequest *
 
 
 cdef void replicate_push(Context *me, const FrameHeader *head, const RowRequest *asked,
-                         Appended *told) noexcept nogil:
-    """Appends a push that is about to be done; `settle_push` says how that went."""
+                         Appended *appended) noexcept nogil:
+    """Appends a push that is about to be done; `settle_push` reports how that went."""
     cdef uint64_t keys = 0
     cdef uint64_t body
     cdef uint32_t g, at, n
     cdef GroupHead *top
     cdef Group *groups
     cdef char *to
-    told.waiting = stream_waiting(me.stream)
-    told.sent = me.stream.sent
-    told.groups = 0
+    appended.waiting = stream_waiting(me.stream)
+    appended.sent = me.stream.sent
+    appended.groups = 0
     for g in range(asked.group_num):
         if _counts(me, head, asked, asked.groups[g].fragment):
-            if told.groups == 0:
-                told.fragment = asked.groups[g].fragment
-            told.groups += 1
+            if appended.groups == 0:
+                appended.fragment = asked.groups[g].fragment
+            appended.groups += 1
             keys += asked.groups[g].keys
-    if told.groups == 0:
+    if appended.groups == 0:
         return
     body = sizeof(GroupHead) + (sizeof(ClockHead) if asked.options & OPTION_CLOCK else 0) \
         + (sizeof(LrHead) if asked.options & OPTION_LR_SCALE else 0) \
-        + told.groups * <uint64_t>sizeof(Group) + keys * 8 \
+        + appended.groups * <uint64_t>sizeof(Group) + keys * 8 \
         + padded(keys * <uint64_t>asked.row_bytes)
     top = <GroupHead *>stream_append(me.stream, KIND_PUSH, head.table, me.epoch, head.incarnation,
                                      body)
     if top == NULL:
-        told.groups = 0
+        appended.groups = 0
         return
     top.seq = asked.seq
     top.keys = <uint32_t>keys
-    top.groups = told.groups
+    top.groups = appended.groups
     top.floats = asked.floats
     top.options = asked.options & (OPTION_STATE | OPTION_CLOCK | OPTION_LR_SCALE
                                    | 3 << OPTION_WIRE_SHIFT)
@@ -150,7 +150,7 @@ cdef void replicate_push(Context *me, const FrameHeader *head, const RowRequest 
         (<LrHead *>to).lr_scale = asked.lr_scale
         (<LrHead *>to).unused = 0
         to += sizeof(LrHead)
-    if told.groups == asked.group_num:      # nearly always
+    if appended.groups == asked.group_num:      # nearly always
         memcpy(to, asked.groups, asked.group_num * sizeof(Group))
         to += asked.group_num * sizeof(Group)
         memcpy(to, asked.keys, keys * 8)
@@ -159,7 +159,7 @@ cdef void replicate_push(Context *me, const FrameHeader *head, const RowRequest 
         to += keys * asked.row_bytes
     else:
         groups = <Group *>to
-        to += told.groups * sizeof(Group)
+        to += appended.groups * sizeof(Group)
         at = 0
         for g in range(asked.group_num):
             n = asked.groups[g].keys
@@ -181,12 +181,12 @@ cdef void replicate_push(Context *me, const FrameHeader *head, const RowRequest 
 
 
 cdef void settle_push(Context *me, const FrameHeader *head, const RowRequest *asked,
-                      const Appended *told, bint done) noexcept nogil:
+                      const Appended *appended, bint done) noexcept nogil:
     """The push was done, or was refused and its frame is taken back."""
-    if told.groups == 0:
+    if appended.groups == 0:
         return
-    if store_mark(me.shard, told.fragment, head.incarnation) < asked.seq:
-        stream_take_back(me.stream, told.waiting, told.sent)
+    if store_mark(me.shard, appended.fragment, head.incarnation) < asked.seq:
+        stream_take_back(me.stream, appended.waiting, appended.sent)
     elif not done:
         stream_break(me.stream, b"the primary ran out of memory in the middle of a push")
 
@@ -446,7 +446,7 @@ cdef void copy_again(Context *me, uint32_t fragment) noexcept nogil:
 
 
 cdef bint seed(void *context) noexcept nogil:
-    """Appends some of what the standby lacks; False = nothing can be said now."""
+    """Appends some of what the standby lacks; False = nothing can be sent now."""
     cdef Context *me = <Context *>context
     cdef Primary *mine = &me.primary
     cdef Stream *s = me.stream

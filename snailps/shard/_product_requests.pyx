@@ -338,15 +338,15 @@ cdef int _step_group(Context *me, Table *table, const KeptBatch *batch, uint64_t
     cdef uint32_t at_once = step_rows(batch.floats)
     cdef uint32_t piece = _piece_rows(batch.floats)
     cdef uint32_t stop = at + n
-    cdef uint32_t told = at
+    cdef uint32_t sent = at
     cdef uint32_t m, i
     cdef float *copy = NULL             # for the standby
     while at < stop:
-        if at == told:
+        if at == sent:
             m = min(stop - at, piece)
-            told += m
+            sent += m
             copy = replicate_step(me, table.table_id, incarnation, seq, fragment, c.key + at, m,
-                             batch.floats, lr_scale, told < stop)
+                             batch.floats, lr_scale, sent < stop)
         m = min(stop - at, at_once)
         # While these are summed, the rows of the next ones come into the cache: of the next
         # fragment, too.

@@ -8,7 +8,7 @@
     RowRequest of a PUSH -> values -> float32 -> store, where a fragment's mark is lower
 
 The one place where a frame's kind is looked at.  PULL, PUSH and SCAN are here; FORWARD and BACKWARD are
-`_product_requests`, SEAL and REACH `_clock_requests`.  What is to be told to the standby is told here
+`_product_requests`, SEAL and REACH `_clock_requests`.  What is to be sent to the standby is sent here
 (`_primary`), before or after it is done.
 
 A peer's body is never trusted: counts are compared with lengths before anything is read, every key
@@ -388,9 +388,9 @@ cdef Outcome _push(Context *me, Table *table, const FrameHeader *head,
                    const char *body, char *out, Reply *reply) noexcept nogil:
     cdef bint state = _wants_state(head, body)
     cdef bint done
-    cdef Appended told
+    cdef Appended appended
     cdef RowRequest asked
-    told.groups = 0
+    appended.groups = 0
     if not read_row_request(me, head, body,
                       store_floats(table) if state else store_value_floats(table),
                       &asked, out, reply):
@@ -407,7 +407,7 @@ cdef Outcome _push(Context *me, Table *table, const FrameHeader *head,
     if not _values_are_good(me, table, head, &asked, out, reply):
         return OUTCOME_REPLY
     if me.stream.begun:
-        replicate_push(me, head, &asked, &told)
+        replicate_push(me, head, &asked, &appended)
     if asked.options & OPTION_CLOCK:
         force_sync(me)
         done = stage(me, table, head, &asked, state, out, reply)
@@ -415,7 +415,7 @@ cdef Outcome _push(Context *me, Table *table, const FrameHeader *head,
         done = python_push(me.methods, table, head, &asked, out, reply)
     else:
         done = push_rows(me, table, &asked, head.incarnation, state, out, reply)
-    settle_push(me, head, &asked, &told, done)
+    settle_push(me, head, &asked, &appended, done)
     if done:
         passes(me.faults, POINT_APPLIED)
         me.pushes += 1
@@ -428,15 +428,15 @@ cdef Outcome _push(Context *me, Table *table, const FrameHeader *head,
 
 cdef Outcome _seal(Context *me, const FrameHeader *head, const char *body, char *out,
                    Reply *reply) noexcept nogil:
-    cdef int said = seal(me, head, body, out, reply)
-    if said == SEAL_BROKEN:
+    cdef int code = seal(me, head, body, out, reply)
+    if code == SEAL_BROKEN:
         explain_broken(me.methods, out, reply)
     elif reply.kind == KIND_SEALED:
-        if said != SEAL_AGAIN:
+        if code != SEAL_AGAIN:
             replicate_seal(me, head, body)
         force_sync(me)
         hold(me, reply)
-        if said == SEAL_CLOSED:
+        if code == SEAL_CLOSED:
             show_clock(me, reply.hold)
             reply.wake = reply.hold == 0
     return OUTCOME_REPLY

@@ -7,7 +7,7 @@
     anything wrong -> a refusal, which ends the stream
     RESUME -> nothing: this was the primary, and has everything
 
-What was done is told to a standby of its own, if there is one (`_primary`): that one is to move up when
+What was done is sent to a standby of its own, if there is one (`_primary`): that one is to move up when
 the primary goes.  It is given up where it cannot keep up, and holds up nothing.
 
 The primary forwards only what counted, so nothing is taken for a repetition here.  Lengths, counts and
@@ -89,10 +89,10 @@ cdef Outcome replay(void *context, const FrameHeader *head, const char *body, ch
 
 cdef Outcome _sealed(Context *me, const FrameHeader *head, const char *body, char *out,
                      Reply *reply) noexcept nogil:
-    cdef int said = seal(me, head, body, out, reply)
-    if said == SEAL_BROKEN:
+    cdef int code = seal(me, head, body, out, reply)
+    if code == SEAL_BROKEN:
         explain_broken(me.methods, out, reply)
-    elif reply.kind == KIND_SEALED and said != SEAL_AGAIN:
+    elif reply.kind == KIND_SEALED and code != SEAL_AGAIN:
         replicate_seal(me, head, body)
     return OUTCOME_REPLY
 
@@ -104,9 +104,9 @@ cdef Outcome _pushed(Context *me, const FrameHeader *head, const char *body, cha
     cdef const GroupHead *top = <const GroupHead *>body
     cdef Table *table = store_table(me.shard, head.table)
     cdef bint state, done
-    cdef Appended told
+    cdef Appended appended
     cdef RowRequest asked
-    told.groups = 0
+    appended.groups = 0
     if table == NULL and store_dropped(me.shard, head.table):
         if me.standby.pieces and me.standby.table == head.table:
             me.standby.pieces = 0
@@ -133,14 +133,14 @@ cdef Outcome _pushed(Context *me, const FrameHeader *head, const char *body, cha
     if asked.lr_scale != 1 and not store_scales_lr(table):
         return _broken(out, reply, b"a scaled step for table %llu, which has no such step", head.table, 0)
     if me.stream.begun:
-        replicate_push(me, head, &asked, &told)
+        replicate_push(me, head, &asked, &appended)
     if asked.options & OPTION_CLOCK:
         done = stage(me, table, head, &asked, state, out, reply)
     elif store_access(table) == ACCESS_PYTHON:
         done = python_push(me.methods, table, head, &asked, out, reply)
     else:
         done = push_rows(me, table, &asked, head.incarnation, state, out, reply)
-    settle_push(me, head, &asked, &told, done)
+    settle_push(me, head, &asked, &appended, done)
     me.pushes += 1
     me.push_bytes += head.body_bytes
     return OUTCOME_REPLY

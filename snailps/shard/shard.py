@@ -28,7 +28,7 @@ CLOCK_LIMIT_S = 3600.0
 STAGED_BYTES_MAX = 2 << 30
 """Most bytes staged for a clock."""
 
-Tell = Callable[[str, str], None]
+Report = Callable[[str, str], None]
 """(state, why): ("ready", "") once, ("lost", why) once.  Must not block."""
 Order = dict[str, Any]
 """``do``: name of an order, which changes rows or clocks; its arguments.  JSON."""
@@ -191,14 +191,14 @@ class Shard(ShardCore):
 
     # --- replication: the primary's side
 
-    def back_up(self, fd: int, sync: bool, paced: bool, resume: bool, tell: Tell) -> None:
+    def back_up(self, fd: int, sync: bool, paced: bool, resume: bool, report: Report) -> None:
         """Stream everything to a standby over `fd`, connected and authenticated as `Role.SERVER`.
 
-        Replaces the previous standby, as `alone` does.  With `sync` a push, a seal or a batch is
+        Replaces the previous standby, as `unback` does.  With `sync` a push, a seal or a batch is
         acknowledged once a ready standby has it; otherwise at once, unless 64 MiB are on the way.
         `paced`: copying gives way to clients.  `resume`: the standby was the primary until it
         yielded to this shard, which is not promoted yet: nothing is copied.  After "lost", until
-        `alone` is called, nothing is acknowledged, as the standby may be promoted at any time;
+        `unback` is called, nothing is acknowledged, as the standby may be promoted at any time;
         pulls and pushes continue.  MisuseError: this is neither a primary nor a complete standby;
         `fd` is still the caller's.
         """
@@ -206,11 +206,11 @@ class Shard(ShardCore):
             raise MisuseError(
                 "only a shard that has everything, and has not yielded, has a standby"
             )
-        self.alone()
+        self.unback()
         self.begin_copy(resume)
-        self.loop.open_stream(fd, sync, paced, tell)
+        self.loop.open_stream(fd, sync, paced, report)
 
-    def alone(self) -> None:
+    def unback(self) -> None:
         """Acknowledge what waited for the standby: there is none (any more)."""
         self.loop.end_stream()
 
@@ -258,8 +258,8 @@ class Shard(ShardCore):
         self.yielding = False
         if self.role == "standby" and self.followed and self.stream_state == "lost":
             # Of one that has followed another.  One that has only yielded may still have its
-            # standby for all that the master knows: then nothing is acknowledged before `alone`.
-            self.alone()
+            # standby for all that the master knows: then nothing is acknowledged before `unback`.
+            self.unback()
         if self.role == "yielded":
             self.role = "primary"
         if self.role == "standby":

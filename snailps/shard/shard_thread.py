@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from snailps.kernels.numa import keep_thread_on
-from snailps.shard.shard import CLOCK_LIMIT_S, STAGED_BYTES_MAX, Shard, Tell
+from snailps.shard.shard import CLOCK_LIMIT_S, STAGED_BYTES_MAX, Report, Shard
 from snailps.transport.handshake import ServerSession
 from snailps.transport.loop._loop import ShardLoop
 
@@ -91,7 +91,7 @@ class ShardThread:
         return self._loop.post(work, at_standby)
 
     def back_up(
-        self, fd: int, *, sync: bool, paced: bool = False, resume: bool = False, tell: Tell
+        self, fd: int, *, sync: bool, paced: bool = False, resume: bool = False, report: Report
     ) -> Future[None]:
         """As `Shard.back_up`; the future is done once the stream has begun.  Owns `fd`, closed on
         errors."""
@@ -100,6 +100,6 @@ class ShardThread:
             if command.cancelled() or command.exception() is not None:
                 os.close(fd)
 
-        command = self._loop.post(lambda: self.shard.back_up(fd, sync, paced, resume, tell))
+        command = self._loop.post(lambda: self.shard.back_up(fd, sync, paced, resume, report))
         command.add_done_callback(end)
         return command

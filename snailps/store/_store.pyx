@@ -403,7 +403,7 @@ cdef class ShardStore:
         cdef Staged *part
         cdef Slot *found
         cdef uint32_t n, g, at, width
-        cdef int said = slots_check(&self.slots, checked("clock", clock, 0, 2**63), place, who)
+        cdef int code = slots_check(&self.slots, checked("clock", clock, 0, 2**63), place, who)
         keys = np.asarray(keys, np.uint64)
         values = np.asarray(values, np.float32)
         width = table.slab.floats if state else table.value_floats
@@ -413,9 +413,9 @@ cdef class ShardStore:
             raise SnailError(f"stage of table {table_id}: expected values of shape "
                              f"({len(keys)}, {width}), got {values.shape}")
         _check_finite(table_id, table.finite, values)
-        if said == STAGE_DROPPED:
+        if code == STAGE_DROPPED:
             return False
-        if said != STAGE_OK:
+        if code != STAGE_OK:
             raise SnailError(f"slot {slot} of clock {clock} takes nothing: this is clock "
                              f"{self.slots.clock} with {self.slots.slots} slots")
         owners, order, starts = self._grouped(keys)
@@ -453,15 +453,15 @@ cdef class ShardStore:
         cdef uint32_t place = checked("slot", slot, 0, slots - 1)
         cdef uint64_t number = checked("clock", clock, 0, 2**63)
         cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
-        cdef int said
+        cdef int code
         with nogil:
-            said = slots_seal(&self.slots, self.shard, number, place, most, who)
-        if said in (SEAL_OK, SEAL_AGAIN, SEAL_CLOSED):
-            return said == SEAL_CLOSED
+            code = slots_seal(&self.slots, self.shard, number, place, most, who)
+        if code in (SEAL_OK, SEAL_AGAIN, SEAL_CLOSED):
+            return code == SEAL_CLOSED
         raise SnailError(f"seal of slot {slot} of clock {clock}: "
                          + {SEAL_FUTURE: f"this is clock {self.slots.clock}",
-                            SEAL_SLOTS: f"{slots} slots are not what other seals or pushes said",
-                            SEAL_REFUSED: "a push to it was refused"}.get(said, "not applied"))
+                            SEAL_SLOTS: f"{slots} slots are not what other seals or pushes have",
+                            SEAL_REFUSED: "a push to it was refused"}.get(code, "not applied"))
 
     def set_clock(self, clock: int, early: bool = False) -> None:
         """Begin at `clock` and forget what is staged and sealed.
@@ -477,7 +477,7 @@ cdef class ShardStore:
         nothing changed: a slot is not sealed, or another is summed already (`set_clock` not `early`).
         """
         cdef unsigned char[::1] view
-        cdef int said
+        cdef int code
         state = self.clock_state()
         if clock > self.slots.clock:
             raise SnailError(f"clock {clock} cannot be closed, this is clock {self.slots.clock}")
@@ -493,11 +493,11 @@ cdef class ShardStore:
                              f"{int(np.argmin(counts))}, which is summed already: set_clock with "
                              "early")
         view = counts
-        said = SEAL_BROKEN
+        code = SEAL_BROKEN
         if not self.slots.broken:
             with nogil:
-                said = slots_end(&self.slots, self.shard, &view[0])
-        if said != SEAL_CLOSED:
+                code = slots_end(&self.slots, self.shard, &view[0])
+        if code != SEAL_CLOSED:
             raise SnailError(f"clock {clock} could not be applied")
         return state
 

@@ -108,7 +108,7 @@ cdef inline void fill_head(FrameHeader *head, uint8_t kind, uint64_t request,
     head.body_bytes = body_bytes
 
 
-cdef inline bint head_is_ours(const FrameHeader *head) noexcept nogil:
+cdef inline bint head_is_known(const FrameHeader *head) noexcept nogil:
     """Whether a header begins as ours do; inline: two comparisons a frame."""
     return head.magic == FRAME_MAGIC and head.version == FRAME_VERSION
 

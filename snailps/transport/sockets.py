@@ -138,13 +138,13 @@ def dial(
     """
     begin = time.monotonic()
     peer = f"{peer_name} at {show(address)}"
-    pause_s, said = 0.05, begin
+    pause_s, shown_at = 0.05, begin
 
     def wait(reason: str) -> None:
-        nonlocal pause_s, said
-        if time.monotonic() - said > SAY_S:
-            said = time.monotonic()
-            left = max(0.0, limit_s - (said - begin))
+        nonlocal pause_s, shown_at
+        if time.monotonic() - shown_at > SAY_S:
+            shown_at = time.monotonic()
+            left = max(0.0, limit_s - (shown_at - begin))
             on_wait(f"waiting for {peer} ({reason}), {left:.0f} s left")
         threading.Event().wait(pause_s)
         pause_s = min(pause_s * 1.5, 1.0)

@@ -19,8 +19,8 @@ def optional_module(name: str, what: str, requirement: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         package = name.partition(".")[0]
-        said = f"'{requirement}'" if "[" in requirement else requirement
-        lacking = f"which is not installed: pip install {said}"
+        wanted = f"'{requirement}'" if "[" in requirement else requirement
+        lacking = f"which is not installed: pip install {wanted}"
         if not isinstance(error, ModuleNotFoundError) or error.name != package:
-            lacking = f"which cannot be loaded ({error}); install it again: pip install {said}"
+            lacking = f"which cannot be loaded ({error}); install it again: pip install {wanted}"
         raise ConfigError(f"{what} needs {package}, {lacking}") from error

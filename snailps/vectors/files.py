@@ -42,7 +42,7 @@ from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
 from snailps.vectors.text_files import (
     glove_dim,
-    is_rows_alone,
+    is_bare_rows,
     is_word2vec_binary,
     read_glove,
     read_vec,
@@ -308,7 +308,7 @@ def _means_other(given: Given) -> str:
     return f"{found}: {_CURES.get(found, 'no command reads it')}" if found else ""
 
 
-def _read_rows_alone(given: Given) -> Vectors:
+def _read_bare_rows(given: Given) -> Vectors:
     """Rows of a text without words, as federated averaging writes them."""
     try:
         matrix = np.loadtxt(given.file, np.float32, ndmin=2, comments=None)
@@ -444,9 +444,9 @@ FORMATS = (
         ),
     ),
     Format(
-        is_rows_alone,
+        is_bare_rows,
         "rows of numbers without words: snailps.load(path, words=...) reads them",
-        _read_rows_alone,
+        _read_bare_rows,
         takes_words=True,
     ),
     Format(glove_dim, _ASKED, lambda g: Vectors(*read_glove(g.path, g.file, glove_dim(g.start)))),

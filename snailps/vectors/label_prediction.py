@@ -397,11 +397,11 @@ class LabelModel:
             number = len(self.labels)
             # A label repeated in a line counts once, as a prediction does.
             pairs = np.unique(owner[keep] * number + own[keep])
-            said = (chances >= threshold) & has[:, None]
-            told = (np.arange(n)[:, None] * number + order)[said]
+            chosen = (chances >= threshold) & has[:, None]
+            found = (np.arange(n)[:, None] * number + order)[chosen]
             sums.gold += np.bincount(pairs % number, minlength=number)
-            sums.predicted += np.bincount(told % number, minlength=number)
-            right = told[np.isin(told, pairs)]
+            sums.predicted += np.bincount(found % number, minlength=number)
+            right = found[np.isin(found, pairs)]
             sums.right += np.bincount(right % number, minlength=number)
             first += n
 

@@ -47,15 +47,15 @@ class Array(NamedTuple):
 def header_of(arrays: Sequence[Array], metadata: Mapping[str, str]) -> bytes:
     """Length and JSON of the header, padded with spaces as the format allows."""
     at = 0
-    told: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     for array in arrays:
-        told[array.name] = {
+        header[array.name] = {
             "dtype": _NAMES[array.dtype],
             "shape": list(array.shape),
             "data_offsets": [at, at + array.nbytes],
         }
         at += array.nbytes
-    text = json.dumps(told, separators=(",", ":")).encode()
+    text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % _ALIGN)
     return len(text).to_bytes(8, "little") + text
 

@@ -294,7 +294,7 @@ def glove_dim(start: bytes) -> int:
     return len(parts) - 1
 
 
-def is_rows_alone(start: bytes) -> bool:
+def is_bare_rows(start: bytes) -> bool:
     """Whether the whole first lines are numbers with a point: rows whose words are elsewhere."""
     fields = b" ".join(start.split(b"\n")[:-1][:3]).split()
     return bool(fields) and all(b"." in f and _NUMBER.fullmatch(f) for f in fields)

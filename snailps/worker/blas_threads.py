@@ -23,7 +23,7 @@ _NAMES = ("openblas", "libblas", "mkl_rt", "libblis")
 
 def set_threads(number: int) -> bool:
     """Set the threads (>= 1) of every BLAS library of this process; False if there is none."""
-    told = False
+    found = False
     for path in _loaded():
         with contextlib.suppress(OSError):
             library = ctypes.CDLL(path)
@@ -31,9 +31,9 @@ def set_threads(number: int) -> bool:
                 setter = getattr(library, name, None)
                 if setter is not None:
                     setter(ctypes.c_int(number))
-                    told = True
+                    found = True
                     break
-    return told
+    return found
 
 
 def _loaded() -> Iterator[str]:

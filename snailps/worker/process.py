@@ -550,7 +550,7 @@ class WorkerProcess(Node):
         return self._answer(self._reported(done))
 
     def _reported(self, done: messages.Done) -> _Report:
-        return done, self.control.call_async(done, lambda answer: self._stand.told(done))
+        return done, self.control.call_async(done, lambda answer: self._stand.reported(done))
 
     def _answer(self, report: _Report) -> messages.Message:
         done, future = report

@@ -20,7 +20,7 @@ import numpy as np
 from snailps.transport import messages
 from snailps.transport.client._client import Client, Pending
 
-TOLD_MAX = 256
+REPORTED_MAX = 256
 """Finished blocks reported again to a master that takes over: more than its journal may lack."""
 
 
@@ -41,7 +41,7 @@ class ResumeState:
         self._pushed: deque[tuple[int, list[Pending]]] = deque()
         self._started = False
         self._held: set[tuple[str, int]] = set()
-        self._told: deque[dict[str, Any]] = deque(maxlen=TOLD_MAX)
+        self._reported: deque[dict[str, Any]] = deque(maxlen=REPORTED_MAX)
         self._open: set[int] = set()  # finished blocks with pushes that are not acknowledged
         self._figures: dict[str, float] | None = None
         self._checkouts: dict[int, _Checkouts] = {}  # of held leases
@@ -52,7 +52,7 @@ class ResumeState:
         with self._lock:
             self._started, self._figures = True, None
             self._held.clear()
-            self._told.clear()
+            self._reported.clear()
             self._open.clear()
             self._checkouts.clear()
 
@@ -70,14 +70,14 @@ class ResumeState:
             if parts:
                 self._checkouts[number] = _Checkouts(parts, set(had))
 
-    def told(self, done: messages.Done) -> None:
+    def reported(self, done: messages.Done) -> None:
         """The master has answered the result of a block."""
         with self._lock:
             self._held.difference_update((done.pass_, n) for n in (*done.numbers, done.number))
             self._checkouts.pop(done.number, None)
             if done.pass_ == "train":
                 self._open.add(done.number)
-                self._told.append(done.result())
+                self._reported.append(done.result())
 
     def checked_out(self, number: int, part: int) -> None:
         """A lease has checked out a partition."""
@@ -131,7 +131,7 @@ class ResumeState:
             return {
                 "started": self._started,
                 "held": sorted(self._held),
-                "told": list(self._told),
+                "told": list(self._reported),
                 "unsettled": sorted(self._open),
                 "finished": self._figures,
                 "visits": [

@@ -243,7 +243,7 @@ def watch(cluster):
         elif now - cluster.unnamed.setdefault(node, (asks, now))[1] > UNNAMED_S:
             raise AssertionError(
                 f"{node.name} waits for a lease for {UNNAMED_S:g} s, the status names no cause: "
-                f"{member.name} is {member.state!r}, phase {master.core.told_phase}"
+                f"{member.name} is {member.state!r}, phase {master.core.reported_phase}"
             )
 
 
@@ -251,7 +251,7 @@ def _watch_progress(cluster, now):
     """The training goes on, while every process runs and reaches the others."""
     everybody = [process for process in (*cluster.masters, *cluster.nodes) if process.alive]
     state = (
-        cluster.master, cluster.master.core.told_phase, cluster.faults.count, len(everybody),
+        cluster.master, cluster.master.core.reported_phase, cluster.faults.count, len(everybody),
         len(cluster.job.books.reported), len(cluster.job.closed),
     )  # fmt: skip
     disturbed = (
@@ -323,7 +323,7 @@ def who_waits(cluster):
         if getattr(process, "core", None) is not None and process in cluster.masters:
             core = process.core
             members = [(m.name[:12], m.state, m.waits) for m in core.members.all.values()]
-            about += f": {core.told_phase} {members}"
+            about += f": {core.reported_phase} {members}"
         elif getattr(process, "control", None) is not None:
             calls = [type(call).__name__ for call in process.control.open_calls()]
             client = getattr(process, "_client", None)

@@ -192,7 +192,7 @@ class Server(Node):
         shard = self.shards.get(effect.shard)
         if shard is None:
             self.links.pop(effect.link).close()
-            told = events.StreamTold(effect.stream, "the shard has stopped serving")
+            told = events.StreamReported(effect.stream, "the shard has stopped serving")
             self._events.append(told)
             return
         shard.soon(shard.lead, effect, self.links.pop(effect.link))
@@ -212,7 +212,7 @@ class Server(Node):
 
     _performers: ClassVar = {
         effects.Answering: _answer,
-        effects.Tell: _tell,
+        effects.Note: _tell,
         effects.StartShard: _start_shard,
         effects.StopShard: _stop_shard,
         effects.CloseListeners: lambda self, effect: self.network.release(self.endpoints),
@@ -298,16 +298,16 @@ class SimShard:
         def tell(state, why):
             if not self.stopped:
                 trouble = "" if state == "ready" else why or "lost"
-                self._told.append(events.StreamTold(effect.stream, trouble))
+                self._told.append(events.StreamReported(effect.stream, trouble))
 
         def begun(future):
             if (error := future.exception()) is not None:
-                self._told.append(events.StreamTold(effect.stream, explain(error)))
+                self._told.append(events.StreamReported(effect.stream, explain(error)))
 
         near, far = socket.socketpair()
         self._take(Pipe(far), False, end)
         self.thread.back_up(
-            near.detach(), sync=effect.sync, paced=effect.paced, resume=effect.resume, tell=tell
+            near.detach(), sync=effect.sync, paced=effect.paced, resume=effect.resume, report=tell
         ).add_done_callback(begun)
         self.settle()
 

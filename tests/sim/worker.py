@@ -168,8 +168,8 @@ class Worker(RoutedNode):
         return (yield from self._ask(messages.Lease(pass_, back, held), None, heard))
 
     def _tell(self, done):
-        told = self._stand.told
-        return (yield from self._ask(done, self._limit_s, lambda answer: told(done)))
+        reported = self._stand.reported
+        return (yield from self._ask(done, self._limit_s, lambda answer: reported(done)))
 
     def _train(self):
         self._stand.train()

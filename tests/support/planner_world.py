@@ -313,7 +313,16 @@ def assert_counted(places):
     """What is counted shard by shard as they change is what a count of all of them finds."""
     anew = Placement()
     anew.begin([dataclasses.replace(s) for s in places.servers.values()], list(places.shards))
-    for name in ("alone", "unready", "bare", "going", "changing", "leaving", "_counted", "_idle"):
+    for name in (
+        "unbacked",
+        "unready",
+        "bare",
+        "going",
+        "changing",
+        "leaving",
+        "_counted",
+        "_idle",
+    ):
         assert getattr(places, name) == getattr(anew, name), name
     for shard in places.shards:
         assert set(places.holders(shard)) == {

@@ -114,7 +114,7 @@ class Replicas(Shards):
             self.relays[-1].slow()
         fd = self.stream_to(self.relays[-1].port if relay else made[1])
         self.told = told = queue.SimpleQueue()  # of this stream, and no other
-        self.threads[index].back_up(fd, sync=sync, tell=lambda *words: told.put(words))
+        self.threads[index].back_up(fd, sync=sync, report=lambda *words: told.put(words))
         if ready:
             assert self.told.get(timeout=LIMIT_S) == ("ready", "")
         return made

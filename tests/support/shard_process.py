@@ -49,12 +49,12 @@ def main(role):
             shard.back_up(
                 sock.detach(),
                 sync=order.get("sync", True),
-                tell=lambda state, why: say(told=state, why=why),
+                report=lambda state, why: say(told=state, why=why),
             )
         elif "table" in order:
             shard.add_table(*order["table"])
         elif "alone" in order:
-            shard.alone()
+            shard.unback()
         elif "promote" in order:
             shard.promote(order["promote"])
         elif "faults" in order:

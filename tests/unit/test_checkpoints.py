@@ -482,7 +482,7 @@ def test_broadcast_ends_once_with_what_all_have_answered():
     cast.lost(servers[1], "killed", 2.0)
     out.orders[1][2](m.Report({"a": 2}), 3.0)
     assert (ended, cast.error) == ([2.0], "")
-    assert cast.told == {1: m.Report({"a": 1})}
+    assert cast.answers == {1: m.Report({"a": 1})}
 
 
 def test_broadcast_to_nobody_ends_at_once():

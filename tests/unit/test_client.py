@@ -552,7 +552,7 @@ def test_uncork_without_cork_is_refused(shard):
 
 def test_clock_that_is_asked_for_ahead_is_told_once_a_caller_waits_for_it(shard, monkeypatch):
     """A worker that trained a long block seemed to wait for shards."""
-    monkeypatch.setattr(_pending, "TOLD_S", 0.0)
+    monkeypatch.setattr(_pending, "REPORTED_S", 0.0)
     client = shard.client()
     reach = client.reach_async(9)  # no clock is open: it parks
     shard.until("parked", lambda n: n == 1)

@@ -433,7 +433,9 @@ class Walk(World):
                 self.asks(node, m.Ask("status"))
         elif kind < 0.0173:
             self.handle(events.Signal())
-        elif kind < 0.021 and self.core.told_phase in ("survey", "training") and not self.session:
+        elif (
+            kind < 0.021 and self.core.reported_phase in ("survey", "training") and not self.session
+        ):
             self.master_dies()
         elif kind < 0.05 and self.session:
             self.drives()
@@ -442,7 +444,7 @@ class Walk(World):
         """The driver of a session submits a job, or ends it."""
         if self.driver is None or self.driver.peer not in self.nodes:
             self.driver = self.joins("driver")
-        elif not self.driver.calls and self.core.told_phase == "idle":
+        elif not self.driver.calls and self.core.reported_phase == "idle":
             self.submitted += 1
             done = self.calm and self.submitted > 2
             self.asks(self.driver, m.Shutdown() if done else m.Submit(self.values))

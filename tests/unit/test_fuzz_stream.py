@@ -60,11 +60,11 @@ def recorded():
             for carrier in carriers:
                 carrier.start()
             shard = cluster.threads[0]
-            shard.back_up(near.detach(), sync=True, tell=lambda *words: cluster.told.put(words))
+            shard.back_up(near.detach(), sync=True, report=lambda *words: cluster.told.put(words))
             assert cluster.told.get(timeout=LIMIT_S) == ("ready", "")
             work(cluster)
             cluster.settle()
-            shard.alone()
+            shard.unback()
             for carrier in carriers:
                 carrier.join(LIMIT_S)
     data, frames = b"".join(got), []

@@ -72,7 +72,7 @@ def test_start_of_more_processes_than_may_be_is_cluster_error_and_ends_those_the
 class Driver:
     """A driver whose cluster is being closed while Ctrl-C comes."""
 
-    is_ours, closed = True, False
+    is_own, closed = True, False
 
     def shut_down(self):
         raise KeyboardInterrupt

@@ -166,7 +166,7 @@ class Stream:
         self.told = []
         self.source = Peer(primary, pipe=Pipe(far))
         primary.back_up(
-            near.detach(), sync=True, paced=paced, tell=lambda *words: self.told.append(words)
+            near.detach(), sync=True, paced=paced, report=lambda *words: self.told.append(words)
         )
         self.target = Peer(standby, Role.SERVER) if standby else None
 
@@ -210,7 +210,7 @@ def test_lost_standby_that_may_be_promoted_keeps_replies_held_until_alone(shard,
         stream.source.pipe.close()
         assert peer.frames() == []
         assert stream.told[1:] == [("lost", "the connection to the standby was closed")]
-        shard.alone()
+        shard.unback()
         assert [frame.kind for frame in peer.frames()] == [Kind.PUSHED]
 
 

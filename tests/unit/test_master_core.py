@@ -37,7 +37,7 @@ def make_job(tmp_path):
 def test_cluster_forms_and_all_are_told_the_job(make_job):
     world = World(make_job())
     server, *workers = world.forms()
-    assert world.core.told_phase == "training"
+    assert world.core.reported_phase == "training"
     assert all(len(world.sent(worker, m.Start)) == 1 for worker in workers)
     assert not world.sent(server, m.Start)
 
@@ -310,12 +310,12 @@ def test_master_that_takes_over_goes_on_when_all_are_back(make_job):
     rejoin(world, 1, 1, "server", standbys=[])
     rejoin(world, 2, 2, "worker", held=[["train", held]], **state)
     world.tick(times=3)
-    assert world.core.told_phase == "forming"
+    assert world.core.reported_phase == "forming"
     early = world.call(2, m.Lease("train"))
     assert early not in world.answers  # it waits until the job goes on
     rejoin(world, 3, 3, "worker", held=[], **state)
     world.tick(times=4)
-    assert world.core.told_phase == "training"
+    assert world.core.reported_phase == "training"
     ledger = world.core.job_controller.job.ledger
     assert ledger.finished == 1
     told = [(event["kind"], event["text"]) for event in world.status()["events"]]
@@ -338,7 +338,7 @@ def test_member_that_does_not_come_back_is_given_up_and_the_job_goes_on(make_job
         world.tick(seconds=1.0)
         world.handle(events.Heartbeats({1: 0.1, 2: 0.1}))
     world.tick(times=2)
-    assert world.core.told_phase == "training"
+    assert world.core.reported_phase == "training"
     assert [n.number for n in world.core.members.joined("worker")] == [2]
 
 
@@ -352,7 +352,7 @@ def comes_back(before, job, **state):
     rejoin(world, 2, 2, "worker", **{**said, **state})
     rejoin(world, 3, 3, "worker", **said)
     world.tick(times=4)
-    assert world.core.told_phase == "training"
+    assert world.core.reported_phase == "training"
     return world
 
 
@@ -422,7 +422,7 @@ def test_worker_whose_loss_the_journal_has_in_part_keeps_nothing_of_the_training
     said = {"held": [], "told": [], "unsettled": [], "finished": None, "started": True}
     rejoin(world, 2, 2, "worker", **said)
     world.tick(times=4)
-    assert world.core.told_phase == "training"
+    assert world.core.reported_phase == "training"
     while trains_any(world, 2):
         pass
     assert world.core.job_controller.job.ledger.over
@@ -515,7 +515,7 @@ def test_survey_is_merged_beside_the_loop_and_a_lost_worker_has_its_part_counted
     job = make_job(worker_class="cluster_models:Surveyed")
     world = World(job)
     _, lost, other = world.forms()
-    assert world.core.told_phase == "survey"
+    assert world.core.reported_phase == "survey"
     blocks = job.ledger.size
     world.slow = True
     merging = counts(world, lost)
@@ -528,7 +528,7 @@ def test_survey_is_merged_beside_the_loop_and_a_lost_worker_has_its_part_counted
         pass
     world.tick()
     assert job.summary == b"part" * blocks
-    assert world.core.told_phase == "training"
+    assert world.core.reported_phase == "training"
 
 
 def leases(world, peer, held=0):
@@ -552,7 +552,7 @@ def test_part_of_several_blocks_is_merged_once_and_that_of_a_lost_worker_counted
     world.ask(other, m.Done("survey", numbers[0], 5, 0.1, {}, b"part", numbers[1:]))
     world.tick()
     assert job.summary == b"part"
-    assert world.core.told_phase == "training"
+    assert world.core.reported_phase == "training"
 
 
 def test_block_that_came_back_is_counted_by_a_worker_that_waits_for_its_turn(make_job):
@@ -668,7 +668,7 @@ def test_submitted_job_is_loaded_beside_the_loop_and_one_that_cannot_be_is_refus
     submitted = world.ask(driver, m.Submit(make_job.values))
     assert submitted == m.Submitted(1)
     world.tick()
-    assert world.core.told_phase == "training"
+    assert world.core.reported_phase == "training"
 
 
 @pytest.mark.parametrize("files", [[], ["driver:h:1/ab/7"]])
@@ -841,7 +841,7 @@ def test_job_that_is_given_up_while_its_class_is_loaded_never_begins(
     driver, other = world.join("driver"), world.join("driver")
     world.slow = True
     submitted = world.call(driver, m.Submit(make_job.values))
-    assert world.core.told_phase == "preparing"
+    assert world.core.reported_phase == "preparing"
     assert "it is preparing" in str(world.ask(other, m.Submit(make_job.values)))
     assert isinstance(world.ask(other, m.Cancel()), m.Ok)  # of another driver: nothing happens
     assert submitted not in world.answers
@@ -852,11 +852,11 @@ def test_job_that_is_given_up_while_its_class_is_loaded_never_begins(
     else:
         world.tick(1.5)
     assert words in str(world.answers[submitted])
-    assert world.core.told_phase == "idle"
+    assert world.core.reported_phase == "idle"
     world.slow = False
     world.work()
     world.tick()
-    assert world.core.told_phase == "idle"
+    assert world.core.reported_phase == "idle"
     assert world.ask(other, m.Submit(make_job.values)) == m.Submitted(1)
 
 
@@ -913,7 +913,7 @@ def test_job_that_is_given_up_while_its_input_is_found_takes_no_folder_of_checkp
     world.slow = True
     world.call(driver, m.Submit({**make_job.values, "checkpoint_dir": "first"}))
     world.handle(WorkDone(world.works[0].number, world.works.pop(0).run()))
-    assert world.core.told_phase == "preparing"
+    assert world.core.reported_phase == "preparing"
     finds_input = world.works.pop(0)
     world.ask(driver, m.Cancel())
     world.tick()
@@ -933,7 +933,7 @@ def exporting_session(make_job, tmp_path, **more):
     assert isinstance(world.ask(driver, submit), m.Submitted)
     world.tick()
     finishes(world, workers, slow=True)
-    assert world.core.told_phase == "exporting"
+    assert world.core.reported_phase == "exporting"
     return world, driver, workers
 
 
@@ -957,7 +957,7 @@ def test_export_goes_on_without_the_driver_whose_data_the_job_has_read(make_job,
     world.slow = False
     world.work()
     world.tick()
-    assert world.core.told_phase == "idle"
+    assert world.core.reported_phase == "idle"
     assert left_by(world, other, 1)["failure"] == ""
 
 

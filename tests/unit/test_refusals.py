@@ -50,12 +50,12 @@ def test_attempts_writes_a_bounded_number_of_lines_and_sums_up_the_others(caplog
     assert len(caplog.records) == LINES_MAX
     assert max(len(record.getMessage()) for record in caplog.records) < 400
     assert caplog.records[0].getMessage().startswith("refused 10.0.0.0:0: wrong secret")
-    assert seen.unsaid
+    assert seen.unreported
     seen.sum_up()
     assert len(caplog.records) == LINES_MAX
     now[0] = PERIOD_S
     seen.sum_up()
-    assert not seen.unsaid
+    assert not seen.unreported
     assert caplog.records[-1].levelno == logging.WARNING
     assert (
         f"{1000 - LINES_MAX} more attempts to get in were refused within 60 s, from 7 addresses"

@@ -184,7 +184,7 @@ def test_access_method_in_python_meets_no_row_that_has_yet_to_be_copied():
         relay = cluster.relays[0]
         fd, shard = cluster.stream_to(relay.port), cluster.threads[0]
         relay.open.clear()
-        shard.back_up(fd, sync=True, tell=lambda *words: cluster.told.put(words))
+        shard.back_up(fd, sync=True, report=lambda *words: cluster.told.put(words))
         end = time.monotonic() + LIMIT_S
         while not shard.stats()["replica"]["lag_bytes"]:
             assert time.monotonic() < end, "nothing is copied"
@@ -204,12 +204,12 @@ def test_large_fragment_is_copied_in_pieces():
         near, far = socket.socketpair()
         with far:
             shard = cluster.threads[0]
-            shard.back_up(near.detach(), sync=True, tell=lambda *_: None).result(LIMIT_S)
+            shard.back_up(near.detach(), sync=True, report=lambda *_: None).result(LIMIT_S)
             end = time.monotonic() + LIMIT_S
             while not (told := shard.stats()["replica"]["lag_bytes"]):
                 assert time.monotonic() < end, "nothing is copied"
             assert told < 4 << 20
-            shard.alone()
+            shard.unback()
 
 
 # --- who may do what -----------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def test_clock_is_seen_without_a_standby_that_was_given_up(cluster):
     reached = cluster.client().reach_async(1)
     cluster.until("clock", lambda n: n == 1)
     cluster.until("parked", lambda n: n == 1)
-    cluster.threads[0].alone()
+    cluster.threads[0].unback()
     reached.wait()
     cluster.back_up()
     clock_of_one_slot(cluster, 1).wait()

@@ -20,7 +20,7 @@ def fill(cluster, source, target, *, resume=False, ready=True, way=None):
     """A shard's thread copies itself to a standby: (thread, port)."""
     fd = cluster.stream_to(way.port if way else target[1])
     cluster.told = told = queue.SimpleQueue()  # of this stream, and no other
-    source.back_up(fd, sync=True, resume=resume, tell=lambda *words: told.put(words))
+    source.back_up(fd, sync=True, resume=resume, report=lambda *words: told.put(words))
     if ready:
         assert cluster.told.get(timeout=LIMIT_S) == ("ready", "")
     return target
@@ -144,7 +144,7 @@ def test_standby_that_lacks_something_has_no_standby():
         made, other = cluster.standby(), cluster.standby()
         fd = cluster.stream_to(other[1])
         with pytest.raises(MisuseError, match="has everything"):
-            made[0].back_up(fd, sync=True, tell=lambda *_: None).result(LIMIT_S)
+            made[0].back_up(fd, sync=True, report=lambda *_: None).result(LIMIT_S)
 
 
 def test_lost_standby_of_a_standby_holds_up_nothing(cluster):
@@ -248,9 +248,9 @@ def test_primary_that_stands_by_serves_again_where_its_standby_is_not_promoted_o
         fill(cluster, standby[0], old, resume=True)
     if lost:
         assert standby[0].stop()
-        old[0].alone()
+        old[0].unback()
     else:
-        standby[0].alone()
+        standby[0].unback()
     old[0].promote(2)
     cluster.reroute(old[1], epoch=2)
     client.push(1, keys, np.ones((10, 4), np.float32))
@@ -271,7 +271,7 @@ def test_primary_that_stands_by_takes_back_what_is_lost(cluster, when):
     if when == "resumed":
         fill(cluster, standby[0], old, resume=True)
     assert standby[0].stop()
-    old[0].alone()
+    old[0].unback()
     old[0].promote(2)
     cluster.reroute(old[1], epoch=2)
     client.push(1, keys, np.ones((10, 4), np.float32))
@@ -331,5 +331,5 @@ def test_primary_that_serves_again_and_has_lost_its_standby_waits_until_it_is_al
     pushed = client.push_async(1, keys, np.ones((10, 4), np.float32))
     until(lambda: held(old[0]), "a push that waits")
     assert not pushed.done
-    old[0].alone()
+    old[0].unback()
     pushed.wait()

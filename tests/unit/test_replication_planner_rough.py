@@ -315,7 +315,7 @@ def may_be_lost(world, victim):
     if world.plan.replicated:
         return world.plan.redundant
     shards = world.plan._placement.shards
-    return not any(victim in (s.primary, s.former and s.former.server) for s in shards)
+    return not any(victim in (s.primary, s.previous and s.previous.server) for s in shards)
 
 
 @pytest.mark.parametrize("seed", [*range(60), 1021, 1311])
@@ -395,7 +395,7 @@ def test_promotion_does_without_a_standby_that_acknowledges_nothing():
     world.drain(1)
     order = yielded(world, False)
     server = world.roles()[order.message.shard][1]
-    slow = world.plan._placement.shards[order.message.shard].following.server
+    slow = world.plan._placement.shards[order.message.shard].next.server
     assert world.until(m.Promote).server == server
     world.hung[slow] = ORDER_S + 1  # its heart beats
     world.obey_next(server)

@@ -467,7 +467,7 @@ def test_master_that_takes_over_knows_what_each_partition_had_and_holds(make_job
     # The lost master had noted that this one is done, and not answered.
     rejoin(world, 3, 3, "worker", held=[["train", two.number]], visits=checkouts[1:], **state)
     world.tick(times=4)
-    assert world.core.told_phase == "training"
+    assert world.core.reported_phase == "training"
     ledger = world.core.job_controller.job.ledger
     assert isinstance(ledger, RotationLedger)
     assert ledger.extent["parts"] == [2, 0]
@@ -681,7 +681,7 @@ def test_state_of_a_worker_is_whole_whatever_its_threads_do():
             stand.got("train", number, 2)
             stand.checked_out(number, 1)
             assert stand.checked_in(number, 1)
-            stand.told(m.Done("train", number, 1, 1.0, {}))
+            stand.reported(m.Done("train", number, 1, 1.0, {}))
             stand.durable(number)
 
     threads = [threading.Thread(target=encode, args=(base,)) for base in (0, 1000, 2000)]

@@ -42,7 +42,7 @@ class Case:
             shares = Shares(settings, workers, self.dim, stride=self.dim, outputs=outputs, eps=1e-6)
             self.estimate = estimate_of(shares)
             set_step(self.estimate, STEP)
-            estimate = twin.SparseMotion(shares, STEP, np.inf if method == "ftrl" else 10.0)
+            estimate = twin.SparseDrift(shares, STEP, np.inf if method == "ftrl" else 10.0)
         derive = None
         if method == "ftrl" and model != "plain":
             derive = self.derive = partial(

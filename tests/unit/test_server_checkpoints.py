@@ -62,7 +62,7 @@ class House:
     def perform(self, effect):
         if isinstance(effect, fx.Answering):
             self.answers[effect.call] = effect.answer
-        elif isinstance(effect, fx.Tell):
+        elif isinstance(effect, fx.Note):
             self.told.append(effect.message)
         elif isinstance(effect, fx.StartShard):
             made = self.threads[effect.shard] = TurnedShard(FRAG_NUM, staged_bytes_max=1 << 20)

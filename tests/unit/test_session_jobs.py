@@ -29,10 +29,10 @@ class Driver:
         self._statuses, self._jobs = list(statuses), dict(jobs)
         self.ended = threading.Event()
         self.settings = ListenerSettings(init_timeout=0.2)
-        self.is_ours, self.submits, self.told, self.closed = True, 1, [], False
+        self.is_own, self.submits, self.told, self.closed = True, 1, [], False
 
     def check_process(self):
-        if not self.is_ours:
+        if not self.is_own:
             raise ClusterError("a fork")
 
     def status(self):
@@ -182,7 +182,7 @@ def test_cluster_of_a_parent_process_is_neither_used_nor_ended():
     driver = Driver([status()])
     with Cluster(None, driver) as cluster:
         assert within() is cluster
-        driver.is_ours = False
+        driver.is_own = False
         assert within() is None
         for use in (cluster.status, cluster.shut_down, lambda: cluster.train("nowhere:Model")):
             with pytest.raises(ClusterError, match="a fork"):

@@ -82,7 +82,7 @@ def test_command_that_is_withdrawn_gives_back_its_descriptor():
         (thread,), (fd, far) = shards.threads, pair()
         with far:
             with blocked(thread):
-                command = thread.back_up(fd, sync=True, tell=print)
+                command = thread.back_up(fd, sync=True, report=print)
                 far.setblocking(False)
                 with pytest.raises(BlockingIOError):
                     far.recv(1)
@@ -98,7 +98,7 @@ def test_command_that_fails_gives_back_its_descriptor():
         (standby, _), (fd, far) = cluster.standby(), pair()
         with far:
             with pytest.raises(MisuseError, match="only a shard that has everything"):
-                standby.back_up(fd, sync=True, tell=print).result(LIMIT_S)
+                standby.back_up(fd, sync=True, report=print).result(LIMIT_S)
             assert far.recv(1) == b""
 
 
@@ -108,7 +108,7 @@ def test_commands_of_a_shard_that_stops_fail_and_give_back_their_descriptors():
         with far:
             with blocked(thread):
                 thread.stop(0.0)
-                command = thread.back_up(fd, sync=True, tell=print)
+                command = thread.back_up(fd, sync=True, report=print)
             with pytest.raises(ConnectionLost, match="stopped serving"):
                 command.result(LIMIT_S)
             assert far.recv(1) == b""
@@ -140,7 +140,7 @@ def test_order_does_not_hold_up_what_is_posted_behind_it():
         order = thread.post(lambda: thread.set_clock(3), at_standby=True)
         assert thread.clock() == 3
         assert not order.done()
-        thread.post(thread.alone).result(LIMIT_S)
+        thread.post(thread.unback).result(LIMIT_S)
         order.result(LIMIT_S)
 
 

@@ -43,11 +43,11 @@ class Rig:
             if isinstance(effect, fx.Answering):
                 assert effect.call not in self.answers
                 self.answers[effect.call] = effect.answer
-            elif isinstance(effect, fx.Tell):
+            elif isinstance(effect, fx.Note):
                 self.told.append(effect.message)
             elif isinstance(effect, fx.Post):
                 self.posts.append(effect)
-        own = (fx.Answering, fx.Tell, fx.Post)
+        own = (fx.Answering, fx.Note, fx.Post)
         return [effect for effect in found if not isinstance(effect, own)]
 
     def order(self, message):
@@ -226,7 +226,7 @@ def test_shards_to_be_kept_are_kept_and_lose_the_standbys_of_standbys(rig):
     first, second = hosted(rig, 5), hosted(rig, 6)
     assert rig.order(m.KeepShards([5])) == [fx.StopShard(second)]
     assert rig.core.host.standbys == {5: first}
-    assert rig.next_post("alone").shard == first
+    assert rig.next_post("unback").shard == first
 
 
 # --- copies --------------------------------------------------------------------------------------
@@ -248,10 +248,10 @@ def test_copy_dials_then_streams_then_is_told(rig):
     (stream,) = rig.feed(WorkDone(dial.dial, 33))
     assert stream == fx.Stream(rig.handles[0], stream.stream, 33, True, True, False)
     assert rig.core.resume_state() == {"standbys": []}
-    rig.feed(ev.StreamTold(stream.stream))
+    rig.feed(ev.StreamReported(stream.stream))
     assert rig.told == [m.Backed(0, 4)]
     assert rig.core.resume_state() == {"standbys": [[0, 4, ""]]}
-    rig.feed(ev.StreamTold(stream.stream, "cut"))
+    rig.feed(ev.StreamReported(stream.stream, "cut"))
     assert rig.told[1:] == [m.Unbacked(0, 4, "cut")]
     assert rig.core.resume_state() == {"standbys": [[0, 4, "cut"]]}
 
@@ -284,7 +284,7 @@ def test_link_that_comes_too_late_is_closed(rig):
     (dial,) = rig.order(BACK_UP)
     assert rig.order(m.Alone(0)) == [fx.GiveUp(dial.dial)]
     assert rig.feed(WorkDone(dial.dial, 33)) == [fx.CloseLink(33)]
-    rig.reply("alone")
+    rig.reply("unback")
     assert isinstance(rig.answer, m.Ok)
     assert rig.told == []
 
@@ -292,8 +292,8 @@ def test_link_that_comes_too_late_is_closed(rig):
 def test_stream_of_an_earlier_copy_says_nothing_of_the_present_one(rig):
     old = begin_copy(rig)
     new = begin_copy(rig, replace(BACK_UP, copy=5))
-    rig.feed(ev.StreamTold(new))
-    rig.feed(ev.StreamTold(old, "cut"))
+    rig.feed(ev.StreamReported(new))
+    rig.feed(ev.StreamReported(old, "cut"))
     assert rig.told == [m.Backed(0, 5)]
     assert rig.core.resume_state() == {"standbys": [[0, 5, ""]]}
 

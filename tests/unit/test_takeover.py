@@ -14,7 +14,7 @@ from snailps.master.job.job import Job
 from snailps.master.journal import Journal
 from snailps.master.takeover import FORMAT, check_results, first_fact, unended
 from snailps.models import CLASSES
-from snailps.store.checkpoint.folder import CheckpointFolder, Found
+from snailps.store.checkpoint.folder import Checkpoint, CheckpointFolder
 from snailps.store.route import Route, ShardAddress
 
 A_RUN = object()
@@ -56,7 +56,7 @@ def test_result_of_a_job_with_checkpoints_is_replaced_where_one_is_good(
     tmp_path, monkeypatch, state, fresh, refused
 ):
     (tmp_path / "out.npz").touch()
-    found = [Found(1, tmp_path / "checkpoint-000001", state)]
+    found = [Checkpoint(1, tmp_path / "checkpoint-000001", state)]
     monkeypatch.setattr(CheckpointFolder, "candidates", lambda folder: iter(found))
     its = job(tmp_path, checkpoint_interval="60", fresh=fresh)
     if refused:

@@ -115,7 +115,7 @@ class JobController:
         self.export = Export(out, self.checkpoints.advice)
         self.worker_wait = WorkerWait(context)
         self.loading = ExportProgress()  # of reading first rows from a file
-        self._to_tell: list[int] = []  # calls that ask what the job has left, answered at its end
+        self._asked_for: list[int] = []  # calls that ask what the job has left, answered at its end
         self._saved_last = False
         self._spent_at = 0.0  # when the seconds of work are noted next
 
@@ -279,15 +279,15 @@ class JobController:
         self._members.rows.set_clock(clock, early=job.ledger.clock >= 0, now=now)
 
     def start(self, member: Member) -> None:
-        """A worker joins: give it the job at the next `tell`."""
+        """A worker joins: give it the job at the next `report`."""
         self.leases.number_changed()
         self._starting[member] = None
 
-    def tell(self, now: float) -> None:
+    def report(self, now: float) -> None:
         """Report a changed number of workers to all, and the job to new ones. At the end of a turn
         of the loop: however many join in it, the others hear of it once."""
         coming, self._starting = self._starting, {}
-        self.leases.tell(but=coming)
+        self.leases.report(but=coming)
         workers = len(self._members.joined("worker")) if coming else 0
         for member in list(coming):
             if self._members.all.get(member.number) is member:
@@ -331,7 +331,7 @@ class JobController:
             self._out.note("spent", job.spent(now))
         workers = self._members.joined("worker")
         if not (workers or job.ledger.over):
-            self._go_on_alone(job, job.ledger, now)
+            self._go_on_without(job, job.ledger, now)
             return
         self.worker_wait.over()
         if job.pass_ == "survey" and job.ledger.over:
@@ -340,7 +340,7 @@ class JobController:
         elif job.pass_ == "train":
             self._step_training(job, job.ledger, workers, now)
 
-    def _go_on_alone(self, job: Job, ledger: Ledger, now: float) -> None:
+    def _go_on_without(self, job: Job, ledger: Ledger, now: float) -> None:
         """Without a worker: end the training where it is time to, else wait for a worker."""
         if job.pass_ == "train":
             if self.round is not None:
@@ -455,7 +455,7 @@ class JobController:
         if job is None or self.phase is not JobPhase.TRAINING:
             return
         self.inspection.begin(int(job.progress(now) * LOOKS))
-        self.tell(now)  # a new worker gets the job before any message about it
+        self.report(now)  # a new worker gets the job before any message about it
         workers = self._members.joined("worker")
         if workers and all(member.finished for member in workers) and not job.ledger.over:
             lacking = job.ledger.size - job.ledger.finished
@@ -553,14 +553,14 @@ class JobController:
 
     def _begin_export(self, job: Job, now: float) -> None:
         self._go(JobPhase.EXPORTING)
-        told = self.export.begin(now)
+        progress = self.export.begin(now)
         self._out.put(LeaveRounds())
         for member in self._members.nodes():
             member.state = "waiting for the export"
         self._members.ask_stats()
         log.info("training done, exporting")
         export = partial(
-            self._services.reader.export, job, self.inspection.reading(dict(self.figures)), told
+            self._services.reader.export, job, self.inspection.reading(dict(self.figures)), progress
         )
         self._beside(export, self._exported)
 
@@ -596,15 +596,15 @@ class JobController:
         self.ended_jobs[self.jobs] = ended
         for number in list(self.ended_jobs)[:-ENDED_MAX]:
             del self.ended_jobs[number]
-        for call in self._to_tell:
+        for call in self._asked_for:
             self._out.reply(call, ended.report())
-        self._to_tell.clear()
+        self._asked_for.clear()
 
-    def tell_job(self, member: Member, message: messages.AskJob, call: int, now: float) -> None:
+    def report_job(self, member: Member, message: messages.AskJob, call: int, now: float) -> None:
         """Answer a driver that asks what a job has left; for the present job, at its end."""
         at_work = self.job is not None and self.jobs not in self.ended_jobs
         if at_work and message.job == self.jobs:
-            self._to_tell.append(call)
+            self._asked_for.append(call)
         else:
             self._out.reply(call, self._ended(message.job).report())
 

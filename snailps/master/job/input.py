@@ -56,16 +56,14 @@ class JobInput:
         self._versions = {one.path: self._scratch.version(one.path) for one in self._sources}
         self.total_bytes = sum(one.bytes for one in self._sources)
 
-    def cut(self, settings: JobSettings, workers: int, workers_told: int) -> None:
-        """Cut the files, by the workers present and as models count them (`workers_told`)."""
+    def cut(self, settings: JobSettings, workers: int, counted: int) -> None:
+        """Cut the files, by the workers present and as models count them (`counted`)."""
         self._settings = settings
-        size = settings.block_bytes or self._cls.block_bytes(
-            settings, self.total_bytes, workers_told
-        )
+        size = settings.block_bytes or self._cls.block_bytes(settings, self.total_bytes, counted)
         most = -(-self.total_bytes // 10)
         if settings.consistency == "async":  # else a step consists of blocks
             of_job = self.total_bytes * min(settings.epochs, BLOCKS_LEAST)
-            most = max(most, -(-of_job // (BLOCKS_LEAST * workers_told)))
+            most = max(most, -(-of_job // (BLOCKS_LEAST * counted)))
         pieces = self._cls.pieces(settings, self._sources, workers)
         is_drawn = pieces is None and self._cls.shuffles(settings)
         self.order = settings.seed if is_drawn else None

@@ -113,7 +113,7 @@ class Inspection:
         if self._numbers is None:
             self._numbers = iter(self._members.reserve(NUMBERS))
         workers = len(self._members.nodes("worker"))
-        told = {"train_s": round(job.elapsed_s(now), 3), "workers": workers}
+        more = {"train_s": round(job.elapsed_s(now), 3), "workers": workers}
         tables = dict(self._members.table_registry.tables)
-        reading = Reading(self._numbers, tables, {**figures, **told})
+        reading = Reading(self._numbers, tables, {**figures, **more})
         self._out.work(partial(self._reader.after_round, job, round_, reading), then)

@@ -88,7 +88,7 @@ class Job:
             )
         self.cls: type[Worker] = load_class(entry.value, entry.origin)
         self.settings = job_settings(self.cls, raw, also_known)
-        self.settings_told = with_origins(self.settings, raw)
+        self.origins = with_origins(self.settings, raw)
         for notice in without_effect(self.cls, self.settings, raw):
             log.warning("%s", notice)
         self.diverged = ""
@@ -149,7 +149,7 @@ class Job:
             passes = self.cls.passes(self.settings, self.input.total_bytes)
             self.settings = dataclasses.replace(self.settings, epochs=passes.most)
             self._least_epochs = passes.least
-        self.input.cut(self.settings, max(1, workers), self.workers_told(max(1, workers)))
+        self.input.cut(self.settings, max(1, workers), self.as_counted(max(1, workers)))
 
     def check_methods(
         self, tables: Iterable[Table], where: str, known: Iterable[Table] = ()
@@ -170,9 +170,9 @@ class Job:
                 f"{where} has tables of access methods in Python, and {self.cls.__name__}.tables() "
                 f"fails: {explain(error)}"
             ) from error
-        ours = {table.access for table in [*declared, *known]}
+        admitted = {table.access for table in [*declared, *known]}
         for table in wanted:
-            if table.access not in ours:
+            if table.access not in admitted:
                 raise ConfigError(
                     f"{where}: table {table.name!r} has the access method {table.access}, which "
                     "this job does not declare: a file imports no module by itself. Begin anew "
@@ -182,26 +182,26 @@ class Job:
     def identity(self, may_differ: Collection[str]) -> dict[str, str]:
         """Its class and all settings but these: what must not change where it continues."""
         settings = to_mapping(self.settings)
-        told = {name: text for name, text in settings.items() if name not in may_differ}
-        return {"worker_class": self.worker_class, **told}
+        own = {name: text for name, text in settings.items() if name not in may_differ}
+        return {"worker_class": self.worker_class, **own}
 
     def describe(self) -> tuple[str, int, float]:
         """Class, number of files, megabytes: for a log line."""
         return self.worker_class, len(self.input.sources), self.input.total_bytes / 1e6
 
-    def workers_told(self, workers: int) -> int:
+    def as_counted(self, workers: int) -> int:
         """Workers as models count them: micro-batches in bsp, the parts of a round in rounds."""
         if self.clocked and not self.rounds:
             return self.settings.micro_batches
-        return self.ledger.workers_told(workers)
+        return self.ledger.as_counted(workers)
 
     def start_message(self, workers: int) -> messages.Start:
         """The Start message, cached for a number of workers."""
-        told = self.workers_told(workers)
-        if self._start is None or self._start.workers != told:
+        counted = self.as_counted(workers)
+        if self._start is None or self._start.workers != counted:
             settings = dict(to_mapping(self.settings))
             self._start = messages.Start(
-                1, self.worker_class, settings, told, self.has_survey, self.source
+                1, self.worker_class, settings, counted, self.has_survey, self.source
             )
         return self._start
 
@@ -238,14 +238,14 @@ class Job:
         A resumed training rotates as before. A rotation with limited steps is a ConfigError."""
         s = self.settings
         if state is not None:
-            told = state.figures.get("rotation")
-            if told and "extent" not in told:
+            plan = state.figures.get("rotation")
+            if plan and "extent" not in plan:
                 raise ConfigError(
                     "the checkpoint is of a rotation by a version between 0.1.0 and this one: "
                     "begin anew with --fresh; to keep what it has learnt, make a model of it "
                     "(snailps checkpoint export) and begin with that (continue_from)"
                 )
-            known = rotation_of(told)
+            known = rotation_of(plan)
             if known is not None and s.max_steps:
                 raise ConfigError(
                     "max_steps: the checkpoint is of a training by rotation, whose steps are no "
@@ -275,9 +275,9 @@ class Job:
             first = state.clock if state is not None else 0
             return RoundLedger(self.rounds, nodes, self.fraction, s.seed, first)
         if rotation is not None:
-            told = {} if state is None else state.figures.get("rotation", {})
+            plan = {} if state is None else state.figures.get("rotation", {})
             return RotationLedger(
-                self.input.blocks, s.epochs, rotation, known, nodes=nodes, extent=told.get("extent")
+                self.input.blocks, s.epochs, rotation, known, nodes=nodes, extent=plan.get("extent")
             )
         all_ = (self.input.blocks, s.epochs, s.max_steps, known, self.input.order)
         return SCHEDULES[s.consistency](s, nodes, *all_)
@@ -661,8 +661,8 @@ class Job:
         ended_by = self.ended_by or self._end()
         constant = self.cls.constant_loss(self.settings)
         is_poor = len(known) > 1 and 0 < 1.001 * constant < known[-1]
-        is_told = ended_by == "epochs" and self._is_judged
-        falls = self.metrics.falling(constant) if is_told else 0.0
+        is_reported = ended_by == "epochs" and self._is_judged
+        falls = self.metrics.falling(constant) if is_reported else 0.0
         return {
             **bad,
             **by_schedule,

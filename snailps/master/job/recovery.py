@@ -21,7 +21,7 @@ from snailps.master.effects import Fact
 from snailps.master.job.job import Job, rotation_of
 from snailps.master.job.state import JobState, decode, unpack
 from snailps.master.membership import Membership
-from snailps.node.status import EVENT_TOLD
+from snailps.node.status import EVENT_REPORTED
 from snailps.transport import messages
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class JobRecovery:
         self._past, self._facts = Recovered([]), []  # they may be many, and are applied
         share, what = job.progress(now), "training" if job.pass_ == "train" else "survey"
         text = "took over from the previous master: %.0f%% of the %s done"
-        log.warning(text, 100 * share, what, extra=EVENT_TOLD)
+        log.warning(text, 100 * share, what, extra=EVENT_REPORTED)
 
     def _last(self, kind: str) -> dict[str, Any]:
         """The last fact of a kind; empty: none."""

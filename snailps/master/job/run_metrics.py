@@ -16,9 +16,9 @@ def run_figures(context: Context, job: Job, now: float) -> dict[str, Any]:
     """Metrics of the run, including those of its export that are known already."""
     members, controller = context.members, context.job_controller
     everyone = [*members.all.values(), *members.left]
-    told = [member.figures for member in everyone]
+    reported = [member.figures for member in everyone]
     sums = {
-        key: float(sum(figures.get(key, 0) for figures in told))
+        key: float(sum(figures.get(key, 0) for figures in reported))
         for key in ("bytes_in", "bytes_out", "peak_rss_mb")
     }
     sums["peak_rss_mb"] += context.own_rss_mb()

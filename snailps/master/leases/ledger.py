@@ -370,7 +370,7 @@ class Ledger:
             return Wait((MASTER,), "merge the survey")
         return wait
 
-    def workers_told(self, workers: int) -> int:
+    def as_counted(self, workers: int) -> int:
         """How many workers a model counts, of `workers` present."""
         return workers
 

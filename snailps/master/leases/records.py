@@ -210,11 +210,11 @@ class BlockRecords:
 
     def make_all_durable(self, node: int, but: Iterable[int] = ()) -> None:
         """DONE -> SETTLED of all blocks that this worker has trained, except these."""
-        theirs = (self._states[: self._end] == _S.DONE) & (self._nodes[: self._end] == node)
+        held = (self._states[: self._end] == _S.DONE) & (self._nodes[: self._end] == node)
         places = [number - self._first for number in but]
-        theirs[[at for at in places if 0 <= at < self._end]] = False
-        self._states[: self._end][theirs] = _S.SETTLED
-        found = np.flatnonzero(theirs)
+        held[[at for at in places if 0 <= at < self._end]] = False
+        self._states[: self._end][held] = _S.SETTLED
+        found = np.flatnonzero(held)
         if len(found):
             self._change(int(found[0]), int(found[-1]) + 1)
 

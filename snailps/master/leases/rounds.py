@@ -142,7 +142,7 @@ class RoundLedger(Ledger):
             if not (self.begun or self._waiting):
                 self._begin()
 
-    def workers_told(self, workers: int) -> int:
+    def as_counted(self, workers: int) -> int:
         """The number of indices: a worker that comes later takes over the data of one."""
         return self._width
 

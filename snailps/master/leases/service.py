@@ -52,7 +52,7 @@ class LeaseService:
         self._seen: tuple[Any, ...] = ()  # state of the job at the last look
         self._checking_out: list[tuple[Member, int, int]] = []  # lease and call
         self._hand_outs_due = False  # not examined, as a worker is being fenced
-        self._told_clock = -1
+        self._sent_clock = -1
         self._number_changed = False
         self.clocks_noted = False
         """The journal has noted that all shards stood at the first clock of the training."""
@@ -298,8 +298,8 @@ class LeaseService:
         """All members are back or given up: repeat what the lost master may not have sent."""
         self.answer(now)
         if job.ledger.needs == "clock":
-            self.tell_workers(messages.CameBack())
-        self._told_clock = -1
+            self.send_workers(messages.CameBack())
+        self._sent_clock = -1
 
     def leaving(self, member: Member, now: float) -> None:
         """A worker finishes its block and leaves; release its other blocks."""
@@ -324,7 +324,7 @@ class LeaseService:
             rounds.lost(now)
         self.answer(now)
         if numbers and job.ledger.needs == "clock":
-            self.tell_workers(messages.CameBack())
+            self.send_workers(messages.CameBack())
         return len(numbers)
 
     def last_of(self, member: Member) -> Entry | None:
@@ -481,15 +481,15 @@ class LeaseService:
         for member in workers:
             member.log_wait(now)
 
-    def tell_workers(self, message: messages.Message) -> None:
+    def send_workers(self, message: messages.Message) -> None:
         for member in self._members.joined("worker"):
             self._out.send(member.peer, message)
 
     def number_changed(self) -> None:
-        """The number of workers changed: the next `tell` sends it, except with clocks."""
+        """The number of workers changed: the next `report` sends it, except with clocks."""
         self._number_changed = True
 
-    def tell(self, but: Container[Member] = ()) -> None:
+    def report(self, but: Container[Member] = ()) -> None:
         """Report to workers their number and the slowest clock, if changed. Once in a turn of the
         loop: a note to all for each of a thousand that come is a million."""
         job, changed = self.job, self._number_changed
@@ -504,8 +504,8 @@ class LeaseService:
                     self._out.send(member.peer, note)
         if (found := job.ledger.slowest()) is not None:
             clock, node = found
-            if clock != self._told_clock:
-                self._told_clock = clock
+            if clock != self._sent_clock:
+                self._sent_clock = clock
                 slowest = messages.Slowest(clock, node)
                 for member in self._members.joined("worker"):
                     if not member.finished:

@@ -137,7 +137,7 @@ class ReplicationController:
             self._followed(now)
         self.shard_orders.step(now)
 
-    def tell(self, now: float) -> None:
+    def report(self, now: float) -> None:
         """Send all members a new route. Once in a turn of the loop, however many shards have
         changed over: each would cost a message to all."""
         if self._rerouted:
@@ -185,7 +185,7 @@ class ReplicationController:
                 if changes := self.standbys.changes():
                     self._members.shards = with_changes(self._members.shards, changes)
                     self._out.note("shards", changes)
-                self._tell_users()
+                self._report_events()
                 effects = self.standbys.effects()
                 if not effects:
                     return
@@ -194,7 +194,7 @@ class ReplicationController:
         finally:
             self._working = False
 
-    def _tell_users(self) -> None:
+    def _report_events(self) -> None:
         """Pass on lines and events of losses and moves."""
         lines = self.standbys.redundancy.lines
         for line in lines:
@@ -256,7 +256,7 @@ class ReplicationController:
             self._members.order(member, message, on_answer)
 
     def _reroute(self) -> None:
-        """Take a new route; `tell` sends it."""
+        """Take a new route; `report` sends it."""
         route = self.standbys.route
         assert route is not None
         self._members.take(route)

@@ -54,13 +54,13 @@ class Shard:
     number: int
     address: ShardAddress
     standby: Copy | None = None
-    following: Copy | None = None  # the standby's own standby, promoted with it
+    next: Copy | None = None  # the standby's own standby, promoted with it
     goal: int = 0  # the server that is to become its primary; 0: it stays
-    leaves: int = 0  # source: the server that is to give its copy up; 0: none
-    takes: int = 0  # target: the server that is to get it; 0: any
+    source: int = 0  # the server that is to give its copy up; 0: none
+    target: int = 0  # the server that is to get it; 0: any
     step: Step = ""
     # the address that has yielded: it could still take the shard back
-    former: ShardAddress | None = None
+    previous: ShardAddress | None = None
     down_at: float | None = None  # when its server was lost, until another one serves it
     failures: int = 0  # standbys that failed in succession
 
@@ -78,35 +78,35 @@ class Shard:
         """A copy that is being made, and its source server."""
         if self.standby is not None and self.standby.state != "ready":
             return self.primary, self.standby
-        if self.following is not None and self.following.state != "ready":
-            return self.standby.server if self.standby else self.primary, self.following
+        if self.next is not None and self.next.state != "ready":
+            return self.standby.server if self.standby else self.primary, self.next
         return None
 
     def snapshot(self) -> dict[str, Any]:
         """Values for JSON; `of` reads them."""
-        copy, former, following = self.standby, self.former, self.following
+        copy, previous, behind = self.standby, self.previous, self.next
         return {
             "at": _listed(self.address),
             "step": self.step,
-            "former": _listed(former) if former is not None else None,
+            "former": _listed(previous) if previous is not None else None,
             "standby": (
                 [copy.number, copy.server, copy.state, copy.host, copy.port]
                 if copy is not None
                 else None
             ),
-            **({"following": following.server} if following is not None else {}),
+            **({"following": behind.server} if behind is not None else {}),
         }
 
     @classmethod
     def of(cls, number: int, snapshot: dict[str, Any]) -> Shard:
         """Inverse of `snapshot`."""
-        former, copy = snapshot["former"], snapshot["standby"]
+        previous, copy = snapshot["former"], snapshot["standby"]
         return cls(
             number,
             ShardAddress(*snapshot["at"]),
             Copy(copy[0], copy[1], copy[2], 0.0, copy[3], copy[4]) if copy is not None else None,
             step=snapshot["step"],
-            former=ShardAddress(*former) if former is not None else None,
+            previous=ShardAddress(*previous) if previous is not None else None,
         )
 
 
@@ -137,7 +137,7 @@ class Placement:
     shards: list[Shard] = field(default_factory=list)
     copies: int = 2  # copies of each shard, itself included
     version: int = 0  # grows with every change: a balance found stays valid while it is the same
-    alone: set[int] = field(default_factory=set)  # shards without standby
+    unbacked: set[int] = field(default_factory=set)  # shards without standby
     unready: set[int] = field(default_factory=set)  # shards whose standby is incomplete
     bare: set[int] = field(default_factory=set)  # the union of both
     going: set[int] = field(default_factory=set)  # shards that move, or are to
@@ -190,7 +190,7 @@ class Placement:
     def changed(self, shard: Shard) -> None:
         """Update the indices after a change of a shard."""
         number, copy = shard.number, shard.standby
-        ready = shard.backed or (shard.former is not None and shard.following is not None)
+        ready = shard.backed or (shard.previous is not None and shard.next is not None)
         filling = shard.filling
         copying = (filling[0], filling[1].server) if filling is not None else ()
         new = _Counted(shard.primary, frozenset(self.holders(shard)), copying)
@@ -209,10 +209,10 @@ class Placement:
             for server in (*old.copying, *new.copying):
                 self._note_room(server)
         for numbers, holds in (
-            (self.alone, copy is None),
+            (self.unbacked, copy is None),
             (self.unready, copy is not None and copy.state != "ready"),
             (self.bare, not ready),
-            (self.going, bool(shard.goal or shard.leaves or shard.following or shard.step)),
+            (self.going, bool(shard.goal or shard.source or shard.next or shard.step)),
             (self.changing, bool(shard.step)),
         ):
             (numbers.add if holds else numbers.discard)(number)
@@ -252,10 +252,10 @@ class Placement:
         found = {shard.primary}
         if shard.standby is not None:
             found.add(shard.standby.server)
-        if shard.following is not None:
-            found.add(shard.following.server)
-        if shard.former is not None:
-            found.add(shard.former.server)
+        if shard.next is not None:
+            found.add(shard.next.server)
+        if shard.previous is not None:
+            found.add(shard.previous.server)
         return found
 
     def load(self, server: int) -> int:
@@ -282,12 +282,12 @@ class Placement:
         if not replicated:
             found.update(s.number for s in self.shards if s.standby is not None)
         elif len(self._idle) > 1:  # a copy takes two
-            few = min(self._idle, self.alone, key=len)
-            if few is self.alone:
+            few = min(self._idle, self.unbacked, key=len)
+            if few is self.unbacked:
                 found.update(n for n in few if self.shards[n].primary in self._idle)
             else:
                 for server in few:
-                    found |= self.alone & self._served.get(server, set())
+                    found |= self.unbacked & self._served.get(server, set())
         return sorted(found)
 
     def again_at(self, now: float) -> float:

@@ -34,7 +34,7 @@ from snailps.master.replication.placement import Copy, Placement, Server, Shard
 from snailps.master.replication.placement_record import PlacementRecord
 from snailps.master.replication.redundancy import Redundancy
 from snailps.node.limits import ORDER_S, SERVE_S, STALL_S, YIELD_S_MAX
-from snailps.node.status import EVENT_TOLD
+from snailps.node.status import EVENT_REPORTED
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
 
@@ -202,16 +202,16 @@ class ReplicationPlanner:
         for at in sorted(self._placement.going):
             shard = self._placement.shards[at]
             # Replacing lost copies comes before moves.
-            if shard.goal == number or (not shard.step and (hurt or shard.leaves == number)):
-                shard.goal = shard.leaves = shard.takes = 0
+            if shard.goal == number or (not shard.step and (hurt or shard.source == number)):
+                shard.goal = shard.source = shard.target = 0
                 self._placement.changed(shard)
-            elif shard.takes == number:  # a swap under way ends; the copy after it is not made
-                shard.takes = 0
+            elif shard.target == number:  # a swap under way ends; the copy after it is not made
+                shard.target = 0
                 self._placement.changed(shard)
         for at in self._placement.shards_of(number):
             shard = self._placement.shards[at]
-            if shard.former is not None and shard.former.server == number:
-                shard.former = None
+            if shard.previous is not None and shard.previous.server == number:
+                shard.previous = None
             self._placement.changed(shard)
             if self._lost_behind(shard, number, now):
                 continue
@@ -257,8 +257,8 @@ class ReplicationPlanner:
         if (there := self._placement.servers.get(copy.server)) is not None:
             there.failures = 0
         log.debug("shard %d: server %d has all of it", shard.number, copy.server)
-        if shard.step == "swapping" and copy is shard.following:
-            shard.former = shard.address
+        if shard.step == "swapping" and copy is shard.next:
+            shard.previous = shard.address
             self._promote(shard, now)
         self._plan(now)
 
@@ -282,10 +282,10 @@ class ReplicationPlanner:
             self._stay(shard, note.text, now)
         elif shard.step == "swapping":
             self._resume(shard, now)
-        elif self.replicated and shard.following is None and not shard.goal:
+        elif self.replicated and shard.next is None and not shard.goal:
             self._go_on(shard, now)  # the copy that was to become the standby is lost
         else:
-            shard.former = shard.address
+            shard.previous = shard.address
             self._promote(shard, now)
         self._plan(now)
 
@@ -307,7 +307,7 @@ class ReplicationPlanner:
     def stood_still(self, seconds: float) -> None:
         self._orders.stood_still(seconds)
         for shard in self._placement.shards:
-            for copy in (shard.standby, shard.following):
+            for copy in (shard.standby, shard.next):
                 if copy is not None:
                     copy.moved_at += seconds
 
@@ -322,7 +322,7 @@ class ReplicationPlanner:
             limit_s = self.yield_s if shard.step == "swapping" else STALL_S
             if copy and copy.state == "seeding" and now - copy.moved_at > limit_s:
                 self._give_up(shard, copy, f"nothing was copied for {limit_s:.0f} s", now)
-            behind = shard.following if shard.step == "promoting" else None
+            behind = shard.next if shard.step == "promoting" else None
             if behind and now - behind.moved_at > SERVE_S:
                 why = f"server {shard.primary} did not begin to serve in {SERVE_S:.0f} s"
                 self._give_up(shard, behind, why, now)
@@ -335,29 +335,29 @@ class ReplicationPlanner:
         """Let the standby of a lost primary serve; False if there is none."""
         copy = shard.standby
         shard.down_at = now
-        if shard.step == "promoting" and shard.former is not None:
+        if shard.step == "promoting" and shard.previous is not None:
             self._take_back(shard, now)
             return True
         self._orders.forget_shard(shard.number)
         if copy is None or copy.state != "ready" or copy.server not in self._placement.servers:
             return False
-        self._drop_following(shard, now)
+        self._drop_next(shard, now)
         self._promote(shard, now)
         return True
 
     def _lost_behind(self, shard: Shard, number: int, now: float) -> bool:
         """End a move in which a lost server took part, unless only the promotion is missing. True
         if nothing else is to be done: the server was to be the next standby."""
-        copy = shard.following
+        copy = shard.next
         if copy is None or number == shard.primary:
             return False
         if copy.server == number or shard.step != "promoting":
-            self._drop_following(shard, now)
+            self._drop_next(shard, now)
         return copy.server == number
 
-    def _drop_following(self, shard: Shard, now: float) -> None:
+    def _drop_next(self, shard: Shard, now: float) -> None:
         """Drop a standby's own standby, or the copy that was to be the next standby."""
-        copy, shard.following = shard.following, None
+        copy, shard.next = shard.next, None
         if copy is None:
             return
         self._placement.changed(shard)
@@ -365,14 +365,14 @@ class ReplicationPlanner:
         if whose in self._placement.servers and copy.state != "asked":
             self._order(whose, messages.Alone(shard.number), now)
         if copy.server in self._placement.servers and copy.server != shard.primary \
-                and (shard.former is None or copy.server != shard.former.server):  # fmt: skip
+                and (shard.previous is None or copy.server != shard.previous.server):  # fmt: skip
             self._order(copy.server, messages.DropShard(shard.number), now)
 
     def _stay(self, shard: Shard, why: str, now: float) -> None:
         """A primary cannot yield: it serves on, and the move is tried again later."""
         log.warning("shard %d stays at server %d for now: %s", shard.number, shard.primary, why)
         shard.step = ""
-        self._put_off(shard.goal or (shard.following.server if shard.following else 0), now)
+        self._put_off(shard.goal or (shard.next.server if shard.next else 0), now)
         shard.goal = 0
         self._placement.changed(shard)
 
@@ -382,7 +382,7 @@ class ReplicationPlanner:
         copy = Copy(self._next_copy, shard.primary, "seeding", now)
         copy.host, copy.port = shard.address.host, shard.address.port
         self._next_copy += 1
-        shard.following = copy
+        shard.next = copy
         self._placement.changed(shard)
         self._fill(shard, shard.standby.server, copy, now, resume=True)
 
@@ -400,21 +400,21 @@ class ReplicationPlanner:
 
     def _take_back(self, shard: Shard, now: float) -> None:
         """Return the shard to the server that has yielded: no member knows its successor yet."""
-        assert shard.former is not None
+        assert shard.previous is not None
         self._orders.forget_shard(shard.number)
-        copy, shard.following = shard.following, None
+        copy, shard.next = shard.next, None
         if copy is not None and copy.server in self._placement.servers.keys() - {
-            shard.former.server
+            shard.previous.server
         }:
             self._order(copy.server, messages.DropShard(shard.number), now)
-        shard.address, shard.former, shard.goal = shard.former, None, 0
+        shard.address, shard.previous, shard.goal = shard.previous, None, 0
         self._order(shard.primary, messages.Alone(shard.number), now)
         self._ask_promote(shard, now)
 
     def _ask_promote(self, shard: Shard, now: float) -> None:
         shard.step = "promoting"
-        if shard.following is not None:
-            shard.following.moved_at = now  # the promotion waits for it: `tick`
+        if shard.next is not None:
+            shard.next.moved_at = now  # the promotion waits for it: `tick`
         self._placement.changed(shard)
         self._epoch += 1
 
@@ -423,32 +423,32 @@ class ReplicationPlanner:
                 why = f"it cannot serve shard {shard.number}: {error}"
                 self._effects.append(Expelled(shard.primary, why))
                 return
-            shard.step, former, shard.former = "", shard.former, None
-            swapped = former is not None and shard.following is not None \
-                and shard.following.server == former.server  # fmt: skip
-            if shard.following is not None:
-                shard.standby, shard.following = shard.following, None
+            shard.step, previous, shard.previous = "", shard.previous, None
+            swapped = previous is not None and shard.next is not None \
+                and shard.next.server == previous.server  # fmt: skip
+            if shard.next is not None:
+                shard.standby, shard.next = shard.next, None
             if not swapped:
-                shard.leaves = shard.takes = 0
-            elif former is not None:
+                shard.source = shard.target = 0
+            elif previous is not None:
                 # Its own stream still leads to its successor, and would hold its promotion up if
                 # that one is lost.
-                self._order(former.server, messages.Alone(shard.number), now)
+                self._order(previous.server, messages.Alone(shard.number), now)
             self._placement.changed(shard)
-            if former is None:
+            if previous is None:
                 log.info("shard %d: server %d serves it now", shard.number, shard.primary)
                 self.redundancy.note_resumed(now)
             else:
                 log.info(
                     "shard %d has moved from server %d to server %d",
-                    shard.number, former.server, shard.primary,
+                    shard.number, previous.server, shard.primary,
                 )  # fmt: skip
-                moved = f"shard {shard.number} moved from server {former.server} to server"
+                moved = f"shard {shard.number} moved from server {previous.server} to server"
                 text = f"{moved} {shard.primary}"
                 self.redundancy.lines.append(StatusEvent("moved", f"server {shard.primary}", text))
                 if not swapped:
                     self.redundancy.metrics.moves += 1
-                    self._order(former.server, messages.DropShard(shard.number), now)
+                    self._order(previous.server, messages.DropShard(shard.number), now)
             self._publish()
 
         self._order(shard.primary, messages.Promote(shard.number, self._epoch), now, promoted)
@@ -456,7 +456,7 @@ class ReplicationPlanner:
     def _publish(self) -> None:
         """Make the route: a shard that changes over stays where it was until that is done."""
         assert self.route is not None
-        shards = tuple(s.former or s.address for s in self._placement.shards)
+        shards = tuple(s.previous or s.address for s in self._placement.shards)
         if shards != self.route.shards or self._epoch > self.route.epoch:
             self._epoch = max(self._epoch, self.route.epoch + 1)
             self.route = Route(self._epoch, shards, self.route.owner)
@@ -468,7 +468,7 @@ class ReplicationPlanner:
         self._placement.changed(shard)
         if shard.step in ("yielding", "swapping"):
             # It may have yielded by now: in either case it is ordered to serve.
-            shard.former = shard.address
+            shard.previous = shard.address
             self._take_back(shard, now)
             return
         if not shard.step:
@@ -484,12 +484,12 @@ class ReplicationPlanner:
             shard.number,
             copy.server,
             why,
-            extra=EVENT_TOLD,
+            extra=EVENT_REPORTED,
         )
         shard.failures += 1
-        shard.goal = shard.leaves = shard.takes = 0
-        if copy is shard.following:
-            self._drop_following(shard, now)
+        shard.goal = shard.source = shard.target = 0
+        if copy is shard.next:
+            self._drop_next(shard, now)
             if shard.step == "swapping" and shard.standby is not None:
                 self._put_off(shard.standby.server, now)  # so the swap is tried again later
                 self._go_on(shard, now)
@@ -499,7 +499,7 @@ class ReplicationPlanner:
                 self._hurry(now)
             return
         self._put_off(copy.server, now)
-        self._drop_following(shard, now)
+        self._drop_next(shard, now)
         if copy.server in self._placement.servers:
             self._order(copy.server, messages.DropShard(shard.number), now)
         self._without_standby(shard, now)
@@ -518,7 +518,7 @@ class ReplicationPlanner:
         if shard.standby is None:
             shard.standby = copy
         else:
-            shard.following = copy
+            shard.next = copy
         self._placement.changed(shard)
 
         def hosted(answer: messages.Message | None, error: str, now: float) -> None:
@@ -547,7 +547,7 @@ class ReplicationPlanner:
         """Have a server that has a shard copy it."""
 
         def backing(answer: messages.Message | None, error: str, now: float) -> None:
-            if error and copy in (shard.standby, shard.following):
+            if error and copy in (shard.standby, shard.next):
                 self._give_up(shard, copy, f"server {server} refuses: {error}", now)
 
         self._order(server, self._back_up(shard, copy, resume), now, backing)
@@ -562,8 +562,8 @@ class ReplicationPlanner:
         self.redundancy.hurt = True
         for number in sorted(self._placement.going):
             shard = self._placement.shards[number]
-            if not shard.step and shard.following is not None:
-                self._drop_following(shard, now)
+            if not shard.step and shard.next is not None:
+                self._drop_next(shard, now)
         for number in sorted(self._placement.unready):
             shard = self._placement.shards[number]
             copy = shard.standby
@@ -582,15 +582,15 @@ class ReplicationPlanner:
             self._make(shard, server, now)
 
     def _change_over(self, shard: Shard, now: float) -> None:
-        swaps = self.replicated and shard.following is None and shard.leaves != shard.primary
+        swaps = self.replicated and shard.next is None and shard.source != shard.primary
         shard.step = "swapping" if swaps else "yielding"
         self._placement.changed(shard)
 
-        def told(answer: messages.Message | None, error: str, now: float) -> None:
+        def answered(answer: messages.Message | None, error: str, now: float) -> None:
             if error:
                 self._stay(shard, error, now)
 
-        self._order(shard.primary, messages.Yield(shard.number, self.yield_s, swaps), now, told)
+        self._order(shard.primary, messages.Yield(shard.number, self.yield_s, swaps), now, answered)
 
     # --- the plan --------------------------------------------------------------------------------
 
@@ -619,7 +619,7 @@ class ReplicationPlanner:
     def _plan_shard(self, shard: Shard, now: float) -> None:
         """Make what one shard lacks: a standby, a move away from a leaving server."""
         leaving, copy = self._placement.leaving, shard.standby
-        if shard.primary in leaving and not shard.following:
+        if shard.primary in leaving and not shard.next:
             stay = len(self._placement.servers) - len(leaving)
             if not stay or shard.failures >= FAILURES_MAX:
                 why = "no other server can take its shards"
@@ -630,7 +630,7 @@ class ReplicationPlanner:
         if (
             copy is not None
             and copy.server in leaving
-            and not shard.following
+            and not shard.next
             and shard.failures >= FAILURES_MAX
         ):  # it never changed places with its primary
             why = f"shard {shard.number} failed to move {FAILURES_MAX} times, see above"
@@ -673,32 +673,32 @@ class ReplicationPlanner:
         """The next step of a move of a shard with a standby: a copy that follows the standby, if
         the primary is to go; a swap, if the standby is."""
         leaving = self._placement.leaving
-        before = (shard.goal, shard.leaves, shard.takes)
-        if shard.following is not None:
-            if shard.following.server in leaving and shard.following.state != "ready":
-                self._drop_following(shard, now)
+        before = (shard.goal, shard.source, shard.target)
+        if shard.next is not None:
+            if shard.next.server in leaving and shard.next.state != "ready":
+                self._drop_next(shard, now)
             return
-        if shard.takes in leaving or shard.goal in leaving:
-            shard.goal = shard.takes = 0
+        if shard.target in leaving or shard.goal in leaving:
+            shard.goal = shard.target = 0
         if shard.primary in leaving or copy.server in leaving:
-            shard.leaves = shard.primary if shard.primary in leaving else copy.server
-        elif shard.leaves not in (shard.primary, copy.server) or not shard.takes:
-            shard.leaves = shard.takes = 0
-        if shard.goal != (shard.takes if shard.leaves == shard.primary else copy.server):
+            shard.source = shard.primary if shard.primary in leaving else copy.server
+        elif shard.source not in (shard.primary, copy.server) or not shard.target:
+            shard.source = shard.target = 0
+        if shard.goal != (shard.target if shard.source == shard.primary else copy.server):
             shard.goal = 0
-        if not shard.leaves:
+        if not shard.source:
             pass
-        elif target := shard.takes or self._placement.best_for(shard, now):
-            if shard.leaves == copy.server:
+        elif target := shard.target or self._placement.best_for(shard, now):
+            if shard.source == copy.server:
                 shard.goal = copy.server  # a swap; then it is the primary that goes
             elif self._placement.has_room(copy.server, target):
                 self._make(shard, target, now)
         elif len(self._placement.servers) - len(leaving) == 1:  # no other server can have it
-            if shard.leaves == shard.primary:
+            if shard.source == shard.primary:
                 shard.goal = copy.server
             elif not self._placement.served(copy.server):
                 self._replace_standby(shard, 0, now)
-        if before != (shard.goal, shard.leaves, shard.takes):
+        if before != (shard.goal, shard.source, shard.target):
             self._placement.changed(shard)
 
     def _make_somewhere(self, shard: Shard, now: float) -> None:
@@ -719,7 +719,7 @@ class ReplicationPlanner:
             return
         for number in sorted(self._placement.going):
             shard = self._placement.shards[number]
-            copy, behind = shard.standby, shard.following
+            copy, behind = shard.standby, shard.next
             if copy is None or copy.state != "ready":
                 continue
             if behind.state == "ready" if behind else shard.goal == copy.server:
@@ -747,12 +747,12 @@ class ReplicationPlanner:
                      shard.number, shard.primary, server)  # fmt: skip
             shard.goal = server
             if self.replicated and not (shard.standby and shard.standby.server == server):
-                shard.leaves, shard.takes = shard.primary, server
+                shard.source, shard.target = shard.primary, server
         else:
             log.info("the standby of shard %d is to move to server %d, which has fewer",
                      shard.number, server)  # fmt: skip
             assert shard.standby is not None
-            shard.leaves, shard.takes = shard.standby.server, server
+            shard.source, shard.target = shard.standby.server, server
         self._placement.changed(shard)
         self._plan_shard(shard, now)
 
@@ -770,7 +770,7 @@ class ReplicationPlanner:
         if 0 <= note.shard < self.count:
             shard = self._placement.shards[note.shard]
             whose = shard.standby.server if shard.standby is not None else shard.primary
-            for source, copy in ((shard.primary, shard.standby), (whose, shard.following)):
+            for source, copy in ((shard.primary, shard.standby), (whose, shard.next)):
                 if copy is not None and source == server and copy.number == note.copy:
                     return shard, copy
         return None, None

@@ -33,7 +33,7 @@ class Redundancy:
     _thin_since: float | None = None
     _thin_s: float | None = None  # in all, since the last report that every shard has its standby
     _warned: bool = False
-    _alone_told: bool = False
+    _single_reported: bool = False
 
     def figures(self) -> dict[str, Any]:
         """Losses and moves since the last call."""
@@ -82,7 +82,7 @@ class Redundancy:
 
     def joined(self) -> None:
         """Another server has joined: log the next shard without standby again."""
-        self._alone_told = False
+        self._single_reported = False
 
     def look(self, now: float) -> None:
         """Log when shards have lost their standbys, and when all have one again. Moves alone are
@@ -99,8 +99,8 @@ class Redundancy:
             self.lines.append(Say(line, logging.WARNING, told=True))
             text = f"{lacking} now: another loss would end the job"
             self.lines.append(StatusEvent("warning", "", text))
-        if len(self.places.servers) < 2 and not self._alone_told:
-            self._alone_told = True
+        if len(self.places.servers) < 2 and not self._single_reported:
+            self._single_reported = True
             self.hurt = self._warned = True  # as where one was lost
             line = (
                 "there is one server only: no shard can have a standby, and a lost server ends the "

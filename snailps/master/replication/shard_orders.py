@@ -31,7 +31,7 @@ class _ShardOrder:
     kind: Kind
     what: str
     make: Callable[[list[int]], messages.Message]
-    told: Callable[[dict[str, Any]], None]
+    heard: Callable[[dict[str, Any]], None]
     left: set[int]
     asked: set[int]
     until: float
@@ -110,7 +110,7 @@ class ShardOrders:
     def expire(self, tick: int, before: int, now: float) -> None:
         """Set every shard's tick, and delete rows untouched since `before`."""
 
-        def told(data: dict[str, Any]) -> None:
+        def heard(data: dict[str, Any]) -> None:
             self.expired += int(data.get("expired", 0))
 
         self.give(
@@ -118,7 +118,7 @@ class ShardOrders:
             "expire rows",
             lambda shards: messages.Expire(tick, before, shards),
             now,
-            told,
+            heard,
         )
 
     @property
@@ -134,11 +134,11 @@ class ShardOrders:
         what: str,
         make: Callable[[list[int]], messages.Message],
         now: float,
-        told: Callable[[dict[str, Any]], None] = lambda data: None,
+        heard: Callable[[dict[str, Any]], None] = lambda data: None,
     ) -> None:
-        """Give all shards an order; `told` gets what each server reports."""
+        """Give all shards an order; `heard` gets what each server reports."""
         left, until = set(range(self._count())), now + self._limit_s
-        self._open.append(_ShardOrder(kind, what, make, told, left, set(), until))
+        self._open.append(_ShardOrder(kind, what, make, heard, left, set(), until))
         self.step(now)
 
     def open(self, *kinds: Kind) -> bool:
@@ -190,5 +190,5 @@ class ShardOrders:
                 log.error("server %d cannot %s: %s", server, order.what, answer)
         elif isinstance(answer, messages.Report):
             order.left -= {int(shard) for shard in answer.data.get("done", [])}
-            order.told(answer.data)
+            order.heard(answer.data)
         self._open = [one for one in self._open if one.left]

@@ -32,8 +32,8 @@ def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordV
     path = s.continue_from or s.pretrained
     if not path:
         return s
-    theirs = _shape_of(opened(s)) if s.continue_from else {"dim": vec_shape(path)[1]}
-    return with_shape(s, theirs, path, explicit)
+    shape = _shape_of(opened(s)) if s.continue_from else {"dim": vec_shape(path)[1]}
+    return with_shape(s, shape, path, explicit)
 
 
 def _shape_of(path: str) -> dict[str, Any]:

@@ -38,7 +38,7 @@ COURSE = "course.npz"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Checkpoint:
     """A checkpoint on disk: good, unfinished (its writer ended first) or damaged, and why."""
 
     number: int
@@ -99,11 +99,11 @@ class CheckpointFolder:
         self.path, self._disk = path, disk
         self._lock = -1
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[Checkpoint]:
         """All checkpoints in the folder, oldest first; reads no rows."""
         return [self._look(number, path) for number, path in self._named() if path.suffix != ".old"]
 
-    def candidates(self) -> Iterator[Found]:
+    def candidates(self) -> Iterator[Checkpoint]:
         """Checkpoints that the job may continue from, newest first, good or not."""
         passed = self.passed()
         for one in reversed(self.found()):
@@ -224,19 +224,19 @@ class CheckpointFolder:
         matches = [(name, _NAME.fullmatch(name)) for name in names]
         return sorted((int(match[1]), self.path / name) for name, match in matches if match)
 
-    def _look(self, number: int, path: Path) -> Found:
+    def _look(self, number: int, path: Path) -> Checkpoint:
         if path.suffix == ".part":
-            return Found(
+            return Checkpoint(
                 number, path, "unfinished", "it was never finished: its writer ended first"
             )
         try:
             manifest, _ = open_checkpoint(path, self._disk)
         except CheckpointError as error:
-            return Found(number, path, "damaged", str(error))
+            return Checkpoint(number, path, "damaged", str(error))
         if manifest.number != number:
             why = f"its manifest says that it is checkpoint {manifest.number}"
-            return Found(number, path, "damaged", why)
-        return Found(number, path, "good", "", manifest)
+            return Checkpoint(number, path, "damaged", why)
+        return Checkpoint(number, path, "good", "", manifest)
 
 
 def write_course(part: Path, data: bytes, disk: Disk = OS_DISK) -> FileEntry:

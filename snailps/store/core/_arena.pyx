@@ -347,7 +347,7 @@ cdef uint64_t arena_used(const Arena *arena) noexcept nogil:
 
 cdef void arena_end(Arena *arena) noexcept nogil:
     cdef Region *region
-    cdef Region *following
+    cdef Region *after
     if arena.spare != NULL:
         store_flag(&arena.spare.stop, 1)        # waits for one huge page's touch at most
         region = _spare_take(arena, 0, True)
@@ -357,7 +357,7 @@ cdef void arena_end(Arena *arena) noexcept nogil:
         arena.spare = NULL
     region = arena.regions
     while region != NULL:
-        following = region.next
+        after = region.next
         munmap(region, region.length)
-        region = following
+        region = after
     arena.regions = NULL

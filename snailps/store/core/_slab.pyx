@@ -402,10 +402,10 @@ cdef char *part_reach(Slab *slab, Part *part, uint64_t key, uint32_t tag) noexce
 
 cdef bint part_delete(Slab *slab, Part *part, uint64_t key, uint32_t tag) noexcept nogil:
     cdef uint32_t slot = _index_take(part, slab, key, tag)
-    cdef uint64_t following = part.free_slot
+    cdef uint64_t after = part.free_slot
     if slot == 0:
         return False
-    memcpy(row_at(slab, part, slot - 1), &following, KEY_BYTES)
+    memcpy(row_at(slab, part, slot - 1), &after, KEY_BYTES)
     part.free_slot = slot
     part.rows -= 1
     slab.rows -= 1

@@ -177,7 +177,7 @@ cdef class Client:
     def pull(self, uint32_t table, keys: NDArray[np.uint64], rows: NDArray[np.float32],
              bint state=False, int wire=0, int64_t clock=-1) -> NDArray[np.float32]:
         """`pull_async` and `wait`, some microseconds faster."""
-        return self.requests.wait_alone(
+        return self.requests.wait_here(
             ask_rows(self.requests, KIND_PULL, table, keys, rows, state, False, wire, False, True, False,
                      clock, 0, 1))
 
@@ -185,7 +185,7 @@ cdef class Client:
              bint state=False, bint merge=False, int wire=0, bint feedback=True, int64_t clock=-1,
              uint32_t slot=0, float lr_scale=1) -> None:
         """`push_async` and `wait`, some microseconds faster."""
-        self.requests.wait_alone(
+        self.requests.wait_here(
             ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback, True,
                      False, clock, slot, lr_scale))
 

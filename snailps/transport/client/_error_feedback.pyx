@@ -47,12 +47,12 @@ cdef void owings_drop(Owings *all) noexcept nogil:
 
 
 cdef void owings_free(Owings *all) noexcept nogil:
-    cdef Owing *following
+    cdef Owing *after
     owings_drop(all)
     while all.first != NULL:
-        following = all.first.next
+        after = all.first.next
         free(all.first)
-        all.first = following
+        all.first = after
 
 
 cdef Owing *owing_of(Owings *all, uint32_t table, uint32_t floats) noexcept nogil:

@@ -10,7 +10,7 @@ from snailps.abi._wire_types cimport WIRE_FLOAT32, WireOps
 from snailps.transport._frame cimport (
     DATA_BODY_MAX, FRAME_HEADER_BYTES, KIND_BACKWARD, KIND_ERROR, KIND_FORWARD, KIND_PULL,
     KIND_PUSH, OPTION_CLOCK, OPTION_KEY_SHIFT, OPTION_LR_SCALE, OPTION_WIRE_SHIFT, PART_BYTES,
-    ClockHead, FrameHeader, Group, GroupHead, LrHead, fill_head, head_is_ours, key_bytes, narrow_keys_bytes,
+    ClockHead, FrameHeader, Group, GroupHead, LrHead, fill_head, head_is_known, key_bytes, narrow_keys_bytes,
     write_narrow_keys,
 )
 from snailps.transport._posix cimport (
@@ -644,7 +644,7 @@ cdef int receive_some(Core *core, Link *link) noexcept nogil:
         return -1
     while buffer_held(inp) >= FRAME_HEADER_BYTES:
         head = <FrameHeader *>(inp.data + inp.start)
-        if not head_is_ours(head) or head.flags or head.body_bytes > DATA_BODY_MAX:
+        if not head_is_known(head) or head.flags or head.body_bytes > DATA_BODY_MAX:
             return -1
         if buffer_held(inp) < FRAME_HEADER_BYTES + head.body_bytes:
             break

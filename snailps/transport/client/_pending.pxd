@@ -39,7 +39,7 @@ cdef class PendingRequests:
     cdef bint takes_any(self, uint32_t table) except -1
     cdef Pending add(self, Pending pending, Request *r)
     cdef send(self, Pending pending)
-    cdef wait_alone(self, Pending pending)
+    cdef wait_here(self, Pending pending)
     cdef settle(self, Pending pending)
     cdef cork(self)
     cdef bint uncork(self) except -1
@@ -47,7 +47,7 @@ cdef class PendingRequests:
 
 
 cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, rows, bint state,
-                      bint merge, int wire, bint feedback, bint alone, bint ahead,
+                      bint merge, int wire, bint feedback, bint waited, bint ahead,
                       int64_t clock, uint32_t slot, float lr_scale)
 cdef Pending ask_all(PendingRequests requests, uint8_t kind, int64_t clock, uint32_t slot,
                      uint32_t slots)

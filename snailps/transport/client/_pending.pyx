@@ -51,8 +51,8 @@ cdef str NOT_FINITE_HINT = (
     "table that is to hold them is declared with finite=False")
 
 cdef double SIGNALS_EVERY_S = 0.1   # a wait looks this often whether Ctrl-C was pressed
-TOLD_S = 1.0                        # an open request of this age is told of by `waits`
-TOLD_MAX = 3
+REPORTED_S = 1.0                        # an open request of this age is in `waits`
+REPORTED_MAX = 3
 PRUNE_ALWAYS_BELOW = 64             # looking through so few live requests costs a microsecond
 
 
@@ -202,7 +202,7 @@ cdef class PendingRequests:
         cdef double now = now_s()
         found = []
         for pending in list(self.live):         # one step under the GIL; oldest first
-            if len(found) == TOLD_MAX or now - pending.begun_s < TOLD_S:
+            if len(found) == REPORTED_MAX or now - pending.begun_s < REPORTED_S:
                 break
             if pending.done or pending.abandoned:
                 continue
@@ -257,8 +257,8 @@ cdef class PendingRequests:
             self.connections.send_held()
         return left >= 0
 
-    cdef wait_alone(self, Pending pending):
-        """Waits for a request of this caller alone; if it gives up, it stays in the list."""
+    cdef wait_here(self, Pending pending):
+        """Waits for a request of this caller only; if it gives up, it stays in the list."""
         try:
             return pending.wait_for(self.timeout_s)
         finally:
@@ -268,7 +268,7 @@ cdef class PendingRequests:
     cdef settle(self, Pending pending):
         """Its answer was seen: it need not be kept any longer."""
         if pending.waits:
-            return                          # `wait_alone` lets go of it
+            return                          # `wait_here` lets go of it
         with self.live_lock:
             self.live.pop(pending, None)
 
@@ -285,9 +285,9 @@ cdef class PendingRequests:
 
 
 cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, rows, bint state,
-                      bint merge, int wire, bint feedback, bint alone, bint ahead,
+                      bint merge, int wire, bint feedback, bint waited, bint ahead,
                       int64_t clock, uint32_t slot, float lr_scale):
-    """A pull or push; `alone` = the caller waits for it with `wait_alone`."""
+    """A pull or push; `waited` = the caller waits for it with `wait_here`."""
     cdef Core *core = requests.connections.core
     cdef Request *r
     cdef Py_buffer wanted
@@ -295,7 +295,7 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
     cdef uint64_t place
     cdef Pending pending
     if not _is_array(keys, UINT64, 1):
-        raise MisuseError("keys must be a uint64 array of one dimension, got " + _told(keys))
+        raise MisuseError("keys must be a uint64 array of one dimension, got " + _shown(keys))
     if not is_wire(wire) or (wire != WIRE_FLOAT32 and (state or core.wire == NULL)):
         raise MisuseError(f"wire type {wire}: expected 0, 1 or 3, and 0 for rows with "
                           "state or where the client was made without wire_ops")
@@ -316,7 +316,7 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
             raise MemoryError
         pending = requests.add(Pending.__new__(Pending), r)     # which owns it from here on
         pending.rows = rows
-        pending.waits = alone
+        pending.waits = waited
         r.kind = kind
         r.table = table
         take_rows(r, rows, kind == KIND_PULL, state)
@@ -542,7 +542,7 @@ cdef Pending ask_backward(PendingRequests requests, Forward forward, gradient, i
     if not isinstance(gradient, np.ndarray) or gradient.dtype != np.float32 \
             or gradient.shape != (f.product.examples, f.dim) or not gradient.flags.c_contiguous:
         raise MisuseError(f"gradient must be a C-contiguous float32 array of shape "
-                          f"({f.product.examples}, {f.dim}), got " + _told(gradient))
+                          f"({f.product.examples}, {f.dim}), got " + _shown(gradient))
     _check_lr_scale(lr_scale, False)
     if core.wire != NULL:
         at = core.wire.finite[<int>WIRE_FLOAT32](
@@ -621,7 +621,7 @@ cdef int take_rows(Request *r, rows, bint writable, bint state) except -1:
     cdef Py_ssize_t dim, stride
     cdef Py_ssize_t floats_max = STATE_FLOATS_MAX if state else ROW_FLOATS_MAX
     if not _is_array(rows, FLOAT32, 2):
-        raise MisuseError("rows must be a float32 array of two dimensions, got " + _told(rows))
+        raise MisuseError("rows must be a float32 array of two dimensions, got " + _shown(rows))
     PyObject_GetBuffer(rows, &view, PyBUF_STRIDES)
     try:
         dim = view.shape[1]
@@ -654,11 +654,11 @@ def _array(name, given, dtype, length):
             or (length is not None and len(given) != length):
         raise MisuseError(f"{name} must be a {np.dtype(dtype).name} array of one dimension"
                           + (f" with {length:,} elements" if length is not None else "")
-                          + ", got " + _told(given))
+                          + ", got " + _shown(given))
     return np.ascontiguousarray(given)
 
 
-def _told(given):
+def _shown(given):
     """What came instead of an array that C can walk, for a message: its type before its values."""
     if not isinstance(given, np.ndarray):
         return f"{type(given).__name__} {given!r:.80}"

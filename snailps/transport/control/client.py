@@ -340,12 +340,12 @@ class ControlClient:
 
     def _end(self, why: str) -> None:
         with self._calls_lock:
-            told, self._lost = self._lost, self._lost or why
+            lost, self._lost = self._lost, self._lost or why
             calls, self._calls = self._calls, {}
         self._orders.put(None)
         for call in calls.values():
             call.future.set_exception(ConnectionLost(f"{self._peer_name} is gone: {why}"))
-        if told is None:
+        if lost is None:
             self._on_lost(why)
 
 

@@ -174,7 +174,7 @@ class ControlServer:
             if peer in self._peers:
                 self._refuse(peer, f"no handshake within {HANDSHAKE_LIMIT_S:.0f} s")
         for refused in (self._attempts, self._broken, self._unhandled):
-            if refused.unsaid:
+            if refused.unreported:
                 refused.sum_up()
         for peer in [p for p, until in self._lingering.items() if now > until]:
             self._forget(peer)
@@ -318,14 +318,14 @@ class ControlServer:
         except ProtocolError as error:
             refused = self._attempts if peer.hello is None else self._broken
             refused.note(show(peer.address), str(error))
-            told, why = error, f"broke the protocol: {error}"
+            answer, why = error, f"broke the protocol: {error}"
         except Exception as error:
             what = str(error) if isinstance(error, SnailError) else repr(error)
             why = f"a message of it cannot be handled: {what[:WHY_CHARS_MAX]}"
-            told = ProtocolError(f"this message cannot be handled here: {what}", "failed")
+            answer = ProtocolError(f"this message cannot be handled here: {what}", "failed")
             if self._unhandled.note(show(peer.address), why):
                 log.error("what %s said cannot be handled:", show(peer.address), exc_info=True)
-        self._send(peer, error_frame(told))
+        self._send(peer, error_frame(answer))
         self._drop(peer, why, linger=True)
 
     def _take_all(self, peer: Peer, data: bytes) -> None:

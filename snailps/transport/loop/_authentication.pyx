@@ -134,7 +134,7 @@ cdef void _refused(void *self, uint64_t conn_id, const char *why) noexcept with 
     cdef Authenticator door = <Authenticator>self
     cdef Conn *conn = conn_of(&door.loop.conns, conn_id)
     door.sessions.pop(conn_id, None)
-    if not conn.closing:                # else that was said
+    if not conn.closing:                # else that was reported
         _note(door, conn, why.decode())
 
 
@@ -149,7 +149,7 @@ cdef void _forget(void *self, uint64_t conn_id) noexcept with gil:
 cdef void _sum_up(void *self) noexcept with gil:
     cdef Authenticator door = <Authenticator>self
     door.attempts.sum_up()
-    door.loop.unsaid = door.attempts.unsaid
+    door.loop.unreported = door.attempts.unreported
 
 
 cdef void _turn_away(Authenticator door, Conn *conn, error, uint64_t request) noexcept:
@@ -164,7 +164,7 @@ cdef void _turn_away(Authenticator door, Conn *conn, error, uint64_t request) no
 cdef void _note(Authenticator door, Conn *conn, why) noexcept:
     """Logs a refusal, unless there are too many."""
     door.attempts.note(door.origins.get(conn.id) or peer_of(conn.fd), str(why))
-    door.loop.unsaid = door.attempts.unsaid
+    door.loop.unreported = door.attempts.unreported
 
 
 cdef void _send_bytes(Conn *conn, bytes data) noexcept:

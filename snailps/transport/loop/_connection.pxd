@@ -40,7 +40,7 @@ cdef struct Conn:
     uint64_t replayed               # frames of the stream that are done,
     uint64_t replayed_bytes
     uint64_t acknowledged_bytes
-    uint64_t acknowledged           # ... and of which that was said
+    uint64_t acknowledged           # ... and of which that was sent
     uint64_t job
     void *memory                    # the handler's, of this connection
     double since                    # accepted; later: when it began to close, or to be stuck

@@ -79,13 +79,13 @@ cdef struct Loop:
     uint64_t frames_in
     uint64_t refused
     bint relayed                    # the listener is a relay's: it is asked for connections
-    bint unsaid                     # refusals are to be summed up in the log
+    bint unreported                 # refusals are to be summed up in the log
     # doors to Python
     Reception reception
     void *self
     void (*commands)(void *self) noexcept nogil
     void (*obeyed)(void *self) noexcept nogil   # the standby has `stream.awaited`, or need not have it
-    void (*tell)(void *self, const char *state, const char *why) noexcept nogil  # of the stream
+    void (*report)(void *self, const char *state, const char *why) noexcept nogil  # of the stream
 
 
 # Rounds until `stop`, without the GIL.

@@ -12,7 +12,7 @@ from snailps.transport._frame cimport (
     DATA_BODY_MAX, FRAME_HEADER_BYTES, FRAME_MAGIC, HANDSHAKE_BODY_MAX, KIND_BACKWARD, KIND_ERROR,
     KIND_HEARTBEAT, KIND_PULL, KIND_PUSH, KIND_PUSHED, KIND_REACH, KIND_REPLICATE, KIND_REPLICATED,
     KIND_SCAN, KIND_SEAL, KIND_STEPPED, PART_BYTES, STREAM_BODY_MAX, FrameHeader, fill_head,
-    head_is_ours, kind_keeps_order,
+    head_is_known, kind_keeps_order,
 )
 from snailps.transport._posix cimport (
     EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL,
@@ -254,7 +254,7 @@ cdef void _acknowledge(Loop *loop, Conn *conn) noexcept nogil:
 # --- turns ---------------------------------------------------------------------------------------
 
 cdef bint _header_is_good(const FrameHeader *head, bint opened, bint stream) noexcept nogil:
-    if not head_is_ours(head) or head.flags:
+    if not head_is_known(head) or head.flags:
         return False
     if not opened:
         return head.body_bytes <= HANDSHAKE_BODY_MAX and head.kind < 16
@@ -444,7 +444,7 @@ cdef void _drain(Loop *loop, Conn *conn) noexcept nogil:
     cdef size_t left = 0
     cdef bint more = conn.opened
     conn.out.start = conn.out.end = 0
-    conn.acknowledged = <uint64_t>-1            # it may be gone: nothing more is said to it
+    conn.acknowledged = <uint64_t>-1            # it may be gone: nothing more is sent to it
     while more and not conn.closing and not conn.stuck:
         read = loop.conns.bytes_in
         left = buffer_held(&conn.inp)
@@ -464,7 +464,7 @@ cdef void close_conn(Loop *loop, Conn *conn) noexcept nogil:
     if conn.owed:
         held_forget(&loop.stream, conn.id)
     if conn.id == loop.follows and conn.replayed == 0:
-        loop.follows = 0            # it said nothing: another may come
+        loop.follows = 0            # it sent nothing: another may come
     loop.handler.forget(conn.memory)
     conn_free(&loop.conns, conn)
 
@@ -617,13 +617,13 @@ cdef void _turn_stream(Loop *loop) noexcept nogil:
             s.parks = False
             loop.retry_parked = True
         if stream_is_seeded(s):
-            loop.tell(loop.self, b"ready", b"")
+            loop.report(loop.self, b"ready", b"")
     if stream_lose(s):
         close_stream(loop)
         if not s.holding:
             _release_held(loop)
         loop.retry_parked = True
-        loop.tell(loop.self, b"lost", s.why)
+        loop.report(loop.self, b"lost", s.why)
 
 
 # --- rounds --------------------------------------------------------------------------------------
@@ -650,7 +650,7 @@ cdef void _timers(Loop *loop) noexcept nogil:
         _retry_parked(loop)
     if not loop.listening:
         _listen(loop, True)
-    if loop.unsaid:
+    if loop.unreported:
         loop.reception.sum_up(loop.reception.self)
 
 
@@ -723,7 +723,7 @@ cdef double _due(const Loop *loop) noexcept nogil:
     cdef double due = INFINITY
     if loop.conns.ready_count or loop.retry_parked or loop.seeding:
         return loop.now
-    if loop.limited or loop.conns.unknown or loop.parking.count or loop.unsaid or not loop.listening \
+    if loop.limited or loop.conns.unknown or loop.parking.count or loop.unreported or not loop.listening \
             or (loop.stream_fd >= 0 and (s.sent > s.acked or s.state == STREAM_SEEDING)):
         due = loop.timers_at + TIMER_S + 1e-6       # more than sums of times are inexact by
     if s.state == STREAM_SEEDING and s.rest_until > loop.now:

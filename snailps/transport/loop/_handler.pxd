@@ -20,7 +20,7 @@ ctypedef struct Reply:
 ctypedef struct Handler:
     void *context
     # `body` is head.body_bytes long and 8-byte aligned; `out` has room for DATA_BODY_MAX bytes.
-    # `memory` is the handler's own, one a connection, NULL at first; `forget` is told when the
+    # `memory` is the handler's own, one a connection, NULL at first; `forget` is called when the
     # connection has ended.  Runs in the loop's thread without the GIL, must not block and must not
     # keep pointers.
     Outcome (*handle)(void *context, void **memory, const FrameHeader *head, const char *body,
@@ -30,5 +30,5 @@ ctypedef struct Handler:
     # tried again; an ERROR in `reply` ends the stream.
     Outcome (*replay)(void *context, const FrameHeader *head, const char *body, char *out,
                       Reply *reply) noexcept nogil
-    # Appends some of what the standby lacks to the stream; False = nothing can be said now.
+    # Appends some of what the standby lacks to the stream; False = nothing can be sent now.
     bint (*seed)(void *context) noexcept nogil

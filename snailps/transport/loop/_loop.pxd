@@ -15,7 +15,7 @@ cdef class ShardLoop:
     cdef object commands_lock
     cdef bint ended
     cdef object owner
-    cdef object tell
+    cdef object report
     cdef object thread_id
     cdef Stream *stream(self)
     cdef Faults *faults(self)

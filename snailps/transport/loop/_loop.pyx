@@ -76,14 +76,14 @@ cdef void _obeyed(void *self) noexcept with gil:
     (<ShardLoop>self)._complete_orders()
 
 
-cdef void _tell(void *self, const char *state, const char *why) noexcept with gil:
+cdef void _report(void *self, const char *state, const char *why) noexcept with gil:
     """Report the state of the stream to its owner."""
     cdef ShardLoop door = <ShardLoop>self
     text = why.decode("utf-8", "replace")
     if text.startswith("{"):                # the body of the standby's ERROR
         text = f"the standby says: {remote_error(Frame(Kind.ERROR, text.encode()))}"
     try:
-        door.tell(state.decode(), text)
+        door.report(state.decode(), text)
     except Exception:
         log.exception("could not report that the standby is %s", state.decode())
 
@@ -130,7 +130,7 @@ cdef class ShardLoop:
         self.receptionist.take_up(self.loop)
         self.loop.self = <void *>self
         self.loop.commands = _commands
-        self.loop.tell = _tell
+        self.loop.report = _report
         self.loop.obeyed = _obeyed
         self.commands = deque()
         self.orders = deque()
@@ -241,10 +241,10 @@ cdef class ShardLoop:
 
     # What follows is to be called in a submitted function.
 
-    def open_stream(self, int fd, bint sync, bint paced, tell: Callable[[str, str], None]) -> None:
+    def open_stream(self, int fd, bint sync, bint paced, report: Callable[[str, str], None]) -> None:
         """Begin a stream to the standby over a connected socket, owned by the loop."""
         os.set_blocking(fd, False)
-        self.tell = tell
+        self.report = report
         if open_stream(self.loop, fd, sync, paced) < 0:
             raise OSError(errno, "cannot watch the connection to the standby")
 

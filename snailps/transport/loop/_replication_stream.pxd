@@ -34,7 +34,7 @@ cdef struct Stream:
     bint paced                      # seeding gives way to requests
     bint begun                      # what changes rows is forwarded
     bint holding                    # acknowledgements count: see hold_until
-    bint blocked                    # the socket takes no more: the loop will be told
+    bint blocked                    # the socket takes no more: the loop will hear of it
     bint parks                      # pushes wait for room
     uint64_t seeded_at              # number of the frame that ends seeding; 0 = not sent yet
     uint64_t piece_end              # sent_bytes behind the piece of seeding that is under way
@@ -57,7 +57,7 @@ cdef struct Stream:
     uint32_t held_head
     uint32_t held_num
     char why[STREAM_WHY_BYTES]      # STREAM_LOST: the words
-    bint told_lost
+    bint reported_lost
 
 
 cdef inline size_t stream_waiting(const Stream *s) noexcept nogil:
@@ -70,7 +70,7 @@ cdef inline bint stream_has(const Stream *s, uint64_t number) noexcept nogil:
     return not s.holding or number <= s.acked
 
 
-# The standby is lost; the loop closes the socket and tells.
+# The standby is lost; the loop closes the socket and reports.
 cdef void stream_break(Stream *s, const char *why) noexcept nogil
 # Whether what has to be forwarded must wait.
 cdef bint stream_is_full(Stream *s) noexcept nogil
@@ -100,7 +100,7 @@ cdef bint stream_is_seeded(Stream *s) noexcept nogil
 cdef void stream_probe(Stream *s, double now) noexcept nogil
 # Room for what the standby says next; False = no memory, it is lost.
 cdef bint stream_listen(Stream *s) noexcept nogil
-# Takes what the standby said; the stream is broken when that is nonsense, or why it ends.
+# Takes what the standby sent; the stream is broken when that is nonsense, or why it ends.
 cdef void stream_take(Stream *s, double now) noexcept nogil
 # Gives up a standby that acknowledges nothing for long.
 cdef void stream_limit(Stream *s, double limit_s, double now) noexcept nogil

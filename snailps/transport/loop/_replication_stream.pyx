@@ -8,7 +8,7 @@ from libc.string cimport memcpy
 
 from snailps.transport._frame cimport (
     FRAME_HEADER_BYTES, HANDSHAKE_BODY_MAX, KIND_ERROR, KIND_HEARTBEAT, KIND_REPLICATED,
-    FrameHeader, fill_head, head_is_ours,
+    FrameHeader, fill_head, head_is_known,
 )
 from snailps.transport._socket_io cimport buffer_free, buffer_held, buffer_reserve
 
@@ -130,7 +130,7 @@ cdef void stream_take(Stream *s, double now) noexcept nogil:
     cdef char words[HANDSHAKE_BODY_MAX + 1]
     while buffer_held(&s.inp) >= FRAME_HEADER_BYTES:
         head = <const FrameHeader *>(s.inp.data + s.inp.start)
-        if not head_is_ours(head) \
+        if not head_is_known(head) \
                 or not (head.kind == KIND_ERROR and head.body_bytes <= HANDSHAKE_BODY_MAX
                         or head.kind == KIND_HEARTBEAT and head.body_bytes == 0
                         or head.kind == KIND_REPLICATED and head.body_bytes == 8):
@@ -239,7 +239,7 @@ cdef void stream_open(Stream *s, bint sync, bint paced, double now) noexcept nog
     s.state = STREAM_SEEDING
     s.sync = sync
     s.paced = paced
-    s.begun = s.holding = s.blocked = s.parks = s.told_lost = False
+    s.begun = s.holding = s.blocked = s.parks = s.reported_lost = False
     s.seeded_at = s.sent = s.acked = s.sent_bytes = s.acked_bytes = s.probe = s.piece_end = 0
     s.wanted = 0
     s.rest_until = 0
@@ -254,9 +254,9 @@ cdef void stream_close(Stream *s) noexcept nogil:
 
 
 cdef bint stream_lose(Stream *s) noexcept nogil:
-    if s.state != STREAM_LOST or s.told_lost:
+    if s.state != STREAM_LOST or s.reported_lost:
         return False
-    s.told_lost = True
+    s.reported_lost = True
     stream_close(s)
     if not (s.sync and s.seeded_at and s.acked >= s.seeded_at):
         s.holding = False

@@ -61,7 +61,7 @@ from snailps.transport.messages.validation import (
 )
 
 _ROLE = Choice("server", "worker", "driver")
-_TOLD = Struct(
+_REPORTED = Struct(
     {"number": U63, "units": COUNT, "seconds": SECONDS, "metrics": METRICS}, {"whole": Flag()}
 )
 _VISITS = Struct(
@@ -78,7 +78,7 @@ _STANDING: dict[str, Shape] = {
         {
             "started": Flag(),
             "held": ListOf(Row(Name(), U63)),
-            "told": ListOf(_TOLD),
+            "told": ListOf(_REPORTED),
             "unsettled": ListOf(U63, ITEMS_MAX),
             "finished": Maybe(FIGURES_SHAPE),
         },

@@ -41,7 +41,7 @@ class RefusalLog:
         self.number = 0
 
     @property
-    def unsaid(self) -> bool:
+    def unreported(self) -> bool:
         """Whether there is something to sum up later."""
         return self._more > 0
 
@@ -61,7 +61,7 @@ class RefusalLog:
         return False
 
     def sum_up(self) -> None:
-        """End a period that is over; call now and then while `unsaid`."""
+        """End a period that is over; call now and then while `unreported`."""
         now = self._clock()
         if now - self._since < PERIOD_S:
             return

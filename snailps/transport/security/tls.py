@@ -50,8 +50,8 @@ class Tls:
 
     def listening(self, listener: socket.socket) -> TlsRelay:
         """A relay to accept from instead of `listener`, which it owns."""
-        said = ProtocolError("this port speaks TLS only: set tls (docs/security.md)", "tls")
-        return TlsRelay(self._server, listener, encode_frame(error_frame(said)))
+        refusal = ProtocolError("this port speaks TLS only: set tls (docs/security.md)", "tls")
+        return TlsRelay(self._server, listener, encode_frame(error_frame(refusal)))
 
     def encrypted(self, sock: socket.socket, limit_s: float) -> ssl.SSLSocket:
         """A connected socket after both sides checked certificates; ssl.SSLError: no TLS, or

@@ -91,14 +91,14 @@ class TlsRelay:
 
     def adopt(self, far: ssl.SSLSocket, address: Address) -> socket.socket:
         """Take over an encrypted socket; the plain end.  ConnectionResetError: relay ended."""
-        ours, theirs = socket.socketpair()
+        local, remote = socket.socketpair()
         far.setblocking(False)
         with self._lock:
             if self._closed:
                 raise ConnectionResetError("this process is about to end")
-            self._adopted.append((far, ours, address))
+            self._adopted.append((far, local, address))
             os.eventfd_write(self._wake, 1)
-        return theirs
+        return remote
 
     def fileno(self) -> int:
         """A descriptor that is readable while `accept` has something."""
@@ -138,7 +138,7 @@ class TlsRelay:
             with self._lock:
                 self._closed = True
             left = [sock for link in self._links.values() for sock in (link.far, link.near)]
-            left += [sock for far, ours, _ in self._adopted for sock in (far, ours)]
+            left += [sock for far, local, _ in self._adopted for sock in (far, local)]
             left += [sock for sock, _ in self._accepted]
             for sock in [*left, self._listener]:
                 if sock is not None:
@@ -176,8 +176,8 @@ class TlsRelay:
                 broken = not near and bool(events & select.EPOLLERR)
                 self._serve(link, broken, far=not near, near=near)
         while self._adopted:
-            far, ours, address = self._adopted.popleft()
-            self._serve(self._new(far, address), ours=ours)
+            far, local, address = self._adopted.popleft()
+            self._serve(self._new(far, address), local=local)
         for number in [*self._more]:
             self._more.discard(number)
             self._serve(self._links[number])
@@ -195,7 +195,7 @@ class TlsRelay:
             elif not link.refused and now - link.since > HANDSHAKE_LIMIT_S:
                 self._note(link, f"no TLS handshake within {HANDSHAKE_LIMIT_S:.0f} s")
                 self._drop(link)
-        if self._attempts.unsaid:
+        if self._attempts.unreported:
             self._attempts.sum_up()
         if self._accept_at is not None and now >= self._accept_at:
             assert self._listener is not None
@@ -276,16 +276,16 @@ class TlsRelay:
             return
         self._unknown.pop(link.number, None)
         link.wants_write = False
-        ours, theirs = self._with_room(socket.socketpair)
-        self._pair(link, ours)
-        self._accepted.append((theirs, link.address))
+        local, remote = self._with_room(socket.socketpair)
+        self._pair(link, local)
+        self._accepted.append((remote, link.address))
         os.eventfd_write(self._accepted_fd, 1)
 
-    def _pair(self, link: TlsLink, ours: socket.socket) -> None:
-        ours.setblocking(False)
-        link.near = ours
-        self._tokens[ours.fileno()] = link.number + 1
-        self._epoll.register(ours, 0)
+    def _pair(self, link: TlsLink, local: socket.socket) -> None:
+        local.setblocking(False)
+        link.near = local
+        self._tokens[local.fileno()] = link.number + 1
+        self._epoll.register(local, 0)
 
     def _note(self, link: TlsLink, why: str) -> None:
         self._attempts.note(f"{link.address[0]}:{link.address[1]}", why)
@@ -297,16 +297,16 @@ class TlsRelay:
         *,
         far: bool = True,
         near: bool = True,
-        ours: socket.socket | None = None,
+        local: socket.socket | None = None,
     ) -> None:
         """One turn of a connection; an error ends this connection alone.
 
-        `broken`: its encrypted socket is; `far`, `near`: which sockets may have something; `ours`:
+        `broken`: its encrypted socket is; `far`, `near`: which sockets may have something; `local`:
         the plain one, when it is taken over.
         """
         try:
-            if ours is not None:
-                self._pair(link, ours)
+            if local is not None:
+                self._pair(link, local)
             self._move(link, broken, far, near)
         except Exception as error:
             self._note(link, f"the relay for TLS has failed: {error!r}")

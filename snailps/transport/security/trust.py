@@ -50,19 +50,19 @@ class Trust:
         ConfigError: the secret or a certificate cannot be read, is readable for others, or is
         invalid.
         """
-        told = os.fsencode((os.environ if environ is None else environ).get(VARIABLE, "")).strip()
+        given = os.fsencode((os.environ if environ is None else environ).get(VARIABLE, "")).strip()
         kept = _read(settings.secret_file) if settings.secret_file else b""
-        if told and kept and told != kept:
+        if given and kept and given != kept:
             raise ConfigError(
                 f"two secrets: the environment's {VARIABLE} and that in secret_file "
                 f"({settings.secret_file}) differ; leave one of them out"
             )
-        if told:
-            _check(told, f"environment {VARIABLE}")
+        if given:
+            _check(given, f"environment {VARIABLE}")
         tls = Tls(settings.tls) if settings.tls else None
         if tls is None and not settings.insecure:
             kept = kept or secret
-        return cls(told or kept, settings.insecure, tls)
+        return cls(given or kept, settings.insecure, tls)
 
     def close(self) -> None:
         """Send what TLS still has to send."""

@@ -31,7 +31,7 @@ class Curvature:
         pass
 
 
-class SparseMotion:
+class SparseDrift:
     """DriftEstimate of packed rows of sparse examples, by `Shares` whose stride is its dim."""
 
     def __init__(self, shares, step, far):
