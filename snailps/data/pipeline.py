@@ -4,9 +4,9 @@
 
 A stage turns an iterator of items into an iterator of items, in its own thread.  Queues are
 bounded, so a stage that is ahead waits, and **nothing is dropped**.  The last stage's items are
-dealt round-robin, so that the distribution does not depend on speed.  An error of a stage reaches
-every taker.  A source that repeats its input marks each repetition with a `Lap`: a stage without
-output from the whole input fails instead of blocking its takers.  Items are not examined.
+handed out round-robin, so that the distribution does not depend on speed.  An error of a stage
+reaches every taker.  A source that repeats its input marks each repetition with a `Lap`: a stage
+without output from the whole input fails instead of blocking its takers.  Items are not examined.
 """
 
 from __future__ import annotations

@@ -523,7 +523,7 @@ class WorkerProcess(Node):
     def _encode(self, model: Worker, block: Block) -> bool:
         """Encode a block and report it; True if no further block is wanted."""
         begin = time.monotonic()
-        with named(model, "deal", block):
+        with named(model, "encode", block):
             metrics = numbers_of({**model.encode(block), "units": 0})
         metrics = {name: metrics[name] for name in metrics.keys() & {"bad_lines"}}
         assert self._client is not None

@@ -12,7 +12,7 @@ BLOCKS = [Block(at, "file", 0, 1) for at in range(7)]
 NODES = [1, 2, 3]
 BOOKS = {
     "plain": lambda: Ledger(BLOCKS, 2),
-    "dealt": lambda: SspLedger(BLOCKS, 2, nodes=NODES, staleness=3),
+    "ssp": lambda: SspLedger(BLOCKS, 2, nodes=NODES, staleness=3),
     "stepped": lambda: BspLedger(BLOCKS, 2, micro_batches=3, nodes=NODES),
     "rounds": lambda: RoundLedger(3, NODES),
 }

@@ -22,7 +22,7 @@ def blocks(num, size=10):
 # --- bounded staleness -----------------------------------------------------------------------
 
 
-def test_dealt_gives_every_nth_entry_to_its_own_worker():
+def test_assigned_gives_every_nth_entry_to_its_own_worker():
     book = SspLedger(blocks(5), 2, nodes=[7, 8, 9])
     assert [book.take(8).number for _ in range(3)] == [1, 4, 7]
     assert book.take(8) is None
@@ -30,7 +30,7 @@ def test_dealt_gives_every_nth_entry_to_its_own_worker():
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_dealt_with_a_worker_that_stands_still_lets_others_get_staleness_ahead(staleness):
+def test_assigned_with_a_worker_that_stands_still_lets_others_get_staleness_ahead(staleness):
     book = SspLedger(blocks(40), nodes=[1, 2], staleness=staleness)
     finished = 0
     while (entry := book.take(1)) is not None:
@@ -49,14 +49,14 @@ def test_dealt_with_a_worker_that_stands_still_lets_others_get_staleness_ahead(s
     assert book.take(1) is not None
 
 
-def test_dealt_to_nobody_waits_for_the_first_that_comes():
+def test_assigned_to_none_waits_for_the_first_that_comes():
     book = SspLedger(blocks(3), 2, nodes=[], staleness=1)
     assert not book.over
     book.join(7)
     assert [book.take(7).number for _ in range(2)] == [0, 1]
 
 
-def test_dealt_with_a_worker_that_is_done_or_gone_does_not_wait_for_it():
+def test_assigned_with_a_worker_that_is_done_or_gone_does_not_wait_for_it():
     book = SspLedger(blocks(7), nodes=[1, 2, 3], staleness=0)  # worker 1 has three, the others two
     for _ in range(2):
         for node in (1, 2, 3):
@@ -77,7 +77,7 @@ def test_dealt_with_a_worker_that_is_done_or_gone_does_not_wait_for_it():
     assert book.slowest() == (1, 1)
 
 
-def test_dealt_worker_that_leaves_finishes_its_block_and_its_rest_goes_to_others():
+def test_assigned_worker_that_leaves_finishes_its_block_and_its_rest_goes_to_others():
     book = SspLedger(blocks(6), nodes=[1, 2], staleness=1)
     mine = book.take(2)
     book.leave(2)
@@ -95,7 +95,7 @@ def test_dealt_worker_that_leaves_finishes_its_block_and_its_rest_goes_to_others
     assert book.over
 
 
-def test_dealt_worker_that_comes_gets_a_share_and_the_slowest_clock():
+def test_assigned_worker_that_comes_gets_a_share_and_the_slowest_clock():
     book = SspLedger(blocks(40), nodes=[1, 2], staleness=1)
     for _ in range(3):
         for node in (1, 2):
@@ -117,7 +117,7 @@ def test_dealt_worker_that_comes_gets_a_share_and_the_slowest_clock():
     st.integers(-1, 2),
     st.integers(0, 1 << 32),
 )
-def test_dealt_with_any_comings_and_goings_has_every_entry_done_once(
+def test_assigned_with_any_comings_and_goings_has_every_entry_done_once(
     workers, block_num, epochs, staleness, seed
 ):
     book = SspLedger(
@@ -129,7 +129,7 @@ def test_dealt_with_any_comings_and_goings_has_every_entry_done_once(
         assert book.ahead_max <= staleness
 
 
-def test_dealt_with_a_stalled_worker_knows_the_slowest_and_keeps_one_clock_a_worker():
+def test_assigned_with_a_stalled_worker_knows_the_slowest_and_keeps_one_clock_a_worker():
     book, rng = SspLedger(blocks(600), nodes=[1, 2, 3]), random.Random(1)
 
     def slowest():

@@ -25,7 +25,7 @@ _FREE = 0
 
 class SspLedger(Ledger):
     """Entry n belongs to worker n mod W; a worker's clock is how many it has finished. What a
-    worker that leaves has not begun is dealt to the others. One that joins gets a share of what
+    worker that leaves has not begun is assigned to the others. One that joins gets a share of what
     each of the others has left, and the slowest clock, so that no other worker waits for it."""
 
     def __init__(
@@ -44,12 +44,12 @@ class SspLedger(Ledger):
         self._staleness = staleness
         self._left: dict[int, deque[int]] = {node: deque() for node in nodes}
         self._clocks = dict.fromkeys(nodes, 0)
-        # The owner of each entry when it was dealt; what is leased or done keeps it.
+        # The owner of each entry when it was assigned; what is leased or done keeps it.
         self._owner = np.resize(np.array(nodes or [_FREE], np.int32), self._size)
         for number in self.records.waiting(0, self._size):
             mine = self._left[nodes[number % len(nodes)]] if nodes else self._back
             mine.append(number)
-        self._next = self._size  # only what was dealt is leased
+        self._next = self._size  # only what was assigned is leased
         self.ahead_max = 0
         # Heap of the clocks of workers with work, one each; `slowest` mends outdated ones at the
         # top. And the waiting workers, by the clock that they wait for.
@@ -57,7 +57,7 @@ class SspLedger(Ledger):
         heapify(self._slow)
         self._in_slow = set(nodes)
         self._ahead_of_all: list[tuple[int, int]] = []
-        self._dealt: set[int] = set()
+        self._assigned: set[int] = set()
 
     def _next_of(self, node: int) -> Entry | None:
         """The next of a worker's own entries, unless it would get too far ahead."""
@@ -75,8 +75,8 @@ class SspLedger(Ledger):
         return self.entry(number)
 
     def woken(self, waiting: Container[int]) -> list[int]:
-        """Workers that are no longer too far ahead, and those that were dealt something."""
-        found, self._dealt = self._dealt, set()
+        """Workers that are no longer too far ahead, and those that were assigned something."""
+        found, self._assigned = self._assigned, set()
         slowest = self._slowest()[0]
         while self._ahead_of_all and self._ahead_of_all[0][0] <= slowest:
             found.add(heappop(self._ahead_of_all)[1])
@@ -115,7 +115,7 @@ class SspLedger(Ledger):
             self._owner[numbers] = node
             self._may_go(node)
         else:
-            self._deal(numbers)
+            self._assign(numbers)
         return numbers
 
     def join(self, node: int) -> None:
@@ -137,7 +137,7 @@ class SspLedger(Ledger):
         self._may_go(node)
 
     def _may_go(self, node: int) -> None:
-        self._dealt.add(node)
+        self._assigned.add(node)
         self._has_work(node)
 
     def snapshot(self) -> dict[str, Any]:
@@ -163,17 +163,17 @@ class SspLedger(Ledger):
         for node in self._left:
             self._left[node].extend(shares.pop(node, np.zeros(0, np.int64)).tolist())
         for share in shares.values():  # of workers that were to leave
-            self._deal(share.tolist())
+            self._assign(share.tolist())
         self._slow = [(clock, node) for node, clock in self._clocks.items()]
         heapify(self._slow)
         self._in_slow = set(self._clocks)
         self.ahead_max = int(snapshot["ahead_max"])
 
     def leave(self, node: int) -> None:
-        """Deal what a worker has not begun to the others, which no longer wait for it."""
+        """Assign what a worker has not begun to the others, which no longer wait for it."""
         self._clocks.pop(node, None)
         self._in_slow.discard(node)  # one that comes back may be at an earlier clock
-        self._deal(self._left.pop(node, deque()))
+        self._assign(self._left.pop(node, deque()))
 
     @property
     def over(self) -> bool:
@@ -237,17 +237,17 @@ class SspLedger(Ledger):
         yield from self.records.holders()
         yield from (node for node, left in self._left.items() if left)
 
-    def _deal(self, numbers: Collection[int]) -> None:
-        """Deal entries to the remaining workers; without any, to the next that joins."""
+    def _assign(self, numbers: Collection[int]) -> None:
+        """Assign entries to the remaining workers; without any, to the next that joins."""
         if not self._left:
             self._back.extend(sorted(numbers))
             self._owner[list(numbers)] = _FREE
             return
         nodes = sorted(self._left)
-        dealt: dict[int, list[int]] = {node: [] for node in nodes}
+        shares: dict[int, list[int]] = {node: [] for node in nodes}
         for at, number in enumerate(sorted(numbers)):
-            dealt[nodes[at % len(nodes)]].append(number)
-        for node, more in dealt.items():
+            shares[nodes[at % len(nodes)]].append(number)
+        for node, more in shares.items():
             if more:
                 self._left[node] = deque(sorted([*self._left[node], *more]))
                 self._owner[more] = node

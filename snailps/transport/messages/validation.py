@@ -31,7 +31,7 @@ COUNT_MAX = 1 << 53
 SHARDS_MAX = 1 << 16
 TABLES_MAX = 4096
 PARTS_MAX = 1 << 16
-"""Visiting parts of a chunk."""
+"""Output partitions of a chunk."""
 
 _LONE = re.compile("[\ud800-\udfff]")
 _LONE_IN_PATH = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # \udc80 to \udcff: bytes of no UTF-8

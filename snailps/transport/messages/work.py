@@ -184,7 +184,7 @@ class Leased(Message):
 
     `progress` is the share of all training that comes before this block and after it, 0 to 1;
     the fields from `clock` on are those of `api.block.Block`; `had`: output partitions that
-    others have settled.  `first`: nothing of the training was leased before.
+    are durable.  `first`: nothing of the training was leased before.
     `version`: tells that of which the master has a copy.  `spread`: length of the file over which
     the block is spread, 0: it is one range of it.  `files`: of a block over several, those that it
     has bytes of, each with its place in the sequence of all, its length, its version; `by_file`:

@@ -1,0 +1,62 @@
+"""Words that are gone stay gone; docs/glossary.md has those that are said.
+
+code and documents, less the names that the wire, files and settings keep -> no gone word
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+CODE = sorted(
+    path
+    for kind in ("py", "pyx", "pxd", "h", "js")
+    for path in (ROOT / "snailps").rglob(f"*.{kind}")
+    if not path.with_suffix(".pyx").exists() or kind != "h"  # else it may be generated
+)
+NAMES = re.compile(r"""(["'])\w+\1|`[^`\n]*`|\bmessage\.settled\b""")
+"""Keys of messages, facts and files; code in documents."""
+
+GONE = {
+    r"tenan(?:t|cy|cies)\b": "partition, partition lease",
+    r"\b(?:visiting|resident) (?:part|row)s?\b": "output partition, input partition",
+    r"\b(?:un)?dealt\b|\bdealers?\b": "encoded, split, assigned",
+    r"\bg(?:i|a)ve_back\b|\blend_|\b_lent\b": "check_in, check_out, release",
+    r"\b(?:event|settings|standby|stream|workers)_told\b|\btold_(?:clock|lost|phase|route)\b": (
+        "reported, sent"
+    ),
+    r"\b(?:is_ours|unsaid)\b|\b(?:ours|theirs)\b *(?:=|\[|\.get)": "local, remote, own",
+    r"\.(?:former|following)\b(?!\()": "previous, next",
+    r"\.(?:leaves|takes)\b(?!\()": "source, target",
+    r"\bwait_alone\b|\.alone\b": "wait_here, unbacked",
+    r"\bclass (?:Past|Happened|_Affair|Works|Found|Motion)\b": "what it is",
+}
+OF_ROTATION = {
+    r"\bborrow(?:s|ed|ing|er)?\b": "check out",
+    r"\bvisit(?:s|ed)?\b": "checkout",
+    r"\bsettled?\b|\bunsettled\b": "durable",
+}
+"""Gone where a rotation is made; borrowed memory, visited rows and settled requests are others."""
+ROTATES = re.compile(r"snailps/(?:worker/|models/word_vectors/|api/rotation|master/leases/)")
+
+
+def found(words, paths):
+    """Lines with a gone word, and what is said instead."""
+    for path in paths:
+        for at, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for pattern, instead in words.items():
+                if re.search(pattern, NAMES.sub("", line)):
+                    yield f"{path.relative_to(ROOT)}:{at}: say {instead}: {line.strip()}"
+
+
+@pytest.mark.parametrize("paths", [CODE, DOCUMENTS], ids=["code", "documents"])
+def test_gone_words_stay_gone(paths):
+    assert list(found(GONE, paths)) == []
+
+
+def test_a_rotation_has_partitions_and_checkouts():
+    paths = [path for path in CODE if ROTATES.match(path.relative_to(ROOT).as_posix())]
+    assert len(paths) > 20
+    assert list(found(OF_ROTATION, paths)) == []
