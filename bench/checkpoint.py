@@ -42,7 +42,7 @@ from wander import digest
 from snailps import Table
 from snailps.config import ClusterSettings, RawConfig
 from snailps.local.driver import Driver
-from snailps.store.checkpoint.folder import CheckpointFolder, Found, open_checkpoint
+from snailps.store.checkpoint.folder import Checkpoint, CheckpointFolder, open_checkpoint
 
 HERE = Path(__file__).resolve().parent
 DIM = 100
@@ -277,7 +277,7 @@ def save(
     }, job
 
 
-def digest_of(one: Found) -> tuple[int, int]:
+def digest_of(one: Checkpoint) -> tuple[int, int]:
     """Sum and rows of the table in a checkpoint, read as docs/checkpoint_format.md says."""
     assert one.manifest is not None
     total = rows = 0
