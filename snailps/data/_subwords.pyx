@@ -2,6 +2,7 @@
 """The subwords of a word, as fastText's exact bucket ids.
 
     word -> subword_ids -> bucket ids;  words -> subwords_csr -> one bag of ids a word
+    bags, masses -> assign_bags -> partition of each word, so that few share an n-gram
 
 The n-grams of `<word>`, from `minn` to `maxn` characters, each hashed to one of `bucket` rows that
 lie behind the rows of the words (P. Bojanowski et al., TACL 5, 2017).  The hash is FNV-1a, 32 bits, with
@@ -16,8 +17,13 @@ import numpy as np
 
 from snailps.data.packed_words import PackedWords
 
+cdef extern from *:
+    int __builtin_ctzll(unsigned long long) nogil
+
 SENTENCE_END = b"</s>"
 
+# Makes a word without n-grams that a part has go to the least loaded part.
+cdef double NOTHING_SHARED = 1e-6
 cdef uint32_t FNV_START = 2166136261
 
 
@@ -158,3 +164,57 @@ def subwords_csr(words: Sequence[bytes], int minn, int maxn,
                 bag_of(text + start[i], start[i + 1] - start[i], minn, maxn, <uint32_t>bucket,
                        <int32_t>nwords, &out[bag[i] + 1])
     return indptr, ids
+
+
+def assign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not None,
+              const double[::1] mass not None, const float[::1] worth not None,
+              uint64_t[:, ::1] has not None, double[::1] load not None, double most,
+              int32_t[::1] out not None) -> None:
+    """Assign words to partitions one by one, each to the part that has most of its n-grams already.
+
+    Parameters
+    ----------
+    indptr, ids : arrays of `subwords_csr`
+    mass : float64 array (words,)
+        What a word adds to the load of its part.
+    worth : float32 array (buckets,)
+        Of an n-gram that the part has.
+    has : uint64 array (buckets, words of 64 bits)
+        A bit for each part that has the n-gram: read and written.
+    load : float64 array (parts,)
+        Read and written.
+    most : float
+        Load that a part may have; where none has room, the least loaded one takes the word.
+    out : int32 array (words,)
+        Written: the part of each word.
+    """
+    cdef Py_ssize_t parts = load.shape[0], blocks = has.shape[1], words = mass.shape[0]
+    cdef Py_ssize_t i, part, best, block, row
+    cdef int64_t at
+    cdef uint64_t bits
+    cdef double found, score
+    cdef double[::1] shared = np.empty(parts)
+    with nogil:
+        for i in range(words):
+            for part in range(parts):
+                shared[part] = NOTHING_SHARED
+            for at in range(indptr[i] + 1, indptr[i + 1]):
+                row = ids[at] - words
+                for block in range(blocks):
+                    bits = has[row, block]
+                    while bits:
+                        shared[block * 64 + __builtin_ctzll(bits)] += worth[row]
+                        bits &= bits - 1
+            best, score = 0, -1.0
+            for part in range(parts):
+                found = shared[part] * (1.0 - load[part] / most)
+                if load[part] + mass[i] <= most and found > score:
+                    best, score = part, found
+            if score < 0.0:
+                for part in range(1, parts):
+                    if load[part] < load[best]:
+                        best = part
+            out[i] = <int32_t>best
+            load[best] += mass[i]
+            for at in range(indptr[i] + 1, indptr[i + 1]):
+                has[ids[at] - words, best >> 6] |= (<uint64_t>1) << (best & 63)

@@ -1,6 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """Owns what is known of kept rows beside the rows themselves, and the arithmetic of their exchange.
 
+Functions at the end are that of rows that count as theirs no steps (`word_vectors/partition_rows.py`).
+
     rows as trained, bases, counts of steps -> RowExchange.send -> deltas to push, their keys
     answers -> RowExchange.merge -> rows as trained, bases
     examples, steps -> RowExchange.count -> RowExchange.intervals -> when to exchange a row
@@ -589,3 +591,98 @@ cdef class RowExchange:
                     for j in range(self.dim):
                         row[j] = ftrl_weight(row[self.stride + j], sqrtf(row[2 * self.stride + j]),
                                              &estimate.ftrl)
+
+
+# ---- rows of a part, whose steps are not measured -----------------------------------------------
+
+cdef object check_places(const int64_t[::1] places, Py_ssize_t rows, Py_ssize_t columns,
+                         const float[:, ::1] packed, Py_ssize_t first, Py_ssize_t dim):
+    cdef Py_ssize_t i
+    cdef bint bad = False
+    with nogil:
+        for i in range(places.shape[0]):
+            bad |= not 0 <= places[i] < rows
+    if bad:
+        raise ValueError(f"places must lie in 0..{rows - 1}")
+    if packed.shape[0] != places.shape[0] or not 0 <= first <= packed.shape[1] - dim or dim > columns:
+        raise ValueError(f"expected {places.shape[0]} packed rows with columns {first} to "
+                         f"{first + dim - 1}, got ({packed.shape[0]}, {packed.shape[1]})")
+
+
+cdef inline void fetch_columns(float[:, ::1] rows, int64_t place, Py_ssize_t first,
+                               Py_ssize_t dim) noexcept nogil:
+    fetch_row_to_write(<char *>&rows[place, first], 4 * <uint32_t>dim, FETCH_AT_CLIENT)
+
+
+def load_columns(float[:, ::1] rows not None, const int64_t[::1] places not None,
+                 const float[:, ::1] packed not None, Py_ssize_t first, Py_ssize_t dim) -> None:
+    """``rows[places, :dim] = packed[:, first : first + dim]``; threads may call it for different
+    rows."""
+    cdef Py_ssize_t i
+    check_places(places, rows.shape[0], rows.shape[1], packed, first, dim)
+    with nogil:
+        for i in range(places.shape[0]):
+            if i + AHEAD < places.shape[0]:
+                fetch_columns(rows, places[i + AHEAD], 0, dim)
+            memcpy(&rows[places[i], 0], &packed[i, first], dim * sizeof(float))
+
+
+def subtract_columns(float[:, ::1] rows not None, const int64_t[::1] places not None,
+                     float[:, ::1] bases, const float[::1] shares, float[:, ::1] deltas not None,
+                     Py_ssize_t first, Py_ssize_t dim) -> None:
+    """Write the deltas of columns ``first : first + dim`` of packed rows, times each row's share.
+
+    The rows (n, dim or more) as trained less their `bases`, which then are the rows.  Without
+    `bases`, less what `deltas` have.  Threads may call it for different rows.
+    """
+    cdef Py_ssize_t i, j
+    cdef float share = 1
+    cdef float *row
+    cdef float *base
+    cdef float *delta
+    check_places(places, rows.shape[0], rows.shape[1], deltas, first, dim)
+    if bases is not None and (bases.shape[0] != rows.shape[0] or bases.shape[1] != deltas.shape[1]):
+        raise ValueError(f"expected bases of ({rows.shape[0]}, {deltas.shape[1]}), got "
+                         f"({bases.shape[0]}, {bases.shape[1]})")
+    if shares is not None and shares.shape[0] != places.shape[0]:
+        raise ValueError(f"expected {places.shape[0]} shares, got {shares.shape[0]}")
+    with nogil:
+        for i in range(places.shape[0]):
+            if i + AHEAD < places.shape[0]:
+                fetch_columns(rows, places[i + AHEAD], 0, dim)
+                if bases is not None:
+                    fetch_columns(bases, places[i + AHEAD], first, dim)
+            row, delta = &rows[places[i], 0], &deltas[i, first]
+            if bases is None:
+                for j in range(dim):
+                    delta[j] = row[j] - delta[j]
+                continue
+            base = &bases[places[i], first]
+            if shares is not None:
+                share = shares[i]
+            for j in range(dim):
+                delta[j] = (row[j] - base[j]) * share
+                base[j] = row[j]
+
+
+def merge_columns(float[:, ::1] rows not None, const int64_t[::1] places not None,
+                  float[:, ::1] bases not None, const float[:, ::1] merged not None,
+                  Py_ssize_t first, Py_ssize_t dim) -> None:
+    """Add to rows what `merged` (packed rows) has that their bases have not; it is the new base."""
+    cdef Py_ssize_t i, j
+    cdef float *row
+    cdef float *base
+    cdef const float *now
+    check_places(places, rows.shape[0], rows.shape[1], merged, first, dim)
+    if bases.shape[0] != rows.shape[0] or bases.shape[1] != merged.shape[1]:
+        raise ValueError(f"expected bases of ({rows.shape[0]}, {merged.shape[1]}), got "
+                         f"({bases.shape[0]}, {bases.shape[1]})")
+    with nogil:
+        for i in range(places.shape[0]):
+            if i + AHEAD < places.shape[0]:
+                fetch_columns(rows, places[i + AHEAD], 0, dim)
+                fetch_columns(bases, places[i + AHEAD], first, dim)
+            row, base, now = &rows[places[i], 0], &bases[places[i], first], &merged[i, first]
+            for j in range(dim):
+                row[j] += now[j] - base[j]
+                base[j] = now[j]

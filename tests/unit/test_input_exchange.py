@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -18,7 +18,6 @@ from snailps.models.word_vectors import WordVectorSettings, partition_rows
 from snailps.models.word_vectors.examples import Bags
 from snailps.models.word_vectors.input_exchange import InputExchange
 from snailps.models.word_vectors.partition_rows import BYTES_AT_ONCE, PartitionRows
-from snailps.models.word_vectors.rotation import Split
 from snailps.models.word_vectors.skip_gram import SkipGramTrainer
 
 SETTINGS = WordVectorSettings(dim=4, min_count=1, sample=0.0, bucket=20, minn=2, maxn=3)
@@ -50,8 +49,8 @@ def copies(
     block: Any = SimpleNamespace(
         parts=2, output_parts=VISITS, progress=(0.0, 0.5), chunk=0, had=had
     )
-    trainer, split = SkipGramTrainer(worker), cast(Split, None)
-    trainer._sharers = split, by_bucket
+    trainer = SkipGramTrainer(worker)
+    split: Any = SimpleNamespace(sharers=by_bucket)
     centres = np.repeat(np.arange(2, dtype=np.int32), groups)
     sharing = trainer._sharing(block, split, part, np.arange(len(KEYS)), centres)
     return InputExchange(worker, rows, np.arange(len(KEYS)), sharing, block)
@@ -207,13 +206,13 @@ def test_adagrads_squares_add_up_as_they_are(worker: MemoryWorker) -> None:
 def test_kept_rows_are_pulled_again_when_a_shard_has_another_server(worker: MemoryWorker) -> None:
     rows = PartitionRows(worker, "input", KEYS, bases=True)
     rows.open(None)
-    kept = rows.packed(np.arange(len(KEYS)))
+    kept = rows.local[0][:, : SETTINGS.dim].copy()
     worker.push("input", KEYS, np.ones_like(kept))  # as if pushes of before were lost
     rows.open(None)
-    np.testing.assert_array_equal(rows.packed(np.arange(len(KEYS))), kept)
+    np.testing.assert_array_equal(rows.local[0][:, : SETTINGS.dim], kept)
     worker.route_epoch += 1
     rows.open(None)
-    np.testing.assert_array_equal(rows.packed(np.arange(len(KEYS))), stored(worker))
+    np.testing.assert_array_equal(rows.local[0][:, : SETTINGS.dim], stored(worker))
     np.testing.assert_array_equal(rows.base, stored(worker))
 
 

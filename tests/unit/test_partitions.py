@@ -17,12 +17,12 @@ from snailps.models.word_vectors.partitions import (
     CBOW_TOKEN_BYTES,
     CHUNKS_MAX,
     assign,
+    assign_by_grams,
     chunks_of,
     chunks_that_fit,
     grams_of_workers,
     most_parts,
     parts_by_words,
-    sharers_of_grams,
 )
 from snailps.models.word_vectors.settings import WordVectorSettings
 
@@ -42,14 +42,14 @@ def vocabulary(words: int = 3000, tokens: int = 10_000_000) -> Vocabulary:
 @pytest.mark.parametrize("parts", [1, 2, 7, 64])
 def test_parts_have_the_same_mass_and_size(parts: int) -> None:
     mass = np.sqrt(zipf(20_000))
-    encodes = assign(mass, parts, seed=3)
-    sums = np.bincount(encodes, mass, parts)
+    placed = assign(mass, parts, seed=3)
+    sums = np.bincount(placed, mass, parts)
     assert sums.max() / sums.mean() < 1.02
-    assert np.ptp(np.bincount(encodes, minlength=parts)) <= 80 * parts
-    assert (assign(mass, parts, seed=3) == encodes).all()
+    assert np.ptp(np.bincount(placed, minlength=parts)) <= 80 * parts
+    assert (assign(mass, parts, seed=3) == placed).all()
 
 
-def test_dealings_of_two_seeds_have_nothing_to_do_with_each_other() -> None:
+def test_splits_of_two_seeds_have_nothing_to_do_with_each_other() -> None:
     mass = zipf(50_000)
     pairs = np.bincount(assign(mass, 4, 1) * 4 + assign(mass, 4, 2), minlength=16)
     assert pairs.min() > 0.8 * pairs.mean()
@@ -57,8 +57,8 @@ def test_dealings_of_two_seeds_have_nothing_to_do_with_each_other() -> None:
 
 @pytest.mark.parametrize("words", [0, 1, 5])
 def test_fewer_words_than_parts(words: int) -> None:
-    encodes = assign(np.ones(words), 8, seed=1)
-    assert len(set(encodes.tolist())) == words
+    placed = assign(np.ones(words), 8, seed=1)
+    assert len(set(placed.tolist())) == words
 
 
 def test_traffic_sets_the_number_of_chunks() -> None:
@@ -164,24 +164,42 @@ def test_a_short_text_has_fewer_parts_than_workers() -> None:
 def test_few_or_very_frequent_words_allow_few_parts(mass: np.ndarray, parts: int) -> None:
     assert parts_by_words(mass) == parts
     if parts:
-        encodes = assign(mass, 2 * parts, 1)
-        assert np.bincount(encodes).min() >= 7
-        assert mass.max() < 0.9 * mass[encodes == encodes[mass.argmax()]].sum()
+        placed = assign(mass, 2 * parts, 1)
+        assert np.bincount(placed).min() >= 7
+        assert mass.max() < 0.9 * mass[placed == placed[mass.argmax()]].sum()
 
 
-def test_sharers_of_grams() -> None:
+@pytest.mark.parametrize("parts", [2, 9, 70])
+def test_words_split_by_their_grams_share_few_and_are_balanced(parts: int) -> None:
     settings = WordVectorSettings(bucket=5000)
-    known = vocabulary(400)
-    inputs = assign(zipf(400), 9, 1)
-    expected: list[set[int]] = [set() for _ in range(settings.bucket)]
+    known, mass = vocabulary(3000), np.sqrt(zipf(3000))
+    inputs, sharers = assign_by_grams(known, settings, mass, parts)
+    load = np.bincount(inputs, mass, parts)
+    assert load.max() <= 1.02 * load.mean()
+    assert load.min() > 0.85 * load.mean()
+    assert sharers.tolist() == sharers_of(known, settings, inputs)
+    at_random = sharers_of(known, settings, assign(mass, parts, 1))
+    assert sharers.sum() < 0.95 * sum(at_random)
+    again, _ = assign_by_grams(known, settings, mass, parts)
+    assert (again == inputs).all()
+
+
+def test_word_that_is_heavier_than_a_partition_goes_to_the_least_loaded_one() -> None:
+    mass = np.array([100.0, *np.ones(99)])
+    inputs, _ = assign_by_grams(vocabulary(100), WordVectorSettings(bucket=5000), mass, 4)
+    assert np.bincount(inputs, minlength=4)[inputs[0]] == 1
+    assert np.bincount(inputs, mass, 4).max() == 100
+
+
+def sharers_of(known: Vocabulary, settings: WordVectorSettings, inputs: np.ndarray) -> list[int]:
+    """Of each bucket, the number of parts with a word that has an n-gram of it."""
+    having: list[set[int]] = [set() for _ in range(settings.bucket)]
     ptr, ids = subwords_csr(known.words, settings.minn, settings.maxn, settings.bucket)
     for word in range(len(known)):
         for gram in ids[ptr[word] : ptr[word + 1]].tolist():
             if gram >= len(known):
-                expected[gram - len(known)].add(int(inputs[word]))
-    found = sharers_of_grams(known, settings, inputs, 9)
-    assert found.tolist() == [len(parts) for parts in expected]
-    assert found.max() == 9
+                having[gram - len(known)].add(int(inputs[word]))
+    return [len(parts) for parts in having]
 
 
 def test_rows_of_ngrams_count_in_the_traffic() -> None:
@@ -193,9 +211,9 @@ def test_rows_of_ngrams_count_in_the_traffic() -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 6])
-def test_grams_of_workers_are_those_that_a_encoding_gives(workers: int) -> None:
+def test_grams_of_workers_are_those_that_a_split_gives(workers: int) -> None:
     settings = WordVectorSettings(bucket=5000)
     known = vocabulary(3000)
     found = grams_of_workers(known, settings, workers)
-    encodes = sharers_of_grams(known, settings, assign(zipf(3000), workers, 1), workers)
-    assert found == pytest.approx(encodes.sum(), rel=0.03)
+    sharers = sharers_of(known, settings, assign(zipf(3000), workers, 1))
+    assert found == pytest.approx(sum(sharers), rel=0.03)

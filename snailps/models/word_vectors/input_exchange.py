@@ -99,14 +99,12 @@ class InputExchange:
         self._due[found] = number + self._every[found]
         due = self._among[found]
         places, state = self._places[due], self._model.sgd.state
-        now = self._rows.packed(places)
-        deltas = now - self._rows.base[places]
-        deltas[:, : self._model.sgd.layout.dim] *= self._shares(due)[:, None]
+        deltas = self._rows.deltas(places, self._shares(due))
         self._sent[due] = number
         keys = self._rows.keys[places]
         push = self._model.push_async("input", keys, deltas, state=state)
-        pull = self._model.pull_async("input", keys, state=state)
-        self._open = (due, now, push, pull)
+        pull = self._model.pull_async("input", keys, self._rows.take(len(keys)), state=state)
+        self._open = (places, deltas, push, pull)
         self.exchanged += 2 * len(due)
 
     def push_all(self) -> list[Push]:
@@ -141,11 +139,13 @@ class InputExchange:
         """
         if self._open is None:
             return True
-        due, sent, push, pull = self._open
+        places, deltas, push, pull = self._open
         if not (wait or (push.done and pull.done)):
             return False
         push.wait()
         merged = pull.wait()
-        self._rows.merge(self._places[due], merged, sent)
+        self._rows.merge(places, merged)
+        for array in (deltas, merged):
+            self._rows.give(array)
         self._open = None
         return True

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.worker import Pending
+from snailps.kernels._row_exchange import load_columns, merge_columns, subtract_columns
 from snailps.models.local_sgd import ArrayPool, Floats, Keys
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ UNDER_WAY = 2
 
 Places = NDArray[np.int64] | None
 """Of some rows; None: of all."""
-Some = NDArray[np.int64] | slice
+Some = NDArray[np.int64]
 Push = tuple[Pending, Floats]
 """A push, and the array that it has until it is acknowledged."""
 
@@ -49,7 +50,7 @@ class PartitionRows:
     local : tuple of arrays
         Rows to train, and AdaGrad's squares behind them; none before the first `open`.
     base : float32 array
-        Packed rows as the servers have them, if there are bases.
+        Packed rows as the servers have them, or as they were sent last, if there are bases.
     """
 
     def __init__(self, model: WordVectors, table: str, keys: Keys, *, bases: bool) -> None:
@@ -95,18 +96,23 @@ class PartitionRows:
         self.local, self.base = (), np.zeros((0, 0), np.float32)
         self.forget()
 
-    def packed(self, places: NDArray[np.int64]) -> Floats:
-        """Rows as they are now."""
-        dim = self._model.sgd.layout.dim
-        return np.concatenate([array[places, :dim] for array in self.local], axis=1)
+    def deltas(self, places: Some, shares: Floats) -> Floats:
+        """Shares of rows' deltas, in an array to `give` back; the rows then count as sent."""
+        packed = self._packed.take(len(places))
+        self._subtract(places, packed, shares)
+        return packed
 
-    def merge(self, places: NDArray[np.int64], merged: Floats, sent: Floats) -> None:
-        """Takes packed rows of the servers, and adds what was trained since `sent`."""
-        dim = self._model.sgd.layout.dim
-        for part, array in enumerate(self.local):
-            columns = slice(part * dim, (part + 1) * dim)
-            array[places, :dim] += merged[:, columns] - sent[:, columns]
-        self.base[places] = merged
+    def merge(self, places: Some, merged: Floats) -> None:
+        """Takes packed rows of the servers, and adds what was trained since they were sent."""
+        for array, first, dim in self._parts():
+            merge_columns(array, places, self.base, merged, first, dim)
+
+    def take(self, n: int) -> Floats:
+        """An array for packed rows, to `give` back."""
+        return self._packed.take(n)
+
+    def give(self, packed: Floats) -> None:
+        self._packed.give(packed)
 
     def pushes(self, places: Places, shares: Floats | None = None) -> Iterator[Push]:
         """Starts to push deltas of rows that have changed, a request for each `next`.
@@ -118,11 +124,10 @@ class PartitionRows:
         """
         model, sgd, first = self._model, self._model.sgd, 0
         for some, deltas in self._of_servers(places):
-            self._in_threads(self._subtract, some, deltas)
             keys, values = self.keys[some], deltas
+            own = None if shares is None else shares[first : first + len(keys)]
+            self._in_threads(self._subtract, some, deltas, own)
             if self._bases:
-                if shares is not None:
-                    deltas[:, : sgd.layout.dim] *= shares[first : first + len(keys), None]
                 first += len(keys)
                 changed = np.flatnonzero(deltas.any(axis=1))
                 keys, values = keys[changed], deltas[: len(changed)]
@@ -149,14 +154,12 @@ class PartitionRows:
             self._packed.give(deltas)
 
     def _of_servers(self, places: Places) -> Iterator[tuple[Some, Floats]]:
-        """Arrays of `_packed` with what servers have of the rows, some at a time."""
+        """Arrays of `_packed`, some rows at a time; without bases with what servers have."""
         if not self._bases:
             yield from self._pulled(places)
             return
         for some in self._some(places):
-            packed = self._packed.take(len(self.keys[some]))
-            packed[:] = self.base[some]
-            yield some, packed
+            yield some, self._packed.take(len(some))
 
     def _pulled(self, places: Places) -> Iterator[tuple[Some, Floats]]:
         """The same, pulled, a few requests ahead."""
@@ -177,40 +180,37 @@ class PartitionRows:
         size = max(1, BYTES_AT_ONCE // (4 * self._model.sgd.layout.width))
         count = len(self.keys if places is None else places)
         for first in range(0, count, size):
-            some = slice(first, min(first + size, count))
-            yield some if places is None else places[some]
+            last = min(first + size, count)
+            yield np.arange(first, last) if places is None else places[first:last]
 
     def _in_threads(
-        self, function: Callable[[Some, Floats], None], some: Some, packed: Floats
+        self, function: Callable[..., None], some: Some, *arrays: Floats | None
     ) -> None:
-        """Calls a function on ranges of some rows, one a thread."""
-        edges = np.linspace(0, len(packed), self._model.threads + 1).astype(int).tolist()
+        """Calls a function on ranges of some rows and of arrays of theirs, one a thread."""
+        edges = np.linspace(0, len(some), self._model.threads + 1).astype(int).tolist()
         tasks = [
-            self._model.sgd.pool.submit(function, _range(some, a, b), packed[a:b])
+            self._model.sgd.pool.submit(
+                function, some[a:b], *(None if each is None else each[a:b] for each in arrays)
+            )
             for a, b in itertools.pairwise(edges)
         ]
         for task in tasks:
             task.result()
 
     def _load(self, some: Some, packed: Floats) -> None:
-        dim = self._model.sgd.layout.dim
         if self._bases:
             self.base[some] = packed
-        for part, array in enumerate(self.local):
-            array[some, :dim] = packed[:, part * dim : (part + 1) * dim]
+        for array, first, dim in self._parts():
+            load_columns(array, some, packed, first, dim)
 
-    def _subtract(self, some: Some, packed: Floats) -> None:
-        """``packed = rows - packed``; the rows then count as sent."""
+    def _subtract(self, some: Some, deltas: Floats, shares: Floats | None) -> None:
+        """Deltas of rows, of their weights the share; with bases the rows then count as sent."""
+        bases = self.base if self._bases else None
+        for array, first, dim in self._parts():
+            subtract_columns(array, some, bases, None if first else shares, deltas, first, dim)
+
+    def _parts(self) -> Iterator[tuple[Floats, int, int]]:
+        """The arrays of rows, and which columns of packed ones they are."""
         dim = self._model.sgd.layout.dim
         for part, array in enumerate(self.local):
-            columns = slice(part * dim, (part + 1) * dim)
-            now = array[some, :dim]
-            np.subtract(now, packed[:, columns], out=packed[:, columns])
-            if self._bases:
-                self.base[some, columns] = now
-
-
-def _range(some: Some, first: int, last: int) -> Some:
-    if isinstance(some, slice):
-        return slice(some.start + first, some.start + last)
-    return some[first:last]
+            yield array, part * dim, dim

@@ -3,7 +3,7 @@
     masses of words, number of parts -> assign -> partition of each word
     vocabulary, settings, parts -> chunks_of -> chunks of an epoch; visits_of_one
     words of a text, masses of words -> most_parts, parts_by_words -> partitions at most
-    vocabulary, partitions of words -> sharers_of_grams -> partitions that have each n-gram
+    vocabulary, masses, parts -> assign_by_grams -> partition of each word; those with each n-gram
 
 Pure functions of their arguments, so that all workers split alike.  `rotation.py` trains.
 """
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.rotation import OUTPUTS_PER_INPUT
-from snailps.data._subwords import subwords_csr
+from snailps.data._subwords import assign_bags, subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.word_vectors.block_size import (
     COPIES,
@@ -63,6 +63,10 @@ PIECES = 3
 CHUNK_GRAMS = 2_000_000
 """Rows of n-grams that chunks are made for, where a model has fewer."""
 WORDS_AT_ONCE = 50_000
+LOAD_BEYOND, LOAD_LACK = 0.02, 0.1
+"""Partitions by n-grams have so much more or less than the mean load."""
+STEPS_APART = 300.0
+"""Of all workers on an n-gram's row, between two exchanges."""
 PAIRS_SHARE = 2
 """Chunks whose pairs are in memory: one trains, the next one is sorted."""
 
@@ -261,18 +265,36 @@ def parts_by_words(mass: NDArray[np.float64]) -> int:
     return int(np.count_nonzero(falling[:1] * outputs <= FREQUENT_SHARE * part))
 
 
-def sharers_of_grams(
-    vocabulary: Vocabulary, settings: WordVectorSettings, inputs: NDArray[np.int32], parts: int
-) -> NDArray[np.int32]:
-    """Number of input partitions with a word that has an n-gram of each bucket, int32 (bucket,)."""
-    s = settings
-    has = np.zeros((s.bucket, -(-parts // 8)), np.uint8)  # a bit a part
-    for part in range(parts):
-        words = np.flatnonzero(inputs == part)
-        seen = np.zeros(s.bucket, np.bool_)
-        for some in np.array_split(words, len(words) // WORDS_AT_ONCE + 1):
-            _, ids = subwords_csr(vocabulary.words.take(some), s.minn, s.maxn, s.bucket)
-            seen[ids[ids >= len(some)] - len(some)] = True
-        has[:, part // 8] |= seen.astype(np.uint8) << np.uint8(part % 8)
-    sharers: NDArray[np.int32] = np.unpackbits(has, axis=1).sum(axis=1, dtype=np.int32)
-    return sharers
+def assign_by_grams(
+    vocabulary: Vocabulary, s: WordVectorSettings, mass: NDArray[np.float64], parts: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Split words so that few partitions have the same n-gram; int32 (words,), int32 (bucket,).
+
+    Returns the partition of each word, and the number of partitions with a word that has an n-gram
+    of each bucket.  All have about the same sum of `mass`, as with `assign`: the heaviest words
+    come first, and each goes to the partition that has most of its n-grams, if that has room.
+    """
+    order = np.argsort(-mass, kind="stable")
+    pieces = np.array_split(order, len(order) // WORDS_AT_ONCE + 1)
+    steps, words_of = np.zeros(s.bucket), np.zeros(s.bucket, np.int32)
+    for some in pieces:
+        ptr, ids = subwords_csr(vocabulary.words.take(some), s.minn, s.maxn, s.bucket)
+        grams = ids >= len(some)
+        rows, of = ids[grams] - len(some), np.repeat(mass[some], np.diff(ptr))[grams]
+        steps += np.bincount(rows, of, s.bucket)
+        words_of += np.bincount(rows, minlength=s.bucket).astype(np.int32)
+    # One more partition with the row: it is pulled and pushed, and exchanged behind so many steps.
+    # Words that many others share their n-grams with change little.
+    worth = ((1.0 + steps / STEPS_APART) / np.maximum(words_of, 1)).astype(np.float32)
+    has = np.zeros((s.bucket, -(-parts // 64)), np.uint64)
+    # What others have beyond the mean, the last partition lacks.
+    beyond = min(LOAD_BEYOND, LOAD_LACK / max(1, parts - 1))
+    load, most = np.zeros(parts), float(mass.sum()) / parts * (1.0 + beyond)
+    found = np.empty(len(mass), np.int32)
+    for some in pieces:
+        bags = subwords_csr(vocabulary.words.take(some), s.minn, s.maxn, s.bucket)
+        places = np.empty(len(some), np.int32)
+        assign_bags(*bags, mass[some], worth, has, load, most, places)
+        found[some] = places
+    sharers = np.unpackbits(has.view(np.uint8), axis=1).sum(axis=1, dtype=np.int32)
+    return found, sharers

@@ -78,6 +78,8 @@ class Split:
         Of each output partition: its words, and the running sum of their noise probabilities.
     shares : float64 array
         Running sum of the input partitions' shares of the text, from 0 to 1.
+    sharers : int32 array or None
+        Of each bucket: input partitions with a word that has an n-gram of it.
     """
 
     inputs: Ints
@@ -85,6 +87,7 @@ class Split:
     words: tuple[Ints, ...]
     noise_sums: tuple[NDArray[np.float64], ...]
     shares: NDArray[np.float64]
+    sharers: Ints | None
 
     @property
     def is_whole(self) -> bool:
@@ -370,14 +373,18 @@ class RotationTrainer(ABC):
     def _new_split(self, parts: int, output_parts: int) -> Split:
         kept = self._vocabulary.counts.astype(np.float64) * self._keep
         seed = self.model.settings.seed
-        inputs, outputs = assign(kept, parts, 2 * seed), assign(kept, output_parts, 2 * seed + 1)
+        inputs, sharers = self._input_parts(kept, parts)
+        outputs = assign(kept, output_parts, 2 * seed + 1)
         words = tuple(np.flatnonzero(outputs == at).astype(np.int32) for at in range(output_parts))
         shares = np.zeros(parts + 1)
         shares[1:] = np.bincount(inputs, kept, parts).cumsum() / kept.sum()
         shares[-1] = 1.0
-        return Split(
-            inputs, outputs, words, tuple(self._noise[own].cumsum() for own in words), shares
-        )
+        noise_sums = tuple(self._noise[own].cumsum() for own in words)
+        return Split(inputs, outputs, words, noise_sums, shares, sharers)
+
+    def _input_parts(self, kept: NDArray[np.float64], parts: int) -> tuple[Ints, Ints | None]:
+        """The partition of each word's input row, and `Split.sharers`."""
+        return assign(kept, parts, 2 * self.model.settings.seed), None
 
     # --- a lease, trained ---------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.examples import MASK64, PHI, Pairs
 from snailps.models.word_vectors.input_exchange import Sharing
-from snailps.models.word_vectors.partitions import sharers_of_grams
+from snailps.models.word_vectors.partitions import STEPS_APART, assign_by_grams
 from snailps.models.word_vectors.rotation import Partition, PartitionLease, RotationTrainer, Split
 
 BUNDLE = 8
@@ -31,7 +31,6 @@ TURNS_MAX = 16
 """Exchanges in a checkout at most."""
 TURN_GROUPS = 64
 """Least groups of pairs between two exchanges."""
-STEPS_APART = 300.0
 GROUP_CURVATURE = 4.0
 """Share of its way to the optimum that a group's hidden vector goes in a step, at rate 1."""
 LANES = 16
@@ -43,13 +42,17 @@ Ints = NDArray[np.int32]
 class SkipGramTrainer(RotationTrainer):
     """A lease has the pairs whose centre is in its input partition."""
 
-    _sharers: tuple[Split, Ints] | None = None
-
     def examples(self, tokens: Ints, seed: int) -> Pairs:
         """As of `RotationTrainer`."""
         window, run = self.model.settings.window, self.model.run
         centres, starts, contexts, _ = kernels.sort_pairs(tokens, window, seed, BUNDLE, run=run)
         return Pairs(centres, starts, contexts)
+
+    def _input_parts(self, kept: NDArray[np.float64], parts: int) -> tuple[Ints, Ints | None]:
+        s = self.model.settings
+        if s.maxn == 0 or parts == 1:
+            return super()._input_parts(kept, parts)
+        return assign_by_grams(self._vocabulary, s, kept, parts)
 
     def _sorted(self, block: Block, split: Split) -> PartitionLease:
         """Without the pairs of durable checkouts."""
@@ -95,16 +98,13 @@ class SkipGramTrainer(RotationTrainer):
     ) -> Sharing | None:
         """Partitions share rows of n-grams, and step as often as each other."""
         s = self.model.settings
-        if s.maxn == 0 or block.parts == 1 or not len(rows):
+        if split.sharers is None or not len(rows):
             return None
-        if self._sharers is None or self._sharers[0] is not split:
-            of_buckets = sharers_of_grams(self._vocabulary, s, split.inputs, block.parts)
-            self._sharers = split, of_buckets
         keys = part.keys[rows]
         sharers = np.ones(len(keys), np.int32)
         words = int(np.searchsorted(keys, BUCKET_KEY))
         buckets = (keys[words:] - np.uint64(BUCKET_KEY)).astype(np.int64)
-        sharers[words:] = self._sharers[1][buckets]
+        sharers[words:] = split.sharers[buckets]
         if (sharers < 2).all():
             return None
         groups = np.bincount(centres, minlength=part.word_num)
