@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from twins import row_exchange as twin
 
 from snailps import kernels
-from snailps.kernels._row_exchange import QUIET_MAX, DriftEstimate, RowExchange
+from snailps.kernels._row_exchange import (
+    QUIET_MAX,
+    DriftEstimate,
+    RowExchange,
+    load_columns,
+    merge_columns,
+    subtract_columns,
+)
 from snailps.models.local_sgd import RowLayout
 from snailps.models.sparse.delta_shares import Shares, Step, estimate_of, set_step
 from snailps.models.sparse.fm import FmSettings
@@ -311,3 +318,61 @@ def test_what_was_given_up_is_refused_unless_its_places_rise(at):
         kept.merge(estimate, EVERY[:3], rows.copy(), given, np.array(at, np.int32))
     kept.merge(estimate, EVERY[:3], rows.copy(), given, np.array([0, 2], np.int32))
     np.testing.assert_array_equal(rows, [[-1], [0], [-1]])
+
+
+# --- rows that count no steps ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_shares", [True, False])
+def test_columns_of_rows_travel_as_by_numpy(with_shares):
+    rng = np.random.default_rng(1)
+    rows, bases = rng.random((50, 8), np.float32), rng.random((50, 10), np.float32)
+    places = rng.permutation(50)[:30]
+    shares = rng.random(30, np.float32) if with_shares else None
+    now, before = rows[places, :5].copy(), bases.copy()
+    packed = np.zeros((30, 10), np.float32)
+    subtract_columns(rows, places, bases, shares, packed, 5, 5)
+    wanted = (now - before[places, 5:]) * (1 if shares is None else shares[:, None])
+    np.testing.assert_array_equal(packed[:, 5:], wanted)
+    assert not packed[:, :5].any()
+    before[places, 5:] = now
+    np.testing.assert_array_equal(bases, before)
+    rows += 1  # trained while they were on their way
+    answer = rng.random((30, 10), np.float32)
+    expected = rows[places, :5] + (answer[:, 5:] - before[places, 5:])
+    merge_columns(rows, places, bases, answer, 5, 5)
+    np.testing.assert_array_equal(rows[places, :5], expected)
+    np.testing.assert_array_equal(bases[places, 5:], answer[:, 5:])
+    others = np.setdiff1d(np.arange(50), places)
+    np.testing.assert_array_equal(bases[others], before[others])
+    load_columns(rows, places, answer, 0, 5)
+    np.testing.assert_array_equal(rows[places, :5], answer[:, :5])
+    subtract_columns(rows, places, None, None, answer, 0, 5)  # without bases: less what is there
+    assert not answer[:, :5].any()
+
+
+@pytest.mark.parametrize(
+    ("places", "first", "dim"),
+    [([0, 5], 0, 4), ([-1, 0], 0, 4), ([0, 1], 5, 4), ([0, 1], -1, 4), ([0], 0, 4), ([0, 1], 0, 7)],
+)
+def test_columns_that_do_not_fit_are_refused(places, first, dim):
+    rows, bases = np.zeros((5, 6), np.float32), np.zeros((5, 8), np.float32)
+    packed, at = np.zeros((2, 8), np.float32), np.array(places)
+    with pytest.raises(ValueError, match=r"places must lie in|packed rows"):
+        load_columns(rows, at, packed, first, dim)
+    with pytest.raises(ValueError, match=r"places must lie in|packed rows"):
+        subtract_columns(rows, at, bases, None, packed, first, dim)
+    with pytest.raises(ValueError, match=r"places must lie in|packed rows"):
+        merge_columns(rows, at, bases, packed, first, dim)
+
+
+def test_bases_and_shares_that_do_not_fit_are_refused():
+    rows, packed, at = np.zeros((5, 6), np.float32), np.zeros((2, 8), np.float32), np.arange(2)
+    with pytest.raises(ValueError, match=r"expected bases of \(5, 8\)"):
+        subtract_columns(rows, at, np.zeros((4, 8), np.float32), None, packed, 0, 4)
+    with pytest.raises(ValueError, match=r"expected bases of \(5, 8\)"):
+        merge_columns(rows, at, np.zeros((5, 7), np.float32), packed, 0, 4)
+    with pytest.raises(ValueError, match="expected 2 shares, got 3"):
+        subtract_columns(
+            rows, at, np.zeros((5, 8), np.float32), np.ones(3, np.float32), packed, 0, 4
+        )
