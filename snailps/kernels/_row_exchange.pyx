@@ -628,8 +628,8 @@ def load_columns(float[:, ::1] rows not None, const int64_t[::1] places not None
 
 
 def subtract_columns(float[:, ::1] rows not None, const int64_t[::1] places not None,
-                     float[:, ::1] bases, const float[::1] shares, float[:, ::1] deltas not None,
-                     Py_ssize_t first, Py_ssize_t dim) -> None:
+                     float[:, ::1] deltas not None, Py_ssize_t first, Py_ssize_t dim,
+                     float[:, ::1] bases=None, const float[::1] shares=None) -> None:
     """Write the deltas of columns ``first : first + dim`` of packed rows, times each row's share.
 
     The rows (n, dim or more) as trained less their `bases`, which then are the rows.  Without

@@ -331,7 +331,7 @@ def test_columns_of_rows_travel_as_by_numpy(with_shares):
     shares = rng.random(30, np.float32) if with_shares else None
     now, before = rows[places, :5].copy(), bases.copy()
     packed = np.zeros((30, 10), np.float32)
-    subtract_columns(rows, places, bases, shares, packed, 5, 5)
+    subtract_columns(rows, places, packed, 5, 5, bases, shares)
     wanted = (now - before[places, 5:]) * (1 if shares is None else shares[:, None])
     np.testing.assert_array_equal(packed[:, 5:], wanted)
     assert not packed[:, :5].any()
@@ -347,7 +347,7 @@ def test_columns_of_rows_travel_as_by_numpy(with_shares):
     np.testing.assert_array_equal(bases[others], before[others])
     load_columns(rows, places, answer, 0, 5)
     np.testing.assert_array_equal(rows[places, :5], answer[:, :5])
-    subtract_columns(rows, places, None, None, answer, 0, 5)  # without bases: less what is there
+    subtract_columns(rows, places, answer, 0, 5)  # without bases: less what is there
     assert not answer[:, :5].any()
 
 
@@ -361,7 +361,7 @@ def test_columns_that_do_not_fit_are_refused(places, first, dim):
     with pytest.raises(ValueError, match=r"places must lie in|packed rows"):
         load_columns(rows, at, packed, first, dim)
     with pytest.raises(ValueError, match=r"places must lie in|packed rows"):
-        subtract_columns(rows, at, bases, None, packed, first, dim)
+        subtract_columns(rows, at, packed, first, dim, bases)
     with pytest.raises(ValueError, match=r"places must lie in|packed rows"):
         merge_columns(rows, at, bases, packed, first, dim)
 
@@ -369,10 +369,10 @@ def test_columns_that_do_not_fit_are_refused(places, first, dim):
 def test_bases_and_shares_that_do_not_fit_are_refused():
     rows, packed, at = np.zeros((5, 6), np.float32), np.zeros((2, 8), np.float32), np.arange(2)
     with pytest.raises(ValueError, match=r"expected bases of \(5, 8\)"):
-        subtract_columns(rows, at, np.zeros((4, 8), np.float32), None, packed, 0, 4)
+        subtract_columns(rows, at, packed, 0, 4, np.zeros((4, 8), np.float32))
     with pytest.raises(ValueError, match=r"expected bases of \(5, 8\)"):
         merge_columns(rows, at, np.zeros((5, 7), np.float32), packed, 0, 4)
     with pytest.raises(ValueError, match="expected 2 shares, got 3"):
         subtract_columns(
-            rows, at, np.zeros((5, 8), np.float32), np.ones(3, np.float32), packed, 0, 4
+            rows, at, packed, 0, 4, np.zeros((5, 8), np.float32), np.ones(3, np.float32)
         )

@@ -207,7 +207,7 @@ class PartitionRows:
         """Deltas of rows, of their weights the share; with bases the rows then count as sent."""
         bases = self.base if self._bases else None
         for array, first, dim in self._parts():
-            subtract_columns(array, some, bases, None if first else shares, deltas, first, dim)
+            subtract_columns(array, some, deltas, first, dim, bases, None if first else shares)
 
     def _parts(self) -> Iterator[tuple[Floats, int, int]]:
         """The arrays of rows, and which columns of packed ones they are."""
