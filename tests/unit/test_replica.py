@@ -365,21 +365,21 @@ def test_memory_of_a_backlog_goes_back_once_the_standby_has_it():
         _, go_on = hung(cluster)
         client, keys = cluster.client(), np.arange(64, dtype=np.uint64)
         values = np.ones((64, 16_000), np.float32)
-        pushes = [client.push_async(1, keys, values)]
-        cluster.until("pushes", lambda n: n >= 64)  # a row a part: all rows are there
-        before = resident_bytes()
-        pushes += [client.push_async(1, keys, values) for _ in range(15)]  # 4 MiB each
+        pushes = [client.push_async(1, keys, values) for _ in range(16)]  # 4 MiB each
         cluster.until("pushes", lambda n: n >= 64 * len(pushes))
+        while_kept = resident_bytes()
         go_on.set()
         for push in pushes:
             push.wait()
         cluster.settle()
-        end = time.monotonic() + LIMIT_S
         trim = getattr(ctypes.CDLL(None), "malloc_trim", int)  # what the C library keeps, freed
-        while resident_bytes() - before > 24 << 20 and time.monotonic() < end:
+
+        def given_back():
             trim(0)
-            time.sleep(0.02)
-        assert resident_bytes() - before <= 24 << 20
+            return while_kept - resident_bytes()
+
+        # Of 60 MiB; some is in use at the standby, and huge pages may hide some.
+        until(lambda: given_back() >= 28 << 20, "memory that goes back")
 
 
 def test_async_backlog_is_bounded_by_replies_that_wait():
