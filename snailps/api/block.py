@@ -13,11 +13,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from snailps.api.rotation import Checkouts, NoCheckouts
 from snailps.data.joined import Place, Text, TextParts
+from snailps.dataclass import dataclass, field
 from snailps.errors import MisuseError
 from snailps.transport.client._client import Pending
 

@@ -8,9 +8,9 @@ A model declares ``epochs: int = setting(0, **EPOCHS_AUTO)`` and overrides `Work
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from snailps.dataclass import dataclass
 from snailps.errors import MisuseError
 
 EPOCHS = 5

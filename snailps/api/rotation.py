@@ -12,9 +12,9 @@ out one after the other.  Who gets what is decided at the master (`master/leases
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
+from snailps.dataclass import dataclass
 from snailps.errors import MisuseError
 
 OUTPUTS_PER_INPUT = 2

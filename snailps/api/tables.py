@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.access_method import load_method
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, MisuseError, NotFinite
 
 Keys = NDArray[np.uint64]

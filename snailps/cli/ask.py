@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from snailps.cli.printing import JsonRowsOption, print_json, print_rows
+from snailps.dataclass import dataclass
 from snailps.errors import EXIT_WRONG, ConfigError, DataError
 from snailps.vectors.files import load
 from snailps.vectors.words import to_text

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from snailps.cli import FAULTS, FAULTS_MAX
 from snailps.cli.figures import count_text, seconds_text, short_seconds_text, size_text
+from snailps.dataclass import dataclass, field
 from snailps.node.phrases import Mood, lasts, phase_words, process_name, state_words
 from snailps.node.status import NodeStatus, Phase, Status
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from snailps.config.quoting import quote, split_list, unquote
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ _BYTE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _GOT_CHARS_MAX = 80
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Alias:
     """Another name under which a setting is accepted.
 
@@ -164,7 +165,7 @@ class Settings:
         """
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Setting:
     """A declared setting; `settings_of` adds its name, kind and the choices of a ``Literal``."""
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from snailps.config.quoting import cut_comment, unquote
+from snailps.dataclass import dataclass, field
 from snailps.errors import ConfigError
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][\w.-]*)\s*:(.*)", re.DOTALL)

@@ -14,7 +14,6 @@ import difflib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -23,6 +22,7 @@ from snailps.config.fields import Alias, Setting, Settings, format_value, settin
 from snailps.config.files import Entry, read_conf
 from snailps.config.legacy import IGNORED
 from snailps.config.quoting import unquote
+from snailps.dataclass import asdict, dataclass, field, replace
 from snailps.errors import ConfigError
 
 S = TypeVar("S", bound=Settings)

@@ -10,7 +10,6 @@ Declarations and the checks of values against each other; no files, no sockets.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from snailps.config.addresses import (
@@ -22,6 +21,7 @@ from snailps.config.addresses import (
 )
 from snailps.config.fields import Alias, Settings, setting
 from snailps.config.legacy import adagrad_to_optimizer
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 
 _SHARDS_AUTO_MAX = 8

@@ -15,11 +15,12 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from snailps.dataclass import dataclass
 
 DAMAGED = (
     ArithmeticError,

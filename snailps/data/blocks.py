@@ -18,7 +18,6 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, NoReturn
 
@@ -35,6 +34,7 @@ from snailps.data.matrix_file import (
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch, open_input
 from snailps.data.unpacking import DAMAGED, files_of_url, is_hidden, is_packed, is_url, told
+from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
 Unit = Literal["word", "line"]

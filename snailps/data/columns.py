@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
 
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 
 HASHED_BITS_MAX = 62

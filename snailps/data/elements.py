@@ -14,13 +14,13 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
 NUMBERS = (int, float, np.integer, np.floating, np.bool_)

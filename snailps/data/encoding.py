@@ -18,7 +18,6 @@ import itertools
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._examples import Examples
+from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError
 
 NEAR = 2.0

@@ -13,7 +13,6 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from snailps.data.elements import (
     table_of,
 )
 from snailps.data.matrix_file import Flags, floats
+from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
 PIECE_CELLS = 1 << 18

@@ -18,7 +18,6 @@ import math
 import os
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from enum import IntFlag
 from typing import IO, Any
 
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 
 from snailps.data._examples import Examples
 from snailps.data._matrix import first_falling, first_not_finite, gathered, wide_keys
+from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError
 
 MAGIC = b"\x93SNAILX\n"

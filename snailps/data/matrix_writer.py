@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +32,7 @@ from snailps.data.matrix_file import (
 )
 from snailps.data.matrix_sources import check_finite, rows_source
 from snailps.data.spool import Spooled
+from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
 Progress = Callable[[int, int | None], None]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from snailps.data._examples import first_row
 from snailps.data.blocks import first_line_of
 from snailps.data.columns import Column, Kind
 from snailps.data.examples import CELLS, ExampleReader, format_of_rows
+from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
 _HEAD = struct.Struct("<QQ")

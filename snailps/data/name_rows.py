@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from snailps.data.elements import PIECE, Elements, a_kind, elements_of, is_missing, table_of
 from snailps.data.scratch import Scratch
 from snailps.data.spool import Spooled
+from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
 _CODEC = ("utf-8", "surrogateescape")

@@ -7,11 +7,11 @@ Names only: `table_files` reads tables.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from snailps.data.unpacking import bare_name
+from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
 VERSION = 2

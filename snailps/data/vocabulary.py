@@ -11,7 +11,6 @@ in every table.  No subwords, no sockets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from snailps.data._text import Lexicon, WordCounter
 from snailps.data.packed_words import PackedWords
 from snailps.data.word_counts import pack, unpack
+from snailps.dataclass import dataclass, field
 from snailps.errors import DataError
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Worker
 from snailps.config import MasterSettings, ServerSettings, effective_shard_num, parse_addr
+from snailps.dataclass import asdict, dataclass, field
 from snailps.errors import ConfigError, ConnectionLost, ProtocolError, RemoteError, SnailError
 from snailps.kernels import cores
 from snailps.kernels.numa import numa_nodes

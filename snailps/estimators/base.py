@@ -19,12 +19,12 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from snailps.config import JobSettings
 from snailps.data.spool import Spooled
+from snailps.dataclass import dataclass, field
 from snailps.errors import ParameterError, convergence_warning
 from snailps.estimators.display import check_verbose, display_of
 from snailps.estimators.jobs import Finished, check_cluster, run_job

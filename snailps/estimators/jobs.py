@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from snailps.api.results import Results
 from snailps.api.worker import load_class
 from snailps.data.spool import Spooled
+from snailps.dataclass import dataclass, field
 from snailps.errors import ParameterError
 from snailps.estimators.monitor import Monitor
 from snailps.local.cluster import default_cluster

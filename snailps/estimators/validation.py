@@ -15,7 +15,6 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from snailps.data.elements import Table, a_kind, arrow_of, library_of, table_of
 from snailps.data.example_files import ExampleFiles, is_named
 from snailps.data.feature_rows import TableRows
+from snailps.dataclass import dataclass, field
 from snailps.errors import DataError, NotFitted
 from snailps.estimators.labels import classes_of, values_of
 

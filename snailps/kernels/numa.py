@@ -14,8 +14,9 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from snailps.dataclass import dataclass
 
 SYSTEM = Path("/sys/devices/system/node")
 ANYWHERE: frozenset[int] = frozenset()

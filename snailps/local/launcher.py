@@ -23,10 +23,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import IO, Any
 
 from snailps.config import Document, RawConfig
+from snailps.dataclass import dataclass, field
 from snailps.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,

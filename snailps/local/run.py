@@ -14,10 +14,10 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from snailps.config import ClusterSettings, RawConfig
+from snailps.dataclass import dataclass
 from snailps.errors import SnailError, WaitTimeout
 from snailps.local.launcher import Launcher
 from snailps.node.limits import END_S

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from snailps.api.export_progress import SHARE_MIN
 from snailps.api.tables import Table
 from snailps.config import CHECKPOINT_SETTINGS, to_mapping
+from snailps.dataclass import dataclass, field
 from snailps.errors import CheckpointError, ConfigError, SnailError, explain
 from snailps.master.broadcast import Broadcast
 from snailps.master.context import Context

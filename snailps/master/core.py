@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 from snailps.config import MasterSettings
+from snailps.dataclass import dataclass
 from snailps.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,

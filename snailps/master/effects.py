@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.dataclass import dataclass, field
 from snailps.errors import ConnectionLost, SnailError
 from snailps.master.events import Answer
 from snailps.node.effects import Effect, EffectQueue

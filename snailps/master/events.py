@@ -8,9 +8,9 @@ Connections and calls are numbers that `process.py` gives; no number is given tw
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from snailps.dataclass import dataclass, field
 from snailps.errors import SnailError
 from snailps.node.effects import Event
 from snailps.transport import messages

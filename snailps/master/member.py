@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from snailps.dataclass import dataclass, field
 
 log = logging.getLogger(__name__)
 

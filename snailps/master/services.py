@@ -9,13 +9,13 @@ tests have their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
 from snailps.api.tables import Table
 from snailps.config import JobSettings
+from snailps.dataclass import dataclass
 from snailps.master.job.state import JobState
 from snailps.store.checkpoint.manifest import Manifest
 

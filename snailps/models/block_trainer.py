@@ -14,11 +14,11 @@ import itertools
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 from snailps.api.worker import Block, Worker
 from snailps.config import JobSettings
+from snailps.dataclass import dataclass
 from snailps.models.local_sgd import LocalSgd
 from snailps.models.pace import Pace
 from snailps.models.rows import Lookup, Rows, Scale, Trained

@@ -14,12 +14,12 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.worker import Pending
+from snailps.dataclass import dataclass, field
 from snailps.models.local_sgd import Floats, Keys, LocalSgd
 from snailps.models.rows import NO_PLACES, WHOLE, Lookup, Rows, Scale, Trained
 

@@ -29,7 +29,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
@@ -37,6 +36,7 @@ import numpy as np
 
 from snailps.api.worker import Pending
 from snailps.data._key_numbering import KeptNumbers
+from snailps.dataclass import dataclass
 from snailps.kernels._row_exchange import DriftEstimate, RowExchange
 from snailps.models.local_sgd import Floats, Keys, LocalSgd
 from snailps.models.rows import NO_KEYS, NO_PLACES, WHOLE, Ids, Lookup, Rows, Scale, Trained

@@ -10,13 +10,13 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.worker import Pending, Worker
+from snailps.dataclass import dataclass
 
 OTHERS_MIN = 0.1
 """Rate x curvature x other workers' steps below which a delta is pushed whole: share > 0.95."""

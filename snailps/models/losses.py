@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.encoding import Encoding
+from snailps.dataclass import dataclass, replace
 from snailps.models.sparse.metrics import (
     Classes,
     Counts,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from snailps.api.block import Block
+from snailps.dataclass import dataclass
 
 BLOCK_LEAST = 512
 

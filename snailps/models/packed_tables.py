@@ -10,7 +10,6 @@ state).  Result files hold weights only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from snailps.api.tables import Tensor
 from snailps.api.worker import Results
 from snailps.config import JobSettings
 from snailps.data.scratch import release_whole, whole_file
+from snailps.dataclass import dataclass
 from snailps.errors import ModelFileError
 from snailps.vectors.model_file import check_rows, read_model, write_model
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.dataclass import dataclass
 from snailps.models.local_sgd import Floats, Keys
 
 Ids = NDArray[np.int32]

@@ -13,9 +13,9 @@ import hmac
 import ipaddress
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 
 TOKEN_BYTES = 24

@@ -9,8 +9,8 @@ takes a while.
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from dataclasses import dataclass
 
+from snailps.dataclass import dataclass
 from snailps.node.status import Phase, Status
 
 PHASES: tuple[Phase, ...] = ("restoring", "survey", "loading", "training", "exporting")

@@ -16,13 +16,13 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from snailps._version import __version__
 from snailps.data.atomic import atomic_file
+from snailps.dataclass import dataclass, field
 from snailps.errors import ModelWriteError
 from snailps.monitor.page_server import SCRIPTS, static
 from snailps.monitor.picture import packed, plain, trimmed

@@ -13,10 +13,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from snailps.config import parse_addr
+from snailps.dataclass import dataclass, field
 from snailps.errors import EXIT_INTERRUPTED, ProtocolError, RemoteError, SnailError
 from snailps.monitor.picture import packed, plain, trimmed
 from snailps.monitor.series import Series

@@ -21,7 +21,6 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +28,7 @@ from snailps import kernels
 from snailps.api.tables import Table
 from snailps.config import ClusterSettings, ListenerSettings, parse_addr, parse_port_range
 from snailps.data.unpacking import is_url
+from snailps.dataclass import dataclass
 from snailps.errors import SnailError
 from snailps.kernels.numa import NumaNode, are_alike
 from snailps.transport.control import Address, route_host, show

@@ -7,8 +7,9 @@ part of a core -> EffectQueue.work(run, then) -> Work -> process.py calls it in 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from snailps.dataclass import dataclass
 
 
 class Effect:

@@ -11,7 +11,7 @@ the limits that bound each other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from snailps.dataclass import dataclass
 
 STALL_S = 60.0
 """A standby whose copy makes no progress for this long is given up and replaced."""

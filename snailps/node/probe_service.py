@@ -14,11 +14,11 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any
 
 from snailps import kernels
 from snailps._version import __version__
+from snailps.dataclass import dataclass, field
 from snailps.errors import ProtocolError, SnailError
 from snailps.node.background import in_thread
 from snailps.node.checks import Finding, check_reach

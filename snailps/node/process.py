@@ -20,10 +20,10 @@ import threading
 import time
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from snailps.config import ClusterSettings, ListenerSettings, parse_addr, parse_port_range
+from snailps.dataclass import dataclass
 from snailps.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,

@@ -19,9 +19,10 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from snailps.dataclass import asdict, dataclass, field, fields, replace
 
 if TYPE_CHECKING:
     from snailps.config import ClusterSettings

@@ -13,10 +13,10 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from snailps.dataclass import dataclass
 from snailps.errors import CheckpointError, ClusterError, SnailError, explain
 from snailps.node.effects import WorkDone
 from snailps.node.limits import STOP_S

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from snailps.dataclass import dataclass
 from snailps.errors import RemoteError, SnailError
 from snailps.node.effects import Effect, EffectQueue, OnDone, WorkDone
 from snailps.server.events import Address

@@ -8,8 +8,7 @@ that began them. No number is given twice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from snailps.dataclass import dataclass
 from snailps.node.effects import Event
 from snailps.transport import messages
 

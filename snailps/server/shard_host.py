@@ -14,13 +14,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from snailps.api.access_method import AccessMethod
 from snailps.api.tables import Table
 from snailps.config import ServerSettings
+from snailps.dataclass import dataclass, replace
 from snailps.errors import ClusterError, ConnectionLost, ProtocolError, SnailError, explain
 from snailps.node.effects import WorkDone
 from snailps.node.limits import DIAL_S

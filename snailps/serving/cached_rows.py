@@ -10,13 +10,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.tables import Keys, Rows, Table
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.serving._row_cache import FRESH, NOT_THERE, RowCache
 from snailps.serving.row_reader import POLICIES, Lack

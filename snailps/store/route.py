@@ -8,13 +8,13 @@ No sockets and no rows here: the master builds a `Route` and sends it, all other
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.config.addresses import host_fault
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, ProtocolError
 
 FRAG_NUM_MAX = 1 << 20

@@ -9,7 +9,6 @@ pushes around them.  Leases, checkpoints and recovery are those of every `snailp
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ from snailps.api.results import Results, write_tables
 from snailps.api.tables import Table, Tensor
 from snailps.config import JobSettings, setting
 from snailps.data.atomic import atomic_file
+from snailps.dataclass import dataclass
 from snailps.errors import MisuseError
 from snailps.torch.dense import DenseParameters, trained
 from snailps.torch.embedding import TableModule

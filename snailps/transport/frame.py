@@ -14,10 +14,10 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import lz4.block
 
+from snailps.dataclass import dataclass
 from snailps.errors import MisuseError, ProtocolError
 
 MAGIC = b"SNPS"

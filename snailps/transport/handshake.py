@@ -20,9 +20,9 @@ import hmac
 import json
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 from snailps._version import __version__
+from snailps.dataclass import dataclass, replace
 from snailps.errors import ProtocolError, RemoteError, SnailError
 from snailps.transport.frame import HANDSHAKE_BODY_MAX, Frame, Kind
 

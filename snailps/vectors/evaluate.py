@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
+from snailps.dataclass import dataclass
 from snailps.errors import DataError
 from snailps.vectors.query import Vectors
 from snailps.vectors.words import to_bytes, to_text

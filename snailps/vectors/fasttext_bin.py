@@ -14,7 +14,6 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from typing import IO, TypeAlias
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from snailps.data.atomic import atomic_file
 from snailps.data.packed_words import PackedWords
+from snailps.dataclass import dataclass, replace
 from snailps.errors import ModelFileError
 from snailps.vectors.quantised import Cursor, KeptGrams, QuantisedRows, read_quantised
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import IO, NamedTuple, overload
@@ -25,6 +24,7 @@ from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.data.reading import Reading
 from snailps.data.unpacking import open_content, told
 from snailps.data.vocabulary import LABEL_PREFIX
+from snailps.dataclass import dataclass
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import MAGIC, read_bin
 from snailps.vectors.files import identify, opened

@@ -18,13 +18,13 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from snailps.data.atomic import human_bytes
+from snailps.dataclass import dataclass
 from snailps.errors import ModelFileError
 
 Float32 = npt.NDArray[np.float32]

@@ -12,11 +12,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from snailps.dataclass import dataclass, field
 from snailps.transport import messages
 from snailps.transport.client._client import Client, Pending
 

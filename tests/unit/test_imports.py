@@ -18,7 +18,7 @@ SUFFIXES = {".py", ".pyi", ".pyx", ".pxd"}
 # Rooms of the package from the bottom up.  A module may import its own room and those that its
 # room's row names: nothing beside it, nothing above.  A room is the first name below `snailps`.
 BUILDS = {"_kernels", "_kernels_base", "_kernels_avx2", "_kernels_avx512"}
-LEAVES = {"errors", "_version", "abi"}
+LEAVES = {"dataclass", "errors", "_version", "abi"}
 NUMERIC = {*LEAVES, "config", "kernels", *BUILDS, "data", "vectors"}
 PLANES = {*NUMERIC, "transport", "store"}
 ALLOWED = {
@@ -58,7 +58,7 @@ ALLOWED = {
     "__init__": {*NUMERIC, "store", "api", "models", "local", "estimators", "serving"},
 }  # fmt: skip
 LAYERS = [
-    {"errors"},
+    {"dataclass", "errors"},
     {"config", "abi", "data", "kernels", "vectors"},
     {"transport", "store"},
     {"api"},
@@ -124,6 +124,7 @@ INNER = {
 
 # What the master's core may use beside its own parts: values and words, nothing that does anything.
 CORE_USES = {
+    "dataclass",
     "_version", "errors", "config", "data.array_archives", "data.blocks",
     "data.orders", "transport.messages",
     "transport.frame", "transport.control.encoded", "store.route", "store.checkpoint.manifest",
@@ -132,6 +133,7 @@ CORE_USES = {
 }  # fmt: skip
 # ... and the server's.  A shard's calls are named, and made elsewhere.
 SERVER_CORE_USES = {
+    "dataclass",
     "errors", "config", "transport.messages", "store.route", "node.effects", "node.limits",
     "api.tables", "api.access_method", "shard.shard",
 }  # fmt: skip

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from snailps.api.export_progress import ExportProgress
 from snailps.api.rotation import Rotation
 from snailps.api.tables import Table
 from snailps.config import to_mapping
+from snailps.dataclass import asdict, dataclass
 from snailps.errors import (
     EXIT_INTERRUPTED,
     ClusterError,

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.dataclass import asdict, dataclass, field
 from snailps.master.leases.records import BlockResult
 from snailps.master.member import RATE_WINDOW_S
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from snailps.dataclass import dataclass, field
 from snailps.errors import ConfigError
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job, rotation_of

@@ -13,7 +13,6 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from snailps.data.array_archives import DAMAGED, arrays_of
 from snailps.data.blocks import Block
+from snailps.dataclass import dataclass
 from snailps.errors import CheckpointError
 from snailps.master.leases.records import OUTCOME, RECORD
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from snailps.data.blocks import Block
 from snailps.data.orders import order as permutation
+from snailps.dataclass import dataclass
 from snailps.master.leases.records import NO_RESULT, OUTCOME, BlockRecords, BlockResult
 
 LOSSES_MAX = 3

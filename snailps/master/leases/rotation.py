@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
 from snailps.data.blocks import Block
+from snailps.dataclass import asdict, dataclass, field
 from snailps.master.leases.ledger import (
     ANY_WORKER,
     LOSSES_MAX,

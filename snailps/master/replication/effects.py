@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from snailps.dataclass import dataclass
 from snailps.transport import messages
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+from snailps.dataclass import dataclass, field
 from snailps.master.replication.effects import Order
 from snailps.node.limits import ORDER_S
 from snailps.transport import messages

@@ -7,10 +7,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
 
+from snailps.dataclass import dataclass, field
 from snailps.store.route import ShardAddress
 
 COPIES_MAX = 1

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from typing import Any
 
+from snailps.dataclass import dataclass, field
 from snailps.master.effects import StatusEvent
 from snailps.master.replication.effects import (
     Effect,

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from snailps.dataclass import dataclass
 from snailps.errors import ConnectionLost, SnailError
 from snailps.master.effects import OnAnswer
 from snailps.master.events import Answer

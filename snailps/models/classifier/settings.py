@@ -8,12 +8,12 @@ No tables, blocks or rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Literal
 
 from snailps.api.passes import EPOCHS_AUTO
 from snailps.config import JobSettings, setting
 from snailps.data._labelled import GRAM_MAX
+from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError
 from snailps.models.ngram_rows import AUTO
 from snailps.models.packed_tables import SHUFFLE

@@ -11,7 +11,6 @@ If names of some kinds are whole numbers, it has ``whole``: 1 for these kinds, e
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from snailps.data.driver_files import is_driver_file
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.data.name_columns import Columns, NameColumns, Names
 from snailps.data.scratch import Scratch
+from snailps.dataclass import dataclass
 from snailps.errors import DataError
 from snailps.vectors.model_file import HEADER, model_settings, read_model, write_model
 from snailps.vectors.words import to_text

@@ -8,12 +8,12 @@ Declarations and checks of values against each other; no files, no rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from snailps.api.passes import EPOCHS_AUTO
 from snailps.api.tables import DIM_MAX
 from snailps.config import JobSettings, setting
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 
 METHODS = {"sgd": 1, "adagrad": 2}

@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -27,6 +26,7 @@ from snailps.api.tables import Rows, Table
 from snailps.api.worker import Block, Results, Surveyor, SurveyPart
 from snailps.config import JobSettings
 from snailps.data.name_columns import Columns, NameColumns, NameCounts, Names
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError
 from snailps.kernels._row_exchange import DriftEstimate
 from snailps.models.block_trainer import BlockTrainer, Prepared, Rates, Span, Sums

@@ -10,7 +10,6 @@ evaluation.py evaluates and saves.
 
 from __future__ import annotations
 
-import dataclasses
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Block, Pending, Results, Worker
 from snailps.config import JobSettings
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.fedavg import evaluation
 from snailps.models.fedavg import settings as files
@@ -36,7 +36,7 @@ MOMENT_NAMES = ("first", "second")
 INIT_SCALE = 0.05
 
 
-@dataclasses.dataclass
+@dataclass
 class _Client:
     """State of one client: its pipelines, and its learners with their moments."""
 

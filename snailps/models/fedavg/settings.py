@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from snailps.config import JobSettings, setting, settings_of
 from snailps.data._text import Lexicon
 from snailps.data.windows import letters_only
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError
 
 VOCAB, TEST, CFG = "vocab.txt", "test.txt", "cfg.json"

@@ -9,7 +9,6 @@ An ``.npz`` holds the arrays of the net by the names of their tensors, ``global_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.config import RawConfig, to_mapping
+from snailps.dataclass import dataclass, field
 from snailps.models.layers import BIASES, Floats
 from snailps.models.mlp.settings import FIRST, MlpSettings
 from snailps.vectors.model_file import HEADER, read_model, write_model

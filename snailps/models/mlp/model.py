@@ -12,7 +12,6 @@ worker opens; with `shuffle`, seed and epoch determine their order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,6 +27,7 @@ from snailps.data.encoding import LIMIT
 from snailps.data.matrix_file import Section
 from snailps.data.orders import order
 from snailps.data.scratch import Scratch
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import BIASES, Floats
 from snailps.models.losses import LOSSES

@@ -8,7 +8,6 @@ Declarations and checks; the heads of the files are read at the master, before t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +20,7 @@ from snailps.data.array_files import Labelled, check_pair, classes_of, labels_of
 from snailps.data.blocks import expand
 from snailps.data.encoding import FARTHEST, Encoding
 from snailps.data.scratch import Scratch
+from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Floats, Layers, check_widths
 from snailps.models.packed_tables import CONTINUE_FROM, SHUFFLE

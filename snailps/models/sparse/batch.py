@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,6 +24,7 @@ from snailps.data.encoding import FLOAT_MAX, LIMIT, Encoding
 from snailps.data.examples import ExampleReader
 from snailps.data.joined import Place, TextParts
 from snailps.data.matrix_file import even_rows, is_matrix
+from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError
 from snailps.models.losses import LOSSES
 from snailps.models.sparse.settings import SparseSettings

@@ -9,11 +9,11 @@ This module estimates how far a block moves each row; `local_sgd.share_of_delta`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from snailps.dataclass import dataclass
 from snailps.kernels._row_exchange import DriftEstimate
 from snailps.models.kept_rows import FAR
 from snailps.models.local_sgd import share_of_delta

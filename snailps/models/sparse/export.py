@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from snailps.api.worker import load_class
 from snailps.config import JobSettings, RawConfig
 from snailps.data.atomic import atomic_file
+from snailps.dataclass import dataclass
 from snailps.errors import ModelFileError
 from snailps.models.losses import LOSSES
 from snailps.models.sparse.batch import BIAS_KEY, TABLE, Floats, Keys

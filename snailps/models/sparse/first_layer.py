@@ -9,7 +9,6 @@ which moves fewer bytes (`bytes_at_servers`, `bytes_at_worker`).  No models here
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.api.worker import Pending, Worker
 from snailps.data._key_numbering import KeyNumbers
+from snailps.dataclass import dataclass
 from snailps.kernels import WIRE_TYPES
 
 Floats = NDArray[np.float32]

@@ -13,7 +13,6 @@ After S. Rendle, ICDM 2010, and Y. Juan et al., "Field-aware factorization machi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +23,7 @@ from snailps.api.tables import DIM_MAX, Table
 from snailps.api.worker import Results
 from snailps.config import JobSettings, setting
 from snailps.data.encoding import Encoding
+from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
 from snailps.models.local_sgd import RowLayout
 from snailps.models.losses import LOSSES

@@ -11,7 +11,6 @@ After H. B. McMahan et al., "Ad click prediction: a view from the trenches", KDD
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from snailps import kernels
@@ -19,6 +18,7 @@ from snailps.api.tables import Table
 from snailps.api.worker import Results
 from snailps.config import JobSettings, setting
 from snailps.data.encoding import FARTHEST
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.losses import LOSSES
 from snailps.models.sparse import export

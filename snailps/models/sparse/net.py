@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +27,7 @@ from snailps.config import JobSettings, setting
 from snailps.data._admission import Admitted
 from snailps.data._key_numbering import KeyNumbers
 from snailps.data.encoding import FARTHEST, Encoding
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.layers import Layers, check_widths
 from snailps.models.losses import LOSSES

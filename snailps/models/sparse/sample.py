@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +26,7 @@ from snailps.data.encoding import Encoding, shown
 from snailps.data.examples import ExampleReader
 from snailps.data.scratch import Scratch
 from snailps.data.unpacking import is_packed, is_url
+from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError, SnailError
 from snailps.models.losses import LOSSES
 from snailps.models.sparse.settings import SparseSettings

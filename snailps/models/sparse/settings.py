@@ -8,7 +8,6 @@ Declarations, and checks of values against each other; no files, no rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from snailps.api.passes import EPOCHS_AUTO
@@ -18,6 +17,7 @@ from snailps.data.columns import columns_by_name
 from snailps.data.encoding import Encoding
 from snailps.data.examples import HASH_BITS_MAX, ExampleReader
 from snailps.data.reading import ENDINGS, Reading
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.losses import LOSSES
 from snailps.models.packed_tables import CONTINUE_FROM, SHUFFLE

@@ -12,13 +12,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.dataclass import dataclass
 from snailps.models.local_sgd import Floats
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 

@@ -16,13 +16,13 @@ share is the quotient.  It is 1 for one worker and for few steps, 1 / t for many
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.worker import Block, Pending
+from snailps.dataclass import dataclass
 from snailps.models.local_sgd import Floats, share_of_delta
 from snailps.models.word_vectors.partition_rows import PartitionRows, Places, Push
 

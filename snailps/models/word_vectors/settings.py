@@ -6,11 +6,11 @@ Declarations only; no files, no tables.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from snailps.config import Alias, JobSettings, setting
 from snailps.config.legacy import cbow_to_model
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.ngram_rows import AUTO
 

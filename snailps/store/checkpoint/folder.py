@@ -15,12 +15,12 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from snailps.dataclass import dataclass
 from snailps.errors import CheckpointError
 from snailps.store.checkpoint._crc32c import crc32c
 from snailps.store.checkpoint.disk import OS_DISK, Disk, read_file, sync_folder, write_file

@@ -9,9 +9,9 @@ value here, which its owner reads.  No folders and no clock.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
+from snailps.dataclass import dataclass
 from snailps.errors import CheckpointError
 from snailps.store.checkpoint._crc32c import crc32c
 from snailps.store.checkpoint.shard_file import FORMAT, FileEntry

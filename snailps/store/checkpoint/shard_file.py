@@ -15,13 +15,13 @@ import mmap
 import struct
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.dataclass import asdict, dataclass
 from snailps.errors import CheckpointError
 from snailps.store.checkpoint._crc32c import crc32c
 from snailps.store.checkpoint.disk import OS_DISK, Disk, read_at, write_at

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
 
+from snailps.dataclass import dataclass
 from snailps.errors import (
     ConnectionLost,
     ProtocolError,

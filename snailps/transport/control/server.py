@@ -20,8 +20,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+from snailps.dataclass import dataclass, field
 from snailps.errors import ConnectionLost, ProtocolError, SnailError
 from snailps.transport import messages
 from snailps.transport.control.encoded import Encoded

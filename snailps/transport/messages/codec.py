@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar, get_type_hints
 
+from snailps.dataclass import dataclass
 from snailps.errors import MisuseError, ProtocolError
 from snailps.transport.messages.validation import Misfit, Shape, shown
 
@@ -38,7 +39,7 @@ class Message:
         """Check what must hold between fields, each of which has its shape; raises Misfit."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Spec:
     """Declarations of a message."""
 
@@ -163,7 +164,7 @@ def check_speaker(message: Message, role: str) -> None:
     raise ProtocolError(f"{name} of a {role}: that is for {' or '.join(by)} to say", "message")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Answers:
     asked: str
     names: tuple[str, ...]

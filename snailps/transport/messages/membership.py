@@ -11,9 +11,9 @@ It knows no job and no row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from snailps.dataclass import dataclass, field
 from snailps.transport.messages.codec import Message, message
 from snailps.transport.messages.validation import (
     COUNT,

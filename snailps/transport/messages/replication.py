@@ -10,8 +10,7 @@ It knows nothing of what rows hold.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from snailps.dataclass import dataclass
 from snailps.transport.messages.codec import Message, message
 from snailps.transport.messages.validation import (
     ENDPOINT,

@@ -9,9 +9,9 @@ It knows no worker's job.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from snailps.dataclass import dataclass, field
 from snailps.transport.frame import SLOTS_MAX
 from snailps.transport.messages.codec import Message, message
 from snailps.transport.messages.validation import (

@@ -12,9 +12,9 @@ It knows no shard.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from snailps.dataclass import dataclass, field
 from snailps.transport.messages.codec import Message, message
 from snailps.transport.messages.validation import (
     CLOCK_OR_NONE,

@@ -12,10 +12,10 @@ import os
 import shlex
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from snailps.config import ClusterSettings, format_addr
+from snailps.dataclass import dataclass, field
 from snailps.errors import ConfigError
 from snailps.transport.security.tls import Tls
 

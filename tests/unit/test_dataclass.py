@@ -1,0 +1,189 @@
+"""snailps.dataclass: each answer is the standard library's; what it does not offer is refused."""
+
+import copy
+import dataclasses
+import inspect
+import pickle
+from dataclasses import FrozenInstanceError, asdict, field, fields, replace
+
+import pytest
+
+from snailps.dataclass import dataclass
+
+FORMS = [
+    {"frozen": frozen, "slots": slots, "eq": eq}
+    for frozen in (False, True)
+    for slots in (False, True)
+    for eq in (False, True)
+]
+
+
+def declared():
+    """A class of each kind that the package has."""
+
+    class Empty:
+        pass
+
+    class Point:
+        """A point."""
+
+        x: int
+        y: float = 1.5
+        names: list = field(default_factory=list)
+        key: str = field(default="secret", repr=False, compare=False)
+
+    class Derived:
+        a: int
+        twice: int = field(init=False)
+        thrice: int = field(init=False, default=3)
+        made: list = field(init=False, default_factory=list)
+
+        def __post_init__(self):
+            object.__setattr__(self, "twice", 2 * self.a)
+
+    class Own:
+        a: int
+
+        def __repr__(self):
+            return "mine"
+
+        def __eq__(self, other):
+            return True
+
+        def __hash__(self):
+            return 7
+
+    return {
+        Empty: [((), {})],
+        Point: [((1,), {}), ((1, 2.5), {"names": [3]}), ((), {"x": 4, "key": "other"})],
+        Derived: [((5,), {})],
+        Own: [((1,), {}), ((), {"a": 2})],
+    }
+
+
+def result(function, *args, **named):
+    try:
+        return function(*args, **named)
+    except Exception as error:
+        return type(error)
+
+
+def answers(make, form):
+    """All that is asked of each class, by what was asked."""
+    found = {}
+    for cls, calls in declared().items():
+        made = make(**form)(cls)
+        found[cls.__name__] = {
+            "signature": list(inspect.signature(made).parameters),
+            "fields": [one.name for one in fields(made)],
+            "match": made.__match_args__,
+            "slots": getattr(made, "__slots__", None),
+            "too many": result(made, 1, 2, 3, 4, 5, 6, 7),
+            "unknown": result(made, wrong=1),
+        }
+        for at, (args, named) in enumerate(calls):
+            others = [made(*more, **other) for more, other in calls]
+            found[cls.__name__, at] = of_one(made(*args, **named), made(*args, **named), others)
+    return found
+
+
+def of_one(one, same, others):
+    """What is asked of an instance, which another one is equal to; it is changed."""
+    hashed = result(hash, one)
+    found = {
+        "repr": repr(one).rpartition(".")[2],
+        "dict": asdict(one),
+        "equal": [one == other for other in others],
+        "same": (one == same, one != same, one == 1),
+        "hash": hashed if isinstance(hashed, type) else hashed == hash(same),
+        "copy": asdict(copy.copy(one)),
+        "deep copy": asdict(copy.deepcopy(one)),
+        "replaced": result(lambda: asdict(replace(one, x=9))),
+        # Of a class that is frozen and has slots, the library says TypeError, with other words.
+        "other": isinstance(result(setattr, one, "other", 1), type),
+    }
+    for each in fields(one):
+        found["set", each.name] = result(setattr, one, each.name, 8)
+        found["deleted", each.name] = result(delattr, one, each.name)
+    return found
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_class_answers_as_the_one_of_the_standard_library(form):
+    wanted, found = answers(dataclasses.dataclass, form), answers(dataclass, form)
+    assert found == wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """Of this module, so that it can be pickled."""
+
+    a: int
+    b: list = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Child(Parent):
+    c: str = "c"
+
+
+class Plain(Parent):
+    """An ordinary class that a frozen one has below it."""
+
+
+def test_frozen_class_with_slots_is_pickled_and_has_its_parents_fields():
+    child = Child(1, [2], "d")
+    assert pickle.loads(pickle.dumps(child)) == child
+    assert [one.name for one in fields(Child)] == ["a", "b", "c"]
+    assert Child(1) != Parent(1)
+    with pytest.raises(FrozenInstanceError, match="'a'"):
+        child.a = 2
+
+
+def test_ordinary_subclass_has_attributes_of_its_own_but_its_fields_stay():
+    plain = Plain(1)
+    plain.other = 2
+    del plain.other
+    with pytest.raises(FrozenInstanceError):
+        plain.a = 2
+    with pytest.raises(FrozenInstanceError):
+        del plain.a
+
+
+@pytest.mark.parametrize("make", [dataclass, dataclasses.dataclass])
+def test_frozen_class_is_derived_from_by_frozen_ones_alone(make):
+    """As settings of a user's model are, by the standard library's decorator."""
+
+    @make(frozen=True)
+    class More(Parent):
+        d: int = 4
+
+    assert More(1).d == 4
+    with pytest.raises(FrozenInstanceError):
+        More(1).d = 5
+    with pytest.raises(TypeError, match="non-frozen"):
+
+        @make
+        class Open(Parent):
+            d: int = 4
+
+
+def test_factory_makes_a_value_an_instance():
+    assert Parent(1).b is not Parent(1).b
+
+
+def test_default_before_a_field_without_one_is_refused():
+    with pytest.raises(SyntaxError):
+
+        @dataclass
+        class Wrong:
+            a: int = 1
+            b: int
+
+
+def test_fields_that_are_only_named_are_refused():
+    with pytest.raises(TypeError, match=r"Wrong\.a: kw_only"):
+
+        @dataclass
+        class Wrong:
+            a: int = field(kw_only=True)
