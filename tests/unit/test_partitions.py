@@ -184,6 +184,16 @@ def test_words_split_by_their_grams_share_few_and_are_balanced(parts: int) -> No
     assert (again == inputs).all()
 
 
+def test_words_are_split_evenly_and_their_sharers_are_known_if_not_together() -> None:
+    settings, mass = WordVectorSettings(bucket=5000), zipf(900)
+    inputs, sharers = assign_by_grams(vocabulary(900), settings, mass, 3, together=False)
+    assert sharers.tolist() == sharers_of(vocabulary(900), settings, inputs)
+    together, fewer = assign_by_grams(vocabulary(900), settings, mass, 3)
+    assert fewer.sum() < sharers.sum()
+    load = np.bincount(inputs, mass, 3)
+    assert load.max() <= np.bincount(together, mass, 3).max()
+
+
 def test_word_that_is_heavier_than_a_partition_goes_to_the_least_loaded_one() -> None:
     mass = np.array([100.0, *np.ones(99)])
     inputs, _ = assign_by_grams(vocabulary(100), WordVectorSettings(bucket=5000), mass, 4)

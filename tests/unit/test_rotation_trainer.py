@@ -312,7 +312,7 @@ def test_rows_of_a_part_are_pulled_once_while_its_worker_keeps_it() -> None:
         part = worker._rotating.part
         assert part is not None
         assert set(part.keys.tolist()) == pulled[made.index(worker)]
-        rows = part.inputs.packed(np.arange(len(part.keys)))
+        rows = np.concatenate(part.inputs.local, axis=1)
         np.testing.assert_allclose(rows, memory.pull("input", part.keys), atol=1e-6)
 
 

@@ -45,5 +45,5 @@ def test_runs_are_long_where_bags_share_few_rows_and_single_where_they_share_mos
     rows[:, 1:] = words + rng.integers(8, size=(words, 9))
     alike = rows.ravel().astype(np.int32)
     one, many = (longest_run(kept, 10 * own, alike, threads) for threads in (1, 4))
-    assert many == 1
+    assert many == 0  # not even one bundle after the other
     assert one < 4

@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import repeat
 from typing import Any, ClassVar, Literal
@@ -38,6 +37,7 @@ from snailps.config import JobSettings
 from snailps.data._subwords import subwords_csr
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
+from snailps.dataclass import dataclass, replace
 from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.local_sgd import (
@@ -302,9 +302,13 @@ class WordVectors(TextModel):
 
     @cached_property
     def run(self) -> int:
-        """Bundles of a word that are trained one after the other."""
+        """`run_of` all words."""
+        return self.run_of(np.arange(len(self.vocabulary)))
+
+    def run_of(self, words: NDArray[np.int64]) -> int:
+        """`longest_run` where a worker trains these words."""
         kept = self.vocabulary.counts.astype(np.float64) * self._keep
-        most = np.sort(np.argsort(-kept, kind="stable")[:RUN_WORDS])
+        most = np.sort(words[np.argsort(-kept[words], kind="stable")[:RUN_WORDS]])
         bag_ptr, bag_rows, _ = self.bags(most)
         return longest_run(kept[most], bag_ptr, bag_rows, self.threads)
 

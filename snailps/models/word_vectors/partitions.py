@@ -266,13 +266,19 @@ def parts_by_words(mass: NDArray[np.float64]) -> int:
 
 
 def assign_by_grams(
-    vocabulary: Vocabulary, s: WordVectorSettings, mass: NDArray[np.float64], parts: int
+    vocabulary: Vocabulary,
+    s: WordVectorSettings,
+    mass: NDArray[np.float64],
+    parts: int,
+    *,
+    together: bool = True,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Split words so that few partitions have the same n-gram; int32 (words,), int32 (bucket,).
 
     Returns the partition of each word, and the number of partitions with a word that has an n-gram
     of each bucket.  All have about the same sum of `mass`, as with `assign`: the heaviest words
-    come first, and each goes to the partition that has most of its n-grams, if that has room.
+    come first, and each goes to the partition that has most of its n-grams, if that has room; if
+    not `together`, to the one that has least to do.
     """
     order = np.argsort(-mass, kind="stable")
     pieces = np.array_split(order, len(order) // WORDS_AT_ONCE + 1)
@@ -286,6 +292,7 @@ def assign_by_grams(
     # One more partition with the row: it is pulled and pushed, and exchanged behind so many steps.
     # Words that many others share their n-grams with change little.
     worth = ((1.0 + steps / STEPS_APART) / np.maximum(words_of, 1)).astype(np.float32)
+    worth *= together
     has = np.zeros((s.bucket, -(-parts // 64)), np.uint64)
     # What others have beyond the mean, the last partition lacks.
     beyond = min(LOAD_BEYOND, LOAD_LACK / max(1, parts - 1))

@@ -28,7 +28,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +36,7 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.api.worker import Block, Pending
 from snailps.data._key_numbering import WordNumbers
+from snailps.dataclass import dataclass, field
 from snailps.models.local_sgd import Floats, Keys, are_finite
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE, draw
@@ -80,6 +80,8 @@ class Split:
         Running sum of the input partitions' shares of the text, from 0 to 1.
     sharers : int32 array or None
         Of each bucket: input partitions with a word that has an n-gram of it.
+    run : int
+        Bundles of a word that are trained one after the other, with skip-gram.
     """
 
     inputs: Ints
@@ -88,6 +90,7 @@ class Split:
     noise_sums: tuple[NDArray[np.float64], ...]
     shares: NDArray[np.float64]
     sharers: Ints | None
+    run: int
 
     @property
     def is_whole(self) -> bool:
@@ -373,18 +376,18 @@ class RotationTrainer(ABC):
     def _new_split(self, parts: int, output_parts: int) -> Split:
         kept = self._vocabulary.counts.astype(np.float64) * self._keep
         seed = self.model.settings.seed
-        inputs, sharers = self._input_parts(kept, parts)
+        inputs, sharers, run = self._input_parts(kept, parts)
         outputs = assign(kept, output_parts, 2 * seed + 1)
         words = tuple(np.flatnonzero(outputs == at).astype(np.int32) for at in range(output_parts))
         shares = np.zeros(parts + 1)
         shares[1:] = np.bincount(inputs, kept, parts).cumsum() / kept.sum()
         shares[-1] = 1.0
         noise_sums = tuple(self._noise[own].cumsum() for own in words)
-        return Split(inputs, outputs, words, noise_sums, shares, sharers)
+        return Split(inputs, outputs, words, noise_sums, shares, sharers, run)
 
-    def _input_parts(self, kept: NDArray[np.float64], parts: int) -> tuple[Ints, Ints | None]:
-        """The partition of each word's input row, and `Split.sharers`."""
-        return assign(kept, parts, 2 * self.model.settings.seed), None
+    def _input_parts(self, kept: NDArray[np.float64], parts: int) -> tuple[Ints, Ints | None, int]:
+        """The partition of each word's input row, `Split.sharers` and `Split.run`."""
+        return assign(kept, parts, 2 * self.model.settings.seed), None, 1
 
     # --- a lease, trained ---------------------------------------------------------------------
 

@@ -44,15 +44,21 @@ class SkipGramTrainer(RotationTrainer):
 
     def examples(self, tokens: Ints, seed: int) -> Pairs:
         """As of `RotationTrainer`."""
-        window, run = self.model.settings.window, self.model.run
+        window, run = self.model.settings.window, max(1, self.model.run)
         centres, starts, contexts, _ = kernels.sort_pairs(tokens, window, seed, BUNDLE, run=run)
         return Pairs(centres, starts, contexts)
 
-    def _input_parts(self, kept: NDArray[np.float64], parts: int) -> tuple[Ints, Ints | None]:
+    def _input_parts(self, kept: NDArray[np.float64], parts: int) -> tuple[Ints, Ints | None, int]:
+        """Words that share n-grams come together, unless a worker could then train none at once."""
         s = self.model.settings
         if s.maxn == 0 or parts == 1:
-            return super()._input_parts(kept, parts)
-        return assign_by_grams(self._vocabulary, s, kept, parts)
+            return (*super()._input_parts(kept, parts)[:2], max(1, self.model.run))
+        for together in (True, False):
+            inputs, sharers = assign_by_grams(self._vocabulary, s, kept, parts, together=together)
+            run = min(self.model.run_of(np.flatnonzero(inputs == part)) for part in range(parts))
+            if run > 0:
+                break
+        return inputs, sharers, max(1, run)
 
     def _sorted(self, block: Block, split: Split) -> PartitionLease:
         """Without the pairs of durable checkouts."""
@@ -64,7 +70,7 @@ class SkipGramTrainer(RotationTrainer):
             s.window,
             (s.seed * PHI + block.chunk) & MASK64,
             BUNDLE,
-            run=self.model.run,
+            run=split.run,
             inputs=split.inputs,
             part=block.part,
             outputs=split.outputs,
@@ -124,10 +130,13 @@ def longest_run(
     """How many bundles of a word may be trained in a run: fewer where bags share most rows.
 
     A word's hidden vector misses what the other `LANES` words of each thread change in rows of its
-    bag until its run ends.  `kept` is how often each word is trained.
+    bag until its run ends.  `kept` is how often each word is trained.  0: even bundles that follow
+    each other in no run share too much, and may diverge.
     """
+    if not len(kept):
+        return RUN_MAX
     sizes = np.diff(bag_ptr)
     share = np.repeat(kept / kept.sum(), sizes)
     of_others = np.bincount(bag_rows, weights=share)[bag_rows] - share
     shared = (LANES * threads - 1) * float((share * of_others / np.repeat(sizes, sizes)).sum())
-    return int(np.clip(_SHARED_MAX / max(shared, 1e-9), 1, RUN_MAX))
+    return int(np.clip(_SHARED_MAX / max(shared, 1e-9), 0, RUN_MAX))
