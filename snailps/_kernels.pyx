@@ -207,7 +207,7 @@ cdef class Kernels:
     behind the last example, linear between; `seed` is a uint64; `eps` is added to AdaGrad's root.
     """
 
-    cdef object capsule         # keeps what table points into
+    cdef readonly object capsule    # keeps what table points into
     cdef const KernelTable *table
 
     def __init__(self, capsule: object):

@@ -8,6 +8,7 @@ A feature is a word of the vocabulary, a character n-gram of a word, or a hash o
 words.  Must not know rules of vocabularies, or vectors.  The loops run without the GIL.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memmove, memset
 
 from typing import NamedTuple
@@ -22,7 +23,6 @@ from snailps.data._subwords import check_settings
 from snailps.data.packed_words import PackedWords
 
 cdef enum:
-    C_GRAM_MAX = 64         # longest word n-gram
     NUMBER_AHEAD = 24       # ids whose places are asked for before they are needed
 
 cdef extern from *:
@@ -49,29 +49,6 @@ class Lines(NamedTuple):
     labels: NDArray[np.int32]
     tokens: int
     unread: int
-
-
-cdef struct Rules:
-    const uint8_t *prefix       # of labels
-    Py_ssize_t prefix_size
-    int64_t words               # ids from here on are labels
-    uint32_t bucket
-    int word_ngrams
-    int minn
-    int maxn
-
-
-cdef struct Reading:
-    int64_t position            # in the text
-    int64_t features            # written so far, like the next two
-    int64_t labels
-    int64_t lines               # finished
-    int64_t tokens              # read
-    int64_t unread              # words behind a `</s>` of their line
-    bint open                   # the present line has tokens
-    bint ended                  # one token was `</s>`: the rest of the line is not read
-    int gram_num                # word n-grams that the next word extends:
-    uint64_t grams[C_GRAM_MAX]  # the latest first
 
 
 cdef inline int64_t room_for(const Token *tokens, int found, const Rules *rules) noexcept nogil:
@@ -189,11 +166,6 @@ cdef class LineReader:
     character n-grams, `maxn` 0: none.  Both are hashed to `bucket` rows.
     """
 
-    cdef Lexicon lexicon
-    cdef Rules rules
-    cdef bytes prefix
-    cdef readonly int64_t space
-
     def __cinit__(self, words: Sequence[bytes], labels: Sequence[bytes], *,
                   bytes label_prefix not None, int word_ngrams=1, int minn=0, int maxn=0,
                   int64_t bucket=0):
@@ -214,9 +186,11 @@ cdef class LineReader:
         self.rules.maxn = maxn
         self.space = len(words) + (bucket if hashes else 0)
 
-    def read(self, const uint8_t[::1] data not None) -> Lines:
+    def read(self, const uint8_t[::1] data not None,
+             const int64_t[::1] offsets=None) -> Lines:
         """The lines of a text, without the GIL; a last line without newline has no `</s>`, as in
-        fastText.
+        fastText.  With `offsets`, text i is ``data[offsets[i]:offsets[i + 1]]`` and one line, with
+        its `</s>`, whose newlines are blanks.
 
         Line i has ``features[feature_ptr[i] : feature_ptr[i + 1]]`` (int32; int64 pointers), words by
         id, hashes behind them, below `space`; labels likewise.  ``tokens`` counts all, unknown ones and
@@ -224,8 +198,25 @@ cdef class LineReader:
         fastText's `predict` ends: neither features nor labels.  Unknown labels are left out, unknown
         words are in n-grams only.
         """
-        cdef Py_ssize_t size = data.shape[0]
+        cdef Py_ssize_t size = data.shape[0], texts = 0
         cdef const uint8_t *text = &data[0] if size else NULL
+        cdef uint8_t *joined = NULL
+        if offsets is None:
+            return self.read_text(text, size)
+        texts = offsets.shape[0] - 1
+        check_offsets(offsets, size)
+        size = offsets[texts] - offsets[0] + texts
+        joined = <uint8_t *>malloc(size + 8)
+        if joined == NULL:
+            raise MemoryError(f"no memory for {size} bytes of text")
+        try:
+            with nogil:
+                join_texts(text, &offsets[0], texts, joined)
+            return self.read_text(joined, size)
+        finally:
+            free(joined)
+
+    cdef object read_text(self, const uint8_t *text, Py_ssize_t size):
         cdef Reading reading
         cdef int64_t room, most
         cdef int64_t[::1] feature_at, label_at
@@ -254,6 +245,30 @@ cdef class LineReader:
                      labels[:reading.labels], reading.tokens, reading.unread)
 
 
+cdef object check_offsets(const int64_t[::1] offsets, Py_ssize_t size):
+    cdef Py_ssize_t texts = offsets.shape[0] - 1, i
+    cdef int bad = texts < 0 or offsets[0] < 0 or offsets[texts] > size
+    for i in range(texts):
+        bad |= offsets[i] > offsets[i + 1]
+    if bad:
+        raise ValueError(f"expected offsets that rise from 0 or more to at most {size} bytes")
+
+
+cdef void join_texts(const uint8_t *data, const int64_t *offsets, Py_ssize_t texts,
+                     uint8_t *out) noexcept nogil:
+    """A line each: newlines in them become blanks."""
+    cdef Py_ssize_t i
+    cdef int64_t at, size
+    cdef uint8_t byte
+    for i in range(texts):
+        size = offsets[i + 1] - offsets[i]
+        for at in range(size):
+            byte = data[offsets[i] + at]
+            out[at] = 32 if byte == 10 else byte
+        out[size] = 10
+        out += size + 1
+
+
 def grown(array: NDArray[Any], used: int, needed: int) -> NDArray[Any]:
     """The array with room for `needed` entries, at least doubled if it grows."""
     if needed <= len(array):
@@ -261,6 +276,89 @@ def grown(array: NDArray[Any], used: int, needed: int) -> NDArray[Any]:
     larger = np.empty(max(needed, 2 * len(array)), array.dtype)
     larger[:used] = array[:used]
     return larger
+
+
+cdef class KeptGrams:
+    """Rows of the n-grams that a pruned model has kept; `pairs`: int32[k, 2], buckets and their rows.
+
+    Any thread may ask at once.
+    """
+
+    def __cinit__(self, const int32_t[:, :] pairs not None):
+        cdef Py_ssize_t i
+        cdef uint32_t at, bits = 4
+        if pairs.shape[1] != 2:
+            raise ValueError(f"expected pairs, got {pairs.shape[1]} columns")
+        self.number = pairs.shape[0]
+        while (<int64_t>1 << bits) < 2 * self.number:
+            bits += 1
+        self.shift = 32 - bits
+        self.slots = <KeptRow *>malloc((<size_t>1 << bits) * sizeof(KeptRow))
+        if self.slots == NULL:
+            raise MemoryError(f"no memory for {self.number} n-grams")
+        memset(self.slots, 0xff, (<size_t>1 << bits) * sizeof(KeptRow))
+        for i in range(self.number):
+            if pairs[i, 0] < 0 or pairs[i, 1] < 0:
+                raise ValueError("expected buckets and rows of 0 or more")
+            at = self.slot_of(pairs[i, 0])
+            if self.slots[at].bucket < 0:       # of two the first counts
+                self.slots[at].bucket = pairs[i, 0]
+                self.slots[at].row = pairs[i, 1]
+
+    def __dealloc__(self):
+        free(self.slots)
+
+    def __len__(self) -> int:
+        return self.number
+
+    cdef uint32_t slot_of(self, int32_t bucket) noexcept nogil:
+        """Where a bucket is, or would be."""
+        cdef uint32_t at = (<uint32_t>bucket * <uint32_t>2654435769) >> self.shift
+        while self.slots[at].bucket >= 0 and self.slots[at].bucket != bucket:
+            at = (at + 1) & (<uint32_t>0xffffffff >> self.shift)
+        return at
+
+    def rows(self, const int32_t[::1] buckets not None) -> NDArray[np.int32]:
+        """The row of each bucket, int32; -1 for one that was left out, or is none."""
+        cdef Py_ssize_t i
+        found = np.empty(buckets.shape[0], np.int32)
+        cdef int32_t[::1] out = found
+        with nogil:
+            for i in range(buckets.shape[0]):
+                out[i] = self.slots[self.slot_of(buckets[i])].row if buckets[i] >= 0 else -1
+        return found
+
+    cdef int64_t keep_some(self, int32_t *features, int64_t first, int64_t stop, int64_t used,
+                           int32_t words) noexcept nogil:
+        """Moves features `first` to `stop - 1` that have rows behind the first `used`: how many are."""
+        cdef int64_t at
+        cdef int32_t row
+        for at in range(first, stop):
+            row = features[at]
+            if row >= words:
+                row = self.slots[self.slot_of(row - words)].row
+                if row < 0:
+                    continue
+                row += words
+            features[used] = row
+            used += 1
+        return used
+
+    def keep(self, lines: Lines, int32_t words) -> Lines:
+        """Lines whose n-grams, features from `words` on, are behind the words at their rows, in place;
+        those that were left out are gone."""
+        cdef int64_t[::1] ptr = lines.feature_ptr
+        cdef int32_t[::1] features = lines.features
+        cdef int64_t line, stop, used = 0, first = 0
+        if not features.shape[0]:
+            return lines
+        with nogil:
+            for line in range(1, ptr.shape[0]):
+                stop = ptr[line]
+                used = self.keep_some(&features[0], first, stop, used, words)
+                ptr[line] = used
+                first = stop
+        return lines._replace(features=lines.features[:used])
 
 
 def number_rows(int32_t[::1] ids not None, int32_t[::1] place not None) -> NDArray[np.int32]:

@@ -14,7 +14,7 @@ import mmap
 import os
 import platform
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from snailps._kernels import SHARED as SHARED
 from snailps._kernels import CheckedBags as CheckedBags
 from snailps._kernels import Kernels
 from snailps.errors import ConfigError
+from snailps.kernels._labelling import Labelling
 
 # Best first; the CPU flags (Linux' names) that a build's instructions need.
 NEEDS = {
@@ -138,6 +139,7 @@ train_ratings = _chosen.train_ratings
 unpack_parts = _chosen.unpack_parts
 subtract_parts = _chosen.subtract_parts
 csr_product = _chosen.csr_product
+labelling = partial(Labelling, _chosen)
 csr_gradients = _chosen.csr_gradients
 cbow_scratch_floats = _chosen.cbow_scratch_floats
 cbow_loss = _chosen.cbow_loss

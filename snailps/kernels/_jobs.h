@@ -120,6 +120,28 @@ typedef struct { /* lines of text with labels */
     uint64_t stream;
 } snail_labels_job;
 
+typedef struct { /* labels of lines, by a trained classifier: nothing is changed */
+    const void *inputs;       /* float [.., dim] of any alignment; or NULL: quantised rows: */
+    const uint8_t *codes;     /* [.., part_num] */
+    const float *centroids;   /* [part_num][256][part_width]; of the last part the rest of dim */
+    const uint8_t *norm_codes; /* or NULL: all lengths are 1 */
+    const float *norms;       /* [256] */
+    int part_num, part_width;
+    const float *outputs;     /* [label_num, stride], zeros from dim on */
+    const int32_t *children;  /* of the inner nodes of a tree, [label_num - 1, 2]; or NULL: no tree */
+    int64_t label_num;
+    int64_t dim, stride;
+    int loss; /* softmax, or each label for itself */
+    const int64_t *ptr; /* lines' features */
+    const int32_t *features;
+    int64_t first, last; /* lines first..last-1 */
+    int k;
+    int32_t *best;  /* [lines, k], -1: none */
+    float *chances; /* [lines, k] */
+    float *all;     /* in their place [lines, label_num], or NULL */
+    float *hidden;  /* in their place [lines, dim], or NULL */
+} snail_labelling_job;
+
 typedef struct {    /* sparse examples, for linear models and factorization machines */
     float *rows;    /* [row_num, width]: weights, then the state of the method */
     int64_t width;
@@ -231,6 +253,8 @@ typedef struct {
     void (*pairs)(const snail_pairs_job *job, char *scratch, double *loss, int64_t *examples);
     int64_t (*labels_scratch)(const snail_labels_job *job);
     void (*labels)(const snail_labels_job *job, char *scratch, double *loss, int64_t *examples);
+    int64_t (*labelling_scratch)(const snail_labelling_job *job);
+    void (*label_lines)(const snail_labelling_job *job, char *scratch);
     int64_t (*linear_scratch)(const snail_sparse_job *job);
     void (*linear)(const snail_sparse_job *job, char *scratch, double *loss, double *weight);
     void (*linear_scores)(const snail_sparse_job *job, float *scores);

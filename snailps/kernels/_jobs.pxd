@@ -1,5 +1,5 @@
 # Jobs of kernels and the table of a build, for the door; what each field is, is in the C header.
-from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from snailps.abi._row_ops cimport RowOps
 from snailps.abi._wire_types cimport WireOps
@@ -133,6 +133,30 @@ cdef extern from "kernels/_jobs.h" nogil:
         float rate_stop
         uint64_t stream
 
+    ctypedef struct LabellingJob "snail_labelling_job":
+        const void *inputs
+        const uint8_t *codes
+        const float *centroids
+        const uint8_t *norm_codes
+        const float *norms
+        int part_num
+        int part_width
+        const float *outputs
+        const int32_t *children
+        int64_t label_num
+        int64_t dim
+        int64_t stride
+        int loss
+        const int64_t *ptr
+        const int32_t *features
+        int64_t first
+        int64_t last
+        int k
+        int32_t *best
+        float *chances
+        float *all
+        float *hidden
+
     ctypedef struct SparseJob "snail_sparse_job":
         float *rows
         int64_t width
@@ -245,6 +269,8 @@ cdef extern from "kernels/_jobs.h" nogil:
         int64_t (*labels_scratch)(const LabelsJob *job) noexcept nogil
         void (*labels)(const LabelsJob *job, char *scratch, double *loss,
                        int64_t *examples) noexcept nogil
+        int64_t (*labelling_scratch)(const LabellingJob *job) noexcept nogil
+        void (*label_lines)(const LabellingJob *job, char *scratch) noexcept nogil
         int64_t (*linear_scratch)(const SparseJob *job) noexcept nogil
         void (*linear)(const SparseJob *job, char *scratch, double *loss, double *weight) noexcept nogil
         void (*linear_scores)(const SparseJob *job, float *scores) noexcept nogil

@@ -7,6 +7,7 @@
 #include "_csr.h"
 #include "_fm.h"
 #include "_jobs.h"
+#include "_label_scores.h"
 #include "_linear.h"
 #include "_optimizers.h"
 #include "_pair_sorter.h"
@@ -74,6 +75,8 @@ static snail_kernels snail_table = {
     .pairs = snail_train_pairs,
     .labels_scratch = snail_labels_scratch,
     .labels = snail_train_labels,
+    .labelling_scratch = snail_labelling_scratch,
+    .label_lines = snail_label_lines,
     .linear_scratch = snail_linear_scratch,
     .linear = snail_train_linear,
     .linear_scores = snail_linear_scores,

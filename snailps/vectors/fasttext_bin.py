@@ -19,11 +19,12 @@ from typing import IO, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from snailps.data._labelled import KeptGrams
 from snailps.data.atomic import atomic_file
 from snailps.data.packed_words import PackedWords
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ModelFileError
-from snailps.vectors.quantised import Cursor, KeptGrams, QuantisedRows, read_quantised
+from snailps.vectors.quantised import Cursor, QuantisedRows, read_quantised
 
 MAGIC = 793712314
 VERSION = 12

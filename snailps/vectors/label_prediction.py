@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import IO, NamedTuple, overload
+from typing import IO, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,18 +21,23 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.data._labelled import LineReader, Lines
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
+from snailps.data.in_order import in_order
 from snailps.data.reading import Reading
 from snailps.data.unpacking import open_content, told
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import dataclass
 from snailps.errors import DataError, ModelFileError
+from snailps.vectors._one_line import OneLine
 from snailps.vectors.fasttext_bin import MAGIC, read_bin
 from snailps.vectors.files import identify, opened
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
+from snailps.vectors.texts import Piece, are_bytes, pieces_of
 from snailps.vectors.words import one_line, to_bytes, to_text
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+P = TypeVar("P")
 
 _SCORES_MAX = 1 << 22
 """Scores that are computed at once: 16 MiB."""
@@ -140,9 +145,15 @@ class LabelModel:
         self._model = model
         self._words = len(model.words)
         self._pruned = model.pruned
-        self._input = model.input
-        self._output = np.array(model.output[:])
-        self._tree = _label_tree(model.label_counts) if header.loss == "hs" else None
+        output = kernels.padded(len(self.labels), header.dim)
+        output[:, : header.dim] = model.output[:]
+        self._labelling = kernels.labelling(
+            model.input.arrays if isinstance(model.input, QuantisedRows) else model.input,
+            output,
+            header.dim,
+            softmax=header.loss == "softmax" or len(self.labels) == 1,
+            children=_label_tree(counts) if header.loss == "hs" else None,
+        )
         try:
             self._reader = LineReader(
                 model.words,
@@ -155,12 +166,13 @@ class LabelModel:
             )
         except ValueError as error:
             raise ModelFileError(f"{path}: damaged: {error}; fetch or export it again") from error
+        self._one = OneLine(self._reader, self._labelling, self._pruned)
 
     def __repr__(self) -> str:
-        quantised = ", quantised" if isinstance(self._input, QuantisedRows) else ""
+        quantised = ", quantised" if isinstance(self._model.input, QuantisedRows) else ""
         return (
             f"LabelModel({len(self.labels):,} labels, {self._words:,} words, "
-            f"dim {self._output.shape[1]}, {self.loss}{quantised})"
+            f"dim {self._model.header.dim}, {self.loss}{quantised})"
         )
 
     @cached_property
@@ -179,20 +191,31 @@ class LabelModel:
         DataError
             The text has more than one line.
         """
-        (lines,) = self._rows([one_line(text) + b"\n"])
-        hidden: NDArray[np.float32] = self._hidden(lines, 0, 1)[0]
+        lines = self._read(one_line(text) + b"\n")
+        warn_of_unread(lines.unread, "the text")
+        hidden: NDArray[np.float32] = self._labelling.hidden(lines.feature_ptr, lines.features)[0]
         return hidden
 
     @overload
     def predict(
-        self, text: bytes | Sequence[bytes], k: int = 1, threshold: float = 0.0
+        self,
+        text: bytes | Sequence[bytes],
+        k: int = 1,
+        threshold: float = 0.0,
+        *,
+        threads: int = 0,
     ) -> list[list[Prediction]]: ...
     @overload
     def predict(
-        self, text: str | Iterable[str], k: int = 1, threshold: float = 0.0
+        self, text: str | Iterable[str], k: int = 1, threshold: float = 0.0, *, threads: int = 0
     ) -> list[list[TextPrediction]]: ...
     def predict(
-        self, text: str | bytes | Iterable[str | bytes], k: int = 1, threshold: float = 0.0
+        self,
+        text: str | bytes | Iterable[str | bytes],
+        k: int = 1,
+        threshold: float = 0.0,
+        *,
+        threads: int = 0,
     ) -> list[list[Prediction]] | list[list[TextPrediction]]:
         """The best labels of each line.
 
@@ -200,12 +223,15 @@ class LabelModel:
         ----------
         text : str or bytes, or a list of them
             Lines, the last of which may lack its newline; or one line an item, whose newlines are
-            blanks.  Labels in them are ignored, and so is what stands behind the word ``</s>`` of a
-            line, as in fastText; a warning says how many words that are.
+            blanks: a list, a generator, a column of pandas, polars or pyarrow.  Labels in them are
+            ignored, and so is what stands behind the word ``</s>`` of a line, as in fastText; a
+            warning says how many words that are.
         k : int
             Maximum number of labels per line, at least 1.
         threshold : float
             Minimum probability of a label, 0 to 1.
+        threads : int
+            Threads, 0 for one a core; answers do not depend on it.
 
         Returns
         -------
@@ -234,30 +260,58 @@ class LabelModel:
         [[TextPrediction(label='__label__games', probability=0.98...)]]
         >>> model.predict(frame["title"], k=3)  # a list for each row  # doctest: +SKIP
         """
-        raw, are_text = _lines_of(text)
-        (found,) = self.predict_pieces([raw], k, threshold)
-        if not are_text:
-            return found
-        names = {label: to_text(label) for label in self.labels}
-        return [[TextPrediction(names[label], p) for label, p in line] for line in found]
+        if isinstance(text, (str, bytes)):
+            best = self._one.best(to_bytes(text), k)
+            if best is not None:
+                if isinstance(text, bytes):
+                    return [[Prediction(self.labels[i], p) for i, p in best if p >= threshold]]
+                return [[TextPrediction(self._names[i], p) for i, p in best if p >= threshold]]
+        found = self._best(pieces_of(text), k, threads)
+        if are_bytes(text):
+            return list(_named(found, Prediction, self.labels, threshold))
+        return list(_named(found, TextPrediction, self._names, threshold))
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [to_text(label) for label in self.labels]
 
     def predict_pieces(
         self, pieces: Iterable[bytes], k: int = 1, threshold: float = 0.0
     ) -> Iterator[list[list[Prediction]]]:
         """As `predict`, for pieces of whole lines; the warning comes once, at the end."""
-        for lines in self._rows(_lines_of(piece)[0] for piece in pieces):
-            yield [
-                [Prediction(self.labels[i], p) for i, p in line]
-                for line in self._chosen(lines, k, threshold)
-            ]
+        batches = (batch for piece in pieces for batch in pieces_of(piece))
+        for found in self._best(batches, k):
+            yield list(_named([found], Prediction, self.labels, threshold))
 
-    def probabilities(self, text: str | bytes | Iterable[str | bytes]) -> NDArray[np.float32]:
+    def predict_arrays(
+        self, text: str | bytes | Iterable[str | bytes], k: int = 1, *, threads: int = 0
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The best labels of each line as numbers; an object a line takes longer than its answer.
+
+        Parameters
+        ----------
+        text, k, threads
+            As of `predict`.
+
+        Returns
+        -------
+        int32[lines, k]
+            Numbers of labels in `labels`, best first; -1 where there is none.
+        float32[lines, k]
+            Their probabilities; NaN where there is none.
+        """
+        found = list(self._best(pieces_of(text), k, threads))
+        return np.concatenate([best for best, _ in found]), np.concatenate([p for _, p in found])
+
+    def probabilities(
+        self, text: str | bytes | Iterable[str | bytes], *, threads: int = 0
+    ) -> NDArray[np.float32]:
         """The probability of every label for each line, float32[lines, labels].
 
         Parameters
         ----------
         text : str or bytes, or a list of them
-            As of `predict`.
+            As of `predict`, like `threads`.
 
         Returns
         -------
@@ -265,20 +319,15 @@ class LabelModel:
             Columns in the order of `labels`; NaN in the row of a line that `predict` has no labels
             for.
         """
-        (lines,) = self._rows([_lines_of(text)[0]])
-        found = np.empty((len(lines.feature_ptr) - 1, len(self.labels)), np.float32)
-        step = max(1, _SCORES_MAX // len(self.labels))
-        for first in range(0, len(found), step):
-            found[first : first + step] = self._probabilities(lines, first, step)
-        return found
+        return np.concatenate(list(self._chances(pieces_of(text), threads)))
 
     def probability_pieces(self, texts: Iterable[str | bytes]) -> Iterator[NDArray[np.float32]]:
         """As `probabilities`, for some texts at a time; the warning comes once, at the end."""
         texts = iter(texts)
         step = max(1, _SCORES_MAX // len(self.labels))
         pieces = iter(lambda: list(islice(texts, step)), [])
-        for lines in self._rows(_lines_of(piece)[0] for piece in pieces):
-            yield self._probabilities(lines, 0, step)
+        for piece in pieces:
+            yield np.concatenate(list(self._chances(pieces_of(piece))))
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
@@ -301,109 +350,80 @@ class LabelModel:
             )
         self.wv.save(path)
 
-    def _chosen(self, lines: Lines, k: int, threshold: float) -> Iterator[list[tuple[int, float]]]:
-        """Numbers and probabilities of each line's best labels."""
-        for order, chances in self._best(lines, k):
-            for labels, found in zip(order.tolist(), chances.tolist(), strict=True):
-                both = zip(labels, found, strict=True)
-                yield [(label, p) for label, p in both if p >= threshold]
-
-    def _rows(self, texts: Iterable[bytes]) -> Iterator[Lines]:
-        """Whole lines as a row of features each."""
-        unread = 0
-        for text in texts:
-            lines = self._read(text)
-            rows, wanted = len(lines.feature_ptr) - 1, text.count(b"\n")
-            if rows != wanted:
-                raise DataError(
-                    f"expected a row for each of {wanted:,} lines of text, got {rows:,}"
-                )
-            unread += lines.unread
-            yield lines
-        warn_of_unread(unread, "the texts")
-
-    def _read(self, text: bytes) -> Lines:
-        """Features and labels of lines, without n-grams that a pruned model has no rows for."""
-        lines = self._reader.read(text)
-        if self._pruned is None:
-            return lines
-        first = np.int32(self._words)
-        features = lines.features
-        grams = features >= first
-        features[grams] = self._pruned.rows(features[grams] - first) + first
-        kept = ~grams | (features >= first)
-        ends = np.concatenate(([0], np.cumsum(kept)))
-        return lines._replace(feature_ptr=ends[lines.feature_ptr], features=features[kept])
-
     def _best(
-        self, lines: Lines, k: int
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """The `k` best labels and their probabilities, (n, k), in pieces; NaN: no features."""
+        self, batches: Iterable[list[Piece]], k: int, threads: int = 0
+    ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]:
+        """Numbers and probabilities of each line's best labels, a piece of the texts at a time."""
         if k < 1:
             raise DataError(f"k: expected at least 1 label a line, got {k}")
         k = min(k, len(self.labels))
-        step = max(1, _SCORES_MAX // len(self.labels))
-        for first in range(0, len(lines.feature_ptr) - 1, step):
-            chances = self._probabilities(lines, first, step)
-            order = np.argpartition(-chances, k - 1, axis=1)[:, :k]
-            chosen = np.take_along_axis(chances, order, axis=1)
-            within = np.argsort(-chosen, axis=1, kind="stable")
-            yield (
-                np.take_along_axis(order, within, axis=1),
-                np.take_along_axis(chosen, within, axis=1),
-            )
-
-    def _probabilities(self, lines: Lines, first: int, step: int) -> NDArray[np.float32]:
-        """Probability of every label, (lines, labels), for up to `step` lines from `first` on."""
-        hidden = self._hidden(lines, first, step)
-        scores: NDArray[np.float32] = hidden @ self._output.T
-        if self._tree is not None:
-            scores = _leaf_probabilities(self._tree, scores)
-        elif self.loss == "softmax":
-            scores -= scores.max(axis=1, keepdims=True)
-            np.exp(scores, out=scores)
-            scores /= scores.sum(axis=1, keepdims=True)
-        else:
-            scores = _logistic(scores)
-        scores[np.diff(lines.feature_ptr[first : first + step + 1]) == 0] = np.nan
-        return scores
-
-    def _hidden(self, lines: Lines, first: int, step: int) -> NDArray[np.float32]:
-        """Mean of the rows of each line's features, (lines, dim)."""
-        ptr = lines.feature_ptr[first : first + step + 1]
-        features = lines.features[ptr[0] : ptr[-1]]
-        used, rows = np.unique(features, return_inverse=True)
-        hidden = np.zeros((len(ptr) - 1, self._output.shape[1]), np.float32)
-        kernels.bag_means(
-            np.array(self._input[used], np.float32), ptr - ptr[0], rows.astype(np.int32), hidden
+        return self._answers(
+            lambda lines: self._labelling.best(lines.feature_ptr, lines.features, k),
+            batches,
+            threads,
         )
-        return hidden
+
+    def _chances(
+        self, batches: Iterable[list[Piece]], threads: int = 0
+    ) -> Iterator[NDArray[np.float32]]:
+        return self._answers(
+            lambda lines: self._labelling.chances(lines.feature_ptr, lines.features),
+            batches,
+            threads,
+        )
+
+    def _answers(
+        self, ask: Callable[[Lines], T], batches: Iterable[list[Piece]], threads: int = 0
+    ) -> Iterator[T]:
+        """What is asked of each piece of whole lines, in their order; an answer has a row a line.
+
+        A piece that is answered by one thread is short, so its features are in the cache when their
+        rows are summed; the answer depends neither on it nor on the number of threads.
+        """
+        unread = 0
+
+        def answer(piece: Piece) -> tuple[T, int]:
+            lines = self._read(piece.data, piece.offsets)
+            rows = len(lines.feature_ptr) - 1
+            if rows != piece.lines:
+                raise DataError(
+                    f"expected a row for each of {piece.lines:,} lines of text, got {rows:,}"
+                )
+            return ask(lines), lines.unread
+
+        for batch in batches:
+            most = min(threads or kernels.cores(), len(batch))
+            for found, words in in_order(answer, batch, most):
+                unread += words
+                yield found
+        warn_of_unread(unread, "the texts")
+
+    def _read(self, text: Any, offsets: NDArray[np.int64] | None = None) -> Lines:
+        """Features and labels of lines, without n-grams that a pruned model has no rows for."""
+        lines = self._reader.read(text, offsets)
+        return lines if self._pruned is None else self._pruned.keep(lines, self._words)
 
     def score(self, text: bytes, k: int, threshold: float, sums: _Sums) -> None:
         """Adds the counts of the lines of a labelled text to `sums`."""
         lines = self._read(text)
         sums.unread += lines.unread
-        first = 0
-        for order, chances in self._best(lines, k):
-            n = len(order)
-            has = np.diff(lines.feature_ptr[first : first + n + 1]) > 0
-            label_ptr = lines.label_ptr[first : first + n + 1]
-            has &= np.diff(label_ptr) > 0
-            sums.lines += int(has.sum())
-            sums.skipped += int(n - has.sum())
-            own = lines.labels[label_ptr[0] : label_ptr[-1]].astype(np.int64)
-            owner = np.repeat(np.arange(n), np.diff(label_ptr))
-            keep = has[owner]
-            number = len(self.labels)
-            # A label repeated in a line counts once, as a prediction does.
-            pairs = np.unique(owner[keep] * number + own[keep])
-            chosen = (chances >= threshold) & has[:, None]
-            found = (np.arange(n)[:, None] * number + order)[chosen]
-            sums.gold += np.bincount(pairs % number, minlength=number)
-            sums.predicted += np.bincount(found % number, minlength=number)
-            right = found[np.isin(found, pairs)]
-            sums.right += np.bincount(right % number, minlength=number)
-            first += n
+        order, chances = self._labelling.best(
+            lines.feature_ptr, lines.features, min(k, len(self.labels))
+        )
+        n, number = len(order), len(self.labels)
+        has = (np.diff(lines.feature_ptr) > 0) & (np.diff(lines.label_ptr) > 0)
+        sums.lines += int(has.sum())
+        sums.skipped += int(n - has.sum())
+        owner = np.repeat(np.arange(n), np.diff(lines.label_ptr))
+        keep = has[owner]
+        # A label repeated in a line counts once, as a prediction does.
+        pairs = np.unique(owner[keep] * number + lines.labels.astype(np.int64)[keep])
+        chosen = (chances >= threshold) & has[:, None]
+        found = (np.arange(n)[:, None] * number + order)[chosen]
+        sums.gold += np.bincount(pairs % number, minlength=number)
+        sums.predicted += np.bincount(found % number, minlength=number)
+        right = found[np.isin(found, pairs)]
+        sums.right += np.bincount(right % number, minlength=number)
 
 
 def warn_of_unread(words: int, where: str) -> None:
@@ -417,39 +437,15 @@ def warn_of_unread(words: int, where: str) -> None:
         )
 
 
-def _lines_of(text: str | bytes | Iterable[str | bytes]) -> tuple[bytes, bool]:
-    """Lines as bytes, each with its newline, and whether they are text; an item is one line."""
-    if isinstance(text, (str, bytes)):
-        raw = to_bytes(text)
-        return raw + b"\n" * (bool(raw) and not raw.endswith(b"\n")), isinstance(text, str)
-    if not isinstance(text, Iterable):
-        raise DataError(
-            f"expected lines of text, as str, bytes or a list of them, got {text!r:.80}"
-        )
-    lines = list(text)
-    for number, line in enumerate(lines):
-        if not isinstance(line, (str, bytes)):
-            raise DataError(f"expected a line of text as item {number}, got {line!r:.80}")
-    are_bytes = bool(lines) and all(isinstance(line, bytes) for line in lines)
-    raw = b"".join(to_bytes(line).replace(b"\n", b" ") + b"\n" for line in lines)
-    return raw, not are_bytes
-
-
-def _logistic(scores: NDArray[np.float32]) -> NDArray[np.float32]:
-    chances: NDArray[np.float32] = np.exp(-np.clip(scores, -80, 80))
-    np.reciprocal(chances + np.float32(1), out=chances)
-    return chances
-
-
-def _label_tree(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _label_tree(counts: NDArray[np.int64]) -> NDArray[np.int32]:
     """fastText's Huffman tree of labels by falling count: children of inner nodes, the root last.
 
-    int64 (labels - 1, 2): numbers below the number of labels are labels, others inner nodes.
+    int32 (labels - 1, 2): numbers below the number of labels are labels, others inner nodes.
     """
     labels = len(counts)
     # Inner nodes that are not made yet are rarer than none.
     sizes = [*counts.tolist(), *[_COUNT_MAX] * (labels - 1)]
-    children = np.empty((labels - 1, 2), np.int64)
+    children = np.empty((labels - 1, 2), np.int32)
     leaf, node = labels - 1, labels
     for made in range(labels, 2 * labels - 1):
         for side in range(2):
@@ -461,23 +457,6 @@ def _label_tree(counts: NDArray[np.int64]) -> NDArray[np.int64]:
                 node += 1
         sizes[made] = sum(sizes[child] for child in children[made - labels].tolist())
     return children
-
-
-def _leaf_probabilities(
-    children: NDArray[np.int64], scores: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """Probability of each label, (lines, labels): the product along its path.
-
-    `scores`, (lines, inner nodes): of turning right.
-    """
-    labels = len(children) + 1
-    right = _logistic(scores[:, : labels - 1])
-    chances = np.ones((len(scores), 2 * labels - 1), np.float32)
-    for inner in range(labels - 2, -1, -1):
-        here = chances[:, labels + inner]
-        chances[:, children[inner, 0]] = here * (1 - right[:, inner])
-        chances[:, children[inner, 1]] = here * right[:, inner]
-    return np.ascontiguousarray(chances[:, :labels])
 
 
 class _Sums:
@@ -548,6 +527,19 @@ def _pieces(path: str, column: str, label_column: str) -> Iterator[bytes]:
                 refuse_foreign(data[:HEAD_BYTES], path, text=True)
                 head = False
             yield data
+
+
+def _named(
+    found: Iterable[tuple[NDArray[np.int32], NDArray[np.float32]]],
+    kind: Callable[[Any, float], P],
+    names: Sequence[bytes] | Sequence[str],
+    threshold: float,
+) -> Iterator[list[P]]:
+    """The answers of each line as objects, those below the threshold left out."""
+    for best, chances in found:
+        for labels, likely in zip(best.tolist(), chances.tolist(), strict=True):
+            both = zip(labels, likely, strict=True)
+            yield [kind(names[label], p) for label, p in both if p >= threshold]
 
 
 def _share(part: np.int64, whole: np.int64) -> float | None:

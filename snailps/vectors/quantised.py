@@ -1,7 +1,6 @@
-"""What is special in fastText's quantised models (.ftz): matrices of codes, n-grams left out.
+"""What is special in fastText's quantised models (.ftz): matrices of codes.
 
     mapped file -> Cursor -> read_quantised -> QuantisedRows -> rows, float32
-    pairs of bucket and row -> KeptGrams -> rows of buckets
 
 A row is cut into parts of a few values; each part is the number (a byte) of one of 256 centroids.
 With norms, rows are quantised at length 1, and their lengths by 256 centroids of their own.  Must
@@ -35,27 +34,6 @@ _QUANTISER = struct.Struct("<iiii")  # columns, parts, columns of a part, column
 _CENTROIDS = 256
 
 
-class KeptGrams:
-    """N-gram rows of a pruned model; `pairs`: int32[k, 2], bucket and row."""
-
-    def __init__(self, pairs: npt.NDArray[np.int32]) -> None:
-        order = np.argsort(pairs[:, 0], kind="stable")
-        self._buckets = pairs[order, 0]
-        self._rows = pairs[order, 1].astype(np.int32)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def rows(self, buckets: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """The row of each bucket, int32 of the same shape; -1 for one that was left out."""
-        if not len(self._rows):
-            return np.full(buckets.shape, -1, np.int32)
-        at = np.searchsorted(self._buckets, buckets).clip(max=len(self._rows) - 1)
-        rows: npt.NDArray[np.int32] = self._rows[at]
-        rows[self._buckets[at] != buckets] = -1
-        return rows
-
-
 @dataclass(frozen=True, slots=True)
 class _Quantiser:
     """Centroids of each part of a row: `parts`, float32[256, columns of the part] each."""
@@ -86,6 +64,15 @@ class QuantisedRows:
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    @property
+    def arrays(self) -> tuple[UInt8, Float32, int, UInt8 | None, Float32 | None]:
+        """Codes, centroids of all parts one behind the other, columns of a part, and lengths' codes
+        and values, as `kernels.labelling` takes them.
+        """
+        parts = self._quantiser.parts
+        centroids = np.concatenate([part.ravel() for part in parts])
+        return self._codes, centroids, parts[0].shape[1], self._norm_codes, self._norms
 
     def __getitem__(self, which: slice | npt.NDArray[np.integer]) -> Float32:
         rows = self._quantiser.decode(self._codes[which])

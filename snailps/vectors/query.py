@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from snailps.data._labelled import KeptGrams
 from snailps.data._subwords import subword_ids
 from snailps.errors import DataError, ModelFileError, UnknownWord
 from snailps.vectors.extras import optional_module
 from snailps.vectors.fasttext_bin import BinModel
-from snailps.vectors.quantised import KeptGrams, QuantisedRows
+from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.questions import Query, mean_query, query_matrix, unit, vector_of
 from snailps.vectors.search import IndexReport, NeighbourIndex, nearest_rows, nearest_to
 from snailps.vectors.words import WordNumbers, Words, one_line, to_bytes, to_text

@@ -12,9 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from itertools import islice
@@ -25,6 +23,7 @@ import numpy.typing as npt
 
 from snailps.data._float_text import read_word_lines, word_lines
 from snailps.data.atomic import atomic_file
+from snailps.data.in_order import in_order
 from snailps.errors import ModelFileError
 from snailps.kernels import cores
 from snailps.vectors.fasttext_bin import check_words, checked_chunks
@@ -58,10 +57,11 @@ def write_vec(
     check_words(path, words)
     threads = min(_FORMATTING_THREADS, cores())
     done = 0
-    with atomic_file(path) as file, ThreadPoolExecutor(threads, "snailps-text") as pool:
+    with atomic_file(path) as file:
         file.write(b"%d %d\n" % (len(words), dim))
         for chunk in checked_chunks(path, "text", chunks, len(words), dim):
-            for text in _in_order(pool, threads, _lines(words[done : done + len(chunk)], chunk)):
+            lines = _lines(words[done : done + len(chunk)], chunk)
+            for text in in_order(lambda task: task(), lines, threads):
                 file.write(text)
             done += len(chunk)
 
@@ -73,19 +73,6 @@ def _lines(words: Sequence[bytes], chunk: Float32) -> Iterator[Callable[[], memo
     for at in range(0, len(rows), together):
         some = slice(at, at + together)
         yield partial(word_lines, words[some], rows[some])
-
-
-def _in_order(
-    pool: ThreadPoolExecutor, ahead: int, tasks: Iterable[Callable[[], memoryview]]
-) -> Iterator[memoryview]:
-    """Results of tasks, in their order; at most `ahead` of them are under way or wait."""
-    under_way: deque[Future[memoryview]] = deque()
-    for task in tasks:
-        under_way.append(pool.submit(task))
-        if len(under_way) > ahead:
-            yield under_way.popleft().result()
-    while under_way:
-        yield under_way.popleft().result()
 
 
 def vec_shape(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> tuple[int, int]:

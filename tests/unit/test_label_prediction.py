@@ -4,11 +4,13 @@ import json
 
 import numpy as np
 import official_fasttext
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
 from snailps.cli.main import app_for
 from snailps.errors import DataError, ModelFileError
+from snailps.vectors import texts
 from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
 from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 
@@ -282,7 +284,7 @@ def test_predict_of_half_a_pair_is_refused_by_its_character(small):
 def test_predict_of_a_reader_that_loses_a_line_is_an_error(small, monkeypatch):
     model = LabelModel(small)
     read = model._read
-    monkeypatch.setattr(model, "_read", lambda text: read(text.partition(b"\n")[2]))
+    monkeypatch.setattr(model, "_read", lambda text, _: read(text.partition(b"\n")[2]))
     with pytest.raises(DataError, match="a row for each of 2 lines of text, got 1"):
         model.predict(["up", "down"])
 
@@ -381,3 +383,41 @@ def test_test_command_prints_all_and_each_label(small, tmp_path):
     figures = json.loads(run("test", small, text, "--json").stdout)
     assert (figures["lines"], figures["precision"], figures["k"]) == (2, 0.5, 1)
     assert figures["labels"][0]["label"] == "__label__plus"
+
+
+def test_answers_do_not_depend_on_threads_or_on_what_holds_the_texts(official, monkeypatch):
+    monkeypatch.setattr(texts, "PIECE_BYTES", 100)
+    _, path, _ = official
+    model, rng = LabelModel(path), np.random.default_rng(1)
+    names = official_fasttext.SYLLABLES
+    lines = [" ".join(rng.choice(names, rng.integers(0, 9))) for _ in range(300)]
+    best, chances = model.predict_arrays(lines, 2, threads=1)
+    assert best.dtype == np.int32
+    assert chances.dtype == np.float32
+    assert best.shape == chances.shape == (300, 2)
+    for other, threads in (
+        (lines, 3), (iter(lines), 2), ("\n".join(lines) + "\n", 4), (pa.array(lines), 0),
+        (pa.chunked_array([lines[:7], lines[7:]]), 2),
+    ):  # fmt: skip
+        found = model.predict_arrays(other, 2, threads=threads)
+        np.testing.assert_array_equal(found[0], best)
+        np.testing.assert_array_equal(found[1], chances)
+    named = [[(model.labels[b].decode(), p) for b, p in zip(*pair, strict=True)]
+             for pair in zip(best.tolist(), chances.tolist(), strict=True)]  # fmt: skip
+    assert model.predict(lines, 2) == named
+
+
+LINES = [
+    "ka lo", "ka  lo\tmi\r", "ka\0lo", "unseen", " ", "ka </s>", "ka </s> mi lo", "__label__l1 ka",
+    "__label__ ka", "日本 größer ka", "ka " * 900, "x" * 3000, "a" * 1990, "ka\x0blo\x0cmi", "</s>",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line[:12])
+def test_one_line_has_the_answer_that_it_has_in_a_list(official, line):
+    _, path, _ = official
+    model = LabelModel(path)
+    for k, threshold in ((1, 0.0), (3, 0.2), (8, 0.0), (20, 0.0)):
+        assert model.predict(line, k, threshold) == model.predict([line], k, threshold)
+        raw = line.encode() + b"\xff\x80"
+        assert model.predict(raw, k, threshold) == model.predict([raw], k, threshold)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twins import labels as twin
 
-from snailps.data._labelled import GRAM_MAX, LineReader, number_rows
+from snailps.data._labelled import GRAM_MAX, KeptGrams, LineReader, number_rows
 
 WORDS = [b"</s>", b"a", b"cat", "größe".encode(), b"eightchr-and-more"]
 LABELS = [b"__label__x", b"__label__y"]
@@ -131,3 +131,61 @@ def test_number_rows_with_an_id_out_of_range_refuses_and_cleans_up(bad):
     with pytest.raises(ValueError, match=f"got {bad}"):
         number_rows(np.array([0, 2, bad], np.int32), place)
     assert (place == -1).all()
+
+
+@given(st.lists(st.lists(st.tuples(PIECES, BLANKS), max_size=8), max_size=30), st.integers(0, 9))
+def test_texts_between_offsets_are_lines_whose_newlines_are_blanks(rows, before):
+    texts = [b"".join(piece + blank for piece, blank in row) for row in rows]
+    data = b"x" * before + b"".join(texts) + b"behind"
+    offsets = np.cumsum([before, *map(len, texts)], dtype=np.int64)
+    reader = LineReader(WORDS, LABELS, label_prefix=b"__label__", word_ngrams=2, bucket=50)
+    found = reader.read(data, offsets)
+    wanted = reader.read(b"".join(text.replace(b"\n", b" ") + b"\n" for text in texts))
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("offsets", [[], [1, 0], [-1, 2], [0, 9]])
+def test_offsets_that_do_not_fit_are_refused(offsets):
+    reader = LineReader(WORDS, LABELS, label_prefix=b"__label__")
+    with pytest.raises(ValueError, match="offsets that rise"):
+        reader.read(b"a cat", np.array(offsets, np.int64))
+
+
+@given(st.dictionaries(st.integers(0, 2**31 - 1), st.integers(0, 40), max_size=40), st.data())
+def test_kept_grams_are_found_and_others_left_out(kept, data):
+    pairs = np.array(list(kept.items()), np.int32).reshape(-1, 2)
+    made = KeptGrams(pairs)
+    asked = data.draw(st.lists(st.sampled_from([*kept, 0, 5, 2**31 - 1]), max_size=50))
+    assert len(made) == len(kept)
+    assert made.rows(np.array(asked, np.int32)).tolist() == [kept.get(one, -1) for one in asked]
+
+
+def test_lines_keep_their_words_and_the_rows_of_kept_grams():
+    shape = {"word_ngrams": 2, "bucket": 9}
+    reader = LineReader(WORDS, LABELS, label_prefix=b"__label__", **shape)
+    text = b"a cat a\n\ncat cat unknown a\n"
+    lines, words = reader.read(text), len(WORDS)
+    kept = {1: 0, 4: 1, 7: 2, 8: 3}
+    wanted = []
+    for first, last in itertools.pairwise(lines.feature_ptr.tolist()):
+        own = lines.features[first:last].tolist()
+        wanted.append(
+            [
+                f if f < words else words + kept[f - words]
+                for f in own
+                if f < words or f - words in kept
+            ]
+        )
+    found = KeptGrams(np.array(list(kept.items()), np.int32)).keep(reader.read(text), words)
+    cut = itertools.pairwise(found.feature_ptr.tolist())
+    assert [found.features[a:b].tolist() for a, b in cut] == wanted
+    assert len(found.features) == found.feature_ptr[-1] < len(lines.features)
+    none = KeptGrams(np.empty((0, 2), np.int32)).keep(reader.read(b""), words)
+    assert none.feature_ptr.tolist() == [0]
+
+
+@pytest.mark.parametrize("pairs", [[[0, 1, 2]], [[-1, 0]], [[0, -1]]])
+def test_pairs_that_are_none_are_refused(pairs):
+    with pytest.raises(ValueError, match="expected"):
+        KeptGrams(np.array(pairs, np.int32))

@@ -1,5 +1,6 @@
 """Plain twins of what a classifier does: features of lines, and one step after the other."""
 
+import itertools
 import re
 
 import numpy as np
@@ -93,3 +94,30 @@ def train_labels(inputs, outputs, dim, bag_ptr, bag_rows, label_ptr, labels, noi
         np.add.at(inputs, rows, gradient / len(rows))
         count += 1
     return inputs, outputs, total, count
+
+
+def hidden_of(inputs, ptr, features):
+    """Means of rows, float64; zeros of a line without any."""
+    rows = [inputs[features[a:b]] for a, b in itertools.pairwise(ptr)]
+    zeros = np.zeros(inputs.shape[1])
+    return np.array([r.astype(np.float64).mean(0) if len(r) else zeros for r in rows]).reshape(
+        len(rows), inputs.shape[1]
+    )
+
+
+def chances_of(hidden, outputs, softmax, children=None):
+    """Probabilities of all labels, float64."""
+    scores = hidden @ outputs.astype(np.float64).T
+    if children is not None and len(children):
+        labels = len(children) + 1
+        nodes = np.ones((len(hidden), 2 * labels - 1))
+        right = 1 / (1 + np.exp(-scores))
+        for inner in range(labels - 2, -1, -1):
+            here = nodes[:, labels + inner]
+            nodes[:, children[inner, 0]] = here * (1 - right[:, inner])
+            nodes[:, children[inner, 1]] = here * right[:, inner]
+        return nodes[:, :labels]
+    if softmax:
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
+        return powers / powers.sum(axis=1, keepdims=True)
+    return 1 / (1 + np.exp(-scores))

@@ -1,0 +1,60 @@
+# Lines of a classifier, for Cython: see _labelled.pyx.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from snailps.data._text cimport Lexicon
+
+cdef enum:
+    C_GRAM_MAX = 64             # longest word n-gram
+
+cdef struct Rules:
+    const uint8_t *prefix       # of labels
+    Py_ssize_t prefix_size
+    int64_t words               # ids from here on are labels
+    uint32_t bucket
+    int word_ngrams
+    int minn
+    int maxn
+
+
+cdef struct Reading:
+    int64_t position            # in the text
+    int64_t features            # written so far, like the next two
+    int64_t labels
+    int64_t lines               # finished
+    int64_t tokens              # read
+    int64_t unread              # words behind a `</s>` of their line
+    bint open                   # the present line has tokens
+    bint ended                  # one token was `</s>`: the rest of the line is not read
+    int gram_num                # word n-grams that the next word extends:
+    uint64_t grams[C_GRAM_MAX]  # the latest first
+
+
+# Reads to the end (0), or until the next batch might not fit: the features it may need.
+cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data, Py_ssize_t size,
+                        Reading *reading, int64_t *feature_ptr, int32_t *features,
+                        int64_t features_max, int64_t *label_ptr, int32_t *labels,
+                        int64_t labels_max) noexcept nogil
+
+
+cdef class LineReader:
+    cdef Lexicon lexicon
+    cdef Rules rules
+    cdef bytes prefix
+    cdef readonly int64_t space
+
+    cdef object read_text(self, const uint8_t *text, Py_ssize_t size)
+
+
+cdef struct KeptRow:
+    int32_t bucket              # -1: no row
+    int32_t row
+
+
+cdef class KeptGrams:
+    cdef KeptRow *slots         # open addressing, at most half full
+    cdef uint32_t shift
+    cdef readonly Py_ssize_t number
+
+    cdef uint32_t slot_of(self, int32_t bucket) noexcept nogil
+    cdef int64_t keep_some(self, int32_t *features, int64_t first, int64_t stop, int64_t used,
+                           int32_t words) noexcept nogil

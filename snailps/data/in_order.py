@@ -1,0 +1,34 @@
+"""Pieces of work in threads, their results in order.
+
+    items, function -> in_order -> function(item) of each, a few items ahead of who takes them
+
+The function is meant to release the GIL.  Threads live as long as the iteration: none is left for
+a process that is forked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_order(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int
+) -> Iterator[Result]:
+    """Results of `function`; at most `threads` of them are under way, and as many wait."""
+    if threads < 2:
+        yield from map(function, items)
+        return
+    under_way: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(threads, "snailps-piece") as pool:
+        for item in items:
+            under_way.append(pool.submit(function, item))
+            if len(under_way) > 2 * threads:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()

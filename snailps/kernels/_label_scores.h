@@ -1,0 +1,281 @@
+/* Labels of lines by a trained classifier: nothing is written but the answers.
+ *
+ * features of 16 lines -> means of their rows -> scores (16 lanes) -> the k best labels of each
+ *
+ * Rows are read where they lie, in a mapped file of any alignment, each asked for some features ahead;
+ * those of a quantised model are put together from its centroids.  A line's answer depends neither on
+ * the lines beside it nor on how a text is cut: its lane sees the same sums in the same order.
+ */
+#ifndef SNAILPS_LABEL_SCORES_H
+#define SNAILPS_LABEL_SCORES_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "_jobs.h"
+#include "_losses.h"
+#include "_tiles.h"
+
+enum {
+    SNAIL_ROWS_AHEAD = 24,  /* features whose rows are asked for */
+    SNAIL_LABELS_ONCE = 64, /* rows of labels that meet 16 lines at a time */
+    SNAIL_CENTROIDS = 256
+};
+
+/* A float of the file, and rows of them. */
+typedef float snail_filed __attribute__((aligned(1), may_alias));
+
+typedef struct { /* a node of the tree of labels that is still to be seen */
+    int32_t node;
+    float chance;
+} snail_branch;
+
+typedef struct {
+    const snail_labelling_job *job;
+    float *hidden;       /* [GROUP, stride] */
+    float *across;       /* [stride, GROUP] */
+    float *scores;       /* [label_num, GROUP] */
+    snail_branch *stack; /* [label_num + 1] */
+} snail_labelling;
+
+/* ---- the mean of rows ------------------------------------------------------------------------- */
+
+SNAIL_INLINE const snail_filed *snail_filed_row(const snail_labelling_job *job, int32_t feature) {
+    return (const snail_filed *)job->inputs + feature * job->dim;
+}
+
+SNAIL_INLINE void snail_ask_for(const snail_labelling_job *job, int32_t feature) {
+    if (job->inputs) {
+        const char *row = (const char *)snail_filed_row(job, feature);
+        for (int64_t at = 0; at < job->dim * 4 + 63; at += 64) __builtin_prefetch(row + at, 0, 2);
+    } else {
+        const uint8_t *codes = job->codes + feature * (int64_t)job->part_num;
+        for (int at = 0; at < job->part_num + 63; at += 64) __builtin_prefetch(codes + at, 0, 2);
+        if (job->norm_codes) __builtin_prefetch(job->norm_codes + feature, 0, 2);
+    }
+}
+
+SNAIL_INLINE void snail_add_filed(const snail_labelling_job *job, const int32_t *features, int64_t n,
+                                  float *restrict sum) {
+    const int64_t dim = job->dim;
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) { /* the sum is read and written once for four rows */
+        const snail_filed *a = snail_filed_row(job, features[i]);
+        const snail_filed *b = snail_filed_row(job, features[i + 1]);
+        const snail_filed *c = snail_filed_row(job, features[i + 2]);
+        const snail_filed *d = snail_filed_row(job, features[i + 3]);
+        for (int64_t k = 0; k < dim; k++) sum[k] += (a[k] + b[k]) + (c[k] + d[k]);
+    }
+    for (; i < n; i++) {
+        const snail_filed *a = snail_filed_row(job, features[i]);
+        for (int64_t k = 0; k < dim; k++) sum[k] += a[k];
+    }
+}
+
+SNAIL_INLINE void snail_add_quantised(const snail_labelling_job *job, int32_t feature,
+                                      float *restrict sum) {
+    const uint8_t *codes = job->codes + feature * (int64_t)job->part_num;
+    const float norm = job->norm_codes ? job->norms[job->norm_codes[feature]] : 1;
+    const float *centroids = job->centroids;
+    const int width = job->part_width, whole = job->part_num - 1;
+    for (int part = 0; part < whole; part++) {
+        const float *centroid = centroids + codes[part] * width;
+        for (int k = 0; k < width; k++) sum[k] += norm * centroid[k];
+        centroids += SNAIL_CENTROIDS * width;
+        sum += width;
+    }
+    const int last = (int)(job->dim - (int64_t)whole * width);
+    for (int k = 0; k < last; k++) sum[k] += norm * centroids[codes[whole] * last + k];
+}
+
+/* Mean of a line's rows; zeros of a line without features. */
+static void snail_hide_line(const snail_labelling_job *job, int64_t line, float *hidden) {
+    const int64_t begin = job->ptr[line], end = job->ptr[line + 1], all = job->ptr[job->last];
+    memset(hidden, 0, (size_t)job->stride * sizeof(float));
+    for (int64_t first = begin; first < end; first += 4) {
+        const int64_t n = snail_least64(4, end - first);
+        for (int64_t at = first + SNAIL_ROWS_AHEAD; at < first + SNAIL_ROWS_AHEAD + n && at < all; at++)
+            snail_ask_for(job, job->features[at]);
+        if (job->inputs) snail_add_filed(job, job->features + first, n, hidden);
+        else
+            for (int64_t i = first; i < first + n; i++)
+                snail_add_quantised(job, job->features[i], hidden);
+    }
+    if (end > begin) {
+        const float share = 1 / (float)(end - begin);
+        for (int64_t k = 0; k < job->dim; k++) hidden[k] *= share;
+    }
+}
+
+/* ---- the best labels -------------------------------------------------------------------------- */
+
+/* Puts a label among the best of a line, which fall; equal ones stay in the order of labels. */
+SNAIL_INLINE void snail_place_label(int32_t *best, float *chances, int k, int32_t label, float chance) {
+    int at = k - 1;
+    for (; at > 0 && chances[at - 1] < chance; at--) {
+        chances[at] = chances[at - 1];
+        best[at] = best[at - 1];
+    }
+    chances[at] = chance;
+    best[at] = label;
+}
+
+/* The probability that follows from a score, the most and the total of a line's; NaN of NaN. */
+SNAIL_INLINE float snail_chance(const snail_labelling_job *job, float score, float most, float total) {
+    if (score != score) return score;
+    if (job->loss != SNAIL_SOFTMAX) return snail_likely(score);
+    const float below = score - most;
+    return snail_exp(below < -SNAIL_BOUND ? -SNAIL_BOUND : below) / total;
+}
+
+static void snail_choose(const snail_labelling *s, int lanes, int64_t line) {
+    const snail_labelling_job *job = s->job;
+    const int64_t label_num = job->label_num;
+    const float *scores = s->scores;
+    float most[SNAIL_GROUP], total[SNAIL_GROUP];
+    int32_t first[SNAIL_GROUP];
+    for (int i = 0; i < SNAIL_GROUP; i++) {
+        most[i] = scores[i];
+        first[i] = 0;
+        total[i] = 0;
+    }
+    for (int64_t label = 1; label < label_num; label++) {
+        const float *row = scores + label * SNAIL_GROUP;
+        for (int i = 0; i < SNAIL_GROUP; i++) {
+            first[i] = row[i] > most[i] ? (int32_t)label : first[i];
+            most[i] = row[i] > most[i] ? row[i] : most[i];
+        }
+    }
+    if (job->loss == SNAIL_SOFTMAX)
+        for (int64_t label = 0; label < label_num; label++) {
+            const float *row = scores + label * SNAIL_GROUP;
+            for (int i = 0; i < SNAIL_GROUP; i++) {
+                const float below = row[i] - most[i];
+                total[i] += snail_exp(below < -SNAIL_BOUND ? -SNAIL_BOUND : below);
+            }
+        }
+    for (int i = 0; i < lanes; i++) {
+        if (job->all) {
+            float *all = job->all + (line + i) * label_num;
+            for (int64_t label = 0; label < label_num; label++)
+                all[label] = snail_chance(job, scores[label * SNAIL_GROUP + i], most[i], total[i]);
+            continue;
+        }
+        int32_t *best = job->best + (line + i) * job->k;
+        float *chances = job->chances + (line + i) * job->k;
+        if (job->k == 1) {
+            best[0] = first[i];
+            chances[0] = snail_chance(job, most[i], most[i], total[i]);
+        } else {
+            for (int64_t label = 0; label < label_num; label++) {
+                const float score = scores[label * SNAIL_GROUP + i];
+                if (score > chances[job->k - 1])
+                    snail_place_label(best, chances, job->k, (int32_t)label, score);
+            }
+            for (int at = 0; at < job->k; at++)
+                chances[at] = snail_chance(job, chances[at], most[i], total[i]);
+        }
+    }
+}
+
+SNAIL_INLINE float snail_dot_lanes(const float *a, const float *b, int64_t stride) {
+    snail_vec sum = {0};
+    float total = 0;
+    for (int64_t d = 0; d < stride; d += SNAIL_LANES) sum += snail_load(a + d) * snail_load(b + d);
+    for (int i = 0; i < SNAIL_LANES; i++) total += sum[i];
+    return total;
+}
+
+/* Down fastText's tree of labels, the likelier side first; what is below the k best so far is left. */
+static void snail_descend(const snail_labelling *s, const float *hidden, int64_t line) {
+    const snail_labelling_job *job = s->job;
+    const int64_t label_num = job->label_num;
+    int32_t *best = job->all ? NULL : job->best + line * job->k;
+    float *chances = job->all ? NULL : job->chances + line * job->k;
+    int64_t left = 1;
+    s->stack[0] = (snail_branch){(int32_t)(2 * label_num - 2), 1};
+    while (left) {
+        const snail_branch at = s->stack[--left];
+        if (chances && !(at.chance > chances[job->k - 1])) continue;
+        if (at.node < label_num) {
+            if (chances) snail_place_label(best, chances, job->k, at.node, at.chance);
+            else job->all[line * label_num + at.node] = at.chance;
+            continue;
+        }
+        const int64_t inner = at.node - label_num;
+        const float right = snail_likely(
+            snail_dot_lanes(job->outputs + inner * job->stride, hidden, job->stride));
+        const int32_t *child = job->children + 2 * inner;
+        const int likelier = right > 0.5f;
+        s->stack[left++] = (snail_branch){child[!likelier], at.chance * (likelier ? 1 - right : right)};
+        s->stack[left++] = (snail_branch){child[likelier], at.chance * (likelier ? right : 1 - right)};
+    }
+}
+
+/* ---- all lines -------------------------------------------------------------------------------- */
+
+static int64_t snail_labelling_scratch(const snail_labelling_job *job) {
+    const int64_t floats = 2 * SNAIL_GROUP * job->stride + (job->children ? 0 : SNAIL_GROUP * job->label_num);
+    return floats * (int64_t)sizeof(float)
+        + (job->children ? (job->label_num + 1) * (int64_t)sizeof(snail_branch) : 0);
+}
+
+/* What a line without an answer has: none was found, or its numbers are none. */
+static void snail_clear_answers(const snail_labelling_job *job, int64_t line) {
+    for (int at = 0; at < job->k; at++) {
+        job->best[line * job->k + at] = -1;
+        job->chances[line * job->k + at] = -__builtin_inff();
+    }
+}
+
+static void snail_void_answers(const snail_labelling_job *job, int64_t line) {
+    const int empty = job->ptr[line + 1] == job->ptr[line];
+    if (job->all) {
+        float *all = job->all + line * job->label_num;
+        for (int64_t label = 0; empty && label < job->label_num; label++) all[label] = __builtin_nanf("");
+        return;
+    }
+    for (int64_t at = line * job->k; at < (line + 1) * job->k; at++)
+        if (empty || job->best[at] < 0 || !(job->chances[at] >= 0)) {
+            job->best[at] = -1;
+            job->chances[at] = __builtin_nanf("");
+        }
+}
+
+static void snail_label_lines(const snail_labelling_job *job, char *scratch) {
+    snail_labelling s = {.job = job};
+    const float *rows[SNAIL_LABELS_ONCE];
+    s.hidden = (float *)scratch;
+    s.across = s.hidden + SNAIL_GROUP * job->stride;
+    s.scores = s.across + SNAIL_GROUP * job->stride;
+    s.stack = (snail_branch *)s.scores;
+    for (int64_t at = job->ptr[job->first]; at < job->ptr[job->last] && at < job->ptr[job->first] + SNAIL_ROWS_AHEAD; at++)
+        snail_ask_for(job, job->features[at]);
+    for (int64_t line = job->first; line < job->last; line += SNAIL_GROUP) {
+        const int lanes = (int)snail_least64(SNAIL_GROUP, job->last - line);
+        for (int i = 0; i < lanes; i++) {
+            snail_hide_line(job, line + i, s.hidden + i * job->stride);
+            if (job->hidden)
+                memcpy(job->hidden + (line + i) * job->dim, s.hidden + i * job->stride,
+                       (size_t)job->dim * sizeof(float));
+            else if (!job->all) snail_clear_answers(job, line + i);
+        }
+        if (job->hidden) continue;
+        if (job->children)
+            for (int i = 0; i < lanes; i++) snail_descend(&s, s.hidden + i * job->stride, line + i);
+        else {
+            memset(s.hidden + lanes * job->stride, 0,
+                   (size_t)((SNAIL_GROUP - lanes) * job->stride) * sizeof(float));
+            snail_transpose(s.hidden, (int)job->stride, s.across);
+            for (int64_t label = 0; label < job->label_num; label += SNAIL_LABELS_ONCE) {
+                const int n = (int)snail_least64(SNAIL_LABELS_ONCE, job->label_num - label);
+                for (int r = 0; r < n; r++) rows[r] = job->outputs + (label + r) * job->stride;
+                snail_score(n, rows, s.across, (int)job->dim, s.scores + label * SNAIL_GROUP);
+            }
+            snail_choose(&s, lanes, line);
+        }
+        for (int i = 0; i < lanes; i++) snail_void_answers(job, line + i);
+    }
+}
+
+#endif

@@ -1,0 +1,178 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""A trained classifier's numbers, checked once: features of lines -> their labels.
+
+    rows of words and n-grams, rows of labels -> Labelling
+    features, line by line -> best, chances, hidden -> labels and probabilities
+
+Rows may lie in a mapped file, of any alignment; nothing of them is copied.  The loop is
+_label_scores.h.  No text, no names of labels, no files.
+"""
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.stdlib cimport free
+from libc.string cimport memset
+
+import numpy as np
+
+from snailps.kernels._jobs cimport ONE_VS_ALL, PAD, SOFTMAX, KernelTable, LabellingJob
+
+cdef extern from "<stdlib.h>" nogil:
+    int posix_memalign(void **taken, size_t alignment, size_t size)
+
+
+cdef class Labelling:
+    """A classifier; any threads may ask at once.
+
+    Parameters
+    ----------
+    kernels : Kernels
+        Of a build.
+    inputs : float32 array (rows, dim), or tuple
+        Of any alignment; or quantised rows: codes uint8 (rows, parts), centroids float32 of all
+        parts, (256, columns of the part) each, one behind the other, columns of a part, and the
+        codes uint8 (rows,) and values float32 (256,) of lengths, or None each.
+    outputs : float32 array (labels, stride)
+        Of `kernels.padded`; zeros from column `dim` on.
+    dim : int
+    softmax : bool
+        Whether the probabilities of all labels add up to 1; else each is for itself.
+    children : int32 array (labels - 1, 2), optional
+        Of a tree: numbers from that of labels on are inner nodes, each the child of a later one; the
+        last is the root.  Scores are those of turning to the second child.
+
+    Raises
+    ------
+    ValueError
+        Arrays that do not fit each other.
+    """
+
+    def __init__(self, kernels: snailps._kernels.Kernels, inputs: object,
+                 const float[:, ::1] outputs not None, int dim, bint softmax,
+                 const int32_t[:, ::1] children=None):
+        cdef Py_ssize_t label_num = outputs.shape[0]
+        if not 1 <= label_num < 1 << 30 or not 1 <= dim <= outputs.shape[1] \
+                or outputs.shape[1] % PAD or <uintptr_t>&outputs[0, 0] % (4 * PAD):
+            raise ValueError(f"outputs must be of kernels.padded, with a row for each of 1 to 2^30 "
+                             f"labels and at least dim = {dim} columns, got {label_num} x "
+                             f"{outputs.shape[1]}")
+        if children is not None:
+            check_tree(np.asarray(children), label_num)
+        self.capsule = kernels.capsule
+        self.table = <const KernelTable *>PyCapsule_GetPointer(self.capsule, b"snailps.kernels")
+        memset(&self.job, 0, sizeof(LabellingJob))
+        self.kept = [outputs, children]
+        self.take_inputs(inputs, dim)
+        self.job.outputs = &outputs[0, 0]
+        self.job.children = &children[0, 0] if children is not None and label_num > 1 else NULL
+        self.job.label_num = label_num
+        self.job.dim = dim
+        self.job.stride = outputs.shape[1]
+        self.job.loss = SOFTMAX if softmax else ONE_VS_ALL
+
+    cdef object take_inputs(self, inputs, Py_ssize_t dim):
+        if not isinstance(inputs, tuple):
+            if inputs.dtype != np.float32 or inputs.ndim != 2 or inputs.shape[1] != dim \
+                    or inputs.strides != (4 * dim, 4):
+                raise ValueError(f"inputs must be float32[n, {dim}], row by row, got {inputs.dtype}"
+                                 f"{list(inputs.shape)}")
+            self.job.inputs = <const void *><uintptr_t>inputs.__array_interface__["data"][0]
+            self.row_num = inputs.shape[0]
+            self.kept.append(inputs)
+            return
+        codes, centroids, width, norm_codes, norms = inputs
+        cdef const uint8_t[:, ::1] of_rows = codes
+        cdef const float[::1] of_parts = centroids
+        cdef const uint8_t[::1] lengths = norm_codes
+        cdef const float[::1] of_lengths = norms
+        cdef Py_ssize_t parts = of_rows.shape[1]
+        if parts < 1 or width < 1 or not (parts - 1) * width < dim <= parts * width \
+                or of_parts.shape[0] != 256 * dim:
+            raise ValueError(f"{parts} parts of {width} columns and {of_parts.shape[0]} values of "
+                             f"centroids do not make rows of {dim} columns")
+        if (norms is None) != (norm_codes is None) or norms is not None and (
+                of_lengths.shape[0] != 256 or lengths.shape[0] != of_rows.shape[0]):
+            raise ValueError("lengths must be 256 values, and the number of one for each row")
+        self.row_num = of_rows.shape[0]
+        self.job.codes = &of_rows[0, 0] if self.row_num else NULL
+        self.job.centroids = &of_parts[0]
+        self.job.part_num = <int>parts
+        self.job.part_width = <int>width
+        if norms is not None and self.row_num:
+            self.job.norm_codes = &lengths[0]
+            self.job.norms = &of_lengths[0]
+        self.kept += [of_rows, of_parts, lengths, of_lengths]
+
+    cdef object run(self, LabellingJob job, const int64_t[::1] ptr, const int32_t[::1] features):
+        cdef char *scratch = NULL
+        cdef Py_ssize_t lines = ptr.shape[0] - 1, i
+        cdef int bad = lines < 0 or ptr[0] != 0 or ptr[lines] > features.shape[0]
+        for i in range(lines):
+            bad |= ptr[i] > ptr[i + 1]
+        if bad:
+            raise ValueError(f"ptr must rise from 0 to at most the {features.shape[0]} features")
+        if lines == 0:
+            return
+        if ptr[lines] and (self.row_num == 0 or not self.table.in_range(
+                &features[0], ptr[lines], 0, <int32_t>(self.row_num - 1))):
+            raise ValueError(f"features must lie in 0..{self.row_num - 1}, the rows of inputs")
+        job.ptr = &ptr[0]
+        job.features = &features[0] if features.shape[0] else NULL
+        job.last = lines
+        if posix_memalign(<void **>&scratch, 64, <size_t>self.table.labelling_scratch(&job)) != 0:
+            raise MemoryError(f"no memory for the scores of {job.label_num} labels")
+        with nogil:
+            self.table.label_lines(&job, scratch)
+            free(scratch)
+
+    def best(self, const int64_t[::1] ptr not None, const int32_t[::1] features not None,
+             int k) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The `k` best labels of each line and their probabilities, int32 and float32 [lines, k].
+
+        Line i has the features ``features[ptr[i]:ptr[i + 1]]``, which are rows of `inputs`.  Best
+        first, of equal ones the first label; -1 and NaN of a line without features, or behind the
+        last label.
+        """
+        cdef Py_ssize_t lines = max(<Py_ssize_t>0, ptr.shape[0] - 1)
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        best, chances = np.empty((lines, k), np.int32), np.empty((lines, k), np.float32)
+        cdef int32_t[:, ::1] of_lines = best
+        cdef float[:, ::1] likely = chances
+        cdef LabellingJob job = self.job
+        job.k = k
+        if lines:
+            job.best = &of_lines[0, 0]
+            job.chances = &likely[0, 0]
+        self.run(job, ptr, features)
+        return best, chances
+
+    def chances(self, const int64_t[::1] ptr not None,
+                const int32_t[::1] features not None) -> NDArray[np.float32]:
+        """The probability of each label, float32[lines, labels]; NaN of a line without features."""
+        cdef Py_ssize_t lines = max(<Py_ssize_t>0, ptr.shape[0] - 1)
+        chances = np.empty((lines, self.job.label_num), np.float32)
+        cdef float[:, ::1] likely = chances
+        cdef LabellingJob job = self.job
+        if lines:
+            job.all = &likely[0, 0]
+        self.run(job, ptr, features)
+        return chances
+
+    def hidden(self, const int64_t[::1] ptr not None,
+               const int32_t[::1] features not None) -> NDArray[np.float32]:
+        """The mean of each line's rows, float32[lines, dim]; zeros of a line without features."""
+        cdef Py_ssize_t lines = max(<Py_ssize_t>0, ptr.shape[0] - 1)
+        hidden = np.empty((lines, self.job.dim), np.float32)
+        cdef float[:, ::1] rows = hidden
+        cdef LabellingJob job = self.job
+        if lines:
+            job.hidden = &rows[0, 0]
+        self.run(job, ptr, features)
+        return hidden
+
+
+cdef object check_tree(children, Py_ssize_t label_num):
+    nodes = np.arange(2 * label_num - 2)
+    if children.shape != (label_num - 1, 2) or (np.sort(children.ravel()) != nodes).any() \
+            or (children >= label_num + nodes[:label_num - 1, None]).any():
+        raise ValueError(f"children must make one tree of {label_num} labels")

@@ -1,0 +1,84 @@
+"""vectors.label_prediction: one classifier in many processes, forked or not."""
+
+import multiprocessing
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from snailps.vectors.fasttext_bin import BinHeader, write_bin
+from snailps.vectors.label_prediction import LabelModel
+
+ROWS = 200_000
+DIM = 64
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A classifier of 51 MB, whose labels follow from one word."""
+    found = tmp_path_factory.mktemp("labels") / "m.bin"
+    rng = np.random.default_rng(1)
+    words = [b"</s>", *(b"w%d" % number for number in range(999))]
+    rows = rng.normal(size=(ROWS + len(words), DIM)).astype(np.float32)
+    header = BinHeader(
+        dim=DIM, bucket=ROWS, word_ngrams=2, model="supervised", loss="softmax", min_count=1
+    )
+    labels = [b"__label__%d" % number for number in range(5)]
+    write_bin(
+        found, header, words, [1] * len(words), [rows],
+        [rng.normal(size=(5, DIM)).astype(np.float32)], labels, [1] * 5,
+    )  # fmt: skip
+    return found
+
+
+def texts(number):
+    rng = np.random.default_rng(2)
+    return [" ".join(f"w{word}" for word in line) for line in rng.integers(0, 999, (number, 40))]
+
+
+def test_forked_processes_answer_as_their_parent_did_in_threads(path):
+    model, lines = LabelModel(path), texts(5000)
+    wanted, _ = model.predict_arrays(lines, threads=2)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        for best, _ in pool.map(model.predict_arrays, [lines, lines]):
+            np.testing.assert_array_equal(best, wanted)
+
+
+MEMORY = """
+import sys
+import numpy as np
+from snailps.vectors.label_prediction import LabelModel
+model = LabelModel(sys.argv[1])
+rng = np.random.default_rng(2)
+lines = [" ".join(f"w{word}" for word in line) for line in rng.integers(0, 999, (9000, 40))]
+model.predict_arrays(lines)
+print("ready", flush=True)
+sys.stdin.readline()
+private = sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup")
+              if line.startswith("Private"))
+whole = sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup")
+            if line.startswith("Rss"))
+print(private, whole, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_processes_that_use_one_model_have_its_rows_together(path):
+    command = [sys.executable, "-c", MEMORY, str(path)]
+    asking = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, **asking) for _ in range(2)]
+    try:
+        for process in processes:
+            assert process.stdout.readline() == "ready\n"
+        found = []
+        for process in processes:
+            process.stdin.write("\n")
+            process.stdin.flush()
+            found.append([int(word) for word in process.stdout.readline().split()])
+        for private, whole in found:
+            assert whole - private > 0.8 * (ROWS * DIM * 4 >> 10)
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()

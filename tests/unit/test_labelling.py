@@ -1,0 +1,194 @@
+"""kernels._labelling: labels of lines, in each build, against a plain twin."""
+
+import numpy as np
+import pytest
+from twins import labels as twin
+
+from snailps import kernels
+from snailps.kernels._labelling import Labelling
+
+BUILDS = kernels.builds_available()
+ROWS = 90
+
+
+def unaligned(rows):
+    """The same rows, a byte behind an address that they would have."""
+    room = np.zeros(rows.nbytes + 64, np.uint8)
+    skip = -room.ctypes.data % 64 + 1
+    room[skip : skip + rows.nbytes] = rows.ravel().view(np.uint8)
+    return room[skip : skip + rows.nbytes].view(np.float32).reshape(rows.shape)
+
+
+def tree(labels, rng):
+    """Children of inner nodes of any tree."""
+    free, children = list(range(labels)), []
+    for inner in range(labels - 1):
+        pair = [free.pop(rng.integers(len(free))) for _ in range(2)]
+        children.append(pair)
+        free.append(labels + inner)
+    return np.array(children, np.int32).reshape(-1, 2)
+
+
+def padded(outputs):
+    made = kernels.padded(*outputs.shape)
+    made[:, : outputs.shape[1]] = outputs
+    return made
+
+
+class Case:
+    """A classifier, and lines of some features, or none."""
+
+    def __init__(self, labels=7, dim=12, lines=40, way="softmax", seed=1):
+        rng = self.rng = np.random.default_rng(seed)
+        self.dim, self.softmax = dim, way == "softmax"
+        self.inputs = rng.normal(size=(ROWS, dim)).astype(np.float32)
+        self.outputs = rng.normal(size=(labels, dim)).astype(np.float32)
+        self.children = tree(labels, rng) if way == "tree" else None
+        sizes = rng.integers(0, 30, lines)
+        sizes[::7] = 0
+        self.ptr = np.concatenate(([0], np.cumsum(sizes)))
+        self.features = rng.integers(0, ROWS, self.ptr[-1]).astype(np.int32)
+
+    def labelling(self, build, inputs=None):
+        given = unaligned(self.inputs) if inputs is None else inputs
+        return Labelling(
+            kernels.load(build), given, padded(self.outputs), self.dim, self.softmax, self.children
+        )
+
+    def chances(self, inputs=None):
+        hidden = twin.hidden_of(self.inputs if inputs is None else inputs, self.ptr, self.features)
+        found = twin.chances_of(hidden, self.outputs, self.softmax, self.children)
+        found[np.diff(self.ptr) == 0] = np.nan
+        return found
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("way", ["softmax", "each", "tree"])
+@pytest.mark.parametrize(
+    ("labels", "dim", "lines"),
+    [(1, 1, 3), (2, 5, 1), (7, 16, 17), (65, 100, 16), (130, 33, 50), (7, 12, 0)],
+)
+def test_probabilities_and_the_best_are_those_of_the_twin(build, way, labels, dim, lines):
+    case = Case(labels, dim, lines, way)
+    made, wanted = case.labelling(build), case.chances()
+    found = made.chances(case.ptr, case.features)
+    np.testing.assert_allclose(found, wanted, atol=2e-6)
+    hidden = made.hidden(case.ptr, case.features)
+    np.testing.assert_allclose(
+        hidden, twin.hidden_of(case.inputs, case.ptr, case.features), atol=1e-5
+    )
+    for k in (1, 3, labels + 2):
+        best, chances = made.best(case.ptr, case.features, k)
+        assert best.shape == chances.shape == (lines, k)
+        for line in range(lines):
+            if case.ptr[line] == case.ptr[line + 1]:
+                assert (best[line] == -1).all()
+                assert np.isnan(chances[line]).all()
+                continue
+            n = min(k, labels)
+            assert (best[line, n:] == -1).all()
+            assert len(set(best[line, :n].tolist())) == n
+            own = wanted[line]
+            np.testing.assert_allclose(chances[line, :n], own[best[line, :n]], atol=2e-6)
+            np.testing.assert_allclose(chances[line, :n], np.sort(own)[::-1][:n], atol=2e-6)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("dim", [1, 6, 11])
+@pytest.mark.parametrize("lengths", [False, True])
+def test_quantised_rows_are_put_together_from_their_centroids(build, dim, lengths):
+    case, width = Case(dim=dim), 2
+    parts = -(-dim // width)
+    codes = case.rng.integers(0, 256, (ROWS, parts)).astype(np.uint8)
+    centroids = case.rng.normal(size=256 * dim).astype(np.float32)
+    norm_codes = case.rng.integers(0, 256, ROWS).astype(np.uint8)
+    norms = case.rng.random(256).astype(np.float32)
+    columns = []
+    for part in range(parts):
+        size = min(width, dim - part * width)
+        first = 256 * width * part
+        table = centroids[first : first + 256 * size].reshape(256, size)
+        columns.append(table[codes[:, part]])
+    rows = np.concatenate(columns, axis=1)
+    if lengths:
+        rows = rows * norms[norm_codes][:, None]
+    given = (codes, centroids, width, *((norm_codes, norms) if lengths else (None, None)))
+    made = case.labelling(build, given)
+    found = made.chances(case.ptr, case.features)
+    np.testing.assert_allclose(found, case.chances(rows), atol=2e-6)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("way", ["softmax", "each", "tree"])
+def test_answer_of_a_line_does_not_depend_on_those_beside_it(build, way):
+    case = Case(labels=9, dim=37, lines=45, way=way)
+    made = case.labelling(build)
+    whole = made.best(case.ptr, case.features, 4)
+    for first, last in ((0, 1), (5, 6), (3, 29), (44, 45)):
+        ptr = case.ptr[first : last + 1]
+        some = made.best(ptr - ptr[0], case.features[ptr[0] : ptr[-1]], 4)
+        np.testing.assert_array_equal(some[0], whole[0][first:last])
+        np.testing.assert_array_equal(some[1], whole[1][first:last])
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("way", ["softmax", "each", "tree"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+def test_numbers_that_are_none_give_no_label_or_one_with_a_probability(build, way, value):
+    case = Case(labels=5, dim=4, lines=20, way=way)
+    case.inputs[::2] = value
+    best, chances = case.labelling(build).best(case.ptr, case.features, 2)
+    assert ((best == -1) == np.isnan(chances)).all()
+    assert ((best >= -1) & (best < 5)).all()
+    known = chances[best >= 0]
+    assert ((known >= 0) & (known <= 1)).all()
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_of_equal_labels_the_first_ones_are_chosen(build):
+    case = Case(labels=6, dim=3)
+    case.outputs[:] = case.outputs[0]
+    best, _ = case.labelling(build).best(case.ptr, case.features, 3)
+    has = np.diff(case.ptr) > 0
+    assert (best[has] == [0, 1, 2]).all()
+
+
+def test_arrays_that_do_not_fit_are_refused():
+    case = Case(labels=3, dim=4)
+    made = case.labelling("base")
+    ptr, features = np.array([0, 2], np.int64), np.array([0, 1], np.int32)
+    for bad in ([1, 2], [0, 3], [0, 2, 1], []):
+        with pytest.raises(ValueError, match="ptr must rise"):
+            made.best(np.array(bad, np.int64), features, 1)
+    for bad in ([0, ROWS], [-1, 0]):
+        with pytest.raises(ValueError, match="features must lie in 0"):
+            made.best(ptr, np.array(bad, np.int32), 1)
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        made.best(ptr, features, 0)
+    base, rows = kernels.load("base"), case.inputs
+    with pytest.raises(ValueError, match="inputs must be float32"):
+        Labelling(base, rows[:, :3], padded(case.outputs), 4, True)
+    with pytest.raises(ValueError, match="outputs must be of kernels"):
+        Labelling(base, rows, padded(case.outputs)[:, 1:17].copy(), 20, True)
+    codes, centroids = np.zeros((ROWS, 2), np.uint8), np.zeros(256 * 4, np.float32)
+    for given in (
+        (codes, centroids[:-1], 2, None, None),
+        (codes, centroids, 1, None, None),
+        (codes, centroids, 4, None, None),
+        (codes, centroids, 2, codes[:5, 0].copy(), np.zeros(256, np.float32)),
+        (codes, centroids, 2, codes[:, 0].copy(), None),
+    ):
+        with pytest.raises(ValueError, match=r"rows of 4 columns|lengths must be"):
+            Labelling(base, given, padded(case.outputs), 4, True)
+
+
+@pytest.mark.parametrize(
+    "children", [[[0, 1]], [[0, 1], [1, 3]], [[0, 4], [1, 2]], [[0, 3], [1, 2]], [[0, 1], [2, -3]]]
+)
+def test_children_that_make_no_tree_are_refused(children):
+    case = Case(labels=3, dim=4)
+    with pytest.raises(ValueError, match="one tree of 3 labels"):
+        Labelling(
+            kernels.load("base"), case.inputs, padded(case.outputs), 4, False,
+            np.array(children, np.int32),
+        )  # fmt: skip
