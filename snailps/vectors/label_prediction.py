@@ -112,6 +112,7 @@ class LabelModel:
         Label rows are read, word rows are mapped and paged in on access.  A .gz is unpacked into a
         temporary file (in TMPDIR).
         """
+        self._path = os.path.abspath(os.fspath(path))  # noqa: PTH100
         if file is None:
             with opened(path) as source:
                 self._open(path, source)
@@ -167,6 +168,10 @@ class LabelModel:
         except ValueError as error:
             raise ModelFileError(f"{path}: damaged: {error}; fetch or export it again") from error
         self._one = OneLine(self._reader, self._labelling, self._pruned)
+
+    def __reduce__(self) -> tuple[type[LabelModel], tuple[str | bytes]]:
+        """Other processes open the file again: they share its memory."""
+        return LabelModel, (self._path,)
 
     def __repr__(self) -> str:
         quantised = ", quantised" if isinstance(self._model.input, QuantisedRows) else ""

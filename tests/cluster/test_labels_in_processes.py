@@ -1,6 +1,7 @@
 """vectors.label_prediction: one classifier in many processes, forked or not."""
 
 import multiprocessing
+import pickle
 import subprocess
 import sys
 
@@ -43,6 +44,14 @@ def test_forked_processes_answer_as_their_parent_did_in_threads(path):
     with multiprocessing.get_context("fork").Pool(2) as pool:
         for best, _ in pool.map(model.predict_arrays, [lines, lines]):
             np.testing.assert_array_equal(best, wanted)
+
+
+def test_pickled_model_is_its_file_opened_again(path, monkeypatch, tmp_path):
+    monkeypatch.chdir(path.parent)
+    model = LabelModel(path.name)
+    monkeypatch.chdir(tmp_path)
+    again = pickle.loads(pickle.dumps(model))
+    assert again.predict("w1 w2") == model.predict("w1 w2")
 
 
 MEMORY = """
