@@ -8,11 +8,7 @@ Parses and prints; `store.checkpoint.folder` and `local.offline_export` do the w
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +17,7 @@ import typer
 from snailps.api.class_loading import search_here
 from snailps.api.export_progress import ExportProgress
 from snailps.cli.options import OverwriteOption
-from snailps.cli.printing import Cell, JsonObjectOption, is_live, print_json, print_rows
+from snailps.cli.printing import Cell, JsonObjectOption, live_line, print_json, print_rows
 from snailps.config.output import check_output, sizes_text
 from snailps.errors import CheckpointError, ConfigError, DataError
 from snailps.local.offline_export import CheckpointSource, export
@@ -30,7 +26,6 @@ from snailps.store.checkpoint.folder import Checkpoint, CheckpointFolder, verify
 from snailps.store.checkpoint.manifest import NAME
 
 app = typer.Typer(no_args_is_help=True, help="Checkpoints of a training: list, verify, export.")
-SHOW_S = 0.2
 COLUMNS = ("number", "state", "saved_at", "progress", "rows", "MB", "worker_class", "why")
 FolderArgument = Annotated[
     Path, typer.Argument(help="A checkpoint_dir, such as OUTPUT.checkpoints.")
@@ -129,7 +124,8 @@ def export_(
         search_here()
     modules = allow_module or ()
     check_output(output)
-    with shown(ExportProgress()) as progress:
+    progress = ExportProgress()
+    with live_line(progress.line):
         if tables or format:
             kind: Format = (format or TableFormat.NPZ).value
             files = export_tables(
@@ -144,29 +140,6 @@ def export_(
     for file in files:
         typer.echo(file)
     typer.echo(f"wrote {sizes_text(sizes_of(files))}", err=True)
-
-
-@contextlib.contextmanager
-def shown(progress: ExportProgress) -> Iterator[ExportProgress]:
-    """Show the progress on a terminal while the block lasts, in one line of standard error."""
-    if not is_live(sys.stderr):
-        yield progress
-        return
-    over = threading.Event()
-
-    def show() -> None:
-        while not over.wait(SHOW_S):
-            sys.stderr.write(f"\r\033[K{progress.line()}")
-            sys.stderr.flush()
-
-    thread = threading.Thread(target=show, daemon=True)
-    thread.start()
-    try:
-        yield progress
-    finally:
-        over.set()
-        thread.join()
-        sys.stderr.write("\r\033[K")
 
 
 def _refuse_no_folder(path: Path) -> None:

@@ -9,11 +9,13 @@ Must not know commands, nor the words of what it prints.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
@@ -33,6 +35,7 @@ SPARK_COLUMNS = 40
 NARROW = 100
 """Terminals with fewer columns have no room for hosts and process ids."""
 STYLES: Mapping[Mood, str] = {"good": "green", "idle": "", "waits": "yellow", "bad": "red"}
+SHOW_S = 0.2
 _HEAD_LINES = 8
 """Lines of a page on a terminal for titles, blank lines and the head."""
 JsonRowsOption = Annotated[
@@ -47,6 +50,29 @@ JsonObjectOption = Annotated[
 def is_live(stream: TextIO) -> bool:
     """Whether a display may be redrawn in place: a terminal that can move its cursor."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+@contextlib.contextmanager
+def live_line(line: Callable[[], str]) -> Iterator[None]:
+    """Show a line on a terminal while the block lasts, at the end of standard error."""
+    if not is_live(sys.stderr):
+        yield
+        return
+    over = threading.Event()
+
+    def show() -> None:
+        while not over.wait(SHOW_S):
+            sys.stderr.write(f"\r\033[K{line()}")
+            sys.stderr.flush()
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        sys.stderr.write("\r\033[K")
 
 
 def print_rows(

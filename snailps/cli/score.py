@@ -1,6 +1,7 @@
 """Judgements of models: ``snailps predict``, ``test`` and ``eval``.
 
     predict: MODEL.bin, text (or standard input) -> rows of line, label, probability
+             MODEL.bin, --input FILE...          -> a line of labels a line of the files
              MODEL.npz, file (or standard input) -> a line of numbers an example
              MODEL.npz of kge or mf, lines with a ? -> rows of line, name, score
     test:    MODEL.bin, labelled text -> rows of label, lines, precision, recall
@@ -12,28 +13,37 @@ command imports its own part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from snailps.cli.figures import short_seconds_text
+from snailps.cli.options import OverwriteOption
 from snailps.cli.printing import (
     Cell,
     JsonObjectOption,
     JsonRowsOption,
+    live_line,
     print_figures,
     print_json,
     print_rows,
 )
+from snailps.data.reading import format_of
+from snailps.data.unpacking import is_packed
 from snailps.errors import ConfigError
 from snailps.vectors.words import to_text
 
 if TYPE_CHECKING:
     from snailps.models.embeddings.queries import FactorModel, GraphModel
     from snailps.vectors.evaluate import OovRule
+    from snailps.vectors.label_files import Format, LabelWriter
 
 _LINES_BYTES = 1 << 16
 
@@ -41,6 +51,14 @@ KOption = Annotated[int, typer.Option("-k", min=1, help="Most labels a line.")]
 ThresholdOption = Annotated[
     float, typer.Option(min=0.0, max=1.0, help="Least probability of a label.")
 ]
+
+
+class LabelFormat(str, Enum):
+    """`label_files.Format` as choices of an option."""
+
+    tsv = "tsv"
+    jsonl = "jsonl"
+    parquet = "parquet"
 
 
 def score_predict(
@@ -51,11 +69,34 @@ def score_predict(
         ),
     ],
     text: Annotated[
-        str,
-        typer.Argument(help="A line of text, for a .npz a file; `-`: lines of standard input."),
-    ],
+        str | None,
+        typer.Argument(
+            help="A line of text, for a .npz a file; `-`: lines of standard input.",
+            show_default=False,
+        ),
+    ] = None,
     k: KOption = 1,
     threshold: ThresholdOption = 0.0,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Instead of TEXT: a file, folder, pattern, URL or `-`, whose lines are labelled, "
+            "one line of output each.  May be given several times.",
+            metavar="FILE",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="With --input: the file for the labels.", metavar="FILE")
+    ] = None,
+    format: Annotated[
+        LabelFormat, typer.Option(help="With --input: how a line of output is written.")
+    ] = LabelFormat.tsv,
+    column: Annotated[
+        str,
+        typer.Option(help="With --input: of a table, the column of the texts.", metavar="NAME"),
+    ] = "",
+    threads: Annotated[int, typer.Option(min=0, help="With --input: threads; 0: one a core.")] = 0,
+    overwrite: OverwriteOption = False,
     metrics: Annotated[
         bool,
         typer.Option(
@@ -80,6 +121,11 @@ def score_predict(
 
     For example: snailps predict out/sections.bin "plays chess over the network" -k 3
 
+    Of files, on all cores: snailps predict out/sections.bin --input 'web/*.jsonl.gz' --column text
+
+    There a line has its labels and probabilities, separated by tabs, or `-` for both: `paste` puts
+    them beside the input. --format jsonl or parquet: two lists a line.
+
     In a pipe: number of the line, label, probability, separated by tabs; a line without a label
     above the threshold has `-` for both. A line without a known word, even an empty one, is judged
     by its end, as by fastText.
@@ -94,6 +140,12 @@ def score_predict(
 
     For example: snailps predict out/graph.npz questions.txt -k 5
     """
+    if input or output is not None:
+        _label_files(model, text, input or [], output, format.value, column, k, threshold, threads,
+                     overwrite, metrics=metrics, as_json=as_json)  # fmt: skip
+        return
+    if text is None:
+        raise ConfigError("nothing to label: give a TEXT, or --input FILE for the lines of files")
     if model.suffix == ".npz":
         from snailps.estimators.loading import embedding_of
 
@@ -116,6 +168,86 @@ def score_predict(
             number += 1
             rows += [(number, to_text(label), p) for label, p in found] or [(number, None, None)]
         print_rows(("line", "label", "probability"), rows, as_json=as_json)
+
+
+def _label_files(
+    path: Path, text: str | None, input: Sequence[str], output: Path | None, format: Format,
+    column: str, k: int, threshold: float, threads: int, overwrite: bool, *, metrics: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Label all lines of files; a line of progress on a terminal."""
+    from snailps.config.output import refuse_existing
+    from snailps.data.atomic import atomic_file
+    from snailps.data.blocks import files_of
+    from snailps.vectors.label_files import LabelWriter, check_format, label_files
+    from snailps.vectors.label_prediction import LabelModel
+
+    if text is not None or not input:
+        raise ConfigError("give either a TEXT, or --input FILE for the lines of files")
+    if path.suffix == ".npz" or metrics or as_json:
+        raise ConfigError(
+            "--input is for a classifier (a .bin), and writes --format tsv, jsonl or parquet"
+        )
+    check_format(format, output is not None)
+    paths = [one for given in input for one in ([given] if given == "-" else files_of([given]))]
+    if output is not None and not overwrite:
+        refuse_existing([str(output)], unfinished=False, option="--output")
+    model, progress = LabelModel(path), _LinesProgress(paths)
+    with ExitStack() as stack:
+        file: IO[bytes] = sys.stdout.buffer
+        if output is not None:
+            file = stack.enter_context(atomic_file(output))
+        writer = progress.writer = LabelWriter(file, model.labels, format, threshold)
+        if output is not None or not sys.stdout.isatty():
+            stack.enter_context(live_line(progress.line))
+        label_files(model, paths, writer, k, column=column, threads=threads, note=progress.note)
+        file.flush()
+
+
+class _LinesProgress:
+    """How far the lines of files are.
+
+    Of packed files and tables the bytes of text say how much of the file was read once one of them
+    is finished, by its ratio; until then no time is told.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        sizes = (Path(path) for path in paths)
+        self._sizes = [path.stat().st_size if path.is_file() else 0 for path in sizes]
+        self._paths, self._at, self._text, self._of_finished = paths, -1, 0, 0
+        self._begun = time.monotonic()
+        self.writer: LabelWriter | None = None
+
+    def note(self, path: str, size: int) -> None:
+        """Bytes of text of a file were answered; 0: it is begun."""
+        if size == 0:
+            self._at += 1
+            self._of_finished, self._text = self._of_finished + self._text, 0
+        self._text += size
+
+    def line(self) -> str:
+        lines = self.writer.lines if self.writer else 0
+        spent = max(time.monotonic() - self._begun, 1e-9)
+        words = f"{lines:,} lines, {lines / spent:,.0f} a second"
+        if len(self._paths) > 1:
+            words += f", file {self._at + 1:,} of {len(self._paths):,}"
+        share = self._share()
+        if share and spent > 2:
+            words += f", {share:.0%}, {short_seconds_text(spent / share - spent)} left"
+        return words
+
+    def _share(self) -> float:
+        """Of all bytes of the files; 0: unknown."""
+        path, finished = self._paths[max(self._at, 0)], sum(self._sizes[: max(self._at, 0)])
+        ratio = (
+            finished / self._of_finished
+            if self._of_finished
+            else float(not is_packed(path) and format_of(path) is None)
+        )
+        if 0 in self._sizes or not ratio:
+            return 0.0
+        here = min(self._text * ratio, self._sizes[self._at])
+        return (finished + here) / sum(self._sizes)
 
 
 def _answer(

@@ -271,7 +271,7 @@ class LabelModel:
                 if isinstance(text, bytes):
                     return [[Prediction(self.labels[i], p) for i, p in best if p >= threshold]]
                 return [[TextPrediction(self._names[i], p) for i, p in best if p >= threshold]]
-        found = self._best(pieces_of(text), k, threads)
+        found = self.best_of(pieces_of(text), k, threads)
         if are_bytes(text):
             return list(_named(found, Prediction, self.labels, threshold))
         return list(_named(found, TextPrediction, self._names, threshold))
@@ -285,7 +285,7 @@ class LabelModel:
     ) -> Iterator[list[list[Prediction]]]:
         """As `predict`, for pieces of whole lines; the warning comes once, at the end."""
         batches = (batch for piece in pieces for batch in pieces_of(piece))
-        for found in self._best(batches, k):
+        for found in self.best_of(batches, k):
             yield list(_named([found], Prediction, self.labels, threshold))
 
     def predict_arrays(
@@ -305,7 +305,7 @@ class LabelModel:
         float32[lines, k]
             Their probabilities; NaN where there is none.
         """
-        found = list(self._best(pieces_of(text), k, threads))
+        found = list(self.best_of(pieces_of(text), k, threads))
         return np.concatenate([best for best, _ in found]), np.concatenate([p for _, p in found])
 
     def probabilities(
@@ -355,10 +355,10 @@ class LabelModel:
             )
         self.wv.save(path)
 
-    def _best(
+    def best_of(
         self, batches: Iterable[list[Piece]], k: int, threads: int = 0
     ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]:
-        """Numbers and probabilities of each line's best labels, a piece of the texts at a time."""
+        """As `predict_arrays`, for batches of pieces (`texts.pieces_of`), a piece at a time."""
         if k < 1:
             raise DataError(f"k: expected at least 1 label a line, got {k}")
         k = min(k, len(self.labels))

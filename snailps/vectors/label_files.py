@@ -1,0 +1,189 @@
+"""Labels of every line of files: text or tables, packed or not, here or at a URL.
+
+    file, column -> read_texts -> batches of pieces -> LabelModel -> LabelWriter -> a line a line
+
+Order and number of lines are those of the input, so that `paste` puts both side by side.  Memory is
+that of a batch.  Printing, and what a terminal shows meanwhile, is the command's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
+from snailps.data.reading import Reading
+from snailps.data.unpacking import open_content, told
+from snailps.errors import ConfigError, DataError
+from snailps.vectors.extras import optional_module
+from snailps.vectors.texts import Piece, pieces_of
+from snailps.vectors.words import to_text
+
+if TYPE_CHECKING:
+    from snailps.vectors.label_prediction import LabelModel
+
+Format = Literal["tsv", "jsonl", "parquet"]
+_READ_BYTES = 1 << 22
+
+
+def read_texts(path: str, column: str = "", file: IO[bytes] | None = None) -> Iterator[list[Piece]]:
+    """Batches of a file's lines, or of the texts of a table's column.
+
+    Parameters
+    ----------
+    path : str
+        File or URL: text, or with `column` a table; packed or not.
+    column : str
+        Of a table.
+    file : binary file, optional
+        Is read in the path's place.
+
+    Raises
+    ------
+    DataError
+        Unreadable, another format, or no such column; a row without a text.
+    """
+    if file is None and Reading("text", column=column).takes(path):
+        yield from _column(path, column)
+        return
+    with ExitStack() as stack:
+        stack.enter_context(told(path))
+        source = file or stack.enter_context(open_content(path))
+        head = True
+        while lines := source.readlines(_READ_BYTES):
+            data = b"".join(lines)
+            if head:
+                refuse_foreign(data[:HEAD_BYTES], path, text=True)
+                head = False
+            yield from pieces_of(data)
+
+
+def _column(path: str, name: str) -> Iterator[list[Piece]]:
+    from snailps.data.table_formats import open_table, table_errors
+
+    with open_table(path) as table, table_errors(path):
+        if name not in table.names and not table.has_more:
+            raise DataError(f"{path} has no column {name!r}, but {', '.join(table.names)}")
+        done = 0
+        for batch in table.batches([name]):
+            found = batch.column(name)
+            texts = found.data if table.is_typed else found.values(0, batch.rows)
+            try:
+                yield from pieces_of(texts)
+            except DataError as error:
+                raise DataError(f"{path}: column {name!r}, behind row {done:,}: {error}") from None
+            done += batch.rows
+
+
+class LabelWriter:
+    """Writes the answers of lines, a line or row each.
+
+    `tsv`: label, probability, label, probability, ... separated by tabs, `-` for both where there
+    is none; `jsonl`: an object of two lists; `parquet`: two columns of lists.
+    """
+
+    def __init__(
+        self, file: IO[bytes], labels: Sequence[bytes], form: Format, threshold: float
+    ) -> None:
+        self._file, self._threshold = file, threshold
+        self._raw = labels
+        self._names = [to_text(label) for label in labels] if form != "tsv" else []
+        self._write: Callable[[list[Any]], None] = getattr(self, f"_write_{form}")
+        self._parquet: Any = None
+        self.lines = 0
+        if form == "parquet":
+            self._begin_parquet()
+
+    def write(self, best: NDArray[np.int32], chances: NDArray[np.float32]) -> None:
+        """Some lines, as `LabelModel.predict_arrays` has them."""
+        if not len(best):
+            return
+        chosen = chances >= np.float32(self._threshold)
+        self._write(
+            [
+                [(label, p) for label, p, is_one in zip(*line, strict=True) if is_one]
+                for line in zip(best.tolist(), chances.tolist(), chosen.tolist(), strict=True)
+            ]
+        )
+        self.lines += len(best)
+
+    def close(self) -> None:
+        """Write the end of the format."""
+        if self._parquet is not None:
+            self._parquet.close()
+
+    def _write_tsv(self, lines: list[list[tuple[int, float]]]) -> None:
+        rows = (
+            b"\t".join(b"%s\t%.6g" % (self._raw[label], p) for label, p in line) or b"-\t-"
+            for line in lines
+        )
+        self._file.write(b"\n".join(rows) + b"\n")
+
+    def _write_jsonl(self, lines: list[list[tuple[int, float]]]) -> None:
+        for line in lines:
+            names, likely = self._lists(line)
+            text = json.dumps(
+                {"labels": names, "probabilities": [float(f"{p:.6g}") for p in likely]}
+            )
+            self._file.write(text.encode() + b"\n")
+
+    def _begin_parquet(self) -> None:
+        arrow = self._arrow = optional_module("pyarrow", "--format parquet", "snailps[data]")
+        parquet = optional_module("pyarrow.parquet", "--format parquet", "snailps[data]")
+        texts, numbers = arrow.list_(arrow.string()), arrow.list_(arrow.float32())
+        self._schema = arrow.schema([("labels", texts), ("probabilities", numbers)])
+        self._parquet = parquet.ParquetWriter(self._file, self._schema)
+
+    def _write_parquet(self, lines: list[list[tuple[int, float]]]) -> None:
+        names, likely = zip(*map(self._lists, lines), strict=True)
+        columns = [list(names), list(likely)]
+        self._parquet.write(self._arrow.table(columns, schema=self._schema))
+
+    def _lists(self, line: list[tuple[int, float]]) -> tuple[list[str], list[float]]:
+        return [self._names[label] for label, _ in line], [p for _, p in line]
+
+
+def label_files(
+    model: LabelModel,
+    paths: Sequence[str],
+    writer: LabelWriter,
+    k: int,
+    *,
+    column: str = "",
+    threads: int = 0,
+    note: Callable[[str, int], None] = lambda path, size: None,
+) -> None:
+    """Write the `k` best labels of each line of files, in their order.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Files and URLs; ``-``: standard input.
+    note : callable
+        Is told each file, and the bytes of text of its pieces that were answered since the last
+        call.
+    """
+    for path in paths:
+        note(path, 0)
+        file = sys.stdin.buffer if path == "-" else None
+
+        def batches(path: str = path, file: IO[bytes] | None = file) -> Iterator[list[Piece]]:
+            for batch in read_texts(path, column, file):
+                yield batch
+                note(path, sum(len(piece.data) for piece in batch))
+
+        for best, chances in model.best_of(batches(), k, threads):
+            writer.write(best, chances)
+    writer.close()
+
+
+def check_format(form: Format, to_file: bool) -> None:
+    """ConfigError: a format that is no stream."""
+    if form == "parquet" and not to_file:
+        raise ConfigError("--format parquet needs --output FILE: it is no stream of lines")

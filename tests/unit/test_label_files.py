@@ -1,0 +1,159 @@
+"""vectors.label_files and `snailps predict --input`: a line of output for each line of files."""
+
+import gzip
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from snailps.cli.main import app_for
+from snailps.cli.score import _LinesProgress
+from snailps.vectors.fasttext_bin import BinHeader, write_bin
+from snailps.vectors.label_files import LabelWriter
+from snailps.vectors.label_prediction import LabelModel
+
+LINES = ["up up", "down", "", "other", "up down down", "größe up"]
+RAW = "\n".join(LINES) + "\n"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A classifier that knows up and down."""
+    found = tmp_path_factory.mktemp("labels") / "m.bin"
+    inputs = np.array([[0, 0], [3, 0], [0, 2]], np.float32)
+    outputs = np.array([[2, -2], [-2, 2]], np.float32)
+    header = BinHeader(dim=2, model="supervised", loss="softmax", min_count=1)
+    labels = [b"__label__plus", b"__label__minus"]
+    write_bin(
+        found, header, [b"</s>", b"up", b"down"], [3, 2, 1], [inputs], [outputs], labels, [2, 1]
+    )
+    return found
+
+
+def run(*words, code=0, stdin=None):
+    with_input = {"input": stdin} if stdin is not None else {}
+    done = CliRunner().invoke(app_for(["predict", *map(str, words)]), ["predict", *map(str, words)],
+                              **with_input)  # fmt: skip
+    assert done.exit_code == code, (done.output, done.exception)
+    return done
+
+
+def wanted(path, lines=LINES, k=1):
+    return [
+        "\t".join(f"{one.label}\t{one.probability:.6g}" for one in line) or "-\t-"
+        for line in LabelModel(path).predict(lines, k)
+    ]
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_each_line_of_a_file_has_a_line(path, tmp_path, k):
+    (tmp_path / "t.txt").write_text(RAW)
+    found = run(path, "--input", tmp_path / "t.txt", "-k", k).stdout
+    assert found.splitlines() == wanted(path, k=k)
+    assert found.splitlines()[0].startswith("__label__plus\t0.9")
+
+
+def test_threshold_leaves_a_dash_in_the_place_of_a_label(path, tmp_path):
+    (tmp_path / "t.txt").write_text("up\nother\n")
+    found = run(path, "--input", tmp_path / "t.txt", "--threshold", ".9").stdout
+    assert found.splitlines()[1] == "-\t-"
+    assert found.splitlines()[0].startswith("__label__plus")
+
+
+def test_files_patterns_packed_ones_tables_and_standard_input_are_read_in_order(path, tmp_path):
+    (tmp_path / "a1.txt").write_text(RAW.removesuffix("\n"))
+    (tmp_path / "a2.txt.gz").write_bytes(gzip.compress(RAW.encode()))
+    rows = "".join(json.dumps({"other": 1, "body": text}) + "\n" for text in LINES)
+    (tmp_path / "b.jsonl").write_text(rows)
+    pq.write_table(pa.table({"body": LINES, "n": range(6)}), tmp_path / "c.parquet")
+    texts = run(path, "--input", tmp_path / "a*", "--input", "-", stdin=RAW).stdout
+    tables = run(
+        path, "--input", tmp_path / "b.jsonl", "--input", tmp_path / "c.parquet", "--column", "body"
+    ).stdout
+    assert texts.splitlines() == 3 * wanted(path)
+    assert tables.splitlines() == 2 * wanted(path)
+
+
+def test_output_is_a_file_of_any_format_that_is_not_replaced_unasked(path, tmp_path):
+    (tmp_path / "t.txt").write_text(RAW)
+    options = (path, "--input", tmp_path / "t.txt", "--output", tmp_path / "out")
+    run(*options, "--format", "jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    best = LabelModel(path).predict(LINES)
+    assert [row["labels"] for row in rows] == [[one.label for one in line] for line in best]
+    assert run(*options, code=1).exception is not None
+    run(*options, "--format", "parquet", "--overwrite", "-k", "2")
+    table = pq.read_table(tmp_path / "out").to_pylist()
+    assert [row["labels"] for row in table] == [
+        [one.label for one in line] for line in LabelModel(path).predict(LINES, 2)
+    ]
+    assert len(table[0]["probabilities"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "give a TEXT, or --input FILE"),
+        (("up", "--input", "t.txt"), "give either a TEXT, or --input"),
+        (("--output", "o"), "give either a TEXT, or --input"),
+        (("--input", "t.txt", "--format", "parquet"), "needs --output FILE"),
+        (("--input", "t.txt", "--json"), "is for a classifier"),
+        (("--input", "t.txt", "--metrics"), "is for a classifier"),
+        (("--input", "t.txt", "--column", "body"), "t.txt is no table, but column is set"),
+        (("--input", "none.txt"), "none.txt does not exist"),
+        (("--input", "t.jsonl", "--column", "text"), "has no column 'text', but body"),
+        (("--input", "n.parquet", "--column", "body"), r"behind row 0: row 1 has no text"),
+        (("--input", "bad.gz"), "cannot unpack"),
+    ],
+)
+def test_what_cannot_be_labelled_is_refused_with_the_next_step(
+    path, tmp_path, monkeypatch, words, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.txt").write_text(RAW)
+    (tmp_path / "t.jsonl").write_text('{"body": "up"}\n')
+    (tmp_path / "bad.gz").write_bytes(gzip.compress(RAW.encode())[:-20])
+    pq.write_table(pa.table({"body": ["up", None]}), tmp_path / "n.parquet")
+    assert said in str(run(path, *words, code=1).exception)
+
+
+def test_failed_output_leaves_no_file(path, tmp_path):
+    (tmp_path / "bad.gz").write_bytes(gzip.compress(RAW.encode() * 10_000)[:-20])
+    run(path, "--input", tmp_path / "bad.gz", "--output", tmp_path / "out", code=1)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["bad.gz"]
+
+
+def test_labels_that_are_no_text_are_written_as_they_are():
+    file = io.BytesIO()
+    writer = LabelWriter(file, [b"__label__\xff"], "tsv", 0.0)
+    found = np.array([[0], [-1]], np.int32)
+    chances = np.array([[0.25], [np.nan]], np.float32)
+    writer.write(found, chances)
+    assert file.getvalue() == b"__label__\xff\t0.25\n-\t-\n"
+    assert writer.lines == 2
+
+
+def test_progress_tells_lines_and_of_plain_files_what_is_left(tmp_path, monkeypatch):
+    for name in ("a.txt", "b.txt", "c.txt.gz"):
+        (tmp_path / name).write_bytes(b"x" * 1000)
+    now = [10.0]
+    monkeypatch.setattr("snailps.cli.score.time.monotonic", lambda: now[0])
+    progress = _LinesProgress([str(tmp_path / name) for name in ("a.txt", "b.txt", "c.txt.gz")])
+    progress.writer = LabelWriter(io.BytesIO(), [], "tsv", 0.0)
+    progress.writer.lines = 50
+    progress.note("a.txt", 0)
+    progress.note("a.txt", 600)
+    now[0] += 10
+    assert progress.line() == "50 lines, 5 a second, file 1 of 3, 20%, 40 s left"
+    progress.note("b.txt", 0)
+    progress.note("b.txt", 300)
+    assert "50%" in progress.line()
+    packed = _LinesProgress([str(tmp_path / "c.txt.gz")])
+    packed.note("c.txt.gz", 0)
+    packed.note("c.txt.gz", 5000)
+    now[0] += 10
+    assert packed.line() == "0 lines, 0 a second"
