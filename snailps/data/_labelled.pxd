@@ -11,6 +11,11 @@ cdef struct Rules:
     Py_ssize_t prefix_size
     int64_t words               # ids from here on are labels
     uint32_t bucket
+    uint64_t inverse            # of it: 2^64 / bucket
+    int64_t bagged              # words whose n-grams are known: those of id i are
+    const int64_t *bag_ptr      # bag_ids[bag_ptr[i] + 1 : bag_ptr[i + 1]] + bag_first
+    const int32_t *bag_ids
+    int32_t bag_first
     int word_ngrams
     int minn
     int maxn
@@ -40,8 +45,10 @@ cdef class LineReader:
     cdef Lexicon lexicon
     cdef Rules rules
     cdef bytes prefix
+    cdef tuple bags             # keeps the n-grams of frequent words
     cdef readonly int64_t space
 
+    cdef object keep_bags(self, words, int64_t bucket)
     cdef object read_text(self, const uint8_t *text, Py_ssize_t size)
 
 

@@ -19,10 +19,11 @@ from snailps.data._subwords cimport bag_of, fnv_hash
 from snailps.data._text cimport (BATCH, Lexicon, Token, fetch_words, find_word, is_sentence_end,
                                  read_token, scan)
 
-from snailps.data._subwords import check_settings
+from snailps.data._subwords import check_settings, subwords_csr
 from snailps.data.packed_words import PackedWords
 
 cdef enum:
+    BAGGED_MAX = 1 << 15    # words whose n-grams are kept: some 2 MB
     NUMBER_AHEAD = 24       # ids whose places are asked for before they are needed
 
 cdef extern from *:
@@ -30,6 +31,17 @@ cdef extern from *:
     #define snail_fetch_place(p) __builtin_prefetch((p), 1, 3)
     """
     void fetch "snail_fetch_place"(const void *p) noexcept nogil
+
+cdef extern from *:
+    """
+    /* x % divisor by its inverse, 2^64 / divisor: the quotient is at most two too small. */
+    static inline uint64_t snail_rest_of(uint64_t x, uint64_t divisor, uint64_t inverse) {
+        uint64_t rest = x - (uint64_t)((unsigned __int128)x * inverse >> 64) * divisor;
+        while (rest >= divisor) rest -= divisor;
+        return rest;
+    }
+    """
+    uint64_t rest_of "snail_rest_of"(uint64_t x, uint64_t divisor, uint64_t inverse) noexcept nogil
 
 # fastText's multiplier of word n-grams.
 cdef uint64_t GRAM_STEP = 116049371
@@ -65,13 +77,17 @@ cdef inline int64_t room_for(const Token *tokens, int found, const Rules *rules)
 cdef inline int64_t add_word(const Token *token, int64_t id, const Rules *rules, Reading *reading,
                              int32_t *out) noexcept nogil:
     """Write what a word adds to its line's features; the count."""
-    cdef int64_t used = 0
+    cdef int64_t used = 0, at
     cdef uint64_t hashed
     cdef int i
     if id >= 0:
         out[0] = <int32_t>id
         used = 1
-    if rules.maxn > 0 and not is_sentence_end(token):
+    if 0 <= id < rules.bagged:
+        for at in range(rules.bag_ptr[id] + 1, rules.bag_ptr[id + 1]):
+            out[used] = rules.bag_ids[at] + rules.bag_first
+            used += 1
+    elif rules.maxn > 0 and not is_sentence_end(token):
         used += bag_of(token.text, token.length, rules.minn, rules.maxn, rules.bucket,
                        <int32_t>rules.words, out + used)
     if rules.word_ngrams > 1:
@@ -79,7 +95,8 @@ cdef inline int64_t add_word(const Token *token, int64_t id, const Rules *rules,
         hashed = <uint64_t><int64_t><int32_t>fnv_hash(token.text, token.length)
         for i in range(reading.gram_num):
             reading.grams[i] = reading.grams[i] * GRAM_STEP + hashed
-            out[used] = <int32_t>(rules.words + <int64_t>(reading.grams[i] % rules.bucket))
+            out[used] = <int32_t>(rules.words + <int64_t>rest_of(reading.grams[i], rules.bucket,
+                                                                 rules.inverse))
             used += 1
         memmove(&reading.grams[1], &reading.grams[0],
                 (rules.word_ngrams - 2) * sizeof(uint64_t))
@@ -181,10 +198,27 @@ cdef class LineReader:
         self.rules.prefix_size = len(label_prefix)
         self.rules.words = len(words)
         self.rules.bucket = <uint32_t>bucket
+        if bucket > 0:
+            self.rules.inverse = <uint64_t>-1 // <uint64_t>bucket
         self.rules.word_ngrams = word_ngrams
         self.rules.minn = max(minn, 1)
         self.rules.maxn = maxn
         self.space = len(words) + (bucket if hashes else 0)
+        if maxn > 0:
+            self.keep_bags(words, bucket)
+
+    cdef object keep_bags(self, words, int64_t bucket):
+        """N-grams of the first words, which are most of a text: they need not be hashed again."""
+        frequent = PackedWords.of(words)[:BAGGED_MAX]
+        cdef const int64_t[::1] ptr
+        cdef const int32_t[::1] ids
+        self.bags = subwords_csr(frequent, self.rules.minn, self.rules.maxn, bucket)
+        ptr, ids = self.bags
+        if ids.shape[0]:
+            self.rules.bagged = ptr.shape[0] - 1
+            self.rules.bag_ptr = &ptr[0]
+            self.rules.bag_ids = &ids[0]
+            self.rules.bag_first = <int32_t>(self.rules.words - self.rules.bagged)
 
     def read(self, const uint8_t[::1] data not None,
              const int64_t[::1] offsets=None) -> Lines:
