@@ -144,6 +144,8 @@ def score_predict(
         _label_files(model, text, input or [], output, format.value, column, k, threshold, threads,
                      overwrite, metrics=metrics, as_json=as_json)  # fmt: skip
         return
+    if column or threads or overwrite or format is not LabelFormat.tsv:
+        raise ConfigError("--column, --threads, --format and --overwrite are for --input FILE")
     if text is None:
         raise ConfigError("nothing to label: give a TEXT, or --input FILE for the lines of files")
     if model.suffix == ".npz":
@@ -189,6 +191,8 @@ def _label_files(
             "--input is for a classifier (a .bin), and writes --format tsv, jsonl or parquet"
         )
     check_format(format, output is not None)
+    if column and "-" in input:
+        raise ConfigError("--column is for tables, which are files: standard input is text")
     paths = [one for given in input for one in ([given] if given == "-" else files_of([given]))]
     if output is not None and not overwrite:
         refuse_existing([str(output)], unfinished=False, option="--output")
@@ -200,7 +204,11 @@ def _label_files(
         writer = progress.writer = LabelWriter(file, model.labels, format, threshold)
         if output is not None or not sys.stdout.isatty():
             stack.enter_context(live_line(progress.line))
-        label_files(model, paths, writer, k, column=column, threads=threads, note=progress.note)
+        try:
+            label_files(model, paths, writer, k, column=column, threads=threads, note=progress.note)
+        except BaseException:
+            writer.abandon()
+            raise
         file.flush()
 
 
@@ -218,12 +226,13 @@ class _LinesProgress:
         self._begun = time.monotonic()
         self.writer: LabelWriter | None = None
 
-    def note(self, path: str, size: int) -> None:
-        """Bytes of text of a file were answered; 0: it is begun."""
-        if size == 0:
+    def note(self, path: str, size: int | None) -> None:
+        """Bytes of text of a file were answered; None: it is begun."""
+        if size is None:
             self._at += 1
             self._of_finished, self._text = self._of_finished + self._text, 0
-        self._text += size
+        else:
+            self._text += size
 
     def line(self) -> str:
         lines = self.writer.lines if self.writer else 0

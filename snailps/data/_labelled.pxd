@@ -60,6 +60,7 @@ cdef struct KeptRow:
 cdef class KeptGrams:
     cdef KeptRow *slots         # open addressing, at most half full
     cdef uint32_t shift
+    cdef uint32_t factor        # odd, drawn: no file can have its buckets meet in one slot
     cdef readonly Py_ssize_t number
 
     cdef uint32_t slot_of(self, int32_t bucket) noexcept nogil

@@ -11,6 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memmove, memset
 
+import os
 from typing import NamedTuple
 
 import numpy as np
@@ -327,6 +328,7 @@ cdef class KeptGrams:
         while (<int64_t>1 << bits) < 2 * self.number:
             bits += 1
         self.shift = 32 - bits
+        self.factor = <uint32_t>int.from_bytes(os.urandom(4), "little") | 1
         self.slots = <KeptRow *>malloc((<size_t>1 << bits) * sizeof(KeptRow))
         if self.slots == NULL:
             raise MemoryError(f"no memory for {self.number} n-grams")
@@ -347,7 +349,7 @@ cdef class KeptGrams:
 
     cdef uint32_t slot_of(self, int32_t bucket) noexcept nogil:
         """Where a bucket is, or would be."""
-        cdef uint32_t at = (<uint32_t>bucket * <uint32_t>2654435769) >> self.shift
+        cdef uint32_t at = (<uint32_t>bucket * self.factor) >> self.shift
         while self.slots[at].bucket >= 0 and self.slots[at].bucket != bucket:
             at = (at + 1) & (<uint32_t>0xffffffff >> self.shift)
         return at

@@ -135,11 +135,11 @@ static void snail_choose(const snail_labelling *s, int lanes, int64_t line) {
     float most[SNAIL_GROUP], total[SNAIL_GROUP];
     int32_t first[SNAIL_GROUP];
     for (int i = 0; i < SNAIL_GROUP; i++) {
-        most[i] = scores[i];
-        first[i] = 0;
+        most[i] = -__builtin_inff();
+        first[i] = -1;
         total[i] = 0;
     }
-    for (int64_t label = 1; label < label_num; label++) {
+    for (int64_t label = 0; label < label_num; label++) {
         const float *row = scores + label * SNAIL_GROUP;
         for (int i = 0; i < SNAIL_GROUP; i++) {
             first[i] = row[i] > most[i] ? (int32_t)label : first[i];

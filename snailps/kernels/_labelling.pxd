@@ -12,4 +12,5 @@ cdef class Labelling:
     cdef readonly Py_ssize_t row_num
 
     cdef object take_inputs(self, inputs, Py_ssize_t dim)
+    cdef object best_of_all(self, const int64_t[::1] ptr, const int32_t[::1] features, int k)
     cdef object run(self, LabellingJob job, const int64_t[::1] ptr, const int32_t[::1] features)

@@ -20,6 +20,11 @@ cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void **taken, size_t alignment, size_t size)
 
 
+cdef enum:
+    PLACED_MAX = 32             # labels of a line that are put in their places one by one
+    SORTED_ONCE = 1 << 22       # scores
+
+
 cdef class Labelling:
     """A classifier; any threads may ask at once.
 
@@ -135,6 +140,8 @@ cdef class Labelling:
         cdef Py_ssize_t lines = max(<Py_ssize_t>0, ptr.shape[0] - 1)
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
+        if k > PLACED_MAX:
+            return self.best_of_all(ptr, features, k)
         best, chances = np.empty((lines, k), np.int32), np.empty((lines, k), np.float32)
         cdef int32_t[:, ::1] of_lines = best
         cdef float[:, ::1] likely = chances
@@ -144,6 +151,23 @@ cdef class Labelling:
             job.best = &of_lines[0, 0]
             job.chances = &likely[0, 0]
         self.run(job, ptr, features)
+        return best, chances
+
+    cdef object best_of_all(self, const int64_t[::1] ptr, const int32_t[::1] features, int k):
+        """The same of many labels, sorted: to put each in its place would take their square."""
+        cdef Py_ssize_t lines = max(<Py_ssize_t>0, ptr.shape[0] - 1), first, last
+        cdef Py_ssize_t step = max(<int64_t>1, SORTED_ONCE // self.job.label_num)
+        cdef Py_ssize_t number = min(<int64_t>k, self.job.label_num)
+        best, chances = np.full((lines, k), -1, np.int32), np.full((lines, k), np.nan, np.float32)
+        pointers = np.asarray(ptr)
+        for first in range(0, lines, step):
+            last = min(first + step, lines)
+            own = pointers[first:last + 1]
+            all_ = self.chances(own - own[0], features[own[0]:own[last - first]])
+            order = np.argsort(-all_, axis=1, kind="stable")[:, :number]
+            likely = np.take_along_axis(all_, order, axis=1)
+            best[first:last, :number] = np.where(np.isnan(likely), -1, order)
+            chances[first:last, :number] = likely
         return best, chances
 
     def chances(self, const int64_t[::1] ptr not None,

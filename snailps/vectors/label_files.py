@@ -22,7 +22,7 @@ from snailps.data.reading import Reading
 from snailps.data.unpacking import open_content, told
 from snailps.errors import ConfigError, DataError
 from snailps.vectors.extras import optional_module
-from snailps.vectors.texts import Piece, pieces_of
+from snailps.vectors.texts import ROWS_MAX, Piece, pieces_of
 from snailps.vectors.words import to_text
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ Format = Literal["tsv", "jsonl", "parquet"]
 _READ_BYTES = 1 << 22
 
 
-def read_texts(path: str, column: str = "", file: IO[bytes] | None = None) -> Iterator[list[Piece]]:
+def read_texts(
+    path: str, column: str = "", file: IO[bytes] | None = None, rows: int = ROWS_MAX
+) -> Iterator[list[Piece]]:
     """Batches of a file's lines, or of the texts of a table's column.
 
     Parameters
@@ -42,7 +44,9 @@ def read_texts(path: str, column: str = "", file: IO[bytes] | None = None) -> It
     column : str
         Of a table.
     file : binary file, optional
-        Is read in the path's place.
+        Is read in the path's place; it is no table.
+    rows : int
+        Lines of a piece, at most.
 
     Raises
     ------
@@ -50,7 +54,7 @@ def read_texts(path: str, column: str = "", file: IO[bytes] | None = None) -> It
         Unreadable, another format, or no such column; a row without a text.
     """
     if file is None and Reading("text", column=column).takes(path):
-        yield from _column(path, column)
+        yield from _column(path, column, rows)
         return
     with ExitStack() as stack:
         stack.enter_context(told(path))
@@ -61,23 +65,23 @@ def read_texts(path: str, column: str = "", file: IO[bytes] | None = None) -> It
             if head:
                 refuse_foreign(data[:HEAD_BYTES], path, text=True)
                 head = False
-            yield from pieces_of(data)
+            yield from pieces_of(data, rows=rows)
 
 
-def _column(path: str, name: str) -> Iterator[list[Piece]]:
+def _column(path: str, name: str, rows: int) -> Iterator[list[Piece]]:
     from snailps.data.table_formats import open_table, table_errors
 
     with open_table(path) as table, table_errors(path):
         if name not in table.names and not table.has_more:
             raise DataError(f"{path} has no column {name!r}, but {', '.join(table.names)}")
-        done = 0
+        done = 1
         for batch in table.batches([name]):
             found = batch.column(name)
             texts = found.data if table.is_typed else found.values(0, batch.rows)
             try:
-                yield from pieces_of(texts)
+                yield from pieces_of(texts, rows=rows, what="row", first=done)
             except DataError as error:
-                raise DataError(f"{path}: column {name!r}, behind row {done:,}: {error}") from None
+                raise DataError(f"{path}: column {name!r}: {error}") from None
             done += batch.rows
 
 
@@ -96,6 +100,7 @@ class LabelWriter:
         self._names = [to_text(label) for label in labels] if form != "tsv" else []
         self._write: Callable[[list[Any]], None] = getattr(self, f"_write_{form}")
         self._parquet: Any = None
+        self._waiting: list[list[tuple[int, float]]] = []
         self.lines = 0
         if form == "parquet":
             self._begin_parquet()
@@ -104,7 +109,7 @@ class LabelWriter:
         """Some lines, as `LabelModel.predict_arrays` has them."""
         if not len(best):
             return
-        chosen = chances >= np.float32(self._threshold)
+        chosen = chances.astype(np.float64) >= self._threshold
         self._write(
             [
                 [(label, p) for label, p, is_one in zip(*line, strict=True) if is_one]
@@ -116,7 +121,13 @@ class LabelWriter:
     def close(self) -> None:
         """Write the end of the format."""
         if self._parquet is not None:
+            self._write_group()
             self._parquet.close()
+
+    def abandon(self) -> None:
+        """The file is not wanted: nothing more is written, not even at the end of this object."""
+        if self._parquet is not None:
+            self._parquet.is_open = False
 
     def _write_tsv(self, lines: list[list[tuple[int, float]]]) -> None:
         rows = (
@@ -136,14 +147,23 @@ class LabelWriter:
     def _begin_parquet(self) -> None:
         arrow = self._arrow = optional_module("pyarrow", "--format parquet", "snailps[data]")
         parquet = optional_module("pyarrow.parquet", "--format parquet", "snailps[data]")
+        for label in self._raw:
+            if not is_utf8(label):
+                raise DataError(f"label {label!r} is no UTF-8, which Parquet has: use --format tsv")
         texts, numbers = arrow.list_(arrow.string()), arrow.list_(arrow.float32())
         self._schema = arrow.schema([("labels", texts), ("probabilities", numbers)])
         self._parquet = parquet.ParquetWriter(self._file, self._schema)
 
     def _write_parquet(self, lines: list[list[tuple[int, float]]]) -> None:
-        names, likely = zip(*map(self._lists, lines), strict=True)
-        columns = [list(names), list(likely)]
-        self._parquet.write(self._arrow.table(columns, schema=self._schema))
+        self._waiting += lines
+        if len(self._waiting) >= ROWS_MAX:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        names = [self._lists(line)[0] for line in self._waiting]
+        likely = [self._lists(line)[1] for line in self._waiting]
+        self._parquet.write(self._arrow.table([names, likely], schema=self._schema))
+        self._waiting = []
 
     def _lists(self, line: list[tuple[int, float]]) -> tuple[list[str], list[float]]:
         return [self._names[label] for label, _ in line], [p for _, p in line]
@@ -157,7 +177,7 @@ def label_files(
     *,
     column: str = "",
     threads: int = 0,
-    note: Callable[[str, int], None] = lambda path, size: None,
+    note: Callable[[str, int | None], None] = lambda path, size: None,
 ) -> None:
     """Write the `k` best labels of each line of files, in their order.
 
@@ -166,21 +186,29 @@ def label_files(
     paths : sequence of str
         Files and URLs; ``-``: standard input.
     note : callable
-        Is told each file, and the bytes of text of its pieces that were answered since the last
-        call.
+        Is told each file, None; then the bytes of text that were answered since the last call.
     """
+    rows = ROWS_MAX // max(1, min(k, len(model.labels)))
     for path in paths:
-        note(path, 0)
+        note(path, None)
         file = sys.stdin.buffer if path == "-" else None
 
         def batches(path: str = path, file: IO[bytes] | None = file) -> Iterator[list[Piece]]:
-            for batch in read_texts(path, column, file):
+            for batch in read_texts(path, column, file, rows):
                 yield batch
                 note(path, sum(len(piece.data) for piece in batch))
 
         for best, chances in model.best_of(batches(), k, threads):
             writer.write(best, chances)
     writer.close()
+
+
+def is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def check_format(form: Format, to_file: bool) -> None:

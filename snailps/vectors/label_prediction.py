@@ -32,7 +32,7 @@ from snailps.vectors.fasttext_bin import MAGIC, read_bin
 from snailps.vectors.files import identify, opened
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
-from snailps.vectors.texts import Piece, are_bytes, pieces_of
+from snailps.vectors.texts import Piece, pieces_of
 from snailps.vectors.words import one_line, to_bytes, to_text
 
 log = logging.getLogger(__name__)
@@ -265,14 +265,23 @@ class LabelModel:
         [[TextPrediction(label='__label__games', probability=0.98...)]]
         >>> model.predict(frame["title"], k=3)  # a list for each row  # doctest: +SKIP
         """
+        if k < 1:
+            raise DataError(f"k: expected at least 1 label a line, got {k}")
         if isinstance(text, (str, bytes)):
-            best = self._one.best(to_bytes(text), k)
+            best = self._one.best(to_bytes(text), min(k, len(self.labels)))
             if best is not None:
                 if isinstance(text, bytes):
                     return [[Prediction(self.labels[i], p) for i, p in best if p >= threshold]]
                 return [[TextPrediction(self._names[i], p) for i, p in best if p >= threshold]]
-        found = self.best_of(pieces_of(text), k, threads)
-        if are_bytes(text):
+        are_bytes: list[bool] = []
+
+        def noted() -> Iterator[list[Piece]]:
+            for batch in pieces_of(text, rows=_SCORES_MAX // min(k, len(self.labels))):
+                are_bytes.extend(piece.are_bytes for piece in batch)
+                yield batch
+
+        found = list(self.best_of(noted(), k, threads))
+        if are_bytes and all(are_bytes):
             return list(_named(found, Prediction, self.labels, threshold))
         return list(_named(found, TextPrediction, self._names, threshold))
 
@@ -305,8 +314,11 @@ class LabelModel:
         float32[lines, k]
             Their probabilities; NaN where there is none.
         """
-        found = list(self.best_of(pieces_of(text), k, threads))
-        return np.concatenate([best for best, _ in found]), np.concatenate([p for _, p in found])
+        k = min(k, len(self.labels))
+        batches = pieces_of(text, rows=_SCORES_MAX // max(k, 1))
+        none = np.empty((0, k), np.int32), np.empty((0, k), np.float32)
+        best, chances = zip(none, *self.best_of(batches, k, threads), strict=True)
+        return np.concatenate(best), np.concatenate(chances)
 
     def probabilities(
         self, text: str | bytes | Iterable[str | bytes], *, threads: int = 0
@@ -324,7 +336,20 @@ class LabelModel:
             Columns in the order of `labels`; NaN in the row of a line that `predict` has no labels
             for.
         """
-        return np.concatenate(list(self._chances(pieces_of(text), threads)))
+        labels = len(self.labels)
+        parts = []
+        for batch in pieces_of(text, rows=_SCORES_MAX // labels):
+            part = np.empty((sum(piece.lines for piece in batch), labels), np.float32)
+            done = 0
+            for found in self._chances([batch], threads):
+                part[done : done + len(found)] = found
+                done += len(found)
+            parts.append(part)
+        return (
+            parts[0]
+            if len(parts) == 1
+            else np.concatenate([np.empty((0, labels)), *parts], dtype=np.float32)
+        )
 
     def probability_pieces(self, texts: Iterable[str | bytes]) -> Iterator[NDArray[np.float32]]:
         """As `probabilities`, for some texts at a time; the warning comes once, at the end."""
@@ -332,7 +357,7 @@ class LabelModel:
         step = max(1, _SCORES_MAX // len(self.labels))
         pieces = iter(lambda: list(islice(texts, step)), [])
         for piece in pieces:
-            yield np.concatenate(list(self._chances(pieces_of(piece))))
+            yield self.probabilities(piece)
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
@@ -386,6 +411,8 @@ class LabelModel:
         rows are summed; the answer depends neither on it nor on the number of threads.
         """
         unread = 0
+        if threads < 0:
+            raise DataError(f"threads: expected 0, for one a core, or more, got {threads}")
 
         def answer(piece: Piece) -> tuple[T, int]:
             lines = self._read(piece.data, piece.offsets)
@@ -410,7 +437,12 @@ class LabelModel:
 
     def score(self, text: bytes, k: int, threshold: float, sums: _Sums) -> None:
         """Adds the counts of the lines of a labelled text to `sums`."""
-        lines = self._read(text)
+        rows = _SCORES_MAX // max(1, min(k, len(self.labels)))
+        for batch in pieces_of(text, rows=rows):
+            for piece in batch:
+                self._score(self._read(piece.data), k, threshold, sums)
+
+    def _score(self, lines: Lines, k: int, threshold: float, sums: _Sums) -> None:
         sums.unread += lines.unread
         order, chances = self._labelling.best(
             lines.feature_ptr, lines.features, min(k, len(self.labels))

@@ -5,11 +5,12 @@
     Arrow (a column's own memory, whichever library has it) -> pieces of offsets into it
 
 Newlines within an item are blanks.  What a text means is `data._labelled`'s.  pyarrow is imported
-for Arrow alone.
+for Arrow alone; where it is missing such columns are gone through item by item.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.errors import DataError
-from snailps.vectors.extras import optional_module
 from snailps.vectors.words import to_bytes
 
 PIECE_BYTES = 1 << 17
@@ -29,97 +29,144 @@ ROWS_MAX = 1 << 16
 
 
 class Piece(NamedTuple):
-    """Whole lines: `data`, bytes, by its newlines, or a line between two `offsets` each."""
+    """Whole lines: `data`, bytes, by its newlines, or a line between two `offsets` each.
+
+    `are_bytes`: the texts were bytes, so labels are to be bytes.
+    """
 
     data: Any
     offsets: NDArray[np.int64] | None
     lines: int
+    are_bytes: bool
 
 
-def pieces_of(texts: object) -> Iterator[list[Piece]]:
+def pieces_of(
+    texts: object, *, rows: int = ROWS_MAX, what: str = "item", first: int = 0
+) -> Iterator[list[Piece]]:
     """Pieces of texts, a batch that fits memory at a time; of a text that is given whole one batch.
 
-    DataError: not texts, or an item that is none.
+    Parameters
+    ----------
+    texts : str, bytes or iterable
+    rows : int
+        Lines of a piece, at most.
+    what, first : str, int
+        What an item is called in messages, and the number of the first one.
+
+    Raises
+    ------
+    DataError
+        Not texts, or an item that is none.
     """
+    rows = max(1, min(rows, ROWS_MAX))
     if isinstance(texts, (str, bytes)):
         raw = to_bytes(texts)
-        yield list(_cut(raw + b"\n" * (bool(raw) and not raw.endswith(b"\n"))))
-    elif is_arrow(texts):
-        for chunk in _chunks(texts):
-            yield list(_rows(chunk))
+        raw += b"\n" * (bool(raw) and not raw.endswith(b"\n"))
+        yield list(_cut(raw, rows, isinstance(texts, bytes)))
+    elif (arrow := _arrow_of(texts)) is not None:
+        for chunk in _chunks(arrow, texts, what, first):
+            yield list(_rows(chunk, rows))
     elif isinstance(texts, Iterable):
-        yield from map(list, map(_cut, _joined(texts)))
+        for joined, are_bytes in _joined(texts, what, first):
+            yield list(_cut(joined, rows, are_bytes))
     else:
         raise DataError(
             f"expected lines of text, as str, bytes or a list of them, got {texts!r:.80}"
         )
 
 
-def is_arrow(texts: object) -> bool:
-    """Whether these are a column in Arrow's memory: pyarrow's, polars', pandas' of such a dtype."""
-    return any(hasattr(texts, name) for name in ("__arrow_c_array__", "__arrow_c_stream__"))
+def _arrow_of(texts: object) -> Any:
+    """pyarrow, if these are a column in Arrow's memory (pyarrow's, polars', some of pandas')."""
+    if not any(hasattr(texts, name) for name in ("__arrow_c_array__", "__arrow_c_stream__")):
+        return None
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError:
+        if isinstance(texts, Iterable):
+            return None
+        raise
 
 
-def are_bytes(texts: object) -> bool:
-    """Whether labels are to be bytes: the texts are."""
-    if isinstance(texts, (list, tuple)):
-        return bool(texts) and all(isinstance(text, bytes) for text in texts)
-    return isinstance(texts, bytes)
-
-
-def _cut(raw: bytes) -> Iterator[Piece]:
+def _cut(raw: bytes, rows: int, are_bytes: bool) -> Iterator[Piece]:
     """Pieces of whole lines; of no text one."""
     first = 0
-    while len(raw) - first > 2 * PIECE_BYTES:
-        end = raw.find(b"\n", first + PIECE_BYTES) + 1
-        if end in (0, len(raw)):
-            break
-        yield Piece(raw[first:end], None, raw.count(b"\n", first, end))
+    while True:
+        end = len(raw)
+        if end - first > 2 * PIECE_BYTES:
+            end = raw.find(b"\n", first + PIECE_BYTES) + 1 or end
+        lines = raw.count(b"\n", first, end)
+        if lines > rows:
+            breaks = np.flatnonzero(np.frombuffer(raw, np.uint8, end - first, first) == 10)
+            end, lines = first + int(breaks[rows - 1]) + 1, rows
+        yield Piece(
+            raw if (first, end) == (0, len(raw)) else raw[first:end], None, lines, are_bytes
+        )
         first = end
-    yield Piece(raw[first:] if first else raw, None, raw.count(b"\n", first))
+        if first >= len(raw):
+            return
 
 
-def _joined(texts: Iterable[object]) -> Iterator[bytes]:
-    """An item a line; at least one batch."""
+def _joined(texts: Iterable[object], what: str, first: int) -> Iterator[tuple[bytes, bool]]:
+    """An item a line, and whether all of these are bytes; at least one batch."""
     lines: list[bytes] = []
-    size, any_yet = 0, False
-    for number, text in enumerate(texts):
+    size, any_yet, are_bytes = 0, False, True
+    for number, text in enumerate(texts, first):
         if not isinstance(text, (str, bytes)):
-            raise DataError(f"expected a line of text as item {number}, got {text!r:.80}")
+            raise DataError(f"expected a line of text as {what} {number:,}, got {text!r:.80}")
+        are_bytes &= isinstance(text, bytes)
         raw = to_bytes(text)
         lines.append(raw.replace(b"\n", b" ") if b"\n" in raw else raw)
         size += len(raw) + 1
         if size >= BATCH_BYTES:
-            yield b"\n".join(lines) + b"\n"
-            lines, size, any_yet = [], 0, True
+            yield b"\n".join(lines) + b"\n", are_bytes
+            lines, size, any_yet, are_bytes = [], 0, True, True
     if lines or not any_yet:
-        yield b"\n".join(lines) + b"\n" * bool(lines)
+        yield b"\n".join(lines) + b"\n" * bool(lines), are_bytes and bool(lines)
 
 
-def _chunks(texts: object) -> Iterator[Any]:
+def _chunks(arrow: Any, texts: object, what: str, first: int) -> Iterator[Any]:
     """Arrow arrays of texts that have offsets; DataError: another type, or a row without a text."""
-    arrow = optional_module("pyarrow", "a column in Arrow's memory", "snailps[data]")
-    done = 0
     try:
         column = arrow.chunked_array(texts)
     except (TypeError, ValueError, arrow.ArrowException) as error:
-        raise DataError(
-            f"expected one column of texts, got {type(texts).__name__}: {error}"
-        ) from None
+        kind = type(texts).__name__
+        raise DataError(f"expected one column of texts, got {kind}: {error}") from None
     kinds = arrow.types
-    is_text = kinds.is_string, kinds.is_large_string, kinds.is_string_view, kinds.is_binary, \
-        kinds.is_large_binary, kinds.is_binary_view  # fmt: skip
     values = column.type.value_type if kinds.is_dictionary(column.type) else column.type
-    if not any(kind(values) for kind in is_text):
+    is_bytes = any(
+        kind(values) for kind in (kinds.is_binary, kinds.is_large_binary, kinds.is_binary_view)
+    )
+    is_text = any(
+        kind(values) for kind in (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
+    )
+    if not (is_text or is_bytes or kinds.is_null(values)):
         raise DataError(f"expected a column of texts, got one of {column.type}")
+    plain = arrow.large_binary() if is_bytes else arrow.large_string()
     for chunk in column.chunks:
-        if chunk.null_count:
-            row = done + chunk.is_null().index(True).as_py()
-            raise DataError(
-                f"row {row:,} has no text (null): leave such rows out, or give them an empty one"
-            )
-        done += len(chunk)
-        yield chunk if _offset_type(chunk) else chunk.cast(arrow.large_binary())
+        row, count = first, len(chunk)
+        for some in _plain_parts(arrow, chunk, plain):
+            if some.null_count:
+                missing = row + some.is_null().index(True).as_py()
+                raise DataError(
+                    f"{'row' if what == 'item' else what} {missing:,} has no text (null): leave "
+                    "such rows out, or give them an empty one"
+                )
+            row += len(some)
+            yield some
+        first += count
+
+
+def _plain_parts(arrow: Any, chunk: Any, plain: Any) -> Iterator[Any]:
+    """A chunk whose rows lie one behind the other; another one is copied, some rows at a time."""
+    if _offset_type(chunk) is not None:
+        yield chunk
+        return
+    for first in range(0, len(chunk), ROWS_MAX):
+        some = chunk.slice(first, ROWS_MAX)
+        try:
+            yield some.cast(plain)
+        except arrow.ArrowException:  # some dictionaries
+            yield arrow.array(some.to_pylist(), plain)
 
 
 def _offset_type(chunk: Any) -> type | None:
@@ -128,17 +175,20 @@ def _offset_type(chunk: Any) -> type | None:
             "large_binary": np.int64}.get(str(chunk.type))  # fmt: skip
 
 
-def _rows(chunk: Any) -> Iterator[Piece]:
+def _rows(chunk: Any, rows: int) -> Iterator[Piece]:
     _, offsets, data = chunk.buffers()
     if not len(chunk):
         return
-    all_offsets = np.frombuffer(offsets, _offset_type(chunk))
-    ends = all_offsets[chunk.offset : chunk.offset + len(chunk) + 1]
+    kind = _offset_type(chunk)
+    assert kind is not None
+    ends = np.frombuffer(offsets, kind)[chunk.offset : chunk.offset + len(chunk) + 1]
     letters = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    first = 0
+    are_bytes, first = str(chunk.type).endswith("binary"), 0
     while first < len(chunk):
-        last = int(np.searchsorted(ends, int(ends[first]) + PIECE_BYTES, "right")) - 1
-        last = min(max(last, first + 1), first + ROWS_MAX, len(chunk))
+        # In the array's own type: another one would have all of it copied.
+        most = kind(min(int(ends[first]) + PIECE_BYTES, int(ends[-1])))
+        last = int(ends.searchsorted(most, "right")) - 1
+        last = min(max(last, first + 1), first + rows, len(chunk))
         some = ends[first : last + 1].astype(np.int64)
-        yield Piece(letters[some[0] : some[-1]], some - some[0], last - first)
+        yield Piece(letters[some[0] : some[-1]], some - some[0], last - first, are_bytes)
         first = last

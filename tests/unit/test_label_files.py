@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from snailps.cli.main import app_for
 from snailps.cli.score import _LinesProgress
+from snailps.errors import DataError
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.label_files import LabelWriter
 from snailps.vectors.label_prediction import LabelModel
@@ -106,7 +107,10 @@ def test_output_is_a_file_of_any_format_that_is_not_replaced_unasked(path, tmp_p
         (("--input", "t.txt", "--column", "body"), "t.txt is no table, but column is set"),
         (("--input", "none.txt"), "none.txt does not exist"),
         (("--input", "t.jsonl", "--column", "text"), "has no column 'text', but body"),
-        (("--input", "n.parquet", "--column", "body"), r"behind row 0: row 1 has no text"),
+        (("--input", "n.parquet", "--column", "body"), "column 'body': row 2 has no text"),
+        (("--input", "-", "--column", "body"), "standard input is text"),
+        (("up", "--format", "jsonl"), "are for --input FILE"),
+        (("up", "--threads", "3"), "are for --input FILE"),
         (("--input", "bad.gz"), "cannot unpack"),
     ],
 )
@@ -145,15 +149,35 @@ def test_progress_tells_lines_and_of_plain_files_what_is_left(tmp_path, monkeypa
     progress = _LinesProgress([str(tmp_path / name) for name in ("a.txt", "b.txt", "c.txt.gz")])
     progress.writer = LabelWriter(io.BytesIO(), [], "tsv", 0.0)
     progress.writer.lines = 50
-    progress.note("a.txt", 0)
+    progress.note("a.txt", None)
     progress.note("a.txt", 600)
     now[0] += 10
     assert progress.line() == "50 lines, 5 a second, file 1 of 3, 20%, 40 s left"
-    progress.note("b.txt", 0)
+    progress.note("b.txt", None)
     progress.note("b.txt", 300)
     assert "50%" in progress.line()
     packed = _LinesProgress([str(tmp_path / "c.txt.gz")])
+    packed.note("c.txt.gz", None)
     packed.note("c.txt.gz", 0)
     packed.note("c.txt.gz", 5000)
     now[0] += 10
     assert packed.line() == "0 lines, 0 a second"
+
+
+def test_parquet_of_a_failed_run_says_one_error_and_refuses_labels_that_are_no_text(
+    path, tmp_path, capsys, recwarn
+):
+    (tmp_path / "t.jsonl").write_text('{"body": "up"}\n{"body": null}\n')
+    found = run(path, "--input", tmp_path / "t.jsonl", "--column", "body", "--format", "parquet",
+                "--output", tmp_path / "o", code=1)  # fmt: skip
+    assert "row 2, got None" in str(found.exception)
+    assert not (tmp_path / "o").exists()
+    with pytest.raises(DataError, match="is no UTF-8"):
+        LabelWriter(io.BytesIO(), [b"__label__\xff"], "parquet", 0.0)
+
+
+def test_rows_of_parquet_come_in_large_groups(path, tmp_path, monkeypatch):
+    monkeypatch.setattr("snailps.vectors.texts.PIECE_BYTES", 50)
+    (tmp_path / "t.txt").write_text("up down\n" * 5000)
+    run(path, "--input", tmp_path / "t.txt", "--format", "parquet", "--output", tmp_path / "o")
+    assert pq.ParquetFile(tmp_path / "o").metadata.num_row_groups == 1

@@ -421,3 +421,23 @@ def test_one_line_has_the_answer_that_it_has_in_a_list(official, line):
         assert model.predict(line, k, threshold) == model.predict([line], k, threshold)
         raw = line.encode() + b"\xff\x80"
         assert model.predict(raw, k, threshold) == model.predict([raw], k, threshold)
+
+
+@pytest.mark.parametrize("empty", [[], "", pa.array([], pa.string()), iter([])])
+def test_no_texts_have_no_answers(small, empty):
+    model = LabelModel(small)
+    best, chances = model.predict_arrays(empty, 5)
+    assert best.shape == chances.shape == (0, len(model.labels))
+    assert model.predict(empty) == []
+    assert model.probabilities(empty).shape == (0, len(model.labels))
+
+
+def test_any_k_means_all_labels_and_threads_are_none_or_more(small):
+    model = LabelModel(small)
+    assert model.predict("up", 10**10) == model.predict(["up"], 10**10)
+    assert len(model.predict("up", 10**10)[0]) == len(model.labels)
+    for text in ("up", ["up"]):
+        with pytest.raises(DataError, match="k: expected at least 1"):
+            model.predict(text, 0)
+    with pytest.raises(DataError, match="threads: expected 0"):
+        model.predict(["up"], threads=-1)

@@ -77,7 +77,7 @@ def test_probabilities_and_the_best_are_those_of_the_twin(build, way, labels, di
     np.testing.assert_allclose(
         hidden, twin.hidden_of(case.inputs, case.ptr, case.features), atol=1e-5
     )
-    for k in (1, 3, labels + 2):
+    for k in (1, 3, labels + 2, 40):
         best, chances = made.best(case.ptr, case.features, k)
         assert best.shape == chances.shape == (lines, k)
         for line in range(lines):
@@ -192,3 +192,13 @@ def test_children_that_make_no_tree_are_refused(children):
             kernels.load("base"), case.inputs, padded(case.outputs), 4, False,
             np.array(children, np.int32),
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_one_label_is_the_first_of_several_where_some_scores_are_no_numbers(build):
+    case = Case(labels=3, dim=2, way="each")
+    case.outputs[0] = np.nan
+    made = case.labelling(build)
+    one, several = (made.best(case.ptr, case.features, k) for k in (1, 2))
+    np.testing.assert_array_equal(one[0][:, 0], several[0][:, 0])
+    np.testing.assert_array_equal(one[1][:, 0], several[1][:, 0])

@@ -1,6 +1,7 @@
 """vectors.texts: texts of every kind as pieces, which say the same as a list of them."""
 
 import itertools
+import sys
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import pytest
 
 from snailps.errors import DataError
 from snailps.vectors import texts as module
-from snailps.vectors.texts import are_bytes, pieces_of
+from snailps.vectors.texts import pieces_of
 
 TEXTS = ["a cat", "", "größe\nnext", "日本 x", "z" * 70, "end "]
 LINES = [text.replace("\n", " ").encode() for text in TEXTS]
@@ -50,6 +51,7 @@ KINDS = {
     "view": pa.array(TEXTS, pa.string_view()),
     "binary": pa.array([text.encode() for text in TEXTS]),
     "dictionary": pa.array(TEXTS).dictionary_encode(),
+    "categorical": pl.Series(TEXTS, dtype=pl.Categorical),
 }
 
 
@@ -64,8 +66,11 @@ def test_each_kind_has_the_same_lines(kind, piece_bytes, monkeypatch):
 
 def test_rows_without_a_byte_are_cut_by_their_number(monkeypatch):
     monkeypatch.setattr(module, "ROWS_MAX", 3)
-    (batch,) = pieces_of(pa.array([""] * 8))
-    assert [piece.lines for piece in batch] == [3, 3, 2]
+    for texts in ([""] * 8, "\n" * 8, pa.array([""] * 8)):
+        (batch,) = pieces_of(texts)
+        assert [piece.lines for piece in batch] == [3, 3, 2]
+        (batch,) = pieces_of(texts, rows=2)
+        assert [piece.lines for piece in batch] == [2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("text", ["", "a", "a\n", "a\nb", "\n\n", "a\n\nb\n"])
@@ -89,6 +94,8 @@ def test_no_texts_are_no_lines(texts):
         ((n for n in (b"a", "b", 3)), "item 2, got 3"),
         (pa.array(["a", None]), r"row 1 has no text \(null\)"),
         (pa.chunked_array([["a", "b"], ["c", None]]), "row 3 has no text"),
+        (pa.DictionaryArray.from_arrays([0, 1], ["a", None]), "row 1 has no text"),
+        (pa.array([None, None]), "row 0 has no text"),
         (pa.array([1, 2]), "a column of texts, got one of int64"),
         (pa.array([["a"], ["b"]]), "got one of list"),
         (pa.table({"a": ["x"], "b": ["y"]}), "a column of texts, got one of struct"),
@@ -100,9 +107,35 @@ def test_what_is_no_text_is_refused_with_its_place(texts, words):
         list(pieces_of(texts))
 
 
-def test_labels_are_bytes_where_the_texts_are():
-    assert are_bytes(b"a")
-    assert are_bytes([b"a", b"b"])
-    assert not are_bytes([b"a", "b"])
-    assert not are_bytes([])
-    assert not are_bytes("a")
+@pytest.mark.parametrize(
+    ("texts", "are_bytes"),
+    [
+        (b"a", True), ("a", False), ([b"a", b"b"], True), ([b"a", "b"], False), ([], False),
+        (iter([b"a"]), True), (np.array([b"a"]), True), (pd.Series([b"a"]), True),
+        (pa.array([b"a"]), True), (pa.array(["a"]), False), (pa.array([b"a"], pa.binary_view()), True),
+    ],
+)  # fmt: skip
+def test_pieces_know_whether_their_texts_are_bytes(texts, are_bytes):
+    (batch,) = pieces_of(texts)
+    assert all(piece.are_bytes == are_bytes for piece in batch)
+
+
+def test_column_without_pyarrow_is_gone_through(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert lines_of(pl.Series(TEXTS)) == LINES
+
+
+def test_long_column_is_cut_in_time_that_grows_with_it(monkeypatch):
+    """Each piece had all offsets copied to another type."""
+    column, seen = pa.array(["x" * 40] * 40_000), []
+    frombuffer = np.frombuffer
+
+    class Watched(np.ndarray):
+        def searchsorted(self, value, *more):
+            seen.append(value.dtype == self.dtype)
+            return np.asarray(self).searchsorted(value, *more)
+
+    monkeypatch.setattr(module.np, "frombuffer", lambda *a: frombuffer(*a).view(Watched))
+    assert sum(piece.lines for batch in pieces_of(column) for piece in batch) == 40_000
+    assert seen
+    assert all(seen)
