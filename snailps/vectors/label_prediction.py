@@ -146,10 +146,14 @@ class LabelModel:
         self._model = model
         self._words = len(model.words)
         self._pruned = model.pruned
+        inputs: Any = model.input
+        self._quantised = isinstance(inputs, QuantisedRows)
+        if self._quantised:
+            inputs = inputs.arrays
         output = kernels.padded(len(self.labels), header.dim)
         output[:, : header.dim] = model.output[:]
         self._labelling = kernels.labelling(
-            model.input.arrays if isinstance(model.input, QuantisedRows) else model.input,
+            inputs,
             output,
             header.dim,
             softmax=header.loss == "softmax" or len(self.labels) == 1,
@@ -174,7 +178,7 @@ class LabelModel:
         return LabelModel, (self._path,)
 
     def __repr__(self) -> str:
-        quantised = ", quantised" if isinstance(self._model.input, QuantisedRows) else ""
+        quantised = ", quantised" * self._quantised
         return (
             f"LabelModel({len(self.labels):,} labels, {self._words:,} words, "
             f"dim {self._model.header.dim}, {self.loss}{quantised})"
@@ -345,11 +349,9 @@ class LabelModel:
                 part[done : done + len(found)] = found
                 done += len(found)
             parts.append(part)
-        return (
-            parts[0]
-            if len(parts) == 1
-            else np.concatenate([np.empty((0, labels)), *parts], dtype=np.float32)
-        )
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate([np.empty((0, labels), np.float32), *parts])
 
     def probability_pieces(self, texts: Iterable[str | bytes]) -> Iterator[NDArray[np.float32]]:
         """As `probabilities`, for some texts at a time; the warning comes once, at the end."""

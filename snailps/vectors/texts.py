@@ -181,7 +181,7 @@ def _rows(chunk: Any, rows: int) -> Iterator[Piece]:
         return
     kind = _offset_type(chunk)
     assert kind is not None
-    ends = np.frombuffer(offsets, kind)[chunk.offset : chunk.offset + len(chunk) + 1]
+    ends: NDArray[Any] = np.frombuffer(offsets, kind)[chunk.offset : chunk.offset + len(chunk) + 1]
     letters = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
     are_bytes, first = str(chunk.type).endswith("binary"), 0
     while first < len(chunk):

@@ -112,7 +112,8 @@ def test_what_is_no_text_is_refused_with_its_place(texts, words):
     [
         (b"a", True), ("a", False), ([b"a", b"b"], True), ([b"a", "b"], False), ([], False),
         (iter([b"a"]), True), (np.array([b"a"]), True), (pd.Series([b"a"]), True),
-        (pa.array([b"a"]), True), (pa.array(["a"]), False), (pa.array([b"a"], pa.binary_view()), True),
+        (pa.array([b"a"]), True), (pa.array(["a"]), False),
+        (pa.array([b"a"], pa.binary_view()), True),
     ],
 )  # fmt: skip
 def test_pieces_know_whether_their_texts_are_bytes(texts, are_bytes):
