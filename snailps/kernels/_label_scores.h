@@ -120,12 +120,17 @@ SNAIL_INLINE void snail_place_label(int32_t *best, float *chances, int k, int32_
     best[at] = label;
 }
 
+/* exp(x) of x <= 0; NaN of NaN, which the approximation cannot take. */
+SNAIL_INLINE float snail_share(float x) {
+    const float found = snail_exp(x > -SNAIL_BOUND ? x : -SNAIL_BOUND);
+    return x == x ? found : x;
+}
+
 /* The probability that follows from a score, the most and the total of a line's; NaN of NaN. */
 SNAIL_INLINE float snail_chance(const snail_labelling_job *job, float score, float most, float total) {
     if (score != score) return score;
     if (job->loss != SNAIL_SOFTMAX) return snail_likely(score);
-    const float below = score - most;
-    return snail_exp(below < -SNAIL_BOUND ? -SNAIL_BOUND : below) / total;
+    return snail_share(score - most) / total;
 }
 
 static void snail_choose(const snail_labelling *s, int lanes, int64_t line) {
@@ -149,10 +154,7 @@ static void snail_choose(const snail_labelling *s, int lanes, int64_t line) {
     if (job->loss == SNAIL_SOFTMAX)
         for (int64_t label = 0; label < label_num; label++) {
             const float *row = scores + label * SNAIL_GROUP;
-            for (int i = 0; i < SNAIL_GROUP; i++) {
-                const float below = row[i] - most[i];
-                total[i] += snail_exp(below < -SNAIL_BOUND ? -SNAIL_BOUND : below);
-            }
+            for (int i = 0; i < SNAIL_GROUP; i++) total[i] += snail_share(row[i] - most[i]);
         }
     for (int i = 0; i < lanes; i++) {
         if (job->all) {
@@ -203,8 +205,9 @@ static void snail_descend(const snail_labelling *s, const float *hidden, int64_t
             continue;
         }
         const int64_t inner = at.node - label_num;
-        const float right = snail_likely(
-            snail_dot_lanes(job->outputs + inner * job->stride, hidden, job->stride));
+        const float score =
+            snail_dot_lanes(job->outputs + inner * job->stride, hidden, job->stride);
+        const float right = score == score ? snail_likely(score) : score;
         const int32_t *child = job->children + 2 * inner;
         const int likelier = right > 0.5f;
         s->stack[left++] = (snail_branch){child[!likelier], at.chance * (likelier ? 1 - right : right)};
