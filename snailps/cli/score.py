@@ -296,16 +296,10 @@ def _predict_examples(
 
 def _input_lines() -> Iterator[bytes]:
     """Standard input, some whole lines at a time; line by line from a terminal."""
-    from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
+    from snailps.vectors.texts import whole_lines
 
     stream = typer.get_binary_stream("stdin")
-    head = True
-    while lines := stream.readlines(1 if stream.isatty() else _LINES_BYTES):
-        data = b"".join(lines)
-        if head:
-            refuse_foreign(data[:HEAD_BYTES], "standard input", text=True)
-            head = False
-        yield data
+    yield from whole_lines(stream, "standard input", 1 if stream.isatty() else _LINES_BYTES)
 
 
 def score_test(

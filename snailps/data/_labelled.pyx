@@ -2,6 +2,7 @@
 """A line as a classifier sees it: its labels and its features, as fastText numbers them.
 
     bytes -> LineReader.read -> Lines: features and labels, line by line
+    pairs of a pruned model -> KeptGrams -> rows of its n-grams, lines without the others
     feature ids -> number_rows -> the different ones, and every id as its place among them
 
 A feature is a word of the vocabulary, a character n-gram of a word, or a hash of consecutive

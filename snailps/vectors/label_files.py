@@ -17,19 +17,17 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.data.reading import Reading
 from snailps.data.unpacking import open_content, told
 from snailps.errors import ConfigError, DataError
 from snailps.vectors.extras import optional_module
-from snailps.vectors.texts import ROWS_MAX, Piece, pieces_of
+from snailps.vectors.texts import ROWS_MAX, Piece, pieces_of, whole_lines
 from snailps.vectors.words import to_text
 
 if TYPE_CHECKING:
     from snailps.vectors.label_prediction import LabelModel
 
 Format = Literal["tsv", "jsonl", "parquet"]
-_READ_BYTES = 1 << 22
 
 
 def read_texts(
@@ -59,12 +57,7 @@ def read_texts(
     with ExitStack() as stack:
         stack.enter_context(told(path))
         source = file or stack.enter_context(open_content(path))
-        head = True
-        while lines := source.readlines(_READ_BYTES):
-            data = b"".join(lines)
-            if head:
-                refuse_foreign(data[:HEAD_BYTES], path, text=True)
-                head = False
+        for data in whole_lines(source, path):
             yield from pieces_of(data, rows=rows)
 
 

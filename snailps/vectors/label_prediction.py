@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.data._labelled import LineReader, Lines
-from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.data.in_order import in_order
 from snailps.data.reading import Reading
 from snailps.data.unpacking import open_content, told
@@ -32,7 +31,7 @@ from snailps.vectors.fasttext_bin import MAGIC, read_bin
 from snailps.vectors.files import identify, opened
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
-from snailps.vectors.texts import Piece, pieces_of
+from snailps.vectors.texts import Piece, pieces_of, whole_lines
 from snailps.vectors.words import one_line, to_bytes, to_text
 
 log = logging.getLogger(__name__)
@@ -269,10 +268,9 @@ class LabelModel:
         [[TextPrediction(label='__label__games', probability=0.98...)]]
         >>> model.predict(frame["title"], k=3)  # a list for each row  # doctest: +SKIP
         """
-        if k < 1:
-            raise DataError(f"k: expected at least 1 label a line, got {k}")
+        k = self._number(k)
         if isinstance(text, (str, bytes)):
-            best = self._one.best(to_bytes(text), min(k, len(self.labels)))
+            best = self._one.best(to_bytes(text), k)
             if best is not None:
                 if isinstance(text, bytes):
                     return [[Prediction(self.labels[i], p) for i, p in best if p >= threshold]]
@@ -280,7 +278,7 @@ class LabelModel:
         are_bytes: list[bool] = []
 
         def noted() -> Iterator[list[Piece]]:
-            for batch in pieces_of(text, rows=_SCORES_MAX // min(k, len(self.labels))):
+            for batch in pieces_of(text, rows=_SCORES_MAX // k):
                 are_bytes.extend(piece.are_bytes for piece in batch)
                 yield batch
 
@@ -297,7 +295,8 @@ class LabelModel:
         self, pieces: Iterable[bytes], k: int = 1, threshold: float = 0.0
     ) -> Iterator[list[list[Prediction]]]:
         """As `predict`, for pieces of whole lines; the warning comes once, at the end."""
-        batches = (batch for piece in pieces for batch in pieces_of(piece))
+        rows = _SCORES_MAX // self._number(k)
+        batches = (batch for piece in pieces for batch in pieces_of(piece, rows=rows))
         for found in self.best_of(batches, k):
             yield list(_named([found], Prediction, self.labels, threshold))
 
@@ -318,8 +317,8 @@ class LabelModel:
         float32[lines, k]
             Their probabilities; NaN where there is none.
         """
-        k = min(k, len(self.labels))
-        batches = pieces_of(text, rows=_SCORES_MAX // max(k, 1))
+        k = self._number(k)
+        batches = pieces_of(text, rows=_SCORES_MAX // k)
         none = np.empty((0, k), np.int32), np.empty((0, k), np.float32)
         best, chances = zip(none, *self.best_of(batches, k, threads), strict=True)
         return np.concatenate(best), np.concatenate(chances)
@@ -382,13 +381,17 @@ class LabelModel:
             )
         self.wv.save(path)
 
+    def _number(self, k: int) -> int:
+        """Of labels that a line can have."""
+        if k < 1:
+            raise DataError(f"k: expected at least 1 label a line, got {k}")
+        return min(k, len(self.labels))
+
     def best_of(
         self, batches: Iterable[list[Piece]], k: int, threads: int = 0
     ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]:
         """As `predict_arrays`, for batches of pieces (`texts.pieces_of`), a piece at a time."""
-        if k < 1:
-            raise DataError(f"k: expected at least 1 label a line, got {k}")
-        k = min(k, len(self.labels))
+        k = self._number(k)
         return self._answers(
             lambda lines: self._labelling.best(lines.feature_ptr, lines.features, k),
             batches,
@@ -439,16 +442,14 @@ class LabelModel:
 
     def score(self, text: bytes, k: int, threshold: float, sums: _Sums) -> None:
         """Adds the counts of the lines of a labelled text to `sums`."""
-        rows = _SCORES_MAX // max(1, min(k, len(self.labels)))
-        for batch in pieces_of(text, rows=rows):
+        k = self._number(k)
+        for batch in pieces_of(text, rows=_SCORES_MAX // k):
             for piece in batch:
                 self._score(self._read(piece.data), k, threshold, sums)
 
     def _score(self, lines: Lines, k: int, threshold: float, sums: _Sums) -> None:
         sums.unread += lines.unread
-        order, chances = self._labelling.best(
-            lines.feature_ptr, lines.features, min(k, len(self.labels))
-        )
+        order, chances = self._labelling.best(lines.feature_ptr, lines.features, k)
         n, number = len(order), len(self.labels)
         has = (np.diff(lines.feature_ptr) > 0) & (np.diff(lines.label_ptr) > 0)
         sums.lines += int(has.sum())
@@ -559,13 +560,7 @@ def _pieces(path: str, column: str, label_column: str) -> Iterator[bytes]:
         yield from text_of(reading, path)
         return
     with told(path), open_content(path) as file:
-        head = True
-        while lines := file.readlines(_READ_BYTES):
-            data = b"".join(lines)
-            if head:
-                refuse_foreign(data[:HEAD_BYTES], path, text=True)
-                head = False
-            yield data
+        yield from whole_lines(file, path, _READ_BYTES)
 
 
 def _named(

@@ -1,6 +1,7 @@
 """Texts of any library as pieces of whole lines, each for a thread.
 
     str, bytes               -> pieces of lines
+    open file                -> whole_lines
     list, generator, column  -> joined, an item a line -> pieces of lines
     Arrow (a column's own memory, whichever library has it) -> pieces of offsets into it
 
@@ -12,16 +13,19 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.errors import DataError
 from snailps.vectors.words import to_bytes
 
 PIECE_BYTES = 1 << 17
 """Of a text, what a thread answers at once: its features are in the second cache meanwhile."""
+READ_BYTES = 1 << 22
+"""Of a file, what is read at a time."""
 BATCH_BYTES = 1 << 24
 """What is joined of a generator before it is answered."""
 ROWS_MAX = 1 << 16
@@ -73,6 +77,17 @@ def pieces_of(
         raise DataError(
             f"expected lines of text, as str, bytes or a list of them, got {texts!r:.80}"
         )
+
+
+def whole_lines(file: IO[bytes], path: str, size: int = READ_BYTES) -> Iterator[bytes]:
+    """Whole lines of an open file, about `size` bytes at a time; DataError: it is no text."""
+    head = True
+    while lines := file.readlines(size):
+        data = b"".join(lines)
+        if head:
+            refuse_foreign(data[:HEAD_BYTES], path, text=True)
+            head = False
+        yield data
 
 
 def _arrow_of(texts: object) -> Any:

@@ -437,7 +437,9 @@ def test_any_k_means_all_labels_and_threads_are_none_or_more(small):
     assert model.predict("up", 10**10) == model.predict(["up"], 10**10)
     assert len(model.predict("up", 10**10)[0]) == len(model.labels)
     for text in ("up", ["up"]):
-        with pytest.raises(DataError, match="k: expected at least 1"):
-            model.predict(text, 0)
+        for ask in (model.predict, model.predict_arrays):
+            for k in (0, -1):
+                with pytest.raises(DataError, match="k: expected at least 1"):
+                    ask(text, k)
     with pytest.raises(DataError, match="threads: expected 0"):
         model.predict(["up"], threads=-1)
