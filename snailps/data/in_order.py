@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, islice
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -20,8 +21,14 @@ Result = TypeVar("Result")
 def in_order(
     function: Callable[[Item], Result], items: Iterable[Item], threads: int
 ) -> Iterator[Result]:
-    """Results of `function`; at most `threads` of them are under way, and as many wait."""
-    if threads < 2:
+    """Results of `function`; at most `threads` of them are under way, and as many wait.
+
+    One item is no work for a thread of its own.
+    """
+    items = iter(items)
+    first = list(islice(items, min(threads, 2)))
+    items = chain(first, items)
+    if len(first) < 2:
         yield from map(function, items)
         return
     under_way: deque[Future[Result]] = deque()

@@ -1,6 +1,6 @@
 """Labels of every line of files: text or tables, packed or not, here or at a URL.
 
-    file, column -> read_texts -> batches of pieces -> LabelModel -> LabelWriter -> a line a line
+    file, column -> read_texts -> pieces -> LabelModel -> LabelWriter -> a line a line
 
 Order and number of lines are those of the input, so that `paste` puts both side by side.  Memory is
 that of a batch.  Printing, and what a terminal shows meanwhile, is the command's.
@@ -32,8 +32,8 @@ Format = Literal["tsv", "jsonl", "parquet"]
 
 def read_texts(
     path: str, column: str = "", file: IO[bytes] | None = None, rows: int = ROWS_MAX
-) -> Iterator[list[Piece]]:
-    """Batches of a file's lines, or of the texts of a table's column.
+) -> Iterator[Piece]:
+    """Pieces of a file's lines, or of the texts of a table's column.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def read_texts(
             yield from pieces_of(data, rows=rows)
 
 
-def _column(path: str, name: str, rows: int) -> Iterator[list[Piece]]:
+def _column(path: str, name: str, rows: int) -> Iterator[Piece]:
     from snailps.data.table_formats import open_table, table_errors
 
     with open_table(path) as table, table_errors(path):
@@ -186,12 +186,12 @@ def label_files(
         note(path, None)
         file = sys.stdin.buffer if path == "-" else None
 
-        def batches(path: str = path, file: IO[bytes] | None = file) -> Iterator[list[Piece]]:
-            for batch in read_texts(path, column, file, rows):
-                yield batch
-                note(path, sum(len(piece.data) for piece in batch))
+        def noted(path: str = path, file: IO[bytes] | None = file) -> Iterator[Piece]:
+            for piece in read_texts(path, column, file, rows):
+                yield piece
+                note(path, len(piece.data))
 
-        for best, chances in model.best_of(batches(), k, threads):
+        for best, chances in model.best_of(noted(), k, threads):
             writer.write(best, chances)
     writer.close()
 

@@ -40,7 +40,6 @@ P = TypeVar("P")
 
 _SCORES_MAX = 1 << 22
 """Scores that are computed at once: 16 MiB."""
-_READ_BYTES = 1 << 20
 _COUNT_MAX = 10**15
 """fastText's bound on counts in its tree of labels."""
 
@@ -277,10 +276,10 @@ class LabelModel:
                 return [[TextPrediction(self._names[i], p) for i, p in best if p >= threshold]]
         are_bytes: list[bool] = []
 
-        def noted() -> Iterator[list[Piece]]:
-            for batch in pieces_of(text, rows=_SCORES_MAX // k):
-                are_bytes.extend(piece.are_bytes for piece in batch)
-                yield batch
+        def noted() -> Iterator[Piece]:
+            for piece in pieces_of(text, rows=_SCORES_MAX // k):
+                are_bytes.append(piece.are_bytes)
+                yield piece
 
         found = list(self.best_of(noted(), k, threads))
         if are_bytes and all(are_bytes):
@@ -294,10 +293,12 @@ class LabelModel:
     def predict_pieces(
         self, pieces: Iterable[bytes], k: int = 1, threshold: float = 0.0
     ) -> Iterator[list[list[Prediction]]]:
-        """As `predict`, for pieces of whole lines; the warning comes once, at the end."""
+        """As `predict`, for pieces of whole lines, each answered before the next one is taken.
+
+        The warning comes once, at the end.
+        """
         rows = _SCORES_MAX // self._number(k)
-        batches = (batch for piece in pieces for batch in pieces_of(piece, rows=rows))
-        for found in self.best_of(batches, k):
+        for found in self._answers(self._best(k), (pieces_of(text, rows=rows) for text in pieces)):
             yield list(_named([found], Prediction, self.labels, threshold))
 
     def predict_arrays(
@@ -318,9 +319,9 @@ class LabelModel:
             Their probabilities; NaN where there is none.
         """
         k = self._number(k)
-        batches = pieces_of(text, rows=_SCORES_MAX // k)
+        pieces = pieces_of(text, rows=_SCORES_MAX // k)
         none = np.empty((0, k), np.int32), np.empty((0, k), np.float32)
-        best, chances = zip(none, *self.best_of(batches, k, threads), strict=True)
+        best, chances = zip(none, *self.best_of(pieces, k, threads), strict=True)
         return np.concatenate(best), np.concatenate(chances)
 
     def probabilities(
@@ -340,16 +341,12 @@ class LabelModel:
             for.
         """
         labels = len(self.labels)
-        parts = []
-        for batch in pieces_of(text, rows=_SCORES_MAX // labels):
-            part = np.empty((sum(piece.lines for piece in batch), labels), np.float32)
-            done = 0
-            for found in self._chances([batch], threads):
-                part[done : done + len(found)] = found
-                done += len(found)
-            parts.append(part)
-        if len(parts) == 1:
-            return parts[0]
+        pieces = pieces_of(text, rows=_SCORES_MAX // labels)
+        parts = self._answers(
+            lambda lines: self._labelling.chances(lines.feature_ptr, lines.features),
+            [pieces],
+            threads,
+        )
         return np.concatenate([np.empty((0, labels), np.float32), *parts])
 
     def probability_pieces(self, texts: Iterable[str | bytes]) -> Iterator[NDArray[np.float32]]:
@@ -388,30 +385,25 @@ class LabelModel:
         return min(k, len(self.labels))
 
     def best_of(
-        self, batches: Iterable[list[Piece]], k: int, threads: int = 0
+        self, pieces: Iterable[Piece], k: int, threads: int = 0
     ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]:
-        """As `predict_arrays`, for batches of pieces (`texts.pieces_of`), a piece at a time."""
-        k = self._number(k)
-        return self._answers(
-            lambda lines: self._labelling.best(lines.feature_ptr, lines.features, k),
-            batches,
-            threads,
-        )
+        """As `predict_arrays`, for pieces (`texts.pieces_of`), an answer each."""
+        return self._answers(self._best(k), [pieces], threads)
 
-    def _chances(
-        self, batches: Iterable[list[Piece]], threads: int = 0
-    ) -> Iterator[NDArray[np.float32]]:
-        return self._answers(
-            lambda lines: self._labelling.chances(lines.feature_ptr, lines.features),
-            batches,
-            threads,
-        )
+    def _best(self, k: int) -> Callable[[Lines], tuple[NDArray[np.int32], NDArray[np.float32]]]:
+        k = self._number(k)
+        return lambda lines: self._labelling.best(lines.feature_ptr, lines.features, k)
 
     def _answers(
-        self, ask: Callable[[Lines], T], batches: Iterable[list[Piece]], threads: int = 0
+        self,
+        ask: Callable[[Lines], T],
+        texts: Iterable[Iterable[Piece]],
+        threads: int = 0,
+        where: str = "the texts",
     ) -> Iterator[T]:
         """What is asked of each piece of whole lines, in their order; an answer has a row a line.
 
+        Threads share the pieces of one text; the next one is begun when it is answered.
         A piece that is answered by one thread is short, so its features are in the cache when their
         rows are summed; the answer depends neither on it nor on the number of threads.
         """
@@ -428,28 +420,36 @@ class LabelModel:
                 )
             return ask(lines), lines.unread
 
-        for batch in batches:
-            most = min(threads or kernels.cores(), len(batch))
-            for found, words in in_order(answer, batch, most):
+        for pieces in texts:
+            for found, words in in_order(answer, pieces, threads or kernels.cores()):
                 unread += words
                 yield found
-        warn_of_unread(unread, "the texts")
+        warn_of_unread(unread, where)
 
     def _read(self, text: Any, offsets: NDArray[np.int64] | None = None) -> Lines:
         """Features and labels of lines, without n-grams that a pruned model has no rows for."""
         lines = self._reader.read(text, offsets)
         return lines if self._pruned is None else self._pruned.keep(lines, self._words)
 
-    def score(self, text: bytes, k: int, threshold: float, sums: _Sums) -> None:
-        """Adds the counts of the lines of a labelled text to `sums`."""
-        k = self._number(k)
-        for batch in pieces_of(text, rows=_SCORES_MAX // k):
-            for piece in batch:
-                self._score(self._read(piece.data), k, threshold, sums)
+    def score(self, texts: Iterable[bytes], k: int, threshold: float, where: str) -> _Sums:
+        """Counts of right and wrong labels of a labelled text, given as whole lines."""
+        best, sums = self._best(k), _Sums(len(self.labels))
+        rows = _SCORES_MAX // self._number(k)
+        pieces = (piece for text in texts for piece in pieces_of(text, rows=rows))
+        for lines, found in self._answers(
+            lambda lines: (lines, best(lines)), [pieces], where=where
+        ):
+            self._score(lines, *found, threshold, sums)
+        return sums
 
-    def _score(self, lines: Lines, k: int, threshold: float, sums: _Sums) -> None:
-        sums.unread += lines.unread
-        order, chances = self._labelling.best(lines.feature_ptr, lines.features, k)
+    def _score(
+        self,
+        lines: Lines,
+        order: NDArray[np.int32],
+        chances: NDArray[np.float32],
+        threshold: float,
+        sums: _Sums,
+    ) -> None:
         n, number = len(order), len(self.labels)
         has = (np.diff(lines.feature_ptr) > 0) & (np.diff(lines.label_ptr) > 0)
         sums.lines += int(has.sum())
@@ -503,7 +503,7 @@ class _Sums:
     """Counts per label."""
 
     def __init__(self, labels: int) -> None:
-        self.lines = self.skipped = self.unread = 0
+        self.lines = self.skipped = 0
         self.gold = np.zeros(labels, np.int64)
         self.predicted = np.zeros(labels, np.int64)
         self.right = np.zeros(labels, np.int64)
@@ -522,10 +522,8 @@ def evaluate_labels(
 
     Lines are as for training; `column`, `label_column`: of a table, those of texts and labels.
     """
-    sums = _Sums(len(model.labels))
-    for lines in _pieces(os.fsdecode(path), column, label_column):
-        model.score(lines, k, threshold, sums)
-    warn_of_unread(sums.unread, os.fsdecode(path))
+    where = os.fsdecode(path)
+    sums = model.score(_pieces(where, column, label_column), k, threshold, where)
     if sums.lines == 0:
         raise DataError(
             f"{path}: none of its {sums.skipped:,} lines has both a label and a word that the "
@@ -560,7 +558,7 @@ def _pieces(path: str, column: str, label_column: str) -> Iterator[bytes]:
         yield from text_of(reading, path)
         return
     with told(path), open_content(path) as file:
-        yield from whole_lines(file, path, _READ_BYTES)
+        yield from whole_lines(file, path)
 
 
 def _named(

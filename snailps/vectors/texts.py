@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -24,10 +26,10 @@ from snailps.vectors.words import to_bytes
 
 PIECE_BYTES = 1 << 17
 """Of a text, what a thread answers at once: its features are in the second cache meanwhile."""
-READ_BYTES = 1 << 22
-"""Of a file, what is read at a time."""
-BATCH_BYTES = 1 << 24
-"""What is joined of a generator before it is answered."""
+READ_BYTES = 1 << 20
+"""Of a file or of items, what is read or joined at a time: pieces enough for threads meanwhile."""
+ITEMS = 32
+"""Of a generator, how many are taken before their size is looked at."""
 ROWS_MAX = 1 << 16
 """Rows of a piece; empty ones have no bytes."""
 
@@ -46,8 +48,8 @@ class Piece(NamedTuple):
 
 def pieces_of(
     texts: object, *, rows: int = ROWS_MAX, what: str = "item", first: int = 0
-) -> Iterator[list[Piece]]:
-    """Pieces of texts, a batch that fits memory at a time; of a text that is given whole one batch.
+) -> Iterator[Piece]:
+    """Pieces of texts, in their order, made one after another.
 
     Parameters
     ----------
@@ -66,13 +68,13 @@ def pieces_of(
     if isinstance(texts, (str, bytes)):
         raw = to_bytes(texts)
         raw += b"\n" * (bool(raw) and not raw.endswith(b"\n"))
-        yield list(_cut(raw, rows, isinstance(texts, bytes)))
+        yield from _cut(raw, rows, isinstance(texts, bytes))
     elif (arrow := _arrow_of(texts)) is not None:
         for chunk in _chunks(arrow, texts, what, first):
-            yield list(_rows(chunk, rows))
+            yield from _rows(chunk, rows)
     elif isinstance(texts, Iterable):
         for joined, are_bytes in _joined(texts, what, first):
-            yield list(_cut(joined, rows, are_bytes))
+            yield from _cut(joined, rows, are_bytes)
     else:
         raise DataError(
             f"expected lines of text, as str, bytes or a list of them, got {texts!r:.80}"
@@ -109,7 +111,7 @@ def _cut(raw: bytes, rows: int, are_bytes: bool) -> Iterator[Piece]:
         end = len(raw)
         if end - first > 2 * PIECE_BYTES:
             end = raw.find(b"\n", first + PIECE_BYTES) + 1 or end
-        lines = raw.count(b"\n", first, end)
+        lines = _newlines(raw, first, end)
         if lines > rows:
             breaks = np.flatnonzero(np.frombuffer(raw, np.uint8, end - first, first) == 10)
             end, lines = first + int(breaks[rows - 1]) + 1, rows
@@ -123,20 +125,55 @@ def _cut(raw: bytes, rows: int, are_bytes: bool) -> Iterator[Piece]:
 
 def _joined(texts: Iterable[object], what: str, first: int) -> Iterator[tuple[bytes, bool]]:
     """An item a line, and whether all of these are bytes; at least one batch."""
-    lines: list[bytes] = []
-    size, any_yet, are_bytes = 0, False, True
-    for number, text in enumerate(texts, first):
-        if not isinstance(text, (str, bytes)):
-            raise DataError(f"expected a line of text as {what} {number:,}, got {text!r:.80}")
-        are_bytes &= isinstance(text, bytes)
-        raw = to_bytes(text)
-        lines.append(raw.replace(b"\n", b" ") if b"\n" in raw else raw)
-        size += len(raw) + 1
-        if size >= BATCH_BYTES:
-            yield b"\n".join(lines) + b"\n", are_bytes
-            lines, size, any_yet, are_bytes = [], 0, True, True
-    if lines or not any_yet:
-        yield b"\n".join(lines) + b"\n" * bool(lines), are_bytes and bool(lines)
+    rest: Iterator[Any] = iter(texts)
+    done = 0
+    while True:
+        batch: list[Any] = []
+        size = 0
+        while size < READ_BYTES and (some := list(islice(rest, ITEMS))):
+            batch += some
+            try:
+                size += sum([len(text) for text in some])
+            except TypeError:  # one that is no text: it is refused now
+                size = READ_BYTES
+        if batch or not done:
+            yield _lines(batch, what, first + done)
+        done += len(batch)
+        if size < READ_BYTES:
+            return
+
+
+def _lines(batch: list[Any], what: str, first: int) -> tuple[bytes, bool]:
+    """These items, a line each, and whether all are bytes: joined at once where none has a newline.
+
+    DataError: one that is no text.
+    """
+    kinds = set(map(type, batch))
+    raw = b""
+    with suppress(UnicodeEncodeError):
+        if all(issubclass(kind, str) for kind in kinds):
+            raw = "\n".join([*batch, ""]).encode("utf-8", "surrogateescape")
+        elif all(issubclass(kind, bytes) for kind in kinds):
+            raw = b"\n".join([*batch, b""])
+    if _newlines(raw, 0, len(raw)) != len(batch):
+        lines = [_line(text, what, number) for number, text in enumerate(batch, first)]
+        raw = b"\n".join([*lines, b""])
+    return raw, bool(batch) and all(issubclass(kind, bytes) for kind in kinds)
+
+
+def _newlines(raw: bytes, first: int, end: int) -> int:
+    """As `raw.count`, in a tenth of its time where lines are short."""
+    letters = np.frombuffer(raw, np.uint8)[first:end]
+    return sum(
+        int(np.count_nonzero(letters[at : at + PIECE_BYTES] == ord("\n")))
+        for at in range(0, len(letters), PIECE_BYTES)
+    )
+
+
+def _line(text: object, what: str, number: int) -> bytes:
+    if not isinstance(text, (str, bytes)):
+        raise DataError(f"expected a line of text as {what} {number:,}, got {text!r:.80}")
+    return to_bytes(text).replace(b"\n", b" ")
 
 
 def _chunks(arrow: Any, texts: object, what: str, first: int) -> Iterator[Any]:

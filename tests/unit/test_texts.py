@@ -20,17 +20,16 @@ LINES = [text.replace("\n", " ").encode() for text in TEXTS]
 def lines_of(texts):
     """Lines of all pieces."""
     found = []
-    for batch in pieces_of(texts):
-        for piece in batch:
-            if piece.offsets is None:
-                lines = piece.data.split(b"\n")
-                assert lines.pop() == b""
-            else:
-                data = bytes(piece.data)
-                ends = piece.offsets.tolist()
-                lines = [data[a:b].replace(b"\n", b" ") for a, b in itertools.pairwise(ends)]
-            assert len(lines) == piece.lines
-            found += lines
+    for piece in pieces_of(texts):
+        if piece.offsets is None:
+            lines = piece.data.split(b"\n")
+            assert lines.pop() == b""
+        else:
+            data = bytes(piece.data)
+            ends = piece.offsets.tolist()
+            lines = [data[a:b].replace(b"\n", b" ") for a, b in itertools.pairwise(ends)]
+        assert len(lines) == piece.lines
+        found += lines
     return found
 
 
@@ -59,7 +58,8 @@ KINDS = {
 @pytest.mark.parametrize("piece_bytes", [1, 10, 1 << 17])
 def test_each_kind_has_the_same_lines(kind, piece_bytes, monkeypatch):
     monkeypatch.setattr(module, "PIECE_BYTES", piece_bytes)
-    monkeypatch.setattr(module, "BATCH_BYTES", 4 * piece_bytes)
+    monkeypatch.setattr(module, "READ_BYTES", 4 * piece_bytes)
+    monkeypatch.setattr(module, "ITEMS", 2)
     assert lines_of(KINDS[kind]) == LINES[: len(KINDS[kind])]
     assert lines_of(iter(TEXTS)) == LINES
 
@@ -67,10 +67,8 @@ def test_each_kind_has_the_same_lines(kind, piece_bytes, monkeypatch):
 def test_rows_without_a_byte_are_cut_by_their_number(monkeypatch):
     monkeypatch.setattr(module, "ROWS_MAX", 3)
     for texts in ([""] * 8, "\n" * 8, pa.array([""] * 8)):
-        (batch,) = pieces_of(texts)
-        assert [piece.lines for piece in batch] == [3, 3, 2]
-        (batch,) = pieces_of(texts, rows=2)
-        assert [piece.lines for piece in batch] == [2, 2, 2, 2]
+        assert [piece.lines for piece in pieces_of(texts)] == [3, 3, 2]
+        assert [piece.lines for piece in pieces_of(texts, rows=2)] == [2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("text", ["", "a", "a\n", "a\nb", "\n\n", "a\n\nb\n"])
@@ -100,6 +98,7 @@ def test_no_texts_are_no_lines(texts):
         (pa.array([["a"], ["b"]]), "got one of list"),
         (pa.table({"a": ["x"], "b": ["y"]}), "a column of texts, got one of struct"),
         (["\ud800"], "half of a pair"),
+        (["a"] * 9 + ["b\nc", [1], "d"], r"item 10, got \[1\]"),
     ],
 )
 def test_what_is_no_text_is_refused_with_its_place(texts, words):
@@ -117,8 +116,7 @@ def test_what_is_no_text_is_refused_with_its_place(texts, words):
     ],
 )  # fmt: skip
 def test_pieces_know_whether_their_texts_are_bytes(texts, are_bytes):
-    (batch,) = pieces_of(texts)
-    assert all(piece.are_bytes == are_bytes for piece in batch)
+    assert all(piece.are_bytes == are_bytes for piece in pieces_of(texts))
 
 
 def test_column_without_pyarrow_is_gone_through(monkeypatch):
@@ -137,6 +135,6 @@ def test_long_column_is_cut_in_time_that_grows_with_it(monkeypatch):
             return np.asarray(self).searchsorted(value, *more)
 
     monkeypatch.setattr(module.np, "frombuffer", lambda *a: frombuffer(*a).view(Watched))
-    assert sum(piece.lines for batch in pieces_of(column) for piece in batch) == 40_000
+    assert sum(piece.lines for piece in pieces_of(column)) == 40_000
     assert seen
     assert all(seen)
