@@ -3,6 +3,7 @@
 
     float32 (n, dim) -> rows_as_text -> n lines of dim numbers with six decimals, blanks between
     words, float32 (n, dim) -> word_lines -> n lines of a word and dim numbers of five digits
+    labels, their numbers and probabilities (n, k) -> label_lines -> n lines of up to k of both
     n such lines, with numbers of any length -> read_word_lines -> words, float32 (n, dim)
 """
 
@@ -109,6 +110,11 @@ cdef uint8_t *write_exactly(uint8_t *to, double x) except NULL with gil:
     return to + length
 
 
+cdef inline uint8_t *write_digits(uint8_t *to, double x) except NULL nogil:
+    cdef uint8_t *end = write_short(to, x)
+    return end if end != NULL else write_exactly(to, x)
+
+
 def word_lines(words not None: Sequence[bytes], const float[:, ::1] rows not None) -> memoryview:
     """A line a word: the word and its row (float32 (n, dim), contiguous), as printf's ``%.5g``."""
     packed = PackedWords.of(words)
@@ -125,7 +131,6 @@ def word_lines(words not None: Sequence[bytes], const float[:, ::1] rows not Non
     cdef uint8_t[::1] view = room
     cdef uint8_t *at = &view[0]
     cdef uint8_t *begin = at
-    cdef uint8_t *end
     with nogil:
         for i in range(n):
             length = starts[i + 1] - starts[i]
@@ -134,11 +139,57 @@ def word_lines(words not None: Sequence[bytes], const float[:, ::1] rows not Non
             at += length
             for j in range(dim):
                 at[0] = c" "
-                end = write_short(at + 1, rows[i, j])
-                at = end if end != NULL else write_exactly(at + 1, rows[i, j])
+                at = write_digits(at + 1, rows[i, j])
             at[0] = c"\n"
             at += 1
     return room[:at - begin].data
+
+
+def label_lines(labels not None: Sequence[bytes], const int32_t[:, ::1] best not None,
+                const float[:, ::1] chances not None, double threshold) -> memoryview:
+    """Lines of labels and probabilities as printf's ``%.5g``, all between tabs; ``-`` for none.
+
+    `best`: int32 (n, k), numbers of `labels`, -1 for none; `chances`: float32 (n, k).
+    """
+    packed = PackedWords.of(labels)
+    cdef const uint8_t[::1] text = packed.text
+    cdef const uint64_t[::1] starts = packed.starts
+    cdef Py_ssize_t i, j, n = best.shape[0], k = best.shape[1]
+    cdef Py_ssize_t room = SNAIL_SHORT_ROOM, number = starts.shape[0] - 1
+    cdef uint64_t length
+    cdef uint8_t *at
+    cdef uint8_t *begin
+    cdef uint8_t *end
+    if chances.shape[0] != n or chances.shape[1] != k:
+        raise ValueError("expected as many probabilities as labels")
+    for i in range(n):
+        for j in range(k):
+            if best[i, j] >= number:
+                raise ValueError(f"label {best[i, j]} of {number}")
+            if best[i, j] >= 0:
+                room += <Py_ssize_t>(starts[best[i, j] + 1] - starts[best[i, j]]) + 2 + C_SHORT_BYTES
+    lines = np.empty(room + 4 * n, np.uint8)
+    cdef uint8_t[::1] view = lines
+    at = begin = &view[0]
+    with nogil:
+        for i in range(n):
+            end = at
+            for j in range(k):
+                if best[i, j] < 0 or not chances[i, j] >= threshold:
+                    continue
+                length = starts[best[i, j] + 1] - starts[best[i, j]]
+                if length:
+                    memcpy(at, &text[starts[best[i, j]]], length)
+                at[length] = c"\t"
+                at += length + 1
+                at = write_digits(at, chances[i, j])
+                at[0] = c"\t"
+                at += 1
+            if at == end:
+                memcpy(at, b"-\t-\t", 4)
+                at += 4
+            at[-1] = c"\n"
+    return lines[:at - begin].data
 
 
 cdef bint read_numbers(const uint8_t *at, const uint8_t *end, float *row,

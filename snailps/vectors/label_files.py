@@ -17,10 +17,13 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data._float_text import label_lines
+from snailps.data.packed_words import PackedWords
 from snailps.data.reading import Reading
 from snailps.data.unpacking import open_content, told
 from snailps.errors import ConfigError, DataError
 from snailps.vectors.extras import optional_module
+from snailps.vectors.label_arrow import label_names, label_table
 from snailps.vectors.texts import ROWS_MAX, Piece, pieces_of, whole_lines
 from snailps.vectors.words import to_text
 
@@ -82,34 +85,31 @@ class LabelWriter:
     """Writes the answers of lines, a line or row each.
 
     `tsv`: label, probability, label, probability, ... separated by tabs, `-` for both where there
-    is none; `jsonl`: an object of two lists; `parquet`: two columns of lists.
+    is none; `jsonl`: an object of two lists; `parquet`: two columns of lists.  Probabilities of
+    text have five digits.
     """
 
     def __init__(
         self, file: IO[bytes], labels: Sequence[bytes], form: Format, threshold: float
     ) -> None:
         self._file, self._threshold = file, threshold
-        self._raw = labels
-        self._names = [to_text(label) for label in labels] if form != "tsv" else []
-        self._write: Callable[[list[Any]], None] = getattr(self, f"_write_{form}")
+        self._labels: Any = labels
+        self._write: Callable[[NDArray[np.int32], NDArray[np.float32]], None]
         self._parquet: Any = None
-        self._waiting: list[list[tuple[int, float]]] = []
+        self._waiting: list[Any] = []
         self.lines = 0
         if form == "parquet":
             self._begin_parquet()
+        elif form == "jsonl":
+            self._write, self._labels = self._write_jsonl, [json.dumps(to_text(x)) for x in labels]
+        else:
+            self._write, self._labels = self._write_tsv, PackedWords.of(labels)
 
     def write(self, best: NDArray[np.int32], chances: NDArray[np.float32]) -> None:
         """Some lines, as `LabelModel.predict_arrays` has them."""
-        if not len(best):
-            return
-        chosen = chances.astype(np.float64) >= self._threshold
-        self._write(
-            [
-                [(label, p) for label, p, is_one in zip(*line, strict=True) if is_one]
-                for line in zip(best.tolist(), chances.tolist(), chosen.tolist(), strict=True)
-            ]
-        )
-        self.lines += len(best)
+        if len(best):
+            self._write(best, chances)
+            self.lines += len(best)
 
     def close(self) -> None:
         """Write the end of the format."""
@@ -122,44 +122,35 @@ class LabelWriter:
         if self._parquet is not None:
             self._parquet.is_open = False
 
-    def _write_tsv(self, lines: list[list[tuple[int, float]]]) -> None:
-        rows = (
-            b"\t".join(b"%s\t%.6g" % (self._raw[label], p) for label, p in line) or b"-\t-"
-            for line in lines
-        )
-        self._file.write(b"\n".join(rows) + b"\n")
+    def _write_tsv(self, best: NDArray[np.int32], chances: NDArray[np.float32]) -> None:
+        self._file.write(label_lines(self._labels, best, chances, self._threshold))
 
-    def _write_jsonl(self, lines: list[list[tuple[int, float]]]) -> None:
-        for line in lines:
-            names, likely = self._lists(line)
-            text = json.dumps(
-                {"labels": names, "probabilities": [float(f"{p:.6g}") for p in likely]}
-            )
-            self._file.write(text.encode() + b"\n")
+    def _write_jsonl(self, best: NDArray[np.int32], chances: NDArray[np.float32]) -> None:
+        for line in zip(best.tolist(), chances.tolist(), strict=True):
+            both = [(x, p) for x, p in zip(*line, strict=True) if x >= 0 and p >= self._threshold]
+            names = ", ".join(self._labels[label] for label, _ in both)
+            likely = ", ".join(repr(float(f"{p:.5g}")) for _, p in both)
+            text = f'{{"labels": [{names}], "probabilities": [{likely}]}}\n'
+            self._file.write(text.encode())
 
     def _begin_parquet(self) -> None:
         arrow = self._arrow = optional_module("pyarrow", "--format parquet", "snailps[data]")
         parquet = optional_module("pyarrow.parquet", "--format parquet", "snailps[data]")
-        for label in self._raw:
-            if not is_utf8(label):
-                raise DataError(f"label {label!r} is no UTF-8, which Parquet has: use --format tsv")
+        self._write, self._labels = self._write_parquet, label_names(arrow, self._labels)
         texts, numbers = arrow.list_(arrow.string()), arrow.list_(arrow.float32())
         self._schema = arrow.schema([("labels", texts), ("probabilities", numbers)])
         self._parquet = parquet.ParquetWriter(self._file, self._schema)
 
-    def _write_parquet(self, lines: list[list[tuple[int, float]]]) -> None:
-        self._waiting += lines
-        if len(self._waiting) >= ROWS_MAX:
+    def _write_parquet(self, best: NDArray[np.int32], chances: NDArray[np.float32]) -> None:
+        table = label_table(best, chances, self._threshold, self._labels, is_flat=False)
+        self._waiting.append(table.cast(self._schema))
+        if sum(map(len, self._waiting)) >= ROWS_MAX:
             self._write_group()
 
     def _write_group(self) -> None:
-        names = [self._lists(line)[0] for line in self._waiting]
-        likely = [self._lists(line)[1] for line in self._waiting]
-        self._parquet.write(self._arrow.table([names, likely], schema=self._schema))
+        empty = self._schema.empty_table()
+        self._parquet.write(self._arrow.concat_tables([empty, *self._waiting]))
         self._waiting = []
-
-    def _lists(self, line: list[tuple[int, float]]) -> tuple[list[str], list[float]]:
-        return [self._names[label] for label, _ in line], [p for _, p in line]
 
 
 def label_files(
@@ -194,14 +185,6 @@ def label_files(
         for best, chances in model.best_of(noted(), k, threads):
             writer.write(best, chances)
     writer.close()
-
-
-def is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def check_format(form: Format, to_file: bool) -> None:

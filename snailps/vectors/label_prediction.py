@@ -27,8 +27,10 @@ from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import dataclass
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors._one_line import OneLine
+from snailps.vectors.extras import optional_module
 from snailps.vectors.fasttext_bin import MAGIC, read_bin
 from snailps.vectors.files import identify, opened
+from snailps.vectors.label_arrow import label_names, label_table
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
 from snailps.vectors.texts import Piece, pieces_of, whole_lines
@@ -323,6 +325,47 @@ class LabelModel:
         none = np.empty((0, k), np.int32), np.empty((0, k), np.float32)
         best, chances = zip(none, *self.best_of(pieces, k, threads), strict=True)
         return np.concatenate(best), np.concatenate(chances)
+
+    def predict_arrow(
+        self,
+        text: str | bytes | Iterable[str | bytes],
+        k: int | None = None,
+        threshold: float = 0.0,
+        *,
+        threads: int = 0,
+    ) -> Any:
+        """The best label of each line as a table of Arrow's; a column of Arrow's is read in place.
+
+        Parameters
+        ----------
+        text, threshold, threads
+            As of `predict`.
+        k : int, optional
+            Lists of at most so many labels in the place of one.
+
+        Returns
+        -------
+        pyarrow.Table
+            `label`, a dictionary of strings, and `probability`, float32, both null where no label
+            is as probable as `threshold`; with `k` `labels` and `probabilities`, lists of them.
+
+        Raises
+        ------
+        ConfigError
+            pyarrow is not installed.
+        DataError
+            As of `predict`, or a label that is no UTF-8.
+
+        Examples
+        --------
+        >>> found = model.predict_arrow(table["text"])  # doctest: +SKIP
+        >>> table.append_column("label", found["label"])  # doctest: +SKIP
+        """
+        names = label_names(
+            optional_module("pyarrow", "predict_arrow", "snailps[data]"), self.labels
+        )
+        best, chances = self.predict_arrays(text, 1 if k is None else k, threads=threads)
+        return label_table(best, chances, threshold, names, is_flat=k is None)
 
     def probabilities(
         self, text: str | bytes | Iterable[str | bytes], *, threads: int = 0

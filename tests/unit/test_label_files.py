@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from snailps.cli.main import app_for
 from snailps.cli.score import _LinesProgress
+from snailps.data._float_text import label_lines
 from snailps.errors import DataError
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.label_files import LabelWriter
@@ -45,7 +46,7 @@ def run(*words, code=0, stdin=None):
 
 def wanted(path, lines=LINES, k=1):
     return [
-        "\t".join(f"{one.label}\t{one.probability:.6g}" for one in line) or "-\t-"
+        "\t".join(f"{one.label}\t{one.probability:.5g}" for one in line) or "-\t-"
         for line in LabelModel(path).predict(lines, k)
     ]
 
@@ -139,6 +140,29 @@ def test_labels_that_are_no_text_are_written_as_they_are():
     writer.write(found, chances)
     assert file.getvalue() == b"__label__\xff\t0.25\n-\t-\n"
     assert writer.lines == 2
+
+
+def test_probabilities_of_lines_have_five_digits_as_of_printf():
+    labels = [b"", b"a", b"longer than a number of five digits"]
+    rng = np.random.default_rng(5)
+    best = rng.integers(-1, 3, (500, 3), np.int32)
+    chances = (10.0 ** rng.uniform(-12, 0, (500, 3))).astype(np.float32)
+    chances[0], chances[1], chances[2] = 0, 1, np.nan
+    best[3], chances[4:6] = -1, [1e-38, 1e-5, 9.99995e-5]
+    for threshold in (0.0, 1e-4, 1.1):
+        lines = bytes(label_lines(labels, best, chances, threshold))
+        assert lines.split(b"\n") == [*(
+            b"\t".join(
+                b"%s\t%.5g" % (labels[x], p)
+                for x, p in zip(some.tolist(), likely.tolist(), strict=True)
+                if x >= 0 and p >= threshold
+            ) or b"-\t-"
+            for some, likely in zip(best, chances, strict=True)
+        ), b""]  # fmt: skip
+    assert bytes(label_lines(labels, best[:0], chances[:0], 0.0)) == b""
+    for wrong in ((best + 3, chances), (best, chances[:5])):
+        with pytest.raises(ValueError, match="label"):
+            label_lines(labels, *wrong, 0.0)
 
 
 def test_progress_tells_lines_and_of_plain_files_what_is_left(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """vectors.label_prediction and its commands: the official package's models and ours."""
 
 import json
+import sys
 
 import numpy as np
 import official_fasttext
@@ -9,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from snailps.cli.main import app_for
-from snailps.errors import DataError, ModelFileError
+from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.vectors import texts
 from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
 from snailps.vectors.label_prediction import LabelModel, evaluate_labels
@@ -429,7 +430,31 @@ def test_no_texts_have_no_answers(small, empty):
     best, chances = model.predict_arrays(empty, 5)
     assert best.shape == chances.shape == (0, len(model.labels))
     assert model.predict(empty) == []
+    assert model.predict_arrow(empty).to_pydict() == {"label": [], "probability": []}
     assert model.probabilities(empty).shape == (0, len(model.labels))
+
+
+def test_table_of_arrow_has_the_answers_of_lists(official, monkeypatch):
+    _, path, _ = official
+    model = LabelModel(path)
+    lines = pa.chunked_array([["ka lo", "mi", ""], ["nö ta vi"]])
+    wanted = model.predict(lines.to_pylist(), 3)
+    flat = model.predict_arrow(lines)
+    assert flat["label"].type == pa.dictionary(pa.int32(), pa.string())
+    assert flat["label"].to_pylist() == [line[0].label for line in wanted]
+    assert flat["probability"].to_pylist() == [line[0].probability for line in wanted]
+    lists = model.predict_arrow(lines, 3, threads=2).to_pydict()
+    both = zip(lists["labels"], lists["probabilities"], strict=True)
+    assert [list(zip(*line, strict=True)) for line in both] == wanted
+    least = sorted(line[0].probability for line in wanted)[2]
+    few = model.predict_arrow(lines, threshold=least)
+    assert few["label"].null_count == few["probability"].null_count == 2
+    assert [[one.label for one in line] for line in model.predict(lines, 3, least)] == (
+        model.predict_arrow(lines, 3, least)["labels"].to_pylist()
+    )
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match="predict_arrow needs pyarrow"):
+        model.predict_arrow(["ka"])
 
 
 def test_any_k_means_all_labels_and_threads_are_none_or_more(small):
