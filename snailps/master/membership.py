@@ -9,6 +9,7 @@ know jobs (`job/controller.py`).  Connections are numbers, and `now` is monotoni
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -551,10 +552,17 @@ class Membership:
             self._status_calls = []
             self._asked.clear()
 
+    def shard_stats(self) -> Iterator[tuple[Member, dict[str, Any]]]:
+        """What the primary of each shard last reported of it; a server that had it may still."""
+        primary = {one["shard"]: one["primary"] for one in self._context.replication.status()}
+        for member in self.nodes("server"):
+            for shard in member.stats.get("shards", []):
+                if primary.get(shard["shard"]) == member.number:
+                    yield member, shard
+
     def shard_sum(self, counter: str) -> int:
         """Sum of a counter over all shards, as last reported."""
-        shards = [s for m in self.nodes("server") for s in m.stats.get("shards", [])]
-        return int(sum(shard.get(counter, 0) for shard in shards))
+        return int(sum(shard.get(counter, 0) for _, shard in self.shard_stats()))
 
     def note_stats(self, member: Member, answer: Answer, now: float) -> None:
         if isinstance(answer, messages.Report):

@@ -201,22 +201,19 @@ class StatusReport:
 
     def _shards(self) -> list[ShardStatus]:
         """The shards, with the last reports of their servers."""
-        told: dict[tuple[int, int], tuple[dict[str, Any], float, float]] = {}
-        for member in self._members.nodes("server"):
+        told: dict[int, tuple[dict[str, Any], float, float]] = {}
+        for member, shard in self._members.shard_stats():
             before = {s["shard"]: s for s in member.stats_before.get("shards", [])}
-            for shard in member.stats.get("shards", []):
-                former = before.get(shard["shard"])
-                told[member.number, shard["shard"]] = (
-                    shard,
-                    _rate("pulls", shard, former, member.stats_s),
-                    _rate("pushes", shard, former, member.stats_s),
-                )
+            former = before.get(shard["shard"])
+            told[shard["shard"]] = (
+                shard,
+                _rate("pulls", shard, former, member.stats_s),
+                _rate("pushes", shard, former, member.stats_s),
+            )
         route = self._members.route
         found: list[ShardStatus] = []
         for one in self._core.replication.status():
-            stats, pulls_per_s, pushes_per_s = told.get(
-                (one["primary"], one["shard"]), ({}, 0.0, 0.0)
-            )
+            stats, pulls_per_s, pushes_per_s = told.get(one["shard"], ({}, 0.0, 0.0))
             replica = (stats.get("replica") or {}) if one["standby"] else {}
             where = route.shards[one["shard"]] if route is not None else None
             found.append(
@@ -245,19 +242,18 @@ class StatusReport:
     def _tables(self) -> list[TableStatus]:
         """The tables, with the last reports of their primaries' servers."""
         found: dict[int, TableStatus] = {}
-        for member in self._members.nodes("server"):
-            for shard in member.stats.get("shards", []):
-                for number, counts in shard.get("tables", {}).items():
-                    table = found.setdefault(
-                        int(number),
-                        {
-                            "table": int(number), "name": str(counts.get("name", number)),
-                            "rows": 0, "bytes": 0, "made": 0, "refused": 0, "evicted": 0,
-                            "expired": 0,
-                        },
-                    )  # fmt: skip
-                    for key in _COUNTS:
-                        table[key] += int(counts.get(key, 0))
+        for _, shard in self._members.shard_stats():
+            for number, counts in shard.get("tables", {}).items():
+                table = found.setdefault(
+                    int(number),
+                    {
+                        "table": int(number), "name": str(counts.get("name", number)),
+                        "rows": 0, "bytes": 0, "made": 0, "refused": 0, "evicted": 0,
+                        "expired": 0,
+                    },
+                )  # fmt: skip
+                for key in _COUNTS:
+                    table[key] += int(counts.get(key, 0))
         return [found[number] for number in sorted(found)]
 
     def _waits(

@@ -266,6 +266,21 @@ def test_shard_without_a_standby_is_not_behind(make_job):
     assert (row["standby"], row["lag_bytes"], row["lag_s"]) == (0, 0, 0.0)
 
 
+def test_rows_of_a_shard_count_where_its_primary_is(make_job):
+    """A server that had the shard may have reported it last."""
+    world = World(make_job(), expected_servers=2)
+    for role in ("server", "server", "worker"):
+        world.join(role)
+    world.tick(times=4)
+    (row, *_) = world.report._shards()
+    table = {"name": "t", "rows": 5}
+    for member in world.core.members.nodes("server"):
+        member.stats = {"shards": [{"shard": row["shard"], "rows": 5, "tables": {"0": table}}]}
+    assert world.core.members.shard_sum("rows") == 5
+    (found,) = world.report._tables()
+    assert found["rows"] == 5
+
+
 def test_job_without_a_worker_that_is_interrupted_is_saved(make_job):
     world = World(make_job())
     _, *workers = world.forms()
