@@ -222,16 +222,6 @@ def test_bsp_worker_that_comes_and_one_that_leaves_do_not_change_the_bits(tmp_pa
     assert files_of(folder)["out.tables.npz"] == plain["out.tables.npz"]
 
 
-def test_bsp_with_a_target_loss_ends_with_the_same_clock_whoever_works(tmp_path):
-    job = prepare(tmp_path, "logistic", target_loss=0.56, epochs=6)
-    results = [run(tmp_path, job, workers, 1) for workers in (1, 3)]
-    figures = results[0][1]
-    assert figures["ended_by"] == "target_loss"
-    assert figures["progress"] < 1
-    assert results[1][0] == results[0][0]
-    assert results[1][1]["clocks"] == figures["clocks"]
-
-
 @pytest.mark.long(but=["setup"])
 @pytest.mark.parametrize(
     ("where", "words"),

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import SNAILPS, Cluster, Gate, environment
+from processes import Cluster, Gate
 from safetensors.numpy import load_file
+from test_cli import call
 from test_failures import INTERRUPTED
 from texts import write_topics
 
@@ -22,13 +23,16 @@ LINES, ROWS = 1000, 50
 OWN = ("--allow-module", "cluster_models")
 
 
-def snailps(*words, cwd):
-    """Runs a command to its end: (code, lines of standard output, standard error)."""
-    done = subprocess.run(
-        [*SNAILPS, *map(str, words)], cwd=cwd, env=environment(), capture_output=True, text=True,
-        timeout=150, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout.splitlines(), done.stderr
+@pytest.fixture
+def snailps(monkeypatch, capsys):
+    """Runs a command here: (code, lines of standard output, standard error)."""
+
+    def run(*words, cwd):
+        monkeypatch.chdir(cwd)
+        code, out, err = call(monkeypatch, capsys, *map(str, words))
+        return code, out.splitlines(), err
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +67,7 @@ def saved(trained, tmp_path):
     return CheckpointFolder(tmp_path / "saved")
 
 
-def test_list_shows_each_checkpoint(trained):
+def test_list_shows_each_checkpoint(snailps, trained):
     code, lines, _ = snailps("checkpoint", "list", "out.checkpoints", cwd=trained)
     assert code == 0
     rows = [line.split("\t") for line in lines]
@@ -73,7 +77,7 @@ def test_list_shows_each_checkpoint(trained):
     assert rows[0][6] == COUNTER
 
 
-def test_list_as_json_and_of_damaged_ones_says_why(saved, tmp_path):
+def test_list_as_json_and_of_damaged_ones_says_why(snailps, saved, tmp_path):
     first, second = saved.found()
     (first.path / "manifest.json").write_text("{}")
     (saved.path / "checkpoint-000099.part").mkdir()
@@ -85,7 +89,7 @@ def test_list_as_json_and_of_damaged_ones_says_why(saved, tmp_path):
     assert found[1]["number"] == second.number
 
 
-def test_verify_of_good_ones_ends_with_0_and_of_a_damaged_row_with_1(saved, tmp_path):
+def test_verify_of_good_ones_ends_with_0_and_of_a_damaged_row_with_1(snailps, saved, tmp_path):
     assert snailps("checkpoint", "verify", saved.path, cwd=tmp_path)[0] == 0
     newest = saved.found()[-1]
     file = next(newest.path.glob("*.rows"))
@@ -99,7 +103,7 @@ def test_verify_of_good_ones_ends_with_0_and_of_a_damaged_row_with_1(saved, tmp_
     assert file.name in row[-1]
 
 
-def test_export_writes_the_model_as_it_was(trained, tmp_path):
+def test_export_writes_the_model_as_it_was(snailps, trained, tmp_path):
     folder = trained / "out.checkpoints"
     words = ("checkpoint", "export", folder, "--output", "early")
     code, lines, error = snailps(*words, cwd=tmp_path)
@@ -112,7 +116,7 @@ def test_export_writes_the_model_as_it_was(trained, tmp_path):
         assert tables["counts.rows"].sum() == LINES * 7 / 10
 
 
-def test_export_past_a_damaged_one_says_which_is_written(saved, tmp_path):
+def test_export_past_a_damaged_one_says_which_is_written(snailps, saved, tmp_path):
     first, second = saved.found()
     (second.path / "manifest.json").write_text("{}")
     words = ("checkpoint", "export", saved.path, "--output", "a", *OWN)
@@ -123,7 +127,7 @@ def test_export_past_a_damaged_one_says_which_is_written(saved, tmp_path):
     assert "manifest.json" in error
 
 
-def test_export_of_one_and_of_its_tables_only(trained, tmp_path):
+def test_export_of_one_and_of_its_tables_only(snailps, trained, tmp_path):
     first = CheckpointFolder(trained / "out.checkpoints").found()[0]
     words = ("checkpoint", "export", first.path, "--output", "a", "--tables")
     assert snailps(*words, cwd=tmp_path)[:2] == (0, ["a.npz"])
@@ -139,7 +143,9 @@ def test_rows_are_read_by_key_from_the_newest_one(trained):
 
 
 @pytest.mark.parametrize("format", ["npz", "safetensors", "parquet"])
-def test_export_of_tables_in_a_format_tells_sizes_and_replaces_if_asked(trained, tmp_path, format):
+def test_export_of_tables_in_a_format_tells_sizes_and_replaces_if_asked(
+    snailps, trained, tmp_path, format
+):
     first = CheckpointFolder(trained / "out.checkpoints").found()[0]
     words = ("checkpoint", "export", first.path, "--output", "a", "--format", format)
     name = "a.counts.parquet" if format == "parquet" else f"a.{format}"
@@ -159,7 +165,7 @@ def test_export_of_tables_in_a_format_tells_sizes_and_replaces_if_asked(trained,
     assert snailps(*words, "--overwrite", cwd=tmp_path)[:2] == (0, [name])
 
 
-def test_export_refuses_options_of_tables_without_a_format(trained, tmp_path):
+def test_export_refuses_options_of_tables_without_a_format(snailps, trained, tmp_path):
     words = ("checkpoint", "export", trained / "out.checkpoints", "--output", "a", "--state")
     code, _, error = snailps(*words, cwd=tmp_path)
     assert (code, error) == (
@@ -167,7 +173,7 @@ def test_export_refuses_options_of_tables_without_a_format(trained, tmp_path):
     )  # fmt: skip
 
 
-def test_export_of_word_vectors_gives_their_files(tmp_path):
+def test_export_of_word_vectors_gives_their_files(snailps, tmp_path):
     write_topics(tmp_path / "text.txt")
     gate = Gate(tmp_path / "gates", 6, "before")
     job = {
@@ -192,14 +198,14 @@ def test_export_of_word_vectors_gives_their_files(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["list", "verify", "export"])
-def test_command_on_a_folder_that_is_none_says_so(tmp_path, command):
+def test_command_on_a_folder_that_is_none_says_so(snailps, tmp_path, command):
     more = ["--output", "x"] if command == "export" else []
     code, _, error = snailps("checkpoint", command, "nowhere", *more, cwd=tmp_path)
     assert code == 2
     assert error == "snailps: error: nowhere: no such folder; check the path\n"
 
 
-def test_verify_on_a_folder_without_checkpoints_says_so(tmp_path):
+def test_verify_on_a_folder_without_checkpoints_says_so(snailps, tmp_path):
     code, _, error = snailps("checkpoint", "verify", tmp_path, cwd=tmp_path)
     assert code == 2
     assert "no checkpoints here" in error

@@ -79,17 +79,6 @@ def test_bsp_job_continued_from_a_checkpoint_has_the_bits_of_one_undisturbed(tmp
     assert figures_of(master)["continued_from"] > 0
 
 
-def test_bsp_job_saved_all_the_time_has_the_bits_of_one_undisturbed(tmp_path):
-    whole, saved = tmp_path / "whole", tmp_path / "saved"
-    whole.mkdir()
-    saved.mkdir()
-    run(whole, prepare(whole, "logistic"), 1, 1)
-    job = prepare(saved, "logistic", checkpoint_interval=0.001, checkpoint_dir="saved")
-    (saved / "input").write_bytes((whole / "input").read_bytes())
-    run(saved, job, 2, 2)
-    assert files_of(saved) == files_of(whole)
-
-
 def test_job_in_rounds_continued_from_a_checkpoint_ends_with_the_same_model(tmp_path):
     whole, again = tmp_path / "whole", tmp_path / "again"
     job = {"worker_class": "clock_models:Mean", "output": "out", "rounds": 5}

@@ -111,24 +111,6 @@ def test_job_whose_server_was_killed_is_continued_by_the_same_command(tmp_path, 
 
 def test_job_that_was_interrupted_saves_itself_and_is_continued(tmp_path, job, saved):
     job |= {"param_backup_period": 0, "checkpoint_interval": 3600}
-    gate = Gate(tmp_path / "gates", 3)
-    with Cluster(tmp_path, job=job) as cluster:
-        master, *_ = cluster.started_at(gate)
-        master.send(signal.SIGINT)
-        master.wait_line("interrupted: finishing")
-        gate.open()
-        assert cluster.codes() == [INTERRUPTED, 0, 0]
-        master.wait_line("checkpoint 1: 40% of the training")
-    assert [one.number for one in saved.candidates()] == [1]
-    run_on(tmp_path, job)
-    assert_counted_once(tmp_path)
-    assert trained(tmp_path) == [*range(10)]
-
-
-def test_interrupted_command_names_the_checkpoint_that_the_next_one_goes_on_from(
-    tmp_path, job, saved
-):
-    job |= {"param_backup_period": 0, "checkpoint_interval": 3600}
     lines = "".join(f"{name}: {value}\n" for name, value in job.items())
     (tmp_path / "job.conf").write_text(lines)
     gate = Gate(tmp_path / "gates", 3)
@@ -142,13 +124,17 @@ def test_interrupted_command_names_the_checkpoint_that_the_next_one_goes_on_from
     finally:
         run.close()
     (kept,) = saved.candidates()
-    share = kept.manifest.job["progress"]
+    share, folder = kept.manifest.job["progress"], kept.path.parent
+    assert (kept.number, round(share, 2)) == (1, 0.4)
     run.wait_line(
-        rf"saved: checkpoint {kept.number} \({share:.0%} of the training\) in {kept.path.parent}: "
+        rf"saved: checkpoint 1 \(40% of the training\) in {folder}: "
         "the same command goes on from there"
     )
     told = json.loads(run.stdout)["checkpoint"]
-    assert told == {"number": 1, "progress": share, "path": str(kept.path.parent)}
+    assert told == {"number": 1, "progress": share, "path": str(folder)}
+    run_on(tmp_path, job)
+    assert_counted_once(tmp_path)
+    assert trained(tmp_path) == [*range(10)]
 
 
 @pytest.mark.long
@@ -244,20 +230,6 @@ def test_second_master_with_the_same_folder_refuses(tmp_path, job):
 
 
 # --- trouble while saving ---------------------------------------------------------------------
-
-
-def test_checkpoint_on_a_full_disk_is_told_loudly_and_training_goes_on(tmp_path, job, full_disk):
-    gate = Gate(tmp_path / "gates", 2)
-    job |= {"checkpoint_dir": str(full_disk), "dim": 1000}
-    with Cluster(tmp_path, job=job) as cluster:
-        master, *_ = cluster.started_at(gate)
-        line = master.wait_line("CHECKPOINT FAILED, training goes on")
-        assert "is full" in line
-        gate.open()
-        assert cluster.codes() == [0, 0, 0]
-    assert {path.name for path in full_disk.iterdir()} <= {"lock", PASSED}
-    with np.load(tmp_path / "out.npz") as tables:
-        assert np.unique(tables["counts.rows"]).tolist() == [LINES / ROWS]
 
 
 @pytest.mark.long

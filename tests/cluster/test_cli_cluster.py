@@ -126,57 +126,6 @@ def test_local_with_job_runs_it_and_shows_who_works(tmp_path, conf):
     assert not run.errors
 
 
-def test_local_without_json_prints_nothing_on_standard_output(tmp_path, conf):
-    with Run(tmp_path, *conf) as run:
-        assert run.wait() == 0, run.stderr
-    assert run.stdout == ""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("setting", "code", "parts"),
-    [
-        ("input=nowhere.txt", 2, ["nowhere.txt", "does not exist"]),
-        ("output=in.txt/out", 2, ["output", "in.txt"]),
-        ("json_log=no/such/log", 2, ["json_log", "no/such"]),
-    ],
-)
-def test_local_with_failing_master_gives_one_message_and_its_code(
-    tmp_path, conf, setting, code, parts
-):
-    with Run(tmp_path, *conf, "--set", setting) as run:
-        assert run.wait() == code, run.stderr
-    assert "Traceback" not in run.stderr
-    (error,) = run.errors
-    for part in parts:
-        assert part in error
-
-
-def test_local_with_port_in_use_says_so(tmp_path, conf):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with Run(tmp_path, *conf, "--set", f"listen_addr=127.0.0.1:{port}") as run:
-            assert run.wait() == 1, run.stderr
-        assert f"cannot listen on 127.0.0.1:{port}" in run.errors[0]
-
-
-def test_local_with_killed_worker_ends_and_says_so(tmp_path, conf):
-    gate = Gate(tmp_path / "gates", 2)
-    with Run(tmp_path, *conf, "--verbose", "--workers", "2", "--set", "on_node_loss=stop") as run:
-        gate.meet()
-        named = r"worker \d+ \(\S+, process (\d+)\)"
-        pid = int(re.search(named, run.wait_line(named))[1])
-        gone = os.pidfd_open(pid)
-        os.kill(pid, signal.SIGKILL)
-        # Else a worker that has no block could be gone later than the job is done.
-        readable(gone)
-        os.close(gone)
-        gate.open()
-        assert run.wait() == 1, run.stderr
-        (error,) = run.errors
-        assert f"process {pid}) is lost" in error
-
-
 def test_local_with_killed_master_says_so_in_one_line(tmp_path, conf):
     gate = Gate(tmp_path / "gates", 2)
     with Run(tmp_path, *conf, "--set", "on_node_loss=stop") as run:
@@ -187,19 +136,6 @@ def test_local_with_killed_master_says_so_in_one_line(tmp_path, conf):
         (error,) = run.errors
         assert "the master was killed by SIGKILL" in error
         assert "Traceback" not in run.stderr
-
-
-def test_local_with_sigint_saves_and_exits_130(tmp_path, conf):
-    gate = Gate(tmp_path / "gates", 2)
-    with Run(tmp_path, *conf) as run:
-        gate.meet()
-        run.send(signal.SIGINT)
-        run.wait_line("interrupted: finishing")
-        gate.open()
-        assert run.wait() == 130, run.stderr
-    assert (tmp_path / "out.npz").exists()
-    assert "the model so far is saved" in run.stderr
-    assert not run.errors
 
 
 @pytest.mark.long

@@ -65,8 +65,7 @@ def test_peak_rss_is_of_the_process_and_not_of_the_one_that_started_it():
 # --- shapes -----------------------------------------------------------------------------------
 
 
-@pytest.mark.long(but=["1-1", "2-2"])
-@pytest.mark.parametrize(("servers", "workers"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize(("servers", "workers"), [(1, 1), (2, 2)])
 def test_cluster_of_any_shape_counts_every_line_once_an_epoch(tmp_path, job, servers, workers):
     with Cluster(tmp_path, job=job, servers=servers, workers=workers) as cluster:
         codes, master = cluster.run()
@@ -250,27 +249,6 @@ def test_cluster_with_folder_glob_and_packed_file_reads_all(tmp_path, job):
     assert {path.name for path in (tmp_path / "scratch").iterdir()} == set()
 
 
-def test_cluster_with_packed_file_and_no_scratch_settings_reads_it(tmp_path, job):
-    with gzip.open(tmp_path / "packed.gz", "wb") as packed:
-        packed.write((tmp_path / "in.txt").read_bytes())
-    with Cluster(tmp_path, job={**job, "input": "packed.gz"}) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0, 0, 0], master.stderr
-    assert_counted(tmp_path / "out.npz", times=2)
-
-
-def test_master_with_too_little_scratch_says_so(tmp_path, job):
-    with gzip.open(tmp_path / "packed.gz", "wb") as packed:
-        packed.write((tmp_path / "in.txt").read_bytes())
-    job |= {"input": "packed.gz", "scratch_dir": "scratch", "scratch_bytes": 100}
-    with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        assert master.wait() == 2
-        (error,) = master.errors
-        assert "packed.gz" in error
-        assert "100 bytes of scratch" in error
-
-
 def test_worker_that_lacks_the_path_is_sent_the_bytes(tmp_path, job):
     """The input is a descriptor that the master alone has."""
     descriptor = os.open(tmp_path / "in.txt", os.O_RDONLY)
@@ -306,16 +284,6 @@ def test_worker_that_lacks_the_path_is_told_how_the_file_begins(tmp_path):
         os.close(descriptor)
     with np.load(tmp_path / "out.npz") as saved:
         assert "Paris,Texas" in saved["entities"].tobytes().decode().split("\n")
-
-
-def test_job_with_line_longer_than_a_block_keeps_it_whole(tmp_path, job):
-    numbers = write_numbers(tmp_path / "in.txt", LINES, ROWS)
-    numbers.write_text(numbers.read_text().replace("17\n", "17" + " " * 700 + "\n", 3))
-    with Cluster(tmp_path, job={**job, "block_bytes": 256}) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0, 0, 0], master.stderr
-        assert figures_of(master)["blocks_per_epoch"] == -(-numbers.stat().st_size // 256)
-    assert_counted(tmp_path / "out.npz", times=2)
 
 
 # --- workers come and go ----------------------------------------------------------------------
@@ -362,51 +330,6 @@ def test_worker_that_joins_late_takes_blocks(tmp_path, job):
 
 
 # --- settings ---------------------------------------------------------------------------------
-
-
-def test_job_with_other_seed_gives_blocks_other_seeds_and_same_seed_the_same(tmp_path, job):
-    seeds = []
-    for run, seed in enumerate((1, 1, 2)):
-        journal = tmp_path / f"journal-{run}"
-        journal.mkdir()
-        own = {"journal": journal, "overwrite": "true"}
-        with Cluster(tmp_path, job={**job, **own, "seed": seed}) as cluster:
-            assert cluster.run()[0] == [0, 0, 0]
-        ((_, lines),) = journal_of(journal).items()
-        assert [(block, epoch) for block, epoch, _ in lines] == [(n, n // 10) for n in range(20)]
-        seeds.append([seed for _, _, seed in lines])
-    assert seeds[0] == seeds[1]
-    assert not set(seeds[0]) & set(seeds[2])
-    assert len(set(seeds[0])) == 20
-
-
-def test_master_with_json_log_writes_records_and_log_level_says_less(tmp_path, job):
-    gate = Gate(tmp_path / "gates", 5)
-    job |= {"gates": tmp_path / "gates"}
-    common = {"log_level": "warning"}
-    with Cluster(tmp_path, common, job) as cluster:
-        log = tmp_path / "log.jsonl"
-        os.mkfifo(log)  # so that the test sees records when they are written
-        pipe = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
-        master = cluster.master(f"json_log={log}", "json_log_interval=0.1")
-        os.set_blocking(pipe, True)
-        records = os.fdopen(pipe)
-        cluster.nodes()
-        gate.meet()
-        first = json.loads(records.readline())
-        at_gate = [json.loads(records.readline()) for _ in range(3)]
-        gate.open()
-        rest = [json.loads(line) for line in records]
-        assert cluster.codes() == [0, 0, 0]
-        assert master.stderr == ""
-        assert all(not process.stderr for process in cluster.processes)
-    gaps = np.diff([record["time"] for record in at_gate])
-    assert gaps.max() > 0.09  # a record that came late is followed by one that did not
-    assert first["phase"] == "training"
-    assert {"loss", "units_per_s", "progress", "units", "blocks", "elapsed_s"} <= first.keys()
-    assert (rest[-1]["phase"], rest[-1]["figures"]["examples"]) == ("done", 2 * LINES)
-    # The report is written after the last record.
-    assert figures_of(master) == {**rest[-1]["figures"], "report": "out.report.html"}
 
 
 @pytest.mark.parametrize("threads", [0, 3])

@@ -106,6 +106,7 @@ def killed(folder, model, consistency):
     return files_of(folder), figures_of(master)
 
 
+@pytest.mark.long(but=["graph"])
 @pytest.mark.parametrize("model", MODELS)
 def test_bsp_with_worker_server_and_master_killed_gives_the_same_bits(tmp_path, model):
     plain, expected = undisturbed(tmp_path.parent, model)
@@ -115,6 +116,7 @@ def test_bsp_with_worker_server_and_master_killed_gives_the_same_bits(tmp_path, 
     assert figures["loss_by_epoch"] == expected["loss_by_epoch"]
 
 
+@pytest.mark.long(but=["ratings"])
 @pytest.mark.parametrize("model", MODELS)
 def test_async_with_worker_server_and_master_killed_learns_and_loses_no_line(tmp_path, model):
     _, expected = undisturbed(tmp_path.parent, model)

@@ -156,12 +156,11 @@ def test_late_workers_that_cannot_take_part_are_sent_away(tmp_path, job, gate):
 # --- addresses --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("role", ["server", "worker"])
-def test_node_with_master_name_that_does_not_resolve_says_so(tmp_path, role):
+def test_node_with_master_name_that_does_not_resolve_says_so(tmp_path):
     (tmp_path / "names").write_text("- no-such-host.invalid\n")
     with Cluster(tmp_path) as cluster:
         node = cluster.start(
-            role, "master_addr=no-such-host.invalid:16831", "init_timeout=0.5", told=False,
+            "worker", "master_addr=no-such-host.invalid:16831", "init_timeout=0.5", told=False,
             program=[sys.executable, "-m", "with_names"],
             env=environment(NAMES=str(tmp_path / "names")),
         )  # fmt: skip
@@ -237,19 +236,15 @@ def test_job_that_ends_does_not_wait_for_another_one_that_unpacks(tmp_path, job)
 # --- what models do ---------------------------------------------------------------------------
 
 
-@pytest.mark.long(but=["nan-parts1", "exit-parts3", "push-parts5"])
 @pytest.mark.parametrize(
     ("odd", "parts"),
     [
-        ("none", ["mapping", "None"]),
-        ("nan", ["units", "nan"]),
-        ("text", ["low"]),
         ("exit", ["SystemExit", "enough"]),
-        ("floats", ["keys: expected integers from 0", "got float64", "cluster_models.py, line "]),
         ("push", ["table 'counts'", "got nan for row 3, column 0", "cluster_models.py, line "]),
     ],
 )
 def test_job_with_odd_train_names_class_method_and_block(tmp_path, job, odd, parts):
+    """What else a model should not do, with each error's words: tests/unit/test_user_code.py."""
     job |= {"worker_class": "cluster_models:Odd", "odd": odd}
     with Cluster(tmp_path, job=job) as cluster:
         codes, master = cluster.run()
@@ -291,7 +286,7 @@ def test_json_log_is_json_in_every_pass_even_with_an_infinite_rate(tmp_path, job
         lines.put("")
 
     reader = threading.Thread(target=read, daemon=True)
-    with Cluster(tmp_path, job=job) as cluster:
+    with Cluster(tmp_path, {"log_level": "warning"}, job) as cluster:
         master = cluster.master(f"json_log={log}", "json_log_interval=0.1")
         os.set_blocking(reading, True)
         reader.start()
@@ -305,6 +300,8 @@ def test_json_log_is_json_in_every_pass_even_with_an_infinite_rate(tmp_path, job
             record for record in records if record["phase"] == "survey" and record["units"] > 0
         )
         assert survey["blocks"]["done"] > 0
+        gaps = np.diff([next(records)["time"] for _ in range(3)])
+        assert gaps.max() > 0.09  # a record that came late is followed by one that did not
         at_survey.open()
         at_block.meet()
         training = next(
@@ -315,10 +312,14 @@ def test_json_log_is_json_in_every_pass_even_with_an_infinite_rate(tmp_path, job
         assert training["time"] > survey["time"] > 0
         at_block.open()
         last = list(records)[-1]
-        assert last["figures"]["examples"] == 1000
+        assert (last["phase"], last["figures"]["examples"]) == ("done", 1000)
         assert cluster.codes() == [0, 0, 0]
+        assert not any(process.stderr for process in cluster.processes)
         (line,) = master.stdout.splitlines()
-        assert json.loads(line, parse_constant=pytest.fail)["train_loss"] == 1
+        told = json.loads(line, parse_constant=pytest.fail)
+    # The report is written after the last record.
+    assert told == {**last["figures"], "report": "out.report.html"}
+    assert told["train_loss"] == 1
 
 
 @pytest.mark.long

@@ -3,7 +3,6 @@
 Each line of the input adds 1 to one row, so that the rows say how often each push was applied.
 """
 
-import json
 import re
 import signal
 import subprocess
@@ -191,29 +190,6 @@ def test_drain_of_what_cannot_leave_is_refused_and_the_job_goes_on(tmp_path, job
         gate.open()
         assert cluster.codes() == [0, 0, 0], master.stderr
     assert_counted_once(tmp_path)
-
-
-@pytest.mark.long
-def test_status_shows_shards_and_their_standbys(tmp_path, job, gate):
-    with Cluster(tmp_path, job=job, servers=2, workers=1) as cluster:
-        begin(cluster, gate)
-        command = [*SNAILPS, "status", "--set", f"master_addr={cluster.address}"]
-        told = [
-            subprocess.run(
-                [*command, *options], capture_output=True, text=True, check=True, timeout=LIMIT_S,
-                env=environment(),
-            ).stdout
-            for options in ([], ["--json"])
-        ]  # fmt: skip
-        gate.open()
-        assert cluster.codes() == [0] * 4
-    assert "primary" in told[0]
-    assert "ready" in told[0]
-    shards = json.loads(told[1])["shards"]
-    assert [shard["state"] for shard in shards] == ["ready", "ready"]
-    assert all({shard["primary"], shard["standby"]} == {1, 2} for shard in shards) or all(
-        shard["primary"] != shard["standby"] for shard in shards
-    )
 
 
 @pytest.mark.long

@@ -40,6 +40,7 @@ def train_and_kill(tmp_path, job, gates, blocks, when="before", servers=3):
     return files_of(folder), figures
 
 
+@pytest.mark.long(but=["logistic"])
 @pytest.mark.parametrize("model", ["logistic", "words", "mlp"])
 def test_bsp_with_a_server_killed_gives_the_same_bits(tmp_path, model):
     gates = tmp_path / "gates"

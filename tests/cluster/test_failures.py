@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cluster_models import counting_job
-from processes import PACKAGE, Cluster, Gate, environment, free_port
+from processes import Cluster, Gate, free_port
 from test_cluster import assert_counted, figures_of
 from waiting import LIMIT_S
 from with_time import Clock
@@ -96,9 +96,9 @@ def test_cluster_with_silent_server_notices_by_heartbeat(tmp_path, job, gated):
 
 def test_all_servers_with_sigterm_end_the_job_and_what_was_learnt_is_saved(tmp_path, job, gated):
     with Cluster(tmp_path, job=job, servers=2, workers=1) as cluster:
-        master, told, _ = cluster.started_at(gated)
-        for server in told:
-            server.send(signal.SIGTERM)
+        master, (first, second), _ = cluster.started_at(gated)
+        first.send(signal.SIGTERM)
+        signal_other_thread(second, signal.SIGTERM)
         master.wait_line(r"told to leave \(SIGTERM\), and its rows would go with it")
         gated.open()
         assert cluster.codes() == [INTERRUPTED, 0, 0, 0]
@@ -117,15 +117,6 @@ def signal_other_thread(process, number):
     assert ctypes.CDLL(None).tgkill(process.pid, other, number) == 0
 
 
-def test_server_whose_main_thread_a_signal_does_not_wake_leaves_all_the_same(tmp_path, job, gated):
-    with Cluster(tmp_path, job=job) as cluster:
-        master, (server,), _ = cluster.started_at(gated)
-        signal_other_thread(server, signal.SIGTERM)
-        master.wait_line(r"told to leave \(SIGTERM\)")
-        gated.open()
-        assert cluster.codes() == [INTERRUPTED, 0, 0]
-
-
 def test_worker_whose_model_waits_hears_a_signal_all_the_same(tmp_path, job, gated):
     with Cluster(tmp_path, job=job) as cluster:
         master, _, (worker,) = cluster.started_at(gated)
@@ -134,6 +125,7 @@ def test_worker_whose_model_waits_hears_a_signal_all_the_same(tmp_path, job, gat
         master.wait_line("interrupted: finishing")
         gated.open()
         assert cluster.codes() == [INTERRUPTED, 0, 0]
+    assert (tmp_path / "out.npz").exists()
 
 
 def test_signals_of_a_model_and_of_its_children_do_not_end_the_worker(tmp_path, job, gated):
@@ -181,16 +173,6 @@ def test_worker_told_to_leave_with_counted_blocks_sends_them_first(tmp_path, job
 # --- interrupts -------------------------------------------------------------------------------
 
 
-def test_worker_with_sigint_ends_the_whole_job_in_order(tmp_path, job, gated):
-    with Cluster(tmp_path, job=job) as cluster:
-        master, _, (worker,) = cluster.started_at(gated)
-        worker.send(signal.SIGINT)
-        master.wait_line("interrupted: finishing")
-        gated.open()
-        assert cluster.codes() == [INTERRUPTED, 0, 0]
-    assert (tmp_path / "out.npz").exists()
-
-
 def test_all_processes_with_sigint_end_in_order(tmp_path, job, gated):
     with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
         master, servers, workers = cluster.started_at(gated)
@@ -202,21 +184,6 @@ def test_all_processes_with_sigint_end_in_order(tmp_path, job, gated):
         gated.open()
         assert cluster.codes() == [INTERRUPTED, 0, 0, 0, 0]
     assert (tmp_path / "out.npz").exists()
-
-
-def test_master_with_two_sigints_ends_at_once(tmp_path, job, gated):
-    with Cluster(tmp_path, job=job) as cluster:
-        master, (server,), _ = cluster.started_at(gated)
-        master.send(signal.SIGINT)
-        master.wait_line("interrupted: finishing")
-        master.send(signal.SIGINT)
-        server.wait_line("stopped by the master")  # while the worker is still at its block
-        gated.open()
-        codes = cluster.codes()
-        assert codes == [INTERRUPTED, STOPPED, STOPPED]
-        assert "interrupted while training; nothing was saved" in master.stderr
-        assert "Traceback" not in master.stderr
-    assert not (tmp_path / "out.npz").exists()
 
 
 def test_master_with_sigint_while_forming_ends_at_once(tmp_path, job):
@@ -267,12 +234,6 @@ def test_server_with_port_range_all_taken_says_so(tmp_path):
 # --- the input and the output -----------------------------------------------------------------
 
 
-def test_master_with_wrong_input_says_so_before_anybody_waits(tmp_path, job):
-    """That each wrong input is told is in tests/unit/test_job.py."""
-    with Cluster(tmp_path, job={**job, "input": "nowhere.txt"}) as cluster:
-        assert_one_sentence(cluster.master(), "nowhere.txt", "does not exist", code=WRONG)
-
-
 def test_job_with_file_that_vanishes_names_file_and_block(tmp_path, job, gated):
     with Cluster(tmp_path, job={**job, "worker_class": "cluster_models:Counter"}) as cluster:
         master, *_ = cluster.started_at(gated)
@@ -291,11 +252,6 @@ def test_job_with_file_that_shrinks_says_so(tmp_path, job, gated):
         gated.open()
         cluster.codes()
         assert_one_sentence(master, "in.txt", "became shorter")
-
-
-def test_job_with_output_that_cannot_be_written_says_so_before_anybody_waits(tmp_path, job):
-    with Cluster(tmp_path, job={**job, "output": "in.txt/out"}) as cluster:
-        assert_one_sentence(cluster.master(), "output: in.txt/out", "is a file", code=WRONG)
 
 
 def test_job_with_output_in_a_folder_that_goes_says_so(tmp_path, job, gated):
@@ -347,18 +303,6 @@ def test_process_with_unknown_setting_suggests_the_nearest(tmp_path, job):
             "did you mean 'heartbeat_timeout'?",
             code=WRONG,
         )
-
-
-def test_worker_that_cannot_import_the_class_is_named(tmp_path, job):
-    with Cluster(tmp_path, job=job) as cluster:
-        master = cluster.master()
-        cluster.start("server")
-        there = tmp_path / "elsewhere"
-        there.mkdir()
-        worker = cluster.start("worker", cwd=there, env=environment(PYTHONPATH=str(PACKAGE)))
-        cluster.codes()
-        assert_one_sentence(master, "worker", "No module named 'cluster_models'", "PYTHONPATH")
-        assert worker.wait() == FAILED
 
 
 @pytest.mark.long(but=["survey-2", "train-9"])

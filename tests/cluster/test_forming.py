@@ -6,7 +6,7 @@ import pytest
 from cluster_models import counting_job
 from processes import Gate, free_port
 from test_checkpoint_cluster import assert_counted_once
-from test_failures import FAILED, INTERRUPTED, LONG_S, STOPPED, assert_one_sentence
+from test_failures import FAILED, INTERRUPTED, STOPPED, assert_one_sentence
 from test_master_dies import Mortal
 from waiting import LIMIT_S, until
 from with_time import Clock
@@ -72,22 +72,6 @@ class Held(Mortal):
 # --- a container that is killed, or asked to end, and started again ------------------------------
 
 
-def test_worker_restarted_before_the_route_is_waited_for(tmp_path, job):
-    with Mortal(tmp_path, job=job, servers=2) as cluster:
-        master = cluster.master()
-        first = cluster.start("worker")
-        name = cluster.name_of(first)
-        first.wait_line("registered with the master")
-        first.send(signal.SIGKILL)
-        assert first.wait() == -signal.SIGKILL
-        cluster.processes.remove(first)
-        master.wait_line(rf"{name} .* goes on forming")
-        master.wait_line("waiting for 2 more servers and 1 more worker")
-        cluster.nodes()
-        cluster.ends_well()
-    assert_counted_once(tmp_path)
-
-
 def test_server_restarted_while_others_connect_is_waited_for(tmp_path, job):
     with Held(tmp_path, job=job, servers=2, workers=2) as cluster:
         master, servers, workers = cluster.form()
@@ -118,19 +102,6 @@ def test_server_lost_while_forming_ends_a_cluster_that_stops_and_says_so(tmp_pat
         assert set(cluster.codes()[1:]) <= {STOPPED, FAILED}
 
 
-def test_nobody_who_comes_in_place_of_a_lost_node_ends_the_forming_in_time(tmp_path, job):
-    clock = Clock(tmp_path)
-    with Held(tmp_path, job=job, servers=2, workers=2, program=clock.program) as cluster:
-        master, servers, workers = cluster.form()
-        name = cluster.name_of(servers[1])
-        cluster.lose(servers[1])
-        master.wait_line("waiting for 1 more server")
-        clock.advance(LONG_S)
-        cluster.says_goodbye(workers)
-        assert_one_sentence(master, "1 more server", "master_time_out", f"{name} (", "is lost")
-        cluster.codes()
-
-
 # --- the master ends, too ------------------------------------------------------------------------
 
 
@@ -142,17 +113,6 @@ def test_master_killed_while_members_connect_forms_on(tmp_path, job):
         cluster.kill(master)
         cluster.ends_well()
     assert_counted_once(tmp_path)
-
-
-def test_master_asked_to_end_while_members_connect_ends_all(tmp_path, job):
-    with Held(tmp_path, job=job, servers=2, workers=2) as cluster:
-        master, _, workers = cluster.form()
-        master.send(signal.SIGTERM)
-        workers[0].send(signal.SIGCONT)
-        codes = cluster.codes()
-        assert codes[0] == INTERRUPTED
-        assert set(codes[1:]) <= {STOPPED, FAILED}  # one may be in the middle of a handshake
-        assert "interrupted while starting the cluster" in master.stderr
 
 
 # --- a node joins a running job -------------------------------------------------------------------
@@ -187,27 +147,6 @@ class Joining(Mortal):
         self.name_of(newcomer)
         await_states(self, lambda now: now.get(newcomer.pid) == "connecting")
         return newcomer
-
-
-def test_joining_worker_whose_server_dies_does_not_hold_up_the_next_master(tmp_path, job):
-    with Joining(tmp_path, job) as cluster:
-        master, servers, _ = cluster.begin()
-        lost = int(cluster.name_of(servers[0]).split()[1])
-        newcomer = cluster.stuck(servers[0])
-        cluster.processes.remove(servers[0])
-        servers[0].send(signal.SIGKILL)
-        servers[0].wait()
-        until(
-            lambda: all(one["primary"] != lost for one in cluster.shards()),
-            lambda: f"other primaries than {lost} in {cluster.shards()}",
-        )
-        master = cluster.kill(master)
-        await_states(
-            cluster, lambda now: now.get(newcomer.pid) in ("starting", "training", "waiting")
-        )
-        cluster.gate.open()
-        cluster.ends_well()
-    assert_counted_once(tmp_path)
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from waiting import until
 from snailps import write_matrix
 from snailps.data.example_files import lines_of
 from snailps.data.examples import ExampleReader
-from snailps.errors import DataError, ModelFileError
+from snailps.errors import DataError
 from snailps.estimators.loading import load
 from snailps.master.journal import FACTS, decode
 from snailps.models.sparse.batch import BIAS_KEY, TABLE
@@ -260,18 +260,6 @@ def test_liblinear_text_has_the_weights_of_the_npz(trained):
     saved = read_npz(folder / "out.npz")
     assert saved.keys.tolist() == [*range(1, FEATURES + 1), BIAS_KEY]
     np.testing.assert_array_equal(weights, saved.rows[:, 0])
-
-
-def test_read_npz_that_names_a_class_of_a_stranger_refuses(trained, tmp_path):
-    folder, _ = trained
-    with np.load(folder / "out.npz") as file:
-        arrays = dict(file)
-    about = json.loads(arrays["about"].tobytes())
-    about["settings"]["worker_class"] = "stranger:Model"
-    arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    np.savez(tmp_path / "model.npz", **arrays)
-    with pytest.raises(ModelFileError, match="stranger"):
-        read_npz(tmp_path / "model.npz")
 
 
 def test_train_logistic_of_several_files_tells_test_figures(trained):

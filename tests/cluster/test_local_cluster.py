@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from cluster_models import Counter, Odd, Stubborn, write_numbers
+from cluster_models import Counter, write_numbers
 from processes import (
     PACKAGE,
     SNAILPS,
@@ -21,8 +21,8 @@ from processes import (
 )
 from waiting import readable
 
-from snailps import LocalCluster, Worker, local_cluster
-from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, NotFinite
+from snailps import LocalCluster, local_cluster
+from snailps.errors import ClusterError, ConfigError, MisuseError, NotFinite
 from snailps.local.cluster import MARGIN_S
 
 
@@ -159,23 +159,6 @@ def test_local_cluster_trains_a_class_and_then_another(tmp_path):
         assert [node["role"] for node in status["nodes"]].count("worker") == 2
 
 
-def test_local_cluster_with_wrong_jobs_refuses_and_goes_on(session, tmp_path):
-    class Notebook(Worker):
-        pass
-
-    Notebook.__module__ = "__main__"
-    text = write_numbers(tmp_path / "in.txt", 500)
-    with pytest.raises(ConfigError, match=r"Notebook is defined inside a function"):
-        session.train(Notebook, input=str(text))
-    with pytest.raises(ConfigError, match=r"epoch.*did you mean 'epochs'"):
-        session.train(Counter, input=str(text), epoch=3)
-    with pytest.raises(DataError, match="does not exist"):
-        session.train(Counter, input=str(tmp_path / "nowhere"))
-    with pytest.raises(ClusterError, match="the job cannot begin: ZeroDivisionError"):
-        session.train("cluster_models:Unready", input=str(text))
-    assert session.train(Counter, input=str(text), epochs=1)["examples"] == 500
-
-
 MODEL = """
 from dataclasses import dataclass
 import snailps
@@ -222,30 +205,7 @@ def test_local_cluster_after_reload_trains_the_new_code(tmp_path, monkeypatch):
         assert cluster.train(edited.Edited, input=text, epochs=1)["judged"] == 22.25
 
 
-@pytest.mark.parametrize(
-    ("model", "settings", "parts"),
-    [
-        (
-            Counter,
-            {"fails_on": 3},
-            ["Counter.train failed on block 3", "planted failure (", "cluster_models.py, line "],
-        ),
-        (Stubborn, {"output": "out"}, ["planted failure in export"]),
-        (Odd, {"odd": "push"}, ["Odd.train failed on block 2 (", "got nan for row 3, column 0"]),
-    ],
-)
-def test_local_cluster_with_failing_model_says_why(
-    session, tmp_path, monkeypatch, model, settings, parts
-):
-    monkeypatch.chdir(tmp_path)
-    text = write_numbers(tmp_path / "in.txt", 500)
-    with pytest.raises(ClusterError) as caught:
-        session.train(model, input=str(text), epochs=1, timeout_s=30, **settings)
-    for part in parts:
-        assert part in str(caught.value)
-
-
-def test_local_cluster_whose_worker_is_killed_in_a_job_says_so_and_trains_the_next(tmp_path):
+def test_local_cluster_whose_worker_is_killed_between_two_jobs_trains_the_next(tmp_path):
     text = write_numbers(tmp_path / "in.txt", 500)
     with local_cluster(log=io.StringIO()) as cluster:
 
@@ -254,17 +214,12 @@ def test_local_cluster_whose_worker_is_killed_in_a_job_says_so_and_trains_the_ne
             return next(node["pid"] for node in nodes if node["role"] == "worker")
 
         first = pid()
-        with pytest.raises(ClusterError, match=r"^worker \d+ .*is lost"):
-            cluster.train("cluster_models:KillsItself", input=text, epochs=1, timeout_s=60)
-        assert cluster.train(Counter, input=text, epochs=1, timeout_s=60)["examples"] == 500
-        assert pid() != first
-        second = pid()
-        killed = os.pidfd_open(second)
-        os.kill(second, signal.SIGKILL)  # between two jobs
+        killed = os.pidfd_open(first)
+        os.kill(first, signal.SIGKILL)
         readable(killed)
         os.close(killed)
         assert cluster.train(Counter, input=text, epochs=1, timeout_s=60)["examples"] == 500
-        assert pid() not in (first, second)
+        assert pid() != first
 
 
 @pytest.mark.long
@@ -328,28 +283,3 @@ def test_local_cluster_with_wrong_arguments_refuses(arguments, part):
         pass
     assert part in str(caught.value)
     assert log.getvalue() == ""
-
-
-def test_local_cluster_with_killed_session_leaves_no_process(tmp_path):
-    script = tmp_path / "session.py"
-    script.write_text(
-        "import sys\n"
-        "from snailps import local_cluster\n"
-        "with local_cluster() as cluster:\n"
-        "    pids = [node['pid'] for node in cluster.status()['nodes']]\n"
-        "    print(*pids, file=sys.stderr, flush=True)\n"
-        "    sys.stdin = open(sys.argv[1])\n"
-        "    sys.stdin.read()\n"
-    )
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    session = Process("session", [SNAILPS[0], str(script), str(pipe)], cwd=tmp_path)
-    try:
-        pids = [int(word) for word in session.wait_line(r"^\d+ \d+").split()]
-        watched = [os.pidfd_open(pid) for pid in pids if pid != session.pid]
-        session.send(signal.SIGKILL)
-        for descriptor in watched:  # readable once the process has ended
-            readable(descriptor)
-            os.close(descriptor)
-    finally:
-        session.close()

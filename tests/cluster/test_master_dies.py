@@ -89,10 +89,8 @@ def assert_trained_once(tmp_path):
     assert trained(tmp_path) == [*range(10)]
 
 
-@pytest.mark.parametrize("consistency", ["async", "bsp"])
-def test_master_killed_in_the_training_is_taken_over(tmp_path, job, consistency):
+def test_master_killed_in_the_training_is_taken_over(tmp_path, job):
     gates = [Gate(tmp_path / "gates", block) for block in (2, 6)]
-    job |= {"consistency": consistency, "micro_batches": 2}
     with Mortal(tmp_path, job=job, workers=3, servers=2) as cluster:
         master = cluster.killed_at(*gates, line="took over from the previous master")
     assert_trained_once(tmp_path)
@@ -455,25 +453,20 @@ def launch(tmp_path, job, servers, workers):
     return Process("local", [*SNAILPS, "local", "-c", "job.conf", *size], cwd=tmp_path)
 
 
-@pytest.mark.long(but=["recover"])
-@pytest.mark.parametrize("policy", ["recover", "stop"])
-def test_launcher_starts_a_killed_master_again_where_that_helps(tmp_path, job, policy):
+def test_launcher_starts_a_killed_master_again_where_that_helps(tmp_path, job):
+    """Not where `on_node_loss` is "stop": test_cli_cluster.py."""
     gate = Gate(tmp_path / "gates", 3)
-    local = launch(tmp_path, job | {"on_node_loss": policy}, 1, 2)
+    local = launch(tmp_path, job, 1, 2)
     try:
         gate.meet()
         (pid,) = children_of(local.pid, "master")
         os.kill(pid, signal.SIGKILL)
-        if policy == "recover":
-            local.wait_line("master: was ended by SIGKILL: it is started again, to take over")
-            local.wait_line("the master was started again")
+        local.wait_line("master: was ended by SIGKILL: it is started again, to take over")
+        local.wait_line("the master was started again")
         gate.open()
-        assert local.wait() == (0 if policy == "recover" else 1)
+        assert local.wait() == 0
     finally:
         assert not local.close()
-    if policy == "stop":
-        assert "the master was killed by SIGKILL" in local.stderr
-        return
     assert json.loads(local.stdout)["examples"] == LINES
     assert_trained_once(tmp_path)
 

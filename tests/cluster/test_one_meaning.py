@@ -131,6 +131,12 @@ COMMANDS = {
 }
 
 
+@pytest.mark.long(
+    but=[
+        "logistic-LIBSVM", "logistic-CSV", "logistic-Parquet", "logistic-matrix",
+        "multinomial-CSV", "linear-LIBSVM", "fm-matrix", "fm regression-CSV", "net-Parquet",
+    ]
+)  # fmt: skip
 @pytest.mark.parametrize("form", ["LIBSVM", "CSV", "Parquet", "matrix"])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_means_what_python_means(tmp_path, monkeypatch, capsys, name, form):
@@ -213,8 +219,7 @@ def test_model_of_declared_columns_knows_its_labels(tmp_path, monkeypatch, capsy
         model.score("bare.csv", "x")
 
 
-@pytest.mark.parametrize("form", ["matrix", "npy"])
-@pytest.mark.parametrize("kind", ["u1", "f4"])
+@pytest.mark.parametrize(("kind", "form"), [("u1", "matrix"), ("f4", "npy")])
 def test_command_and_python_read_pictures_alike(tmp_path, form, kind):
     rng = np.random.default_rng(5)
     y = rng.integers(0, 3, 600)

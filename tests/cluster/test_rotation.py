@@ -9,15 +9,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from processes import LIMIT_S, Cluster, Gate, environment
+from processes import Cluster, Gate, environment
 from rotation_models import PART_KEYS
 from test_cluster import figures_of
 from test_failures import LONG_S
 from test_master_dies import Mortal
 from waiting import until
 from with_time import Clock
-
-from snailps.cli.status import ask
 
 LINES = 400
 INTERRUPTED = 130
@@ -102,24 +100,6 @@ def test_rotation_trains_each_pair_of_partitions_once(tmp_path, job):
     assert figures["loss_by_epoch"] == [2.0, 2.0]
 
 
-def test_rotation_of_one_worker_goes_on_with_two_parts_when_another_joins(tmp_path, job):
-    job |= {"gates": tmp_path / "gates"}
-    gate = Gate(tmp_path / "gates", "0-0-1", "checkout")
-    with Cluster(tmp_path, job=job) as cluster:
-        master, *_ = cluster.started_at(gate)
-        another = cluster.start("worker")
-        cluster.await_joined(another)
-        gate.open()
-        assert cluster.codes() == [0] * 4
-    assert assert_checked_out(tmp_path).max() == 1
-    assert_one_holder(tmp_path)
-    figures = figures_of(master)
-    assert (figures["parts_max"], figures["progress"]) == (2, 1.0)
-    notes = [path.read_text().splitlines() for path in (tmp_path / "journal").iterdir()]
-    parts = {line.split()[2]: line.split()[-1] for lines in notes for line in lines}
-    assert (parts["0"], parts["3"]) == ("1", "2")
-
-
 def test_rotation_goes_on_where_a_worker_is_killed_in_a_checkout(tmp_path, job):
     job |= {"gates": tmp_path / "gates", "on_node_loss": "recover", "epochs": 4}
     job["pace_s"] = 0.03
@@ -144,6 +124,7 @@ def test_rotation_goes_on_where_a_worker_is_killed_in_a_checkout(tmp_path, job):
     assert figures_of(master)["examples"] == len(counts)
 
 
+@pytest.mark.long(but=["True"])
 @pytest.mark.parametrize("master_too", [False, True])
 def test_worker_killed_behind_a_durable_checkout_leaves_only_the_others(tmp_path, job, master_too):
     """Six checkouts, of which two and two more are durable; the fifth is checked in, not durable.
@@ -177,6 +158,7 @@ def test_worker_killed_behind_a_durable_checkout_leaves_only_the_others(tmp_path
     assert figures["loss_by_epoch"] == [2.0, 2.0]
 
 
+@pytest.mark.long(but=["skipgram"])
 @pytest.mark.parametrize("model", ["skipgram", "cbow"])
 def test_word_vectors_go_on_behind_what_a_killed_worker_had_made_durable(tmp_path, model):
     """It dies when it has checked in its fifth part, the second and fourth durable."""
@@ -219,17 +201,6 @@ def await_durable(tmp_path, number, times):
     )
 
 
-def await_node(cluster, wanted):
-    """Waits until the status has such a node."""
-    nodes = []
-
-    def found():
-        nodes[:] = ask(cluster.address, LIMIT_S)["nodes"]
-        return any(map(wanted, nodes))
-
-    until(found, lambda: f"a node, of {nodes}")
-
-
 def test_rotation_survives_its_master(tmp_path, job):
     job |= {"gates": tmp_path / "gates", "on_node_loss": "recover"}
     gates = [
@@ -264,51 +235,6 @@ def test_rotation_of_one_worker_grows_and_shrinks_to_one_again(tmp_path, job):
     assert_one_holder(tmp_path)
     figures = figures_of(master)
     assert (figures["parts_max"], figures["examples"]) == (2, len(counts))
-
-
-def test_rotation_loses_a_worker_with_two_partitions(tmp_path, job):
-    """It stands in a checkout of one and prepares the next: both are leased again."""
-    job |= {"gates": tmp_path / "gates", "on_node_loss": "recover"}
-    gate = Gate(tmp_path / "gates", "0-0-3", "checkout")
-    next_one = Gate(tmp_path / "gates", "1-0", "partition")
-    with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
-        master, _, workers = cluster.started_at(gate)
-        victim = gate.who(workers)
-        number = int(cluster.name_of(victim).split()[1])
-        next_one.meet()  # before that, one of two leases may be that of a block
-        await_node(cluster, lambda node: node["id"] == number and node["leased"] == 2)
-        victim.send(signal.SIGKILL)
-        next_one.open()
-        gate.open()
-        assert "2 blocks to be leased again" in master.wait_line("is lost")
-        codes = cluster.codes()
-        assert [code for code in codes if code] == [-signal.SIGKILL]
-    assert_checked_out(tmp_path, lost=4)
-    assert_one_holder(tmp_path)
-
-
-def test_master_killed_while_a_rotation_waits_for_other_parts(tmp_path, job):
-    """A worker has joined: partitions of the next chunk, of three parts, wait for those of two.
-
-    One of them may be of the chunk before, if its worker lacks the part that stands at the gate.
-    """
-    job |= {"gates": tmp_path / "gates", "on_node_loss": "recover", "epochs": 4}
-    gates = [Gate(tmp_path / "gates", f"2-{part}-0", "checkout") for part in (0, 1)]
-    with Mortal(tmp_path, job=job, servers=2, workers=2) as cluster:
-        master = cluster.begin()
-        Gate.meet_one(gates)  # one worker may hold both partitions
-        third = cluster.start("worker")
-        number = int(cluster.name_of(third).split()[1])
-        await_node(cluster, lambda node: node["id"] == number and "finish chunk" in node["waits"])
-        master = cluster.kill(master)
-        master.wait_line("took over from the previous master")
-        for gate in gates:
-            gate.open()
-        cluster.ends_well()
-    counts = assert_checked_out(tmp_path, chunks=8)
-    assert counts.max() == 1
-    assert_one_holder(tmp_path)
-    assert figures_of(master)["parts_max"] == 3
 
 
 def test_rotation_that_is_interrupted_goes_on_from_its_checkpoint(tmp_path, job):

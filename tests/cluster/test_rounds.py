@@ -7,7 +7,6 @@ import signal
 import pytest
 from processes import Cluster, Gate
 from test_cluster import figures_of
-from test_ends import Observer, states_of
 from test_failures import LONG_S
 from with_time import Clock
 
@@ -47,21 +46,6 @@ def test_rounds_apply_the_weighted_mean_of_all_workers_once_each(tmp_path, job):
     assert figures["by_round"][4]["loss"] == pytest.approx(100 - after(tmp_path, 4))
 
 
-def test_rounds_with_a_target_end_behind_the_round_that_reaches_it(tmp_path, job):
-    target = 100 - 2.5 * mean_step(0, 1)
-    with Cluster(tmp_path, job={**job, "target_loss": target, "rounds": 50}, workers=2) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * 4, master.stderr
-        figures = figures_of(master)
-    assert (figures["rounds"], figures["ended_by"]) == (3, "target_loss")
-    assert [entry["round"] for entry in figures["by_round"]] == [1, 2, 3]
-    # A fourth round was begun while the third was looked at, and counts nowhere.
-    assert figures["blocks"] == 3 * 2
-    assert len(figures["loss_by_epoch"]) == 3
-    assert figures["train_loss"] == figures["loss_by_epoch"][-1]
-    assert figures["model"][0] == pytest.approx(3 * mean_step(0, 1))
-
-
 def test_rounds_whose_loss_is_no_number_fail(tmp_path, job):
     with Cluster(tmp_path, job={**job, "fails_on": 2}, workers=1) as cluster:
         codes, master = cluster.run()
@@ -98,45 +82,6 @@ def test_rounds_with_a_deadline_go_on_without_a_straggler_which_takes_part_again
     assert after(tmp_path, 1) - after(tmp_path, 0) == pytest.approx(mean_step(0, 1))
     last = after(tmp_path, 39) - after(tmp_path, 38)
     assert last == pytest.approx(mean_step(0, 1, 2), rel=1e-4)
-
-
-@pytest.mark.long
-def test_rounds_interrupted_while_one_is_looked_at_end_behind_the_next_which_was_trained_meanwhile(
-    tmp_path, job
-):
-    gate = Gate(tmp_path / "gates", 1, "look")
-    with Cluster(tmp_path, job=job, workers=2) as cluster:
-        master, *_ = cluster.started_at(gate)
-        with Observer(cluster) as observer:
-            observer.until(lambda status: status["blocks"]["done"] == 6)  # meanwhile
-            master.send(signal.SIGINT)
-            master.wait_line("interrupted: finishing")
-            ended = {"finished", "waiting for the export"}
-            status = observer.until(lambda status: set(states_of(status, "worker")) <= ended)
-            assert states_of(status, "worker") == ["finished"] * 2
-        assert not (tmp_path / "out.2").exists()
-        gate.open()
-        assert cluster.codes() == [130, 0, 0, 0]
-        figures = figures_of(master)
-    assert (figures["rounds"], figures["ended_by"]) == (3, "interrupt")
-    assert [entry["round"] for entry in figures["by_round"]] == [1, 2, 3]
-    assert after(tmp_path, 1) == pytest.approx(2 * mean_step(0, 1))  # as it was looked at
-    assert figures["model"][0] == after(tmp_path, 2) == pytest.approx(3 * mean_step(0, 1))
-
-
-def test_rounds_interrupted_while_one_is_trained_finish_it(tmp_path, job):
-    gate = Gate(tmp_path / "gates", 1 * 2 + 1, "before")  # round 1, index 1
-    with Cluster(tmp_path, job=job, workers=2) as cluster:
-        master, *_ = cluster.started_at(gate)
-        with Observer(cluster) as observer:
-            observer.until(lambda status: status["blocks"]["done"] == 3)
-        master.send(signal.SIGINT)
-        master.wait_line("interrupted: finishing")
-        gate.open()
-        assert cluster.codes() == [130, 0, 0, 0]
-        figures = figures_of(master)
-    assert (figures["rounds"], figures["ended_by"]) == (2, "interrupt")
-    assert figures["model"][0] == pytest.approx(2 * mean_step(0, 1))
 
 
 def test_rounds_go_on_without_a_killed_worker(tmp_path, job):

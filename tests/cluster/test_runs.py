@@ -10,7 +10,6 @@ import sys
 import pytest
 from cluster_models import gated_job
 from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment
-from test_ends import Observer
 from test_failures import WRONG
 
 FAILED = 1
@@ -195,27 +194,3 @@ def test_run_behind_a_secret_is_found_with_its_file(tmp_path, job, gate):
         gate.open()
         assert cluster.codes() == [0] * 3
     assert "correct-horse" not in (tmp_path / "runtime" / "snailps" / "1.json").read_text()
-
-
-def test_run_goes_on_where_nothing_can_be_registered(tmp_path, job, monkeypatch):
-    job = {key: value for key, value in job.items() if key != "gates"}
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc/nowhere")
-    monkeypatch.setenv("TMPDIR", "/proc/nowhere")
-    with Cluster(tmp_path, job=job) as cluster:
-        codes, master = cluster.run()
-    assert codes == [0] * 3
-    assert "regist" not in "\n".join(line for line in master.lines if "registered" not in line)
-
-
-def test_drain_finds_the_only_job_of_this_machine(tmp_path, job, gate):
-    with Cluster(tmp_path, job=job, servers=2) as cluster:
-        cluster.master()
-        (_, leaves), _ = cluster.nodes()
-        gate.meet()
-        with Observer(cluster) as observer:
-            observer.until(lambda s: all(shard["state"] == "ready" for shard in s["shards"]))
-        number = cluster.name_of(leaves).rpartition(" ")[2]
-        code, out, told = snailps("cluster", "drain", number)
-        assert (code, out) == (0, f"server {number} has left\n"), told
-        gate.open()
-        assert cluster.codes() == [0] * 4

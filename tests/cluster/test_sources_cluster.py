@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from processes import Cluster
+from processes import SNAILPS, Cluster
 from test_cluster import figures_of
 
 from snailps.estimators.loading import load
@@ -88,18 +88,9 @@ def test_command_line_trains_on_a_column_of_packed_tables(tmp_path):
     assert {"north", "by", "east", "south", "west"} <= set(words)
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "message"),
-    [
-        ("x.txt", b"\x89PNG\r\n\x1a\n" + bytes(100), "x.txt is no text, but a PNG image"),
-        ("x.parquet", b"PAR1" + bytes(100), "set column to the name of the column"),
-    ],
-)
-def test_command_line_refuses_what_is_no_text(tmp_path, name, data, message):
-    (tmp_path / name).write_bytes(data)
-    command = [
-        sys.executable, "-m", "snailps", "train", "word2vec", "--input", name, "--output", "out",
-    ]  # fmt: skip
+def test_command_line_refuses_a_table_without_the_name_of_its_column(tmp_path):
+    (tmp_path / "x.parquet").write_bytes(b"PAR1" + bytes(100))
+    command = [*SNAILPS, "train", "word2vec", "--input", "x.parquet", "--output", "out"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
-    assert message in " ".join(done.stderr.split())
+    assert "set column to the name of the column" in " ".join(done.stderr.split())

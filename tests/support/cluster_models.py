@@ -208,14 +208,6 @@ class Judged(Counter):
         return {"failed": 3}
 
 
-class Stubborn(Counter):
-    """Its export fails the way a bug would."""
-
-    @classmethod
-    def export(cls, results):
-        raise KeyError("planted failure in export")
-
-
 @dataclass(frozen=True, slots=True)
 class OddSettings(CountSettings):
     """Of `Odd`."""
@@ -231,28 +223,11 @@ class Odd(Counter):
     def train(self, block: Block) -> Mapping[str, float]:
         figures = super().train(block)
         odd = self.settings.odd if block.number == 2 else ""
-        if odd == "floats":
-            self.pull("counts", np.array([1.0, 2.0]))
-        elif odd == "exit":
+        if odd == "exit":
             sys.exit("enough")
-        elif odd == "none":
-            return None
-        elif odd == "nan":
-            return {**figures, "units": float("nan")}
-        elif odd == "text":
-            return {**figures, "loss": "low"}
         elif odd == "push":  # and tells no loss, which would say so
             self.push("counts", [9, 3], np.log([[1.0], [-1.0]]))
         return {"units": figures["units"]}
-
-
-class KillsItself(Counter):
-    """Its process ends at block 2, as for want of memory."""
-
-    def train(self, block: Block) -> Mapping[str, float]:
-        if block.number == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().train(block)
 
 
 class OddSurvey(Surveyed):
@@ -422,14 +397,6 @@ def write_numbers(path, lines, rows=50):
 
 
 COUNTER = "cluster_models:Counter"
-
-
-class Unready(Counter):
-    """Fails before there is a job."""
-
-    @classmethod
-    def surveyor(cls, settings):
-        raise ZeroDivisionError("planted failure")
 
 
 class Paced(Counter):

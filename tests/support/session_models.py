@@ -1,6 +1,5 @@
 """Models for tests of sessions: they count their lines, and fail in every way but one."""
 
-import ctypes
 import os
 import signal
 
@@ -32,28 +31,8 @@ class FailsInConstructor(Lines):
         inner()
 
 
-class FailsInTables(Lines):
-    def tables(self):
-        inner()
-
-
-class FailsInSetup(Lines):
-    def setup(self):
-        inner()
-
-
-class FailsInPrepare(Lines):
-    def prepare(self, block):
-        inner()
-
-
 class FailsInTrain(Lines):
     def train(self, block):
-        inner()
-
-
-class FailsInFinish(Lines):
-    def finish(self):
         inner()
 
 
@@ -69,12 +48,6 @@ class FailsInCheck(Lines):
         inner()
 
 
-class FailsInBlockBytes(Lines):
-    @classmethod
-    def block_bytes(cls, *_):
-        inner()
-
-
 class Exits(Lines):
     def __init__(self, *_):
         raise SystemExit(3)
@@ -83,11 +56,6 @@ class Exits(Lines):
 class Leaves(Lines):
     def setup(self):
         os._exit(3)
-
-
-class Crashes(Lines):
-    def train(self, block):
-        ctypes.string_at(0)
 
 
 class IsKilled(Lines):
