@@ -1,8 +1,6 @@
 """Dense parameters at the servers: steps as PyTorch's, several ranks, schedules, clipping."""
 
 import gc
-import os
-import signal
 import weakref
 from pathlib import Path
 
@@ -35,6 +33,11 @@ def small(seed=0):
     )
 
 
+def normed(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 1))
+
+
 def batch(step):
     draw = torch.Generator().manual_seed(step)
     x = torch.randn((20, 6), generator=draw)
@@ -49,49 +52,30 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("mode", ["async", "ssp", "bsp"])
-def test_parameters_after_some_steps_are_those_of_torch(cluster, name, mode):
-    made, options = OPTIMIZERS[name]
-    ours, own = small(), small()
-    kept = sync(
-        ours, f"{name}-{mode}", mode=mode, optimizer=name, lr=options["lr"], cluster=cluster
-    )
-    stepper = made(own.parameters(), **options)
-    for step in range(25):
-        x, y = batch(step)
-        for module in (ours, own):
-            (module(x) - y).square().mean().backward()
-        stepper.step()
-        stepper.zero_grad()
-    kept.close()
-    for one, other in zip(ours.parameters(), own.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
-    assert not torch.allclose(ours[0].weight, small()[0].weight, atol=1e-3)
-
-
 class Heads(nn.Module):
     """A body, and two heads of which a step has one, or a part of one."""
 
     def __init__(self):
         super().__init__()
         torch.manual_seed(3)
-        self.body, self.heads = nn.Linear(6, 5), nn.ModuleList(nn.Linear(5, 2) for _ in range(2))
+        self.body, self.heads = nn.Linear(6, 40), nn.ModuleList(nn.Linear(40, 2) for _ in range(2))
 
     def forward(self, x, head):
-        return self.heads[head](self.body(x)) if head < 2 else self.body(x)
+        hidden = torch.tanh(self.body(x))
+        return self.heads[head](hidden) if head < 2 else hidden
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("mode", ["async", "bsp"])
-def test_parameters_without_a_gradient_are_left_alone_as_torch_does(cluster, name, mode):
+@pytest.mark.parametrize("mode", ["async", "ssp", "bsp"])
+def test_parameters_after_some_steps_are_those_of_torch(cluster, name, mode):
+    """Also of those that have no gradient in a step, which are left alone."""
     made, options = OPTIMIZERS[name]
     ours, own = Heads(), Heads()
     kept = sync(
-        ours, f"heads-{name}-{mode}", mode=mode, optimizer=name, lr=options["lr"], cluster=cluster
+        ours, f"{name}-{mode}", mode=mode, optimizer=name, lr=options["lr"], cluster=cluster
     )
     stepper = made(own.parameters(), **options)
-    for step in range(20):
+    for step in range(25):
         x, _ = batch(step)
         for module in (ours, own):
             module.heads[0].bias.requires_grad_(step % 3 > 0)
@@ -101,6 +85,7 @@ def test_parameters_without_a_gradient_are_left_alone_as_torch_does(cluster, nam
     kept.close()
     for one, other in zip(ours.parameters(), own.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    assert not torch.allclose(ours.body.weight, Heads().body.weight, atol=1e-3)
 
 
 def test_cluster_ends_with_the_last_module_that_refers_to_it():
@@ -133,19 +118,6 @@ def test_model_with_modules_trains_in_distributed_data_parallel(cluster, tmp_pat
             torch.testing.assert_close(rows(torch.arange(4)), expected)
     finally:
         torch.distributed.destroy_process_group()
-
-
-def test_process_that_begins_again_goes_on_from_what_the_servers_have(cluster):
-    first = small()
-    kept = sync(first, "again", cluster=cluster)
-    for step in range(3):
-        x, y = batch(step)
-        (first(x) - y).square().mean().backward()
-    kept.close()
-    second = small(seed=9)  # of other first values
-    sync(second, "again", cluster=cluster).close()
-    for one, other in zip(first.parameters(), second.parameters(), strict=True):
-        assert torch.equal(one, other)
 
 
 def test_module_of_another_size_is_refused(cluster):
@@ -184,11 +156,6 @@ def test_ssp_rank_waits_for_the_slowest_and_names_it(cluster):
         (ours(x) - y).square().mean().backward()
     with pytest.raises(WaitTimeout, match="for rank 1, which has made 0 steps"):
         ours(x)
-
-
-def normed(seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 1))
 
 
 @pytest.mark.parametrize("mode", ["async", "ssp", "bsp"])
@@ -315,20 +282,3 @@ def test_two_processes_of_torchrun_train_one_model(cluster, mode):
     for one in told:
         assert one["last"] < 0.2 * untrained
     assert told[0]["sum"] == told[1]["sum"]  # both have the same parameters in the end
-
-
-def test_dense_parameters_outlive_a_server_killed_with_9():
-    """As if nothing had happened: SGD of gradients that are exact adds up to the bit."""
-    with snailps.local_cluster(
-        servers=3, workers=0, replication="sync", on_node_loss="recover"
-    ) as made:
-        module = nn.Linear(64, 64, bias=False)
-        first = module.weight.detach().clone()
-        kept = sync(module, optimizer="sgd", lr=0.5, cluster=made)
-        victim = next(n["pid"] for n in made.status()["nodes"] if n["role"] == "server")
-        for step in range(30):
-            if step == 10:
-                os.kill(victim, signal.SIGKILL)
-            module(torch.ones(1, 64)).sum().backward()  # of each weight: 1
-        kept.close()
-        assert torch.equal(module.weight.detach(), first - 15)

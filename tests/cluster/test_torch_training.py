@@ -14,7 +14,6 @@ from processes import PACKAGE, SUPPORT, Cluster, Gate
 from test_bsp import kill_who_stands_at
 from test_checkpoint_clocks_cluster import run, stop_between
 from test_cluster import figures_of
-from test_master_dies import Mortal
 from torch_models import Clicks, write_clicks
 
 import snailps
@@ -69,51 +68,6 @@ def test_bsp_with_other_numbers_of_workers_and_servers_gives_the_same_bits(tmp_p
     master = run(tmp_path, prepare(tmp_path), 2, 3)
     assert bits_of(tmp_path) == bits
     assert figures_of(master)["loss_by_epoch"] == figures["loss_by_epoch"]
-
-
-@pytest.mark.long  # test_torch_kills.py kills all three in one job
-def test_bsp_with_workers_killed_gives_the_same_bits(tmp_path):
-    gates = tmp_path / "gates"
-    stages = [Gate(gates, 4, "before"), Gate(gates, 8, "after"), Gate(gates, 11, "seal")]
-    job = prepare(tmp_path, gates=str(gates))
-    with Cluster(tmp_path, job=job, workers=4, servers=2) as cluster:
-        master = cluster.master()
-        cluster.nodes()
-        killed = []
-        for gate in stages:
-            gate.meet()
-            killed.append(kill_who_stands_at(gate))
-            master.wait_line(rf"process {killed[-1]}\) is lost: .* The others go on")
-            gate.open()
-        codes = {process.pid: process.wait() for process in cluster.processes}
-        assert {pid: code for pid, code in codes.items() if code} == dict.fromkeys(
-            killed, -signal.SIGKILL
-        )
-    assert bits_of(tmp_path) == undisturbed(tmp_path.parent)[0]
-
-
-@pytest.mark.long  # test_torch_kills.py kills all three in one job
-def test_bsp_with_a_server_killed_gives_the_same_bits(tmp_path):
-    gate = Gate(tmp_path / "gates", 7, "after")
-    job = prepare(tmp_path, gates=str(tmp_path / "gates"))
-    settings = {"replication": "sync"}
-    with Cluster(tmp_path, settings, job, workers=2, servers=3) as cluster:
-        master, (victim, *_), _ = cluster.started_at(gate)
-        victim.send(signal.SIGKILL)
-        master.wait_line(rf"process {victim.pid}\) is lost")
-        gate.open()
-        codes = {process.pid: process.wait() for process in cluster.processes}
-        assert {pid: code for pid, code in codes.items() if code} == {victim.pid: -signal.SIGKILL}
-    assert bits_of(tmp_path) == undisturbed(tmp_path.parent)[0]
-
-
-@pytest.mark.long  # test_torch_kills.py kills all three in one job
-def test_bsp_with_the_master_killed_gives_the_same_bits(tmp_path):
-    gate = Gate(tmp_path / "gates", 7, "after")
-    job = prepare(tmp_path, gates=str(tmp_path / "gates"))
-    with Mortal(tmp_path, job=job, workers=2, servers=2) as cluster:
-        cluster.killed_at(gate, line="took over from the previous master")
-    assert bits_of(tmp_path) == undisturbed(tmp_path.parent)[0]
 
 
 def test_bsp_continued_from_a_checkpoint_on_other_numbers_gives_the_same_bits(tmp_path):

@@ -7,7 +7,6 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 
 from torch_rows import StoredRows
 
-from snailps.errors import MisuseError
 from snailps.torch import Embedding, EmbeddingBag
 from snailps.torch.rows import bound
 
@@ -81,6 +80,9 @@ def assert_steps(store, own, before, out, expected, ours_of, own_of, state):
         before = before - LR * own.weight.grad
     else:
         assert store.pushes == []
+    for _, keys, *_ in store.pushes:
+        assert len(np.unique(keys)) == len(keys)
+        assert own.padding_idx is None or own.padding_idx not in keys
     torch.testing.assert_close(rows_of(store), before, rtol=1e-5, atol=1e-6)
 
 
@@ -132,22 +134,3 @@ def test_bag_of_each_case_is_that_of_torch(store, case, kind, state):
     assert found[0].requires_grad == (state == "train" or kind == "learnt")
     learnt = [[one] if kind == "learnt" else [] for one in weights]
     assert_steps(store, own, before, *found, *learnt, state)
-
-
-REFUSED = {
-    "float ids": (lambda: torch.tensor([1.0]), lambda: torch.tensor([0])),
-    "one dimension without offsets": (lambda: torch.tensor([1]), lambda: None),
-    "two dimensions with offsets": (lambda: torch.tensor([[1]]), lambda: torch.tensor([0])),
-    "offsets of two dimensions": (lambda: torch.tensor([1]), lambda: torch.tensor([[0]])),
-    "a first offset that is not 0": (lambda: torch.tensor([1, 2]), lambda: torch.tensor([1])),
-    "an offset behind the ids": (lambda: torch.tensor([1, 2]), lambda: torch.tensor([0, 3])),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_bag_refuses_what_torch_refuses(store, case):
-    input, offsets = (made() for made in REFUSED[case])
-    with pytest.raises((RuntimeError, ValueError)):
-        torch.nn.EmbeddingBag(COUNT, DIM)(input, offsets)
-    with pytest.raises(MisuseError):
-        EmbeddingBag(DIM, "t")(input, offsets)

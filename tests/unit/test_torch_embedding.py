@@ -46,26 +46,8 @@ def rows_of(store, name, count=8):
     return np.stack([store.row(name, key) for key in range(count)])
 
 
-@pytest.mark.parametrize("shape", [(7,), (7, 1), (1, 7)])
-def test_embedding_gives_and_trains_what_torch_does(store, shape):
-    ours = Embedding(DIM, "t", optimizer="sgd", lr=LR)
-    own, before = twin(store, "t"), rows_of(store, "t")
-    ids = torch.tensor(IDS).view(shape)
-    factors = torch.arange(7.0).view(*shape, 1) + 1
-    out = ours(ids)
-    assert out.shape == (*shape, DIM)
-    assert torch.equal(out, own(ids))
-    for module in (ours, own):
-        (module(ids) * factors).sum().backward()
-    assert_stepped(store, "t", own, before)
-    (_, keys, values, factor) = store.pushes[0]
-    assert sorted(keys.tolist()) == [0, 1, 2, 3]
-    assert len(values) == 4
-    assert factor == 1.0
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8])
-def test_embedding_takes_integers_of_any_width(store, dtype):
+@pytest.mark.parametrize("dtype", [torch.int16, torch.uint8])
+def test_embedding_takes_integers_that_torch_does_not(store, dtype):
     ours = Embedding(DIM, "t")
     assert torch.equal(ours(torch.tensor([1, 2], dtype=dtype)), ours(torch.tensor([1, 2])))
 
@@ -100,55 +82,15 @@ def test_padding_is_zeros_and_is_neither_pulled_nor_made(store, padding):
     assert [keys.tolist() for _, keys, _, _ in store.pushes] == [[1, 2]]
 
 
-OFFSETS = [[0, 3, 3, 5], [0], [0, 7], [0, 0, 0]]
-
-
-@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-@pytest.mark.parametrize("padding", [None, 3])
-@pytest.mark.parametrize("offsets", OFFSETS)
-def test_bag_gives_and_trains_what_torch_does(store, mode, padding, offsets):
-    options = {"mode": mode, "padding_idx": padding}
-    ours = EmbeddingBag(DIM, "t", optimizer="sgd", lr=LR, **options)
-    own, before = twin(store, "t", bag=True, **options), rows_of(store, "t")
-    ids, starts = torch.tensor(IDS), torch.tensor(offsets)
-    factors = torch.arange(float(len(offsets))).view(-1, 1) + 1
-    torch.testing.assert_close(ours(ids, starts), own(ids, starts))
-    for module in (ours, own):
-        (module(ids, starts) * factors).sum().backward()
-    for key in range(8):
-        expected = before[key] - LR * own.weight.grad[key].numpy()
-        np.testing.assert_allclose(store.row("t", key), expected, rtol=1e-5, atol=1e-6)
-    assert all(3 not in keys for _, keys, _, _ in store.pushes) or padding is None
-
-
-def test_bag_takes_two_dimensions_and_the_last_offset(store):
-    ours = EmbeddingBag(DIM, "t", mode="sum", include_last_offset=True)
-    ids = torch.tensor([[1, 2], [3, 3]])
-    flat = ours(ids.view(-1), torch.tensor([0, 2, 4]))
-    torch.testing.assert_close(ours(ids), flat)
-    torch.testing.assert_close(ours(ids), twin(store, "t", bag=True, mode="sum")(ids))
-
-
-@pytest.mark.parametrize("learnt", [False, True])
-def test_weights_of_samples_count_and_get_their_gradient(store, learnt):
-    ours = EmbeddingBag(DIM, "t", mode="sum", optimizer="sgd", lr=LR)
-    own, before = twin(store, "t", bag=True, mode="sum"), rows_of(store, "t")
-    ids, starts = torch.tensor(IDS), torch.tensor([0, 3])
-    weights = [torch.linspace(-1, 2, 7).requires_grad_(learnt) for _ in range(2)]
-    for module, factors in zip((ours, own), weights, strict=True):
-        module(ids, starts, factors).square().sum().backward()
-    assert_stepped(store, "t", own, before)
-    if learnt:
-        torch.testing.assert_close(weights[0].grad, weights[1].grad)
-
-
 def test_number_of_rows_as_pytorch_takes_it_is_refused(store):
     with pytest.raises(MisuseError, match=r"got 16; rows are not counted here: \(dim, name\)"):
         Embedding(1000, 16)
 
 
 WRONG_BAGS = [
+    ((torch.tensor([1.0]), torch.tensor([0])), "expected integers"),
     ((torch.tensor([1, 2]), None), "takes offsets"),
+    ((torch.tensor([1, 2]), torch.tensor([[0]])), "takes offsets"),
     ((torch.tensor([[1, 2]]), torch.tensor([0])), "takes no offsets"),
     ((torch.tensor([1, 2]), torch.tensor([1])), "ascend from 0"),
     ((torch.tensor([1, 2]), torch.tensor([0, 3])), "up to the 2 ids"),
@@ -287,6 +229,7 @@ def test_backward_that_fails_pushes_nothing_then_or_later(store):
     assert store.pushes == []
     other(ids).sum().backward()
     assert [table for table, *_ in store.pushes] == ["u"]
+    np.testing.assert_allclose(store.pushes[0][2], 1.0)
 
 
 def test_push_that_is_refused_is_told_by_backward(store, monkeypatch):

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
-from torch_rows import Broken, StoredRows
+from torch_rows import StoredRows
 
 from snailps import Table
 from snailps.errors import MisuseError, NotFinite
@@ -196,17 +196,6 @@ def test_cluster_ends_with_the_last_reference_to_it_and_its_modules():
 
 
 # --- backward passes ------------------------------------------------------------------------------
-
-
-def test_failed_pass_leaves_nothing_behind(store):
-    ours = users()
-    x = torch.ones(1, requires_grad=True)
-    broken = Broken.apply(x)
-    with pytest.raises(RuntimeError, match="broken"):
-        (ours(IDS).sum() * broken.sum()).backward()
-    assert len(backward._passes) == 0
-    ours(IDS).sum().backward()
-    np.testing.assert_allclose(store.pushes[0][2], 1.0)
 
 
 def test_backward_in_another_thread_pushes(store):
