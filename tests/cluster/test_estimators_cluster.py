@@ -1,10 +1,10 @@
 """Estimators on a real cluster: fit, partial_fit, neighbours, errors, scikit-learn."""
 
-import doctest
 import io
 from functools import partial
 from pathlib import Path
 
+import docstrings
 import numpy as np
 import pytest
 
@@ -166,17 +166,12 @@ def test_scikit_learn_clones_tags_and_pipelines(cluster):
     check_is_fitted(pipeline[0])
 
 
-def test_examples_of_the_page_run(tmp_path, monkeypatch, capsys):
+def test_examples_of_the_page_run(tmp_path, monkeypatch):
     """Those that tests/unit skips, because they start a cluster."""
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
     text = page.partition("## Models as objects")[2].partition("\n## ")[0]
-    lines = ["" if line.startswith("```") else line for line in text.splitlines()]
-    source = "\n".join(lines).replace("# doctest: +SKIP", "") + "\n"
     monkeypatch.chdir(tmp_path)
-    example = doctest.DocTestParser().get_doctest(source, {}, "python.md", None, 0)
-    failed, ran = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example)
-    assert failed == 0, capsys.readouterr().out
-    assert ran > 10
+    docstrings.run_page(text.replace(docstrings.SKIP, ""))
 
 
 def test_classifier_learns_and_goes_on_with_new_labels(cluster):

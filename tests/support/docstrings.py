@@ -39,6 +39,15 @@ def examples_of(module, whole=False):
         yield parser.get_doctest(text, {**vars(loaded)}, test.name, test.filename, test.lineno)
 
 
+def run_page(text):
+    """Runs the examples of a page in Markdown."""
+    # A fence would be taken as output of the line before.
+    lines = ["" if line.startswith("```") else line for line in text.splitlines()]
+    page = doctest.DocTestParser().get_doctest("\n".join(lines) + "\n", {}, "page", None, 0)
+    assert sum(doctest.SKIP not in example.options for example in page.examples) > 10
+    assert run(page) == ""
+
+
 def run(test, **names):
     """Runs the examples of a docstring with these further names; what failed, as text."""
     said = []

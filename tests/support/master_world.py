@@ -178,7 +178,12 @@ def takes_over(world, job):
     return World(job, Recovered(facts, "journal", world.services.base))
 
 
-def rejoin(world, peer, number, role, **state):
-    places = [["h", 5000 + number]] if role == "server" else []
+def rejoin(world, number, **state):
+    """A member comes back: the first one is the server, the others workers, as they say."""
+    if number == 1:
+        role, places, state = "server", [["h", 5000 + number]], {"standbys": []}
+    else:
+        said = {"held": [], "told": [], "unsettled": [], "finished": None, "started": True}
+        role, places, state = "worker", [], {**said, **state}
     message = m.Rejoin(LIFE, number, number, role, "h", number, 1, places, 1, "", state)
-    return world.ask(peer, message)
+    return world.ask(number, message)

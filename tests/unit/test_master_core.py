@@ -321,14 +321,13 @@ def test_master_that_takes_over_goes_on_when_all_are_back(make_job):
     assert before.trains(first)
     held = before.ask(first, m.Lease("train")).number
     world = takes_over(before, make_job())
-    state = {"told": [], "unsettled": [], "finished": None, "started": True}
-    rejoin(world, 1, 1, "server", standbys=[])
-    rejoin(world, 2, 2, "worker", held=[["train", held]], **state)
+    rejoin(world, 1)
+    rejoin(world, 2, held=[["train", held]])
     world.tick(times=3)
     assert world.core.reported_phase == "forming"
     early = world.call(2, m.Lease("train"))
     assert early not in world.answers  # it waits until the job goes on
-    rejoin(world, 3, 3, "worker", held=[], **state)
+    rejoin(world, 3)
     world.tick(times=4)
     assert world.core.reported_phase == "training"
     ledger = world.core.job_controller.job.ledger
@@ -346,9 +345,8 @@ def test_member_that_does_not_come_back_is_given_up_and_the_job_goes_on(make_job
     before = World(make_job())
     before.forms()
     world = takes_over(before, make_job())
-    rejoin(world, 1, 1, "server", standbys=[])
-    state = {"told": [], "unsettled": [], "finished": None, "started": True, "held": []}
-    rejoin(world, 2, 2, "worker", **state)
+    rejoin(world, 1)
+    rejoin(world, 2)
     for _ in range(70):
         world.tick(seconds=1.0)
         world.handle(events.Heartbeats({1: 0.1, 2: 0.1}))
@@ -362,10 +360,9 @@ def comes_back(before, job, **state):
     world = takes_over(before, job)
     world.effects[:0] = [e for e in before.effects if isinstance(e, effects.Note)]
     world.services.base = before.services.base
-    said = {"held": [], "told": [], "unsettled": [], "finished": None, "started": True}
-    rejoin(world, 1, 1, "server", standbys=[])
-    rejoin(world, 2, 2, "worker", **{**said, **state})
-    rejoin(world, 3, 3, "worker", **said)
+    rejoin(world, 1)
+    rejoin(world, 2, **state)
+    rejoin(world, 3)
     world.tick(times=4)
     assert world.core.reported_phase == "training"
     return world
@@ -433,9 +430,8 @@ def test_worker_whose_loss_the_journal_has_in_part_keeps_nothing_of_the_training
     torn(before, "retire")
     assert "gone" in [fact.kind for fact in before.facts()]
     world = takes_over(before, make_job(**settings))
-    rejoin(world, 1, 1, "server", standbys=[])
-    said = {"held": [], "told": [], "unsettled": [], "finished": None, "started": True}
-    rejoin(world, 2, 2, "worker", **said)
+    rejoin(world, 1)
+    rejoin(world, 2)
     world.tick(times=4)
     assert world.core.reported_phase == "training"
     while trains_any(world, 2):
@@ -467,11 +463,10 @@ def test_worker_whose_start_the_journal_has_lost_gets_blocks_of_its_own(make_job
     number = before.ask(late, m.Lease("train")).number
     before.effects = [e for e in before.effects if getattr(e, "data", {}) != {"node": late}]
     world = takes_over(before, make_job(**settings))
-    rejoin(world, 1, 1, "server", standbys=[])
-    said = {"told": [], "unsettled": [], "finished": None, "started": True}
-    rejoin(world, 2, 2, "worker", held=[], **said)
-    rejoin(world, 3, 3, "worker", held=[], **said)
-    rejoin(world, 4, 4, "worker", held=[["train", number]], **said)
+    rejoin(world, 1)
+    rejoin(world, 2)
+    rejoin(world, 3)
+    rejoin(world, 4, held=[["train", number]])
     world.tick(times=4)
     world.ask(4, m.Done("train", number, 5, 0.1, {"loss": 1.0, "examples": 1.0}))
     assert world.ask(4, m.Lease("train")).number >= 0

@@ -398,16 +398,17 @@ def test_dicts_become_what_csv_becomes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["pandas", "dicts"])
-def test_empty_text_makes_no_entry_as_an_empty_cell(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("a", "b", "csv"),
+    [(["", "x"], ["", ""], b"1,,\n0,x,\n"), ([" Berlin ", " "], [" ", ""], b"1, Berlin ,\n0, ,\n")],
+    ids=["empty", "stripped"],
+)
+def test_texts_are_those_of_cells(tmp_path, kind, a, b, csv):
+    x = [{"a": np.str_(one), "b": other} for one, other in zip(a, b, strict=True)]
     if kind == "pandas":
-        import pandas
-
-        x = pandas.DataFrame({"a": ["", "x"], "b": ["", ""]})
-    else:
-        x = [{"a": "", "b": ""}, {"a": "x", "b": ""}]
+        x = pytest.importorskip("pandas").DataFrame(x)
     write_matrix(tmp_path / "a", x, [1, 0])
-    columns = "y:label, a:categorical, b:categorical"
-    expected = ExampleReader("csv", columns=columns).read(b"1,,\n0,x,\n")
+    expected = ExampleReader("csv", columns="y:label, a:categorical, b:categorical").read(csv)
     assert [row[:3] for row in rows_of(read(tmp_path / "a"))] == [
         row[:3] for row in rows_of(expected)
     ]
@@ -435,19 +436,6 @@ def test_texts_of_any_length_hash_as_in_csv(texts):
     assert np.diff(found.ptr).tolist() == [bool(text) for text in bare]
     seed = hash_bytes(0, b"a")
     assert found.keys.tolist() == [hash_bytes(seed, text.encode()) >> 1 for text in bare if text]
-
-
-@pytest.mark.parametrize("kind", ["pandas", "dicts"])
-def test_texts_are_stripped_as_cells_are(tmp_path, kind):
-    if kind == "pandas":
-        x = pytest.importorskip("pandas").DataFrame({"a": [" Berlin ", " "]})
-    else:
-        x = [{"a": np.str_(" Berlin ")}, {"a": " "}]
-    write_matrix(tmp_path / "a", x, [1, 0])
-    expected = ExampleReader("csv", columns="y:label, a:categorical").read(b"1, Berlin \n0, \n")
-    assert [row[:3] for row in rows_of(read(tmp_path / "a"))] == [
-        row[:3] for row in rows_of(expected)
-    ]
 
 
 def test_values_that_float32_has_not_become_zeros(tmp_path):

@@ -82,10 +82,15 @@ class Cluster:
             formed = self.members.check_formed(now)
         return formed
 
-    def formed(self):
-        """All of a first cluster, with the route."""
+    def routed(self):
+        """Two servers and a worker, which were told the route."""
         nodes = [self.register(role) for role in ("server", "server", "worker")]
         self.check()
+        return nodes
+
+    def formed(self):
+        """All of a first cluster, with the route."""
+        nodes = self.routed()
         for node in nodes:
             self.answer(node)
         return nodes
@@ -112,6 +117,14 @@ def past(servers=(1, 2), workers=(3,)):
     ]
 
 
+def taken_over():
+    """A cluster that was complete, whose members are back."""
+    cluster = Cluster(facts=past())
+    for number, role in ((1, "server"), (2, "server"), (3, "worker")):
+        cluster.rejoin(number, role, 4, {"started": True} if role == "worker" else {})
+    return cluster
+
+
 # --- first forming -------------------------------------------------------------------------------
 
 
@@ -134,8 +147,7 @@ def test_worker_that_is_lost_before_the_route_is_waited_for_again():
 
 def test_worker_that_is_lost_with_the_route_leaves_the_route_as_it_is():
     cluster = Cluster()
-    first, second, lost = (cluster.register(role) for role in ("server", "server", "worker"))
-    cluster.check()
+    first, second, lost = cluster.routed()
     for server in (first, second):
         cluster.answer(server)
     cluster.lost(lost, "is lost: killed")
@@ -149,8 +161,7 @@ def test_worker_that_is_lost_with_the_route_leaves_the_route_as_it_is():
 
 def test_server_that_is_lost_with_the_route_makes_another_route():
     cluster = Cluster()
-    lost, second, worker = (cluster.register(role) for role in ("server", "server", "worker"))
-    cluster.check()
+    lost, second, worker = cluster.routed()
     cluster.answer(second)
     cluster.answer(worker)
     cluster.lost(lost, "is lost: killed")
@@ -166,21 +177,6 @@ def test_server_that_is_lost_with_the_route_makes_another_route():
     cluster.answer(again)
     assert cluster.check()
     assert not cluster.failed
-
-
-def test_answer_to_a_void_route_counts_for_nothing():
-    cluster = Cluster()
-    lost, second, worker = (cluster.register(role) for role in ("server", "server", "worker"))
-    cluster.check()
-    cluster.lost(lost, "is lost: killed")
-    cluster.answer(second)
-    cluster.answer(worker, WaitTimeout("cannot reach server 1"))
-    assert not second.acknowledged
-    assert not cluster.unready
-    cluster.register("server")
-    cluster.check()
-    cluster.answer(worker, WaitTimeout("cannot reach server 1"), at=0)  # of the first route
-    assert not cluster.unready
 
 
 def test_replacement_has_the_whole_time_and_whoever_lacks_is_named_at_its_end():
@@ -302,8 +298,7 @@ def test_wrong_split_is_told_at_the_end_with_what_cures_it():
 
 def test_member_that_does_not_connect_in_time_is_dropped_and_named():
     cluster = Cluster(init_timeout=60.0)
-    first, second, slow = (cluster.register(role) for role in ("server", "server", "worker"))
-    cluster.check()
+    first, second, slow = cluster.routed()
     for server in (first, second):
         cluster.answer(server)
     assert not cluster.check(later_s=59.0)
@@ -319,8 +314,7 @@ def test_member_that_does_not_connect_in_time_is_dropped_and_named():
 
 def test_server_that_never_takes_the_route_is_given_up_and_the_others_form_on():
     cluster = Cluster(init_timeout=60.0)
-    slow, second, worker = (cluster.register(role) for role in ("server", "server", "worker"))
-    cluster.check()
+    slow, second, worker = cluster.routed()
     for member in (second, worker):
         cluster.answer(member)
     assert not cluster.check(later_s=61.0)
@@ -335,13 +329,17 @@ def test_server_that_never_takes_the_route_is_given_up_and_the_others_form_on():
 
 def test_answer_to_a_void_route_is_none_to_the_one_that_followed():
     cluster = Cluster()
-    lost, second, worker = (cluster.register(role) for role in ("server", "server", "worker"))
-    cluster.check()
+    lost, second, worker = cluster.routed()
     cluster.lost(lost, "is lost: killed")
+    cluster.answer(second)
+    cluster.answer(worker, WaitTimeout("cannot reach server 1"))
+    assert not second.acknowledged
     again = cluster.register("server")
     cluster.check()
-    cluster.answer(worker, at=0)  # on its way when the first route became void
+    for answer in (WaitTimeout("cannot reach server 1"), messages.Ok()):
+        cluster.answer(worker, answer, at=0)  # on its way when the first route became void
     assert not worker.acknowledged
+    assert not cluster.unready
     for member in (second, again):
         cluster.answer(member)
     assert not cluster.check()
@@ -351,8 +349,7 @@ def test_answer_to_a_void_route_is_none_to_the_one_that_followed():
 
 def test_worker_that_comes_behind_the_route_is_known_to_a_master_that_takes_over():
     cluster = Cluster()
-    nodes = [cluster.register(role) for role in ("server", "server", "worker")]
-    cluster.check()
+    nodes = cluster.routed()
     cluster.lost(nodes.pop(), "is lost: killed")
     again = cluster.register("worker")
     for member in (*nodes, again):
@@ -374,8 +371,7 @@ def test_worker_that_comes_behind_the_route_is_known_to_a_master_that_takes_over
 def test_server_that_comes_back_behind_the_route_of_a_takeover_is_known_to_the_next():
     """It registered with the first master, and the second one had its servers without it."""
     cluster = Cluster(facts=[Fact("numbers", {"until": 1024, "readers_until": 1 << 30})])
-    nodes = [cluster.register(role) for role in ("server", "server", "worker")]
-    cluster.check()
+    nodes = cluster.routed()
     back = cluster.rejoin(9, "server", 0)
     members = [data["number"] for kind, data in cluster.facts if kind == "member"]
     assert members == [*(member.number for member in nodes), back.number]
@@ -385,9 +381,7 @@ def test_server_that_comes_back_behind_the_route_of_a_takeover_is_known_to_the_n
 
 
 def test_newcomer_holds_up_no_master_that_takes_over():
-    cluster = Cluster(facts=past())
-    for number, role in ((1, "server"), (2, "server"), (3, "worker")):
-        cluster.rejoin(number, role, 4, {"started": True} if role == "worker" else {})
+    cluster = taken_over()
     newcomer = cluster.rejoin(4, "worker", 0, {"started": False})
     assert cluster.check()
     assert not cluster.ready
@@ -405,9 +399,7 @@ def test_newcomer_that_gets_ready_while_a_master_takes_over_is_known_to_the_next
 
 @pytest.mark.parametrize(("role", "state"), [("worker", {"started": False}), ("server", {})])
 def test_newcomer_that_comes_back_late_is_taken_in(role, state):
-    cluster = Cluster(facts=past())
-    for number, its_role in ((1, "server"), (2, "server"), (3, "worker")):
-        cluster.rejoin(number, its_role, 4, {"started": True} if its_role == "worker" else {})
+    cluster = taken_over()
     assert cluster.check()
     newcomer = cluster.rejoin(4, role, 0, state)
     assert newcomer.late
@@ -416,9 +408,7 @@ def test_newcomer_that_comes_back_late_is_taken_in(role, state):
 
 
 def test_worker_of_the_job_that_comes_back_late_and_unknown_is_refused():
-    cluster = Cluster(facts=past())
-    for number, role in ((1, "server"), (2, "server"), (3, "worker")):
-        cluster.rejoin(number, role, 4, {"started": True} if role == "worker" else {})
+    cluster = taken_over()
     assert cluster.check()
     with pytest.raises(ClusterError, match="Start it anew"):
         cluster.rejoin(9, "worker", 4, {"started": True})
@@ -480,7 +470,6 @@ def test_cluster_that_was_never_complete_forms_on_under_the_next_master():
 
 def test_lost_connection_is_no_answer():
     cluster = Cluster()
-    nodes = [cluster.register(role) for role in ("server", "server", "worker")]
-    cluster.check()
+    nodes = cluster.routed()
     cluster.answer(nodes[0], ConnectionLost("gone"))
     assert not cluster.unready

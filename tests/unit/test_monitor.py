@@ -303,23 +303,17 @@ def test_foreign_host_name_is_refused_everywhere(page):
         assert get(page, path, Host="evil.example")[0] == 421
 
 
-def test_picture_is_served_and_waits_for_a_newer_one(page, control):
-    picture = json.loads(get(page, "/api/run?run=one")[2])
+def test_picture_is_json_that_no_browser_takes_for_markup_and_waits_for_a_newer_one(page, control):
+    _, headers, body = get(page, "/api/run?run=one")
+    assert headers["Content-Type"] == "application/json"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    picture = json.loads(body)
     while picture["state"] != "live":
         picture = json.loads(get(page, f"/api/run?run=one&after={picture['version']}")[2])
     assert picture["status"]["job_name"] == f"fasttext {HOSTILE}"
     assert picture["run"]["name"] == "one"
     assert picture["series"]["at_s"] == [60.0]
     assert picture["settings"] == [["epochs", "5", "default"]]
-
-
-def test_hostile_words_come_as_json_that_no_browser_takes_for_markup(page, control):
-    picture = {"version": 0, "state": ""}
-    while picture["state"] != "live":
-        _, headers, body = get(page, f"/api/run?run=one&after={picture['version']}")
-        picture = json.loads(body)
-    assert headers["Content-Type"] == "application/json"
-    assert headers["X-Content-Type-Options"] == "nosniff"
 
 
 def test_unknown_run_is_told_and_not_echoed(page):
@@ -336,18 +330,23 @@ def test_page_without_runs_says_so(control):
         server.close()
 
 
+def shown(one, *states):
+    """The first picture of a watcher with one of these states."""
+    picture = {"version": 0, "state": ""}
+    while picture["state"] not in states:
+        picture = json.loads(one.picture(picture["version"], LIMIT_S))
+    return picture
+
+
 def test_run_that_ended_has_its_figures_as_the_last_picture(control):
     endings = []
     one = Watcher(RUN, ending=lambda run: endings[0] if endings else None)
     one.start()
     try:
-        picture = {"version": 0, "state": ""}
-        while picture["state"] != "live":
-            picture = json.loads(one.picture(picture["version"], LIMIT_S))
+        shown(one, "live")
         endings.append(Ending(0, "", {"words": 7}))
         control.answers["status"] = ConnectionLost("the master is gone: closed")
-        while picture["state"] == "live":
-            picture = json.loads(one.picture(picture["version"], LIMIT_S))
+        picture = shown(one, "ended", "lost")
         assert picture["state"] == "ended"
         assert picture["status"]["phase_words"] == "done"
         assert picture["status"]["figures"] == {"words": 7}
@@ -473,12 +472,9 @@ def test_watcher_shows_the_last_picture_of_a_lost_master(control):
     one = Watcher(RUN)
     one.start()
     try:
-        picture = {"version": 0, "state": ""}
-        while picture["state"] != "live":
-            picture = json.loads(one.picture(picture["version"], LIMIT_S))
+        shown(one, "live")
         control.answers["status"] = ConnectionLost("the master is gone: closed")
-        while picture["state"] == "live":
-            picture = json.loads(one.picture(picture["version"], LIMIT_S))
+        picture = shown(one, "ended", "lost")
         assert picture["state"] == "lost"
         assert "gone" in picture["why"]
         assert picture["status"]["phase"] == "training"

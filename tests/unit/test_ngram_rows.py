@@ -152,6 +152,7 @@ def test_all_who_have_the_summary_have_the_same_number():
         ({"word_ngrams": 2}, 60),  # 3 + 4 words, 4 with their labels, </s>
         ({"word_ngrams": 3}, 120),
         ({"word_ngrams": 2, "bucket": 50}, 50),
+        ({}, 0),
     ],
 )
 def test_classifier_has_a_row_for_each_place_of_an_ngram_of_words(given, rows):
@@ -165,21 +166,18 @@ def test_classifier_has_a_row_for_each_place_of_an_ngram_of_words(given, rows):
     assert model._words == 7
 
 
-def test_classifier_without_ngrams_has_no_rows_of_them():
-    text = b"__label__a one two three\n"
-    settings = ClassifierSettings()
-    model = Classifier(settings)
-    model.summary = Classifier.summarize(settings, counted(text))
-    model.setup()
-    assert model.settings.buckets == 0
+@pytest.fixture
+def seven(tmp_path):
+    """A file of a model with seven rows of n-grams."""
+    zeros = np.zeros((8, 3), np.float32)
+    header = BinHeader(dim=3, bucket=7, minn=2, maxn=4)
+    write_bin(tmp_path / "m.bin", header, [b"a"], [1], [zeros], [zeros[:1]])
+    return tmp_path / "m.bin"
 
 
 @pytest.mark.parametrize("explicit", [{}, {"bucket": "auto"}])
-def test_model_that_training_goes_on_from_decides(tmp_path, explicit):
-    header = BinHeader(dim=3, bucket=7, minn=2, maxn=4)
-    zeros = np.zeros((8, 3), np.float32)
-    write_bin(tmp_path / "m.bin", header, [b"a"], [1], [zeros], [zeros[:1]])
-    given = {"continue_from": str(tmp_path / "m.bin"), **explicit}
+def test_model_that_training_goes_on_from_decides(seven, explicit):
+    given = {"continue_from": str(seven), **explicit}
     found = job_settings(WordVectors, RawConfig.from_mapping(given, "here"))
     assert found.bucket == 7
     assert adopt(found, lambda name: None).bucket == 7
@@ -218,12 +216,9 @@ def test_estimator_shows_auto_and_takes_it_or_a_number(cls):
             cls(bucket=wrong)._checked()
 
 
-def test_estimator_of_a_file_has_its_number(tmp_path):
-    header = BinHeader(dim=3, bucket=7, minn=2, maxn=4)
-    zeros = np.zeros((8, 3), np.float32)
-    write_bin(tmp_path / "m.bin", header, [b"a"], [1], [zeros], [zeros[:1]])
-    assert FastText.load(tmp_path / "m.bin").bucket == 7
-    model = FastText.load(tmp_path / "m.bin").set_params(bucket="auto")
+def test_estimator_of_a_file_has_its_number(seven):
+    assert FastText.load(seven).bucket == 7
+    model = FastText.load(seven).set_params(bucket="auto")
     with pytest.raises(DataError, match="empty"):  # it gets as far as the data
         model.partial_fit([])
     with pytest.raises(ParameterError, match="bucket: the fitted model has 7, got 8"):

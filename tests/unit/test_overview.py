@@ -17,15 +17,19 @@ def drawn(status, width, height=40):
     return stream.getvalue().splitlines()
 
 
+def titles_of(status):
+    """The line above the processes."""
+    return next(line for line in page_lines(status) if line.startswith("process"))
+
+
 def test_page_has_no_columns_in_which_nothing_stands():
     status = make_status()
     for node in status["nodes"]:
         node["clock"] = None
-    titles = next(line for line in page_lines(status) if line.startswith("process"))
-    assert "step" not in titles
+    assert "step" not in titles_of(status)
     assert "behind" not in "".join(page_lines(status))
     status["nodes"][-1]["clock"] = 7
-    assert "step" in next(line for line in page_lines(status) if line.startswith("process"))
+    assert "step" in titles_of(status)
 
 
 def test_head_names_the_job_and_the_time_left_at_this_speed():
@@ -42,11 +46,9 @@ def test_head_names_the_job_and_the_time_left_at_this_speed():
 
 def test_page_of_one_machine_has_no_addresses_of_processes():
     status = make_status()
-    titles = next(line for line in page_lines(status) if line.startswith("process"))
-    assert "address" not in titles
+    assert "address" not in titles_of(status)
     status["nodes"][0]["host"] = "other"
-    titles = next(line for line in page_lines(status) if line.startswith("process"))
-    assert "address" in titles
+    assert "address" in titles_of(status)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])

@@ -59,9 +59,10 @@ def line_of(status, eta_s):
     return view_of(status, eta_s).line()
 
 
-def plain(clock, interval_s=5.0):
+def plain(clock=None, **options):
+    """A display that is no terminal, unless options say otherwise, and what it writes to."""
     stream = io.StringIO()
-    return stream, Progress(stream, terminal=False, clock=clock, interval_s=interval_s)
+    return stream, Progress(stream, **{"terminal": False, "clock": clock or Clock(), **options})
 
 
 def without_ansi(text):
@@ -84,8 +85,7 @@ def test_line_verbose_names_blocks():
 
 
 def test_verbose_tells_states_in_words_of_users():
-    stream = io.StringIO()
-    progress = Progress(stream, terminal=False, clock=Clock(), verbose=True)
+    stream, progress = plain(verbose=True)
     progress.update(make_status(nodes=[make_node(state="waiting for the export")]))
     assert "worker 1 (10.0.0.7, process 42): done\n" in stream.getvalue()
 
@@ -145,8 +145,7 @@ def test_plain_news_is_written_at_once(change):
 
 
 def test_plain_verbose_node_changes_state_gets_a_line_at_once():
-    stream = io.StringIO()
-    progress = Progress(stream, terminal=False, clock=Clock(), verbose=True)
+    stream, progress = plain(verbose=True)
     progress.update(make_status(nodes=[make_node()]))
     progress.update(make_status(nodes=[make_node(state="lost", waits="nobody")]))
     progress.update(make_status(nodes=[make_node(state="lost", waits="nobody")]))
@@ -180,8 +179,7 @@ def make_event(kind, text, who="", at_s=9.0):
 
 def test_events_are_told_once_and_checkpoints_to_those_who_ask():
     for verbose in (False, True):
-        stream = io.StringIO()
-        progress = Progress(stream, terminal=False, clock=Clock(), verbose=verbose)
+        stream, progress = plain(verbose=verbose)
         events = [make_event("joined", "worker 1 joined")]
         progress.update(make_status(nodes=[make_node()], events=events))
         events = [*events, make_event("lost", "server 2 was lost"), make_event("checkpoint", "c")]
@@ -298,8 +296,7 @@ def test_end_panel_fits_and_cuts_nothing(columns):
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_close_shows_the_end_and_then_nothing(terminal):
-    stream = io.StringIO()
-    progress = Progress(stream, terminal=terminal, clock=Clock())
+    stream, progress = plain(terminal=terminal)
     progress.update(make_status())
     progress.close(ending_of(FIGURES, job="fasttext"))
     size = len(stream.getvalue())
@@ -337,18 +334,9 @@ def test_course_keeps_a_bounded_number_of_points():
     assert course.values[-1] > 1000 - 2 * 1000 / 8
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 bytes"), (999, "999 bytes"), (8_200_000, "8.2 MB"), (1.43e9, "1.4 GB")],
-)
-def test_size_text_known_sizes(size, text):
-    assert size_text(size) == text
-
-
 @pytest.mark.parametrize("terminal", [False, True])
 def test_update_broken_stream_does_not_end_the_run(terminal):
-    stream = io.StringIO()
-    progress = Progress(stream, terminal=terminal, clock=Clock())
+    stream, progress = plain(terminal=terminal)
     stream.close()
     progress.update(make_status())
     progress.update(make_status(phase="exporting"))
@@ -363,9 +351,8 @@ def wide(monkeypatch):
 
 
 def test_terminal_shows_bar_figures_and_processes(wide):
-    stream = io.StringIO()
     clock = Clock()
-    progress = Progress(stream, terminal=True, clock=clock)
+    stream, progress = plain(clock, terminal=True)
     nodes = [
         make_node(),
         make_node(role="server", id=2, pid=43, state="serving", rate=None),
@@ -383,9 +370,8 @@ def test_terminal_shows_bar_figures_and_processes(wide):
 
 
 def test_terminal_redraws_no_more_than_five_times_a_second(wide):
-    stream = io.StringIO()
     clock = Clock()
-    progress = Progress(stream, terminal=True, clock=clock)
+    stream, progress = plain(clock, terminal=True)
     progress.update(make_status())
     size = len(stream.getvalue())
     clock.now += 0.1
@@ -398,8 +384,7 @@ def test_terminal_redraws_no_more_than_five_times_a_second(wide):
 
 
 def test_terminal_markup_in_names_is_shown_as_it_is(wide):
-    stream = io.StringIO()
-    progress = Progress(stream, terminal=True, clock=Clock())
+    stream, progress = plain(terminal=True)
     node = make_node(waits="[red]block[/red]", waits_s=2.0)
     progress.update(make_status(nodes=[node], message="file [1].txt vanished"))
     progress.close()
@@ -407,59 +392,30 @@ def test_terminal_markup_in_names_is_shown_as_it_is(wide):
     assert "file [1].txt vanished" in without_ansi(stream.getvalue())
 
 
-def test_eta_too_few_steps_is_unknown():
-    eta = Eta()
-    eta.note(0.0, "training", 0.0)
-    eta.note(1.0, "training", 0.1)
-    assert eta.seconds(1.0) is None
-
-
-def test_eta_even_pace_is_exact():
-    eta = Eta()
-    for second in range(5):
-        eta.note(float(second), "training", second / 16)
-    assert eta.seconds(4.0) == 12.0
-    assert eta.seconds(4.5) == 11.5  # it counts down between two steps
-
-
-def test_eta_slow_start_is_forgotten():
-    eta = Eta(window_s=10.0)
-    eta.note(0.0, "training", 0.0)
-    eta.note(100.0, "training", 0.125)
-    for second in range(1, 13):
-        eta.note(100.0 + second, "training", 0.125 + second / 32)
+EVEN = [(second, "training", second / 16) for second in range(5)]
+PACES = {
+    "even": (EVEN, 4.0, 12.0),
+    "even, between two steps": (EVEN, 4.5, 11.5),
+    "two steps": (EVEN[:2], 1.0, None),
+    "no change": ([(second, "training", 0.5) for second in range(100)], 99.0, None),
+    "nearly stalled": (EVEN, 16.9, 11.0),
+    "stalled": (EVEN, 17.1, None),
+    "another phase": ([*EVEN, (5, "exporting", 0.9)], 5.0, None),
+    "long steps": ([(60 * step, "training", step / 8) for step in range(5)], 240.0, 240.0),
     # Half is done; the last ten seconds moved 1/32 a second: 16 s, not the mean's 112 s.
-    assert eta.seconds(112.0) == pytest.approx(16.0)
+    "a slow start": (
+        [(0, "training", 0), *((100 + n, "training", (4 + n) / 32) for n in range(13))], 112.0, 16.0
+    ),
+}  # fmt: skip
 
 
-def test_eta_long_blocks_keep_three_steps():
+@pytest.mark.parametrize("pace", PACES)
+def test_eta_of_a_pace_is_the_time_at_that_of_the_last_steps(pace):
+    seen, now, seconds = PACES[pace]
     eta = Eta(window_s=10.0)
-    for step in range(5):
-        eta.note(step * 60.0, "training", step / 8)
-    assert eta.seconds(240.0) == pytest.approx(240.0)
-
-
-def test_eta_observations_without_change_do_not_count():
-    eta = Eta()
-    for second in range(100):
-        eta.note(float(second), "training", 0.5)
-    assert eta.seconds(99.0) is None
-
-
-def test_eta_stalled_is_unknown():
-    eta = Eta(window_s=10.0)
-    for second in range(5):
-        eta.note(float(second), "training", second / 16)
-    assert eta.seconds(16.9) is not None
-    assert eta.seconds(17.1) is None
-
-
-def test_eta_another_phase_starts_afresh():
-    eta = Eta()
-    for second in range(5):
-        eta.note(float(second), "survey", second / 5)
-    eta.note(5.0, "training", 0.9)
-    assert eta.seconds(5.0) is None
+    for one in seen:
+        eta.note(*one)
+    assert eta.seconds(now) == seconds
 
 
 def test_progress_masters_eta_is_preferred():
@@ -475,28 +431,27 @@ def test_progress_masters_eta_is_preferred():
     assert "1 min 17 s left" in lines[4]
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0"), (950, "950"), (1000, "1.00 k"), (12_345, "12.3 k"), (1_234_567, "1.23 M"),
-     (123e6, "123 M"), (4.56e9, "4.56 G")],
-)  # fmt: skip
-def test_count_text_known_counts(count, text):
-    assert count_text(count) == text
+TEXTS = {
+    size_text: {0: "0 bytes", 999: "999 bytes", 8_200_000: "8.2 MB", 1.43e9: "1.4 GB"},
+    count_text: {
+        0: "0", 950: "950", 1000: "1.00 k", 12_345: "12.3 k", 1_234_567: "1.23 M", 123e6: "123 M",
+        4.56e9: "4.56 G",
+    },
+    seconds_text: {
+        0: "0 s", 59.4: "59 s", 59.6: "1 min 00 s", 185: "3 min 05 s", 3600: "1 h 00 min",
+        7620: "2 h 07 min",
+    },
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"),
-     (3600, "1 h 00 min"), (7620, "2 h 07 min")],
-)  # fmt: skip
-def test_seconds_text_known_durations(seconds, text):
-    assert seconds_text(seconds) == text
+@pytest.mark.parametrize("text_of", TEXTS)
+def test_text_of_known_numbers(text_of):
+    assert {number: text_of(number) for number in TEXTS[text_of]} == TEXTS[text_of]
 
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_validation_is_written_once_a_line_a_name(terminal):
-    stream = io.StringIO()
-    progress = Progress(stream, terminal=terminal, clock=Clock())
+    stream, progress = plain(terminal=terminal)
     found = {"king": [("queen", 0.756), ("man", 0.5)], "x": []}
     for _ in range(2):
         progress.update(make_status(validation=found))

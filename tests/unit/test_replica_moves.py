@@ -262,22 +262,6 @@ def test_primary_that_stands_by_serves_again_where_its_standby_is_not_promoted_o
     assert_equal(dump(old[0]), dump(standby[0]))
 
 
-@pytest.mark.parametrize("when", ["yielded", "resumed"])
-def test_primary_that_stands_by_takes_back_what_is_lost(cluster, when):
-    standby, old = cluster.back_up(), me(cluster)
-    client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
-    client.push(1, keys, np.ones((10, 4), np.float32))
-    old[0].yield_(LIMIT_S, True)
-    if when == "resumed":
-        fill(cluster, standby[0], old, resume=True)
-    assert standby[0].stop()
-    old[0].unback()
-    old[0].promote(2)
-    cluster.reroute(old[1], epoch=2)
-    client.push(1, keys, np.ones((10, 4), np.float32))
-    assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 2)
-
-
 def test_what_was_not_as_it_is_now_is_not_resumed(cluster):
     standby, old = cluster.back_up(), me(cluster)
     old[0].yield_(LIMIT_S, True)

@@ -63,6 +63,23 @@ def checks_in(world, peer, lease, part, durable=False, **figures):
     world.note(peer, m.GiveBack(lease.number, part, 5, 0.5, ANSWER | figures, durable))
 
 
+def come_back(world, *partitions):
+    """The server, and the workers with a partition each: (lease, parts that it had, and holds)."""
+    rejoin(world, 1)
+    for node, (lease, had, holds) in enumerate(partitions, 2):
+        visit = {"number": lease.number, "parts": 2, "had": had, "holds": holds}
+        held = [["train", lease.number]]
+        rejoin(world, node, held=held, visits=[visit])
+    world.tick(times=4)
+
+
+def fence_of(world):
+    """The order to fence a lost worker."""
+    return next(
+        e for e in world.effects if isinstance(e, effects.Order) and isinstance(e.message, m.Fence)
+    )
+
+
 def facts(world, kind):
     return [fact.data for fact in world.facts() if fact.kind == kind]
 
@@ -176,10 +193,7 @@ def test_nothing_of_a_lost_worker_is_given_to_others_before_it_is_fenced(make_jo
     world.tick(times=3)
     assert checks_out not in world.answers
     assert leases not in world.answers
-    fence = next(
-        e for e in world.effects
-        if isinstance(e, effects.Order) and isinstance(e.message, m.Fence)
-    )  # fmt: skip
+    fence = fence_of(world)
     world.obey = True
     world.handle(events.Answered(fence.number, world.does(fence.message)))
     world.tick()
@@ -292,17 +306,8 @@ def test_checkpoint_has_no_figures_of_durable_checkouts_and_a_takeover_has_them(
     job = before.core.job_controller.job
     assert job.metrics.units == 10
     assert unpack(pack(job.dump(before.now))).units == 0
-    state = {"told": [], "unsettled": [], "finished": None, "started": True}
-    checkouts = [
-        {"number": one.number, "parts": 2, "had": [0, 1, 2], "holds": [2]},
-        {"number": two.number, "parts": 2, "had": [], "holds": []},
-    ]
     world = takes_over(before, make_job())
-    rejoin(world, 1, 1, "server", standbys=[])
-    for node, checkout in enumerate(checkouts, 2):
-        held = [["train", checkout["number"]]]
-        rejoin(world, node, node, "worker", held=held, visits=[checkout], **state)
-    world.tick(times=4)
+    come_back(world, (one, [0, 1, 2], [2]), (two, [], []))
     again = world.core.job_controller.job
     assert (again.metrics.units, again.metrics.losses[0]) == (10, [4.0, 2.0])
     assert again.ledger.progress == pytest.approx(2 / 16)
@@ -417,10 +422,7 @@ def test_master_is_at_rest_when_a_training_ends_while_a_worker_is_fenced(make_jo
     world.handle(events.Signal())
     world.tick()
     assert world.answers[waits] == m.Borrowed(-1, ends=True)
-    fence = next(
-        e for e in world.effects
-        if isinstance(e, effects.Order) and isinstance(e.message, m.Fence)
-    )  # fmt: skip
+    fence = fence_of(world)
     world.handle(events.Answered(fence.number, world.does(fence.message)))
     assert not leases.busy
 
@@ -457,16 +459,8 @@ def test_master_that_takes_over_knows_what_each_partition_had_and_holds(make_job
         before.ask(b, m.Done("train", two.number, 7, 1.0, {"loss": 1.0, "examples": 1.0})), m.Ok
     )
     world = takes_over(before, make_job())
-    state = {"told": [], "unsettled": [], "finished": None, "started": True}
-    checkouts = [
-        {"number": one.number, "parts": 2, "had": parts, "holds": parts[1:]},
-        {"number": two.number, "parts": 2, "had": [2], "holds": [2]},
-    ]
-    rejoin(world, 1, 1, "server", standbys=[])
-    rejoin(world, 2, 2, "worker", held=[["train", one.number]], visits=checkouts[:1], **state)
-    # The lost master had noted that this one is done, and not answered.
-    rejoin(world, 3, 3, "worker", held=[["train", two.number]], visits=checkouts[1:], **state)
-    world.tick(times=4)
+    # The lost master had noted that the second one is done, and not answered.
+    come_back(world, (one, parts, parts[1:]), (two, [2], [2]))
     assert world.core.reported_phase == "training"
     ledger = world.core.job_controller.job.ledger
     assert isinstance(ledger, RotationLedger)
@@ -482,20 +476,7 @@ def test_worker_that_reports_parts_of_another_is_not_taken_back(make_job):
     before = World(make_job())
     (_, one), (_, two) = tenants(before)
     world = takes_over(before, make_job())
-    state = {"told": [], "unsettled": [], "finished": None, "started": True}
-    rejoin(world, 1, 1, "server", standbys=[])
-    for node, lease in ((2, one), (3, two)):
-        checkouts = [{"number": lease.number, "parts": 2, "had": [1], "holds": [1]}]
-        rejoin(
-            world,
-            node,
-            node,
-            "worker",
-            held=[["train", lease.number]],
-            visits=checkouts,
-            **state,
-        )
-    world.tick(times=4)
+    come_back(world, (one, [1], [1]), (two, [1], [1]))
     broken = [e.error for e in world.effects if isinstance(e, effects.Broken)]
     assert [str(error) for error in broken] == ["output partition 1 is checked out already"]
 

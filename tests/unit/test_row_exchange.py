@@ -212,45 +212,42 @@ def test_row_is_stale_from_a_push_without_an_answer_until_it_is_asked_for():
     assert len(kept.stale(EVERY[:4])[0]) == 0
 
 
-def test_row_that_comes_back_as_expected_is_stale_more_and_more_rarely():
-    rows, kept, estimate = kept_rows(1)
+def merged(kept, estimate, rows, places):
+    """Answers by which nothing was changed."""
     nothing, none = np.zeros((0, 1), np.float32), np.zeros(0, np.int32)
+    kept.merge(estimate, places, rows[places], nothing, none)
+
+
+def stale_of_uses(rows, kept, estimate, uses):
+    """Which rows were stale at each use, and were pulled as they are."""
     pulled = []
-    for number in range(40):
-        sent(kept, estimate, EVERY[:1])
-        stale, _ = kept.stale(EVERY[:1])
-        pulled += [number] * len(stale)
+    for _ in range(uses):
+        sent(kept, estimate, EVERY[: len(rows)])
+        stale, _ = kept.stale(EVERY[: len(rows)])
+        pulled.append(stale)
         if len(stale):
-            kept.merge(estimate, EVERY[:1], rows.copy(), nothing, none)
+            merged(kept, estimate, rows, stale)
+    return pulled
+
+
+def test_row_that_comes_back_as_expected_is_stale_more_and_more_rarely():
+    pulled = np.flatnonzero([len(stale) for stale in stale_of_uses(*kept_rows(1), 40)])
     assert np.diff(pulled)[-1] == 1 << QUIET_MAX
     assert len(pulled) < 10
 
 
 def test_quiet_rows_are_stale_in_turns_and_each_of_them_within_eight_uses():
     """With the number of the round one used in each fourth round was stale always, or never."""
-    n = 16
-    rows, kept, estimate = kept_rows(n)
-    nothing, none = np.zeros((0, 1), np.float32), np.zeros(0, np.int32)
-    pulled = []
-    for _ in range(60):
-        sent(kept, estimate, EVERY[:n])
-        stale, _ = kept.stale(EVERY[:n])
-        pulled.append(stale)
-        if len(stale):
-            kept.merge(estimate, stale, rows[stale], nothing, none)
-    often = np.bincount(np.concatenate(pulled[-16:]), minlength=n)
+    pulled = stale_of_uses(*kept_rows(16), 60)
+    often = np.bincount(np.concatenate(pulled[-16:]), minlength=16)
     np.testing.assert_array_equal(often, 2)
-    assert max(len(one) for one in pulled[-16:]) < n
+    assert max(len(one) for one in pulled[-16:]) < 16
 
 
 def test_quiet_row_is_stale_at_once_for_a_worker_that_is_left_alone():
     rows, kept, estimate = kept_rows(1)
-    nothing, none = np.zeros((0, 1), np.float32), np.zeros(0, np.int32)
-    for _ in range(20):
-        sent(kept, estimate, EVERY[:1])
-        if len(kept.stale(EVERY[:1])[0]):
-            kept.merge(estimate, EVERY[:1], rows.copy(), nothing, none)
-    kept.merge(estimate, EVERY[:1], rows.copy(), nothing, none)
+    stale_of_uses(rows, kept, estimate, 20)
+    merged(kept, estimate, rows, EVERY[:1])
     sent(kept, estimate, EVERY[:1])
     assert len(kept.stale(EVERY[:1])[0]) == 0
     assert len(kept.stale(EVERY[:1], quiet_too=True)[0]) == 1

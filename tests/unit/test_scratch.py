@@ -219,30 +219,28 @@ def test_other_files_while_a_copy_is_made_do_not_wait(make, held, tmp_path):
     assert scratch.clean() == 0
 
 
-def test_local_whose_lock_was_removed_before_it_was_taken_locks_anew(make, packed, monkeypatch):
-    flock, late = fcntl.flock, []
+@pytest.fixture
+def late(make, monkeypatch):
+    """Files of which another process removed one just before it was locked."""
+    flock, removed = fcntl.flock, []
 
-    def removed(descriptor, how):
-        for path in [] if late else make().folder.glob("*.lock"):
-            late.append(path)
+    def lock(descriptor, how):
+        folder = make().folder
+        for path in [] if removed else [*folder.glob("*.lock"), *folder.glob("*.spool")]:
+            removed.append(path)
             path.unlink()
         return flock(descriptor, how)
 
-    monkeypatch.setattr(fcntl, "flock", removed)
+    monkeypatch.setattr(fcntl, "flock", lock)
+    return removed
+
+
+def test_local_whose_lock_was_removed_before_it_was_taken_locks_anew(make, packed, late):
     assert make().local(packed).read_bytes() == TEXT
     assert len(late) == 1
 
 
-def test_new_file_that_was_removed_before_it_was_locked_is_another(make, monkeypatch):
-    flock, late = fcntl.flock, []
-
-    def removed(descriptor, how):
-        for path in [] if late else make().folder.glob("*.spool"):
-            late.append(path)
-            path.unlink()
-        return flock(descriptor, how)
-
-    monkeypatch.setattr(fcntl, "flock", removed)
+def test_new_file_that_was_removed_before_it_was_locked_is_another(make, late):
     file = make().new_file("a file")
     assert file.path.exists()
     assert file.path != late[0]

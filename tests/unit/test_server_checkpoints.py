@@ -149,16 +149,28 @@ def complete(folder, part, saved):
     return folder.complete(part, manifest)
 
 
-def test_saved_rows_are_restored_at_another_server(folder):
-    house, other = House(), House()
+def ordered(folder, disk=None, **changes):
+    """A server with rows that is ordered to save them: it, and the folder of the checkpoint."""
+    house = House(disk)
     house.push()
     part, order = begin(folder)
-    assert isinstance(house.order(order), m.Ok)
+    assert isinstance(house.order(replace(order, **changes)), m.Ok)
+    return house, part
+
+
+def saved_at(folder):
+    """A server that has saved its rows, what it told, and the finished checkpoint."""
+    house, part = ordered(folder)
     house.finish()
     (saved,) = house.told
+    return house, saved, complete(folder, part, saved)
+
+
+def test_saved_rows_are_restored_at_another_server(folder):
+    other = House()
+    house, saved, path = saved_at(folder)
     assert (saved.number, saved.text, len(saved.files)) == (1, "", SHARDS)
     assert house.core.checkpoints.done_bytes > 0
-    path = complete(folder, part, saved)
     assert isinstance(other.order(m.Load(1, str(path), [[1, 1]])), m.Ok)
     other.finish()
     assert other.told == [m.Loaded(1, len(KEYS))]
@@ -166,12 +178,7 @@ def test_saved_rows_are_restored_at_another_server(folder):
 
 
 def test_restored_rows_are_told_once_the_standbys_have_them(folder):
-    house, other, held = House(), House(), []
-    house.push()
-    part, order = begin(folder)
-    house.order(order)
-    house.finish()
-    path = complete(folder, part, house.told[0])
+    (_, _, path), other, held = saved_at(folder), House(), []
     perform = other.perform
 
     def withhold(effect):
@@ -216,10 +223,7 @@ class Full(OsDisk):
 
 @pytest.mark.parametrize("writes", range(6))
 def test_full_disk_is_told_and_leaves_no_file(folder, writes):
-    house = House(Full(writes))
-    house.push()
-    part, order = begin(folder)
-    house.order(order)
+    house, part = ordered(folder, Full(writes))
     house.finish()
     (saved,) = house.told
     assert (saved.files, "is full" in saved.text) == ([], True)
@@ -228,13 +232,8 @@ def test_full_disk_is_told_and_leaves_no_file(folder, writes):
 
 
 def test_damaged_section_is_told(folder):
-    house = House()
-    house.push()
-    part, order = begin(folder)
-    house.order(order)
-    house.finish()
-    path = complete(folder, part, house.told[0])
-    file = path / house.told[0].files[0]["name"]
+    house, saved, path = saved_at(folder)
+    file = path / saved.files[0]["name"]
     data = bytearray(file.read_bytes())
     data[4096 + 40] ^= 1
     file.write_bytes(data)
@@ -282,10 +281,7 @@ def test_save_is_refused_before_the_one_that_was_given_up_has_ended(folder):
 
 
 def test_save_of_a_clock_waits_until_the_shards_are_there(folder):
-    house = House()
-    house.push()
-    _, order = begin(folder)
-    house.order(replace(order, clock=1))
+    house, _ = ordered(folder, clock=1)
     for _ in range(3):
         house.now = house.core.due
         house.feed(ev.Tick())

@@ -1,11 +1,11 @@
 """Vectors as an object: subscripts, searches as gensim's, batches, conversions, a map."""
 
 import copy
-import doctest
 import os
 import pickle
 from types import SimpleNamespace
 
+import docstrings
 import numpy as np
 import official_fasttext
 import pytest
@@ -600,12 +600,6 @@ def test_names_are_public():
     assert snailps.LabelModel.__name__ == "LabelModel"
 
 
-def test_examples_of_the_page_run(repo_root, tmp_path, monkeypatch, capsys):
-    text = (repo_root / "docs/python.md").read_text(encoding="utf-8")
-    # A fence would be taken as output of the line before.
-    lines = ["" if line.startswith("```") else line for line in text.splitlines()]
+def test_examples_of_the_page_run(repo_root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    example = doctest.DocTestParser().get_doctest("\n".join(lines) + "\n", {}, "python.md", None, 0)
-    failed, ran = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example)
-    assert failed == 0, capsys.readouterr().out
-    assert ran > 10
+    docstrings.run_page((repo_root / "docs/python.md").read_text(encoding="utf-8"))

@@ -27,7 +27,8 @@ def module(tmp_path, monkeypatch):
         return name
 
     yield write
-    sys.modules.pop(name, None)
+    for known in [known for known in sys.modules if tmp_path.name in known]:
+        del sys.modules[known]
 
 
 @pytest.mark.parametrize(
@@ -240,12 +241,9 @@ def test_load_class_again_after_an_edit_of_what_it_imports_finds_the_new_code(mo
     helper = tmp_path / f"helper_{tmp_path.name}.py"
     helper.write_text("STEP = 1\n")
     name = module(MODEL.format(more=f"from {helper.stem} import STEP\n", step="STEP"))
-    try:
-        assert load_class(f"{name}:Mine", "test").step == 1
-        helper.write_text("STEP = 20\n")
-        assert load_class(f"{name}:Mine", "test").step == 20
-    finally:
-        sys.modules.pop(helper.stem, None)
+    assert load_class(f"{name}:Mine", "test").step == 1
+    helper.write_text("STEP = 20\n")
+    assert load_class(f"{name}:Mine", "test").step == 20
 
 
 def test_load_class_again_after_an_edit_of_what_it_imported_later_finds_the_new_code(
@@ -256,13 +254,10 @@ def test_load_class_again_after_an_edit_of_what_it_imported_later_finds_the_new_
     helper.write_text("STEP = 1\n")
     more = f"def step():\n    import {helper.stem}\n    return {helper.stem}.STEP\n"
     path = module(MODEL.format(more=more, step="staticmethod(step)")) + ":Mine"
-    try:
-        assert load_class(path, "test").step() == 1
-        helper.write_text("STEP = 20\n")
-        assert load_class(path, "test").step() == 20
-        assert load_class(path, "test") is load_class(path, "test")
-    finally:
-        sys.modules.pop(helper.stem, None)
+    assert load_class(path, "test").step() == 1
+    helper.write_text("STEP = 20\n")
+    assert load_class(path, "test").step() == 20
+    assert load_class(path, "test") is load_class(path, "test")
 
 
 def test_load_class_in_a_package_after_an_edit_finds_the_new_code(module, tmp_path):
@@ -274,13 +269,9 @@ def test_load_class_in_a_package_after_an_edit_finds_the_new_code(module, tmp_pa
     (package / "model.py").write_text(model)
     module("")
     path = f"{package.name}.model:Mine"
-    try:
-        assert load_class(path, "test").step == 1
-        (package / "steps.py").write_text("STEP = 20\n")
-        assert load_class(path, "test").step == 20
-    finally:
-        for known in [one for one in sys.modules if one.startswith(package.name)]:
-            del sys.modules[known]
+    assert load_class(path, "test").step == 1
+    (package / "steps.py").write_text("STEP = 20\n")
+    assert load_class(path, "test").step == 20
 
 
 @pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
@@ -295,14 +286,11 @@ def test_load_class_again_after_an_edit_leaves_installed_libraries_alone(
     monkeypatch.syspath_prepend(str(installed))
     more = f"import {library}\n"
     name = module(MODEL.format(more=more, step=1))
-    try:
-        load_class(f"{name}:Mine", "test")
-        before = sys.modules[library]
-        module(MODEL.format(more=more, step=20))
-        assert load_class(f"{name}:Mine", "test").step == 20
-        assert sys.modules[library] is before
-    finally:
-        sys.modules.pop(library, None)
+    load_class(f"{name}:Mine", "test")
+    before = sys.modules[library]
+    module(MODEL.format(more=more, step=20))
+    assert load_class(f"{name}:Mine", "test").step == 20
+    assert sys.modules[library] is before
 
 
 def test_load_class_in_a_copy_of_a_process_finds_what_the_file_says(module, monkeypatch):
