@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from idx_files import write_pictures
-from processes import Cluster, Gate
+from processes import Cluster, Gate, run_well
 from test_cluster import figures_of
 from texts import write_planted, write_topics
 
@@ -99,10 +99,8 @@ def run(tmp_path, job, workers, servers):
     """Result files, hashed, and figures of a run."""
     folder = tmp_path / f"{workers}-{servers}-{time.monotonic_ns()}"
     folder.mkdir()
-    with Cluster(folder, job=job, workers=workers, servers=servers) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * (1 + workers + servers), master.stderr
-        return files_of(folder), figures_of(master)
+    master = run_well(folder, job=job, workers=workers, servers=servers)
+    return files_of(folder), figures_of(master)
 
 
 @functools.cache

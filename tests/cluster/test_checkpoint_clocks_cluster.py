@@ -5,7 +5,7 @@ import signal
 import time
 
 import pytest
-from processes import Cluster, Gate
+from processes import Cluster, Gate, run_well
 from test_bsp import files_of, prepare
 from test_cluster import figures_of
 from test_ends import Observer
@@ -16,10 +16,7 @@ pytestmark = pytest.mark.limit(600)  # several clusters a test
 
 def run(folder, job, servers, workers):
     """Runs a job in a folder to its end; the master."""
-    with Cluster(folder, job=job, servers=servers, workers=workers) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * (1 + servers + workers), master.stderr
-    return master
+    return run_well(folder, job=job, servers=servers, workers=workers)
 
 
 def stop_at(folder, job, gate, servers, workers):

@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import SNAILPS, Cluster, Gate, Process
+from processes import SNAILPS, Cluster, Gate, Process, run_well
 from test_cluster import figures_of
 from test_failures import FAILED, INTERRUPTED, assert_one_sentence, full_disk
 
@@ -83,10 +83,7 @@ def stop_at_block(tmp_path, job, number, *, earlier=(), kill="server"):
 
 def run_on(tmp_path, job, *sets, servers=1, workers=1):
     """The same command again: runs to the end; the master."""
-    with Cluster(tmp_path, job=job, servers=servers, workers=workers) as cluster:
-        codes, master = cluster.run(*sets)
-        assert codes == [0] * (1 + servers + workers), master.stderr
-    return master
+    return run_well(tmp_path, job=job, servers=servers, workers=workers, sets=sets)
 
 
 # --- going on -----------------------------------------------------------------------------------
@@ -114,15 +111,12 @@ def test_job_that_was_interrupted_saves_itself_and_is_continued(tmp_path, job, s
     lines = "".join(f"{name}: {value}\n" for name, value in job.items())
     (tmp_path / "job.conf").write_text(lines)
     gate = Gate(tmp_path / "gates", 3)
-    run = Process("snailps", [*SNAILPS, "local", "-c", "job.conf", "--json"], cwd=tmp_path)
-    try:
+    with Process("snailps", [*SNAILPS, "local", "-c", "job.conf", "--json"], cwd=tmp_path) as run:
         gate.meet()
         run.send(signal.SIGINT)
         run.wait_line("interrupted: finishing")
         gate.open()
         assert run.wait() == INTERRUPTED, run.stderr
-    finally:
-        run.close()
     (kept,) = saved.candidates()
     share, folder = kept.manifest.job["progress"], kept.path.parent
     assert (kept.number, round(share, 2)) == (1, 0.4)

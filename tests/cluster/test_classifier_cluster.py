@@ -7,7 +7,7 @@ from pathlib import Path
 
 import official_fasttext
 import pytest
-from processes import Cluster
+from processes import run_well
 from test_cli import call
 from test_cluster import figures_of
 from texts import SUBJECTS, sentences
@@ -42,10 +42,7 @@ def run_sentences(folder, servers=1, workers=1):
     """Trains on sentences; figures of the run."""
     job = {"worker_class": "snailps.models.classifier:Classifier", "output": "ours", **SIZES}
     job |= {"input": "train.txt", "epochs": 10, "word_ngrams": 2, "bucket": 20_000, "maxn": 0}
-    with Cluster(folder, job=job, servers=servers, workers=workers) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * len(codes), master.stderr
-    return figures_of(master)
+    return figures_of(run_well(folder, job=job, servers=servers, workers=workers))
 
 
 def test_classifier_is_as_good_as_the_official_package(tmp_path):

@@ -15,7 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import LIMIT_S, SNAILPS, Gate, Process, children_of, environment, free_port
+from processes import (
+    SNAILPS,
+    Gate,
+    Process,
+    children_of,
+    environment,
+    free_port,
+    run_snailps,
+)
 from texts import write_topics
 from waiting import readable, until
 
@@ -42,14 +50,11 @@ runpy.run_module("snailps", run_name="__main__", alter_sys=True)
 def test_command_interrupted_while_importing_ends_silently(tmp_path, module):
     os.mkfifo(tmp_path / "pipe")
     command = [sys.executable, "-c", SLOW_IMPORT, module, "pipe"]
-    run = Process("snailps", command, cwd=tmp_path)
-    try:
+    with Process("snailps", command, cwd=tmp_path) as run:
         run.wait_line("importing")
         run.send(signal.SIGINT)
         assert run.wait() == 130
         assert (run.stderr, run.stdout) == ("importing", "")
-    finally:
-        run.close()
 
 
 def test_package_imports_its_names_when_they_are_asked_for():
@@ -71,9 +76,6 @@ class Run(Process):
 
     def __init__(self, folder, *arguments):
         super().__init__(arguments[0], [*SNAILPS, *map(str, arguments)], cwd=folder)
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, kind, error, trace):
         if kind is not None:
@@ -164,9 +166,7 @@ def test_local_with_master_that_stalls_says_so_and_goes_on(tmp_path, conf):
         run.wait_line("worker .*training")
         words = shlex.split(run.wait_line("look closer").partition("snailps ")[2])
         words[words.index("--watch")] = "--json"
-        looked = subprocess.run(
-            [*SNAILPS, *words], env=environment(), capture_output=True, text=True, timeout=LIMIT_S
-        )
+        looked = run_snailps(*words)
         assert json.loads(looked.stdout)["phase"] == "training", looked.stderr
         os.kill(master, signal.SIGSTOP)
         run.wait_line("the master does not answer")

@@ -5,10 +5,9 @@ import shlex
 import shutil
 import subprocess
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
-from processes import LIMIT_S, SNAILPS, environment
+from processes import LIMIT_S, SNAILPS, environment, run_snailps
 
 from snailps.node.run_registry import Run
 
@@ -65,8 +64,4 @@ def test_bash_completes_the_numbers_of_runs(tmp_path, monkeypatch, command):
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_have_a_script(shell):
-    done = subprocess.run(
-        [*SNAILPS, "completion", shell], env=environment(), capture_output=True, text=True,
-        timeout=LIMIT_S, check=True, cwd=Path.cwd(),
-    )  # fmt: skip
-    assert "_SNAILPS_COMPLETE" in done.stdout
+    assert "_SNAILPS_COMPLETE" in run_snailps("completion", shell).stdout

@@ -170,17 +170,14 @@ def test_job_of_a_driver_that_is_gone_ends_unless_it_has_an_output(remote, text,
     )
     arguments = ["driver.py", remote.address, str(remote.secret), output, str(text)]
     driver = Process("driver", [SNAILPS[0], *arguments], cwd=remote.folder)
-    try:
-        with connected(remote) as session:
-            driver.until(lambda: session.status()["phase"] == "training", "a job that trains")
-            driver.send(signal.SIGKILL)
-            until(lambda: session.status()["phase"] == "idle", "the end of its job")
-            status = session.status()
-            assert status["message"] == ending
-            assert bool(status["figures"]) == bool(output)
-            assert trains(session, text)
-    finally:
-        driver.close()
+    with driver, connected(remote) as session:
+        driver.until(lambda: session.status()["phase"] == "training", "a job that trains")
+        driver.send(signal.SIGKILL)
+        until(lambda: session.status()["phase"] == "idle", "the end of its job")
+        status = session.status()
+        assert status["message"] == ending
+        assert bool(status["figures"]) == bool(output)
+        assert trains(session, text)
 
 
 def test_connect_says_why_it_cannot(remote, tmp_path, monkeypatch):

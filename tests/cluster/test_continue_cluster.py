@@ -6,7 +6,7 @@ import json
 import numpy as np
 import official_fasttext
 import pytest
-from processes import Cluster
+from processes import run_snailps, run_well
 from test_cluster import figures_of
 from texts import ANIMALS, TOOLS, topic_contrast, write_topics
 
@@ -23,10 +23,7 @@ def run(folder, servers=1, workers=1, **settings):
     """Trains in a folder of its own; figures of the run."""
     folder.mkdir(exist_ok=True)
     job = {"worker_class": CLASS, "output": "out", **settings}
-    with Cluster(folder, job=job, servers=servers, workers=workers) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * len(codes), master.stderr
-        return figures_of(master)
+    return figures_of(run_well(folder, job=job, servers=servers, workers=workers))
 
 
 @pytest.fixture(scope="module")
@@ -159,16 +156,10 @@ def test_pretrained_words_begin_with_their_vectors_and_others_small(tmp_path, ha
 
 
 def test_train_word2vec_from_a_model_with_subwords_names_the_command(tmp_path, halves, first):
-    from processes import SNAILPS, Process
-
     told = [f"--input={halves[1]}", f"--output={tmp_path / 'o'}", f"--continue-from={first}"]
-    process = Process("train", [*SNAILPS, "train", "word2vec", *told], cwd=tmp_path)
-    try:
-        assert process.wait() == 2
-        (error,) = process.errors
-        assert "snailps train word2vec: m" in error
-    finally:
-        process.close()
+    done = run_snailps("train", "word2vec", *told, code=2, cwd=tmp_path)
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("snailps: error: ")]
+    assert "snailps train word2vec: m" in error
 
 
 # --- watching ---------------------------------------------------------------------------------

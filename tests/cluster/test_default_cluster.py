@@ -66,8 +66,7 @@ elif sys.argv[1] == "killed":
 def run(tmp_path, how):
     """Exit code of the script, and descriptors of the processes of its first kept cluster."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    script = Process("script", [SNAILPS[0], "script.py", how], cwd=tmp_path)
-    try:
+    with Process("script", [SNAILPS[0], "script.py", how], cwd=tmp_path) as script:
         watched = []
         for pid in script.wait_line(r"^\d+ \d+").split():
             try:
@@ -75,8 +74,6 @@ def run(tmp_path, how):
             except ProcessLookupError:
                 continue
         return script.wait(), watched
-    finally:
-        script.close()
 
 
 def all_end(watched):

@@ -120,31 +120,26 @@ def test_dense_model_learns_from_a_drivers_data_what_it_learns_from_a_file(sessi
 
 def test_killed_driver_fails_its_job_only(session, tmp_path):
     command = [sys.executable, "-c", DRIVER, session.address, session.secret, str(LINES)]
-    driver = Process("driver", command, cwd=tmp_path)
-    try:
-        with session.connect() as made:
-            driver.until(lambda: made.status()["progress"] > 0.0, "progress")
-            driver.send(signal.SIGKILL)
-            driver.wait()
-            until(lambda: made.status()["phase"] == "idle", "the end of its job")
-            said = made.status()["message"]
-            # Of a worker that had reached it, or of one that was about to.
-            has_ended = (
-                r"the Python process that has the data (\(127.*\) has|cannot be .* it has) ended"
-            )
-            assert re.search(has_ended, said), said
-            trains(made, tmp_path, 1000)
-            assert list(session.folder.rglob("*.spool")) == []
-    finally:
-        driver.close()
+    with Process("driver", command, cwd=tmp_path) as driver, session.connect() as made:
+        driver.until(lambda: made.status()["progress"] > 0.0, "progress")
+        driver.send(signal.SIGKILL)
+        driver.wait()
+        until(lambda: made.status()["phase"] == "idle", "the end of its job")
+        said = made.status()["message"]
+        # Of a worker that had reached it, or of one that was about to.
+        has_ended = (
+            r"the Python process that has the data (\(127.*\) has|cannot be .* it has) ended"
+        )
+        assert re.search(has_ended, said), said
+        trains(made, tmp_path, 1000)
+        assert list(session.folder.rglob("*.spool")) == []
 
 
 def test_data_of_a_driver_is_refused_in_a_file(tmp_path):
     job = {"worker_class": "session_models:Lines", "input": "driver:127.0.0.1:9/ab/7"}
     (tmp_path / "job.conf").write_text("".join(f"{k}: {v}\n" for k, v in job.items()))
-    master = Process("master", [*SNAILPS, "master", "-c", "job.conf"], cwd=tmp_path, copied=True)
-    try:
+    with Process(
+        "master", [*SNAILPS, "master", "-c", "job.conf"], cwd=tmp_path, copied=True
+    ) as master:
         assert master.wait() == 2
         assert "names data that a Python process has" in master.stderr
-    finally:
-        master.close()

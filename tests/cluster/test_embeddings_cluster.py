@@ -2,14 +2,12 @@
 
 import io
 import json
-import subprocess
-import sys
 from typing import ClassVar
 
 import numpy as np
 import pytest
 from model_mixin import ModelContract
-from processes import environment
+from processes import run_snailps
 
 import snailps
 
@@ -157,43 +155,29 @@ def test_ratings_of_any_unit_are_learnt_alike_whichever_door_is_used(tmp_path):
     for name, some in (("percent", rated), ("held", judged)):
         text = "".join(f"{user},{item},{float(value) * 20}\n" for user, item, value in some)
         (tmp_path / name).write_text(text)
-    done = snailps_command(
-        tmp_path, "train", "mf", "--train", "percent", "--test", "held", "--output", "out",
-        "--dim", "4", "--epochs", "20", "--threads", "1", "--json",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    words = "train mf --train percent --test held --output out --dim 4 --epochs 20 --threads 1"
+    done = run_snailps(*words.split(), "--json", cwd=tmp_path)
     rmse = json.loads(done.stdout)["test"]["rmse"]
     assert rmse / 20 == pytest.approx(found[0], rel=0.05)
     model = snailps.MatrixFactorization.load(tmp_path / "out.npz")
     assert model.evaluate(tmp_path / "held")["rmse"] == pytest.approx(rmse, rel=1e-5)
-    asked = snailps_command(tmp_path, "predict", "out.npz", "held", "--json")
+    asked = run_snailps("predict", "out.npz", "held", "--json", cwd=tmp_path)
     told = [json.loads(line)["score"] for line in asked.stdout.splitlines()]
     assert told == pytest.approx(model.predict(tmp_path / "held").tolist(), rel=1e-4)
 
 
-def snailps_command(folder, *words):
-    return subprocess.run(
-        [sys.executable, "-m", "snailps", *words], cwd=folder, env=environment(),
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-
-
 def test_train_kge_and_predict_answer_questions(tmp_path):
     write_graph(tmp_path)
-    done = snailps_command(
-        tmp_path, "train", "kge", "--train", "input", "--valid", "test.txt", "--test", "test.txt",
-        "--output", "out", "--model", "transe", "--epochs", "3", "--dim", "8", "--json",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    words = "train kge --train input --valid test.txt --test test.txt --output out --model transe"
+    done = run_snailps(*words.split(), "--epochs", 3, "--dim", 8, "--json", cwd=tmp_path)
     figures = json.loads(done.stdout)
     assert figures["valid"]["mrr"] == figures["test"]["mrr"] > 0
     (tmp_path / "asked.txt").write_text("n1\tplus2\t?\n?\tplus2\tn3\nn1\tplus2\tn3\n")
-    asked = snailps_command(tmp_path, "predict", "out.npz", "asked.txt", "-k", "2", "--json")
+    asked = run_snailps("predict", "out.npz", "asked.txt", "-k", "2", "--json", cwd=tmp_path)
     rows = [json.loads(line) for line in asked.stdout.splitlines()]
     assert [row["line"] for row in rows] == [1, 1, 2, 2, 3]
     assert rows[0]["score"] >= rows[1]["score"]
-    wrong = snailps_command(tmp_path, "predict", "out.npz", "input", "--metrics")
-    assert wrong.returncode == 2
+    run_snailps("predict", "out.npz", "input", "--metrics", code=2, cwd=tmp_path)
 
 
 def write_choices(folder, seed=1):
@@ -212,11 +196,8 @@ def write_choices(folder, seed=1):
 
 def recall_of_choices(folder, workers):
     """At ten, of a factorisation of `write_choices`."""
-    done = snailps_command(
-        folder, "train", "mf", "--train", "input", "--test", "test.txt", "--output", "out",
-        "--loss", "softmax", "--dim", "16", "--workers", str(workers), "--threads", "1", "--json",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    words = "train mf --train input --test test.txt --output out --loss softmax --dim 16 --json"
+    done = run_snailps(*words.split(), "--workers", workers, "--threads", 1, cwd=folder)
     return json.loads(done.stdout)["test"]["recall_at_10"]
 
 
@@ -240,9 +221,6 @@ def test_train_mf_of_pairs_recommends_what_alike_users_chose(tmp_path):
     rng.shuffle(given)
     (tmp_path / "input").write_text("".join(given))
     (tmp_path / "test.txt").write_text("".join(held))
-    done = snailps_command(
-        tmp_path, "train", "mf", "--train", "input", "--test", "test.txt", "--output", "out",
-        "--loss", "softmax", "--lr", "0.1", "--epochs", "20", "--dim", "8", "--top", "8", "--json",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    words = "train mf --train input --test test.txt --output out --loss softmax --lr 0.1 --json"
+    done = run_snailps(*words.split(), "--epochs", 20, "--dim", 8, "--top", 8, cwd=tmp_path)
     assert json.loads(done.stdout)["test"]["recall_at_8"] > 0.8  # by chance 8 / 28

@@ -11,7 +11,7 @@ import signal
 from functools import partial
 
 import pytest
-from processes import Cluster, Gate
+from processes import Gate, run_well
 from test_bsp import files_of, kill_who_stands_at
 from test_cluster import figures_of
 from test_embeddings_cluster import write_graph, write_ratings
@@ -58,9 +58,7 @@ def undisturbed(base, model):
     folder = base / f"undisturbed-{model}"
     folder.mkdir()
     job = prepare(folder, model, **CONSISTENCY["bsp"])
-    with Cluster(folder, {"replication": "sync"}, job, workers=2, servers=2) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * len(codes), master.stderr
+    master = run_well(folder, {"replication": "sync"}, job, workers=2, servers=2)
     return files_of(folder), figures_of(master)
 
 

@@ -8,7 +8,7 @@ import shutil
 import sys
 
 import pytest
-from processes import SNAILPS, Cluster, Process, environment
+from processes import SNAILPS, Cluster, Process, environment, run_well
 from test_cluster import figures_of
 from texts import write_planted
 
@@ -25,11 +25,8 @@ def folder(tmp_path, repo_root):
 def run(folder, *command):
     environ = environment()
     environ["PYTHONPATH"] = os.pathsep.join([str(folder), environ["PYTHONPATH"]])
-    process = Process(command[-1], command, cwd=folder, env=environ)
-    try:
+    with Process(command[-1], command, cwd=folder, env=environ) as process:
         assert process.wait() == 0, process.stderr
-    finally:
-        process.close()
     return process
 
 
@@ -79,10 +76,7 @@ def run_a9a(folder, data_dir):
         "output": "out",
         "epochs": 2,
     }
-    with Cluster(folder, job=job, workers=2) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0, 0, 0, 0], master.stderr
-    return figures_of(master)
+    return figures_of(run_well(folder, job=job, workers=2))
 
 
 @pytest.mark.long
@@ -114,8 +108,6 @@ def test_example_with_malformed_line_says_where(tmp_path, line, parts):
 def test_example_with_lines_without_features_and_blank_lines_learns_the_bias(tmp_path):
     (tmp_path / "input").write_text("+1\n\n-1\n+1\n+1\n" * 500)
     job = {"worker_class": "examples.logistic:Logistic", "input": "input", "output": "out"}
-    with Cluster(tmp_path, job={**job, "epochs": 3}) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0, 0, 0]
+    master = run_well(tmp_path, job={**job, "epochs": 3})
     assert figures_of(master)["examples"] == 3 * 2000
     assert figures_of(master)["train_loss"] == pytest.approx(0.5623, abs=0.01)  # of 3 : 1

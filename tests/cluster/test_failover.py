@@ -5,13 +5,12 @@ Each line of the input adds 1 to one row, so that the rows say how often each pu
 
 import re
 import signal
-import subprocess
 from collections import Counter
 
 import numpy as np
 import pytest
 from cluster_models import gated_job
-from processes import SNAILPS, Cluster, Gate, environment
+from processes import Cluster, Gate, run_snailps, run_well
 from test_cluster import figures_of
 from test_failures import LONG_S
 from waiting import LIMIT_S, until
@@ -145,6 +144,11 @@ def test_server_that_joins_makes_up_for_a_lost_one(tmp_path, job, gate):
     assert_counted_once(tmp_path)
 
 
+def drain(cluster, number, **expected):
+    where = ("--set", f"master_addr={cluster.address}")
+    return run_snailps("cluster", "drain", number, *where, **expected)
+
+
 @pytest.mark.long(but=["drain-sync"])
 @pytest.mark.parametrize(("how", "replication"), [("drain", "sync"), ("SIGTERM", "none")])
 def test_server_leaves_a_running_job(tmp_path, job, gate, how, replication):
@@ -155,12 +159,7 @@ def test_server_leaves_a_running_job(tmp_path, job, gate, how, replication):
             master.wait_line(REDUNDANT)
         number = cluster.name_of(leaving).split()[1]
         if how == "drain":
-            done = subprocess.run(
-                [*SNAILPS, "cluster", "drain", number, "--set", f"master_addr={cluster.address}"],
-                capture_output=True, text=True, check=False, timeout=LIMIT_S, env=environment(),
-            )  # fmt: skip
-            assert done.returncode == 0, done.stderr
-            assert done.stdout == f"server {number} has left\n"
+            assert drain(cluster, number).stdout == f"server {number} has left\n"
         else:
             leaving.send(signal.SIGTERM)
         assert leaving.wait() == 0, leaving.stderr
@@ -181,12 +180,7 @@ def test_drain_of_what_cannot_leave_is_refused_and_the_job_goes_on(tmp_path, job
             (number, "no other server can take its shards"),
             ("99", "there is no server 99"),
         ]:
-            done = subprocess.run(
-                [*SNAILPS, "cluster", "drain", wanted, "--set", f"master_addr={cluster.address}"],
-                capture_output=True, text=True, check=False, timeout=LIMIT_S, env=environment(),
-            )  # fmt: skip
-            assert done.returncode == FAILED
-            assert part in done.stderr
+            assert part in drain(cluster, wanted, code=FAILED).stderr
         gate.open()
         assert cluster.codes() == [0, 0, 0], master.stderr
     assert_counted_once(tmp_path)
@@ -205,10 +199,8 @@ def test_without_replication_a_lost_server_ends_the_job_and_says_why(tmp_path, j
         for part in ("is lost", "replication is 'none'", "goes on from checkpoint"):
             assert part in master.errors[0]
     gate.path.unlink(missing_ok=True)
-    with Cluster(tmp_path, job=settings, servers=1, workers=1) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0, 0, 0], master.stderr
-        assert "continuing from checkpoint" in master.stderr
+    master = run_well(tmp_path, job=settings, servers=1, workers=1)
+    assert "continuing from checkpoint" in master.stderr
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from model_mixin import ModelContract
-from processes import PACKAGE, Cluster
+from processes import PACKAGE, run_well
 from test_cluster import figures_of
 from test_fm import CLASS
 
@@ -95,10 +95,7 @@ def run_a9a(folder, data_dir, servers=1, workers=1, **settings):
     a9a = data_dir / "a9a"
     job = {"worker_class": CLASS, "input": a9a / "a9a", "test": a9a / "a9a.t", "output": "out"}
     folder.mkdir(exist_ok=True)
-    with Cluster(folder, job={**job, **settings}, servers=servers, workers=workers) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * len(codes), master.stderr
-    return figures_of(master)
+    return figures_of(run_well(folder, job={**job, **settings}, servers=servers, workers=workers))
 
 
 def test_fm_on_a9a_with_defaults_is_as_good_as_the_reference(tmp_path, data_dir):
@@ -116,9 +113,7 @@ def run_planted(folder, reference, data, workers=1):
     for name, part in zip(names, (data.train, data.test), strict=True):
         reference.write_libsvm(folder / name, part)
     job = {"worker_class": CLASS, "input": names[0], "test": names[1], "output": "out"}
-    with Cluster(folder, job={**job, "factors": 4, "scale": 0.1}, workers=workers) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * len(codes), master.stderr
+    master = run_well(folder, job={**job, "factors": 4, "scale": 0.1}, workers=workers)
     saved = read_npz(folder / "out.npz")
     rows = saved.rows_of(np.arange(6 * 12, dtype=np.uint64))
     pair = [reference.interactions(factors, 6) for factors in (rows[:, 1:], data.truth.factors)]

@@ -240,12 +240,9 @@ def test_local_cluster_that_failed_lets_the_session_live(tmp_path):
         "        cluster._driver._watcher.join()\n"
         "        print('alive')\n"
     )
-    session = Process("session", [SNAILPS[0], "session.py"], cwd=tmp_path)
-    try:
+    with Process("session", [SNAILPS[0], "session.py"], cwd=tmp_path) as session:
         assert session.wait() == 0, session.stderr
         assert session.stdout == "alive\n"
-    finally:
-        session.close()
 
 
 def fail_inside(cluster, pids):

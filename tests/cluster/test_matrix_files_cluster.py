@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from processes import Cluster
+from processes import Cluster, run_well
 from scipy import sparse
 from test_cluster import figures_of
 from test_linear import FEATURES, TRUE
@@ -42,9 +42,7 @@ def text_of(x, labels, fields=None):
 
 
 def run(folder, job, **nodes):
-    with Cluster(folder, job={"input": "input", "output": "out", **job}, **nodes) as cluster:
-        codes, master = cluster.run()
-        assert set(codes) == {0}, master.stderr
+    master = run_well(folder, job={"input": "input", "output": "out", **job}, **nodes)
     with np.load(folder / "out.npz") as file:
         arrays = {name: file[name].tolist() for name in file if name != "about"}
     return figures_of(master), arrays

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from idx_files import pictures, write_pictures
 from model_mixin import ModelContract
-from processes import Cluster
+from processes import run_well
 from test_cluster import figures_of
 
 from snailps import write_matrix
@@ -82,10 +82,7 @@ def run_mnist(folder, data_dir):
         "worker_class": "snailps.models.mlp:Mlp", "input": images, "hidden": 32, "epochs": 2,
         "test": data_dir / "mnist" / "t10k-images-idx3-ubyte.gz", "scratch_dir": folder / "s",
     }  # fmt: skip
-    with Cluster(folder, job=job, workers=2) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * len(codes), master.stderr
-    return figures_of(master)
+    return figures_of(run_well(folder, job=job, workers=2))
 
 
 def test_mnist_two_workers_learn_digits_from_packed_files(tmp_path, data_dir):
@@ -118,10 +115,7 @@ class TestMlpNotFarAhead(TestMlp):
 
 
 def run(folder, job, **nodes):
-    with Cluster(folder, job=job, **nodes) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * len(codes), master.stderr
-    return figures_of(master)
+    return figures_of(run_well(folder, job=job, **nodes))
 
 
 @pytest.mark.long(but=["momentum"])

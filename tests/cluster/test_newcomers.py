@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import LIMIT_S, SNAILPS, Gate, Process, environment
+from processes import LIMIT_S, SNAILPS, Gate, Process, environment, run_snailps
 
 from snailps.cli import main as cli
 from snailps.vectors.files import write_npz
@@ -141,21 +141,14 @@ def plain(line, folder):
     return re.sub(r"\d[\d,.]*\d|\d", "N", line)
 
 
-def run_until_end(folder, *words, **options):
-    return Process("snailps", [*SNAILPS, *words], cwd=folder, **options)
-
-
 def test_port_in_use_is_explained(folder):
     write_numbers(folder / "in.txt", 100)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
         job = [f"worker_class={COUNTER}", "input=in.txt", f"master_addr={place}"]
         words = [part for pair in job for part in ("--set", pair)]
-        run = run_until_end(folder, "master", *words)
-        code = run.wait()
-    run.close()
-    check("port in use", "snailps master --set master_addr=N", code, run.stderr, folder)
-    assert code == 1
+        run = run_snailps("master", *words, code=1, cwd=folder)
+    check("port in use", "snailps master --set master_addr=N", 1, run.stderr, folder)
 
 
 IGNORED = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
@@ -178,8 +171,7 @@ def test_interrupt_says_what_was_saved(folder, number, times):
         f"worker_class: {COUNTER}\ninput: in.txt\noutput: out\nepochs: 1\ngates: gates\n"
     )
     gate = Gate(folder / "gates", 2)
-    run = run_until_end(folder, "local", "-c", "job.conf")
-    try:
+    with Process("snailps", [*SNAILPS, "local", "-c", "job.conf"], cwd=folder) as run:
         gate.meet()
         run.send(number)
         run.wait_line("interrupted: finishing")
@@ -190,8 +182,6 @@ def test_interrupt_says_what_was_saved(folder, number, times):
         assert run.wait() == 130, run.stderr
         if times == 2:
             gate.open()
-    finally:
-        run.close()
     assert (folder / "out.npz").exists() == (times == 1)
     assert ("the model so far is" if times == 1 else "nothing was") + " saved" in run.stderr
     assert not any(word in run.stderr for word in SECRET_WORDS)
@@ -218,12 +208,8 @@ def limit_files():
 
 def test_output_that_does_not_fit_is_explained_and_leaves_nothing(folder):
     words = f"{TRAIN} --input corpus.txt --dim 50 --bucket 2000 --epochs 1 --formats bin"
-    done = subprocess.run(
-        [*SNAILPS, *words.split()], cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
-        preexec_fn=limit_files, capture_output=True, text=True, timeout=LIMIT_S,
-    )  # fmt: skip
+    done = run_snailps(*words.split(), cwd=folder, code=1, preexec_fn=limit_files)
     check("full disk", f"snailps {words}", done.returncode, done.stderr, folder)
-    assert done.returncode == 1
     assert not list(folder.glob("*out.bin*"))
 
 

@@ -48,12 +48,9 @@ if __name__ == "__main__":
 
 def output_of(folder, *arguments):
     (folder / "script.py").write_text(SCRIPT)
-    script = Process("script", [SNAILPS[0], "script.py", *arguments], cwd=folder)
-    try:
+    with Process("script", [SNAILPS[0], "script.py", *arguments], cwd=folder) as script:
         assert script.wait() == 0, script.stderr
         return script.stdout
-    finally:
-        script.close()
 
 
 def test_class_of_a_script_trains_and_its_errors_have_its_lines(tmp_path):

@@ -39,11 +39,8 @@ def output_of(notebook, folder):
     kernel = folder / "kernel.py"
     kernel.write_text(KERNEL)
     command = [sys.executable, str(kernel), str(FOLDER / f"{notebook}.py")]
-    process = Process(notebook, command, cwd=folder, env=environment(TMPDIR=str(folder)))
-    try:
+    with Process(notebook, command, cwd=folder, env=environment(TMPDIR=str(folder))) as process:
         assert process.wait(300) == 0, process.stderr
-    finally:
-        process.close()
     left = {path.name for path in folder.glob("snailps-*")} - {f"snailps-{os.getuid()}"}
     assert not left, left  # the one that is named is the package's own scratch folder
     return process.stdout
@@ -128,11 +125,8 @@ def test_ten_lines_find_neighbours(tmp_path):
              for kind in ("cat", "cats", "dog", "dogs")]  # fmt: skip
     (tmp_path / "text.txt").write_text("\n".join(lines * 200) + "\n")
     command = [sys.executable, str(script), "text.txt", "cat"]
-    process = Process("ten lines", command, cwd=tmp_path, env=environment())
-    try:
+    with Process("ten lines", command, cwd=tmp_path, env=environment()) as process:
         assert process.wait() == 0, process.stderr
         found = [line.split() for line in process.stdout.splitlines()]
-    finally:
-        process.close()
     assert "cats" in [word for word, _ in found]
     assert all(-1 <= float(score) <= 1.001 for _, score in found)

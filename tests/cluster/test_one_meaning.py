@@ -7,12 +7,11 @@ far from 0.
 """
 
 import json
-import subprocess
 
 import numpy as np
 import pandas as pd
 import pytest
-from processes import SNAILPS
+from processes import run_snailps
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 from test_cli import call
@@ -146,11 +145,7 @@ def test_command_means_what_python_means(tmp_path, monkeypatch, capsys, name, fo
     path, label = {**by_number, **by_name}[form]
     of_table = ["--label-column", label] if label else []
     words = ["--input", path, "--test", path, "--output", tmp_path / "m", "--epochs", 40, "--json"]
-    command = [*SNAILPS, "train", *COMMANDS[name], *words, "--workers", 1, *of_table]
-    trained = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=120, check=False
-    )
-    assert trained.returncode == 0, trained.stderr
+    trained = run_snailps("train", *COMMANDS[name], *words, "--workers", 1, *of_table)
     figures = flat(json.loads(trained.stdout)["test"])
     model = snailps.load(tmp_path / "m.npz")
     if labels is not None:
@@ -231,11 +226,7 @@ def test_command_and_python_read_pictures_alike(tmp_path, form, kind):
         np.save(tmp_path / "y.npy", y)
     path = tmp_path / {"matrix": "t.mx", "npy": "X.npy"}[form]
     words = ["--input", path, "--test", path, "--output", tmp_path / "m", "--epochs", 30, "--json"]
-    trained = subprocess.run(
-        list(map(str, [*SNAILPS, "train", "mlp", *words, "--workers", 1])),
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert trained.returncode == 0, trained.stderr
+    trained = run_snailps("train", "mlp", *words, "--workers", 1)
     figures = json.loads(trained.stdout)["test"]
     assert figures["accuracy"] > 0.7
     model = snailps.load(tmp_path / "m.npz")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import LIMIT_S, SNAILPS, environment
+from processes import LIMIT_S, environment, run_snailps
 
 import snailps
 from snailps.errors import ClusterError
@@ -99,10 +99,8 @@ def test_another_user_of_the_machine_gets_no_rows_and_submits_no_job(cluster):
 
 def snailps_of(*words):
     """Standard output of a command of the same user."""
-    command = [*SNAILPS, *words]
     env = environment(**{name: os.environ[name] for name in ("XDG_RUNTIME_DIR", "TMPDIR")})
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
-    assert done.returncode == 0, done.stderr
+    done = run_snailps(*words, env=env)
     return done.stdout
 
 

@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 from cluster_models import gated_job
-from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment
+from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment, run_snailps
 
 from snailps.cli.tls import init
 
@@ -63,8 +63,7 @@ def token_of(url):
 
 def test_page_of_local_is_there_with_the_run_and_gone_behind_it(tmp_path, job, gate):
     (tmp_path / "job.conf").write_text("".join(f"{k}: {v}\n" for k, v in job.items()))
-    run = Process("local", [*SNAILPS, "local", "-c", "job.conf", "--ui"], cwd=tmp_path)
-    try:
+    with Process("local", [*SNAILPS, "local", "-c", "job.conf", "--ui"], cwd=tmp_path) as run:
         url = run.wait_line("live page: http://127").rpartition(" ")[2]
         token = token_of(url)  # this machine has other users
         gate.meet()
@@ -73,8 +72,6 @@ def test_page_of_local_is_there_with_the_run_and_gone_behind_it(tmp_path, job, g
         gate.open()
         assert run.wait() == 0, run.stderr
         assert read(url, "", token) == (0, "")
-    finally:
-        run.close()
 
 
 def test_page_of_a_master_with_tls_and_a_secret_asks_for_a_token(tmp_path, job, gate):
@@ -123,9 +120,5 @@ def test_page_for_other_machines_has_a_token_drawn_and_never_none(tmp_path, job,
 
 
 def test_page_with_a_token_that_can_be_guessed_is_refused(tmp_path):
-    page = Process("ui", [*SNAILPS, "ui", "--listen", "0.0.0.0:0", "--token", "1"], cwd=tmp_path)
-    try:
-        assert page.wait() == 2
-        assert "--token has 1 characters: it needs 16 or more" in page.stderr
-    finally:
-        page.close()
+    page = run_snailps("ui", "--listen", "0.0.0.0:0", "--token", 1, code=2, cwd=tmp_path)
+    assert "--token has 1 characters: it needs 16 or more" in page.stderr

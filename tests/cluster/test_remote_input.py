@@ -170,14 +170,9 @@ def test_job_reads_https_where_the_certificate_is_trusted_and_nowhere_else(tmp_p
     with serving("ETag", (certificate, key)) as server:
         for trusted in (False, True):
             more = {"SSL_CERT_FILE": str(certificate)} if trusted else {}
-            run = Process(
-                "train", [*SNAILPS, *words, "--input", server.url], cwd=tmp_path,
-                env=environment(**more),
-            )  # fmt: skip
-            try:
+            command = [*SNAILPS, *words, "--input", server.url]
+            with Process("train", command, cwd=tmp_path, env=environment(**more)) as run:
                 code = run.wait()
-            finally:
-                run.close()
             assert (code == 0) == trusted, run.stderr
             assert trusted or (len(run.errors) == 1 and "certificate" in run.errors[0].lower())
     assert (tmp_path / "out.vec").read_text().split()[0] == "2"  # words: "0", and ends of lines

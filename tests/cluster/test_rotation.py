@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from processes import Cluster, Gate, environment
+from processes import Cluster, Gate, environment, run_well
 from rotation_models import PART_KEYS
 from test_cluster import figures_of
 from test_failures import LONG_S
@@ -88,9 +88,7 @@ def assert_one_holder(tmp_path):
 
 
 def test_rotation_trains_each_pair_of_partitions_once(tmp_path, job):
-    with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * 6
+    master = run_well(tmp_path, job=job, servers=2, workers=3)
     counts = assert_checked_out(tmp_path)
     assert counts.max() == 1
     assert assert_one_holder(tmp_path) == len(counts)
@@ -251,9 +249,7 @@ def test_rotation_that_is_interrupted_goes_on_from_its_checkpoint(tmp_path, job)
         early = figures_of(master)
     assert early["ended_by"] == "interrupt"
     assert 0.0 < early["progress"] < 1.0
-    with Cluster(tmp_path, job=job, servers=1, workers=2) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * 4, master.stderr
+    master = run_well(tmp_path, job=job, servers=1, workers=2)
     assert_checked_out(tmp_path, lost=6 * 6)  # of partitions that had not had all parts
     figures = figures_of(master)
     assert (figures["progress"], figures["ended_by"]) == (1.0, "epochs")

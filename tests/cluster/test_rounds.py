@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from processes import Cluster, Gate
+from processes import Cluster, Gate, run_well
 from test_cluster import figures_of
 from test_failures import LONG_S
 from with_time import Clock
@@ -34,10 +34,7 @@ def mean_step(*indices):
 
 
 def test_rounds_apply_the_weighted_mean_of_all_workers_once_each(tmp_path, job):
-    with Cluster(tmp_path, job=job, workers=3, servers=2) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * 6, master.stderr
-        figures = figures_of(master)
+    figures = figures_of(run_well(tmp_path, job=job, workers=3, servers=2))
     for round_ in range(5):
         assert after(tmp_path, round_) == pytest.approx((round_ + 1) * mean_step(0, 1, 2))
     assert figures["model"][0] == pytest.approx(5 * mean_step(0, 1, 2))
@@ -56,9 +53,7 @@ def test_rounds_whose_loss_is_no_number_fail(tmp_path, job):
 
 def test_rounds_draw_a_fraction_of_the_workers(tmp_path, job):
     settings = {**job, "fraction": 0.5, "rounds": 8}
-    with Cluster(tmp_path, job=settings, workers=4) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * 6, master.stderr
+    run_well(tmp_path, job=settings, workers=4)
     steps = [after(tmp_path, round_) for round_ in range(8)]
     steps = [b - a for a, b in zip([0.0, *steps], steps, strict=False)]
     pairs = {round(mean_step(a, b), 4) for a in range(4) for b in range(a)}
@@ -101,9 +96,6 @@ def test_rounds_go_on_without_a_killed_worker(tmp_path, job):
 
 
 def test_rounds_of_which_there_may_be_very_many_take_no_memory_beforehand(tmp_path, job):
-    with Cluster(tmp_path, job={**job, "rounds": 1 << 30, "target_loss": 95.0}) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * 3, master.stderr
-        figures = figures_of(master)
+    figures = figures_of(run_well(tmp_path, job={**job, "rounds": 1 << 30, "target_loss": 95.0}))
     assert len(figures["loss_by_epoch"]) in (figures["rounds"], figures["rounds"] + 1)
     assert figures["peak_rss_mb"] < 1000  # 190 with 5 rounds: no byte for each of them

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from cluster_models import gated_job
-from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment
+from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment, run_snailps
 from test_failures import WRONG
 
 FAILED = 1
@@ -39,9 +39,7 @@ def gate(tmp_path, job):
 
 def snailps(*words):
     """Exit code, standard output and standard error of a command that ends by itself."""
-    done = subprocess.run(
-        [*SNAILPS, *words], capture_output=True, text=True, timeout=LIMIT_S, env=environment()
-    )
+    done = run_snailps(*words, code=None)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout, done.stderr
 

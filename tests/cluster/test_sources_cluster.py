@@ -2,12 +2,10 @@
 
 import json
 import lzma
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from processes import SNAILPS, Cluster
+from processes import run_snailps, run_well
 from test_cluster import figures_of
 
 from snailps.estimators.loading import load
@@ -34,10 +32,7 @@ def write_csv(path, rows, header=True):
 
 
 def run(folder, job):
-    with Cluster(folder, job=job | {"output": "out"}) as cluster:
-        codes, master = cluster.run()
-        assert set(codes) == {0}, master.stderr
-    return figures_of(master)
+    return figures_of(run_well(folder, job=job | {"output": "out"}))
 
 
 def test_examples_of_tables_are_learnt_as_those_of_declared_csv(tmp_path):
@@ -77,20 +72,14 @@ def test_command_line_trains_on_a_column_of_packed_tables(tmp_path):
     lines = ["north by east", "south by west"] * 500
     packed = lzma.compress("".join(json.dumps({"t": line}) + "\n" for line in lines).encode())
     (tmp_path / "x.jsonl.xz").write_bytes(packed)
-    command = [
-        sys.executable, "-m", "snailps", "train", "word2vec", "--input", "x.jsonl.xz",
-        "--column", "t",
-        "--output", "out", "--dim", "4", "--epochs", "1", "--min-count", "1", "--formats", "vec",
-    ]  # fmt: skip
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    command = "train word2vec --input x.jsonl.xz --column t --output out --dim 4 --epochs 1"
+    run_snailps(*command.split(), "--min-count", 1, "--formats", "vec", cwd=tmp_path)
     words = [line.split()[0] for line in (tmp_path / "out.vec").read_text().splitlines()[1:]]
     assert {"north", "by", "east", "south", "west"} <= set(words)
 
 
 def test_command_line_refuses_a_table_without_the_name_of_its_column(tmp_path):
     (tmp_path / "x.parquet").write_bytes(b"PAR1" + bytes(100))
-    command = [*SNAILPS, "train", "word2vec", "--input", "x.parquet", "--output", "out"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode != 0
+    command = "train word2vec --input x.parquet --output out"
+    done = run_snailps(*command.split(), code=2, cwd=tmp_path)
     assert "set column to the name of the column" in " ".join(done.stderr.split())

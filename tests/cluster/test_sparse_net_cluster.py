@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from model_mixin import ModelContract
-from processes import Cluster
+from processes import run_well
 from test_cluster import figures_of
 
 from snailps.estimators.loading import load
@@ -109,9 +109,6 @@ def test_shipped_example_learns_what_its_page_says(tmp_path):
     lines = (examples / "pairs.conf").read_text().splitlines()
     pairs = [line.partition(": ") for line in lines if line and not line.startswith("#")]
     job = {key: value for key, _, value in pairs}
-    with Cluster(tmp_path, job=job, servers=2, workers=2) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * len(codes), master.stderr
-    figures = figures_of(master)
+    figures = figures_of(run_well(tmp_path, job=job, servers=2, workers=2))
     assert figures["test"]["accuracy"] > 0.7  # two workers: .9 as a rule, by chance .5
     assert load(tmp_path / "out" / "pairs.npz").classes_.tolist() == [0, 1]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cluster_models import write_numbers
-from processes import SNAILPS, Cluster, Gate, Process
+from processes import Cluster, Gate, run_snailps
 from test_cluster import figures_of
 
 pytestmark = pytest.mark.limit(600)
@@ -55,10 +55,7 @@ def test_ssp_with_a_worker_that_stands_still_lets_others_get_staleness_ahead(tmp
             line = master.wait_line(rf"{other} .*waits for {slow} to finish its block 2")
             assert f"(staleness {staleness})" in line
         trained = {p: blocks for p, blocks in journal(tmp_path / "journal").items() if p != pid}
-        status = Process(
-            "status", [*SNAILPS, "status", "--set", f"master_addr={cluster.address}"], cwd=tmp_path
-        )
-        assert status.wait() == 0, status.stderr
+        status = run_snailps("status", "--set", f"master_addr={cluster.address}")
         rows = [line for line in status.stdout.splitlines() if line.startswith("worker")]
         assert sum(f"worker {number} to finish its block 2" in row for row in rows) == WORKERS - 1
         (own,) = [row for row in rows if row.startswith(slow)]

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cluster_models import gated_job
-from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment, free_port
+from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment, free_port, run_snailps
 from rich.console import Console
 from test_ends import Observer
 from test_failures import INTERRUPTED
@@ -45,11 +45,8 @@ def gate(tmp_path, job):
 
 def status_of(cluster, *options):
     """What `snailps status` prints."""
-    done = subprocess.run(
-        [*SNAILPS, "status", "--set", f"master_addr={cluster.address}", *options],
-        capture_output=True, text=True, check=True, timeout=LIMIT_S, env=environment(),
-    )  # fmt: skip
-    return done.stdout
+    where = ("--set", f"master_addr={cluster.address}")
+    return run_snailps("status", *where, *options).stdout
 
 
 def watching(cluster, tmp_path, *options):

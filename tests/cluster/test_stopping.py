@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from cluster_models import counting_job
-from processes import LIMIT_S, Cluster, Gate, environment
+from processes import LIMIT_S, Cluster, Gate, environment, run_well
 from test_cluster import figures_of
 from test_ends import Observer, states_of
 from test_failures import LONG_S
@@ -40,20 +40,14 @@ def counted(folder):
 
 
 def test_job_with_max_steps_trains_on_exactly_so_many_blocks(tmp_path, job):
-    with Cluster(tmp_path, job=job | {"max_steps": 13}, workers=3) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * len(codes)
-        figures = figures_of(master)
+    figures = figures_of(run_well(tmp_path, job=job | {"max_steps": 13}, workers=3))
     assert (figures["ended_by"], figures["blocks"], figures["examples"]) == ("max_steps", 13, 1300)
     assert figures["progress"] == 1.0
     assert counted(tmp_path) == 1300
 
 
 def test_job_with_target_loss_ends_there(tmp_path, job):
-    with Cluster(tmp_path, job=job | {"target_loss": 1.0, "epochs": 1000}) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0, 0, 0]
-        figures = figures_of(master)
+    figures = figures_of(run_well(tmp_path, job=job | {"target_loss": 1.0, "epochs": 1000}))
     assert figures["ended_by"] == "target_loss"
     assert 10 <= figures["blocks"] < 10_000
     assert counted(tmp_path) == 100 * figures["blocks"]

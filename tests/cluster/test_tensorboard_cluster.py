@@ -1,9 +1,7 @@
 """A training that TensorBoard can show: the command, the loop, the looks and the export."""
 
-import subprocess
-
 import pytest
-from processes import LIMIT_S, SNAILPS, environment
+from processes import run_snailps
 
 from snailps.vectors.files import load
 
@@ -14,15 +12,8 @@ from test_tensorboard_log import values_in
 def test_training_writes_curves_norms_and_vectors(tmp_path):
     text = "the snail goes up the wall and the slug goes down\n" * 20_000
     (tmp_path / "text.txt").write_text(text)
-    done = subprocess.run(
-        [
-            *SNAILPS, "train", "word2vec", "--input", "text.txt", "--output", "out/x",
-            "--epochs", "2", "--dim", "8", "--formats", "vec", "--tensorboard", "runs/first",
-        ],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=LIMIT_S,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    words = "train word2vec --input text.txt --output out/x --epochs 2 --dim 8 --formats vec"
+    run_snailps(*words.split(), "--tensorboard", "runs/first", cwd=tmp_path)
     run = tmp_path / "runs" / "first"
     values = [(step, value) for step, value in values_in(run)]
     curves = {value.tag for _, value in values if value.HasField("simple_value")}

@@ -13,7 +13,7 @@ import time
 
 import pytest
 from cluster_models import COUNTER, write_numbers
-from processes import LIMIT_S, SNAILPS, Cluster, Process
+from processes import LIMIT_S, Cluster, run_snailps
 from test_heartbeats import dials_its_heartbeat_connection_again
 from waiting import joined, until
 
@@ -404,9 +404,7 @@ def test_cluster_over_tls_trains_and_names_whom_it_refuses(tmp_path, folders):
                 )
         master.wait_line(r"refused 127\.0\.0\.1:\d+: no TLS handshake: it does not use TLS")
         at = ["--set", f"master_addr={cluster.address}", "--set", f"tls={folders['b']}"]
-        status = Process("status", [*SNAILPS, "status", "--json", *at], cwd=tmp_path)
-        assert status.wait() == 0, status.stderr
-        status.close()
+        run_snailps("status", "--json", *at)
         cluster.nodes()
         assert cluster.codes() == [0] * 5, master.stderr
         assert "Traceback" not in "".join(process.stderr for process in cluster.processes)

@@ -19,11 +19,8 @@ def job(tmp_path):
 
 def run_command(folder, *words, env=None):
     """Exit code, standard output and error of a command."""
-    process = Process("command", [*SNAILPS, *words], cwd=folder, env=env, copied=True)
-    try:
+    with Process("command", [*SNAILPS, *words], cwd=folder, env=env, copied=True) as process:
         return process.wait(), process.stdout, process.stderr
-    finally:
-        process.close()
 
 
 def test_cluster_with_a_secret_trains_and_lets_nobody_in_without(tmp_path, job):

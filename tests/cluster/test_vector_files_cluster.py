@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import official_fasttext
 import pytest
-from processes import LIMIT_S, SNAILPS, environment
+from processes import run_snailps
 from test_vector_files import KINDS
 from test_vectors_object import VECTOR, assert_same
 
@@ -85,10 +85,7 @@ def test_model_of_ours_with_subwords_is_read_by_gensim(gensim, tmp_path):
     text = official_fasttext.write_text(tmp_path / "text.txt")
     words = "train fasttext --input text.txt --output out --dim 8 --epochs 1 --min-count 2"
     words += " --bucket 500 --formats bin --json"
-    subprocess.run(
-        [*SNAILPS, *words.split()], cwd=text.parent, env=environment(), check=True,
-        capture_output=True, timeout=LIMIT_S,
-    )  # fmt: skip
+    run_snailps(*words.split(), cwd=text.parent)
     ours = load(tmp_path / "out.bin")
     theirs = gensim.fasttext.load_facebook_vectors(str(tmp_path / "out.bin"))
     assert "snailshell" not in ours.words

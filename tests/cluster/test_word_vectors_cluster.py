@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from processes import SNAILPS, Cluster, Process
+from processes import Cluster, run_snailps, run_well
 from test_cluster import figures_of
 from test_word_vectors import DEMO
 from texts import write_topics
@@ -34,11 +34,7 @@ def test_old_demo_trains_as_it_stands(tmp_path, consistency):
     for workers in ("1", "2"):
         words = ["local", "-c", "job.conf", "--workers", workers, "--json"]
         words += ["--overwrite", "--set", f"consistency={consistency}", "--set", "threads=1"]
-        run = Process("local", [*SNAILPS, *words], cwd=tmp_path)
-        try:
-            assert run.wait() == 0, run.stderr
-        finally:
-            run.close()
+        run = run_snailps(*words, cwd=tmp_path)
         assert json.loads(run.stdout)["train_loss"] < 10
         written.append((tmp_path / "out.vec").read_bytes())
     if consistency == "bsp":
@@ -66,10 +62,7 @@ def test_workers_of_cbow_with_subwords_rotate_and_learn(tmp_path):
         "input": text, "epochs": epochs, "model": "cbow", "dim": 16, "minn": 3, "maxn": 5,
         "bucket": 5000, "negatives": negatives,
     }  # fmt: skip
-    with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
-        codes, master = cluster.run()
-        assert codes == [0] * 6, master.stderr
-    figures = figures_of(master)
+    figures = figures_of(run_well(tmp_path, job=job, servers=2, workers=3))
     assert figures["words"] == epochs * (600 * 120 + 600 * 120 // 10)  # and the ends of lines
     assert (figures["vocabulary"], figures["parts_max"]) == (601, 3)
     assert figures["chunks"] >= 1

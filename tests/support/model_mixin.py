@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from processes import Cluster, environment
+from processes import Cluster, environment, run_well
 from test_cluster import figures_of
 
 from snailps import local_cluster
@@ -71,11 +71,7 @@ class ModelContract:
         folder.mkdir(exist_ok=True)
         self.write_input(folder)
         job = {"input": "input", "output": "out", **self.job, **settings}
-        with Cluster(folder, job=job, servers=servers, workers=workers) as cluster:
-            codes, master = cluster.run()
-            assert codes == [0] * len(codes), master.stderr
-            assert "Traceback" not in "".join(process.stderr for process in cluster.processes)
-        return figures_of(master)
+        return figures_of(run_well(folder, job=job, servers=servers, workers=workers))
 
     @classmethod
     @contextlib.contextmanager

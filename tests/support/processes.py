@@ -127,6 +127,12 @@ class Process:
             reader.start()
         _made.add(self)
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        self.close()
+
     @property
     def pid(self):
         return self.popen.pid
@@ -477,3 +483,22 @@ class Cluster:
                 until(lambda: not any(p.runs for p in self.processes), limit_s=ENDING_S)
         left = [process.name for process in self.processes if process.close()]
         assert not (check and left), f"still running at the end of the test: {left}"
+
+
+def run_snailps(*words, code=0, env=None, **options):
+    """Runs `snailps WORDS` to its end, which must be with this code (None: any); what it said."""
+    done = subprocess.run(
+        [*SNAILPS, *map(str, words)], env=env or environment(), stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=LIMIT_S, **options,
+    )  # fmt: skip
+    assert code is None or done.returncode == code, done.stderr
+    return done
+
+
+def run_well(folder, *given, sets=(), **options):
+    """Runs a job to its end, at which every process exits with 0; the master."""
+    with Cluster(folder, *given, **options) as cluster:
+        codes, master = cluster.run(*sets)
+        assert codes == [0] * len(codes), master.stderr
+        assert "Traceback" not in "".join(process.stderr for process in cluster.processes)
+    return master
