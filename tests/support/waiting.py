@@ -78,6 +78,24 @@ def joined(*threads):
         until(lambda thread=thread: not thread.is_alive(), f"the end of {thread.name}")
 
 
+def run_all(*work):
+    """Runs functions beside each other; raises what one of them raised."""
+    errors = []
+
+    def guarded(one):
+        try:
+            one()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(one,)) for one in work]
+    for thread in threads:
+        thread.start()
+    joined(*threads)
+    if errors:
+        raise errors[0]
+
+
 def _why_threads_died():
     return "; ".join(_died)
 

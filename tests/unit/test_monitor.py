@@ -5,10 +5,11 @@ import itertools
 import json
 import socket
 import threading
+from functools import partial
 
 import pytest
 from statuses import HOSTILE, status
-from waiting import LIMIT_S, acquired, until
+from waiting import LIMIT_S, acquired, run_all, until
 
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, RemoteError
 from snailps.monitor import page_server
@@ -499,12 +500,7 @@ def test_pictures_are_read_by_many_threads(control):
     one = Watcher(RUN)
     one.start()
     try:
-        threads = [threading.Thread(target=one.picture, args=(0, LIMIT_S)) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(LIMIT_S)
-            assert not thread.is_alive()
+        run_all(*[partial(one.picture, 0, LIMIT_S)] * 8)
     finally:
         one.close()
 

@@ -15,6 +15,7 @@ from pipeline_stages import (
     Numbers,
     Twice,
 )  # fmt: skip
+from waiting import run_all
 
 from snailps.data.pipeline import LAPS, Pipeline
 from snailps.errors import DataError, MisuseError
@@ -46,14 +47,8 @@ def test_pipeline_hands_on_everything_in_order():
 def test_pipeline_deals_in_turn_whoever_is_quick(takers):
     with Pipeline([Numbers(60)], takers, bound=2) as pipeline:
         found = {}
-        threads = [
-            threading.Thread(target=lambda i=i: found.update({i: drain(pipeline, i)}))
-            for i in reversed(range(takers))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(WAIT_S)
+        turns = reversed(range(takers))
+        run_all(*(lambda i=i: found.update({i: drain(pipeline, i)}) for i in turns))
         assert found == {i: list(range(i, 60, takers)) for i in range(takers)}
 
 

@@ -1,5 +1,6 @@
 """Products at the shards: FORWARD and BACKWARD over real sockets, against NumPy."""
 
+import contextlib
 import select
 import socket
 import struct
@@ -36,6 +37,14 @@ def rng(seed=1):
     return np.random.default_rng(seed)
 
 
+@contextlib.contextmanager
+def table_of(shards, dim, access, init=UNIFORM):
+    """Shards with such a table, and a client of theirs."""
+    with Shards(shards) as cluster:
+        cluster.add_table(1, dim, access, init, hyper=HYPER)
+        yield cluster, cluster.client()
+
+
 def rows_of(client, columns, dim):
     return client.pull(1, np.arange(columns, dtype=np.uint64), np.empty((columns, dim), np.float32))
 
@@ -68,9 +77,7 @@ def train(client, data, dim, reference, wire=0, keep_dz=None, cut=None):
 def test_batches_forth_and_back_are_as_the_reference(access, shards, dim):
     columns = 300
     reference = Reference(columns, dim, access, HYPER, state=STATE[access])
-    with Shards(shards) as cluster:
-        cluster.add_table(1, dim, access, UNIFORM, 0.1, 5, hyper=HYPER)
-        client = cluster.client()
+    with table_of(shards, dim, access) as (cluster, client):
         if access == FTRL:  # its z begins so that the first weights come of it
             keys = np.arange(columns, dtype=np.uint64)
             whole = client.pull(1, keys, np.empty((columns, 3 * dim), np.float32), True)
@@ -84,9 +91,7 @@ def test_batches_forth_and_back_are_as_the_reference(access, shards, dim):
 @pytest.mark.parametrize("wire", [name for name in WIRE_TYPES if name != "float32"])
 def test_narrow_wire_types_round_and_no_more(wire):
     reference = Reference(200, 20, SGD, HYPER)
-    with Shards(2) as cluster:
-        cluster.add_table(1, 20, SGD, UNIFORM, 0.1, 5, hyper=HYPER)
-        client = cluster.client()
+    with table_of(2, 20, SGD) as (_, client):
         train(client, [batch(rng(), 50, 200, 8)], 20, reference, WIRE_TYPES[wire])
         assert close(rows_of(client, 200, 20), reference.rows, 2e-2)
 
@@ -94,9 +99,7 @@ def test_narrow_wire_types_round_and_no_more(wire):
 @pytest.mark.parametrize("wire", [name for name in WIRE_TYPES if name != "float32"])
 @pytest.mark.parametrize("dz", [[3e-12, -1e-12], [1e-40, 0]], ids=["small", "subnormal"])
 def test_small_gradients_alone_survive_narrow_wires(wire, dz):
-    with Shards(1) as cluster:
-        cluster.add_table(1, 2, ADD, ZEROS)
-        client = cluster.client()
+    with table_of(1, 2, ADD, ZEROS) as (_, client):
         key = np.array([5], np.uint64)
         forward = client.forward_async(1, np.array([0, 1]), key, None, 2, WIRE_TYPES[wire])
         forward.wait()
@@ -108,9 +111,7 @@ def test_small_gradients_alone_survive_narrow_wires(wire, dz):
 @pytest.mark.parametrize("dim", [1, 2, 7])
 def test_products_beyond_float16_arrive_whole_beside_others(dim):
     wire = WIRE_TYPES["float16"]
-    with Shards(1) as cluster:
-        cluster.add_table(1, dim, ADD, ZEROS)
-        client = cluster.client()
+    with table_of(1, dim, ADD, ZEROS) as (_, client):
         keys = np.arange(3, dtype=np.uint64)
         client.push(1, keys, np.array([[1], [300_000], [-1e6]], np.float32).repeat(dim, 1))
         z = client.forward_async(1, np.array([0, 1, 3]), keys, None, dim, wire, keep=False).wait()
@@ -120,9 +121,7 @@ def test_products_beyond_float16_arrive_whole_beside_others(dim):
 
 
 def test_rows_never_pushed_count_as_first_value_and_stay_unborn():
-    with Shards(2) as cluster:
-        cluster.add_table(1, 8, SGD, UNIFORM, 0.1, 5, 0.1)
-        client = cluster.client()
+    with table_of(2, 8, SGD) as (cluster, client):
         ptr, keys, values = batch(rng(), 20, 1 << 40, 5)
         z = client.forward_async(1, ptr, keys, values, 8, keep=False).wait()
         rows = client.pull(1, keys, np.empty((len(keys), 8), np.float32))
@@ -134,9 +133,7 @@ def test_rows_never_pushed_count_as_first_value_and_stay_unborn():
 
 
 def test_batch_without_entries_or_examples_is_zeros():
-    with Shards(2) as cluster:
-        cluster.add_table(1, 3, SGD, UNIFORM, 0.1, 5, 0.1)
-        client = cluster.client()
+    with table_of(2, 3, SGD) as (cluster, client):
         nothing = np.empty(0, np.uint64)
         for examples in (0, 4):
             forward = client.forward_async(1, np.zeros(examples + 1, np.int64), nothing, None, 3)
@@ -157,9 +154,7 @@ def test_products_of_a_batch_are_added_in_one_order():
 def test_batch_in_flight_lacks_the_one_before_and_no_other():
     """Two under way: the second's product is computed before the first's gradient arrives."""
     reference = Reference(100, 4, SGD, HYPER)
-    with Shards(2) as cluster:
-        cluster.add_table(1, 4, SGD, UNIFORM, 0.1, 5, hyper=HYPER)
-        client = cluster.client()
+    with table_of(2, 4, SGD) as (_, client):
         data = [batch(rng(n), 30, 100, 5) for n in range(6)]
         under_way = [(client.forward_async(1, *data[0], 4), reference.forward(*data[0]))]
         for number in range(len(data)):
@@ -175,9 +170,7 @@ def test_batch_in_flight_lacks_the_one_before_and_no_other():
 
 
 def test_pushes_and_batches_keep_their_order():
-    with Shards(1) as cluster:
-        cluster.add_table(1, 1, ADD, ZEROS)
-        client = cluster.client()
+    with table_of(1, 1, ADD, ZEROS) as (_, client):
         key, one = np.array([7], np.uint64), np.ones((1, 1), np.float32)
         ptr = np.array([0, 1])
         for turn in range(5):
@@ -194,9 +187,7 @@ def test_pushes_and_batches_keep_their_order():
 @pytest.mark.parametrize("shards", [1, 2])
 def test_cuts_in_the_middle_of_batches_lose_and_repeat_nothing(shards):
     reference = Reference(400, 64, ADAGRAD, HYPER, state=1)
-    with Shards(shards) as cluster:
-        cluster.add_table(1, 64, ADAGRAD, UNIFORM, 0.1, 5, hyper=HYPER)
-        client = cluster.client()
+    with table_of(shards, 64, ADAGRAD) as (_, client):
 
         def cut(number, back):
             if number % 2 == back:
@@ -210,9 +201,7 @@ def test_cuts_in_the_middle_of_batches_lose_and_repeat_nothing(shards):
 
 def test_many_cuts_with_other_pushes_in_between_keep_sums_exact():
     """Whole numbers: every batch and every push counts exactly once, or the sum tells."""
-    with Shards(2) as cluster:
-        cluster.add_table(1, 64, ADD, ZEROS)
-        client = cluster.client()
+    with table_of(2, 64, ADD, ZEROS) as (_, client):
         keys = np.arange(500, dtype=np.uint64)
         ptr = np.arange(0, 501, dtype=np.int64)
         ones = np.ones((500, 64), np.float32)
@@ -234,9 +223,7 @@ def test_many_cuts_with_other_pushes_in_between_keep_sums_exact():
 def test_shard_that_forgets_a_batch_gets_it_again(answered):
     """Forgotten between forward and backward, or between two parts of a backward."""
     reference = Reference(300, 400, SGD, HYPER)
-    with Shards(2) as cluster:
-        cluster.add_table(1, 400, SGD, UNIFORM, 0.1, 5, hyper=HYPER)
-        client = cluster.client()
+    with table_of(2, 400, SGD) as (cluster, client):
 
         def forget(number, back):
             if back == answered:
@@ -258,9 +245,7 @@ def test_shard_that_forgets_a_batch_gets_it_again(answered):
 
 def test_forgetting_does_not_let_later_pushes_overtake():
     """A push behind the refused batch must not raise the marks that the batch is judged by."""
-    with Shards(1) as cluster:
-        cluster.add_table(1, 1, ADD, ZEROS)
-        client = cluster.client()
+    with table_of(1, 1, ADD, ZEROS) as (_, client):
         key, one = np.array([7], np.uint64), np.ones((1, 1), np.float32)
         for turn in range(20):
             forward = client.forward_async(1, np.array([0, 1]), key, None, 1)
@@ -275,9 +260,7 @@ def test_forgetting_does_not_let_later_pushes_overtake():
 
 
 def test_ninth_batch_under_way_takes_the_place_of_the_first_and_none_is_lost():
-    with Shards(1) as cluster:
-        cluster.add_table(1, 1, ADD, ZEROS)
-        client = cluster.client()
+    with table_of(1, 1, ADD, ZEROS) as (_, client):
         key = np.array([7], np.uint64)
         under_way = [client.forward_async(1, np.array([0, 1]), key, None, 1) for _ in range(10)]
         for forward in under_way:
@@ -423,9 +406,7 @@ def test_shard_that_always_forgets_ends_the_client_in_words():
 
 
 def test_forward_with_wrong_arrays_is_refused_in_words():
-    with Shards(1) as cluster:
-        cluster.add_table(1, 2, ADD, ZEROS)
-        client = cluster.client()
+    with table_of(1, 2, ADD, ZEROS) as (_, client):
         ptr, keys = np.array([0, 2]), np.arange(2, dtype=np.uint64)
         values = np.ones(2, np.float32)
         for bad, said in [
@@ -447,9 +428,7 @@ def test_forward_with_wrong_arrays_is_refused_in_words():
 
 
 def test_backward_that_cannot_be_is_refused_in_words():
-    with Shards(1) as cluster:
-        cluster.add_table(1, 2, ADD, ZEROS)
-        client = cluster.client()
+    with table_of(1, 2, ADD, ZEROS) as (_, client):
         data = np.array([0, 1]), np.array([3], np.uint64), None
         dz = np.ones((1, 2), np.float32)
         shown = client.forward_async(1, *data, 2, keep=False)
@@ -467,11 +446,9 @@ def test_backward_that_cannot_be_is_refused_in_words():
 
 
 def test_access_methods_without_a_product_are_refused():
-    with Shards(1) as cluster:
-        cluster.add_table(1, 2, AVERAGE, ZEROS)
-        client = cluster.client()
-        with pytest.raises(RemoteError, match="built-in access method other than average"):
-            client.forward_async(1, np.array([0, 1]), np.array([3], np.uint64), None, 2).wait()
+    refused = pytest.raises(RemoteError, match="built-in access method other than average")
+    with table_of(1, 2, AVERAGE, ZEROS) as (_, client), refused:
+        client.forward_async(1, np.array([0, 1]), np.array([3], np.uint64), None, 2).wait()
 
 
 def test_batch_larger_than_a_connection_may_keep_is_refused():

@@ -2,7 +2,6 @@
 
 import ctypes
 import socket
-import threading
 import time
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from products import batch
 from replicas import Counting, Relay, Replicas, assert_equal, dump
 from shards import ADAM, ADD, AVERAGE, FTRL, LIMIT_S, ROWWISE, ZEROS, resident_bytes
-from waiting import until
+from waiting import run_all, until
 
 from snailps import kernels
 from snailps.api.tables import Table
@@ -88,26 +87,6 @@ def orders(cluster, seed, until):
         else:
             shard.fence(10_000 + steps)
         time.sleep(0.005)
-
-
-def run_all(*work):
-    """Runs functions beside each other; raises what one of them raised."""
-    errors = []
-
-    def guarded(one):
-        try:
-            one()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(one,)) for one in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
-    if errors:
-        raise errors[0]
 
 
 @pytest.mark.parametrize("sync", [True, False])

@@ -8,9 +8,9 @@ import pytest
 from products import batch
 from replicas import Counting, Relay, Replicas, assert_equal, dump
 from shards import ADD, LIMIT_S, ZEROS
-from test_replica import TOUCH, held, orders, run_all, tables, traffic
+from test_replica import TOUCH, held, orders, tables, traffic
 from test_replica_clocks import clocked
-from waiting import until
+from waiting import run_all, until
 
 from snailps.errors import ConnectionLost, MisuseError
 from snailps.shard.shard import FragmentCursor

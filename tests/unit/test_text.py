@@ -1,7 +1,7 @@
 """data._text: tokens, counts and ids, against plain Python twins and the official fastText."""
 
-import threading
 import tracemalloc
+from functools import partial
 
 import fasttext
 import numpy as np
@@ -10,6 +10,7 @@ from cases import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 from twins import text as twin
+from waiting import run_all
 
 from snailps.data._text import Lexicon, WordCounter
 from snailps.errors import DataError
@@ -92,11 +93,7 @@ def test_counter_takes_slices_without_copy():
 def test_counter_from_threads_loses_nothing():
     text = b"some words and some more\n" * 2000
     counter = WordCounter()
-    threads = [threading.Thread(target=counter.count, args=(text,)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_all(*[partial(counter.count, text)] * 4)
     assert as_dict(counter) == dict(twin.count(text * 4))
 
 
@@ -266,17 +263,7 @@ def test_encode_from_threads_is_the_same():
     lexicon = Lexicon(WORDS)
     text = b"a ab eightchr\nx sixteencharacter " * 5000
     expected = lexicon.encode(text)[0]
-    results = [None] * 4
-
-    def run(i):
-        results[i] = lexicon.encode(text)[0]
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(np.array_equal(result, expected) for result in results)
+    run_all(*[lambda: np.testing.assert_array_equal(lexicon.encode(text)[0], expected)] * 4)
 
 
 @pytest.mark.parametrize(

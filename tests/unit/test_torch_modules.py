@@ -9,6 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
+from waiting import run_all
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
@@ -201,25 +202,8 @@ def test_cluster_ends_with_the_last_reference_to_it_and_its_modules():
 def test_backward_in_another_thread_pushes(store):
     ours = users()
     loss = ours(IDS).sum()
-    in_thread(loss.backward)
+    run_all(loss.backward)
     assert len(store.pushes) == 1
-
-
-def in_thread(call):
-    errors = []
-
-    def run():
-        try:
-            call()
-        except Exception as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(20)
-    assert not thread.is_alive()
-    if errors:
-        raise errors[0]
 
 
 def test_pass_that_another_thread_ends_pushes(store, monkeypatch):
@@ -228,7 +212,7 @@ def test_pass_that_another_thread_ends_pushes(store, monkeypatch):
     ended = []
 
     def elsewhere(self):
-        in_thread(lambda: (ended.append(threading.get_ident()), end(self)))
+        run_all(lambda: (ended.append(threading.get_ident()), end(self)))
 
     monkeypatch.setattr(backward.BackwardPass, "end", elsewhere)
     ours = users()
@@ -259,11 +243,7 @@ def test_two_passes_at_once_push_each_its_own(store):
         module(IDS).sum() * Meeting.apply(x * factor, barrier).sum()
         for module, factor in zip(modules, (2.0, 5.0), strict=True)
     ]
-    threads = [threading.Thread(target=loss.backward) for loss in losses]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    run_all(*(loss.backward for loss in losses))
     found = {table: values for table, _, values, _ in store.pushes}
     assert len(store.pushes) == 2
     np.testing.assert_allclose(found["a"], 2.0)
