@@ -1,7 +1,8 @@
 """data.array_files: dense examples and labels in files, and the order they are trained in."""
 
 import gzip
-from collections import Counter
+import io
+from itertools import product
 
 import numpy as np
 import pytest
@@ -38,17 +39,31 @@ def zeros(count, *shape):
     return np.zeros((count, *shape), np.uint8)
 
 
+def npy_bytes(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
 # --- the format ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("kind", CODES)
-def test_read_array_of_each_type_gives_its_values(tmp_path, scratch, kind, packed):
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [
+        *(("idx", kind) for kind in CODES),
+        *(("npy", kind) for kind in ("u1", "i2", "i8", ">f4", "f4", "f8", "f2")),
+    ],
+)
+def test_read_array_of_each_type_gives_its_values(tmp_path, scratch, form, kind, packed):
     values = np.random.default_rng(3).uniform(-100, 100, (5, 3, 2)).astype(kind)
-    path = str(write_idx(tmp_path / ("a.gz" if packed else "a"), values))
-    header = read_header(path)
-    assert (header.shape, header.width, header.start) == ((5, 3, 2), 6, 16)
-    assert np.array_equal(read_array(path, scratch), values)
+    path = tmp_path / (f"x.{form}.gz" if packed else f"x.{form}")
+    data = idx_bytes(values) if form == "idx" else npy_bytes(values)
+    path.write_bytes(gzip.compress(data) if packed else data)
+    header = read_header(str(path))
+    assert (header.shape, header.width) == ((5, 3, 2), 6)
+    assert np.array_equal(read_array(str(path), scratch), values)
 
 
 def test_header_known_bytes():
@@ -56,15 +71,20 @@ def test_header_known_bytes():
     assert idx_bytes(zeros(60_000, 28, 28))[:16].hex() == "00000803" + "0000ea60" + "0000001c" * 2
 
 
-def test_read_array_of_every_truncation_is_refused(tmp_path, scratch):
-    whole = idx_bytes(np.arange(12, dtype=np.int16).reshape(3, 4))
-    path = tmp_path / "cut"
-    for size in range(len(whole)):
+@pytest.mark.parametrize(
+    ("form", "at"), [("idx", 0), ("npy", 8)]
+)  # of npy: where its first bytes say that it is one
+def test_read_array_of_every_truncation_is_refused(tmp_path, scratch, form, at):
+    values = np.arange(12, dtype=np.int16).reshape(3, 4)
+    whole = idx_bytes(values) if form == "idx" else npy_bytes(values)
+    path = tmp_path / f"cut.{form}"
+    for size in range(at, len(whole)):
         path.write_bytes(whole[:size])
-        with pytest.raises(DataError, match=r"no idx file|expected 36 bytes"):
+        with pytest.raises(DataError, match=rf"no (idx|\.npy) file|expected {len(whole)} bytes"):
             read_array(str(path), scratch)
     path.write_bytes(whole + b"x")
-    with pytest.raises(DataError, match=r"expected 36 bytes for shape \(3, 4\), got 37"):
+    expected = rf"expected {len(whole)} bytes for shape \(3, 4\), got {len(whole) + 1}"
+    with pytest.raises(DataError, match=expected):
         read_array(str(path), scratch)
 
 
@@ -94,31 +114,17 @@ def test_header_of_a_file_that_is_not_there_or_damaged_is_refused(tmp_path):
         read_header(str(path))
 
 
-@pytest.mark.parametrize("there", ["train-labels-idx1-ubyte", "train-labels-idx1-ubyte.gz"])
-@pytest.mark.parametrize("asked", ["train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"])
+@pytest.mark.parametrize(
+    ("asked", "there"),
+    [
+        *product(*[["train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"],
+                   ["train-labels-idx1-ubyte", "train-labels-idx1-ubyte.gz"]]),
+        ("X_train.npy", "y_train.npy"),
+    ],
+)  # fmt: skip
 def test_labels_are_found_beside_images_packed_or_not(tmp_path, there, asked):
     (tmp_path / there).touch()
     assert labels_of(str(tmp_path / asked)) == str(tmp_path / there)
-
-
-def test_labels_that_cannot_be_found_are_asked_for(tmp_path):
-    with pytest.raises(DataError, match="name their file"):
-        labels_of(str(tmp_path / "mine"))
-    with pytest.raises(DataError, match="does not exist"):
-        labels_of(str(tmp_path / "train-images-idx3-ubyte"))
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("kind", ["u1", "i2", "i8", ">f4", "f4", "f8", "f2"])
-def test_read_array_of_npy_of_each_type_gives_its_values(tmp_path, scratch, kind, packed):
-    values = np.random.default_rng(3).uniform(0, 100, (5, 3, 2)).astype(kind)
-    path = tmp_path / "x.npy"
-    np.save(path, values)
-    if packed:
-        path = tmp_path / "x.npy.gz"
-        path.write_bytes(gzip.compress((tmp_path / "x.npy").read_bytes()))
-    assert (read_header(str(path)).shape, read_header(str(path)).width) == ((5, 3, 2), 6)
-    assert np.array_equal(read_array(str(path), scratch), values)
 
 
 def test_npy_of_a_long_header_is_read(tmp_path, scratch):
@@ -143,23 +149,6 @@ def test_npy_that_has_no_examples_is_refused(tmp_path, array, message):
     np.save(tmp_path / "x.npy", array)
     with pytest.raises(DataError, match=message):
         read_header(str(tmp_path / "x.npy"))
-
-
-def test_npy_of_every_truncation_is_refused(tmp_path, scratch):
-    np.save(tmp_path / "x.npy", np.arange(6.0).reshape(3, 2))
-    whole = (tmp_path / "x.npy").read_bytes()
-    for size in range(8, len(whole)):
-        (tmp_path / "x.npy").write_bytes(whole[:size])
-        with pytest.raises(DataError, match=r"no \.npy file|expected 176 bytes"):
-            read_array(str(tmp_path / "x.npy"), scratch)
-
-
-def test_npy_of_examples_has_its_labels_beside_it(tmp_path):
-    for name in ("X_train.npy", "y_train.npy"):
-        np.save(tmp_path / name, np.ones(2))
-    assert labels_of(str(tmp_path / "X_train.npy")) == str(tmp_path / "y_train.npy")
-    with pytest.raises(DataError, match="lacks 'X': name their file by --labels"):
-        labels_of(str(tmp_path / "y_train.npy"))
 
 
 def test_examples_of_npy_beyond_32_bits_are_read_where_they_lie(tmp_path, scratch):
@@ -220,11 +209,20 @@ def test_dense_matrix_file_that_is_packed_or_cut_is_refused(tmp_path, scratch):
 # --- examples with labels ------------------------------------------------------------------------
 
 
-def test_labels_of_a_name_that_says_nothing_are_to_be_named(tmp_path):
-    with pytest.raises(DataError, match=r"lacks 'images-idx3': name their file by --labels$"):
-        labels_of(str(tmp_path / "digits.gz"))
-    with pytest.raises(DataError, match=r"does not exist: name their file by --test-labels$"):
-        labels_of(str(tmp_path / "t10k-images-idx3-ubyte"), "--test-labels")
+@pytest.mark.parametrize(
+    ("asked", "option", "message"),
+    [
+        ("digits.gz", [], r"lacks 'images-idx3': name their file by --labels$"),
+        ("y_train.npy", [], "lacks 'X': name their file by --labels"),
+        (
+            "t10k-images-idx3-ubyte", ["--test-labels"],
+            "does not exist: name their file by --test-labels$",
+        ),
+    ],
+)  # fmt: skip
+def test_labels_that_cannot_be_found_are_asked_for(tmp_path, asked, option, message):
+    with pytest.raises(DataError, match=message):
+        labels_of(str(tmp_path / asked), *option)
 
 
 def test_examples_of_two_files_count_on(tmp_path, scratch):
@@ -264,26 +262,10 @@ def test_files_that_do_not_fit_each_other_are_refused(tmp_path, scratch, parts, 
 # --- order ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, 2, 1000])
-def test_order_has_every_number_once(count):
-    assert np.array_equal(np.sort(order(count, 7, 3)), np.arange(count))
-
-
-def test_order_depends_on_seed_and_epoch_alone():
-    found = {(s, e): order(1000, s, e).tobytes() for s in (0, 1, 2**32 - 1) for e in (0, 1, 2)}
-    assert len(set(found.values())) == 9
-    assert order(1000, 1, 2).tobytes() == found[1, 2]
-
-
-def test_order_puts_every_number_everywhere():
-    """Over 4,000 epochs each of 5 numbers stands at each of 5 places 800 times, give or take."""
-    places = np.array([order(5, 11, epoch) for epoch in range(4000)])
-    for place in range(5):
-        counts = Counter(places[:, place].tolist())
-        assert all(abs(counts[number] - 800) < 130 for number in range(5))  # 5 deviations
-
-
-def test_order_equals_hashes_in_whole_numbers():
+@pytest.mark.parametrize(
+    ("count", "seed", "epoch"), [(1, 7, 3), (2, 0, 0), (50, 5, 2), (1000, 2**32 - 1, 1)]
+)
+def test_order_equals_hashes_in_whole_numbers(count, seed, epoch):
     """SplitMix64 as written, a number at a time."""
     mask, golden = 2**64 - 1, 0x9E3779B97F4A7C15
 
@@ -292,6 +274,6 @@ def test_order_equals_hashes_in_whole_numbers():
         x = (x ^ (x >> 27)) * 0x94D049BB133111EB & mask
         return x ^ (x >> 31)
 
-    start = mixed((5 * golden + 2 + 1) & mask)
-    draws = [mixed((start + (i + 1) * golden) & mask) for i in range(50)]
-    assert order(50, 5, 2).tolist() == sorted(range(50), key=draws.__getitem__)
+    start = mixed((seed * golden + epoch + 1) & mask)
+    draws = [mixed((start + (i + 1) * golden) & mask) for i in range(count)]
+    assert order(count, seed, epoch).tolist() == sorted(range(count), key=draws.__getitem__)
