@@ -63,6 +63,19 @@ class Master:
     def _why_over(self):
         return f"the server's thread has ended: {self.errors}" if self.errors else ""
 
+    def peer_of(self, client):
+        """The server's side of its only client."""
+        client.call(messages.Drain(1), LIMIT_S)
+        (peer,) = self.do(lambda: list(self.server.peers))
+        return peer
+
+    def ask(self, peer, *calls):
+        """Calls a peer; the queue of its answers."""
+        answers = queue.Queue()
+        for message in calls:
+            self.do(lambda message=message: self.server.call(peer, message, answers.put))
+        return answers
+
     def close(self):
         self._stop.set()
         self._thread.join(LIMIT_S)

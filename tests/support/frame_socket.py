@@ -1,7 +1,7 @@
 """A blocking connection that speaks frames, good or bad, as a test likes."""
 
-from snailps.transport.frame import FrameDecoder, encode_frame
-from snailps.transport.handshake import Channel, ClientSession, Hello, Role
+from snailps.transport.frame import FrameDecoder, Kind, encode_frame
+from snailps.transport.handshake import Channel, ClientSession, Hello, Role, remote_error
 
 
 class FrameSocket:
@@ -15,6 +15,13 @@ class FrameSocket:
 
     def __exit__(self, *failure):
         self.close()
+
+    def refused(self):
+        """The error that this peer is told before the connection is closed."""
+        frame = self.next()
+        assert frame.kind == Kind.ERROR, frame
+        assert self.next() is None
+        return remote_error(frame)
 
     def close(self):
         self.sock.close()

@@ -61,6 +61,15 @@ def context_of(members, out, **parts):
     return SimpleNamespace(members=members, out=out, services=services, **given)
 
 
+def worker_of(number):
+    """A worker, as far as leases and a job's controller look at it."""
+    return SimpleNamespace(
+        number=number, name=f"worker {number}", dropped=False, finished=False, leaving=False,
+        wait_for=lambda text, now: None, log_wait=lambda now: None, waits="", resume_state={},
+        done=0, block_since=0.0, trained=lambda units, seconds, now, checkout=False: None,
+    )  # fmt: skip
+
+
 class TimedJob:
     """A job whose methods get the time from a clock in the test's hand."""
 

@@ -1,5 +1,6 @@
 """Shards and clients over loopback, for tests: real sockets, real threads, no other process."""
 
+import contextlib
 import os
 import socket
 import struct
@@ -165,6 +166,14 @@ class Shards:
     def raw(self, index=0, shake=True):
         """A connection that speaks frames as the test likes."""
         return Raw(self.ports[index], self.secret, shake)
+
+
+@contextlib.contextmanager
+def a_table(dim=4, access=ADD, init=ZEROS, *, shards=1, frag_num=FRAG_NUM, **settings):
+    """Shards with table 1, and a client of them."""
+    with Shards(shards, frag_num) as cluster:
+        cluster.add_table(1, dim, access, init, **settings)
+        yield cluster, cluster.client()
 
 
 def push_out(client, dim):

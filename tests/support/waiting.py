@@ -2,6 +2,7 @@
 
     until(found, what) -> what `found` says, once that is true
     event, queue, thread, semaphore, descriptor -> happens, got, joined, acquired, readable
+    in_threads(work, arguments): a thread for each, until all have ended
     InVain <- why it can no longer come, at once; what it waited for, after LIMIT_S
 
 Why: a reason of the caller's (`over`), a thread of this test that has died of an error, or what
@@ -88,7 +89,7 @@ def run_all(*work):
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=guarded, args=(one,)) for one in work]
+    threads = [threading.Thread(target=guarded, args=(one,), daemon=True) for one in work]
     for thread in threads:
         thread.start()
     joined(*threads)

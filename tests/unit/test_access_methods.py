@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from shards import ADAGRAD, ADAM, ADD, AVERAGE, FTRL, MOMENTUM, SGD, UNIFORM, ZEROS, Shards
+from shards import ADAGRAD, ADAM, ADD, AVERAGE, FTRL, MOMENTUM, SGD, UNIFORM, ZEROS, Shards, a_table
 from twins import kernels as twin
 from twins.store import state_floats
 
@@ -120,9 +120,7 @@ def test_push_of_state_to_averages_is_refused_and_changes_nothing():
 
 
 def test_state_of_the_widest_rows_travels():
-    with Shards(1) as cluster:
-        cluster.add_table(1, 65_536, ADAM, UNIFORM, hyper=HYPER)
-        client = cluster.client()
+    with a_table(65_536, ADAM, UNIFORM, hyper=HYPER) as (_, client):
         keys = u64(range(3))
         client.push_async(1, keys, np.ones((3, 65_536), np.float32)).wait()
         rows = pull(client, keys, 3 * 65_536 + 1, state=True)
@@ -223,18 +221,14 @@ def test_average_of_a_round_is_the_weighted_mean_and_reads_as_before_until_close
 def test_average_of_equal_values_is_that_value():
     """What a multiplication with a rounded reciprocal would miss."""
     values = np.linspace(0.1, 3, 1000, dtype=np.float32)[:, None]
-    with Shards(1) as cluster:
-        cluster.add_table(1, 1, AVERAGE, ZEROS)
-        client = cluster.client()
+    with a_table(1, AVERAGE) as (_, client):
         keys = np.arange(1000, dtype=np.uint64)
         close_round(client, 0, *[(keys, np.hstack([values, np.ones_like(values)]))] * 4)
         assert np.array_equal(pull(client, keys, 1), values)
 
 
 def test_average_pushed_with_no_weight_keeps_its_value():
-    with Shards(1) as cluster:
-        cluster.add_table(1, 1, AVERAGE, UNIFORM)
-        client = cluster.client()
+    with a_table(1, AVERAGE, UNIFORM) as (_, client):
         first = pull(client, u64([4]), 1)
         close_round(client, 0, ([4], [[3, 0]]))
         close_round(client, 1, ([4], [[0, 0]]))
@@ -246,9 +240,7 @@ def test_average_pushed_with_no_weight_keeps_its_value():
 
 
 def test_rows_without_a_push_since_a_tick_are_forgotten():
-    with Shards(2) as cluster:
-        cluster.add_table(1, 2, ADD, ZEROS, track=1)
-        client = cluster.client()
+    with a_table(2, shards=2, track=1) as (cluster, client):
         keys = np.arange(1000, dtype=np.uint64)
         for tick, some in ((5, keys), (9, keys[:300])):
             for thread in cluster.threads:

@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from waiting import in_threads
 
 from snailps import Table, kernels
 from snailps.errors import ConfigError, MisuseError, WaitTimeout
@@ -78,23 +79,22 @@ def test_each_key_is_asked_once_and_answered_everywhere(make, source):
     assert (stats.keys, stats.hits, stats.pulled, stats.rows) == (8, 2, 4, 4)
 
 
-def test_rows_are_as_young_as_asked_for(make, source, clock):
-    rows = make(max_age_s=10.0)
+@pytest.mark.parametrize(
+    ("options", "passed_s", "is_asked_again"),
+    [
+        ({"max_age_s": 10.0}, 9.5, False), ({"max_age_s": 10.0}, 10.5, True),
+        ({"max_age_s": None}, 1e8, False),
+        ({"max_age_s": 0.0}, 0.0, True),  # at one moment: 10 ms are one to the cache
+        ({"cache_bytes": 0}, 0.0, True),
+    ],
+)  # fmt: skip
+def test_rows_are_as_young_as_asked_for(make, source, clock, options, passed_s, is_asked_again):
+    rows = make(**options)
     rows.pull([1])
     source.version = 1
-    clock.now += 9.5
-    assert rows.pull([1, 2])[:, 1].tolist() == [0, 1]
-    clock.now += 1.0
-    assert rows.pull([1, 2])[:, 1].tolist() == [1, 1]
-    assert source.asked == [[1], [2], [1]]
-
-
-def test_rows_without_an_age_limit_are_pulled_once(make, source, clock):
-    rows = make(max_age_s=None)
-    rows.pull([1])
-    clock.now += 1e8
-    rows.pull([1])
-    assert source.asked == [[1]]
+    clock.now += passed_s
+    assert rows.pull([1, 2])[:, 1].tolist() == [is_asked_again, 1]
+    assert source.asked == [[1], [1, 2] if is_asked_again else [2]]
 
 
 @pytest.mark.parametrize("max_age_s", [10.0, None])
@@ -120,13 +120,6 @@ def test_rows_of_an_earlier_life_count_as_old_after_years(make, source, clock):
     clock.now += 86400.0 * 500
     rows.pull([2])
     assert rows.pull([1, 2])[:, 1].tolist() == [1, 1]
-
-
-def test_age_of_nothing_always_asks(make, source, clock):
-    rows = make(max_age_s=0.0)
-    for _ in range(2):  # at one moment: 10 ms are one to the cache
-        rows.pull([1])
-    assert source.asked == [[1], [1]]
 
 
 def test_rows_of_another_life_of_the_table_count_as_old(make, source):
@@ -202,12 +195,6 @@ def test_first_values_are_not_kept(make, source):
     assert rows.pull([4])[0, 0] == 4
 
 
-def test_cache_of_nothing_asks_each_time(make, source):
-    rows = make(cache_bytes=0)
-    assert [rows.pull([1, 1])[:, 0].tolist() for _ in range(2)] == [[1, 1]] * 2
-    assert source.asked == [[1], [1]]
-
-
 def test_no_keys_are_answered_without_the_source(make, source):
     assert make().pull([]).shape == (0, 3)
     assert not source.asked
@@ -254,11 +241,7 @@ def test_threads_get_the_rows_of_their_own_keys(make, source):
             keys = rng.integers(0, 300, 40)
             wrong.extend(np.flatnonzero(rows.pull(keys)[:, 0] != keys))
 
-    threads = [threading.Thread(target=look, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    in_threads(look, range(4))
     assert not wrong
     assert rows.stats().keys == 4 * 60 * 40
 

@@ -6,11 +6,12 @@ import gc
 import json
 import os
 import struct
-import threading
 
 import numpy as np
 import pytest
+from machine import fails
 from stores import MARK, SECTION, marks_of, sections_of, ticks_of
+from waiting import in_threads
 
 from snailps import kernels
 from snailps.errors import CheckpointError, SnailError
@@ -117,10 +118,7 @@ def folder(tmp_path):
 def test_checkpoint_whose_names_are_lost_is_refused_and_without_syncs_of_folders_taken(
     folder, monkeypatch, error
 ):
-    def sync(path):
-        raise OSError(error, os.strerror(error))
-
-    monkeypatch.setattr(OS_DISK, "sync_folder", sync)
+    monkeypatch.setattr(OS_DISK, "sync_folder", fails(error))
     store = filled_store(50)
     if error == errno.EINVAL:
         assert write_checkpoint(folder, store).exists()
@@ -297,11 +295,7 @@ def test_shard_file_written_by_threads_holds_all(tmp_path):
         _, used, sections = copy_fragments(store, fragments[at : at + 1], 0, buffer)
         writer.put(writer.reserve(used), buffer, used, sections)
 
-    threads = [threading.Thread(target=write, args=(at,)) for at in range(FRAG_NUM)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    in_threads(write, range(FRAG_NUM))
     entry = writer.close()
     file = ShardFile(tmp_path, entry, LIFE, 1, FRAG_NUM)
     found = {f: bytes(section) for f, section in file.sections(np.ones(FRAG_NUM, bool))}
@@ -342,11 +336,8 @@ def test_shard_file_of_another_checkpoint_is_recognised(tmp_path):
 
 
 def test_shard_file_on_a_full_disk_says_so_and_is_removed(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     writer = ShardFileWriter(tmp_path / "a.rows", LIFE, 1, FRAG_NUM)
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", fails(errno.ENOSPC))
     with pytest.raises(CheckpointError, match=r"a\.rows: cannot be written, .* is full"):
         writer.put(writer.reserve(5), new_buffer(PAGE), 5, ())
     writer.abandon()
@@ -551,10 +542,7 @@ def test_folder_that_another_master_has_refuses_and_names_it(folder):
 
 
 def test_folder_on_a_disk_without_locks_says_so_and_names_no_other_master(tmp_path, monkeypatch):
-    def flock(file, how):
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "flock", fails(errno.ENOSYS))
     gc.collect()  # files of earlier tests are not closed in the middle of this one
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names, not paths
     with pytest.raises(CheckpointError, match=r"lock: cannot be written, Function not implemented"):
@@ -566,10 +554,7 @@ def test_manifest_on_a_full_disk_leaves_the_last_good_one(folder, monkeypatch):
     store = filled_store(40)
     write_checkpoint(folder, store)
 
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", fails(errno.ENOSPC))
     part = folder.begin(2)
     with pytest.raises(CheckpointError, match="is full"):
         write_course(part, b"x")

@@ -143,27 +143,42 @@ def test_words_of_an_earlier_checkpoint_and_of_those_that_have_told_are_no_answe
     assert world.controller.saved == 1
 
 
-@pytest.mark.parametrize("why", ["lost", "refused", "told"])
-def test_server_that_cannot_save_gives_the_checkpoint_up_and_all_are_told(world, caplog, why):
-    world.begin()
-    orders = world.orders(m.Save)
+def given_up(world, why):
+    """Gives up a checkpoint that is being saved."""
     if why == "lost":
-        world.controller.lost(world.servers[1], "its connection broke", world.now)
+        world.controller.lost(world.servers[1], "killed", world.now)
     elif why == "refused":
-        orders[1][2](ClusterError("no memory"), world.now)
-    else:
+        world.orders(m.Save)[-1][2](ClusterError("no memory"), world.now)
+    elif why == "told":
         world.saved(2, text="no space")
+    elif why == "stalled":
+        world.step(0.1)
+        world.step(STALL_S / 3, times=4)
+    else:
+        world.controller.abandon("the job has failed")
+
+
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        ("lost", "it is lost: killed"), ("refused", "no memory"), ("told", "no space"),
+    ],
+)  # fmt: skip
+def test_server_that_cannot_save_gives_the_checkpoint_up_and_all_are_told(
+    world, caplog, why, words
+):
+    world.begin()
+    given_up(world, why)
     world.out.do_works(world.now)
-    words = {"lost": "it is lost: its connection broke", "refused": "no memory", "told": "no space"}
     assert (
-        f"CHECKPOINT FAILED, training goes on unsaved (there is none yet): server 2: {words[why]}"
+        f"CHECKPOINT FAILED, training goes on unsaved (there is none yet): server 2: {words}"
         in caplog.text
     )
     assert len(world.orders(m.StopSaving)) == 2
     assert world.files.done == [("drop", 4)]
     assert not world.controller.running
     world.begin()
-    assert world.orders(m.Save)[0][1].number == 5
+    assert world.orders(m.Save)[-1][1].number == 5
 
 
 def test_server_that_is_lost_when_it_has_told_matters_no_more(world):
@@ -263,21 +278,6 @@ def test_rows_are_saved_when_no_shard_changes_over(clocked):
     assert [peer for peer, _, _ in clocked.orders(m.Save)] == [1, 2, 3]
 
 
-def given_up(world, why):
-    """Gives up a checkpoint that is being saved."""
-    if why == "lost":
-        world.controller.lost(world.servers[1], "killed", world.now)
-    elif why == "refused":
-        world.orders(m.Save)[0][2](ClusterError("no memory"), world.now)
-    elif why == "told":
-        world.saved(2, text="no space")
-    elif why == "stalled":
-        world.step(0.1)
-        world.step(STALL_S / 3, times=4)
-    else:
-        world.controller.abandon("the job has failed")
-
-
 @pytest.mark.parametrize("why", ["lost", "refused", "told", "stalled", "abandoned"])
 def test_slot_is_leased_when_the_checkpoint_is_given_up(clocked, why):
     clocked.begin()
@@ -331,6 +331,19 @@ def test_checkpoint_that_is_given_up_while_it_begins_leaves_nothing(world):
     assert not world.orders(m.Save)
 
 
+def job_of(folder, **raw):
+    write_numbers(folder / "in.txt", 100)
+    raw = {"input": str(folder / "in.txt"), **raw}
+    return Job(RawConfig.from_mapping(raw, "test"), now=100.0)
+
+
+def checkpoint_of(job, sources=None, frag_num=64, tables=(), **changed):
+    """What the folder has of a job, but for what is changed."""
+    manifest = SimpleNamespace(job=job.identity(()) | changed, frag_num=frag_num, tables=tables)
+    snapshot = SimpleNamespace(sources=sources or job.input.sources)
+    return Opened(1, "folder", [Candidate(1, "checkpoint-1", manifest, snapshot)])
+
+
 @each(
     "there, words",
     [
@@ -346,15 +359,8 @@ def test_checkpoint_that_is_given_up_while_it_begins_leaves_nothing(world):
     ],
 )
 def test_checkpoint_of_another_job_is_refused(world, tmp_path, there, words):
-    write_numbers(tmp_path / "in.txt", 100)
-    raw = {"worker_class": COUNTER, "input": str(tmp_path / "in.txt"), "dim": "2"}
-    job = Job(RawConfig.from_mapping(raw, "test"), now=100.0)
-    settings = {k: v for k, v in there.items() if k not in ("sources", "frag_num")}
-    manifest = SimpleNamespace(
-        job=job.identity(()) | settings, frag_num=there.get("frag_num", 64), tables=()
-    )  # fmt: skip
-    snapshot = SimpleNamespace(sources=there.get("sources", job.input.sources))
-    opened = Opened(1, "folder", [Candidate(1, "checkpoint-1", manifest, snapshot)])
+    job = job_of(tmp_path, worker_class=COUNTER, dim="2")
+    opened = checkpoint_of(job, **there)
     if not words:
         world.controller.check_opened(job, opened)
         return
@@ -363,15 +369,14 @@ def test_checkpoint_of_another_job_is_refused(world, tmp_path, there, words):
 
 
 def test_what_an_input_tells_is_not_said_of_another_input(world, tmp_path):
-    path = str(tmp_path / "in.txt")
-    (tmp_path / "in.txt").write_text("0 1:5\n1 1:9\n")
-    raw = {"worker_class": "snailps.models.sparse.linear:Linear", "input": path, "output": "x"}
-    job = Job(RawConfig.from_mapping(raw, "test"), now=100.0)
-    manifest = SimpleNamespace(job=job.identity(()) | {"encoding": "{}"}, frag_num=64, tables=())
-    candidate = Candidate(1, "checkpoint-1", manifest, SimpleNamespace(sources=[(path, 11)]))
+    path = tmp_path / "x.svm"
+    path.write_text("0 1:5\n1 1:9\n")
+    linear = "snailps.models.sparse.linear:Linear"
+    job = job_of(tmp_path, worker_class=linear, input=str(path), output="x")
     words = r"of another job: the input has other files, or files of other lengths\. Choose"
+    opened = checkpoint_of(job, sources=[(str(path), 11)], encoding="{}")
     with pytest.raises(ConfigError, match=words):
-        world.controller.check_opened(job, Opened(1, "folder", [candidate]))
+        world.controller.check_opened(job, opened)
 
 
 @each("access", ["python_methods:Plain", "python_methods:Momentum"])
@@ -379,15 +384,9 @@ def test_checkpoint_whose_tables_name_a_class_is_used_only_if_the_job_declares_i
     world, tmp_path, access
 ):
     """The class is looked up by its name alone: nothing is imported here."""
-    write_numbers(tmp_path / "in.txt", 100)
-    raw = {"worker_class": "python_methods:Model", "input": str(tmp_path / "in.txt")}
-    job = Job(RawConfig.from_mapping(raw, "test"), now=100.0)
-    manifest = SimpleNamespace(
-        job=job.identity(()), frag_num=64,
-        tables=[{"number": 1, "table": Table("w", 2, access=access, lr=0.1).to_dict()}],
-    )  # fmt: skip
-    snapshot = SimpleNamespace(sources=job.input.sources)
-    opened = Opened(1, "folder", [Candidate(1, "checkpoint-1", manifest, snapshot)])
+    job = job_of(tmp_path, worker_class="python_methods:Model")
+    table = Table("w", 2, access=access, lr=0.1).to_dict()
+    opened = checkpoint_of(job, tables=[{"number": 1, "table": table}])
     if access == "python_methods:Momentum":
         world.controller.check_opened(job, opened)
         return
@@ -396,9 +395,7 @@ def test_checkpoint_whose_tables_name_a_class_is_used_only_if_the_job_declares_i
 
 
 def test_class_of_a_tensor_is_one_that_the_job_declares(tmp_path, monkeypatch):
-    write_numbers(tmp_path / "in.txt", 100)
-    raw = {"worker_class": "python_methods:Model", "input": str(tmp_path / "in.txt")}
-    job = Job(RawConfig.from_mapping(raw, "test"), now=100.0)
+    job = job_of(tmp_path, worker_class="python_methods:Model")
     tensor = Tensor("dense", (3, 4), access="python_methods:Momentum")
     monkeypatch.setattr(job.cls, "tables", lambda self: [tensor])
     job.check_methods([tensor.table()], "checkpoint-1")

@@ -60,13 +60,14 @@ class Notebook:
         self.module = sys.modules[name] = types.ModuleType(name)
         self.cells = []
 
-    def run(self, text):
-        """Executes a cell."""
-        file = f"/tmp/ipykernel_1/{self.module.__name__}-{len(self.cells)}.py"
-        self.cells.append(file)
-        lines = text.splitlines(keepends=True)
-        linecache.cache[file] = (len(text), None, lines, file)
-        exec(compile(text, file, "exec"), vars(self.module))
+    def run(self, *cells):
+        """Executes cells."""
+        for text in cells:
+            file = f"/tmp/ipykernel_1/{self.module.__name__}-{len(self.cells)}.py"
+            self.cells.append(file)
+            lines = text.splitlines(keepends=True)
+            linecache.cache[file] = (len(text), None, lines, file)
+            exec(compile(text, file, "exec"), vars(self.module))
         return vars(self.module)
 
     def close(self):
@@ -91,8 +92,7 @@ def travelled(cls):
 
 
 def test_class_travels_with_what_it_uses(notebook):
-    for text in (FIRST, SECOND, THIRD):
-        found = notebook.run(text)
+    found = notebook.run(FIRST, SECOND, THIRD)
     assert is_local_class(found["Mine"])
     other = travelled(found["Mine"])
     assert other is not found["Mine"]
@@ -107,15 +107,13 @@ def test_dataclass_travels_where_the_text_of_the_command_line_is_known(notebook,
     """As Python 3.13 knows that of ``-c``, by which processes of pools are started."""
     lines = ["import this\n"] * 9
     monkeypatch.setitem(linecache.cache, "<string>", (len(lines), None, lines, "<string>"))
-    for text in (FIRST, SECOND, THIRD):
-        notebook.run(text)
+    notebook.run(FIRST, SECOND, THIRD)
     mine = travelled(notebook.module.Mine)
     assert mine.Settings().width == 3
 
 
 def test_class_that_is_defined_again_travels_as_it_now_is(notebook):
-    for text in (FIRST, SECOND, THIRD):
-        found = notebook.run(text)
+    found = notebook.run(FIRST, SECOND, THIRD)
     first = travelled(found["Mine"])
     changed = notebook.run(THIRD.replace("np.float32(table)", "7"))["Mine"]
     assert travelled(changed).train(None, 4.0) == {"units": 7}
@@ -123,8 +121,7 @@ def test_class_that_is_defined_again_travels_as_it_now_is(notebook):
 
 
 def test_traceback_has_the_lines_of_the_cells(notebook):
-    for text in (FIRST, SECOND, THIRD):
-        found = notebook.run(text)
+    found = notebook.run(FIRST, SECOND, THIRD)
     other = travelled(found["Mine"])
     with pytest.raises(ValueError) as caught:
         other.fails(None)

@@ -50,6 +50,19 @@ def make():
         yield make
 
 
+@pytest.fixture
+def asked(monkeypatch):
+    """The tables of which rows are pulled."""
+    asked, pull = [], Classifier.pull_async
+
+    def noted(self, table, *given, **named):
+        asked.append(table)
+        return pull(self, table, *given, **named)
+
+    monkeypatch.setattr(Classifier, "pull_async", noted)
+    return asked
+
+
 def test_survey_warns_once_of_all_words_behind_the_end_of_their_line(caplog):
     surveyor = Classifier.surveyor(SMALL)
     for text in (b"__label__x a </s> b c\n", b"__label__x a\n", b"__label__y a </s> d </s>\n"):
@@ -164,16 +177,8 @@ def test_train_on_blocks_lowers_the_loss_and_counts_lines_and_tokens(make, loss,
     assert losses[-1] < losses[0]
 
 
-def test_train_of_several_workers_on_copies_exchanges_label_rows(make, monkeypatch):
+def test_train_of_several_workers_on_copies_exchanges_label_rows(make, asked):
     model = make(replace(SMALL, consistency="ssp"), workers=2)
-    asked = []
-    pull = Classifier.pull_async
-
-    def noted(self, table, *given, **named):
-        asked.append(table)
-        return pull(self, table, *given, **named)
-
-    monkeypatch.setattr(Classifier, "pull_async", noted)
     lines = 4 * (len(TEXT.splitlines()) * 10)
     train(model, TEXT * 40)
     assert asked == ["input"] + ["output"] * -(-lines // classifier.EXCHANGE_LINES)
@@ -193,18 +198,10 @@ def test_train_of_several_workers_on_copies_exchanges_label_rows(make, monkeypat
     [("", (0.25, 0.75), False), ("", (0.0, 0.5), False), ("model.bin", (0.0, 0.5), True)],
 )
 def test_train_at_an_only_worker_whose_servers_may_have_rows_pulls_them(
-    make, monkeypatch, continue_from, progress, first
+    make, asked, continue_from, progress, first
 ):
     model = make()
     model.settings = replace(model.settings, continue_from=continue_from)
-    asked = []
-    pull = Classifier.pull_async
-
-    def noted(self, table, *given, **named):
-        asked.append(table)
-        return pull(self, table, *given, **named)
-
-    monkeypatch.setattr(Classifier, "pull_async", noted)
     train(model, TEXT, progress=progress, first=first)
     model.finish()
     assert asked == ["input", "output"] * 2  # to be trained, and as they were when they are pushed

@@ -1,9 +1,8 @@
 """models.classifier.curvature: how steep the loss is in word rows and in label rows."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
+from machine import peak_bytes
 
 from snailps.models.classifier.curvature import (
     FEATURES_MAX,
@@ -81,13 +80,13 @@ def test_line_as_long_as_a_book_is_measured_at_its_beginning():
     rng = np.random.default_rng(3)
     inputs, outputs = rows_of(rng, 2), rows_of(rng, 2)
     features = np.repeat(np.arange(2), (FEATURES_MAX, 10 * FEATURES_MAX))
-    tracemalloc.start()
-    found = measured("ova", inputs, outputs, [0, len(features)], features)
-    most = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    found = []
+    most = peak_bytes(
+        lambda: found.append(measured("ova", inputs, outputs, [0, len(features)], features))
+    )
     beginning = measured("ova", inputs, outputs, [0, 1], features[:1])
     np.testing.assert_allclose(
-        found.steps(1.0, outputs, 0), beginning.steps(1.0, outputs, 0), rtol=1e-4
+        found[0].steps(1.0, outputs, 0), beginning.steps(1.0, outputs, 0), rtol=1e-4
     )
     assert most < 4 * len(features) + 16 * FEATURES_MAX * STRIDE
 

@@ -45,6 +45,16 @@ def model(request, tmp_path):
     return path
 
 
+@pytest.fixture
+def subwords(tmp_path):
+    """A model that has vectors for words never seen."""
+    path = tmp_path / "m.bin"
+    rows = np.random.default_rng(0).normal(size=(5 + 20, 3)).astype(np.float32)
+    header = BinHeader(dim=3, bucket=20, minn=3, maxn=6)
+    write_bin(path, header, [w.encode() for w in WORDS], [1] * 5, [rows], [rows[:5]])
+    return path
+
+
 def test_nn_with_words_prints_tab_separated_lines(run, model):
     result = run("nn", model, "king", "woman", "-k", 2)
     assert result.exit_code == 0
@@ -67,10 +77,20 @@ def test_json_has_an_object_a_row_with_the_columns_as_names(run, model):
     assert json.loads(row)["word"] == "king"
 
 
-def test_nn_with_unknown_word_raises_what_main_prints(run, model):
-    result = run("nn", model, "kong")
-    assert isinstance(result.exception, DataError)
-    assert "did you mean king" in str(result.exception)
+@pytest.mark.parametrize(
+    ("command", "words", "error", "text"),
+    [
+        ("nn", ["kong"], DataError, "did you mean king"),
+        ("nn", ["king", "--of", "items"], ConfigError, "has words, and no kinds of names"),
+        ("eval", [], ConfigError, "--similarity FILE"),
+    ],
+)
+def test_command_that_cannot_be_answered_raises_what_main_prints(
+    run, model, command, words, error, text
+):
+    result = run(command, model, *words)
+    assert isinstance(result.exception, error)
+    assert text in str(result.exception)
 
 
 def test_nn_without_words_reads_standard_input_and_goes_on_after_an_unknown(run, model):
@@ -82,13 +102,9 @@ def test_nn_without_words_reads_standard_input_and_goes_on_after_an_unknown(run,
     assert run("nn", model, input="king\n").exit_code == 0
 
 
-def test_nn_of_subword_model_answers_for_words_never_seen(run, tmp_path):
-    path = tmp_path / "m.bin"
-    rows = np.random.default_rng(0).normal(size=(5 + 20, 3)).astype(np.float32)
-    header = BinHeader(dim=3, bucket=20, minn=3, maxn=6)
-    write_bin(path, header, [w.encode() for w in WORDS], [1] * 5, [rows], [rows[:5]])
-    assert len(run("nn", path, "kings", "-k", 4).stdout.splitlines()) == 4
-    assert run("vector", path, "kings").stdout.startswith("kings\t")
+def test_nn_of_subword_model_answers_for_words_never_seen(run, subwords):
+    assert len(run("nn", subwords, "kings", "-k", 4).stdout.splitlines()) == 4
+    assert run("vector", subwords, "kings").stdout.startswith("kings\t")
 
 
 def test_similarity_prints_the_cosine(run, model):
@@ -146,19 +162,9 @@ def test_eval_json_ends_with_one_object_of_all_figures(run, model, files):
     }  # fmt: skip
 
 
-def test_eval_oov_subword_scores_words_never_seen(run, tmp_path, files):
-    path = tmp_path / "m.bin"
-    rows = np.random.default_rng(0).normal(size=(5 + 20, 3)).astype(np.float32)
-    header = BinHeader(dim=3, bucket=20, minn=3, maxn=6)
-    write_bin(path, header, [w.encode() for w in WORDS], [1] * 5, [rows], [rows[:5]])
-    result = run("eval", path, "--similarity", files[0], "--oov", "subword", "--json")
+def test_eval_oov_subword_scores_words_never_seen(run, subwords, files):
+    result = run("eval", subwords, "--similarity", files[0], "--oov", "subword", "--json")
     assert json.loads(result.stdout)["similarity"][0]["pairs"] == 4
-
-
-def test_eval_without_files_says_what_to_give(run, model):
-    result = run("eval", model)
-    assert isinstance(result.exception, ConfigError)
-    assert "--similarity FILE" in str(result.exception)
 
 
 @pytest.mark.parametrize(
@@ -237,9 +243,3 @@ def test_what_a_factorisation_cannot_answer_is_told(run, ratings, words, error, 
     result = run(words[0], ratings, *words[1:])
     assert isinstance(result.exception, error)
     assert text in str(result.exception)
-
-
-def test_kinds_of_names_are_refused_for_a_file_of_words(run, model):
-    result = run("nn", model, "king", "--of", "items")
-    assert isinstance(result.exception, ConfigError)
-    assert "has words, and no kinds of names" in str(result.exception)

@@ -1,17 +1,15 @@
 """The fan-out client against real shards: sums, arrays, callers, and pulls corrected later."""
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shards import ADD, JOB, LIMIT_S, UNIFORM, ZEROS, Shards, pull, resident_bytes, u64
+from shards import ADD, JOB, LIMIT_S, UNIFORM, ZEROS, Shards, a_table, pull, resident_bytes, u64
 from test_shard_commands import blocked
-from waiting import until
+from waiting import in_threads, until
 
 from snailps.errors import MisuseError, RemoteError, WaitTimeout
 from snailps.store.route import fragment_of
@@ -19,10 +17,6 @@ from snailps.transport.client import _pending
 from snailps.transport.client._client import Client, Pending
 
 EDGE_KEYS = [0, 1, 2, 3, 2**63, 2**64 - 1, 77, 1234567]
-
-
-def open_descriptors():
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 # --- against a model -----------------------------------------------------------------------------
@@ -37,9 +31,7 @@ steps = st.lists(st.tuples(st.sampled_from(["push", "pull"]), keys_lists), max_s
 @given(steps=steps, wait=st.booleans())
 def test_any_pushes_and_pulls_agree_with_a_dictionary(shards, dim, steps, wait):
     """Without waiting too: requests take effect in the order of the calls."""
-    with Shards(shards) as cluster:
-        cluster.add_table(1, dim, ADD, ZEROS)
-        client = cluster.client()
+    with a_table(dim, shards=shards) as (cluster, client):
         model, checks, pushes, number = {}, [], [], 0
         for what, some in steps:
             keys = u64(some)
@@ -77,12 +69,12 @@ def scanned(cluster, client, dim, table=1):
     return found
 
 
-@pytest.mark.parametrize(("shards", "dim", "n"), [(1, 100, 20000), (3, 1, 100000), (4, 7, 50000)])
+@pytest.mark.parametrize(
+    ("shards", "dim", "n"), [(1, 100, 20000), (3, 1, 100000), (4, 7, 50000), (2, 65_536, 9)]
+)
 def test_requests_of_many_parts_come_back_whole(shards, dim, n):
     rng = np.random.default_rng(dim)
-    with Shards(shards, frag_num=256) as cluster:
-        cluster.add_table(1, dim, ADD, UNIFORM)
-        client = cluster.client()
+    with a_table(dim, ADD, UNIFORM, shards=shards, frag_num=256) as (cluster, client):
         keys = rng.permutation(n).astype(np.uint64) * np.uint64(7919)
         first = pull(client, keys, dim)
         values = rng.integers(-9, 9, (n, dim)).astype(np.float32)
@@ -95,17 +87,6 @@ def test_requests_of_many_parts_come_back_whole(shards, dim, n):
     assert counters["open"] == 0
     assert len(stored) == n
     assert stored[int(keys[5])] == (first + values)[5].tolist()
-
-
-def test_rows_of_65536_floats_travel():
-    with Shards(2) as cluster:
-        cluster.add_table(1, 65_536, ADD, UNIFORM)
-        client = cluster.client()
-        keys = u64(range(9))
-        first = pull(client, keys, 65_536)
-        client.push_async(1, keys, first).wait()
-        assert np.array_equal(pull(client, keys, 65_536), 2 * first)
-        assert len(scanned(cluster, client, 65_536)) == 9
 
 
 def test_more_parts_than_the_window_are_sent_in_turn(shard):
@@ -144,44 +125,30 @@ def test_no_keys_are_answered_at_once(shard):
     assert client.counters()["bytes_out"] == 0
 
 
-def test_rows_may_lie_apart(shard):
-    client = shard.client()
-    keys = u64(range(10))
-    wide = np.arange(100, dtype=np.float32).reshape(10, 10)
-    client.push_async(1, keys, wide[:, 3:7]).wait()
-    out = np.zeros((20, 6), np.float32)
-    client.pull_async(1, keys, out[::2, 1:5]).wait()
-    assert np.array_equal(out[::2, 1:5], wide[:, 3:7])
-    assert not out[1::2].any()
-    assert not out[:, [0, 5]].any()
+LAYOUTS = {  # values of ten keys, where they may lie
+    "columns of wider rows": np.arange(100, dtype=np.float32).reshape(10, 10)[:, 3:7],
+    "every other row": np.arange(80, dtype=np.float32).reshape(20, 4)[::2],
+    "one value for all": np.broadcast_to(np.full(4, 2.5, np.float32), (10, 4)),
+    "a column of a row": np.arange(10, dtype=np.float32)[None, :].T,
+    "a single row, backwards": np.arange(8, dtype=np.float32).reshape(2, 4)[::-1][:1],
+}
 
 
-def test_one_value_for_all_keys_may_be_broadcast(shard):
-    client = shard.client()
-    same = np.broadcast_to(np.full(4, 2.5, np.float32), (50, 4))
-    client.push_async(1, u64(range(50)), same).wait()
-    assert np.all(pull(client, u64(range(50)), 4) == 2.5)
-
-
-def test_columns_of_one_float_have_any_stride():
-    with Shards(1) as cluster:
-        cluster.add_table(1, 1, ADD, ZEROS)
-        client = cluster.client()
-        row = np.arange(30, dtype=np.float32)[None, :]
-        client.push_async(1, u64(range(30)), row.T).wait()
-        table = np.zeros((30, 5), np.float32)
-        client.pull_async(1, u64(range(30)), table[:, 2:3]).wait()
-        assert np.array_equal(table[:, 2], row[0])
-        assert table.sum() == row.sum()
-
-
-def test_single_row_may_have_any_stride(shard):
-    client = shard.client()
-    backwards = np.arange(8, dtype=np.float32).reshape(2, 4)[::-1][:1]
-    client.push_async(1, u64([5]), backwards).wait()
-    out = np.zeros((2, 4), np.float32)
-    client.pull_async(1, u64([5]), out[::-1][:1]).wait()
-    assert out.tolist() == [[0, 0, 0, 0], [4, 5, 6, 7]]
+@pytest.mark.parametrize("values", LAYOUTS.values(), ids=LAYOUTS)
+def test_keys_and_rows_may_lie_apart(values):
+    n, dim = values.shape
+    keys = np.arange(2 * n, dtype=np.uint64)[::2]
+    with a_table(dim) as (_, client):
+        client.push_async(1, keys, values).wait()
+        out = np.zeros((2 * n, dim + 2), np.float32)
+        client.pull_async(1, keys, out[::2, 1:-1]).wait()
+        assert np.array_equal(out[::2, 1:-1], values)
+        assert not out[1::2].any()
+        assert not out[:, [0, -1]].any()
+        assert not pull(client, keys + np.uint64(1), dim).any()
+        one = np.zeros((2, dim), np.float32)
+        client.pull_async(1, keys[:1], one[::-1][:1]).wait()
+        assert np.array_equal(one, [np.zeros(dim), values[0]])
 
 
 def test_keys_may_change_as_soon_as_the_call_returns(shard):
@@ -192,12 +159,6 @@ def test_keys_may_change_as_soon_as_the_call_returns(shard):
     keys[:] = 0
     pending.wait()
     assert np.array_equal(pull(client, u64(range(1000)), 4), values)
-
-
-def test_keys_that_lie_apart_are_taken(shard):
-    client = shard.client()
-    client.push_async(1, np.arange(20, dtype=np.uint64)[::2], np.ones((10, 4), np.float32)).wait()
-    assert pull(client, u64(range(20)), 4)[:, 0].tolist() == [1.0, 0.0] * 10
 
 
 @pytest.mark.parametrize(
@@ -317,34 +278,19 @@ def test_flush_tells_once_of_a_push_whose_caller_had_given_up(shard):
     client.flush(LIMIT_S)
 
 
-def test_error_of_a_push_that_nobody_waited_for_stays_until_flush(shard):
-    client = shard.client()
-    client.push_async(8, u64([1]), np.ones((1, 4), np.float32))
-    for _ in range(200):
-        pull(client, u64([1]), 4)
-    with pytest.raises(RemoteError, match="no table 8"):
-        client.flush()
-
-
 # --- several callers -----------------------------------------------------------------------------
 
 
 def test_threads_of_one_client_lose_nothing():
-    with Shards(2) as cluster:
-        cluster.add_table(1, 2, ADD, ZEROS)
-        client = cluster.client()
+    with a_table(2, shards=2) as (_, client):
         keys = u64(range(50))
 
-        def run():
+        def run(_):
             for _ in range(100):
                 client.push_async(1, keys, np.ones((50, 2), np.float32))
                 pull(client, keys[:5], 2)
 
-        threads = [threading.Thread(target=run) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(LIMIT_S)
+        in_threads(run, range(6))
         client.flush()
         assert np.all(pull(client, keys, 2) == 600)
         assert client.counters()["open"] == 0
@@ -378,9 +324,7 @@ def prefetched(cluster, client, pull_keys, push_keys, dim, seed):
 @settings(max_examples=30, deadline=None)
 @given(keys_lists, keys_lists, st.booleans(), st.sampled_from([1, 3]))
 def test_corrected_pull_equals_a_pull_after_the_push(pull_keys, push_keys, wait, dim):
-    with Shards(2) as cluster:
-        cluster.add_table(1, dim, ADD, ZEROS)
-        client = cluster.client()
+    with a_table(dim, shards=2) as (cluster, client):
         early, push = prefetched(cluster, client, pull_keys, push_keys, dim, 5)
         if wait:
             push.wait()
@@ -406,9 +350,7 @@ def test_pull_that_has_the_push_already_is_not_corrected(shard):
 
 def test_correct_stays_exact_when_the_pull_had_to_be_sent_again():
     """A pull that is repeated after a cut may see the push: the mark tells, row by row."""
-    with Shards(2) as cluster:
-        cluster.add_table(1, 8, ADD, ZEROS)
-        client = cluster.client()
+    with a_table(8, shards=2) as (_, client):
         keys = np.arange(50_000, dtype=np.uint64)
         total = 0
         for turn in range(10):
@@ -465,9 +407,7 @@ def test_correct_refuses_what_does_not_belong_together(shard):
 
 @pytest.mark.parametrize("cut", [False, True])
 def test_pull_that_went_ahead_is_corrected_by_the_pushes_it_overtook(cut):
-    with Shards(2, frag_num=256) as cluster:
-        cluster.add_table(1, 64, ADD, ZEROS)
-        client = cluster.client()
+    with a_table(64, shards=2, frag_num=256) as (cluster, client):
         keys = np.arange(30_000, dtype=np.uint64)
         ones = np.ones((30_000, 64), np.float32)
         some = keys[5::7].copy()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from frame_socket import FrameSocket
-from shards import ADD, JOB, LIMIT_S, ZEROS, Shards, pull, u64
+from shards import ADD, JOB, LIMIT_S, ZEROS, Shards, a_table, pull, u64
 from waiting import acquired, until
 
 from snailps.errors import ConnectionLost, MisuseError, ProtocolError, WaitTimeout
@@ -31,9 +31,7 @@ def open_descriptors():
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_cut_in_the_middle_of_pushes_keeps_sums_exact(shards):
-    with Shards(shards, frag_num=256) as cluster:
-        cluster.add_table(1, 8, ADD, ZEROS)
-        client = cluster.client()
+    with a_table(8, shards=shards, frag_num=256) as (_, client):
         keys = np.arange(60_000, dtype=np.uint64)
         ones = np.ones((60_000, 8), np.float32)
         for turn in range(15):
@@ -49,9 +47,7 @@ def test_cut_in_the_middle_of_pushes_keeps_sums_exact(shards):
 
 
 def test_cut_in_the_middle_of_scans_gives_each_row_once():
-    with Shards(2) as cluster:
-        cluster.add_table(1, 64, ADD, ZEROS)
-        client = cluster.client()
+    with a_table(64, shards=2) as (cluster, client):
         keys = np.arange(20_000, dtype=np.uint64)
         client.push_async(1, keys, np.ones((20_000, 64), np.float32)).wait()
         found = []
@@ -261,7 +257,7 @@ FIRST = 1024  # what a client calls its first part
 
 
 class Script:
-    """A shard whose connections are served by functions of the test, one a connection."""
+    """A shard whose connections are served by functions of the test; they stay open behind that."""
 
     def __init__(self, *connections):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -374,9 +370,7 @@ def test_replies_in_any_order_and_repeated_ones_find_their_requests(one):
             wire.send(reply, reply, reply)
         wire.send(answer(frames[0], value=99.0), Frame(Kind.PULLED, bytes(24), request=12345))
         wire.send(answer(wire.next(), value=11.0))
-        over.wait(LIMIT_S)
 
-    over = threading.Event()
     with Script(serve) as script:
         client = script.client(one)
         pending = [client.pull_async(1, u64([i]), np.zeros((1, 4), np.float32)) for i in range(10)]
@@ -384,7 +378,6 @@ def test_replies_in_any_order_and_repeated_ones_find_their_requests(one):
         assert pull(client, u64([3]), 4)[0, 0] == 11.0
         assert [each.rows[0, 0] for each in pending] == got == list(range(1, 11))
         assert client.counters()["reconnects"] == 0
-        over.set()
 
 
 @pytest.mark.parametrize(
@@ -407,14 +400,11 @@ def test_reply_that_breaks_the_format_costs_only_the_connection(one, reply):
 
     def second(wire):
         wire.send(answer(wire.next(), value=3.0))
-        over.wait(LIMIT_S)
 
-    over = threading.Event()
     with Script(first, second) as script:
         client = script.client(one)
         assert pull(client, u64([1]), 4)[0, 0] == 3.0
         assert client.counters()["reconnects"] == 1
-        over.set()
 
 
 def test_shard_that_closes_again_and_again_ends_the_client(one):
@@ -458,19 +448,19 @@ class Pairs:
         self.far[-1].close()
         acquired(self.came, "another connection")
 
-    def close(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
         self.client.close()
         for sock in [*self.far, *self.copies]:
             sock.close()
 
 
 def test_client_that_asks_nothing_outlives_any_number_of_cuts():
-    pairs = Pairs(failover_s=0.0)
-    try:
+    with Pairs(failover_s=0.0) as pairs:
         for _ in range(12):
             pairs.lose()
-    finally:
-        pairs.close()
 
 
 def watched_here():
@@ -484,8 +474,7 @@ def watched_here():
 
 
 def test_lost_connection_of_which_a_fork_has_a_copy_is_closed_and_watched_no_more():
-    pairs = Pairs(failover_s=0.0)
-    try:
+    with Pairs(failover_s=0.0) as pairs:
         pairs.far[0].send(bytes(64))  # no frame: the client ends the connection
         acquired(pairs.came, "another connection")
         pairs.far[0].settimeout(LIMIT_S)
@@ -494,43 +483,32 @@ def test_lost_connection_of_which_a_fork_has_a_copy_is_closed_and_watched_no_mor
         # It was made, and is taken in next.
         watched = until(lambda: present in (now := watched_here()) and now, "the connection")
         assert lost not in watched  # else the client's thread would never sleep again
-    finally:
-        pairs.close()
 
 
 def test_close_ends_a_connection_of_which_a_fork_has_a_copy():
-    pairs = Pairs(failover_s=0.0)
-    try:
+    with Pairs(failover_s=0.0) as pairs:
         pairs.far[0].settimeout(5.0)
         pairs.client.close()
         assert pairs.far[0].recv(1) == b""
-    finally:
-        pairs.close()
 
 
 def test_client_that_asks_nothing_has_all_its_patience_at_the_second_loss():
     patience_s = 1.0
-    pairs = Pairs(patience_s)
-    try:
+    with Pairs(patience_s) as pairs:
         pairs.lose()
         threading.Event().wait(1.1 * patience_s)
         pairs.lose(refusals=2)
-    finally:
-        pairs.close()
 
 
 def test_error_about_the_whole_connection_ends_the_client_with_its_words(one):
     def serve(wire):
         wire.next()
         wire.send(error_frame(ProtocolError("speak version 2", "version")))
-        over.wait(LIMIT_S)
 
-    over = threading.Event()
     with Script(serve) as script:
         client = script.client(one)
         with pytest.raises(ConnectionLost, match="pull of 1 rows of table 1: speak version 2"):
             pull(client, u64([1]), 4)
-        over.set()
 
 
 def test_wait_keeps_its_limit_while_other_requests_are_answered(one):
@@ -568,9 +546,8 @@ def test_request_that_timed_out_is_still_served(one):
         frame = wire.next()
         late.wait(LIMIT_S)
         wire.send(answer(frame, value=7.0))
-        over.wait(LIMIT_S)
 
-    late, over = threading.Event(), threading.Event()
+    late = threading.Event()
     with Script(serve) as script:
         client = script.client(one, timeout_s=0.01)
         pending = client.pull_async(1, u64([1]), np.zeros((1, 4), np.float32))
@@ -578,7 +555,6 @@ def test_request_that_timed_out_is_still_served(one):
             pending.wait()
         late.set()
         assert pending.wait(LIMIT_S)[0, 0] == 7.0
-        over.set()
 
 
 def test_blocked_sending_never_stops_receiving(one):
@@ -590,9 +566,7 @@ def test_blocked_sending_never_stops_receiving(one):
             wire.send(answer(frame, value=1.0, dim=65_536))
         for _ in range(128):
             wire.send(answer(wire.next()))
-        over.wait(LIMIT_S)
 
-    over = threading.Event()
     with Script(serve) as script:
         client = script.client(one)
         rows = np.zeros((1, 65_536), np.float32)
@@ -601,7 +575,6 @@ def test_blocked_sending_never_stops_receiving(one):
         assert all(each.wait().all() for each in pulls)
         for each in pushes:
             each.wait()
-        over.set()
 
 
 def test_one_request_that_waits_long_holds_up_no_other(one):
@@ -612,9 +585,7 @@ def test_one_request_that_waits_long_holds_up_no_other(one):
         for _ in range(3000):
             wire.send(answer(wire.next()))
         wire.send(answer(waiting, value=5.0))
-        over.wait(LIMIT_S)
 
-    over = threading.Event()
     with Script(serve) as script:
         client = script.client(one)
         first = client.pull_async(1, u64([0]), np.zeros((1, 4), np.float32))
@@ -622,7 +593,6 @@ def test_one_request_that_waits_long_holds_up_no_other(one):
             client.push_async(1, u64([1]), ROWS)
         client.flush()
         assert first.wait()[0, 0] == 5.0
-        over.set()
 
 
 # --- another route -------------------------------------------------------------------------------

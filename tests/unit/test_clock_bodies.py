@@ -179,15 +179,6 @@ def test_connection_that_ends_takes_what_waits_with_it(shard):
     shard.until("parked", lambda n: n == 0)
 
 
-def test_fenced_incarnation_is_told_and_its_connection_ended(shard):
-    shard.threads[0].fence(1)
-    with shard.raw() as one:
-        assert error_of(one.ask(push())).code == "fenced"
-        assert one.next() is None
-    with Raw(shard.ports[0], incarnation=2) as two:
-        assert two.ask(push(incarnation=2)).kind == Kind.PUSHED
-
-
 # --- noise ---------------------------------------------------------------------------------------
 
 GOOD = [push({20: [11], 24: [5]}, seq=3), pull(), seal(slots=2), reach()]

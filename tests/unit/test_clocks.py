@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from shards import ADAGRAD, ADD, AVERAGE, JOB, LIMIT_S, ZEROS, Shards, u64
-from twins import slots as twin
+from shards import ADAGRAD, ADD, AVERAGE, JOB, LIMIT_S, ZEROS, Shards, a_table, u64
 
 from snailps import Table
 from snailps.api.export_progress import ExportProgress
@@ -49,9 +48,7 @@ def end_clock(client, clock, slots=1, first=0):
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_contributions_are_applied_with_the_last_seal(shards):
-    with Shards(shards) as cluster:
-        cluster.add_table(1, DIM, ADD, ZEROS)
-        client = cluster.client()
+    with a_table(DIM, shards=shards) as (cluster, client):
         keys = range(50)
         client.push(1, u64(keys), full(1, 50), clock=0, slot=1)
         client.seal_async(0, 1, 2).wait()
@@ -351,9 +348,7 @@ def test_words_for_what_is_waited_for_are_those_of_now():
 def test_pulls_of_a_clock_to_come_leave_room_for_what_ends_the_present_one():
     """More parts than a client has in flight, or a shard keeps of a connection."""
     dim, n = 8000, 3 * WINDOW
-    with Shards(1) as shard:
-        shard.add_table(1, dim, ADD, ZEROS)
-        client = shard.client()
+    with a_table(dim) as (shard, client):
         rows = np.empty((n, dim), np.float32)
         later = client.pull_async(1, u64(range(n)), rows, clock=2)
         shard.until("parked", lambda parked: parked >= 128)
@@ -399,9 +394,7 @@ def test_abandoned_pull_is_not_waited_for_and_nothing_breaks(shard):
 
 def test_abandoned_pull_is_not_sent_as_far_as_it_was_not():
     dim, n = 8000, 2 * WINDOW
-    with Shards(1) as shard:
-        shard.add_table(1, dim, ADD, ZEROS)
-        client = shard.client()
+    with a_table(dim) as (shard, client):
         pending = client.pull_async(1, u64(range(n)), np.empty((n, dim), np.float32), clock=1)
         shard.until("parked", lambda parked: parked >= 128)
         pending.abandon()
@@ -505,41 +498,3 @@ def test_fenced_incarnation_is_turned_away_and_others_are_not(shard):
 
 
 # --- any course of things ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_any_course_of_things_gives_what_the_twin_gives(seed):
-    """Clients of several incarnations, cut at random, that repeat each other's slots."""
-    rng = np.random.default_rng(seed)
-    model = twin.Slots()
-    with Shards(2) as cluster:
-        cluster.add_table(1, DIM, ADD, ZEROS)
-        clients = {who: cluster.client(who) for who in (1, 2, 3)}
-        for _ in range(150):
-            who, slot = int(rng.integers(1, 4)), int(rng.integers(0, 4))
-            clock = max(model.clock - int(rng.integers(0, 3) == 0), 0)
-            if rng.integers(0, 4) == 0:
-                clients[who].cut(int(rng.integers(0, 2)))
-            if rng.integers(0, 3):
-                keys = rng.integers(0, 300, 200, dtype=np.uint64)
-                values = rng.normal(size=(200, DIM)) * 10.0 ** rng.integers(-3, 6, (200, 1))
-                values = values.astype(np.float32)
-                wanted = model.stage(clock, slot, who, keys.tolist(), values)
-                pending = clients[who].push_async(1, keys, values, clock=clock, slot=slot)
-            else:
-                wanted = model.seal(clock, slot, 4, who)
-                pending = clients[who].seal_async(clock, slot, 4)
-            if rng.integers(0, 4) == 0:
-                clients[who].cut(int(rng.integers(0, 2)))
-            if wanted is None:
-                with pytest.raises(RemoteError):
-                    pending.wait()
-            else:
-                pending.wait()
-        assert cluster.stats("clock") == 2 * model.clock > 0
-        rows = {}
-        for sums in model.applied:
-            for key, value in sums:
-                rows[key] = rows[key] + value if key in rows else value
-        found = pull(clients[1], list(rows))
-        assert np.array_equal(found, np.array(list(rows.values())))

@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 from cluster_models import COUNTER, write_numbers
-from master_parts import TestOutbox, context_of
+from master_parts import TestOutbox, context_of, worker_of
 
 from snailps.config import JobSettings, RawConfig
 from snailps.config.settings import MasterSettings
@@ -301,14 +301,6 @@ JOBS = {
 }
 
 
-def worker(number):
-    return SimpleNamespace(
-        number=number, name=f"worker {number}", dropped=False, finished=False, leaving=False,
-        wait_for=lambda text, now: None, log_wait=lambda now: None, waits="", resume_state={},
-        done=0, block_since=0.0, trained=lambda units, seconds, now, visit=False: None,
-    )  # fmt: skip
-
-
 class Side:
     """A master's course, job and journal, with workers that only the test knows."""
 
@@ -319,7 +311,7 @@ class Side:
         self.job.prepare(3)
         self.journal = Journal(folder / "journal")
         self.members = SimpleNamespace(
-            all={number: worker(number) for number in NODES}, nodes=lambda role="": [],
+            all={number: worker_of(number) for number in NODES}, nodes=lambda role="": [],
             rows=MagicMock(clocks_set=True, expiring=False, moving=False, open=lambda *_: False),
             gone={4: True, 5: True}, shards={"shards": [1]},
             table_registry=SimpleNamespace(remake=lambda now: None), shard_sum=lambda name: 0,

@@ -351,20 +351,6 @@ def test_file_round_trip_is_exact(tmp_path, demo):
 values = st.none() | st.integers(1, 4096)
 
 
-@given(values, values, values, values)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
-def test_precedence_last_source_that_speaks_wins(tmp_path, imported, in_file, variable, option):
-    def line(value):
-        return "" if value is None else f"dim: {value}\n"
-
-    write(tmp_path, "common.conf", line(imported))
-    path = write(tmp_path, "a.conf", "import common.conf\n" + line(in_file))
-    environ = {} if variable is None else {"SNAILPS_DIM": str(variable)}
-    overrides = [] if option is None else [f"dim={option}"]
-    spoken = [v for v in (100, imported, in_file, variable, option) if v is not None]
-    assert build(path, *overrides, **environ).dim == spoken[-1]
-
-
 @given(st.text(alphabet=' ab",#\\\t:', max_size=20))
 def test_text_whatever_a_line_holds_is_a_value_or_an_error(text):
     for parse in (unquote, split_list):

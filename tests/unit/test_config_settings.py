@@ -250,23 +250,13 @@ def test_shipped_role_files_agree_on_the_master():
     assert addresses == {ClusterSettings().master_addr}
 
 
-def test_shipped_jobs_hold_the_keys_of_a_job():
-    fasttext = RawConfig.load(CONFIG / "fasttext.conf", environ={})
-    word2vec = RawConfig.load(CONFIG / "word2vec.conf", environ={})
-    expected = {"dim": "100", "epochs": "5", "window": "5", "negatives": "5", "min_count": "5"}
-    expected |= {"bucket": "auto", "model": "skipgram", "loss": "ns", "lr": "0.05"}
-    for key, value in expected.items():
-        assert fasttext.explicit(key).value == value
-        assert word2vec.explicit(key).value == value
-    assert (fasttext.explicit("minn").value, fasttext.explicit("maxn").value) == ("3", "6")
-    assert (word2vec.explicit("minn").value, word2vec.explicit("maxn").value) == ("0", "0")
-    assert fasttext.explicit("worker_class").value == "snailps.models.word_vectors:WordVectors"
-
-
 @pytest.mark.parametrize(
     ("name", "other"),
-    [("logistic", {"optimizer": "ftrl"}), ("fm", {"optimizer": "adagrad"}), ("classifier", {})],
-)
+    [
+        ("logistic", {"optimizer": "ftrl"}), ("fm", {"optimizer": "adagrad"}), ("classifier", {}),
+        ("fasttext", {}), ("word2vec", {"minn": 0, "maxn": 0}),
+    ],
+)  # fmt: skip
 def test_shipped_job_has_the_defaults_of_its_class(name, other):
     raw = RawConfig.load(CONFIG / f"{name}.conf", environ={})
     cls = snailps.models.SETTINGS[name]

@@ -9,7 +9,7 @@ import pytest
 from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.text_model import BUCKET_KEY
-from snailps.models.word_vectors.contention import WordContention, _spread, steps_a_word
+from snailps.models.word_vectors.contention import WordContention, steps_a_word
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 WORDS = [b"</s>", b"the", b"cat", b"catalogue", b"sat"]
@@ -88,14 +88,6 @@ def test_bends_of_lines_of_equal_length_see_all_of_their_words(model):
     for curvature in contention(settings).curvatures_of(tokens, *own, *noise, [rows, rows]):
         curvatures = np.linalg.eigvalsh(curvature)
         assert curvatures[0] > 0.05 * curvatures[-1] > 0
-
-
-@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 1000])
-def test_spread_places_rise_and_reach_all_of_a_range(size):
-    places = _spread(size, 10)
-    assert len(places) == min(size, 10)
-    assert (np.diff(places) >= 0).all()
-    assert all(abs(place - at * size / 10) <= max(1, size / 10) for at, place in enumerate(places))
 
 
 def test_steps_a_word_of_cbow_are_few_for_output_rows():

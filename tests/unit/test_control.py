@@ -12,6 +12,7 @@ from concurrent.futures import Future
 import pytest
 from control_master import LIMIT_S, Master
 from frame_socket import FrameSocket
+from waiting import in_threads
 
 from snailps.errors import (
     ClusterError,
@@ -33,7 +34,7 @@ from snailps.transport.control import (
 from snailps.transport.control import server as control_server
 from snailps.transport.control.encoded import Encoded
 from snailps.transport.frame import HEADER, MAGIC, VERSION, Frame, Kind, encode_frame
-from snailps.transport.handshake import Channel, Hello, Role, remote_error
+from snailps.transport.handshake import Channel, Hello, Role
 from snailps.transport.security.refusals import LINES_MAX
 from snailps.transport.security.trust import Trust
 
@@ -45,14 +46,19 @@ def master():
     made.close()
 
 
+def dialled(master, channel=Channel.CONTROL, role=Role.WORKER, **more):
+    return dial(master.address, channel, role, peer_name="the master", limit_s=LIMIT_S, **more)
+
+
 @pytest.fixture
 def connect(master):
     """Makes ControlClients of the master; closes them at the end."""
     made = []
 
     def make(on_message=lambda message: None, on_lost=None, role=Role.WORKER):
-        sock = dial(master.address, Channel.CONTROL, role, peer_name="the master", limit_s=LIMIT_S)
-        client = ControlClient(sock, on_message, on_lost or (lambda why: None))
+        client = ControlClient(
+            dialled(master, role=role), on_message, on_lost or (lambda why: None)
+        )
         client.start()
         made.append(client)
         return client
@@ -83,6 +89,12 @@ def raw(master):
     yield make
     for one in made:
         one.close()
+
+
+def heard(master, one):
+    """The server's side of a raw member."""
+    one.send(Frame(Kind.NOTE, messages.encode(messages.Leaving("x"))))
+    return master.heard.get(timeout=LIMIT_S)[0]
 
 
 # --- calls and notes -----------------------------------------------------------------------------
@@ -152,12 +164,8 @@ def test_server_calls_and_notes_a_client(master, connect):
         return None
 
     client = connect(on_message)
-    client.call(messages.Drain(1), LIMIT_S)
-    (peer,) = master.do(lambda: list(master.server.peers))
-    answers = queue.Queue()
-    master.do(lambda: master.server.call(peer, messages.Ask("stats"), answers.put))
-    master.do(lambda: master.server.call(peer, messages.TakeRoute({}), answers.put))
-    master.do(lambda: master.server.call(peer, messages.Shutdown(), answers.put))
+    peer = master.peer_of(client)
+    answers = master.ask(peer, messages.Ask("stats"), messages.TakeRoute({}), messages.Shutdown())
     assert answers.get(timeout=LIMIT_S) == messages.Report({"what": "stats"})
     refused = answers.get(timeout=LIMIT_S)
     assert isinstance(refused, RemoteError)
@@ -172,11 +180,8 @@ def test_call_that_is_answered_later_blocks_no_call_behind_it(master, connect):
     """What takes long returns a future; the calls behind it are heard and answered meanwhile."""
     futures = {"long": Future(), "refused": Future(), "broken": Future()}
     client = connect(lambda message: futures.get(message.what, messages.Report({"at": "once"})))
-    client.call(messages.Drain(1), LIMIT_S)
-    (peer,) = master.do(lambda: list(master.server.peers))
-    answers = {what: queue.Queue() for what in [*futures, "now"]}
-    for what, box in answers.items():
-        master.do(lambda what=what, box=box: master.server.call(peer, messages.Ask(what), box.put))
+    peer = master.peer_of(client)
+    answers = {what: master.ask(peer, messages.Ask(what)) for what in [*futures, "now"]}
     assert answers["now"].get(timeout=LIMIT_S) == messages.Report({"at": "once"})
     assert answers["long"].empty()
     futures["refused"].set_exception(ProtocolError("no such thing", "what"))
@@ -191,10 +196,8 @@ def test_call_that_is_answered_later_blocks_no_call_behind_it(master, connect):
 def test_call_whose_future_is_given_up_is_refused(master, connect):
     given_up = Future()
     client = connect(lambda message: given_up)
-    client.call(messages.Drain(1), LIMIT_S)
-    (peer,) = master.do(lambda: list(master.server.peers))
-    answers = queue.Queue()
-    master.do(lambda: master.server.call(peer, messages.Ask("x"), answers.put))
+    peer = master.peer_of(client)
+    answers = master.ask(peer, messages.Ask("x"))
     given_up.cancel()
     assert isinstance(answers.get(timeout=LIMIT_S), RemoteError)
 
@@ -248,11 +251,7 @@ def test_calls_of_many_threads_share_one_client(master, connect):
             if client.call(messages.Lease(str(base + i)), LIMIT_S).number != base + i:
                 wrong.append(base + i)
 
-    threads = [threading.Thread(target=run, args=(1000 * t,)) for t in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT_S)
+    in_threads(run, range(0, 8000, 1000))
     assert not wrong
 
 
@@ -272,10 +271,8 @@ def test_call_that_is_too_large_is_our_own_fault_and_leaves_no_trace(master, con
 def test_lost_client_is_told_once_and_its_calls_fail(master, connect):
     over = threading.Event()
     client = connect(lambda message: over.wait(LIMIT_S) and None)
-    client.call(messages.Drain(1), LIMIT_S)
-    (peer,) = master.do(lambda: list(master.server.peers))
-    answers = queue.Queue()
-    master.do(lambda: master.server.call(peer, messages.Ask("stats"), answers.put))
+    peer = master.peer_of(client)
+    answers = master.ask(peer, messages.Ask("stats"))
     client._sock.shutdown(socket.SHUT_RDWR)
     assert isinstance(answers.get(timeout=LIMIT_S), ConnectionLost)
     assert master.lost.get(timeout=LIMIT_S)[0] is peer
@@ -347,8 +344,7 @@ def test_closed_peer_that_never_closes_is_forgotten_in_the_end(monkeypatch, raw,
 def test_closed_peer_that_never_answered_is_told_of_to_whoever_called(raw, master):
     raw().shake()
     (peer,) = master.do(lambda: list(master.server.peers))
-    answers = queue.Queue()
-    master.do(lambda: master.server.call(peer, messages.Ask("stats"), answers.put))
+    answers = master.ask(peer, messages.Ask("stats"))
     master.do(lambda: master.server.close_peer(peer))
     assert isinstance(answers.get(timeout=LIMIT_S), ConnectionLost)
 
@@ -360,8 +356,7 @@ def test_failure_in_a_client_callback_ends_it_loudly(master, connect):
         raise ZeroDivisionError("a bug")
 
     client = connect(broken, lost.put)
-    client.call(messages.Drain(1), LIMIT_S)
-    (peer,) = master.do(lambda: list(master.server.peers))
+    peer = master.peer_of(client)
     client.call(messages.Drain(1), LIMIT_S)
     master.do(lambda: master.server.note(peer, messages.Shutdown()))
     assert "ZeroDivisionError" in lost.get(timeout=LIMIT_S)
@@ -370,41 +365,19 @@ def test_failure_in_a_client_callback_ends_it_loudly(master, connect):
 # --- peers that misbehave ------------------------------------------------------------------------
 
 
-def refused(one):
-    """The error that a raw peer is told before the server closes."""
-    frame = one.next()
-    assert frame.kind == Kind.ERROR, frame
-    assert one.next() is None
-    return remote_error(frame)
-
-
 def test_handshake_with_a_wrong_secret_is_refused_on_both_sides():
     made = Master(secret=b"right")
     try:
         for secret in (b"wrong", b""):
             with pytest.raises(SnailError, match="secret"):
-                dial(
-                    made.address,
-                    Channel.CONTROL,
-                    Role.WORKER,
-                    peer_name="m",
-                    limit_s=LIMIT_S,
-                    trust=Trust(secret),
-                )
+                dialled(made, trust=Trust(secret))
         one = Raw(made.address)
         one.send(Hello(Channel.CONTROL, Role.WORKER, b"n" * 16).to_frame())
         one.next()
         one.send(Frame(Kind.PROOF, bytes(32)))
-        assert "wrong secret" in str(refused(one))
+        assert "wrong secret" in str(one.refused())
         one.close()
-        dial(
-            made.address,
-            Channel.CONTROL,
-            Role.WORKER,
-            peer_name="m",
-            limit_s=LIMIT_S,
-            trust=Trust(b"right"),
-        ).close()
+        dialled(made, trust=Trust(b"right")).close()
         assert made.heard.empty()
     finally:
         made.close()
@@ -428,7 +401,7 @@ def test_garbage_before_the_handshake_is_refused_and_others_are_served(
 ):
     client, one = connect(), raw()
     one.sock.sendall(data)
-    assert refused(one).code == code
+    assert one.refused().code == code
     assert client.call(messages.Drain(1), LIMIT_S) == messages.Ok()
     assert master.lost.empty()  # no member was lost
 
@@ -452,7 +425,7 @@ def broken_json():
 def test_bad_frame_after_the_handshake_loses_that_peer_alone(master, raw, connect, frame, code):
     client, one = connect(), raw().shake()
     one.send(frame)
-    assert refused(one).code == code
+    assert one.refused().code == code
     assert master.lost.get(timeout=LIMIT_S)[1].startswith("broke the protocol")
     assert client.call(messages.Drain(1), LIMIT_S) == messages.Ok()
 
@@ -461,7 +434,7 @@ def test_members_who_break_the_protocol_again_and_again_fill_no_log(master, raw,
     for _ in range(LINES_MAX + 5):
         one = raw().shake()
         one.send(broken_json())
-        assert refused(one).code == "message"
+        assert one.refused().code == "message"
     assert len([r for r in caplog.records if "refused 127.0.0.1:" in r.getMessage()]) == LINES_MAX
 
 
@@ -474,10 +447,8 @@ def test_answer_to_a_call_that_nobody_made_is_ignored(raw, connect, master):
 
 def test_answer_that_cannot_be_read_fails_its_call(master, raw):
     one = raw().shake()
-    one.send(Frame(Kind.NOTE, messages.encode(messages.Leaving("x"))))
-    peer, _ = master.heard.get(timeout=LIMIT_S)
-    answers = queue.Queue()
-    master.do(lambda: master.server.call(peer, messages.Ask("stats"), answers.put))
+    peer = heard(master, one)
+    answers = master.ask(peer, messages.Ask("stats"))
     asked = one.next()
     one.send(Frame(Kind.ANSWER, b"\x01", request=asked.request))
     assert isinstance(answers.get(timeout=LIMIT_S), ConnectionLost)
@@ -485,13 +456,11 @@ def test_answer_that_cannot_be_read_fails_its_call(master, raw):
 
 def test_answer_of_another_kind_loses_that_peer_and_fails_its_call(master, raw, connect):
     client, one = connect(), raw().shake()
-    one.send(Frame(Kind.NOTE, messages.encode(messages.Leaving("x"))))
-    peer, _ = master.heard.get(timeout=LIMIT_S)
-    answers = queue.Queue()
-    master.do(lambda: master.server.call(peer, messages.SetClock(1), answers.put))
+    peer = heard(master, one)
+    answers = master.ask(peer, messages.SetClock(1))
     asked = one.next()
     one.send(Frame(Kind.ANSWER, messages.encode(messages.Ok()), request=asked.request))
-    assert "SetClock is answered by Report, got Ok" in str(refused(one))
+    assert "SetClock is answered by Report, got Ok" in str(one.refused())
     assert isinstance(answers.get(timeout=LIMIT_S), ConnectionLost)
     assert client.call(messages.Drain(1), LIMIT_S) == messages.Ok()
 
@@ -507,7 +476,7 @@ def test_handler_that_fails_loses_that_peer_alone(master, raw, connect, caplog):
     master.answer = broken
     client, one = connect(), raw().shake()
     one.send(Frame(Kind.CALL, messages.encode(messages.Lease("train")), request=1))
-    told = refused(one)
+    told = one.refused()
     assert (told.code, "ZeroDivisionError" in str(told)) == ("failed", True)
     assert "cannot be handled: ZeroDivisionError" in master.lost.get(timeout=LIMIT_S)[1]
     assert client.call(messages.Drain(1), LIMIT_S) == messages.Ok()
@@ -516,12 +485,11 @@ def test_handler_that_fails_loses_that_peer_alone(master, raw, connect, caplog):
 
 def test_callback_of_an_answer_that_fails_loses_that_peer_alone(master, raw, connect):
     client, one = connect(), raw().shake()
-    one.send(Frame(Kind.NOTE, messages.encode(messages.Leaving("x"))))
-    peer, _ = master.heard.get(timeout=LIMIT_S)
+    peer = heard(master, one)
     master.do(lambda: master.server.call(peer, messages.Ask("stats"), {}.__getitem__))
     asked = one.next()
     one.send(Frame(Kind.ANSWER, messages.encode(messages.Report({})), request=asked.request))
-    assert "TypeError" in str(refused(one))
+    assert "TypeError" in str(one.refused())
     assert client.call(messages.Drain(1), LIMIT_S) == messages.Ok()
 
 
@@ -530,8 +498,7 @@ def test_message_of_a_master_that_cannot_be_read_ends_the_node(master, connect, 
     """A worker whose Start it cannot read would wait for it until the job is over."""
     lost = queue.Queue()
     client = connect(on_lost=lost.put)
-    client.call(messages.Drain(1), LIMIT_S)
-    (peer,) = master.do(lambda: list(master.server.peers))
+    peer = master.peer_of(client)
     text = b'{"is":"Slowest","clock":-7,"node":1}'
     frame = Frame(kind, len(text).to_bytes(4, "little") + text, request=kind == Kind.CALL)
     master.do(lambda: master.server._send(peer, frame))
@@ -553,8 +520,7 @@ def test_note_of_a_master_that_fails_here_ends_the_node(master, connect):
         raise ClusterError("Start failed: no such class")
 
     client = connect(refuse, lost.put)
-    client.call(messages.Drain(1), LIMIT_S)
-    (peer,) = master.do(lambda: list(master.server.peers))
+    peer = master.peer_of(client)
     master.do(lambda: master.server.note(peer, messages.CameBack()))
     assert lost.get(timeout=LIMIT_S) == "Start failed: no such class"
 
@@ -562,7 +528,7 @@ def test_note_of_a_master_that_fails_here_ends_the_node(master, connect):
 def test_oversize_body_is_refused_before_it_is_sent(master, raw):
     one = raw().shake()
     one.sock.sendall(HEADER.pack(MAGIC, VERSION, 32, 0, 0, 0, 0, 0, 1, (256 << 20) + 1))
-    assert refused(one).code == "too-long"
+    assert one.refused().code == "too-long"
 
 
 def test_half_a_frame_and_then_nothing_blocks_nobody(master, raw, connect):
@@ -597,8 +563,7 @@ def test_silent_peer_is_dropped_after_the_handshake_limit():
 def test_peer_that_reads_nothing_is_dropped_at_the_limit(master, raw, monkeypatch):
     monkeypatch.setattr(control_server, "OUT_BYTES_MAX", 8 << 20)
     one = raw().shake()
-    one.send(Frame(Kind.NOTE, messages.encode(messages.Leaving("x"))))
-    peer, _ = master.heard.get(timeout=LIMIT_S)
+    peer = heard(master, one)
     noise = Encoded(messages.Content(random.Random(1).randbytes(1 << 20)))
 
     def flood():
@@ -720,7 +685,7 @@ def test_heartbeat_connection_is_handed_on(master, raw):
 
 def test_data_connection_is_refused_before_it_is_ready(master):
     with pytest.raises(RemoteError, match="no data channel"):
-        dial(master.address, Channel.DATA, Role.WORKER, peer_name="m", limit_s=LIMIT_S)
+        dialled(master, Channel.DATA)
     assert master.lost.empty()
 
 
@@ -736,7 +701,7 @@ def test_dial_leaves_what_follows_ready_in_the_socket(master):
             send(peer, frame)
 
     master.do(lambda: setattr(master.server, "_send", send_with_beat))
-    sock = dial(master.address, Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S)
+    sock = dialled(master)
     got = b""
     while len(got) < len(beat):
         got += sock.recv(100)

@@ -1,5 +1,6 @@
 """A node's control connection that breaks and is mended: calls made again, notes kept, in order."""
 
+import contextlib
 import queue
 import threading
 from concurrent.futures import Future
@@ -92,51 +93,51 @@ def test_call_while_the_connection_is_given_up_fails_too(line, monkeypatch):
         client.call(messages.Summarise(), LIMIT_S)
 
 
+@contextlib.contextmanager
+def taken_over(obey):
+    """A client that is at an order of its first connection, and the second one, with another."""
+    first, second, begun = Far(), Far(), threading.Event()
+    client = ControlClient(
+        first.near, lambda message: begun.set() or obey(message), lambda why: None,
+        mend=lambda why: second.near,
+    )  # fmt: skip
+    client.start()
+    first.send(Kind.CALL, messages.Ask("old"), 1)
+    assert begun.wait(LIMIT_S)
+    first.sock.close()
+    second.send(Kind.CALL, messages.Ask("new"), 1)
+    yield client, second
+    second.sock.close()
+    client.close()
+
+
 def test_answer_to_an_order_of_the_connection_before_is_not_sent():
-    first, second = Far(), Far()
-    begun, go_on = threading.Event(), threading.Event()
+    go_on = threading.Event()
 
     def obey(message):
-        begun.set()
         assert go_on.wait(LIMIT_S)
         return messages.Report({"of": message.what})
 
-    client = ControlClient(first.near, obey, lambda why: None, mend=lambda why: second.near)
-    client.start()
-    first.send(Kind.CALL, messages.Ask("old"), 1)
-    assert begun.wait(LIMIT_S)
-    first.sock.close()
-    second.send(Kind.CALL, messages.Ask("new"), 1)
-    call = client.call_async(messages.Summarise())  # it is through: the connection is the new one
-    assert second.next()[2] == messages.Summarise()
-    second.send(Kind.ANSWER, messages.Again(), 1)
-    call.result(LIMIT_S)
-    go_on.set()
-    assert second.next() == (Kind.ANSWER, 1, messages.Report({"of": "new"}))
-    second.sock.close()
-    client.close()
+    with taken_over(obey) as (client, second):
+        call = client.call_async(messages.Summarise())  # it is through: the connection is new
+        assert second.next()[2] == messages.Summarise()
+        second.send(Kind.ANSWER, messages.Again(), 1)
+        call.result(LIMIT_S)
+        go_on.set()
+        assert second.next() == (Kind.ANSWER, 1, messages.Report({"of": "new"}))
 
 
 def test_late_answer_to_an_order_of_the_connection_before_is_not_sent():
-    first, second = Far(), Far()
-    late, begun = Future(), threading.Event()
+    late = Future()
 
     def obey(message):
-        begun.set()
         return late if message.what == "old" else messages.Report({"of": message.what})
 
-    client = ControlClient(first.near, obey, lambda why: None, mend=lambda why: second.near)
-    client.start()
-    first.send(Kind.CALL, messages.Ask("old"), 1)
-    assert begun.wait(LIMIT_S)
-    first.sock.close()
-    second.send(Kind.CALL, messages.Ask("new"), 1)
-    assert second.next() == (Kind.ANSWER, 1, messages.Report({"of": "new"}))
-    late.set_result(messages.Report({"of": "old"}))
-    second.send(Kind.CALL, messages.Ask("newer"), 2)
-    assert second.next() == (Kind.ANSWER, 2, messages.Report({"of": "newer"}))
-    second.sock.close()
-    client.close()
+    with taken_over(obey) as (_, second):
+        assert second.next() == (Kind.ANSWER, 1, messages.Report({"of": "new"}))
+        late.set_result(messages.Report({"of": "old"}))
+        second.send(Kind.CALL, messages.Ask("newer"), 2)
+        assert second.next() == (Kind.ANSWER, 2, messages.Report({"of": "newer"}))
 
 
 def test_ask_takes_no_byte_behind_its_answer():

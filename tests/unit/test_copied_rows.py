@@ -185,20 +185,24 @@ class Exchanging(Network, Classifier):
         return 1.0, span[1] - span[0]
 
 
-def test_label_rows_exchanged_ahead_of_any_push_hold_all_own_pushes():
+def exchanged(names, data, blocks=1, **settings):
+    """A model of these labels that has trained some blocks of `data`."""
     words = Vocabulary([b"word", b"</s>"], np.array([9, 9]), 18)
-    labels = Vocabulary([b"__label__a", b"__label__b"], np.array([5, 4]), 18)
-    model = Exchanging(ClassifierSettings(dim=DIM, consistency="ssp"))
+    model = Exchanging(ClassifierSettings(dim=DIM, consistency="ssp", **settings))
     model.open()
-    model.seen = []
-    model.workers = 2
-    model.summary = pack_summary(words, labels)
+    model.seen, model.workers = [], 2
+    model.summary = pack_summary(words, Vocabulary(names, np.full(len(names), 1), len(names)))
     model.setup()
-    data = b"__label__a word\n__label__b word\n" * 500
-    blocks = [Block(n, "text", 0, len(data), 0, 7, (0.0, 0.5), lambda: data) for n in range(3)]
-    for block in blocks:
+    for number in range(blocks):
+        block = Block(number, "text", 0, len(data), 0, 7, (0.0, 0.5), lambda: data)
         block.prepared = model.prepare(block)
         model.train(block)
+    return model
+
+
+def test_label_rows_exchanged_ahead_of_any_push_hold_all_own_pushes():
+    data = b"__label__a word\n__label__b word\n" * 500
+    model = exchanged([b"__label__a", b"__label__b"], data, blocks=3)
     model.finish()
     assert len(model.seen) == 3 * (1000 // 64 + 1)
     for number, rows in enumerate(model.seen):
@@ -211,17 +215,8 @@ def test_label_rows_exchanged_ahead_of_any_push_hold_all_own_pushes():
 def test_sampled_label_rows_are_exchanged_when_most_were_touched(monkeypatch, loss, pulls):
     monkeypatch.setattr(classifier, "EXCHANGE_LINES", 1)
     names = [b"__label__%d" % number for number in range(9)]
-    words = Vocabulary([b"word", b"</s>"], np.array([9, 9]), 18)
-    model = Exchanging(ClassifierSettings(dim=DIM, consistency="ssp", loss=loss, negatives=2))
-    model.open()
-    model.seen, model.workers = [], 2
-    model.summary = pack_summary(words, Vocabulary(names, np.full(9, 1), 9))
-    model.setup()
     data = b"".join(b"%s word\n" % name for name in names)
-    block = Block(0, "text", 0, len(data), 0, 7, (0.0, 0.5), lambda: data)
-    block.prepared = model.prepare(block)
-    model.train(block)
-    assert len(model.seen) == pulls
+    assert len(exchanged(names, data, loss=loss, negatives=2).seen) == pulls
 
 
 def test_rows_that_others_move_are_pulled_again_before_training():

@@ -20,16 +20,20 @@ DRIP_S = 0.02
 """Between two bytes of a peer that is slow: the shortest of its frames takes a second."""
 
 
+def dialled(address, limit_s=LIMIT_S, **more):
+    return dial(address, Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=limit_s, **more)
+
+
 def test_dial_of_nobody_says_whom_it_cannot_reach():
     address = ("127.0.0.1", free_port())
-    with pytest.raises(WaitTimeout, match=r"cannot reach the master at 127\.0\.0\.1:\d+ within"):
-        dial(address, Channel.CONTROL, Role.WORKER, peer_name="the master", limit_s=0.1)
+    with pytest.raises(WaitTimeout, match=r"cannot reach m at 127\.0\.0\.1:\d+ within"):
+        dialled(address, 0.1)
 
 
 def test_dial_gives_up_when_it_is_told_to():
     address = ("127.0.0.1", free_port())
     with pytest.raises(WaitTimeout):
-        dial(address, Channel.DATA, Role.WORKER, peer_name="m", limit_s=600, give_up=lambda: True)
+        dialled(address, 600, give_up=lambda: True)
 
 
 def test_dial_waits_for_a_server_that_comes_late():
@@ -42,9 +46,7 @@ def test_dial_waits_for_a_server_that_comes_late():
             made.append(Master(listener=listen(*address)))
         return False
 
-    dial(
-        address, Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S, give_up=give_up
-    ).close()
+    dialled(address, give_up=give_up).close()
     assert len(asked) == 2
     made[0].close()
 
@@ -54,7 +56,7 @@ def test_dial_of_a_server_that_says_nothing_ends_at_the_limit():
         listen("127.0.0.1", 0) as silent,
         pytest.raises(ConnectionLost, match=r"m at 127.* accepts connections but does not answer"),
     ):
-        dial(silent.getsockname(), Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=0.15)
+        dialled(silent.getsockname(), 0.15)
 
 
 def test_dial_tells_of_a_server_that_says_nothing(monkeypatch):
@@ -62,10 +64,7 @@ def test_dial_tells_of_a_server_that_says_nothing(monkeypatch):
     monkeypatch.setattr(sockets, "SAY_S", 0.1)
     said = []
     with listen("127.0.0.1", 0) as silent, pytest.raises(ConnectionLost):
-        dial(
-            silent.getsockname(), Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S,
-            give_up=lambda: len(said) > 1, on_wait=said.append,
-        )  # fmt: skip
+        dialled(silent.getsockname(), give_up=lambda: len(said) > 1, on_wait=said.append)
     assert "waiting for m at 127.0.0.1" in said[0]
     assert "does not answer: it hangs, or is not a snailps process), " in said[0]
 
@@ -103,7 +102,7 @@ def test_dial_of_a_server_that_says_a_byte_now_and_then_ends_at_the_limit():
         dripping(partial(accepted, slow), hello),
         pytest.raises(ConnectionLost, match="accepts connections but does not answer"),
     ):
-        dial(slow.getsockname(), Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=0.15)
+        dialled(slow.getsockname(), 0.15)
 
 
 def test_ask_of_a_master_that_answers_a_byte_now_and_then_ends_at_the_limit():
@@ -122,7 +121,7 @@ def test_listen_on_a_port_in_use_says_so():
 
 def test_listen_again_on_the_port_of_a_server_that_ended():
     made = Master(listener=listen("127.0.0.1", free_port()))  # taken at once
-    client = dial(made.address, Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=LIMIT_S)
+    client = dialled(made.address)
     made.close()
     client.close()
     listen(*made.address).close()
@@ -147,4 +146,4 @@ def test_dial_that_meets_itself_is_refused_and_tried_again(monkeypatch):
 
     monkeypatch.setattr(sockets.socket, "create_connection", meet_itself)
     with pytest.raises(WaitTimeout, match="refused"):
-        dial(("127.0.0.1", 40000), Channel.CONTROL, Role.WORKER, peer_name="m", limit_s=0.1)
+        dialled(("127.0.0.1", 40000), 0.1)

@@ -10,6 +10,7 @@ import threading
 
 import pytest
 from test_trust import SECRET, trust_of
+from waiting import in_threads
 
 from snailps.data import driver_files
 from snailps.data.blocks import cut, expand, head_of, read_block
@@ -211,16 +212,12 @@ def test_server_holds_back_what_is_over_the_limit(served, monkeypatch):
     )
     found = []
 
-    def read():
+    def read(_):
         remote = opened(served.path)
         found.extend(remote.read(i * 5000, i * 5000 + 5000) for i in range(5))
         remote.close()
 
-    readers = [threading.Thread(target=read) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join(60)
+    in_threads(read, range(3))
     assert sorted(found) == sorted([TEXT[i : i + 5000] for i in range(0, 25000, 5000)] * 3)
     assert max(most) < 2 * 5000  # one piece at a time
 

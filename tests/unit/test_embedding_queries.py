@@ -1,6 +1,7 @@
 """models.embeddings.queries and files: what a model's file answers."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,18 +18,24 @@ KGE, MF = (
 )
 
 
+def written(path, settings, **kinds):
+    """The file of a model of {kind: (names, rows)}, and of a mean."""
+    arrays = {"mean": np.float32([kinds.pop("mean")])} if "mean" in kinds else {}
+    for kind, (names, rows) in kinds.items():
+        arrays |= {kind: files.packed_names(names), f"{kind}.rows": np.asarray(rows, np.float32)}
+    cls = KGE if isinstance(settings, KgeSettings) else MF
+    files.write(str(path), replace(settings, worker_class=cls, output="x"), arrays)
+    return path
+
+
 @pytest.fixture
 def graph(tmp_path):
     """Entities on a line at 0, 1, 2 and 5; "next" adds 1."""
-    arrays = {
-        "entities": files.packed_names([b"zero", b"one", b"two", b"f\xc3\xbcnf"]),
-        "entities.rows": np.float32([[0, 0], [1, 0], [2, 0], [5, 0]]),
-        "relations": files.packed_names([b"next"]),
-        "relations.rows": np.float32([[1, 0]]),
-    }
-    settings = KgeSettings(worker_class=KGE, model="transe", dim=2, output="x")
-    files.write(str(tmp_path / "graph.npz"), settings, arrays)
-    return snailps.load(tmp_path / "graph.npz")
+    return snailps.load(written(
+        tmp_path / "graph.npz", KgeSettings(model="transe", dim=2),
+        entities=([b"zero", b"one", b"two", b"f\xc3\xbcnf"], [[0, 0], [1, 0], [2, 0], [5, 0]]),
+        relations=([b"next"], [[1, 0]]),
+    ))  # fmt: skip
 
 
 def test_graph_model_scores_and_ranks(graph):
@@ -62,16 +69,10 @@ def test_graph_model_refuses_a_negative_number_of_answers(graph):
 @pytest.fixture
 def ratings(tmp_path):
     """Mean 3, biases of a user .5, of items 0 and 1, product 1 with the second item."""
-    arrays = {
-        "users": files.packed_names([b"u"]),
-        "users.rows": np.float32([[0.5, 1]]),
-        "items": files.packed_names([b"i", b"j"]),
-        "items.rows": np.float32([[0, 0], [1, 1]]),
-        "mean": np.float32([3]),
-    }
-    settings = MfSettings(worker_class=MF, dim=1, output="x")
-    files.write(str(tmp_path / "ratings.npz"), settings, arrays)
-    return snailps.load(tmp_path / "ratings.npz")
+    return snailps.load(written(
+        tmp_path / "ratings.npz", MfSettings(dim=1), mean=3,
+        users=([b"u"], [[0.5, 1]]), items=([b"i", b"j"], [[0, 0], [1, 1]]),
+    ))  # fmt: skip
 
 
 def test_factor_model_predicts_ratings(ratings):
@@ -84,15 +85,10 @@ def test_factor_model_predicts_ratings(ratings):
 
 
 def test_factor_model_of_rankings_scores_by_products(tmp_path):
-    arrays = {
-        "users": files.packed_names([b"u"]),
-        "users.rows": np.float32([[1, 2]]),
-        "items": files.packed_names([b"i", b"j"]),
-        "items.rows": np.float32([[1, 0], [0, 1]]),
-    }
-    settings = MfSettings(worker_class=MF, dim=2, loss="softmax", output="x")
-    files.write(str(tmp_path / "pairs.npz"), settings, arrays)
-    model = snailps.load(tmp_path / "pairs.npz")
+    model = snailps.load(written(
+        tmp_path / "pairs.npz", MfSettings(dim=2, loss="softmax"),
+        users=([b"u"], [[1, 2]]), items=([b"i", b"j"], [[1, 0], [0, 1]]),
+    ))  # fmt: skip
     assert model.recommend("u", 5) == [("j", 2.0), ("i", 1.0)]
     assert model.predict("u", "i") == 1
     with pytest.raises(DataError, match="none of its 1 users"):
@@ -103,12 +99,10 @@ def test_files_of_other_models_are_none_and_damaged_ones_are_refused(tmp_path, g
     assert embedding_of(tmp_path / "missing.npz") is None
     (tmp_path / "text.npz").write_text("no archive")
     assert embedding_of(tmp_path / "text.npz") is None
-    arrays = {
-        "entities": files.packed_names([b"a"]), "entities.rows": np.zeros(3),
-        "relations": files.packed_names([b"r"]), "relations.rows": np.zeros((1, 2), np.float32),
-    }  # fmt: skip
-    settings = KgeSettings(worker_class=KGE, dim=2, output="x")
-    files.write(str(tmp_path / "damaged.npz"), settings, arrays)
+    written(
+        tmp_path / "damaged.npz", KgeSettings(dim=2),
+        entities=([b"a"], np.zeros(3)), relations=([b"r"], np.zeros((1, 2))),
+    )  # fmt: skip
     with pytest.raises(ModelFileError, match=r"the \.npz of a knowledge graph, .* got .*entities"):
         snailps.load(tmp_path / "damaged.npz")
 
@@ -120,14 +114,10 @@ LATIN = ["andré", "andrè", "jürgen"]
 def latin(tmp_path):
     """Users whose names are no UTF-8, and one whose name is; each has the value of its place."""
     users = [name.encode("latin-1") for name in LATIN] + ["andré".encode()]
-    arrays = {
-        "users": files.packed_names(users),
-        "users.rows": np.float32([[0], [1], [2], [3]]),
-        "items": files.packed_names([b"jaws"]),
-        "items.rows": np.float32([[1]]),
-    }
-    settings = MfSettings(worker_class=MF, dim=1, loss="softmax", output="x")
-    files.write(str(tmp_path / "latin.npz"), settings, arrays)
+    written(
+        tmp_path / "latin.npz", MfSettings(dim=1, loss="softmax"),
+        users=(users, [[0], [1], [2], [3]]), items=([b"jaws"], [[1]]),
+    )  # fmt: skip
     return users, snailps.load(tmp_path / "latin.npz")
 
 
@@ -157,13 +147,10 @@ def test_estimator_of_names_that_are_no_utf8_scores_lines_by_their_own_rows(lati
 
 
 def test_only_name_of_a_kind_that_is_empty_is_read_again(tmp_path):
-    arrays = {
-        "entities": files.packed_names([b"a", b""]), "entities.rows": np.ones((2, 2), np.float32),
-        "relations": files.packed_names([b""]), "relations.rows": np.ones((1, 2), np.float32),
-    }  # fmt: skip
-    settings = KgeSettings(worker_class=KGE, dim=2, output="x", model="distmult")
-    files.write(str(tmp_path / "empty.npz"), settings, arrays)
-    model = snailps.load(tmp_path / "empty.npz")
+    model = snailps.load(written(
+        tmp_path / "empty.npz", KgeSettings(dim=2, model="distmult"),
+        entities=([b"a", b""], np.ones((2, 2))), relations=([b""], np.ones((1, 2))),
+    ))  # fmt: skip
     assert (model.entities, model.relations) == (["a", ""], [""])
     assert model.score("a", "", "") == 2
 

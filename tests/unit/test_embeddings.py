@@ -38,35 +38,28 @@ def test_check_refuses_optimizers_whose_deltas_do_not_add_up(cls, settings):
         cls.check(replace(settings, optimizer="adam"))
 
 
-def test_check_of_mf_refuses_ratings_without_values(tmp_path):
-    path = tmp_path / "pairs.txt"
-    path.write_text("u1 i1\nu2 i2\n")
-    with pytest.raises(DataError, match="without values"):
-        MatrixFactorization.check(MfSettings(input=(str(path),)))
-    MatrixFactorization.check(MfSettings(input=(str(path),), loss="softmax"))
+NO_TRIPLES = "pairs.txt: expected lines of head relation tail"
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("cls", "settings", "data", "said"),
     [
-        (b"u1 i1\nu2 i2\n", r"^input: .*pairs.txt: expected lines of head relation tail"),
-        (b"\0\1\2\xff" * 99, r"^input: .*pairs.txt is no text, but binary data"),
-        (None, r"^input: not found: .*pairs.txt does not exist"),
+        (KnowledgeGraph, KgeSettings(), b"u1 i1\nu2 i2\n", f"^input: .*{NO_TRIPLES}"),
+        (KnowledgeGraph, KgeSettings(), b"\0\1\2\xff" * 99, "txt is no text, but binary data"),
+        (KnowledgeGraph, KgeSettings(), None, "^input: not found: .*pairs.txt does not exist"),
+        (KnowledgeGraph, KgeSettings(valid=("pairs.txt",)), b"u1 i1\n", f"valid: .*{NO_TRIPLES}"),
+        (MatrixFactorization, MfSettings(), b"u1 i1\nu2 i2\n", "without values"),
     ],
-)
-def test_check_of_kge_refuses_input_that_is_no_triples(tmp_path, data, said):
-    path = tmp_path / "pairs.txt"
+)  # fmt: skip
+def test_check_refuses_input_of_another_kind(tmp_path, monkeypatch, cls, settings, data, said):
+    monkeypatch.chdir(tmp_path)
     if data is not None:
-        path.write_bytes(data)
+        (tmp_path / "pairs.txt").write_bytes(data)
+    given = settings if getattr(settings, "valid", ()) else replace(settings, input=("pairs.txt",))
     with pytest.raises(DataError, match=said):
-        KnowledgeGraph.check(KgeSettings(input=(str(path),)))
-
-
-def test_check_of_kge_refuses_test_files_that_are_no_triples(tmp_path):
-    path = tmp_path / "pairs.txt"
-    path.write_text("u1 i1\nu2 i2\n")
-    with pytest.raises(DataError, match=r"valid: .*expected lines of head relation tail"):
-        KnowledgeGraph.check(KgeSettings(valid=(str(path),)))
+        cls.check(given)
+    if cls is MatrixFactorization:
+        cls.check(replace(given, loss="softmax"))
 
 
 @pytest.mark.parametrize(

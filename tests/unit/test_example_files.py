@@ -234,13 +234,6 @@ def test_labels_are_cells_of_the_rows_that_features_are_of(write, monkeypatch, o
     assert found.labels().tolist() == [*["yes", "no"] * 2, label, *["yes", "no"] * 2]
 
 
-def test_labels_of_csv_are_exact(write):
-    ids = [16777216, 16777217, 20240131001, 20240131002]
-    found = example_files([write("x.csv", "a,y\n" + "".join(f"1,{one}\n" for one in ids))], "y")
-    rows_of(found)
-    assert found.labels().tolist() == ids
-
-
 def test_names_that_json_lines_have_later_are_refused(write, monkeypatch):
     monkeypatch.setattr(table_formats, "HEAD_ROWS", 2)
     path = write("x.jsonl", '{"a": 1, "y": 0}\n' * 2 + '{"b": 5, "y": 1}\n')

@@ -1,10 +1,10 @@
 """What an export holds in memory, what it tells while it goes on, and how it is ended."""
 
-import tracemalloc
 import types
 
 import numpy as np
 import pytest
+from machine import peak_bytes
 
 from snailps import JobSettings, Table
 from snailps.api.export_progress import ExportCancelled, ExportProgress
@@ -21,7 +21,6 @@ from snailps.vectors import row_sorter
 from snailps.vectors.model_file import write_model
 
 PIECES, PIECE_ROWS, DIM = 32, 1_500, 16
-TABLE_BYTES = PIECES * PIECE_ROWS * 4 * DIM  # 3 MB
 BOUND = 2 << 20  # with 1 MB of the file
 
 
@@ -66,29 +65,13 @@ def small(monkeypatch):
     monkeypatch.setattr(text_model, "EXPORT_BYTES", 128 << 10)
 
 
-@pytest.fixture
-def peak():
-    """Calls something, and returns the most memory that it took meanwhile."""
-
-    def measured(work):
-        tracemalloc.start()
-        try:
-            before = tracemalloc.get_traced_memory()[0]
-            work()
-            return tracemalloc.get_traced_memory()[1] - before
-        finally:
-            tracemalloc.stop()
-
-    return measured
-
-
 # --- memory --------------------------------------------------------------------------------------
 
 
-def test_tables_are_written_without_being_held(tmp_path, small, peak):
+def test_tables_are_written_without_being_held(tmp_path, small):
     results = results_of(JobSettings(), Made(), Table("w", DIM))
     path = tmp_path / "out.npz"
-    assert peak(lambda: write_tables(path, results)) < BOUND
+    assert peak_bytes(lambda: write_tables(path, results)) < BOUND
     with np.load(path) as saved:
         assert np.array_equal(saved["w.keys"], np.arange(1, PIECES * PIECE_ROWS + 1))
         assert np.array_equal(saved["w.rows"][:, 0], saved["w.keys"].astype(np.float32))
@@ -96,12 +79,12 @@ def test_tables_are_written_without_being_held(tmp_path, small, peak):
     assert (results.exporting.share, results.exporting.written) == (1.0, (str(path),))
 
 
-def test_sparse_model_is_written_without_being_held(tmp_path, small, peak):
+def test_sparse_model_is_written_without_being_held(tmp_path, small):
     settings = LinearSettings(
         loss="multinomial", classes=DIM, output=str(tmp_path / "out"), formats=("npz",)
     )
     results = results_of(settings, Made(), Table("weights", DIM))
-    assert peak(lambda: Linear.export(results)) < BOUND
+    assert peak_bytes(lambda: Linear.export(results)) < BOUND
     with np.load(tmp_path / "out.npz") as saved:
         assert np.array_equal(saved["keys"], np.arange(1, PIECES * PIECE_ROWS + 1))
         assert np.array_equal(saved["rows"][:, -1], saved["keys"].astype(np.float32))
@@ -109,7 +92,7 @@ def test_sparse_model_is_written_without_being_held(tmp_path, small, peak):
 
 
 @pytest.mark.parametrize("kind", ["npz", "bin"])
-def test_vectors_are_written_without_being_held(tmp_path, small, peak, kind):
+def test_vectors_are_written_without_being_held(tmp_path, small, kind):
     n, dim = 4_000, 400  # 6 MB, twice in a .bin
     words = PackedWords.of([b"w%d" % number for number in range(n)])
     summary = Vocabulary(words, np.ones(n, np.int64), n).to_bytes()
@@ -118,7 +101,7 @@ def test_vectors_are_written_without_being_held(tmp_path, small, peak, kind):
     results = results_of(
         settings, client, Table("input", dim), Table("output", dim), summary=summary
     )
-    assert peak(lambda: write_files(results)) < BOUND
+    assert peak_bytes(lambda: write_files(results)) < BOUND
     assert (
         128 << 10 < client.asked_max * 4 * dim <= 256 << 10
     )  # the next rows are on their way while some are written

@@ -1,11 +1,11 @@
 """fastText's binary format: known bytes, the official package in both directions, damaged files."""
 
 import struct
-import tracemalloc
 
 import numpy as np
 import official_fasttext
 import pytest
+from machine import peak_bytes
 
 from snailps.errors import ModelFileError
 from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
@@ -162,38 +162,28 @@ def test_read_bin_with_absurd_field_says_which(tmp_path, offset, value, message)
     data = bytearray(path.read_bytes())
     data[offset : offset + len(value)] = value
     path.write_bytes(data)
-    tracemalloc.start()
-    try:
+
+    def read():
         with pytest.raises(ModelFileError, match=message):
             read_bin(path)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
+
+    assert peak_bytes(read) < 1 << 20
 
 
 def test_read_bin_maps_the_matrices_instead_of_reading_them(tmp_path):
     rows = np.zeros((100_001, 50), dtype=np.float32)
     header = BinHeader(dim=50, bucket=100_000, minn=3, maxn=6)
     write_bin(tmp_path / "m.bin", header, [b"one"], [1], [rows], [rows[:1]])
-    tracemalloc.start()
-    try:
-        assert load(tmp_path / "m.bin").vector("other").shape == (50,)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
+    assert peak_bytes(lambda: load(tmp_path / "m.bin").vector("other")) < 1 << 20
 
 
 def test_write_bin_streams_its_chunks(tmp_path):
     chunk = np.zeros((10_000, 50), dtype=np.float32)  # 2 MB, written 20 times
     header = BinHeader(dim=50, bucket=199_999, minn=3, maxn=6)
-    tracemalloc.start()
-    try:
-        chunks = (chunk.copy() for _ in range(20))
-        write_bin(tmp_path / "m.bin", header, [b"one"], [1], chunks, [chunk[:1]])
-        assert tracemalloc.get_traced_memory()[1] < 7 << 20
-    finally:
-        tracemalloc.stop()
-    assert (tmp_path / "m.bin").stat().st_size > 40_000_000
+    chunks = (chunk.copy() for _ in range(20))
+    path = tmp_path / "m.bin"
+    assert peak_bytes(lambda: write_bin(path, header, [b"one"], [1], chunks, [chunk[:1]])) < 7 << 20
+    assert path.stat().st_size > 40_000_000
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from snailps.config import RawConfig
 from snailps.data.pipeline import MisuseError
 from snailps.errors import ConfigError, DataError
 from snailps.master.job.settings import job_settings
-from snailps.models.fedavg import FedAvg, FedAvgSettings
+from snailps.models.fedavg import FedAvg
 from snailps.models.fedavg.evaluation import RoundEvaluator
 from snailps.models.fedavg.feeds import Feeds, stages_of
 from snailps.models.fedavg.network import Network, plain_output, sum_into
@@ -102,33 +103,41 @@ def test_prepare_without_enough_text_refuses(tmp_path):
         prepare([str(tmp_path / "b.txt")], tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "expected words"),
-        (b"whale ship whale", "'whale' occurs twice"),
-        (b"whale Ship", "'Ship'"),
-        (b"whale's", "lower-case ASCII letters"),
-    ],
-)
-def test_read_vocab_of_what_is_none_refuses(tmp_path, content, said):
-    (tmp_path / "vocab.txt").write_bytes(content)
-    with pytest.raises(DataError, match=said):
-        read_vocab(str(tmp_path))
+READERS = {
+    "vocab.txt": lambda folder: read_vocab(str(folder)),
+    "test.txt": lambda folder: read_test(str(folder), [b"a", b"b", b"c", b"d", b"e"], 5),
+    "cfg.json": lambda folder: read_cfg(folder / "cfg.json"),
+    "history": lambda folder: read_history(folder / "history"),
+}
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("name", "content", "said"),
     [
-        ("", "got none"),
-        ("a b c d e\na b c d\n", "window 2: expected 5 words"),
-        ("a b c d x\n", "'x' is not in vocab.txt"),
+        ("vocab.txt", "", "expected words"),
+        ("vocab.txt", "whale ship whale", "'whale' occurs twice"),
+        ("vocab.txt", "whale Ship", "'Ship'"),
+        ("vocab.txt", "whale's", "lower-case ASCII letters"),
+        ("test.txt", "", "got none"),
+        ("test.txt", "a b c d e\na b c d\n", "window 2: expected 5 words"),
+        ("test.txt", "a b c d x\n", "'x' is not in vocab.txt"),
+        ("cfg.json", "{", "JSON"),
+        ("cfg.json", "[]", "expected an object"),
+        ("cfg.json", '{"bsp": 1}', "data_name, bpe, bs, target"),
+        ("cfg.json", '{"bs": "many"}', "bs: expected a whole number"),
+        ("cfg.json", '{"bs": true}', "bs: expected a whole number"),
+        ("cfg.json", '{"bpe": 0}', "bpe: expected a whole number above 0"),
+        ("cfg.json", '{"data_name": 1}', "data_name: expected a text"),
+        ("history", "", "history"),
+        ("history", "{}\n", "history"),
+        ("history", '{}\n{"round": 1}\n', "history"),
+        ("history", "{}\nno\n", "history"),
     ],
 )
-def test_read_test_of_what_does_not_fit_refuses(tmp_path, content, said):
-    (tmp_path / "test.txt").write_text(content)
-    with pytest.raises(DataError, match=said):
-        read_test(str(tmp_path), [b"a", b"b", b"c", b"d", b"e"], 5)
+def test_file_that_is_none_of_its_kind_is_refused(tmp_path, name, content, said):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError if name == "cfg.json" else DataError, match=said):
+        READERS[name](tmp_path)
 
 
 def test_read_vocab_of_missing_folder_says_how_to_make_it(tmp_path):
@@ -160,24 +169,6 @@ def test_cfg_json_out_of_a_settings_range_refuses_unless_the_user_set_it(folder,
     with pytest.raises(ConfigError, match=said):
         job_settings(FedAvg, raw)
     assert settings_of(folder).bs == 16
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("{", "JSON"),
-        ("[]", "expected an object"),
-        ('{"bsp": 1}', "data_name, bpe, bs, target"),
-        ('{"bs": "many"}', "bs: expected a whole number"),
-        ('{"bs": true}', "bs: expected a whole number"),
-        ('{"bpe": 0}', "bpe: expected a whole number above 0"),
-        ('{"data_name": 1}', "data_name: expected a text"),
-    ],
-)
-def test_cfg_json_of_another_kind_refuses(tmp_path, content, said):
-    (tmp_path / "cfg.json").write_text(content)
-    with pytest.raises(ConfigError, match=said):
-        read_cfg(tmp_path / "cfg.json")
 
 
 @pytest.mark.parametrize(
@@ -261,13 +252,10 @@ def test_feeds_of_other_clients_have_other_parts_of_the_text(folder):
     words = read_vocab(settings.data_dir)
     seen = []
     for client in range(2):
-        feeds = Feeds(settings, words, 2, client, 2)
-        try:
+        with closing(Feeds(settings, words, 2, client, 2)) as feeds:
             for learner in range(2):
                 batches = [feeds.take(learner) for _ in range(3)]
                 seen.append({words[i] for i in np.concatenate(batches).ravel()})
-        finally:
-            feeds.close()
     assert all(len(one) >= 14 for one in seen)
     assert all(not (a & b) for n, a in enumerate(seen) for b in seen[:n])
 
@@ -276,11 +264,8 @@ def test_feeds_with_a_stage_of_ones_own_use_it(folder):
     stages = "tokenizer, pipeline_stages:LongWords, filter, batcher"
     settings = settings_of(folder, stages=stages)
     words = read_vocab(settings.data_dir)
-    feeds = Feeds(settings, words, 1, 0, 1)
-    try:
+    with closing(Feeds(settings, words, 1, 0, 1)) as feeds:
         seen = {words[i] for _ in range(10) for i in feeds.take(0).ravel()}
-    finally:
-        feeds.close()
     assert seen
     assert all(len(word) > 3 for word in seen)
     assert any(len(word) <= 3 for word in words)
@@ -288,41 +273,37 @@ def test_feeds_with_a_stage_of_ones_own_use_it(folder):
 
 def test_feeds_with_stage_that_makes_something_else_refuse(folder, monkeypatch):
     settings = settings_of(folder, stages="tokenizer, pipeline_stages:Texts, batcher")
-    feeds = Feeds(settings, read_vocab(settings.data_dir), 1, 0, 1)
-    try:
-        with pytest.raises((DataError, MisuseError), match="stage Batcher"):
-            feeds.take(0)
-    finally:
-        feeds.close()
+    with (
+        closing(Feeds(settings, read_vocab(settings.data_dir), 1, 0, 1)) as feeds,
+        pytest.raises((DataError, MisuseError), match="stage Batcher"),
+    ):
+        feeds.take(0)
 
 
 def test_feeds_of_text_without_a_known_word_refuse(folder):
-    feeds = Feeds(settings_of(folder), [b"zzz", b"qqq"], 1, 0, 1)
-    try:
-        with pytest.raises(DataError, match="no word of a pipeline's whole text"):
-            feeds.take(0)
-    finally:
-        feeds.close()
+    with (
+        closing(Feeds(settings_of(folder), [b"zzz", b"qqq"], 1, 0, 1)) as feeds,
+        pytest.raises(DataError, match="no word of a pipeline's whole text"),
+    ):
+        feeds.take(0)
 
 
 @pytest.mark.parametrize("text", ["1234 5678\n" * 20, "12"])
 def test_feeds_of_text_without_a_letter_name_the_stage_that_makes_nothing_of_it(folder, text):
     (folder / "input").write_text(text)
-    feeds = Feeds(settings_of(folder), [b"zzz", b"qqq"], 1, 0, 1)
-    try:
-        with pytest.raises(DataError, match=r"stage Tokenizer .* has made nothing of it"):
-            feeds.take(0)
-    finally:
-        feeds.close()
+    with (
+        closing(Feeds(settings_of(folder), [b"zzz", b"qqq"], 1, 0, 1)) as feeds,
+        pytest.raises(DataError, match=r"stage Tokenizer .* has made nothing of it"),
+    ):
+        feeds.take(0)
 
 
 def test_feeds_of_a_text_that_is_shorter_than_a_window_go_through_it_again(folder):
     (folder / "input").write_text("whale ship")
-    feeds = Feeds(settings_of(folder, shuffle=500, bs=4), [b"whale", b"ship"], 1, 0, 1)
-    try:
+    with closing(
+        Feeds(settings_of(folder, shuffle=500, bs=4), [b"whale", b"ship"], 1, 0, 1)
+    ) as feeds:
         assert feeds.take(0).tolist()[0] in ([0, 1, 0, 1, 0], [1, 0, 1, 0, 1])
-    finally:
-        feeds.close()
 
 
 def test_stages_of_unknown_name_refuse(folder):
@@ -366,23 +347,12 @@ def test_prepare_and_plot_replace_no_files_unasked(folder, tmp_path):
         CliRunner().invoke(app, words, catch_exceptions=False)
 
 
-@pytest.mark.parametrize("content", ["", "{}\n", '{}\n{"round": 1}\n', "{}\nno\n"])
-def test_read_history_of_another_file_refuses(tmp_path, content):
-    (tmp_path / "x").write_text(content)
-    with pytest.raises(DataError, match="history"):
-        read_history(tmp_path / "x")
-
-
 def test_plot_without_matplotlib_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.backends.backend_agg", None)
     with pytest.raises(ConfigError, match=r"snailps\[plot\]"):
         plot_histories([history(tmp_path / "x")], tmp_path / "x.png")
-
-
-def test_settings_class_is_of_the_model():
-    assert FedAvg.Settings is FedAvgSettings
 
 
 # --- files of a run ------------------------------------------------------------------------------

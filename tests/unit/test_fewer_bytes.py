@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shards import ADD, JOB, ZEROS, Shards, keys_of, pull_frame, u64
+from shards import ADD, JOB, ZEROS, Shards, a_table, keys_of, pull_frame, u64
 
 from snailps import kernels
 from snailps.api.tables import Table
@@ -46,23 +46,15 @@ def cluster():
 
 @pytest.mark.parametrize("name", NARROW)
 @pytest.mark.parametrize("n", [1, 3, 50, 40_000])
-def test_pull_of_narrow_rows_rounds_each_row_once(cluster, name, n):
-    client = cluster.client()
+def test_narrow_rows_are_rounded_once_whichever_way_they_go(cluster, name, n):
+    client, keys = cluster.client(), np.random.default_rng(1).permutation(n).astype(np.uint64)
     rows = np.random.default_rng(n).normal(size=(n, 5)).astype(np.float32)
-    push(client, np.arange(n, dtype=np.uint64), rows)
-    keys = np.random.default_rng(1).permutation(n).astype(np.uint64)
-    assert np.array_equal(pull(client, keys, 5, name), as_wire(name, rows[keys]))
-    assert np.array_equal(pull(client, keys, 5), rows[keys])
-
-
-@pytest.mark.parametrize("name", NARROW)
-@pytest.mark.parametrize("n", [1, 3, 50, 40_000])
-def test_push_of_narrow_values_applies_the_rounded_ones(cluster, name, n):
-    client = cluster.client()
-    values = np.random.default_rng(n).normal(size=(n, 5)).astype(np.float32)
-    keys = np.random.default_rng(2).permutation(n).astype(np.uint64)
-    push(client, keys, values, name)
-    assert np.array_equal(pull(client, keys, 5), as_wire(name, values))
+    push(client, keys, rows)
+    assert np.array_equal(pull(client, keys, 5, name), as_wire(name, rows))
+    assert np.array_equal(pull(client, keys, 5), rows)
+    others = keys + np.uint64(n)
+    push(client, others, rows, name)
+    assert np.array_equal(pull(client, others, 5), as_wire(name, rows))
 
 
 def test_narrow_rows_of_other_strides_find_their_places(cluster):
@@ -77,32 +69,25 @@ def test_narrow_rows_of_other_strides_find_their_places(cluster):
     assert not out[:, 6:].any()
 
 
-def test_repeated_keys_of_a_narrow_merged_push_are_summed_before_rounding():
-    with Shards(1) as one:
-        one.add_table(1, 2, ADD, ZEROS)
-        client = one.client()
-        values = np.array([[1, 2048], [2, 1], [3, 0], [4, 1]], np.float32)
-        push(client, u64([7, 7, 8, 7]), values, "float16", merge=True)
-        assert pull(client, u64([7, 8]), 2).tolist() == [[7, 2050], [3, 0]]  # 2048 + 1 alone: 2048
-
-
 @pytest.mark.parametrize("feedback", [False, True])
-def test_merged_push_whose_sums_float16_cannot_hold_arrives_whole(feedback):
-    with Shards(1) as one:
-        one.add_table(1, 2, ADD, ZEROS)
-        client = one.client()
-        values = np.full((3, 2), 40_000, np.float32)  # each fits, and two of them do not
-        push(client, u64([7, 8, 7]), values, "float16", merge=True, feedback=feedback)
-        assert pull(client, u64([7, 8]), 2).tolist() == [[80_000] * 2, [40_000] * 2]
-
-
-def test_merged_push_of_large_values_whose_sums_float16_can_hold_stays_narrow():
-    with Shards(1) as one:
-        one.add_table(1, 2, ADD, ZEROS)
-        client = one.client()
-        values = np.array([[40_000, 1], [40_000, 1], [-60_000, 1]], np.float32)
-        push(client, u64([7, 7, 7]), values + np.float32(1), "float16", merge=True, feedback=False)
-        assert pull(client, u64([7]), 2).tolist() == [[20_000, 6]]  # 20,003, rounded to 16
+@pytest.mark.parametrize(
+    ("keys", "values", "found"),
+    [
+        # 2048 + 1 alone is 2048
+        ([7, 7, 8, 7], [[1, 2048], [2, 1], [3, 0], [4, 1]], [[7, 2050], [3, 0]]),
+        # each fits, and two of them do not: they arrive whole
+        ([7, 8, 7], [[40_000] * 2] * 3, [[80_000] * 2, [40_000] * 2]),
+        # their sum does, and stays narrow: 20,003 is rounded to 16
+        ([7, 7, 7], [[40_001, 2], [40_001, 2], [-59_999, 2]], [[20_000, 6], [0, 0]]),
+    ],
+)
+def test_repeated_keys_of_a_narrow_merged_push_are_summed_before_rounding(
+    keys, values, found, feedback
+):
+    with a_table(2) as (_, client):
+        values = np.array(values, np.float32)
+        push(client, u64(keys), values, "float16", merge=True, feedback=feedback)
+        assert pull(client, u64([7, 8]), 2).tolist() == found
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -125,9 +110,7 @@ def test_feedback_sends_later_what_rounding_took(cut):
 
 
 def test_feedback_of_more_keys_than_an_index_begins_with_is_kept_by_key():
-    with Shards(1) as one:
-        one.add_table(1, 2, ADD, ZEROS)
-        client = one.client()
+    with a_table(2) as (_, client):
         keys = np.random.default_rng(3).integers(0, 2**63, 5000).astype(np.uint64)
         values = np.ones((5000, 2), np.float32)
         values[:, 1] = np.linspace(0, 0.0035, 5000)
@@ -162,9 +145,7 @@ def test_feedback_of_many_tables_is_within_one_limit_and_the_present_ones_is_kep
 
 
 def test_feedback_of_a_job_that_has_ended_is_freed():
-    with Shards(1) as one:
-        one.add_table(1, 2, ADD, ZEROS)
-        client = one.client()
+    with a_table(2) as (_, client):
         pushes_thirds(client, 1)
         assert client.residue_bytes == 300 * RESIDUE
         client.drop_residues()
@@ -224,9 +205,7 @@ def keyed():
 
 
 def test_first_and_last_key_in_one_part_are_whole():
-    with Shards(1, frag_num=1) as one:
-        one.add_table(1, 1, ADD, ZEROS)
-        client = one.client()
+    with a_table(1, frag_num=1) as (_, client):
         keys = u64([2**64 - 1, 0, 5, 2**64 - 2, 7])
         push(client, keys, np.arange(1, 6, dtype=np.float32)[:, None])
         assert pull(client, np.sort(keys), 1)[:, 0].tolist() == [2, 3, 5, 4, 1]

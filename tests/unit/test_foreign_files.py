@@ -1,5 +1,6 @@
 """Vector files of other programs, and what is no vector file: by first bytes, packed, damaged."""
 
+import errno
 import gzip
 import os
 import struct
@@ -7,6 +8,7 @@ import struct
 import numpy as np
 import official_fasttext
 import pytest
+from machine import fails
 
 import snailps
 from snailps.errors import DataError, ModelFileError
@@ -131,10 +133,7 @@ def test_load_packed_file_cut_short_or_without_room_says_so(tmp_path, monkeypatc
 
     path.write_bytes(gzip.compress(KINDS["text"]))
 
-    def full(path, copy, more):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("snailps.vectors.files._check_room", full)
+    monkeypatch.setattr("snailps.vectors.files._check_room", fails(errno.ENOSPC))
     with pytest.raises(ModelFileError, match="No space left on device; make room, or name another"):
         load(path)
 

@@ -3,12 +3,11 @@
 import contextlib
 import select
 import socket
-import threading
 import time
 from pathlib import Path
 
 import pytest
-from waiting import LIMIT_S, until
+from waiting import LIMIT_S, in_threads, until
 
 from snailps.errors import MisuseError
 from snailps.transport._heartbeat import HeartbeatThread
@@ -22,6 +21,16 @@ def pulse():
     made = HeartbeatThread(0.01)
     yield made
     made.stop()
+
+
+@pytest.fixture
+def peer(pulse):
+    """The far end of peer 5, which is beaten."""
+    near, far = socket.socketpair()
+    pulse.add(near, 5)
+    pulse.start()
+    yield far
+    far.close()
 
 
 def open_descriptors():
@@ -42,49 +51,31 @@ def receive(sock, n):
     return data
 
 
-def test_beats_are_frames_and_come_again_and_again(pulse):
-    ours, theirs = socket.socketpair()
-    pulse.add(ours, 5)
-    pulse.start()
-    assert receive(theirs, 3 * len(BEAT)) == 3 * BEAT
-    theirs.close()
+def test_beats_are_frames_and_come_again_and_again(peer):
+    assert receive(peer, 3 * len(BEAT)) == 3 * BEAT
 
 
-def test_any_byte_of_a_peer_counts_as_a_sign_of_life(pulse):
-    ours, theirs = socket.socketpair()
-    pulse.add(ours, 5)
-    pulse.start()
+def test_any_byte_of_a_peer_counts_as_a_sign_of_life(pulse, peer):
     sent = time.monotonic()
-    theirs.sendall(b"x")
+    peer.sendall(b"x")
     until(lambda: pulse.silences()[5] < time.monotonic() - sent)  # not since it was added
-    theirs.close()
 
 
-def test_silence_grows_while_a_peer_says_nothing(pulse):
-    ours, theirs = socket.socketpair()
-    pulse.add(ours, 5)
-    pulse.start()
+def test_silence_grows_while_a_peer_says_nothing(pulse, peer):
     until(lambda: pulse.silences()[5] > 0.1)
     assert pulse.silences()[5] < LIMIT_S
-    theirs.close()
 
 
-def test_closed_peer_is_silent_since_it_was_last_heard(pulse):
-    ours, theirs = socket.socketpair()
-    pulse.add(ours, 5)
-    pulse.start()
+def test_closed_peer_is_silent_since_it_was_last_heard(pulse, peer):
     assert pulse.closed() == set()
-    theirs.close()
+    peer.close()
     until(lambda: pulse.closed() == {5})
     until(lambda: 0.05 < pulse.silences()[5] < LIMIT_S)
 
 
-def test_peer_that_comes_again_takes_the_place_of_its_closed_socket(pulse):
+def test_peer_that_comes_again_takes_the_place_of_its_closed_socket(pulse, peer):
     before = open_descriptors()
-    ours, theirs = socket.socketpair()
-    pulse.add(ours, 5)
-    pulse.start()
-    theirs.close()
+    peer.close()
     until(lambda: pulse.closed() == {5})
     for _ in range(3):
         ours, again = socket.socketpair()
@@ -179,18 +170,14 @@ def test_peer_that_reads_nothing_does_not_block_the_others(pulse):
     good_end.close()
 
 
-def test_beats_go_on_while_python_holds_the_gil(pulse):
+def test_beats_go_on_while_python_holds_the_gil(peer):
     """One long call into C that never gives up the GIL: the beats of that time are there."""
-    ours, theirs = socket.socketpair()
-    pulse.add(ours, 5)
-    pulse.start()
-    receive(theirs, len(BEAT))
-    theirs.setblocking(False)
+    receive(peer, len(BEAT))
+    peer.setblocking(False)
     with contextlib.suppress(BlockingIOError):
-        theirs.recv(1 << 20)  # those of before
+        peer.recv(1 << 20)  # those of before
     sum(range(10_000_000))
-    assert len(theirs.recv(1 << 20)) >= len(BEAT)
-    theirs.close()
+    assert len(peer.recv(1 << 20)) >= len(BEAT)
 
 
 def test_silences_and_changes_from_many_threads_do_not_lock_up(pulse):
@@ -206,12 +193,7 @@ def test_silences_and_changes_from_many_threads_do_not_lock_up(pulse):
             pulse.remove(base + i)
             theirs.close()
 
-    threads = [threading.Thread(target=run, args=(1000 * t,)) for t in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT_S)
-        assert not thread.is_alive()
+    in_threads(run, range(0, 6000, 1000))
     assert not wrong
     assert pulse.silences() == {}
 

@@ -6,6 +6,7 @@ import struct
 import tracemalloc
 import zipfile
 import zlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -52,26 +53,13 @@ def whole(**members):
     return archive(about=npy((2,), "|u1", b"{}"), **members)
 
 
-def with_flag(data, flag=1):
-    """Members are said to be encrypted."""
+def patched(data, central, local, value):
+    """A byte of each member's headers, in the directory and before its content, is another one."""
     data = bytearray(data)
-    at = -1
-    while (at := data.find(b"PK\x01\x02", at + 1)) >= 0:
-        data[at + 8] |= flag
-    at = -1
-    while (at := data.find(b"PK\x03\x04", at + 1)) >= 0:
-        data[at + 6] |= flag
-    return bytes(data)
-
-
-def with_method(data, method=77):
-    data = bytearray(data)
-    at = -1
-    while (at := data.find(b"PK\x01\x02", at + 1)) >= 0:
-        data[at + 10] = method
-    at = -1
-    while (at := data.find(b"PK\x03\x04", at + 1)) >= 0:
-        data[at + 8] = method
+    for mark, place in ((b"PK\x01\x02", central), (b"PK\x03\x04", local)):
+        at = -1
+        while (at := data.find(mark, at + 1)) >= 0:
+            data[at + place] = value
     return bytes(data)
 
 
@@ -120,8 +108,8 @@ ARCHIVES = {
     "no_array": whole(keys=b"no array"),
     "later_npy": whole(keys=b"\x93NUMPY\x09\x00" + bytes(100)),
     "no_bytes_each": whole(keys=npy((HUGE,), "<U0")),
-    "encrypted": with_flag(whole(keys=npy((1,), content=bytes(4)))),
-    "unknown_method": with_method(whole(keys=npy((1,), content=bytes(4)))),
+    "encrypted": patched(whole(keys=npy((1,), content=bytes(4))), 8, 6, 1),
+    "unknown_method": patched(whole(keys=npy((1,), content=bytes(4))), 10, 8, 77),
     "damaged_deflate": deflated_badly(),
     "directory_lies": announcing_more(whole(keys=npy((1,), content=bytes(4)))),
     "cut": whole(keys=npy((1,), content=bytes(4)))[:-30],
@@ -143,23 +131,6 @@ def bounded():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < PEAK_BYTES
-
-
-@pytest.mark.parametrize("reader", MODELS.values(), ids=MODELS)
-@pytest.mark.parametrize("data", ARCHIVES.values(), ids=ARCHIVES)
-@pytest.mark.usefixtures("bounded")
-def test_hostile_archive_is_a_model_file_error(tmp_path, data, reader):
-    path = tmp_path / "model.npz"
-    path.write_bytes(data)
-    with pytest.raises(ModelFileError, match=r"model\.npz"):
-        reader(path)
-
-
-@pytest.mark.parametrize("data", ARCHIVES.values(), ids=ARCHIVES)
-@pytest.mark.usefixtures("bounded")
-def test_hostile_snapshot_is_a_checkpoint_error(data):
-    with pytest.raises(CheckpointError, match="no snapshot of a job"):
-        unpack(data)
 
 
 @pytest.mark.parametrize("reader", MODELS.values(), ids=MODELS)
@@ -200,15 +171,6 @@ VECTORS = {
 }
 
 
-@pytest.mark.parametrize("data", VECTORS.values(), ids=VECTORS)
-@pytest.mark.usefixtures("bounded")
-def test_hostile_vectors_and_classifiers_are_model_file_errors(tmp_path, data):
-    path = tmp_path / "model"
-    path.write_bytes(data)
-    with pytest.raises(ModelFileError, match="model"):
-        snailps.load(path)
-
-
 def header(rows, nonzeros, columns, flags, labels=0):
     return Header(flags, labels, rows, nonzeros, columns).pack()
 
@@ -225,18 +187,6 @@ EXAMPLES = {
     "wide_labels": header(1 << 60, 0, 9, Flags.VALUES | Flags.WIDE_LABELS, 1),
     "cut": header(1, 1, 1, DENSE)[: HEADER_BYTES - 1],
 }
-
-
-@pytest.mark.parametrize("data", EXAMPLES.values(), ids=EXAMPLES)
-@pytest.mark.usefixtures("bounded")
-def test_hostile_matrix_file_is_a_data_error(tmp_path, data):
-    path = tmp_path / "a.mx"
-    path.write_bytes(data)
-    for needs_labels in (False, True):
-        with pytest.raises(DataError, match=r"a\.mx"):
-            list(example_files([str(path)], needs_labels=needs_labels).pieces())
-    with pytest.raises(DataError, match=r"a\.mx"):
-        read_array(str(path), Scratch(str(tmp_path), 0))
 
 
 def test_lines_with_a_column_beyond_memory_are_no_dense_rows(tmp_path):
@@ -258,13 +208,50 @@ ARRAYS = {
 }
 
 
-@pytest.mark.parametrize("data", ARRAYS.values(), ids=ARRAYS)
+def rows_of(path, needs_labels=True):
+    return list(example_files([str(path)], needs_labels=needs_labels).pieces())
+
+
+def array_of(path):
+    return read_array(str(path), Scratch(str(path.parent / "scratch"), 0))
+
+
+KINDS = [  # files, the name of each, the error that is expected, its words, and what reads them
+    (ARCHIVES, "model.npz", ModelFileError, r"model\.npz", MODELS.values()),
+    (
+        ARCHIVES,
+        "snapshot",
+        CheckpointError,
+        "no snapshot of a job",
+        [lambda path: unpack(path.read_bytes())],
+    ),
+    (VECTORS, "model", ModelFileError, "model", [snailps.load]),
+    (
+        EXAMPLES,
+        "a.mx",
+        DataError,
+        r"a\.mx",
+        [rows_of, partial(rows_of, needs_labels=False), array_of],
+    ),
+    (ARRAYS, "images", DataError, "images", [array_of]),
+]
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "error", "words", "reader"),
+    [
+        pytest.param(data, *kind, reader, id=f"{what}-{kind[0]}-{at}")
+        for files, *kind, readers in KINDS
+        for what, data in files.items()
+        for at, reader in enumerate(readers)
+    ],
+)
 @pytest.mark.usefixtures("bounded")
-def test_hostile_array_file_is_a_data_error(tmp_path, data):
-    path = tmp_path / "images"
+def test_hostile_file_is_an_error_of_its_kind(tmp_path, data, name, error, words, reader):
+    path = tmp_path / name
     path.write_bytes(data)
-    with pytest.raises(DataError, match="images"):
-        read_array(str(path), Scratch(str(tmp_path / "scratch"), 0))
+    with pytest.raises(error, match=words):
+        reader(path)
 
 
 ENTRIES = {

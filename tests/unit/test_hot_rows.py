@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from waiting import in_threads
 
 from snailps import kernels
 
@@ -52,16 +53,12 @@ def at_once(function):
     """Calls it `TIMES` times in each of `THREADS` threads, every time together."""
     together = threading.Barrier(THREADS)
 
-    def work():
+    def work(_):
         for _ in range(TIMES):
             together.wait(60)
             function()
 
-    threads = [threading.Thread(target=work) for _ in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    in_threads(work, range(THREADS))
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,7 @@
 """Input rows of a partition: own rows, and copies of n-grams' rows that are exchanged."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -26,41 +23,37 @@ VISITS = 8
 
 
 @pytest.fixture
-def worker() -> MemoryWorker:
+def worker():
     counter = WordCounter()
     counter.count(b"the cat sat on a mat")
     known = Vocabulary.from_counter(counter, 1)
     return MemoryWorker(SETTINGS, known, MemoryTables(SETTINGS, len(known)))
 
 
-def copies(
-    worker: MemoryWorker, groups: tuple[int, int], sharers: dict[int, int], had: int = 0
-) -> InputExchange:
+def copies(worker, groups, sharers, had=0):
     """Of two words, each with one n-gram; so many groups of pairs have each as their centre."""
     by_bucket = np.zeros(SETTINGS.bucket, np.int32)
     for bucket, number in sharers.items():
         by_bucket[bucket] = number
-    part: Any = SimpleNamespace(
+    part = SimpleNamespace(
         word_num=2,
         bags=Bags.of(np.array([0, 2, 4]), np.array([0, 2, 1, 3], np.int32), 4),
         keys=KEYS,
     )
     rows = PartitionRows(worker, "input", KEYS, bases=True)
-    block: Any = SimpleNamespace(
-        parts=2, output_parts=VISITS, progress=(0.0, 0.5), chunk=0, had=had
-    )
+    block = SimpleNamespace(parts=2, output_parts=VISITS, progress=(0.0, 0.5), chunk=0, had=had)
     trainer = SkipGramTrainer(worker)
-    split: Any = SimpleNamespace(sharers=by_bucket)
+    split = SimpleNamespace(sharers=by_bucket)
     centres = np.repeat(np.arange(2, dtype=np.int32), groups)
     sharing = trainer._sharing(block, split, part, np.arange(len(KEYS)), centres)
     return InputExchange(worker, rows, np.arange(len(KEYS)), sharing, block)
 
 
-def stored(worker: MemoryWorker) -> np.ndarray:
+def stored(worker):
     return worker.memory.rows["input"][worker.memory.places(KEYS)].copy()
 
 
-def test_rows_that_nobody_else_has_are_pushed_once_and_whole(worker: MemoryWorker) -> None:
+def test_rows_that_nobody_else_has_are_pushed_once_and_whole(worker):
     before = stored(worker)
     made = copies(worker, (10_000, 10_000), {3: 1, 7: 1})
     made._rows.local[0][:, :4] += 1
@@ -71,9 +64,7 @@ def test_rows_that_nobody_else_has_are_pushed_once_and_whole(worker: MemoryWorke
     np.testing.assert_allclose(stored(worker), before + 1, rtol=1e-6)
 
 
-def test_a_busy_ngram_is_exchanged_every_checkout_and_a_rare_one_at_the_end(
-    worker: MemoryWorker,
-) -> None:
+def test_a_busy_ngram_is_exchanged_every_checkout_and_a_rare_one_at_the_end(worker):
     before = stored(worker)
     made = copies(worker, (10_000, 1), {3: 5, 7: 5})
     changed = []
@@ -86,9 +77,7 @@ def test_a_busy_ngram_is_exchanged_every_checkout_and_a_rare_one_at_the_end(
     assert (stored(worker) != before).any(1).all()
 
 
-def test_a_copy_takes_what_others_have_pushed_and_keeps_its_own_steps(
-    worker: MemoryWorker,
-) -> None:
+def test_a_copy_takes_what_others_have_pushed_and_keeps_its_own_steps(worker):
     made = copies(worker, (10_000, 1), {3: 5, 7: 5})
     begin = stored(worker)[2]
     made._rows.local[0][2, :4] += 1
@@ -106,19 +95,17 @@ def test_a_copy_takes_what_others_have_pushed_and_keeps_its_own_steps(
     assert (made._rows.local[0][2, :4] > 10).all()
 
 
-def test_rows_travel_when_their_steps_are_made_or_as_soon_as_the_way_is_free(
-    worker: MemoryWorker,
-) -> None:
+def test_rows_travel_when_their_steps_are_made_or_as_soon_as_the_way_is_free(worker):
     made = copies(worker, (200, 100), {3: 8, 7: 8})  # 300 of 1,600 and of 800 steps of all
     assert made._last == VISITS
-    sent: list[tuple[int, int]] = []
+    sent = []
     arrived = True
 
-    def push_async(table: str, keys: Any, values: Any, **_: Any) -> Any:
+    def push_async(table, keys, values, **_):
         sent.extend((number, int(key)) for key in keys)
         return SimpleNamespace(wait=lambda: values, done=arrived)
 
-    worker.push_async = push_async  # type: ignore[method-assign]
+    worker.push_async = push_async
     for number in range(1, VISITS):
         arrived = number not in {4, 5}
         if made._open is not None:
@@ -129,9 +116,7 @@ def test_rows_travel_when_their_steps_are_made_or_as_soon_as_the_way_is_free(
     assert [n for n, key in sent if key == rare] == [3, 6]
 
 
-def test_durable_rows_are_at_the_servers_and_only_what_follows_is_pushed_at_the_end(
-    worker: MemoryWorker,
-) -> None:
+def test_durable_rows_are_at_the_servers_and_only_what_follows_is_pushed_at_the_end(worker):
     before = stored(worker)
     made = copies(worker, (10_000, 1), {3: 5, 7: 5})
     for number in range(1, 4):
@@ -155,9 +140,7 @@ def test_durable_rows_are_at_the_servers_and_only_what_follows_is_pushed_at_the_
     assert (after[3] < rare + 1 + 1e-5).all()
 
 
-def test_exchanges_of_a_partition_that_goes_on_begin_where_another_worker_was_lost(
-    worker: MemoryWorker,
-) -> None:
+def test_exchanges_of_a_partition_that_goes_on_begin_where_another_worker_was_lost(worker):
     made = copies(worker, (200, 100), {3: 8, 7: 8}, had=4)  # every checkout, every third one
     assert made.opened == 4
     begin = stored(worker)
@@ -173,9 +156,7 @@ def test_exchanges_of_a_partition_that_goes_on_begin_where_another_worker_was_lo
 
 @pytest.mark.parametrize("groups", [1, 30, 1000, 100_000])
 @pytest.mark.parametrize("sharers", [2, 8, 64])
-def test_shares_lie_between_a_mean_and_a_sum(
-    worker: MemoryWorker, groups: int, sharers: int
-) -> None:
+def test_shares_lie_between_a_mean_and_a_sum(worker, groups, sharers):
     made = copies(worker, (groups, groups), {3: sharers, 7: 1})
     made.exchange(made._last)  # nothing is sent, the end follows
     share = made._shares(np.arange(4))
@@ -187,7 +168,7 @@ def test_shares_lie_between_a_mean_and_a_sum(
         assert share[2] == pytest.approx(1 / sharers, rel=0.01)
 
 
-def test_adagrads_squares_add_up_as_they_are(worker: MemoryWorker) -> None:
+def test_adagrads_squares_add_up_as_they_are(worker):
     settings = replace(SETTINGS, optimizer="adagrad")
     tables = MemoryTables(replace(SETTINGS, dim=8), len(worker.vocabulary))
     made = MemoryWorker(settings, worker.vocabulary, tables)
@@ -203,7 +184,7 @@ def test_adagrads_squares_add_up_as_they_are(worker: MemoryWorker) -> None:
     assert (change[2:, :4] < 1).all()
 
 
-def test_kept_rows_are_pulled_again_when_a_shard_has_another_server(worker: MemoryWorker) -> None:
+def test_kept_rows_are_pulled_again_when_a_shard_has_another_server(worker):
     rows = PartitionRows(worker, "input", KEYS, bases=True)
     rows.open(None)
     kept = rows.local[0][:, : SETTINGS.dim].copy()
@@ -217,7 +198,7 @@ def test_kept_rows_are_pulled_again_when_a_shard_has_another_server(worker: Memo
 
 
 @pytest.mark.parametrize("bases", [True, False])
-def test_rows_travel_in_pieces_whose_memory_is_small(worker: MemoryWorker, bases: bool) -> None:
+def test_rows_travel_in_pieces_whose_memory_is_small(worker, bases):
     rows = PartitionRows(worker, "output", np.arange(5, dtype=np.uint64), bases=bases)
     rows.open(None)
     rows.local[0][:] += 1

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from master_parts import TestOutbox, context_of
+from master_parts import TestOutbox, context_of, worker_of
 
 from snailps.api.export_progress import ExportProgress
 from snailps.data.blocks import Block
@@ -15,11 +15,6 @@ from snailps.master.leases.service import DROP_S
 from snailps.master.phases import JobPhase
 from snailps.transport import messages
 
-WORKER = SimpleNamespace(
-    number=1, name="worker 1", dropped=False, finished=False, leaving=False,
-    wait_for=lambda text, now: None, log_wait=lambda now: None, waits="", resume_state={},
-    done=0, block_since=0.0, trained=lambda units, seconds, now, checkout=False: None,
-)  # fmt: skip
 MICRO_BATCHES = 4
 
 
@@ -68,7 +63,7 @@ def now():
 @pytest.fixture
 def stepped(now):
     """A course in a training by steps, its book, and what one step of the master's loop is."""
-    worker = SimpleNamespace(**vars(WORKER))
+    worker = worker_of(1)
     nodes = SimpleNamespace(all={1: worker}, nodes=lambda _: [])
     nodes.rows = SimpleNamespace(clocks_set=True, expiring=False, moving=False)
     controller = JobController(context_of(nodes, TestOutbox()))

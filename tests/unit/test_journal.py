@@ -4,6 +4,7 @@ import errno
 import os
 
 import pytest
+from machine import fails
 
 from snailps.errors import ClusterError
 from snailps.master import journal as module
@@ -215,12 +216,9 @@ def test_journal_in_which_nothing_was_begun_leaves_no_folder(folder, monkeypatch
     other.release()
     assert not folder.exists()
 
-    def full(file, data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     again = Journal(folder)
     assert not again.take()
-    monkeypatch.setattr(module, "_write", full)
+    monkeypatch.setattr(module, "_write", fails(errno.ENOSPC))
     with pytest.raises(ClusterError, match="No space left"):
         again.begin([FIRST])
     again.release()
@@ -228,10 +226,7 @@ def test_journal_in_which_nothing_was_begun_leaves_no_folder(folder, monkeypatch
 
 
 def test_journal_on_a_disk_without_a_byte_leaves_no_folder(folder, monkeypatch):
-    def full(*words):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", fails(errno.ENOSPC))
     with pytest.raises(ClusterError, match=r"No space left on device\. Choose another journal_dir"):
         Journal(folder).take()
     assert not folder.exists()
@@ -268,10 +263,7 @@ def test_journal_without_a_folder_keeps_nothing():
 
 
 def test_journal_on_a_full_disk_is_removed_and_says_so(folder, journal, monkeypatch, caplog):
-    def full(file, data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(module, "_write", full)
+    monkeypatch.setattr(module, "_write", fails(errno.ENOSPC))
     journal.note(FACT.kind, FACT.data)
     assert not journal.kept
     assert "CANNOT BE WRITTEN (No space left on device)" in caplog.text
@@ -392,10 +384,7 @@ def test_journal_whose_new_file_may_lose_its_name_is_kept_or_given_up(
 
 
 def test_journal_on_a_file_system_that_syncs_no_folders_is_kept(folder, monkeypatch):
-    def refused(path):
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-    monkeypatch.setattr(module.OS_DISK, "sync_folder", refused)
+    monkeypatch.setattr(module.OS_DISK, "sync_folder", fails(errno.EINVAL))
     opened = Journal(folder)
     opened.take()
     opened.begin([FIRST, NUMBERS])

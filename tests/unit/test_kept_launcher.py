@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import Future
 
 import pytest
+from machine import fails
 from waiting import LIMIT_S, until
 
 from snailps.config import RawConfig
@@ -89,10 +90,6 @@ def test_close_interrupted_ends_the_processes_nevertheless(monkeypatch):
     assert ended == [True]
 
 
-def no_descriptor(pid):
-    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-
 class Process:
     """A child that ends when it is asked to."""
 
@@ -116,7 +113,7 @@ class Process:
 def test_end_without_a_descriptor_left_ends_all_children(monkeypatch):
     one = made()
     one.children = [Child(role, Process()) for role in ("master", "server")]
-    monkeypatch.setattr(os, "pidfd_open", no_descriptor)
+    monkeypatch.setattr(os, "pidfd_open", fails(errno.EMFILE))
     one.end(0.01)
     assert [child.process.returncode for child in one.children] == [-signal.SIGTERM] * 2
 

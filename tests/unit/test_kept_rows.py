@@ -229,29 +229,27 @@ def test_only_worker_without_bases_pulls_them_with_the_rows_that_it_pushes():
     assert not worker.shared._kept.exchange.has_bases
 
 
-def test_only_worker_that_makes_rows_pulls_those_only_that_it_has_pushed_before():
+@pytest.mark.parametrize(
+    ("pulls_bases", "pushed", "pulled"),
+    [
+        (True, [[0, 1, 2], [0, 2], [3, 4]], [[0, 2]]),
+        (False, [[0, 1, 2], [0, 2, 3, 4]], []),
+    ],
+)
+def test_only_worker_that_makes_rows_pulls_those_only_that_it_has_pushed_before(
+    pulls_bases, pushed, pulled
+):
+    """None, where it keeps their bases."""
     store = Store()
     expected = store.rows.copy()
-    worker = Worker(store, round_blocks=2, pulls_bases=True, makes=True)
+    worker = Worker(store, round_blocks=2, pulls_bases=pulls_bases, makes=True)
     for ids in ([0, 1], [1, 2], [0, 3], [2, 4]):
         np.testing.assert_array_equal(worker.train(worker.ask(ids), 1), expected[ids])
         expected[ids] += 1
     worker.shared.flush()
     np.testing.assert_allclose(store.rows, expected, rtol=1e-5)
-    assert [sorted(pushed) for pushed in worker.client.pushes] == [[0, 1, 2], [0, 2], [3, 4]]
-    assert [sorted(pulled) for pulled in worker.client.pulled] == [[0, 2]]
-
-
-def test_only_worker_that_makes_rows_and_keeps_their_bases_pulls_none():
-    store = Store()
-    expected = store.rows.copy()
-    worker = Worker(store, round_blocks=2, makes=True)
-    for ids in ([0, 1], [1, 2], [0, 3], [2, 4]):
-        np.testing.assert_array_equal(worker.train(worker.ask(ids), 1), expected[ids])
-        expected[ids] += 1
-    worker.shared.flush()
-    np.testing.assert_allclose(store.rows, expected, rtol=1e-5)
-    assert not worker.client.pulled
+    assert [sorted(keys) for keys in worker.client.pushes] == pushed
+    assert [sorted(keys) for keys in worker.client.pulled] == pulled
 
 
 @pytest.mark.parametrize("pulls_bases", [False, True])

@@ -1,6 +1,5 @@
 """data._key_numbering: different keys in the order of their first appearance, and rows."""
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from cases import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import in_threads
 
 from snailps.data._key_numbering import (
     KeptNumbers,
@@ -86,13 +86,8 @@ def test_number_keys_in_several_threads_do_not_disturb_each_other():
             if len(unique) != len(np.unique(keys)) or (unique[rows] != keys).any():
                 wrong.append(1)
 
-    threads = [threading.Thread(target=work, args=(keys,)) for keys in batches]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    in_threads(work, batches)
     assert not wrong
-    assert not any(thread.is_alive() for thread in threads)
 
 
 # --- numbers that stay -------------------------------------------------------------------------

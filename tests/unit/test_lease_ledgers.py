@@ -110,23 +110,39 @@ def test_assigned_worker_that_comes_gets_a_share_and_the_slowest_clock():
     assert total == set(mine)
 
 
+LEDGERS = {  # of blocks, epochs, workers, and a number
+    "plain": lambda blocks, epochs, nodes, _: Ledger(blocks, epochs),
+    "assigned": lambda blocks, epochs, nodes, n: SspLedger(
+        blocks, epochs, nodes=nodes, staleness=n - 2
+    ),
+    "stepped": lambda blocks, epochs, nodes, n: BspLedger(
+        blocks, epochs, micro_batches=n, nodes=nodes
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LEDGERS)
 @given(
     st.integers(1, 4),
     st.integers(1, 12),
     st.integers(1, 3),
-    st.integers(-1, 2),
+    st.integers(1, 5),
     st.integers(0, 1 << 32),
 )
-def test_assigned_with_any_comings_and_goings_has_every_entry_done_once(
-    workers, block_num, epochs, staleness, seed
+def test_any_comings_and_goings_leave_every_entry_done_once(
+    kind, workers, block_num, epochs, number, seed
 ):
-    book = SspLedger(
-        blocks(block_num), epochs, nodes=list(range(1, workers + 1)), staleness=staleness
-    )
-    done = run_to_the_end(book, set(range(1, workers + 1)), random.Random(seed))
+    nodes = list(range(1, workers + 1))
+    book = LEDGERS[kind](blocks(block_num), epochs, nodes, number)
+    done = run_to_the_end(book, set(nodes), random.Random(seed))
     assert sorted(done) == list(range(block_num * epochs))
-    if staleness >= 0:
-        assert book.ahead_max <= staleness
+    assert (book.finished, book.progress, book.take(1)) == (len(done), 1.0, None)
+    if kind == "assigned" and number >= 2:
+        assert book.ahead_max <= number - 2
+    if kind == "stepped":
+        clocks = [entry // number for entry in done]
+        assert clocks == sorted(clocks)  # no clock begins before the one before is complete
+        assert book.open_clock == -(-block_num * epochs // number)
 
 
 def test_assigned_with_a_stalled_worker_knows_the_slowest_and_keeps_one_clock_a_worker():
@@ -181,6 +197,9 @@ def run_to_the_end(book, alive, rng: random.Random):
             elif held[node] and isinstance(book, BspLedger):
                 entry = book.take_back(node)
                 held[node] += [entry.number] if entry else []
+        at_work = {node: sorted(numbers) for node, numbers in held.items() if numbers}
+        assert {node: sorted(numbers) for node, numbers in book.holders().items()} == at_work
+        assert (book.leased, book.finished) == (sum(map(len, at_work.values())), len(done))
     return done
 
 
@@ -360,25 +379,6 @@ def test_stepped_block_of_a_lost_worker_is_given_first_and_others_are_told_whom_
     assert book.held_up(2) is None
     assert book.take_back(2) is None
     assert book.take(3).number == 3
-
-
-@given(
-    st.integers(1, 4),
-    st.integers(1, 12),
-    st.integers(1, 3),
-    st.integers(1, 5),
-    st.integers(0, 1 << 32),
-)
-def test_stepped_with_any_comings_and_goings_has_every_entry_done_once(
-    workers, block_num, epochs, micro_batches, seed
-):
-    nodes = set(range(1, workers + 1))
-    book = BspLedger(blocks(block_num), epochs, micro_batches=micro_batches, nodes=sorted(nodes))
-    done = run_to_the_end(book, nodes, random.Random(seed))
-    assert sorted(done) == list(range(block_num * epochs))
-    clocks = [number // micro_batches for number in done]
-    assert clocks == sorted(clocks)  # no clock begins before the one before is complete
-    assert book.open_clock == -(-block_num * epochs // micro_batches)
 
 
 def test_stepped_gives_back_what_is_earlier_than_all_that_a_worker_holds():

@@ -11,65 +11,9 @@ from snailps.data.blocks import Block
 from snailps.master.job.expiry import TICKS, ExpiryClock, oldest_kept
 from snailps.master.leases.ledger import Ledger
 
-NODES = 3
-
 
 def blocks(sizes):
     return [Block(at, "file", 0, size) for at, size in enumerate(sizes)]
-
-
-@given(
-    st.lists(st.integers(1, 9), min_size=1, max_size=5),
-    st.integers(1, 3),
-    st.lists(
-        st.tuples(st.sampled_from(["take", "done", "release"]), st.integers(0, NODES - 1)),
-        max_size=80,
-    ),
-)
-def test_ledger_with_any_interleaving_has_every_entry_done_once(sizes, epochs, actions):
-    ledger = Ledger(blocks(sizes), epochs)
-    total = len(sizes) * epochs
-    held = {node: [] for node in range(NODES)}
-    done = []
-
-    def take(node):
-        entry = ledger.take(node)
-        if entry is not None:
-            assert entry.number not in done
-            assert all(entry.number not in numbers for numbers in held.values())
-            held[node].append(entry.number)
-        return entry
-
-    def finish(node):
-        if held[node]:
-            number = held[node].pop(0)
-            assert ledger.done(number, node)
-            done.append(number)
-
-    for action, node in actions:
-        if action == "take":
-            take(node)
-        elif action == "done":
-            finish(node)
-        else:
-            assert ledger.release(node) == sorted(held[node])
-            held[node] = []
-        assert ledger.leased == sum(len(numbers) for numbers in held.values())
-        assert ledger.finished == len(done)
-        holders = {node: sorted(numbers) for node, numbers in ledger.holders().items()}
-        assert holders == {node: sorted(numbers) for node, numbers in held.items() if numbers}
-        weight = sum(sizes[number % len(sizes)] for number in done)
-        assert ledger.progress == pytest.approx(weight / (sum(sizes) * epochs))
-    while not ledger.over:  # one node does what is left
-        if take(0) is None:
-            for node in range(1, NODES):
-                held[node] = []
-                ledger.release(node)
-        finish(0)
-    assert sorted(done) == list(range(total))
-    assert ledger.size == ledger.finished == total
-    assert ledger.progress == 1.0
-    assert ledger.take(0) is None
 
 
 def test_ledger_with_entries_tells_epochs_and_shares_of_bytes():

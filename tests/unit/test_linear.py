@@ -78,13 +78,9 @@ def test_settings_that_do_not_fit_are_refused(values, parts):
         assert part in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [({"optimizer": "add"}, "optimizer: add"), ({"optimizer": "sgd", "l1": 1.0}, "l1: 1")],
-)
-def test_check_of_optimizer_that_does_not_fit_refuses(values, said):
-    with pytest.raises(ConfigError, match=said):
-        Linear.check(replace(LinearSettings(), **values))
+def test_check_of_optimizer_that_does_not_fit_refuses():
+    with pytest.raises(ConfigError, match="l1: 1"):
+        Linear.check(LinearSettings(optimizer="sgd", l1=1.0))
 
 
 def test_check_of_missing_test_file_refuses():
@@ -156,6 +152,18 @@ def copy(model):
     model.rows = (CopiedRows(model.sgd, TABLE),)
 
 
+def keys_pulled(model):
+    """The keys of all rows that the model pulls from now on."""
+    pulled, pull_async = [], model.pull_async
+
+    def noted(table, keys, *given, **named):
+        pulled.extend(keys)
+        return pull_async(table, keys, *given, **named)
+
+    model.pull_async = noted
+    return pulled
+
+
 def shifted(text, by):
     """The same lines with features `by` higher."""
     lines = [line.split() for line in text.splitlines()]
@@ -207,13 +215,7 @@ def test_new_rows_are_pulled_only_if_servers_may_have_some(
     make, begin, first, model_file, workers, pulls
 ):
     model = make(LinearSettings(continue_from=model_file), workers=workers)
-    pulled, pull_async = [], model.pull_async
-
-    def noted(table, keys, *given, **named):
-        pulled.extend(keys)
-        return pull_async(table, keys, *given, **named)
-
-    model.pull_async = noted
+    pulled = keys_pulled(model)
     block = block_of(planted(50, 1), 0, (begin, 0.6), first)
     block.prepared = model.prepare(block)
     model.train(block)
@@ -224,13 +226,7 @@ def test_new_rows_are_pulled_only_if_servers_may_have_some(
 def test_new_rows_of_a_subclass_that_sets_rows_itself_are_pulled(make, monkeypatch):
     monkeypatch.setattr(Linear, "loader", classmethod(lambda cls, settings: lambda results: None))
     model = make(LinearSettings())
-    pulled, pull_async = [], model.pull_async
-
-    def noted(table, keys, *given, **named):
-        pulled.extend(keys)
-        return pull_async(table, keys, *given, **named)
-
-    model.pull_async = noted
+    pulled = keys_pulled(model)
     train(model, planted(50, 1), 0)
     assert len(set(pulled)) == FEATURES + 1
     flush(model)

@@ -39,17 +39,6 @@ def test_pool_reuses_an_array_given_back():
     assert maker.made == [90]
 
 
-def test_pool_takes_the_smallest_that_fits():
-    pool = ArrayPool(Maker())
-    lent = {n: pool.take(n) for n in (800, 80, 8000)}
-    where = {n: array.ctypes.data for n, array in lent.items()}
-    for array in lent.values():
-        pool.give(array)
-    assert pool.take(85).ctypes.data == where[80]
-    assert pool.take(85).ctypes.data == where[800]
-    assert pool.take(85).ctypes.data == where[8000]
-
-
 def test_pool_drops_arrays_that_are_too_small():
     pool = ArrayPool(maker := Maker())
     for n in (8, 80, 800, 8000):
@@ -163,35 +152,29 @@ def test_contention_of_rows_that_diverged_leaves_deltas_alone(dim, value):
         np.testing.assert_array_equal(deltas, 1)
 
 
-@pytest.mark.parametrize(
-    ("model", "total", "workers", "expected"),
-    [
-        (TextModel, 1 << 20, 1, (1 << 20) // 10),
-        (TextModel, 1 << 30, 1, 6 << 20),
-        (TextModel, 100 << 20, 8, (100 << 20) // 320),
-        (WordVectors, 100 << 20, 8, (100 << 20) // 640),
-        (WordVectors, 30 << 20, 8, 64 << 10),
-        (WordVectors, 1 << 20, 8, (1 << 20) // 320),
-        (WordVectors, 1000, 8, 512),
-    ],
-)
-def test_block_bytes_are_a_share_of_an_epoch_not_too_small(model, total, workers, expected):
-    settings = model.Settings(consistency="ssp", staleness=2)  # word vectors do not rotate then
-    assert model.block_bytes(settings, total, workers) == expected
+SSP = {"consistency": "ssp", "staleness": 2}  # word vectors do not rotate then
 
 
 @pytest.mark.parametrize(
-    ("total", "workers", "expected"),
+    ("model", "settings", "total", "workers", "expected"),
     [
-        (30 << 20, 1, (30 << 20) // 16),
-        (100 << 20, 1, 3 << 20),
-        (30 << 20, 2, (30 << 20) // 32),
-        (100 << 20, 8, (100 << 20) // 128),
-        (1000, 8, 512),
-        (1 << 40, 8, 3 << 20),
+        (TextModel, SSP, 1 << 20, 1, (1 << 20) // 10),
+        (TextModel, SSP, 1 << 30, 1, 6 << 20),
+        (TextModel, SSP, 100 << 20, 8, (100 << 20) // 320),
+        (WordVectors, SSP, 100 << 20, 8, (100 << 20) // 640),
+        (WordVectors, SSP, 30 << 20, 8, 64 << 10),
+        (WordVectors, SSP, 1 << 20, 8, (1 << 20) // 320),
+        (WordVectors, SSP, 1000, 8, 512),
+        # Rotating, a sixteenth of an epoch by the workers.
+        (WordVectors, {}, 30 << 20, 1, (30 << 20) // 16),
+        (WordVectors, {}, 100 << 20, 1, 3 << 20),
+        (WordVectors, {}, 30 << 20, 2, (30 << 20) // 32),
+        (WordVectors, {}, 100 << 20, 8, (100 << 20) // 128),
+        (WordVectors, {}, 1000, 8, 512),
+        (WordVectors, {}, 1 << 40, 8, 3 << 20),
     ],
 )
-def test_slices_of_word_vectors_are_a_sixteenth_of_an_epoch_by_the_workers(
-    total, workers, expected
+def test_block_bytes_are_a_share_of_an_epoch_not_too_small(
+    model, settings, total, workers, expected
 ):
-    assert WordVectors.block_bytes(WordVectors.Settings(), total, workers) == expected
+    assert model.block_bytes(model.Settings(**settings), total, workers) == expected

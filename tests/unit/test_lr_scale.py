@@ -18,6 +18,7 @@ from shards import (
     SGD,
     UNIFORM,
     Shards,
+    a_table,
     keys_of,
     push_frame,
 )
@@ -48,9 +49,7 @@ def whole_rows(client, access, dim=5, keys=KEYS):
 
 @pytest.mark.parametrize("access", SCALING)
 def test_pushes_with_a_schedule_step_as_the_reference_does(access):
-    with Shards(2) as cluster:
-        cluster.add_table(1, 5, access, UNIFORM, hyper=HYPER)
-        client = cluster.client()
+    with a_table(5, access, UNIFORM, shards=2, hyper=HYPER) as (_, client):
         expected = whole_rows(client, access).astype(np.float64)
         for seed, scale in enumerate([1, 0.5, 0, 0.3]):
             values = gradients(seed)
@@ -93,9 +92,7 @@ def test_scaled_batches_step_as_scaled_gradients_of_sgd():
 
 
 def test_batch_through_a_table_without_a_step_to_scale_is_refused():
-    with Shards(1) as cluster:
-        cluster.add_table(1, 1, FTRL, hyper=HYPER)
-        client = cluster.client()
+    with a_table(1, FTRL, UNIFORM, hyper=HYPER) as (cluster, client):
         forward = client.forward_async(1, np.array([0, 1]), KEYS[:1], None, 1)
         forward.wait()
         with pytest.raises(RemoteError, match="no step size that a batch may scale"):
@@ -152,9 +149,7 @@ def test_scale_where_a_push_has_no_step_size_is_refused(access):
     with pytest.raises(MisuseError, match="no step size that a push may scale"):
         table.check_push(values, lr_scale=0.5)
     assert table.check_push(values, lr_scale=1.0) == (access == FTRL)
-    with Shards(1) as cluster:
-        cluster.add_table(1, 5, access, hyper=HYPER)
-        client = cluster.client()
+    with a_table(5, access, UNIFORM, hyper=HYPER) as (cluster, client):
         with pytest.raises(RemoteError, match="no step size that a push may scale") as caught:
             client.push(1, KEYS, values, lr_scale=0.5)
         assert caught.value.code == "access"
