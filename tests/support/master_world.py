@@ -68,7 +68,7 @@ class World:
         settings = {"expected_node_num": 3, "expected_servers": 1, **settings}
         self.now, self.effects, self.obey, self.slow = 100.0, [], True, False
         self.works = []
-        self.services, self.answers = self.make_services(), {}
+        self.services, self.answers = Services(), {}
         self._peer = self._call = 0
         self.core = MasterCore(
             MasterSettings(**settings), self.services, cluster_id=LIFE, now=self.now, kept=True,
@@ -78,8 +78,6 @@ class World:
         self.report = StatusReport(self.core, self.keep, facts=facts)
         self.handle(events.Started(job, 2))
         self.handle(events.Listening())
-
-    make_services = Services
 
     def keep(self, kind, data):
         """What looks on has a fact for the journal."""
