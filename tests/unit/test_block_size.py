@@ -75,12 +75,9 @@ def test_fit_block_of_a_model_that_goes_on_does_not_count_the_tokens_of_its_firs
     assert both == pytest.approx(alone, rel=0.05)
 
 
-def test_fit_block_with_room_enough_leaves_the_size():
-    assert fit_block(WORDS, replace(PLAIN, worker_memory=1 << 40), 12_345, 20_000_000) == 12_345
-
-
-def test_fit_block_of_a_tiny_block_leaves_it_whatever_the_memory():
-    assert fit_block(WORDS, replace(PLAIN, worker_memory=1 << 20), 100, 20_000_000) == 100
+@pytest.mark.parametrize(("memory", "size"), [(1 << 40, 12_345), (1 << 20, 100)])
+def test_fit_block_with_room_enough_or_a_tiny_block_leaves_the_size(memory, size):
+    assert fit_block(WORDS, replace(PLAIN, worker_memory=memory), size, 20_000_000) == size
 
 
 def test_memory_that_the_smallest_block_exceeds_is_refused_with_what_it_needs():

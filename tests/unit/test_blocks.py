@@ -282,11 +282,6 @@ def test_expand_existing_name_with_brackets_is_no_pattern(tree, scratch):
     assert expand([path], scratch) == [Source(path, 7)]
 
 
-def test_expand_packed_file_has_its_unpacked_size(tree, scratch):
-    path = write(tree / "p.txt.gz", gzip.compress(b"z" * 5000))
-    assert expand([path], scratch) == [Source(path, 5000)]
-
-
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [

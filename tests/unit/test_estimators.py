@@ -423,19 +423,14 @@ def test_monitor_counts_epochs_on():
     assert (heard[-1]["progress"], heard[-1]["epoch"], heard[-1]["epochs"]) == (1.0, 5, 5)
 
 
-def test_monitor_leaves_out_epochs_that_were_not_begun():
-    monitor, _, _ = monitor_of()
-    monitor.finish(FIGURES, [*HISTORY, {"epoch": 3, "loss": None, "words_per_s": 7.0}])
-    assert monitor.history == HISTORY
-
-
-def test_monitor_leaves_out_epochs_that_drew_no_word_and_counts_them():
-    heard = []
+@pytest.mark.parametrize("at", [1, 2], ids=["drew no word", "not begun"])
+def test_monitor_leaves_out_epochs_without_a_loss_and_counts_them(at):
+    heard, history = [], [*HISTORY]
+    history.insert(at, {"loss": None, "words_per_s": 7.0})
     monitor, _, _ = monitor_of(heard.append)
-    without = {"epoch": 2, "loss": None, "words_per_s": 7.0}
-    monitor.finish(FIGURES, [HISTORY[0], without, {**HISTORY[1], "epoch": 3}])
-    assert [one["epoch"] for one in monitor.history] == [1, 3]
-    assert heard[-1]["epoch"] == 3
+    monitor.finish(FIGURES, [{**one, "epoch": n} for n, one in enumerate(history, 1)])
+    assert [one["epoch"] for one in monitor.history] == [n for n in (1, 2, 3) if n != at + 1]
+    assert heard[-1]["epoch"] == monitor.history[-1]["epoch"]
 
 
 def test_callback_that_returns_false_ends_the_training():

@@ -101,16 +101,13 @@ def test_train_fm_without_bias_and_weights_equals_twin(method):
     assert_close(toy.train(), toy.twin())
 
 
-def test_train_fm_of_a_range_leaves_the_other_examples_alone():
-    toy = Toy()
-    part = {"first": 20, "last": 77}
-    assert_close(toy.train(**part), toy.twin(**part))
-
-
-def test_train_fm_with_falling_rate_equals_twin():
-    toy = Toy(examples=600, method=1)
-    rates = {"lr_start": 0.02, "lr_stop": 0.002}
-    assert_close(toy.train(**rates), toy.twin(**rates))
+@pytest.mark.parametrize(
+    ("method", "changed"),
+    [(2, {"first": 20, "last": 77}), (1, {"lr_start": 0.02, "lr_stop": 0.002})],
+)
+def test_train_fm_of_a_range_and_with_a_falling_rate_equals_twin(method, changed):
+    toy = Toy(examples=600, method=method)
+    assert_close(toy.train(**changed), toy.twin(**changed))
 
 
 @methods

@@ -17,11 +17,6 @@ def lines(shown):
     return made
 
 
-def test_lines_are_shown_as_they_come(lines, shown):
-    lines.take("worker 1", "a")
-    assert shown == [("worker 1", "a")]
-
-
 def test_held_lines_are_shown_in_order_when_the_job_is_done(lines, shown):
     lines.hold()
     lines.take("worker 1", "a")
