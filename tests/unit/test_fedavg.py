@@ -271,29 +271,21 @@ def test_feeds_with_a_stage_of_ones_own_use_it(folder):
     assert any(len(word) <= 3 for word in words)
 
 
-def test_feeds_with_stage_that_makes_something_else_refuse(folder, monkeypatch):
-    settings = settings_of(folder, stages="tokenizer, pipeline_stages:Texts, batcher")
+@pytest.mark.parametrize(
+    ("text", "given", "said"),
+    [
+        ("1234 5678\n" * 20, {}, r"stage Tokenizer .* has made nothing of it"),
+        ("12", {}, r"stage Tokenizer .* has made nothing of it"),
+        (None, {}, "no word of a pipeline's whole text"),
+        (None, {"stages": "tokenizer, pipeline_stages:Texts, batcher"}, "stage Batcher"),
+    ],
+)
+def test_feeds_that_come_to_no_windows_name_what_makes_none(folder, text, given, said):
+    if text is not None:
+        (folder / "input").write_text(text)
     with (
-        closing(Feeds(settings, read_vocab(settings.data_dir), 1, 0, 1)) as feeds,
-        pytest.raises((DataError, MisuseError), match="stage Batcher"),
-    ):
-        feeds.take(0)
-
-
-def test_feeds_of_text_without_a_known_word_refuse(folder):
-    with (
-        closing(Feeds(settings_of(folder), [b"zzz", b"qqq"], 1, 0, 1)) as feeds,
-        pytest.raises(DataError, match="no word of a pipeline's whole text"),
-    ):
-        feeds.take(0)
-
-
-@pytest.mark.parametrize("text", ["1234 5678\n" * 20, "12"])
-def test_feeds_of_text_without_a_letter_name_the_stage_that_makes_nothing_of_it(folder, text):
-    (folder / "input").write_text(text)
-    with (
-        closing(Feeds(settings_of(folder), [b"zzz", b"qqq"], 1, 0, 1)) as feeds,
-        pytest.raises(DataError, match=r"stage Tokenizer .* has made nothing of it"),
+        closing(Feeds(settings_of(folder, **given), [b"zzz", b"qqq"], 1, 0, 1)) as feeds,
+        pytest.raises((DataError, MisuseError), match=said),
     ):
         feeds.take(0)
 
