@@ -2,7 +2,7 @@
 
     until(found, what) -> what `found` says, once that is true
     event, queue, thread, semaphore, descriptor -> happens, got, joined, acquired, readable
-    in_threads(work, arguments): a thread for each, until all have ended
+    run_all(*work): a thread for each, until all have ended
     InVain <- why it can no longer come, at once; what it waited for, after LIMIT_S
 
 Why: a reason of the caller's (`over`), a thread of this test that has died of an error, or what

@@ -1,10 +1,11 @@
 """Lookups for serving: what is asked of the source, how old answers are, what a loss leads to."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
-from waiting import in_threads
+from waiting import run_all
 
 from snailps import Table, kernels
 from snailps.errors import ConfigError, MisuseError, WaitTimeout
@@ -241,7 +242,7 @@ def test_threads_get_the_rows_of_their_own_keys(make, source):
             keys = rng.integers(0, 300, 40)
             wrong.extend(np.flatnonzero(rows.pull(keys)[:, 0] != keys))
 
-    in_threads(look, range(4))
+    run_all(*(partial(look, one) for one in range(4)))
     assert not wrong
     assert rows.stats().keys == 4 * 60 * 40
 

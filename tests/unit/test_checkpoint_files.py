@@ -6,12 +6,13 @@ import gc
 import json
 import os
 import struct
+from functools import partial
 
 import numpy as np
 import pytest
 from machine import fails
 from stores import MARK, SECTION, marks_of, sections_of, ticks_of
-from waiting import in_threads
+from waiting import run_all
 
 from snailps import kernels
 from snailps.errors import CheckpointError, SnailError
@@ -295,7 +296,7 @@ def test_shard_file_written_by_threads_holds_all(tmp_path):
         _, used, sections = copy_fragments(store, fragments[at : at + 1], 0, buffer)
         writer.put(writer.reserve(used), buffer, used, sections)
 
-    in_threads(write, range(FRAG_NUM))
+    run_all(*(partial(write, one) for one in range(FRAG_NUM)))
     entry = writer.close()
     file = ShardFile(tmp_path, entry, LIFE, 1, FRAG_NUM)
     found = {f: bytes(section) for f, section in file.sections(np.ones(FRAG_NUM, bool))}

@@ -2,6 +2,7 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shards import ADD, JOB, LIMIT_S, UNIFORM, ZEROS, Shards, a_table, pull, resident_bytes, u64
 from test_shard_commands import blocked
-from waiting import in_threads, until
+from waiting import run_all, until
 
 from snailps.errors import MisuseError, RemoteError, WaitTimeout
 from snailps.store.route import fragment_of
@@ -290,7 +291,7 @@ def test_threads_of_one_client_lose_nothing():
                 client.push_async(1, keys, np.ones((50, 2), np.float32))
                 pull(client, keys[:5], 2)
 
-        in_threads(run, range(6))
+        run_all(*(partial(run, one) for one in range(6)))
         client.flush()
         assert np.all(pull(client, keys, 2) == 600)
         assert client.counters()["open"] == 0

@@ -8,11 +8,12 @@ import threading
 import time
 import tracemalloc
 from concurrent.futures import Future
+from functools import partial
 
 import pytest
 from control_master import LIMIT_S, Master
 from frame_socket import FrameSocket
-from waiting import in_threads
+from waiting import run_all
 
 from snailps.errors import (
     ClusterError,
@@ -251,7 +252,7 @@ def test_calls_of_many_threads_share_one_client(master, connect):
             if client.call(messages.Lease(str(base + i)), LIMIT_S).number != base + i:
                 wrong.append(base + i)
 
-    in_threads(run, range(0, 8000, 1000))
+    run_all(*(partial(run, one) for one in range(0, 8000, 1000)))
     assert not wrong
 
 

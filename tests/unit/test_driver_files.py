@@ -7,10 +7,11 @@ import os
 import resource
 import socket
 import threading
+from functools import partial
 
 import pytest
 from test_trust import SECRET, trust_of
-from waiting import in_threads
+from waiting import run_all
 
 from snailps.data import driver_files
 from snailps.data.blocks import cut, expand, head_of, read_block
@@ -217,7 +218,7 @@ def test_server_holds_back_what_is_over_the_limit(served, monkeypatch):
         found.extend(remote.read(i * 5000, i * 5000 + 5000) for i in range(5))
         remote.close()
 
-    in_threads(read, range(3))
+    run_all(*(partial(read, one) for one in range(3)))
     assert sorted(found) == sorted([TEXT[i : i + 5000] for i in range(0, 25000, 5000)] * 3)
     assert max(most) < 2 * 5000  # one piece at a time
 

@@ -4,10 +4,11 @@ import contextlib
 import select
 import socket
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
-from waiting import LIMIT_S, in_threads, until
+from waiting import LIMIT_S, run_all, until
 
 from snailps.errors import MisuseError
 from snailps.transport._heartbeat import HeartbeatThread
@@ -193,7 +194,7 @@ def test_silences_and_changes_from_many_threads_do_not_lock_up(pulse):
             pulse.remove(base + i)
             theirs.close()
 
-    in_threads(run, range(0, 6000, 1000))
+    run_all(*(partial(run, one) for one in range(0, 6000, 1000)))
     assert not wrong
     assert pulse.silences() == {}
 

@@ -1,6 +1,7 @@
 """data._key_numbering: different keys in the order of their first appearance, and rows."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from cases import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from waiting import in_threads
+from waiting import run_all
 
 from snailps.data._key_numbering import (
     KeptNumbers,
@@ -86,7 +87,7 @@ def test_number_keys_in_several_threads_do_not_disturb_each_other():
             if len(unique) != len(np.unique(keys)) or (unique[rows] != keys).any():
                 wrong.append(1)
 
-    in_threads(work, batches)
+    run_all(*(partial(work, one) for one in batches))
     assert not wrong
 
 
