@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.errors import CheckpointError
-from snailps.server.services import Batch, Buffer, Sections
+from snailps.server.services import Batch, Buffer
 from snailps.store.checkpoint.disk import OS_DISK, Disk, read_file
 from snailps.store.checkpoint.folder import BEGUN, open_checkpoint
 from snailps.store.checkpoint.shard_file import ShardFile, ShardFileWriter, new_buffer
@@ -44,13 +43,14 @@ class CheckpointFiles:
                 "disk that the master and all servers share"
             )
 
-    def create(self, folder: str, names: Sequence[str], number: int) -> list[FileWriter]:
-        made: list[FileWriter] = []
+    def create(self, folder: str, names: Sequence[str], number: int) -> list[ShardFileWriter]:
+        made: list[ShardFileWriter] = []
         try:
             for name in names:
                 path = Path(folder) / name
-                file = ShardFileWriter(path, self._cluster_id, number, self._frag_num, self._disk)
-                made.append(FileWriter(file))
+                made.append(
+                    ShardFileWriter(path, self._cluster_id, number, self._frag_num, self._disk)
+                )
         except BaseException:
             for writer in made:
                 writer.abandon()
@@ -69,20 +69,6 @@ class CheckpointFiles:
                 f"expected {number} of {self._frag_num}"
             )
         return CheckpointReader(files, manifest.cluster_id, self._frag_num)
-
-
-class FileWriter:
-    def __init__(self, file: ShardFileWriter) -> None:
-        self._file = file
-
-    def write(self, buffer: Buffer, used: int, sections: Sections) -> None:
-        self._file.put(self._file.reserve(used), buffer, used, sections)
-
-    def close(self) -> dict[str, Any]:
-        return self._file.close().to_dict()
-
-    def abandon(self) -> None:
-        self._file.abandon()
 
 
 class CheckpointReader:

@@ -251,12 +251,8 @@ class _Save(_Task):
 
     def begin(self, now: float) -> None:
         names = [f"server-{self._node}-shard-{index}.rows" for index in range(len(self.shards))]
-
-        def make(now: float) -> None:
-            create = partial(self._files.create, self._order.folder, names, self._order.number)
-            self.out.work(create, self._created)
-
-        make(now)
+        create = partial(self._files.create, self._order.folder, names, self._order.number)
+        self.out.work(create, self._created)
 
     def _created(self, event: WorkDone, now: float) -> None:
         if event.error is not None:
@@ -346,7 +342,7 @@ class _Save(_Task):
             self._end(now)
             return
         writers = self._writers
-        self.out.work(lambda: [writer.close() for writer in writers], self._closed)
+        self.out.work(lambda: [writer.close().to_dict() for writer in writers], self._closed)
 
     def _closed(self, event: WorkDone, now: float) -> None:
         if event.error is not None or self.stopped:  # a cancelled save must not report files

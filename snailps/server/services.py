@@ -21,13 +21,13 @@ Batch = list[tuple[int, Buffer]]
 
 
 class Writer(Protocol):
-    """The file of one shard; several buffers of it may be written at a time."""
+    """See `store.checkpoint.shard_file.ShardFileWriter`."""
 
-    def write(self, buffer: Buffer, used: int, sections: Sections) -> None:
-        """Appends a buffer of sections."""
+    def write(self, buffer: Buffer, used: int, sections: Sections) -> object:
+        """Append a buffer of sections."""
 
-    def close(self) -> dict[str, Any]:
-        """Complete the file; returns its entry in `Saved`."""
+    def close(self) -> Any:
+        """Complete the file; returns its entry in `Saved`, after `to_dict`."""
 
     def abandon(self) -> None:
         """Remove it, unless it is closed."""

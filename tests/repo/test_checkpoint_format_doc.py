@@ -53,7 +53,7 @@ def written(tmp_path):
     buffer = new_buffer(4096)
     stop, used, sections = copy_fragments(store, store.fragments(), 0, buffer)
     assert stop == 1
-    writer.put(writer.reserve(used), buffer, used, sections)
+    writer.write(buffer, used, sections)
     return tmp_path, writer.close()
 
 

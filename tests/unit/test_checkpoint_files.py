@@ -92,7 +92,7 @@ def write_store(path, store, number=1, capacity=1 << 16):
     while at < len(fragments):
         at, used, sections = copy_fragments(store, fragments, at, buffer)
         assert sections, f"a section needs {used:,} bytes"
-        writer.put(writer.reserve(used), buffer, used, sections)
+        writer.write(buffer, used, sections)
     return writer.close()
 
 
@@ -294,7 +294,7 @@ def test_shard_file_written_by_threads_holds_all(tmp_path):
     def write(at):
         buffer = new_buffer(1 << 20)
         _, used, sections = copy_fragments(store, fragments[at : at + 1], 0, buffer)
-        writer.put(writer.reserve(used), buffer, used, sections)
+        writer.write(buffer, used, sections)
 
     run_all(*(partial(write, one) for one in range(FRAG_NUM)))
     entry = writer.close()
@@ -340,7 +340,7 @@ def test_shard_file_on_a_full_disk_says_so_and_is_removed(tmp_path, monkeypatch)
     writer = ShardFileWriter(tmp_path / "a.rows", LIFE, 1, FRAG_NUM)
     monkeypatch.setattr(os, "pwrite", fails(errno.ENOSPC))
     with pytest.raises(CheckpointError, match=r"a\.rows: cannot be written, .* is full"):
-        writer.put(writer.reserve(5), new_buffer(PAGE), 5, ())
+        writer.write(new_buffer(PAGE), 5, ())
     writer.abandon()
     assert list(tmp_path.iterdir()) == []
 

@@ -16,7 +16,7 @@ from snailps.server import effects as fx
 from snailps.server import events as ev
 from snailps.server.checkpoint_io import CheckpointFiles
 from snailps.server.core import ServerCore
-from snailps.store.checkpoint.disk import OsDisk
+from snailps.store.checkpoint.disk import Disk
 from snailps.store.checkpoint.folder import BEGUN, CheckpointFolder, write_course
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.store.checkpoint.shard_file import FileEntry
@@ -38,7 +38,7 @@ class House:
         self.now, self.call = 10.0, 0
         self.shards, self.threads, self.answers, self.told = {}, {}, {}, []
         self.held_works, self.holds = [], False
-        files = CheckpointFiles(LIFE, FRAG_NUM, disk or OsDisk())
+        files = CheckpointFiles(LIFE, FRAG_NUM, disk or Disk())
         self.core = ServerCore(
             ServerSettings(),
             m.Welcome(1, 1, LIFE, FRAG_NUM, 1.0, 10.0),
@@ -208,7 +208,7 @@ def test_folder_that_is_not_the_masters_is_refused(folder, tmp_path):
     assert "not the folder that the master made" in str(refused)
 
 
-class Full(OsDisk):
+class Full(Disk):
     """A disk that takes nothing any more after some writes."""
 
     def __init__(self, writes):

@@ -11,67 +11,17 @@ import errno
 import os
 import shutil
 from pathlib import Path
-from typing import Protocol
 
 from snailps.store.checkpoint.lock import take_folder
 
 Bytes = bytes | memoryview
 
 
-class Disk(Protocol):
+class Disk:
     """Files as descriptors, and folders; failures are `OSError` with `errno`."""
 
     def create(self, path: Path, *, exclusive: bool = False, direct: bool = False) -> int:
         """Open an empty file for writing; `direct`: past the page cache, where possible."""
-
-    def open(self, path: Path) -> int:
-        """Open a file for reading."""
-
-    def write(self, file: int, data: Bytes, at: int) -> int:
-        """Write at an offset; the count of bytes may be smaller."""
-
-    def read(self, file: int, into: memoryview, at: int) -> int:
-        """Read from an offset; the count of bytes may be smaller; 0 at the end."""
-
-    def size(self, file: int) -> int:
-        """Bytes."""
-
-    def fsync(self, file: int) -> None:
-        """Make the file's content durable."""
-
-    def close(self, file: int) -> None:
-        """Close a file."""
-
-    def names(self, folder: Path) -> list[str]:
-        """Names in a folder."""
-
-    def make_folder(self, path: Path) -> None:
-        """Make a folder in one that exists."""
-
-    def sync_folder(self, path: Path) -> None:
-        """Make the names in a folder durable."""
-
-    def rename(self, old: Path, new: Path) -> None:
-        """Rename a file or folder."""
-
-    def remove(self, path: Path) -> None:
-        """Remove a file."""
-
-    def remove_tree(self, path: Path) -> None:
-        """Remove a folder with its content, as far as possible."""
-
-    def free_bytes(self, folder: Path) -> int:
-        """Room for more."""
-
-    def lock(self, folder: Path) -> int:
-        """Make a folder and lock it for this process's life, or raise `FolderTaken`."""
-
-    def unlock(self, lock: int) -> None:
-        """Unlock a folder."""
-
-
-class OsDisk:
-    def create(self, path: Path, *, exclusive: bool = False, direct: bool = False) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         flags |= os.O_EXCL if exclusive else os.O_TRUNC
         if not direct:
@@ -88,9 +38,11 @@ class OsDisk:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def write(self, file: int, data: Bytes, at: int) -> int:
+        """Write at an offset; the count of bytes may be smaller."""
         return os.pwrite(file, data, at)
 
     def read(self, file: int, into: memoryview, at: int) -> int:
+        """Read from an offset; the count of bytes may be smaller; 0 at the end."""
         return os.preadv(file, [into], at)
 
     def size(self, file: int) -> int:
@@ -109,6 +61,7 @@ class OsDisk:
         path.mkdir()
 
     def sync_folder(self, path: Path) -> None:
+        """Make the names in a folder durable."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -122,6 +75,7 @@ class OsDisk:
         path.unlink()
 
     def remove_tree(self, path: Path) -> None:
+        """Remove a folder with its content, as far as possible."""
         shutil.rmtree(path, ignore_errors=True)
 
     def free_bytes(self, folder: Path) -> int:
@@ -129,13 +83,14 @@ class OsDisk:
         return status.f_bavail * status.f_frsize
 
     def lock(self, folder: Path) -> int:
+        """Make a folder and lock it for this process's life, or raise `FolderTaken`."""
         return take_folder(folder)
 
     def unlock(self, lock: int) -> None:
         os.close(lock)
 
 
-OS_DISK: Disk = OsDisk()
+OS_DISK = Disk()
 LOST_WRITE = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 """Errors of a sync that mean that earlier writes are not on the disk."""
 

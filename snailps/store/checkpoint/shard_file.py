@@ -92,7 +92,7 @@ def write_error(path: Path, error: OSError) -> CheckpointError:
 
 
 class ShardFileWriter:
-    """Write one shard's new file; each writer asks `reserve` for a place first."""
+    """Write one shard's new file; several buffers of it may be written at a time."""
 
     def __init__(
         self, path: Path, cluster_id: int, number: int, frag_num: int, disk: Disk = OS_DISK
@@ -115,18 +115,15 @@ class ShardFileWriter:
             self.abandon()
             raise
 
-    def reserve(self, used: int) -> int:
-        with self._lock:
-            at = self._at
-            self._at += _padded(used)
-        return at
-
-    def put(
-        self, at: int, buffer: Buffer, used: int, sections: Sequence[tuple[int, int, int, int]]
-    ) -> None:
-        """Write a buffer of sections at its reserved place, and note their checksums."""
+    def write(
+        self, buffer: Buffer, used: int, sections: Sequence[tuple[int, int, int, int]]
+    ) -> int:
+        """Write a buffer of sections, and note their checksums; returns its place."""
         length = _padded(used)
         buffer[used:length] = 0
+        with self._lock:
+            at = self._at
+            self._at += length
         entries = [
             (fragment, crc32c(buffer[begin : begin + size]), at + begin, size, rows)
             for fragment, begin, size, rows in sections
@@ -138,6 +135,7 @@ class ShardFileWriter:
         with self._lock:
             self._entries += entries
             self.written += length
+        return at
 
     def close(self) -> FileEntry:
         """Write the index and make the file durable; remove it on failure."""
@@ -170,9 +168,7 @@ class ShardFileWriter:
     def _append(self, data: bytes) -> int:
         buffer = new_buffer(len(data))
         buffer[: len(data)] = np.frombuffer(data, np.uint8)
-        at = self.reserve(len(data))
-        self.put(at, buffer, len(data), ())
-        return at
+        return self.write(buffer, len(data), ())
 
 
 class ShardFile:
