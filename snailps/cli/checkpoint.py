@@ -8,7 +8,6 @@ Parses and prints; `store.checkpoint.folder` and `local.offline_export` do the w
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 from typing import Annotated
 
@@ -64,14 +63,6 @@ def verify_(path: EitherArgument, as_json: JsonObjectOption = False) -> None:
         raise typer.Exit(1)
 
 
-class TableFormat(str, enum.Enum):
-    """Formats of `export_tables`, for the command line."""
-
-    NPZ = "npz"
-    SAFETENSORS = "safetensors"
-    PARQUET = "parquet"
-
-
 @app.command("export")
 def export_(
     path: EitherArgument,
@@ -81,7 +72,7 @@ def export_(
         typer.Option("--tables", help="Write OUTPUT.npz with all tables instead.", metavar=""),
     ] = False,
     format: Annotated[
-        TableFormat | None,
+        Format | None,
         typer.Option(help="Write the tables in this format instead of the model's files."),
     ] = None,
     table: Annotated[
@@ -127,9 +118,8 @@ def export_(
     progress = ExportProgress()
     with live_line(progress.line):
         if tables or format:
-            kind: Format = (format or TableFormat.NPZ).value
             files = export_tables(
-                CheckpointSource(good[-1].path, modules), output, kind,
+                CheckpointSource(good[-1].path, modules), output, format or "npz",
                 tables=table, state=state, overwrite=overwrite, how="add --overwrite",
                 progress=progress,
             )  # fmt: skip

@@ -7,24 +7,18 @@ Typer knows commands and options; names of settings after ``--set`` come from `s
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from snailps.cli import COMPLETE
 
 
-class Shell(str, Enum):
-    """Supported shells."""
-
-    bash = "bash"
-    zsh = "zsh"
-    fish = "fish"
-
-
 def command(
-    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell in use.")],
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"],
+        typer.Argument(metavar="bash|zsh|fish", help="The shell in use."),
+    ],
 ) -> None:
     """Prints a script after which the shell completes snailps' commands, options and settings.
 
@@ -35,4 +29,4 @@ def command(
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
-    typer.echo(get_completion_script(prog_name="snailps", complete_var=COMPLETE, shell=shell.value))
+    typer.echo(get_completion_script(prog_name="snailps", complete_var=COMPLETE, shell=shell))

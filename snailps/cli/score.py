@@ -18,9 +18,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -53,14 +52,6 @@ ThresholdOption = Annotated[
 ]
 
 
-class LabelFormat(str, Enum):
-    """`label_files.Format` as choices of an option."""
-
-    tsv = "tsv"
-    jsonl = "jsonl"
-    parquet = "parquet"
-
-
 def score_predict(
     model: Annotated[
         Path,
@@ -89,8 +80,9 @@ def score_predict(
         Path | None, typer.Option(help="With --input: the file for the labels.", metavar="FILE")
     ] = None,
     format: Annotated[
-        LabelFormat, typer.Option(help="With --input: how a line of output is written.")
-    ] = LabelFormat.tsv,
+        Literal["tsv", "jsonl", "parquet"],
+        typer.Option(help="With --input: how a line of output is written."),
+    ] = "tsv",
     column: Annotated[
         str,
         typer.Option(help="With --input: of a table, the column of the texts.", metavar="NAME"),
@@ -141,10 +133,10 @@ def score_predict(
     For example: snailps predict out/graph.npz questions.txt -k 5
     """
     if input or output is not None:
-        _label_files(model, text, input or [], output, format.value, column, k, threshold, threads,
+        _label_files(model, text, input or [], output, format, column, k, threshold, threads,
                      overwrite, metrics=metrics, as_json=as_json)  # fmt: skip
         return
-    if column or threads or overwrite or format is not LabelFormat.tsv:
+    if column or threads or overwrite or format != "tsv":
         raise ConfigError("--column, --threads, --format and --overwrite are for --input FILE")
     if text is None:
         raise ConfigError("nothing to label: give a TEXT, or --input FILE for the lines of files")
@@ -346,13 +338,6 @@ def score_test(
     print_rows(("label", "lines", "said", "precision", "recall"), rows, title=title)
 
 
-class Oov(str, Enum):
-    """`OovRule` as choices of an option."""
-
-    skip = "skip"
-    subword = "subword"
-
-
 def score_eval(
     model: Annotated[Path, typer.Argument(help="A .bin, .vec or .npz file.")],
     similarity: Annotated[
@@ -366,8 +351,9 @@ def score_eval(
         int, typer.Option(min=0, help="Analogies among the first N words only; 0: all.")
     ] = 0,
     oov: Annotated[
-        Oov, typer.Option(help="Pairs with unknown words: left out, or scored by subwords.")
-    ] = Oov.skip,
+        Literal["skip", "subword"],
+        typer.Option(help="Pairs with unknown words: left out, or scored by subwords."),
+    ] = "skip",
     verbose: Annotated[
         bool,
         typer.Option("--verbose", help="Name the pairs and questions skipped.", metavar=""),
@@ -384,7 +370,7 @@ def score_eval(
     In a pipe: test, score, asked, skipped, separated by tabs; with --verbose followed by lines of
     test and skipped words.
     """
-    figures = _evaluate(model, similarity or [], analogies, restrict, oov.value)
+    figures = _evaluate(model, similarity or [], analogies, restrict, oov)
     if as_json:
         print_json(figures)
         return

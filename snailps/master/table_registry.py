@@ -68,11 +68,6 @@ class TableRegistry:
     def count(self) -> int:
         return len(self._made)
 
-    @property
-    def numbers_left(self) -> int:
-        """Tables that can still be made."""
-        return NUMBER_MAX + 1 - self._next_table
-
     def forget_job(self, now: float, in_use: bool = False) -> None:
         """Let the next job of a session declare its tables afresh, and have servers drop the last
         job's. Until then the driver can read the last job's. Nothing waits for the servers: each
