@@ -45,7 +45,7 @@ class Driver(Node):
         self._client: Client | None = None
         self._follower = RouteFollower(self._connect, self._use)
         self._wire_choice: WireChoice | None = None
-        self._tables: dict[str, tuple[int, Table]] = {}
+        self.tables: dict[str, tuple[int, Table]] = {}
         self._files: FileServer | None = None
         self._address: Address = ("", 0)  # of the files
         self._served: dict[str, str] = {}  # path in the cluster -> number
@@ -113,12 +113,12 @@ class Driver(Node):
         """Declare a table on all servers; only an identical declaration may be repeated."""
         answer = self._ask(messages.Declare([table.to_dict()]), self.settings.request_timeout)
         assert isinstance(answer, messages.Declared)
-        self._tables[table.name] = (answer.numbers[0], table)
+        self.tables[table.name] = (answer.numbers[0], table)
         if self._client is not None:
             self._know_tables(self._client)
 
     def _know_tables(self, client: Client) -> None:
-        client.know_tables({n: (name, table.finite) for name, (n, table) in self._tables.items()})
+        client.know_tables({n: (name, table.finite) for name, (n, table) in self.tables.items()})
 
     def all_tables(self) -> dict[str, tuple[int, Table]]:
         """Number and declaration of every table of the cluster: its job's, and of all drivers."""
@@ -126,10 +126,6 @@ class Driver(Node):
         assert isinstance(answer, messages.Report)
         found = [(int(number), Table.from_dict(item)) for number, item in answer.data["tables"]]
         return {table.name: (number, table) for number, table in found}
-
-    @property
-    def has_tables(self) -> bool:
-        return bool(self._tables)
 
     def job(self, number: int) -> dict[str, Any]:
         """Settings, figures, failure, trace and tables of a job that has ended."""
@@ -274,6 +270,6 @@ class Driver(Node):
 
     def _find(self, table: str) -> tuple[int, Table]:
         try:
-            return self._tables[table]
+            return self.tables[table]
         except KeyError:
             raise MisuseError(f"no table {table!r}: make it with cluster.table()") from None

@@ -213,7 +213,7 @@ class Launcher:
         raw = raw.merged(RawConfig.from_mapping(size, "--set {key}"))
         self._document = Document(raw, self.secret)
         self.source_key = ""
-        self._output = ""
+        self.output = ""  # the standard output of a master that has ended: its JSON figures
         self._interrupted = False
 
     def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
@@ -451,10 +451,6 @@ class Launcher:
             child.end_reading(until)
         self._show_held()
 
-    def output(self) -> str:
-        """The master's standard output, once it has ended: its JSON figures."""
-        return self._output
-
     def _spawn(
         self,
         role: str,
@@ -532,7 +528,7 @@ class Launcher:
     def _take(self, stream: IO[str]) -> None:
         """Read the master's output continuously: a full pipe (64 KiB) would block the master."""
         with stream:
-            self._output = stream.read()
+            self.output = stream.read()
 
     def _show_held(self) -> None:
         """Show the first node's error if the master has not reported why the job ended.

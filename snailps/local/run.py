@@ -136,5 +136,5 @@ class Run:
         launcher.end(limit_s if self.interrupts <= PATIENCE else LOOK_S)
         figures: dict[str, Any] = {}
         with contextlib.suppress(ValueError):
-            figures = json.loads(launcher.output())
+            figures = json.loads(launcher.output)
         return Result(launcher.poll(), figures)

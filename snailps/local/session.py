@@ -653,7 +653,7 @@ class Cluster:
     @property
     def has_own_tables(self) -> bool:
         """Whether `table` or `tensor` has declared any, which no job replaces."""
-        return self._driver.has_tables
+        return bool(self._driver.tables)
 
     def shut_down(self) -> None:
         """End the cluster, on other hosts too, for all of its users."""

@@ -70,8 +70,8 @@ class Membership:
         self._asked: set[int] = set()  # workers that have not said yet what they wait for
         self._status_calls: list[int] = []
         self._status_due = 0.0
-        self._since = context.begun
-        self._notice_at = self._since + NOTICE_S
+        self.since = context.begun  # when the present step of forming began
+        self._notice_at = self.since + NOTICE_S
         self._formed = False
         self._epoch = 0  # of the newest route that a member may have
         self._lost: list[str] = []  # why members were lost while the cluster formed
@@ -121,14 +121,9 @@ class Membership:
             for endpoint in member.endpoints
         ]
 
-    @property
-    def waits_since(self) -> float:
-        """When the present step of forming began."""
-        return self._since
-
     def restart_clock(self, now: float) -> None:
         """Count the time limits of forming from now."""
-        self._since = now
+        self.since = now
         self.out.put(Diagnose("nodes", self._settings.master_time_out))
 
     def new_number(self) -> int:
@@ -167,7 +162,7 @@ class Membership:
             endpoints = [(str(host), int(port)) for host, port in data["endpoints"]]
             place = (data["host"], data["pid"], NO_PEER, endpoints)
             member = Member(data["number"], data["role"], *place, state="not back yet", away=True)
-            member.late, member.joined, member.since = data["late"], True, self._since
+            member.late, member.joined, member.since = data["late"], True, self.since
             self.all[member.number] = member
         elif fact.kind == "gone":
             self.gone[data["number"]] = data["lost"]
@@ -406,7 +401,7 @@ class Membership:
         self._withdraw()
         if self._lacks():
             self.restart_clock(now)
-            self._notice_at = self._since  # logged at once
+            self._notice_at = self.since  # logged at once
 
     def _withdraw(self) -> None:
         """Withdraw a first route that names a lost server."""
@@ -421,7 +416,7 @@ class Membership:
     def _wait_for_more(self, now: float) -> None:
         """Wait for missing members, with a limit; log from time to time which."""
         limit_s = self._settings.master_time_out
-        if now - self._since > limit_s:
+        if now - self.since > limit_s:
             lost = f" Lost since: {'; '.join(self._lost[-3:])}." if self._lost else ""
             self._context.lifecycle.fail(
                 f"waited {limit_s:.0f} s (master_time_out) for {self.missing()}.{lost} "
@@ -429,7 +424,7 @@ class Membership:
             )
         elif now >= self._notice_at:
             self._notice_at = now + NOTICE_S
-            left_s = limit_s - (now - self._since)
+            left_s = limit_s - (now - self.since)
             log.info("waiting for %s, %.0f s left", self.missing(), left_s)
 
     def _advice(self) -> str:
@@ -452,7 +447,7 @@ class Membership:
             self._context.lifecycle.fail(str(error))
             return
         self._epoch = self.route.epoch
-        self._since = now
+        self.since = now
         places = [(shard.server, (shard.host, shard.port)) for shard in shards]
         self.out.put(Diagnose("connections", self._settings.init_timeout, places))
         log.info(

@@ -261,7 +261,7 @@ class StatusReport:
     ) -> list[WaitStatus]:
         found: list[tuple[str, str, float]] = []
         if phase == "forming" and (missing := self._members.missing()):
-            found.append(("the master", missing, now - self._members.waits_since))
+            found.append(("the master", missing, now - self._members.since))
         if self._job_controller.worker_wait.lacks:
             found.append(
                 (
@@ -279,7 +279,7 @@ class StatusReport:
             if node["waits"]:
                 found.append((name, node["waits"], node["waits_s"]))
             if node["state"] == "connecting":
-                waited_s = now - max(member.since, self._members.waits_since)
+                waited_s = now - max(member.since, self._members.since)
                 found.append((name, "its connections to every shard", waited_s))
             if node["heartbeat_s"] is not None and node["heartbeat_s"] > silent_s:
                 found.append(("the master", f"a heartbeat of {name}", node["heartbeat_s"]))

@@ -131,15 +131,6 @@ class Watcher:
             "waiting_for": "",
         }
 
-    @property
-    def version(self) -> int:
-        return self._version
-
-    @property
-    def status(self) -> dict[str, Any]:
-        """The newest status, as `trimmed` gives it; empty before the first."""
-        return self._status
-
     def idle_s(self) -> float:
         return self._clock() - self._looked_at
 

@@ -152,7 +152,7 @@ def test_launcher_with_master_of_many_words_has_them_all(make):
     cluster.launcher.start()
     cluster.launcher.end()
     assert cluster.codes[0] == 0
-    assert cluster.launcher.output().split() == ["figures"] * 50_000
+    assert cluster.launcher.output.split() == ["figures"] * 50_000
 
 
 def test_launcher_end_after_the_master_ends_the_others_without_a_word(make, monkeypatch):

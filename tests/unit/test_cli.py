@@ -297,6 +297,7 @@ class NoLauncher:
     children = ()
     address = ""
     secret = b""
+    output = ""
 
     def __init__(self, raw, **options):
         self.given[:] = [raw]
@@ -309,9 +310,6 @@ class NoLauncher:
 
     def end(self, limit_s):
         pass
-
-    def output(self):
-        return ""
 
 
 @pytest.mark.parametrize(

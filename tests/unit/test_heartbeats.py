@@ -213,11 +213,11 @@ def test_signal_while_the_master_comes_back_asks_it_and_does_not_end_the_process
     with joined(60.0) as (node, _):
         asked = threading.Event()
         monkeypatch.setattr(node, "on_leave_request", lambda why: asked.set())
-        node.control._away = True  # it was found again, and this side does not know yet
+        node.control.away = True  # it was found again, and this side does not know yet
         hearing = threading.Thread(target=node._on_signal, args=(signal.SIGTERM,))
         hearing.start()
         time.sleep(0.05)
-        node.control._away = False
+        node.control.away = False
         assert asked.wait(LIMIT_S)
         hearing.join(LIMIT_S)
         assert not node.ended.is_set()

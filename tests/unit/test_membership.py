@@ -183,7 +183,7 @@ def test_replacement_has_the_whole_time_and_whoever_lacks_is_named_at_its_end():
     cluster = Cluster(master_time_out=60.0)
     cluster.register("server")
     cluster.register("server")
-    cluster.members._since -= 59.0
+    cluster.members.since -= 59.0
     lost = cluster.register("worker")
     cluster.lost(lost, "is lost: connection closed")
     assert not cluster.check(later_s=59.0)

@@ -37,7 +37,7 @@ class Inspection:
         self._looks = 0
         self._looking = 0  # the work of an inspection
         self._mapping = False
-        self._map: Mapping[str, Any] = {}
+        self.last_map: Mapping[str, Any] = {}  # of this job; empty before the first
         self._map_due = 0.0
         self._numbers: Iterator[int] | None = None  # of the connection that serves all rounds
 
@@ -45,16 +45,11 @@ class Inspection:
         """Begin a job, or resume it after `looks` inspections."""
         self._begun += 1
         self._looks, self._looking = looks, 0  # the result of another job's inspection is ignored
-        self._map = {}
+        self.last_map = {}
 
     @property
     def looking(self) -> bool:
         return bool(self._looking)
-
-    @property
-    def last_map(self) -> Mapping[str, Any]:
-        """The last map of this job; empty before the first."""
-        return self._map
 
     def reading(self, figures: dict[str, Any]) -> Reading:
         """What a reading of the tables that begins now needs."""
@@ -78,7 +73,7 @@ class Inspection:
         of more than `MAPPED_SHARDS_MAX` shards."""
         shards = len(self._members.route.shards) if self._members.route is not None else 0
         if self._mapping or now < self._map_due or not 0 < shards <= MAPPED_SHARDS_MAX:
-            then(self._map)
+            then(self.last_map)
             return
         sharp = job.progress(now) >= SHARP_FROM
         read = partial(self._reader.landmarks, job, self.reading({}), sharp=sharp)
@@ -88,8 +83,8 @@ class Inspection:
         def mapped(done: WorkDone, now: float) -> None:
             self._mapping, self._map_due = False, now + MAP_S
             if done.error is None and begun == self._begun:
-                self._map = done.result
-            then(self._map)
+                self.last_map = done.result
+            then(self.last_map)
 
         self._mapping = True
         self._out.work(read, mapped)

@@ -108,7 +108,7 @@ class Ledger:
         self._back: deque[int] = deque()
         self._refused: dict[int, None] = {}  # workers that got nothing, in the order they asked
         self._lost: dict[int, int] = {}
-        self._closed = False
+        self.closed = False
         self._sizes = np.array([block.stop - block.start for block in self._blocks], np.int64)
         self._order, self._orders = order, dict[int, EpochOrder]()
         self._plain = EpochOrder(np.arange(len(self._blocks)), self._sizes)
@@ -162,7 +162,7 @@ class Ledger:
     def woken(self, waiting: Container[int]) -> list[int]:
         """Waiting workers that may get an entry now; each is to ask again. Costs as much as there
         are entries to give, not a look at each of a thousand waiting workers."""
-        if self._closed:
+        if self.closed:
             return []
         count = len(self._back) + self._size - self._next
         return list(islice(self._still(waiting), count)) if count else []
@@ -181,7 +181,7 @@ class Ledger:
                 del self._refused[node]
 
     def _next_of(self, node: int) -> Entry | None:
-        if self._closed:
+        if self.closed:
             return None
         if self._back:
             number = self._back.popleft()
@@ -316,7 +316,7 @@ class Ledger:
         """Lease nothing more; what is leased may still be finished. With clocks that all workers
         share, end with a whole one: that of the last entry leased, or of `size` entries, as an
         earlier master did."""
-        self._closed = True
+        self.closed = True
 
     def abandon(self, node: int) -> None:
         """Stop waiting for a worker's leases, as the training ends."""
@@ -483,20 +483,16 @@ class Ledger:
     # --- state ---------------------------------------------------------------------------------
 
     @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
     def drops(self) -> bool:
         """What is leased but not begun need not be trained any more, as it is part of no clock."""
-        return self._closed and self.open_clock < 0
+        return self.closed and self.open_clock < 0
 
     @property
     def over(self) -> bool:
         """Nothing left and nothing leased."""
         left = self._next < self._size or self._back
         at_work = self.records.leased or self.records.merging
-        return not at_work and (self._closed or not left)
+        return not at_work and (self.closed or not left)
 
     @property
     def progress(self) -> float:

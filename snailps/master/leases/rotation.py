@@ -208,13 +208,13 @@ class RotationLedger(Ledger):
 
     def woken(self, waiting: Container[int]) -> list[int]:
         """All waiting workers, if anything has changed since the last call."""
-        if self._closed or not self._changed:
+        if self.closed or not self._changed:
             return []
         self._changed = False
         return list(self._still(waiting))
 
     def _next_of(self, node: int) -> Entry | None:
-        if self._closed:
+        if self.closed:
             return None
         self._workers.setdefault(node)
         number = self._partition_for(node)
@@ -383,7 +383,7 @@ class RotationLedger(Ledger):
         output_parts = self.outputs_of(number)
         if len(checkouts.had) == output_parts:
             return NO_PART
-        if self._closed:
+        if self.closed:
             return NO_MORE
         begin = OUTPUTS_PER_INPUT * self._part(number)
         for step in range(output_parts):
@@ -494,7 +494,7 @@ class RotationLedger(Ledger):
 
     def wait_of(self, node: int) -> Wait:
         """The workers that hold what must be done before this one gets an entry."""
-        if self._closed or self._open == self._count:
+        if self.closed or self._open == self._count:
             return super().wait_of(node)
         own = self._own.get(node)
         chunk = self._open
@@ -539,7 +539,7 @@ class RotationLedger(Ledger):
     @property
     def over(self) -> bool:
         """All partitions are done, or no more are wanted and none is leased."""
-        return not self.records.leased and (self._closed or self._open == self._count)
+        return not self.records.leased and (self.closed or self._open == self._count)
 
     @property
     def size(self) -> int:

@@ -71,7 +71,7 @@ class RoundLedger(Ledger):
     def _next_of(self, node: int) -> Entry | None:
         """The part of a worker that is drawn for the round and has not had it yet."""
         index = self._index.get(node, -1)
-        if self._closed or index not in self._waiting:
+        if self.closed or index not in self._waiting:
             return None
         self._waiting.remove(index)
         number = self.round * self._width + index
@@ -272,7 +272,7 @@ class RoundLedger(Ledger):
     @property
     def over(self) -> bool:
         """All rounds are done, or no more are wanted."""
-        return (self._closed and not self.leased) or self.round >= self._rounds
+        return (self.closed and not self.leased) or self.round >= self._rounds
 
     @property
     def progress(self) -> float:

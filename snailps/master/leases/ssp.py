@@ -62,7 +62,7 @@ class SspLedger(Ledger):
     def _next_of(self, node: int) -> Entry | None:
         """The next of a worker's own entries, unless it would get too far ahead."""
         mine = self._left.get(node)
-        if self._closed or not mine:
+        if self.closed or not mine:
             return None
         if self._ahead(node):
             heappush(self._ahead_of_all, (self._needed(node), node))
@@ -178,7 +178,7 @@ class SspLedger(Ledger):
     @property
     def over(self) -> bool:
         left = any(self._left.values()) or bool(self._back)
-        return not self.records.leased and (self._closed or not left)
+        return not self.records.leased and (self.closed or not left)
 
     def slowest(self) -> tuple[int, int] | None:
         return self._slowest() if self._staleness >= 0 else None

@@ -114,7 +114,7 @@ class ControlClient:
     ) -> None:
         self._sock = sock
         self._mend = mend
-        self._away = False
+        self.away = False  # broken, and another connection is looked for
         self._generation = 0
         self._held: list[Frame] = []  # notes that wait for a connection
         self._on_message, self._on_lost = on_message, on_lost
@@ -126,11 +126,6 @@ class ControlClient:
         self._lost: str | None = None
         self._thread = threading.Thread(target=self._read, name="snailps-control", daemon=True)
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
-
-    @property
-    def away(self) -> bool:
-        """The connection is broken, and another one is looked for."""
-        return self._away
 
     def start(self) -> None:
         """Start the reader thread, and the one that handles the master's calls in order."""
@@ -156,7 +151,7 @@ class ControlClient:
                 self._calls[frame.request] = _Call(
                     frame, messages.Answers.of(message), future, heard
                 )
-            if not self._away:
+            if not self.away:
                 self._write(data)
         return future
 
@@ -182,7 +177,7 @@ class ControlClient:
         """Send a message without an answer; nothing happens if the master is gone."""
         frame = Frame(Kind.NOTE, messages.encode(message))
         with self._send_lock:
-            if self._away:
+            if self.away:
                 self._held.append(frame)
             else:
                 self._write(encode_frame(frame, pack=True))
@@ -207,7 +202,7 @@ class ControlClient:
         """Answer a call, if it came by the present connection."""
         data = encode_frame(frame, pack=True)
         with self._send_lock:
-            if generation == self._generation and not self._away:
+            if generation == self._generation and not self.away:
                 self._write(data)
 
     def _frames(self) -> Iterator[Frame]:
@@ -241,7 +236,7 @@ class ControlClient:
     def _mended(self, why: str) -> bool:
         """Continue with another connection, if there is one."""
         with self._send_lock:
-            self._away = True
+            self.away = True
         try:
             sock = self._mend(why)
         except Exception:
@@ -261,7 +256,7 @@ class ControlClient:
             for frame in [*open_calls, *self._held]:
                 self._write(encode_frame(frame, pack=True))
             self._held.clear()
-            self._away = False
+            self.away = False
         return True
 
     def _take(self, frame: Frame) -> None:

@@ -129,7 +129,7 @@ class ControlServer:
         self._on_message, self._on_lost, self._on_pulse = on_message, on_lost, on_pulse
         self._clock = clock
         self._selector = selectors.DefaultSelector()
-        self._peers: set[Peer] = set()
+        self.peers: set[Peer] = set()  # open connections, unfinished handshakes included
         self._unknown: dict[Peer, None] = {}  # oldest first: handshake not done
         self._attempts = RefusalLog(clock)
         self._broken = RefusalLog(clock, "messages of members")
@@ -149,11 +149,6 @@ class ControlServer:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake_fd, selectors.EVENT_READ, self)
 
-    @property
-    def peers(self) -> set[Peer]:
-        """Open connections, unfinished handshakes included."""
-        return self._peers
-
     def step(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` for events, handle them for about `TURN_S`, send at the next
         `flush`."""
@@ -171,7 +166,7 @@ class ControlServer:
         for peer in list(self._unknown):
             if now - peer.since <= HANDSHAKE_LIMIT_S:
                 break
-            if peer in self._peers:
+            if peer in self.peers:
                 self._refuse(peer, f"no handshake within {HANDSHAKE_LIMIT_S:.0f} s")
         for refused in (self._attempts, self._broken, self._unhandled):
             if refused.unreported:
@@ -201,9 +196,9 @@ class ControlServer:
         peer: Peer = key.data
         if peer in self._lingering:
             self._drain(peer)
-        if events & selectors.EVENT_WRITE and peer in self._peers:
+        if events & selectors.EVENT_WRITE and peer in self.peers:
             self._flush(peer)
-        if events & selectors.EVENT_READ and peer in self._peers:
+        if events & selectors.EVENT_READ and peer in self.peers:
             self._read(peer)
 
     def flush(self) -> None:
@@ -212,7 +207,7 @@ class ControlServer:
         while self._due:
             peer = next(iter(self._due))
             del self._due[peer]
-            if peer in self._peers:
+            if peer in self.peers:
                 self._flush(peer)
             if time.thread_time() >= until:
                 return
@@ -227,7 +222,7 @@ class ControlServer:
         on_answer: Callable[[messages.Message | SnailError], None],
     ) -> None:
         """Send a call; `on_answer` gets the answer or the error, a lost peer included."""
-        if peer not in self._peers:
+        if peer not in self.peers:
             on_answer(ConnectionLost("the connection is closed already"))
             return
         number = peer.next_call
@@ -240,7 +235,7 @@ class ControlServer:
 
         Open calls of the peer end as with a lost connection.
         """
-        if peer in self._peers:
+        if peer in self.peers:
             calls, peer.calls = peer.calls, {}
             self._linger(peer)
             for call in calls.values():
@@ -248,7 +243,7 @@ class ControlServer:
 
     def close(self) -> None:
         """Close everything without `on_lost`; idempotent."""
-        for peer in [*self._peers, *self._lingering]:
+        for peer in [*self.peers, *self._lingering]:
             self._forget(peer)
         self._listener.close()
         self._selector.close()
@@ -281,7 +276,7 @@ class ControlServer:
             FrameDecoder(HANDSHAKE_BODY_MAX),
             self._clock(),
         )
-        self._peers.add(peer)
+        self.peers.add(peer)
         self._unknown[peer] = None
         self._selector.register(sock, selectors.EVENT_READ, peer)
         while len(self._unknown) > strangers_max(sock.fileno()):
@@ -331,14 +326,14 @@ class ControlServer:
     def _take_all(self, peer: Peer, data: bytes) -> None:
         for frame in peer.decoder.feed(data):
             self._take(peer, frame)
-            if peer not in self._peers:
+            if peer not in self.peers:
                 return
 
     def _take(self, peer: Peer, frame: Frame) -> None:
         if peer.hello is None:
             self._send(peer, peer.session.receive(frame))
             self._flush(peer)  # a heartbeat connection has another owner next
-            if peer.session.ready and peer in self._peers:
+            if peer.session.ready and peer in self.peers:
                 self._admit(peer)
             return
         if frame.kind in (Kind.ANSWER, Kind.ERROR) and frame.request:
@@ -365,7 +360,7 @@ class ControlServer:
         peer.decoder.body_max = CONTROL_BODY_MAX
         if peer.hello.channel == Channel.PULSE:
             self._selector.unregister(peer.sock)
-            self._peers.discard(peer)
+            self.peers.discard(peer)
             try:
                 self._on_pulse(peer.hello, peer.sock)
             except Exception:
@@ -384,7 +379,7 @@ class ControlServer:
     def _say(
         self, peer: Peer, kind: Kind, message: messages.Message | Encoded, request: int = 0
     ) -> None:
-        if peer in self._peers:
+        if peer in self.peers:
             peer.out.add_message(kind, self._encode(message), request)
             self._added(peer)
 
@@ -397,7 +392,7 @@ class ControlServer:
         return self._encoded[1]
 
     def _send(self, peer: Peer, frame: Frame) -> None:
-        if peer in self._peers:
+        if peer in self.peers:
             peer.out.add(encode_frame(frame, pack=True))
             self._added(peer)
 
@@ -425,7 +420,7 @@ class ControlServer:
 
     def _linger(self, peer: Peer) -> None:
         """Send the rest, then wait up to `LINGER_S` for the peer to close."""
-        self._peers.discard(peer)
+        self.peers.discard(peer)
         self._lingering[peer] = self._clock() + LINGER_S
         self._drain(peer)
 
@@ -444,7 +439,7 @@ class ControlServer:
         self._forget(peer)
 
     def _drop(self, peer: Peer, why: str, *, linger: bool = False) -> None:
-        if peer not in self._peers:
+        if peer not in self.peers:
             return
         if linger:
             self._linger(peer)
@@ -462,7 +457,7 @@ class ControlServer:
         self._forget(peer)
 
     def _forget(self, peer: Peer) -> None:
-        self._peers.discard(peer)
+        self.peers.discard(peer)
         self._unknown.pop(peer, None)
         self._lingering.pop(peer, None)
         self._due.pop(peer, None)
