@@ -10,26 +10,18 @@ here (DNS rebinding).  With a token, each request must carry it.  Must not know 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
+from snailps.node.http_server import host_of
+from snailps.transport.security.trust import is_loopback
 
 TOKEN_BYTES = 24
 TOKEN_CHARACTERS_MIN = 16
 COOKIE = "snailps-page"
-
-
-def is_loopback(host: str) -> bool:
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def new_token() -> str:
@@ -93,9 +85,3 @@ class Access:
     def cookie(self) -> str:
         """The header that lets a browser come again without the token in its address."""
         return f"{self.cookie_name}={self.token}; Path=/; HttpOnly; SameSite=Strict"
-
-
-def host_of(header: str) -> str:
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0]

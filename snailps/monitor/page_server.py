@@ -17,15 +17,17 @@ import time
 from collections.abc import Callable, Mapping
 from functools import cache
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib import resources
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from snailps.errors import ClusterError, ConfigError
-from snailps.monitor.access import Access, check_token, is_loopback
+from snailps.monitor.access import Access, check_token
 from snailps.monitor.picture import packed, plain
 from snailps.monitor.watcher import Ending, Run, Watcher
+from snailps.node.http_server import BoundedServer
+from snailps.transport.security.trust import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -199,46 +201,26 @@ def _json(value: Any, code: int = HTTPStatus.OK) -> tuple[int, str, bytes]:
     return code, "application/json", packed(value)
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
+class _Server(BoundedServer):
     request_queue_size = CONNECTIONS_MAX
 
     def __init__(self, host: str, port: int, page: PageServer) -> None:
         self.page = page
-        self._room = threading.BoundedSemaphore(CONNECTIONS_MAX)
         self._asking: dict[Any, float] = {}
         """Connections without a whole request -> since when; longest first."""
         self._lock = threading.Lock()
-        if ":" in host:
-            self.address_family = socket.AF_INET6
-        super().__init__((host, port), _Handler)
+        super().__init__(host, port, _Handler, CONNECTIONS_MAX)
 
-    def server_bind(self) -> None:
-        # Not HTTPServer's own, which asks a name server for the name of this host.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = self.socket.getsockname()[:2]
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._room.acquire(blocking=False):
-            is_full = not self._hang_up(1)
-            if is_full or not self._room.acquire(timeout=MAKE_ROOM_S):
-                self.shutdown_request(request)
-                return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self._room.release()
-            raise
+    def has_room(self) -> bool:
+        if super().has_room():
+            return True
+        return bool(self._hang_up(1)) and self.room.acquire(timeout=MAKE_ROOM_S)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
             self.has_asked(request)
-            self._room.release()
 
     def will_ask(self, request: Any) -> None:
         """Start timing a connection's next request."""
@@ -266,9 +248,6 @@ class _Server(ThreadingHTTPServer):
                 with contextlib.suppress(OSError):
                     request.shutdown(socket.SHUT_RDWR)
         return len(first)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        log.debug("a request of %s failed", client_address, exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):

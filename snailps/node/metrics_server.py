@@ -10,19 +10,19 @@ against pages in a browser that rebind a name to this machine.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from socketserver import ThreadingMixIn
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from snailps.config.addresses import format_addr, parse_addr
 from snailps.errors import SnailError
+from snailps.node.http_server import BoundedServer, host_of
 from snailps.node.metrics import CONTENT_TYPE, Sample, render
+from snailps.transport.security.trust import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -77,49 +77,21 @@ def serve_metrics(addr: str, collect: Collect) -> MetricsServer | None:
         return None
 
 
-class _Http(ThreadingMixIn, HTTPServer):
-    """Listens; answers each request in a thread, a few at once."""
-
-    daemon_threads = True
-    block_on_close = False
+class _Http(BoundedServer):
     request_queue_size = 16
 
     def __init__(self, host: str, port: int, collect: Collect) -> None:
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.collect = collect
-        self._free = threading.BoundedSemaphore(ANSWERS_MAX)
         self._open: dict[socket.socket, float] = {}
-        super().__init__((host, port), _Handler)
-        self.is_local = _is_loopback(str(self.server_address[0]))
-
-    def server_bind(self) -> None:
-        """Skip the look-up of the host's name, which may take seconds."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Take a connection, or close it at the limit."""
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        self._open[request] = time.monotonic()
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # no thread can be started
-            self._forget(request)
-            raise
+        super().__init__(host, port, _Handler, ANSWERS_MAX)
+        self.is_local = is_loopback(str(self.server_address[0]))
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        self._open[request] = time.monotonic()
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._forget(request)
-
-    def _forget(self, request: socket.socket) -> None:
-        if self._open.pop(request, None) is not None:
-            self._free.release()
+            del self._open[request]
 
     def service_actions(self) -> None:
         """End connections that exceed their limit."""
@@ -129,10 +101,6 @@ class _Http(ThreadingMixIn, HTTPServer):
                 with contextlib.suppress(OSError):
                     request.shutdown(socket.SHUT_RDWR)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a broken connection."""
-        log.debug("metrics: a request failed", exc_info=True)
-
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Http
@@ -140,7 +108,8 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "snailps", ""
 
     def do_GET(self) -> None:
-        if self.server.is_local and not _is_loopback(_host_of(self.headers.get("Host", ""))):
+        host = host_of(self.headers.get("Host") or "localhost")  # HTTP 1.0 needs none
+        if self.server.is_local and not is_loopback(host):
             self._say(403, "this address is of this machine alone: ask for it by 127.0.0.1\n")
         elif self.path.partition("?")[0] != PATH:
             self._say(404, f"the metrics are at {PATH}\n")
@@ -165,19 +134,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not logged."""
-
-
-def _host_of(header: str) -> str:
-    """The host of a Host header, without its port."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0]
-
-
-def _is_loopback(host: str) -> bool:
-    if host.lower() in ("localhost", ""):  # HTTP 1.0 needs no Host, and browsers send one
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -14,13 +14,14 @@ from waiting import LIMIT_S, acquired, run_all, until
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, RemoteError
 from snailps.monitor import page_server
 from snailps.monitor import watcher as watcher_module
-from snailps.monitor.access import Access, check_token, host_of, is_loopback, new_token
+from snailps.monitor.access import Access, check_token, new_token
 from snailps.monitor.page_server import CONNECTIONS_MAX, SCRIPTS, PageServer, static
 from snailps.monitor.picture import packed, plain, table, trimmed
 from snailps.monitor.series import Series
 from snailps.monitor.watcher import IDLE_S, LOOK_S, Ending, Run, Watcher
+from snailps.node.http_server import host_of
 from snailps.transport import messages
-from snailps.transport.security.trust import OPEN
+from snailps.transport.security.trust import OPEN, is_loopback
 
 TOKEN = "a-token-that-is-long-enough"
 

@@ -88,9 +88,9 @@ OPEN = Trust()
 def is_loopback(host: str) -> bool:
     """Whether an IP address, or the name localhost, is reached from this machine only."""
     try:
-        address: Any = ipaddress.ip_address(host.partition("%")[0])
+        address: Any = ipaddress.ip_address(host.strip("[]").partition("%")[0])
     except ValueError:
-        return host == "localhost"
+        return host.lower().rstrip(".") == "localhost"
     return bool((getattr(address, "ipv4_mapped", None) or address).is_loopback)
 
 
