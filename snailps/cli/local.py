@@ -25,13 +25,7 @@ from snailps.cli.json_lines import is_object
 from snailps.cli.options import command_line, doors_of, short_options
 from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import is_live, print_figures, print_json
-from snailps.config import (
-    JobSettings,
-    MasterSettings,
-    RawConfig,
-    ServerSettings,
-    WorkerSettings,
-)
+from snailps.config import JobSettings, MasterSettings, RawConfig, ServerSettings, WorkerSettings
 from snailps.errors import EXIT_INTERRUPTED, ClusterError, ConfigError
 from snailps.kernels import cores
 from snailps.local.launcher import OWN_ERROR, MasterEnded, labelled, signal_name

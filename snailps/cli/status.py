@@ -18,13 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from snailps.cli.options import (
-    ConfigOption,
-    SetOption,
-    connection_settings,
-    read_config,
-    runs_like,
-)
+from snailps.cli.options import ConfigOption, SetOption, connection_settings, read_config, runs_like
 from snailps.cli.printing import page_lines, page_picture, print_json
 from snailps.config import ClusterSettings, RawConfig, parse_addr
 from snailps.errors import EXIT_FAILED, EXIT_OK, ConfigError, ProtocolError, RemoteError, SnailError

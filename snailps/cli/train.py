@@ -20,13 +20,7 @@ from snailps.api.worker import Worker, load_class
 from snailps.cli import PATHS
 from snailps.cli.common import SetOption, known_classes, log_as_set
 from snailps.cli.help import HelpInGroups, group_of
-from snailps.cli.local import (
-    JsonOption,
-    ServersOption,
-    VerboseOption,
-    WorkersOption,
-    run_local,
-)
+from snailps.cli.local import JsonOption, ServersOption, VerboseOption, WorkersOption, run_local
 from snailps.cli.options import SHORT
 from snailps.cli.page_process import UiOption
 from snailps.config import JobSettings, RawConfig, WorkerSettings

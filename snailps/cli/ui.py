@@ -13,13 +13,7 @@ from typing import Annotated
 import typer
 
 from snailps.cli.jobs import find, trust_of
-from snailps.cli.options import (
-    ConfigOption,
-    SetOption,
-    connection_settings,
-    read_config,
-    runs_like,
-)
+from snailps.cli.options import ConfigOption, SetOption, connection_settings, read_config, runs_like
 from snailps.config import ClusterSettings, parse_addr
 from snailps.errors import EXIT_FAILED, ClusterError, SnailError
 from snailps.monitor.access import new_token

@@ -23,13 +23,7 @@ from numpy.typing import NDArray
 from snailps.data.atomic import NewFile, Unfinished
 from snailps.data.feature_rows import RowsSource
 from snailps.data.host_cache import HostCache, ScratchFile
-from snailps.data.matrix_file import (
-    KEY_LIMIT,
-    Flags,
-    Header,
-    first_not_weight,
-    floats,
-)
+from snailps.data.matrix_file import KEY_LIMIT, Flags, Header, first_not_weight, floats
 from snailps.data.matrix_sources import check_finite, rows_source
 from snailps.data.spool import Spooled
 from snailps.dataclass import dataclass

@@ -25,11 +25,7 @@ from snailps.data.matrix_sources import examples_of_piece
 from snailps.data.matrix_writer import write_rows
 from snailps.data.reading import Reading
 from snailps.data.spool import lines_of
-from snailps.data.table_formats import (
-    TableFile,
-    open_table,
-    table_errors,
-)
+from snailps.data.table_formats import TableFile, open_table, table_errors
 from snailps.errors import DataError
 
 

@@ -27,14 +27,7 @@ from snailps.api.worker import Worker, check_class, load_class
 from snailps.config import JobSettings, RawConfig, settings_of
 from snailps.data.spool import Spooled
 from snailps.dataclass import dataclass, replace
-from snailps.errors import (
-    EXIT_OK,
-    ClusterError,
-    ConfigError,
-    SnailError,
-    WaitTimeout,
-    with_frames,
-)
+from snailps.errors import EXIT_OK, ClusterError, ConfigError, SnailError, WaitTimeout, with_frames
 from snailps.local.driver import Driver
 from snailps.local.history import History
 from snailps.local.launcher import Launcher

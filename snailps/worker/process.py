@@ -27,14 +27,7 @@ from snailps.api.worker import Block, SurveyPart, Worker, load_class
 from snailps.config import RawConfig, WorkerSettings
 from snailps.data.blocks import HEAD, read_head
 from snailps.data.driver_files import is_driver_file
-from snailps.data.joined import (
-    JoinedFile,
-    Text,
-    open_parts,
-    place_in_text,
-    read_text,
-    texts_of,
-)
+from snailps.data.joined import JoinedFile, Text, open_parts, place_in_text, read_text, texts_of
 from snailps.data.scratch import Scratch
 from snailps.errors import (
     EXIT_FAILED,
@@ -55,11 +48,7 @@ from snailps.node.driver_files import read_driver_files
 from snailps.node.limits import GRACE_S, Limits
 from snailps.node.metric_samples import BlockTally, of_worker
 from snailps.node.metrics import Sample
-from snailps.node.process import (
-    End,
-    Node,
-    raise_descriptors,
-)
+from snailps.node.process import End, Node, raise_descriptors
 from snailps.node.shard_connections import RouteFollower, ShardConnections
 from snailps.node.usage import peak_rss_mb, release_memory
 from snailps.store.route import Route

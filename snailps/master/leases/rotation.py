@@ -21,14 +21,7 @@ from numpy.typing import NDArray
 from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
 from snailps.data.blocks import Block
 from snailps.dataclass import asdict, dataclass, field
-from snailps.master.leases.ledger import (
-    ANY_WORKER,
-    LOSSES_MAX,
-    MASTER,
-    Entry,
-    Ledger,
-    Wait,
-)
+from snailps.master.leases.ledger import ANY_WORKER, LOSSES_MAX, MASTER, Entry, Ledger, Wait
 from snailps.master.leases.records import NO_RESULT, BlockRecords, BlockResult
 
 CHUNKS_AHEAD = 2

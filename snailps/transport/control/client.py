@@ -20,13 +20,7 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 
 from snailps.dataclass import dataclass
-from snailps.errors import (
-    ConnectionLost,
-    ProtocolError,
-    RemoteError,
-    SnailError,
-    WaitTimeout,
-)
+from snailps.errors import ConnectionLost, ProtocolError, RemoteError, SnailError, WaitTimeout
 from snailps.transport import messages
 from snailps.transport.frame import (
     CONTROL_BODY_MAX,
