@@ -62,7 +62,6 @@ class HelpInGroups(TyperCommand):
 
 
 def short_help(path: str, text: str, options: list[Any]) -> str:
-    """The help on one screen."""
     lines = [f"Usage: {path} [OPTIONS]", ""]
     parts = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
     visible = [

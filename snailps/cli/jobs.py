@@ -94,10 +94,8 @@ def trust_of(run: Run) -> Trust:
 
 
 def table_of(runs: Sequence[Run], registry: RunRegistry, width: int | None = None) -> list[str]:
-    """A line for each run, the newest last, below a line of titles.
-
-    With a `width` long outputs are cut at their beginning, so that each run is one line.
-    """
+    """A line for each run, the newest last, below a line of titles. With a `width` long outputs are
+    cut at their beginning, so that each run is one line."""
     from snailps.cli.view import aligned
 
     rows = [("run", "job", "state", "speed", "began", "output")]
@@ -116,7 +114,7 @@ def table_of(runs: Sequence[Run], registry: RunRegistry, width: int | None = Non
 
 
 def record_of(run: Run, registry: RunRegistry, status: Status | None) -> dict[str, Any]:
-    """A run for programs."""
+    """The record of a run, for programs."""
     state = registry.state(run)
     return {
         "run": run.number,
@@ -182,10 +180,8 @@ def figure_lines(run: Run) -> list[str]:
 
 
 def shown(path: str) -> str:
-    """A path as it can be typed here: below this folder without the folder.
-
-    Not with ~, which a shell does not expand in quotes.
-    """
+    """A path as it can be typed here: below this folder without the folder. Not with ~, which a
+    shell does not expand in quotes."""
     if not path:
         return ""
     with contextlib.suppress(ValueError, OSError):

@@ -82,11 +82,9 @@ def print_rows(
     *,
     as_json: bool = False,
 ) -> None:
-    """Print rows under `columns`: four decimals in a table, six in a line; None as ``-``.
-
-    Words that are not UTF-8 are written as their original bytes (lines) or marked (table).  With
-    `as_json` each row is a JSON object on a line of its own, with the columns as names.
-    """
+    """Print rows under `columns`: four decimals in a table, six in a line; None as ``-``. Words
+    that are not UTF-8 are written as their original bytes (lines) or marked (table). With `as_json`
+    each row is a JSON object on a line of its own, with the columns as names."""
     if as_json:
         for row in rows:
             cells = [_printable(cell) if isinstance(cell, str) else cell for cell in row]
@@ -162,10 +160,8 @@ def live_picture(
     verbose: bool = False,
     hint: str = "",
 ) -> RenderableType:
-    """A running job, for a terminal of `size` columns and lines.
-
-    A bar over the whole width, a line of figures, a row per process (those that wait or are lost
-    first, if there is no room for all).
+    """A running job, for a terminal of `size` columns and lines. A bar over the whole width, a line
+    of figures, a row per process (those that wait or are lost first, if there is no room for all).
     """
     from rich.console import Group
     from rich.progress_bar import ProgressBar

@@ -35,10 +35,8 @@ _OWN = {"config": ConfigError, "data": DataError, "cluster": ClusterError}
 
 
 class Driver(Node):
-    """A process that joins a running cluster to watch it, and to pull and push.
-
-    With `ListenerSettings` it can serve files.
-    """
+    """A process that joins a running cluster to watch it, and to pull and push. With
+    `ListenerSettings` it can serve files."""
 
     def __init__(self, settings: ClusterSettings, secret: bytes = b"") -> None:
         super().__init__(Role.DRIVER, settings, secret)
@@ -134,10 +132,8 @@ class Driver(Node):
         return answer.data
 
     def when_ended(self, number: int, do: Callable[[], object]) -> None:
-        """Call `do`, in another thread, once a running job has ended.
-
-        Or never: a master that takes over may not know this request.
-        """
+        """Call `do`, in another thread, once a running job has ended; a master that takes over may
+        not."""
         self.check_process()
 
         def heard(answer: messages.Message) -> None:
@@ -193,12 +189,9 @@ class Driver(Node):
         key: str = "",
         limit_s: float | None = None,
     ) -> int:
-        """Submit a job with all served files; its number, once it has begun.
-
-        `source`: that of its class, if it has no module; `key`: of a master that this process
-        started.  A refusal is raised as the error that it names, `WaitTimeout` after `limit_s`
-        seconds.
-        """
+        """Submit a job with all served files; its number, once it has begun. `source`: that of its
+        class, if it has no module; `key`: of a master that this process started. A refusal is
+        raised as the error that it names, `WaitTimeout` after `limit_s` seconds."""
         files = list(self._served)
         answer = self._ask(messages.Submit(dict(settings), files, key, source), limit_s)
         assert isinstance(answer, messages.Submitted)

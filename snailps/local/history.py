@@ -19,8 +19,6 @@ POINTS_MAX = 1 << 14
 
 
 class History:
-    """Points of one job's course."""
-
     def __init__(self) -> None:
         self._shares: list[float] = []
         self._seconds: list[float] = []

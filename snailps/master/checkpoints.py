@@ -110,7 +110,6 @@ class _Saving(_Pending):
 
     @property
     def number(self) -> int:
-        """Number of the checkpoint, once begun."""
         return self.begun.number if self.begun is not None else -1
 
 
@@ -122,7 +121,6 @@ class _Restoring(_Pending):
 
     @property
     def number(self) -> int:
-        """Number of the candidate that is tried."""
         return self.left[0].number if self.left else -1
 
 
@@ -277,13 +275,13 @@ class CheckpointController:
             affair.broadcast.heard(member, message, now)
 
     def lost(self, member: Member, why: str, now: float) -> None:
-        """A server is gone: fail the save, which cannot become complete."""
+        """Fail the save that a lost server belongs to: it cannot become complete."""
         for affair in (self._saving, self._restoring):
             if affair is not None and affair.broadcast is not None:
                 affair.broadcast.lost(member, why, now)
 
     def abandon(self, why: str) -> None:
-        """The job has failed and the servers live on: give up the save or restore under way."""
+        """Give up the save or restore under way: the job has failed, and the servers live on."""
         if self._saving is None and self._restoring is None:
             return
         log.warning("a checkpoint is given up: %s", why)

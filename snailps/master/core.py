@@ -71,8 +71,6 @@ class _Loading:
 
 
 class MasterCore:
-    """One master, as a state machine."""
-
     def __init__(
         self,
         settings: MasterSettings,

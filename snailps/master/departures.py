@@ -86,7 +86,6 @@ class Departures:
             self.coming = 0
 
     def _expect(self, workers: int, now: float) -> None:
-        """Expect `workers` of a lasting session to begin anew."""
         if self._lasting and workers:
             self.coming, self._coming_by = self.coming + workers, now + ANEW_S
 

@@ -166,8 +166,6 @@ OnAnswer = Callable[[Answer, float], None]
 
 
 class Outbox(EffectQueue):
-    """Collects the effects of one event; holds the callbacks of answers and results."""
-
     def __init__(self, *, kept: bool = False) -> None:
         super().__init__()
         self.kept = kept  # there is a journal: a dead master can be started again
@@ -213,6 +211,5 @@ class Outbox(EffectQueue):
         self._effects.append(StatusEvent(kind, who, text))
 
     def note(self, kind: str, data: dict[str, Any]) -> None:
-        """Note a fact that a master that takes over needs."""
         if self.kept:
             self._effects.append(Note(kind, data))

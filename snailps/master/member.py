@@ -121,7 +121,6 @@ class Member:
             log.info("%s waits for %s, for %.1f s now", self.name, self.waits, waited_s)
 
     def waits_s(self, now: float) -> float:
-        """Seconds of its present wait."""
         return now - self._waits_since if self.waits else 0.0
 
     def let_go(self) -> None:

@@ -112,7 +112,7 @@ class TableRegistry:
         self._out.reply(call, answer)
 
     def adopt(self, tables: Iterable[Table], on_made: OnMade, now: float) -> None:
-        """The same for the tables of a checkpoint, before any worker declares them."""
+        """Declare the tables of a checkpoint, before any worker does."""
         try:
             self._declare([*tables], True, on_made, now)
         except SnailError as error:

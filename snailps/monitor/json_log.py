@@ -30,10 +30,8 @@ _LEFT_OUT = ("nodes", "events")
 
 
 class JsonLog:
-    """Have a thread write records to a file: a full pipe stops no run.
-
-    Raises ConfigError if the file cannot be written.
-    """
+    """Have a thread write records to a file: a full pipe stops no run. Raises ConfigError if the
+    file cannot be written."""
 
     def __init__(self, path: str) -> None:
         self._path = path

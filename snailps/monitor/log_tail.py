@@ -46,5 +46,4 @@ class LogTail(logging.Handler):
         self._lines.append(line[:LINE_CHARS_MAX])
 
     def lines(self) -> list[str]:
-        """The newest lines, the oldest first: time, level, message."""
         return list(self._lines)

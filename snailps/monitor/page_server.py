@@ -69,12 +69,10 @@ def static(name: str) -> bytes:
 
 
 class PageServer:
-    """Serve the page of one or more runs.
-
-    `port` 0 takes any free one; `token` is needed unless `host` is a loopback address.  `runs()`
-    gives the runs that can be shown, newest first, and is called in several threads;
-    `ending(run)` says how a run ended, None as long as that is not known.
-    """
+    """Serve the page of one or more runs. `port` 0 takes any free one; `token` is needed unless
+    `host` is a loopback address. `runs()` gives the runs that can be shown, newest first, and is
+    called in several threads; `ending(run)` says how a run ended, None as long as that is not
+    known."""
 
     def __init__(
         self,

@@ -145,7 +145,6 @@ class TensorboardLog:
                 log.warning("tensorboard: cannot write %s: %s", self._folder, explain(error))
 
     def close(self) -> None:
-        """Write what is queued, and end."""
         self._points.close(END_S)
 
 
@@ -173,7 +172,7 @@ def _first_vectors(path: str) -> tuple[list[str], Float32] | None:
 
 
 def _first_lines(path: str) -> tuple[list[str], Float32]:
-    """The same of a ``.vec``, of which no more is read: the file may be of any size."""
+    """As `_first_vectors`, of a ``.vec``, which may be of any size; reads its first lines only."""
     words, rows = [], []
     with open(path, encoding="utf-8", errors="replace") as file:
         next(file, "")  # the numbers of words and of columns

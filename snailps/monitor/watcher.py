@@ -67,11 +67,8 @@ def _not_known(run: Run) -> Ending | None:
 
 
 class Watcher:
-    """Keep the newest picture of one run.
-
-    `ending(run)` says how the run ended, None as long as that is not known; asked when its master
-    does not answer.  `clock` gives steady seconds.
-    """
+    """Keep the newest picture of one run. `ending(run)` says how the run ended, None as long as
+    that is not known; asked when its master does not answer. `clock` gives steady seconds."""
 
     def __init__(
         self,
@@ -136,9 +133,7 @@ class Watcher:
 
     def picture(self, after: int = 0, limit_s: float = 0.0) -> bytes:
         """The newest picture as JSON, once its number is above `after`, or after `limit_s`.
-
-        Thread-safe; counts as a look.
-        """
+        Thread-safe; counts as a look."""
         self._looked_at = self._clock()
         self._wanted.set()
         until = self._clock() + limit_s
@@ -224,7 +219,7 @@ class Watcher:
         return answer.data
 
     def _try(self, control: ControlClient, what: str) -> Any:
-        """Ask what an older master may not answer; None then."""
+        """Ask what a master of an older version may not answer; None then."""
         if what in self._unknown:
             return None
         try:

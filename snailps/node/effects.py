@@ -70,7 +70,6 @@ class EffectQueue:
         return number
 
     def put(self, effect: Effect) -> None:
-        """Add an effect that has no callback."""
         self._effects.append(effect)
 
     def work(self, run: Callable[[], Any], then: OnDone, lane: str = "") -> int:

@@ -304,7 +304,6 @@ class Registration:
         figures: Mapping[str, Any],
         last: Mapping[str, Any] | None = None,
     ) -> None:
-        """Leave the record of the end."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()

@@ -154,8 +154,6 @@ class LoopStatus(TypedDict):
 
 
 class SessionStatus(TypedDict):
-    """Fields of a session."""
-
     jobs: int  # number of the newest job, 0 before the first
     job: int  # number of the present job, 0 without one
     coming: int  # workers of a failed job that are to begin anew and have not joined yet

@@ -75,12 +75,10 @@ class CheckpointControl:
         return min(waits, self._stops_at)
 
     def order(self, call: int, order: Order, now: float) -> None:
-        """Queue an order."""
         self._line.append((call, order))
         self._next(now)
 
     def tick(self, now: float) -> None:
-        """Continue what waits for a time."""
         if self._task is not None:
             self._task.tick(now)
         while self._stops is not None and (not self.running or now >= self._stops_at):
@@ -155,7 +153,6 @@ class _Task:
         raise NotImplementedError
 
     def finish(self, now: float) -> None:
-        """All lanes have ended."""
         raise NotImplementedError
 
     @property

@@ -148,8 +148,8 @@ class ShardHost:
         self.post_all(call, taken, _ok, now)
 
     def formed(self) -> None:
-        """The cluster is complete: from now on shards change only by orders of the master. A server
-        that joins a running job starts without shards."""
+        """Start no shards by a route any more: the cluster is complete, and shards change by orders
+        of the master only."""
         self._begun.clear()
         if self._listeners:
             self._listeners.clear()
@@ -231,7 +231,7 @@ class ShardHost:
         self._out.answer(call, messages.Ok())
 
     def unback(self, call: int, order: messages.Alone, now: float) -> None:
-        """A shard has no standby."""
+        """End the copy of a shard, which has no standby from now on."""
         self._end_copy(order.shard)
         shard = self.primaries.get(order.shard, self.standbys.get(order.shard))
         posts = [(0, shard, partial(Shard.unback))] if shard is not None else []

@@ -157,7 +157,7 @@ class _Joined(Driver):
         self._leaving = threading.Lock()
 
     def join_again(self) -> None:
-        """As `join`, without its words on a long wait: it is tried again and again."""
+        """Like `join`, without the log lines on a long wait."""
         self._join(self.settings.init_timeout)
 
     def close(self) -> None:

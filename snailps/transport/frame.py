@@ -81,11 +81,9 @@ class Flag(enum.IntFlag):
 
 
 class Option(enum.IntFlag):
-    """Properties of the keys and rows in the body of a PULL or PUSH.
-
-    Further bits: 8 and 9 wire type of rows (`WIRE_TYPES`); 12 to 14 bytes of a key beyond a base
-    common to the part, 0 = whole keys; 1 to 4 reserved, 0.
-    """
+    """Properties of the keys and rows in the body of a PULL or PUSH. Further bits: 8 and 9 wire
+    type of rows (`WIRE_TYPES`); 12 to 14 bytes of a key beyond a base common to the part, 0 = whole
+    keys; 1 to 4 reserved, 0."""
 
     STATE = 1
     """Rows are weights and the optimiser's state."""
@@ -102,12 +100,9 @@ DATA_KINDS = frozenset(range(16, 32))
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame, unpacked.
-
-    `table` uint32, 0 for none; `epoch` uint32, of the sender's route, 0 before there is one; `job`
-    and `incarnation` uint64, of the cluster and of the sender, 0 before registration; `request`
-    uint64, chosen by the requester and repeated in the reply.
-    """
+    """One frame, unpacked. `table` uint32, 0 for none; `epoch` uint32, of the sender's route, 0
+    before there is one; `job` and `incarnation` uint64, of the cluster and of the sender, 0 before
+    registration; `request` uint64, chosen by the requester and repeated in the reply."""
 
     kind: Kind
     body: bytes = b""
@@ -168,11 +163,9 @@ def body_limit(kind: int) -> int:
 
 
 class FrameDecoder:
-    """Cut a byte stream into frames.  Sans-IO.
-
-    `body_max` bounds every body besides the limit of its kind: lower it until a peer is
-    authenticated. Lengths are checked before a body is kept, or unpacked.
-    """
+    """Cut a byte stream into frames. Sans-IO. `body_max` bounds every body besides the limit of its
+    kind: lower it until a peer is authenticated. Lengths are checked before a body is kept, or
+    unpacked."""
 
     def __init__(self, body_max: int = CONTROL_BODY_MAX) -> None:
         self.body_max = body_max
@@ -191,7 +184,6 @@ class FrameDecoder:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of an incomplete frame."""
         return len(self._buffer)
 
     @property

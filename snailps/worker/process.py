@@ -152,7 +152,6 @@ class WorkerProcess(Node):
         raise ProtocolError(f"a worker does not take {type(message).__name__}")
 
     def on_end(self, end: End) -> None:
-        """Wake whatever waits."""
         if self._client is not None:
             self._client.fail(end.text)
         self._inbox.put(end)
@@ -164,11 +163,9 @@ class WorkerProcess(Node):
         super().on_leave_request(why)
 
     def resume_state(self) -> dict[str, Any]:
-        """This worker's progress in its job."""
         return self._stand.to_dict()
 
     def _connect(self, route: Route, superseded: Callable[[], bool]) -> ShardConnections:
-        """Connect to every shard; in its own thread."""
         us = self.welcome
         assert us is not None
         shards = [(shard.server, (shard.host, shard.port)) for shard in route.shards]
@@ -269,7 +266,6 @@ class WorkerProcess(Node):
             scratch.close()
 
     def _moved_since(self, before: Mapping[str, int]) -> dict[str, int]:
-        """Counters of the client in this job."""
         assert self._client is not None
         return {key: value - before[key] for key, value in self._client.counters().items()}
 

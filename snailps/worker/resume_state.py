@@ -64,14 +64,14 @@ class ResumeState:
             self._checkouts.clear()
 
     def got(self, pass_: str, number: int, parts: int = 0, had: Collection[int] = ()) -> None:
-        """A block is leased; or a partition of so many `parts` of its chunk, with what it had."""
+        """Note a leased block, or a leased partition of a chunk of `parts`, with what it had."""
         with self._lock:
             self._held.add((pass_, number))
             if parts:
                 self._checkouts[number] = _Checkouts(parts, set(had))
 
     def reported(self, done: messages.Done) -> None:
-        """The master has answered the result of a block."""
+        """Note that the master has the result of a block."""
         with self._lock:
             self._held.difference_update((done.pass_, n) for n in (*done.numbers, done.number))
             self._checkouts.pop(done.number, None)

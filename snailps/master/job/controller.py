@@ -86,8 +86,6 @@ class EndedJob:
 
 
 class JobController:
-    """The job that a formed cluster runs, if any."""
-
     def __init__(
         self,
         context: Context,
@@ -159,7 +157,7 @@ class JobController:
         return opened
 
     def formed(self, now: float) -> None:
-        """The cluster is complete: begin a prepared job."""
+        """Begin a prepared job: the cluster is complete."""
         self._is_formed = True
         if self.job is not None and self.phase is JobPhase.READY:
             self._begin(self.job, now)
@@ -214,7 +212,7 @@ class JobController:
         job.begin_pass("survey", now)
 
     def restored(self, state: JobState, now: float) -> None:
-        """The servers have the rows of a checkpoint: resume the training."""
+        """Resume the training: the servers have the rows of a checkpoint."""
         job = self.job
         if job is not None:
             self._beside(partial(self._keep, job, state), partial(self._kept, job, state))
@@ -279,7 +277,7 @@ class JobController:
         self._members.rows.set_clock(clock, early=job.ledger.clock >= 0, now=now)
 
     def start(self, member: Member) -> None:
-        """A worker joins: give it the job at the next `report`."""
+        """Give a worker that joined the job, at the next `report`."""
         self.leases.number_changed()
         self._starting[member] = None
 
@@ -341,7 +339,7 @@ class JobController:
             self._step_training(job, job.ledger, workers, now)
 
     def _go_on_without(self, job: Job, ledger: Ledger, now: float) -> None:
-        """Without a worker: end the training where it is time to, else wait for a worker."""
+        """End the training where it is time to, else wait for a worker: none is left."""
         if job.pass_ == "train":
             if self.round is not None:
                 self.round.step(now)
@@ -405,7 +403,6 @@ class JobController:
         return Snapshot({"job": state.about}, state.arrays, facts)
 
     def compact(self, now: float) -> None:
-        """Compact the journal, where that is allowed."""
         snapshot = self.snapshot(now)
         if snapshot is not None:
             self._out.put(Compact(snapshot))
@@ -450,7 +447,7 @@ class JobController:
     # --- what workers ask --------------------------------------------------------------------
 
     def all_back(self, now: float) -> None:
-        """All members are back or given up: repeat what the lost master may not have sent."""
+        """Repeat what the lost master may not have sent: all members are back or given up."""
         job = self.job
         if job is None or self.phase is not JobPhase.TRAINING:
             return
@@ -475,7 +472,7 @@ class JobController:
             self.start(member)
 
     def summarise(self, member: Member, message: messages.Summarise, call: int, now: float) -> None:
-        """A worker waits for the merged survey, or a driver wants that of a job that has ended."""
+        """Send the merged survey to a worker once it is there, or that of an ended job to a driver."""
         if member.role == "driver":
             ended = self._ended(message.job)
             self._out.reply(call, ended.summary or messages.Summary(b""))
@@ -503,7 +500,7 @@ class JobController:
         self.summarised(now)
 
     def summarised(self, now: float) -> None:
-        """The survey is merged and kept: begin the training."""
+        """Begin the training: the survey is merged and kept."""
         self._out.note("summary", {})
         job, _ = self.leases.running()
         assert job.summary is not None
@@ -572,7 +569,7 @@ class JobController:
         self._context.fail_job(self.export.verdict(), EXIT_INTERRUPTED)
 
     def exported_before(self, job: Job, figures: dict[str, Any], now: float) -> None:
-        """An earlier master had written the result: only end the job."""
+        """Only end the job, whose result an earlier master has written."""
         job.end_pass(now)
         self._go(JobPhase.EXPORTING)
         self.ended(figures, now)
@@ -649,7 +646,7 @@ class JobController:
         self.figures, self.failed = {}, text
 
     def abandoned(self) -> None:
-        """The workers of the failed job are gone: wait for the next one."""
+        """Wait for the next job: the workers of the failed one are gone."""
         self._go(JobPhase.IDLE)
 
     def end(self) -> None:

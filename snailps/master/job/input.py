@@ -92,7 +92,6 @@ class JobInput:
         return {"sources": self.sources, "paths": paths, "block_bytes": self.block_bytes}, found
 
     def load(self, state: JobState) -> None:
-        """Adopt the blocks of a state."""
         self.blocks, self.block_bytes = state.blocks, int(state.about["block_bytes"])
         self.order = state.figures.get("order")
         self._cuts = self.blocks, state.about["paths"], state.arrays["cuts"]

@@ -686,7 +686,7 @@ class Job:
         }
 
     def _end(self) -> str:
-        """What ended a training that nothing ended early."""
+        """`ended_by` of a training that was not ended early."""
         whole = self.settings.epochs * len(self.input.blocks)
         early = self.ledger.size < whole
         return (self._reached or "max_steps") if early else self.ledger.repeats

@@ -51,7 +51,7 @@ class RoundController:
         return self.closing or self.looks
 
     def next(self) -> None:
-        """A round is applied: begin the next one."""
+        """Begin the next round: the previous one is applied."""
         self._ledger.advance()
         self._job.begin_round()
 
@@ -128,7 +128,7 @@ class RoundController:
         controller.inspection.after_round(self._job, round_, figures, self._looked, now)
 
     def forget(self) -> None:
-        """The job is over: ignore the result of an inspection."""
+        """Ignore the result of an inspection: the job is over."""
         self._forgotten = True
 
     def _looked(self, look: WorkDone, now: float) -> None:

@@ -242,13 +242,13 @@ class LeaseService:
             self._out.reply(call, ClusterError(text))
 
     def durable(self, member: Member, message: messages.Settled, now: float) -> None:
-        """A worker's pushes of these blocks are all acknowledged."""
+        """Note blocks whose pushes are all acknowledged."""
         if self.job is not None:
             self._out.note("settled", {"node": member.number, "numbers": message.numbers})
             self.job.ledger.records.make_durable(message.numbers, member.number)
 
     def finished(self, member: Member, message: messages.Finished, now: float) -> None:
-        """A worker has ended its part of the job."""
+        """Note that a worker has ended its part of the job."""
         if self.job is not None and not member.dropped:
             self._out.note("settled_all", {"node": member.number, "but": []})
             self.job.ledger.records.make_all_durable(member.number)
@@ -302,7 +302,7 @@ class LeaseService:
         self._sent_clock = -1
 
     def leaving(self, member: Member, now: float) -> None:
-        """A worker finishes its block and leaves; release its other blocks."""
+        """Release the blocks of a worker that leaves, but for the one that it finishes."""
         if self.job is not None:
             self._out.note("leave", {"node": member.number})
             self.job.ledger.leave(member.number)

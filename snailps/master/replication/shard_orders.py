@@ -123,7 +123,7 @@ class ShardOrders:
 
     @property
     def expiring(self) -> bool:
-        """Whether a shard has not done that yet."""
+        """Whether a shard has yet to execute `expire`."""
         return self.open("expire")
 
     # --- how -----------------------------------------------------------------------------------
