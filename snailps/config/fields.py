@@ -404,10 +404,6 @@ def _parse_float(text: str, unit: str) -> float:
     return value
 
 
-def _parse_str(text: str, unit: str) -> str:
-    return text
-
-
 _PARSERS: dict[Kind, Callable[[str, str], Any]] = {
-    "int": _parse_int, "float": _parse_float, "bool": parse_bool, "str": _parse_str,
+    "int": _parse_int, "float": _parse_float, "bool": parse_bool, "str": lambda text, unit: text,
 }  # fmt: skip

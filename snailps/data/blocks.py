@@ -375,10 +375,10 @@ def _readable_bytes(path: str, scratch: Scratch) -> int:
         local = scratch.local(path)
         with local.open("rb") as file:
             tables = scratch.tables or Reading()
-            text = tables.reads_text
+            text = tables.form == "text"
             head = file.read(CSV_BYTES if text else HEAD_BYTES)
             refuse_foreign(head[:HEAD_BYTES], path, text=text)
-            if text and not tables.reads_columns:
+            if text and not tables.column:
                 refuse_header(head, path)
             return os.fstat(file.fileno()).st_size
 

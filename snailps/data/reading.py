@@ -50,14 +50,6 @@ class Reading:
         """Distinguishes what different jobs make of a table."""
         return f"{VERSION}\0{self!r}"
 
-    @property
-    def reads_text(self) -> bool:
-        return self.form == "text"
-
-    @property
-    def reads_columns(self) -> bool:
-        return bool(self.column if self.form == "text" else self.label_column)
-
     def takes(self, path: str) -> bool:
         """Whether a file is a table for this job. CSV and TSV are if the job names a column;
         Parquet always is, and JSON lines for a model that knows columns. DataError for a table

@@ -268,26 +268,26 @@ class CheckpointController:
 
     def heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
         """Take a server's report; ignored while no checkpoint is under way."""
-        affair: _Saving | _Restoring | None
-        affair = self._saving if isinstance(message, messages.Saved) else self._restoring
+        saved = isinstance(message, messages.Saved)
+        pending: _Saving | _Restoring | None = self._saving if saved else self._restoring
         # Another number is that of a checkpoint that was given up.
-        if affair is not None and affair.broadcast and message.number == affair.number:
-            affair.broadcast.heard(member, message, now)
+        if pending is not None and pending.broadcast and message.number == pending.number:
+            pending.broadcast.heard(member, message, now)
 
     def lost(self, member: Member, why: str, now: float) -> None:
         """Fail the save that a lost server belongs to: it cannot become complete."""
-        for affair in (self._saving, self._restoring):
-            if affair is not None and affair.broadcast is not None:
-                affair.broadcast.lost(member, why, now)
+        for pending in (self._saving, self._restoring):
+            if pending is not None and pending.broadcast is not None:
+                pending.broadcast.lost(member, why, now)
 
     def abandon(self, why: str) -> None:
         """Give up the save or restore under way: the job has failed, and the servers live on."""
         if self._saving is None and self._restoring is None:
             return
         log.warning("a checkpoint is given up: %s", why)
-        for affair in (self._saving, self._restoring):
-            if affair is not None and affair.broadcast is not None:
-                affair.broadcast.forget()
+        for pending in (self._saving, self._restoring):
+            if pending is not None and pending.broadcast is not None:
+                pending.broadcast.forget()
         saving, self._saving, self._restoring = self._saving, None, None
         if saving is not None:
             saving.job.ledger.resume_leases()

@@ -415,7 +415,7 @@ class MasterCore:
         member = self.members.peers.get(event.peer)
         if member is None:
             raise ProtocolError(f"{type(message).__name__} before Register")
-        if member.state == "gone" or self.departures.is_sent_away(member):
+        if member.state == "gone" or member.number in self.departures.sent_away:
             raise ClusterError(f"{member.name} was sent away")
         if isinstance(message, messages.Declare) and self.lifecycle.forming:
             self._early.append(event)  # servers may still be replaced, and their shards moved
@@ -521,7 +521,7 @@ class MasterCore:
         self._data_at = address_of(message.files[0]) if message.files else ""
 
     def _check_submit(self) -> None:
-        taken = self.job_controller.job is not None or self.departures.sent_away
+        taken = self.job_controller.job is not None or bool(self.departures.sent_away)
         formed = self.phase is ClusterPhase.FORMED
         if not self.session or not formed or taken or self._loading is not None:
             raise ClusterError(f"this cluster takes no job now: it is {self.reported_phase}")

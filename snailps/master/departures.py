@@ -41,8 +41,7 @@ class Departures:
         self._recovers = context.settings.on_node_loss == "recover"
         # members of an earlier master are coming back: losses are handled when the job resumes
         self.returning = context.members.formed_before
-        # Workers of a session's failed job that have yet to leave, and their deadline.
-        self._sent_away: set[int] = set()
+        self.sent_away: set[int] = set()  # workers of a failed job that have yet to leave
         self._gone_by = 0.0
         # workers of a failed job that are to begin anew and have not joined yet
         self.coming, self._coming_by = 0, 0.0
@@ -54,24 +53,17 @@ class Departures:
     def send_away(self, workers: list[Member], text: str, now: float) -> None:
         """Stop the workers of a session's failed job."""
         self._gone_by = now + GOODBYE_S
-        self._expect(len(workers), now)
+        if self._lasting and workers:
+            self.coming, self._coming_by = self.coming + len(workers), now + ANEW_S
         for member in workers:
-            self._sent_away.add(member.number)
+            self.sent_away.add(member.number)
             member.state = "stopping"
             self._members.send(member, self._stop(member, text))
 
-    @property
-    def sent_away(self) -> bool:
-        """Whether workers of a failed job have yet to leave."""
-        return bool(self._sent_away)
-
-    def is_sent_away(self, member: Member) -> bool:
-        return member.number in self._sent_away
-
     def step(self, now: float) -> None:
-        self._sent_away &= self._members.all.keys()
+        self.sent_away &= self._members.all.keys()
         if now >= self._gone_by:
-            for number in list(self._sent_away):
+            for number in list(self.sent_away):
                 self.expel(self._members.all[number], "it did not end with its job", now)
         while self._to_stop and now >= self._to_stop[0][0]:
             _, peer, stop = self._to_stop.pop(0)
@@ -84,10 +76,6 @@ class Departures:
                 self.coming, ANEW_S, here,
             )  # fmt: skip
             self.coming = 0
-
-    def _expect(self, workers: int, now: float) -> None:
-        if self._lasting and workers:
-            self.coming, self._coming_by = self.coming + workers, now + ANEW_S
 
     def joined(self, member: Member) -> None:
         """Count a worker that joined: it may be one that began anew."""
@@ -132,8 +120,8 @@ class Departures:
             member.state = "missed"
             return
         left = member.leaving and is_bye
-        if member.number in self._sent_away:
-            self._sent_away.discard(member.number)
+        if member.number in self.sent_away:
+            self.sent_away.discard(member.number)
             self._members.remove(member, lost=True)
             self._members.rows.fence(member.number, now)
         elif member.role == "driver":
@@ -256,7 +244,7 @@ class Departures:
     def failed(self, member: Member, message: messages.Failed, now: float) -> None:
         """A member reports a failure: end the job, unless the member just joined or has ended."""
         text = f"failed: {message.text}"
-        if member.number in self._sent_away:  # its job has failed already
+        if member.number in self.sent_away:  # its job has failed already
             return
         if member.role == "worker" and self._fails_by_itself(member):
             self._event("lost", member, f"{text}; the others go on")

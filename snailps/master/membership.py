@@ -29,8 +29,7 @@ log = logging.getLogger(__name__)
 
 NOTICE_S = 5.0
 LOSSES_PER_NODE = 3
-"""Processes, for each node expected, that may be lost while the cluster forms: a container that
-restarts again and again is not cured by waiting."""
+"""Processes that may be lost while the cluster forms, for each node expected."""
 SHOWN_MAX = 8
 """Addresses in a message."""
 USAGE_AT_ONCE = 50

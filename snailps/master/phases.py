@@ -1,6 +1,6 @@
 """Phases of a cluster and of its job, and which may follow which.
 
-    PhaseTable.to(phase): a transition that the table does not have is a defect, and raises
+    cluster_step, job_step: a transition that the table does not have is a defect, and raises
 
 The values are those of `status`; see `node.status.Phase`.
 """

@@ -45,7 +45,10 @@ class LoopLatency:
 
 
 def _listed(counts: dict[int, int]) -> list[list[float]]:
-    return [[_upper_ms(at), count] for at, count in sorted(counts.items())]
+    return [
+        [float(round(LEAST_S * 1e3 * 2 ** (at / STEPS), 6)), count]
+        for at, count in sorted(counts.items())
+    ]
 
 
 def quantile_ms(counts: list[list[float]], share: float) -> float:
@@ -56,7 +59,3 @@ def quantile_ms(counts: list[list[float]], share: float) -> float:
         if left <= 0:
             return upper_ms
     return 0.0
-
-
-def _upper_ms(at: int) -> float:
-    return float(round(LEAST_S * 1e3 * 2 ** (at / STEPS), 6))

@@ -115,9 +115,9 @@ class TensorboardLog:
         found = _first_vectors(known[0][1]) if known else None
         if found is None:
             return
-        words, rows = found
-        step = self._step
-        self._put(partial(_embedding, words, rows, step))
+        (words, rows), step = found, self._step
+        about = {"metadata": words, "tag": "words", "global_step": step}
+        self._put(lambda writer: writer.add_embedding(rows, **about))
 
     # --- the thread ------------------------------------------------------------------------------
 
@@ -150,10 +150,6 @@ class TensorboardLog:
 
 def _histogram(tag: str, norms: NDArray[np.float64], step: int, writer: Any) -> None:
     writer.add_histogram(tag, norms, step)
-
-
-def _embedding(words: list[str], rows: Float32, step: int, writer: Any) -> None:
-    writer.add_embedding(rows, metadata=words, tag="words", global_step=step)
 
 
 def _first_vectors(path: str) -> tuple[list[str], Float32] | None:

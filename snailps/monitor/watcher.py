@@ -62,10 +62,6 @@ class Ending:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _not_known(run: Run) -> Ending | None:
-    return None
-
-
 class Watcher:
     """Keep the newest picture of one run. `ending(run)` says how the run ended, None as long as
     that is not known; asked when its master does not answer. `clock` gives steady seconds."""
@@ -74,7 +70,7 @@ class Watcher:
         self,
         run: Run,
         *,
-        ending: Callable[[Run], Ending | None] = _not_known,
+        ending: Callable[[Run], Ending | None] = lambda run: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run = run

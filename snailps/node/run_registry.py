@@ -33,8 +33,7 @@ log = logging.getLogger(__name__)
 KEPT = 20
 """Ended runs that are kept."""
 LOOK_S = 10.0
-"""Period of checking that the file still exists: a login manager removes the folder with the user's
-last session, and a run may outlive that."""
+"""Period of checking that a run's file exists, which a login manager may remove."""
 FILE_BYTES_MAX = 1 << 20
 FIGURE_BYTES_MAX = 4096
 """Longer metrics, such as those of thousands of rounds, are not kept."""

@@ -37,8 +37,7 @@ EventKind = Literal[
     "warning",
 ]
 Usage = Mapping[str, float]
-"""What a process uses: `cpu_s`, its processor seconds so far; `time_s`, its own monotonic time;
-`rss_bytes`, its resident memory."""
+"""Of a process: `cpu_s`, processor seconds; `time_s`, its monotonic time; `rss_bytes`, memory."""
 EVENTS_MAX = 200
 """Most events of a status."""
 

@@ -472,13 +472,10 @@ class ShardHost:
             self._out.put(GiveUp(copy.dial))
         self._streams.pop(copy.stream, None)
 
-    def _is_current(self, copy: _Copy) -> bool:
-        return self._copies.get(copy.order.shard) is copy
-
     def _dialled(self, copy: _Copy, done: WorkDone, now: float) -> None:
         """The standby is connected, and the shard begins to stream; or it cannot be reached."""
         copy.dial = 0
-        current, order = self._is_current(copy), copy.order
+        current, order = self._copies.get(copy.order.shard) is copy, copy.order
         if done.error is not None:
             if current:
                 self._report(copy, str(done.error) or "lost")

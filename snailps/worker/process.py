@@ -14,7 +14,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
@@ -68,9 +68,7 @@ STOP_S = GRACE_S - 1.0
 TURN_S = 0.1
 """Period in which a worker that waits for its step looks for other work."""
 SHORT_S = 0.1
-"""A block that trained in less is reported while the next one trains, if its pushes come with later
-blocks: else short blocks wait for the master a tenth of the time. So a finished training may train
-one such block more."""
+"""A block that trained in less is reported while the next one trains, if its pushes come later."""
 
 _Report = tuple[messages.Done, "Future[messages.Message]"]
 """Of a trained block, and the future of its answer."""
@@ -256,7 +254,7 @@ class WorkerProcess(Node):
             figures = {
                 "peak_rss_mb": peak_rss_mb(),
                 "waited_s": self._waited_s,
-                **self._moved_since(before),
+                **{key: value - before[key] for key, value in self._client.counters().items()},
             }
             self._stand.finish(figures)
             self.control.note(messages.Finished(figures))
@@ -264,10 +262,6 @@ class WorkerProcess(Node):
             self._model = None
             self._client.drop_residues()  # the next job has tables of its own
             scratch.close()
-
-    def _moved_since(self, before: Mapping[str, int]) -> dict[str, int]:
-        assert self._client is not None
-        return {key: value - before[key] for key, value in self._client.counters().items()}
 
     def _declare(self, model: Worker, clocked: bool) -> None:
         assert self._client is not None

@@ -472,7 +472,7 @@ class JobController:
             self.start(member)
 
     def summarise(self, member: Member, message: messages.Summarise, call: int, now: float) -> None:
-        """Send the merged survey to a worker once it is there, or that of an ended job to a driver."""
+        """Send a worker the merged survey, once it is there; a driver that of an ended job."""
         if member.role == "driver":
             ended = self._ended(message.job)
             self._out.reply(call, ended.summary or messages.Summary(b""))

@@ -65,11 +65,9 @@ class Export:
 
     def verdict(self) -> str:
         """What an interrupted export has written, and how to get the rest."""
-        text = "interrupted while saving the model; "
+        text, advice = "interrupted while saving the model", self._advice()
         if self.told is None:
-            text += "nothing was saved"
+            text += "; nothing was saved"
         else:
-            share = f"{self.told.share:.0%} done"
-            text = f"interrupted while saving the model, {share}; {self.told.verdict()}"
-        advice = self._advice()
+            text += f", {self.told.share:.0%} done; {self.told.verdict()}"
         return f"{text}. {advice}" if advice else text

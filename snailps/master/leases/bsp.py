@@ -19,8 +19,7 @@ from snailps.master.leases.ledger import ANY_WORKER, MASTER, NAMED_MAX, Entry, L
 from snailps.master.leases.records import NO_RESULT, BlockResult
 
 CLOCKS_AHEAD = 2
-"""Clocks beyond the first unfinished one whose entries may be leased. A limit reached in clock c
-ends the training with clock c + 2 at any speed of the workers: it is part of the result."""
+"""Clocks leased beyond the first unfinished one: the result depends on it where a limit ends it."""
 
 
 class BspLedger(Ledger):

@@ -25,8 +25,7 @@ from snailps.master.leases.ledger import ANY_WORKER, LOSSES_MAX, MASTER, Entry, 
 from snailps.master.leases.records import NO_RESULT, BlockRecords, BlockResult
 
 CHUNKS_AHEAD = 2
-"""Chunks that blocks are encoded ahead of the first one with partitions left: rows for three
-chunks, as an encoded block overwrites that of a trained chunk."""
+"""Chunks encoded ahead of the first with partitions left; tables have rows for one more."""
 PARTITIONS_MAX = 2
 """Of one worker: one that trains, one that is prepared."""
 PARTITION_LOSSES_MAX = 10

@@ -14,8 +14,7 @@ from snailps.dataclass import dataclass, field
 from snailps.store.route import ShardAddress
 
 COPIES_MAX = 1
-"""Shards that a server copies at a time, out or in: beside the training, and waiting shards still
-have a standby."""
+"""Shards that a server copies at a time, out or in; those that wait still have a standby."""
 
 State = Literal["asked", "seeding", "ready"]
 Step = Literal["", "yielding", "swapping", "promoting"]
