@@ -18,11 +18,16 @@ from snailps.api.export_progress import ExportProgress
 from snailps.cli.options import OverwriteOption
 from snailps.cli.printing import Cell, JsonObjectOption, live_line, print_json, print_rows
 from snailps.config.output import check_output, sizes_text
-from snailps.errors import CheckpointError, ConfigError, DataError
+from snailps.errors import CheckpointError, ConfigError
 from snailps.local.offline_export import CheckpointSource, export
 from snailps.local.table_export import Format, export_tables, sizes_of
-from snailps.store.checkpoint.folder import Checkpoint, CheckpointFolder, verify
-from snailps.store.checkpoint.manifest import NAME
+from snailps.store.checkpoint.folder import (
+    Checkpoint,
+    CheckpointFolder,
+    found_at,
+    refuse_no_folder,
+    verify,
+)
 
 app = typer.Typer(no_args_is_help=True, help="Checkpoints of a training: list, verify, export.")
 COLUMNS = ("number", "state", "saved_at", "progress", "rows", "MB", "worker_class", "why")
@@ -42,7 +47,7 @@ def list_(folder: FolderArgument, as_json: JsonObjectOption = False) -> None:
 
     For example: snailps checkpoint list out/corpus.checkpoints
     """
-    _refuse_no_folder(folder)
+    refuse_no_folder(folder)
     found = CheckpointFolder(folder).found()
     if not found:
         typer.echo(
@@ -57,7 +62,7 @@ def verify_(path: EitherArgument, as_json: JsonObjectOption = False) -> None:
 
     For example: snailps checkpoint verify out/corpus.checkpoints
     """
-    found = [_verified(one) for one in _checkpoints(path)]
+    found = [_verified(one) for one in found_at(path)]
     _print(found, f"{path}, every byte read", as_json)
     if any(one.state != "good" for one in found):
         raise typer.Exit(1)
@@ -103,7 +108,7 @@ def export_(
     """
     if (table or state) and not (tables or format):
         raise ConfigError("--table and --state are of tables: add --format")
-    all_ = _checkpoints(path)
+    all_ = found_at(path)
     good = [one for one in all_ if one.state == "good"]
     if not good:
         raise CheckpointError(f"{path}: no good checkpoint here; 'checkpoint list' shows why")
@@ -130,26 +135,6 @@ def export_(
     for file in files:
         typer.echo(file)
     typer.echo(f"wrote {sizes_text(sizes_of(files))}", err=True)
-
-
-def _refuse_no_folder(path: Path) -> None:
-    if not path.is_dir():
-        what = "a file, and checkpoints are folders" if path.exists() else "no such folder"
-        raise DataError(f"{path}: {what}; check the path")
-
-
-def _checkpoints(path: Path) -> list[Checkpoint]:
-    """The checkpoints of a folder, or the one that `path` is."""
-    _refuse_no_folder(path)
-    is_one = path.name.startswith("checkpoint-") or (path / NAME).exists()
-    found = CheckpointFolder(path.absolute().parent if is_one else path).found()
-    if is_one:
-        found = [one for one in found if one.path.name == path.absolute().name]
-    if not found:
-        raise DataError(
-            f"{path}: no checkpoints here (folders checkpoint-000001, ...); check the path"
-        )
-    return found
 
 
 def _verified(one: Checkpoint) -> Checkpoint:

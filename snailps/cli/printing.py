@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import sys
 import threading
@@ -109,17 +108,9 @@ def print_figures(figures: Mapping[str, Any]) -> None:
 
 def print_json(figures: Mapping[str, Any]) -> None:
     """Print one JSON object on one line; NaN and infinite figures as null."""
-    typer.echo(json.dumps(_finite(figures), allow_nan=False))
+    from snailps.monitor.picture import finite
 
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
+    typer.echo(json.dumps(finite(figures), allow_nan=False))
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str) -> None:

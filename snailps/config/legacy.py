@@ -51,20 +51,18 @@ SAME_NAME = {
 
 def cbow_to_model(text: str, origin: str) -> str:
     """Map ``cbow: 1`` to CBOW, 0 to skip-gram."""
-    try:
-        return "cbow" if parse_bool(text.strip()) else "skipgram"
-    except ValueError:
-        raise ConfigError(
-            f"{origin}: cbow: expected true or false (or 1/0); got {text!r}; or write 'model: cbow'"
-        ) from None
+    return "cbow" if _truth(text, f"{origin}: cbow", "model: cbow") else "skipgram"
 
 
 def adagrad_to_optimizer(text: str, origin: str) -> str | None:
     """Map ``adagrad: 1`` to AdaGrad; 0 leaves the choice to `optimizer`."""
+    return "adagrad" if _truth(text, f"{origin}: adagrad", "optimizer: adagrad") else None
+
+
+def _truth(text: str, where: str, instead: str) -> bool:
     try:
-        return "adagrad" if parse_bool(text.strip()) else None
+        return parse_bool(text.strip())
     except ValueError:
         raise ConfigError(
-            f"{origin}: adagrad: expected true or false (or 1/0); got {text!r}; "
-            f"or write 'optimizer: adagrad'"
+            f"{where}: expected true or false (or 1/0); got {text!r}; or write {instead!r}"
         ) from None

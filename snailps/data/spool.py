@@ -122,7 +122,7 @@ def spool_text(
             raise _miscounted(found, own)
     with HostCache(folder, bytes_max).new_file(f"writing {found.name}") as file:
         units = 0
-        for piece, units in lines_of(found, own, label_prefix):
+        for piece, units in Lines(found, own, label_prefix).pieces():
             file.write(piece)
             if on_progress is not None:
                 on_progress(units, found.count)
@@ -133,17 +133,9 @@ def spool_text(
         return Spooled(file, units, found.name)
 
 
-def lines_of(
-    elements: Elements, labels: Elements | None = None, prefix: str = LABEL_PREFIX.decode()
-) -> Iterator[tuple[bytes, int]]:
-    """The text that `spool_text` writes: whole lines, about `WRITE_BYTES`, and the units so far.
+class Lines:
+    """The text that `spool_text` writes; a label is taken behind its text, one by one."""
 
-    Labels are taken one by one, each behind its text.
-    """
-    return _Lines(elements, labels, prefix).pieces()
-
-
-class _Lines:
     def __init__(self, elements: Elements, labels: Elements | None, prefix: str) -> None:
         self._elements, self._labels, self._prefix = elements, labels, prefix
         self._known: dict[Any, str] = {}  # label -> beginning of its line

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from snailps.api import class_loading
+from snailps.errors import EXIT_INTERRUPTED
 
-EXIT_INTERRUPTED = 130
 _ARG_START, _ARG_END = 47, 48
 """Fields of /proc/PID/stat, from 0: start and end of the command line in memory."""
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import math
 import os
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from snailps.errors import ConfigError
+from snailps.monitor.picture import finite
 from snailps.node.background import Backlog
 from snailps.node.status import Status
 
@@ -42,7 +41,7 @@ class JsonLog:
 
     def on_status(self, status: Status) -> None:
         record = {key: value for key, value in status.items() if key not in _LEFT_OUT}
-        line = json.dumps(_finite({"time": time.time(), **record})) + "\n"
+        line = json.dumps(finite({"time": time.time(), **record})) + "\n"
         self._records += 1
         if not self._lines.put(line.encode()) and not self._is_behind:
             self._is_behind = True
@@ -89,12 +88,3 @@ def _open(path: str) -> int | None:
         ) from None
     os.set_blocking(file, True)
     return file
-
-
-def _finite(value: Any) -> Any:
-    """The value with None for non-finite numbers."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

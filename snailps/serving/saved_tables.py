@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from snailps.api.access_method import load_method
 from snailps.api.class_loading import admit
 from snailps.api.tables import AnyKeys, Keys, Rows, Table, Tensor
-from snailps.errors import CheckpointError, DataError, MisuseError
+from snailps.errors import CheckpointError, MisuseError
 from snailps.serving.row_reader import Lack, RowReader
 from snailps.store.checkpoint._crc32c import crc32c
 from snailps.store.checkpoint._row_index import RowIndex
-from snailps.store.checkpoint.folder import CheckpointFolder
+from snailps.store.checkpoint.folder import found_at
 from snailps.store.checkpoint.folder import open_checkpoint as open_files
 from snailps.store.checkpoint.manifest import NAME
 from snailps.store.checkpoint.shard_file import ShardFile
@@ -68,16 +68,9 @@ def open_checkpoint(
 
 def newest_of(path: Path) -> Path:
     """Folder of a checkpoint: `path`, or the newest good one in it; errors of `open_checkpoint`."""
-    if not path.is_dir():
-        what = "a file, and checkpoints are folders" if path.exists() else "no such folder"
-        raise DataError(f"{path}: {what}; check the path")
     if (path / NAME).exists():
         return path
-    found = CheckpointFolder(path).found()
-    if not found:
-        raise DataError(
-            f"{path}: no checkpoints here (folders checkpoint-000001, ...); check the path"
-        )
+    found = found_at(path)
     for one in reversed(found):
         if one.state == "good":
             return one.path

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from snailps.dataclass import dataclass
-from snailps.errors import CheckpointError
+from snailps.errors import CheckpointError, DataError
 from snailps.store.checkpoint._crc32c import crc32c
 from snailps.store.checkpoint.disk import OS_DISK, Disk, read_file, sync_folder, write_file
 from snailps.store.checkpoint.lock import LOCK, FolderTaken
@@ -88,6 +88,26 @@ def verify(path: Path) -> Manifest:
         for _ in file.sections(everything):
             pass
     return manifest
+
+
+def refuse_no_folder(path: Path) -> None:
+    if not path.is_dir():
+        what = "a file, and checkpoints are folders" if path.exists() else "no such folder"
+        raise DataError(f"{path}: {what}; check the path")
+
+
+def found_at(path: Path) -> list[Checkpoint]:
+    """The checkpoints of a folder, or the one whose folder `path` is; DataError: there is none."""
+    refuse_no_folder(path)
+    is_one = path.name.startswith("checkpoint-") or (path / NAME).exists()
+    found = CheckpointFolder(path.absolute().parent if is_one else path).found()
+    if is_one:
+        found = [one for one in found if one.path.name == path.absolute().name]
+    if not found:
+        raise DataError(
+            f"{path}: no checkpoints here (folders checkpoint-000001, ...); check the path"
+        )
+    return found
 
 
 class CheckpointFolder:
