@@ -86,8 +86,7 @@ cdef void _run(Heart *heart) noexcept nogil:
 
 
 cdef class HeartbeatThread:
-    """Beats to peers every `interval_s` seconds and notes when each was last heard.  Thread-safe.
-    """
+    """Beats to peers every `interval_s` seconds and notes when each was last heard. Thread-safe."""
 
     cdef Heart *heart
     cdef object thread
@@ -116,10 +115,8 @@ cdef class HeartbeatThread:
 
     def add(self, sock: socket.socket, uint64_t number, double silence_s=0.0) -> None:
         """Take over an authenticated socket; its peer was last heard `silence_s` seconds ago.
-
-        Closed sockets of the peer are forgotten.  MisuseError after `stop`: the socket stays the
-        caller's.
-        """
+        Closed sockets of the peer are forgotten. MisuseError after `stop`: the socket stays the
+        caller's."""
         cdef int fd = sock.fileno()
         cdef bint added = False
         sock.setblocking(False)
