@@ -229,7 +229,7 @@ class Estimator:
         name, workers = type(self).__name__, self.workers
         also = {**self._translated(), **also}
         chosen = self.parameters.settings(self.get_params(), name, also, left_out)
-        if workers is not None and not (type(workers) is int and workers >= 1):
+        if workers is not None and not (type(workers) is int and workers > 0):
             raise ParameterError(
                 f"{name}: workers: expected a whole number of at least 1, or None; got "
                 f"{workers!r:.80}"

@@ -50,7 +50,7 @@ class BlockTrainer(Worker):
     rows: tuple[Rows, ...] = ()
     """Rows of each trained table."""
     span_least = 1
-    _begun = False  # whether it was given a block
+    _asked = 0  # blocks
     _trained = _closed = 0  # blocks of this round, and of the one before
 
     # --- to be written by the model -------------------------------------------------------------
@@ -73,10 +73,8 @@ class BlockTrainer(Worker):
     def count_steps(self, batch: Any, rows: Sequence[Trained], rate: float) -> None:
         """Before a block whose rows are exchanged: count its steps, say how far they go."""
 
-    def scales(
-        self, block: Block, batch: Any, rows: Sequence[Trained], rate: float
-    ) -> Sequence[Scale | None]:
-        """After a block of copies: how to scale the deltas, by table; None: not at all."""
+    def scales(self, batch: Any, rows: Sequence[Trained], rate: float) -> Sequence[Scale | None]:
+        """After a block of copies: how to scale deltas if rows are shared; None: not at all."""
         return [None] * len(rows)
 
     def judged(self, batch: Any, rows: Sequence[Trained], sums: Sums) -> Mapping[str, float]:
@@ -89,19 +87,16 @@ class BlockTrainer(Worker):
     def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
         return cls.pace(settings, workers).block_bytes(total_bytes, workers)
 
-    def round_size(self, block: Block, examples: int) -> float:
-        """The part of a round of kept rows that a block is."""
-        return self.pace(self.settings, self.workers).round_size(block, examples)
-
     def ask(
         self, block: Block, found: Sequence[Sequence[Lookup]], examples: int
     ) -> tuple[Any, ...]:
         """Complete the places of a block's keys in each table; start to pull its rows."""
-        if not self._begun and not (block.first and self.loader(self.settings) is None):
+        if not self._asked and not (block.first and self.loader(self.settings) is None):
             for rows in self.rows:
                 rows.begin_known()
-        self._begun = True
-        size = self.round_size(block, examples)
+        self._asked += 1
+        pace = self.pace(self.settings, self.workers)
+        size = pace.round_size(block, examples, self._asked)
         return tuple(rows.ask(some, size) for rows, some in zip(self.rows, found, strict=True))
 
     # --- training -------------------------------------------------------------------------------
@@ -129,9 +124,7 @@ class BlockTrainer(Worker):
             first, begin = last, end
         if size:
             metrics |= self.judged(batch, rows, (loss, weight))
-        scales: Sequence[Scale | None] = [None] * len(rows)
-        if not any(one.keeps for one in self.rows):
-            scales = self.scales(block, batch, rows, rates[0])
+        scales = self.scales(batch, rows, rates[0])
         parts = zip(self.rows, prepared.asked, scales, strict=True)
         closed = [one.close(asked, scale) for one, asked, scale in parts]
         if all(closed):  # else deltas of a table are still here
@@ -147,7 +140,8 @@ class BlockTrainer(Worker):
 
     def workers_changed(self) -> None:
         for rows in self.rows:
-            rows.workers_changed(self.workers)
+            if rows.are_shared:
+                rows.begin_known()
 
     @property
     def unpushed(self) -> int:

@@ -55,7 +55,8 @@ class CopiedRows(Rows):
     def __init__(
         self, sgd: LocalSgd, table: str, *, apart: Callable[[int], int] | None = None
     ) -> None:
-        self._sgd, self._table, self._apart = sgd, table, apart
+        super().__init__(sgd, table)
+        self._apart = apart
         self._pushes: list[Pending] = []  # in flight or still needed, oldest first
         self._copies: CopiedBlock | None = None  # in training, with `apart`
 
@@ -129,7 +130,7 @@ class CopiedRows(Rows):
     def _push(self, copies: CopiedBlock, scale: Scale | None) -> None:
         sgd, deltas = self._sgd, copies.base
         sgd.in_threads(sgd.layout.subtract, deltas, *copies.trained)
-        if scale is not None:
+        if scale is not None and self.are_shared:
             scale(copies.trained, deltas)
         for push in self._pushes:
             push.wait()

@@ -164,20 +164,19 @@ class KeptRows(Rows):
         fill_first: Callable[[Keys, Floats], None] | None = None,
         seconds: Callable[[], float] | None = None,
     ) -> None:
-        self._sgd, self._table, self.estimate = sgd, table, estimate
-        self._room, self._pulls_bases = room, pulls_bases
+        super().__init__(sgd, table)
+        self.estimate, self._room, self._pulls_bases = estimate, room, pulls_bases
         self._round_blocks, self._steps_min, self._drift = round_blocks, steps_min, drift
         self._growth = growth
         # A waiting main thread's time says nothing about kernel threads.
         own_time = time.thread_time if sgd.worker.threads == 1 else time.perf_counter
         self._seconds = seconds or own_time
-        self.workers = sgd.worker.workers
         # Of the preparing thread.
         self._asked = self._places_for(0)
         self._asked.pulling = True
         self._fill_first = fill_first
         self._made_rows = max(1, MADE_BYTES // (4 * sgd.layout.width))
-        self._asked.makes = fill_first is not None and not self._are_shared
+        self._asked.makes = fill_first is not None and not self.are_shared
         self.numbering = 0  # how often places were given anew
         self._blocks, self._size = 0, 0.0  # of this round
         self._blocks_a_round = round_blocks
@@ -204,30 +203,20 @@ class KeptRows(Rows):
         self._shares = False  # in the last block with other workers
         self.exchanged = 0
 
-    def workers_changed(self, workers: int) -> None:
-        self.workers = workers
-        if self._are_shared:
-            self.begin_known()
-
     def begin_known(self) -> None:
         self._asked.makes = self._kept.makes = False
 
     @property
-    def _are_shared(self) -> bool:
-        """Whether other workers push to the rows, too."""
-        return self.workers > 1
-
-    @property
     def exchanges(self) -> bool:
         """False for an only worker, which only pushes, and for others until they have bases."""
-        return self._are_shared and self._kept.exchange.has_bases
+        return self.are_shared and self._kept.exchange.has_bases
 
     def _places_for(self, needed: int) -> _Places:
         """Places for `needed` rows at least, and for as many as the memory holds."""
         layout = self._sgd.layout
-        bases = self._are_shared or not self._pulls_bases
+        bases = self.are_shared or not self._pulls_bases
         row_bytes = 4 * (layout.trained_width + bases * layout.width) + KEY_BYTES
-        room = self._room or (CACHE_BYTES if self._are_shared else CACHE_BYTES_ALONE) // row_bytes
+        room = self._room or (CACHE_BYTES if self.are_shared else CACHE_BYTES_ALONE) // row_bytes
         return _Places(self._sgd, max(room, needed), bases=bases)
 
     # --- in the preparing thread -------------------------------------------------------------
@@ -289,7 +278,7 @@ class KeptRows(Rows):
         kept, places, sgd = asked, asked.places, self._sgd
         if places is not self._kept:
             self._begin_anew(places)
-        if self._are_shared and not places.exchange.has_bases:
+        if self.are_shared and not places.exchange.has_bases:
             self._take_bases()
         new = kept.new
         if new.stop > new.start and kept.pull is None and places.makes:
@@ -383,7 +372,7 @@ class KeptRows(Rows):
         interval, last = known.intervals(
             self.estimate,
             hot,
-            workers=self.workers,
+            workers=self._sgd.worker.workers,
             drift=self._drift,
             steps_min=self._steps_min,
             now=self._now,
@@ -524,7 +513,7 @@ class KeptRows(Rows):
         kept, sgd = self._kept.exchange, self._sgd
         keys, deltas = np.empty(len(places), np.uint64), sgd.packed.take(len(places))
         send = partial(
-            kept.send, self.estimate, workers=self.workers, now=self._now, giving=answers
+            kept.send, self.estimate, workers=sgd.worker.workers, now=self._now, giving=answers
         )
         given_up, given_at = deltas[:0], places[:0]
         if answers or len(places) < CHUNK_ROWS:

@@ -16,8 +16,8 @@ class Pace:
 
     A block is a worker's share of an epoch over `blocks`, at most `bytes_most`.  If that is below
     `bytes_small`, of which a lease costs more than a tenth of the training, it is up to the share
-    over `blocks_few`.  A round is `round_part` of the training or `round_examples`, whichever is
-    less.
+    over `blocks_few`.  A round is the least of `round_part` of the training, `round_examples`,
+    `round_blocks`, and 1 / `round_growth` of the blocks that the worker had so far.
     """
 
     blocks: int
@@ -26,13 +26,21 @@ class Pace:
     blocks_few: int = 1
     round_part: float = np.inf
     round_examples: float = np.inf
+    round_blocks: float = np.inf
+    round_growth: float = 0.0
 
     def block_bytes(self, total_bytes: int, workers: int) -> int:
         small = min(self.bytes_small, total_bytes // (self.blocks_few * workers))
         share = total_bytes // (self.blocks * workers)
         return max(BLOCK_LEAST, min(self.bytes_most, max(share, small)))
 
-    def round_size(self, block: Block, examples: int) -> float:
-        """The part of a round that a block is."""
+    def round_size(self, block: Block, examples: int, number: int) -> float:
+        """The part of a round that a block is, the `number`-th of this worker, from 1 on."""
         before, after = block.progress
-        return max((after - before) / self.round_part, examples / self.round_examples)
+        of_input = max((after - before) / self.round_part, examples / self.round_examples)
+        return max(of_input, 1 / self.round_blocks, self.round_growth / number)
+
+
+def of_workers(workers: int, *paces: Pace) -> Pace:
+    """That of so many workers, of the paces of an only one, of two, ...; the last is for more."""
+    return paces[min(workers, len(paces)) - 1]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.dataclass import dataclass
-from snailps.models.local_sgd import Floats, Keys
+from snailps.models.local_sgd import Floats, Keys, LocalSgd
 
 Ids = NDArray[np.int32]
 Trained = tuple[Floats, ...]
@@ -50,6 +50,18 @@ class Rows(ABC):
     keeps: ClassVar[bool]
     """Whether a key keeps its place in later blocks, as long as `numbering` is the same."""
     numbering = 0
+
+    def __init__(self, sgd: LocalSgd, table: str) -> None:
+        self._sgd, self._table = sgd, table
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether other workers push to the rows, too.
+
+        An only worker's deltas go as they are: without estimates, bases and answers it is faster
+        and has room for more rows (docs/design/shared-rows.md).
+        """
+        return self._sgd.worker.workers > 1
 
     @property
     def exchanges(self) -> bool:
@@ -110,12 +122,6 @@ class Rows(ABC):
     @abstractmethod
     def flush(self) -> None:
         """Push all deltas, wait until they are acknowledged, and give arrays back."""
-
-    # --- what a worker learns -------------------------------------------------------------------
-
-    def workers_changed(self, workers: int) -> None:
-        """So many workers train, this one included."""
-        return
 
     def begin_known(self) -> None:
         """From now on servers may have rows that are new here."""

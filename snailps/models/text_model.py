@@ -28,7 +28,7 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, ModelFileError
 from snailps.models.block_trainer import BlockTrainer
 from snailps.models.local_sgd import Floats
-from snailps.models.pace import Pace
+from snailps.models.pace import Pace, of_workers
 from snailps.models.packed_tables import opened
 from snailps.vectors.fasttext_bin import read_bin
 
@@ -91,8 +91,11 @@ class TextModel(BlockTrainer):
     optimizers: ClassVar[tuple[str, ...]] = ("auto", "add")
     """Allowed values of `optimizer`."""
 
-    blocks_an_epoch: ClassVar[int] = 40
-    """Blocks of an epoch for each of several workers; 40: they hold a twentieth of an epoch."""
+    paces: ClassVar[tuple[Pace, ...]] = (
+        Pace(10, BLOCK_BYTES_MAX),
+        Pace(40, BLOCK_BYTES_MAX, BLOCK_BYTES_SMALL, 40),
+    )
+    """By `of_workers`."""
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:
@@ -106,9 +109,7 @@ class TextModel(BlockTrainer):
 
     @classmethod
     def pace(cls, settings: JobSettings, workers: int) -> Pace:
-        if workers == 1:
-            return Pace(10, BLOCK_BYTES_MAX)
-        return Pace(cls.blocks_an_epoch, BLOCK_BYTES_MAX, BLOCK_BYTES_SMALL, 40)
+        return of_workers(workers, *cls.paces)
 
     @classmethod
     @abstractmethod

@@ -21,7 +21,7 @@ class Two(BlockTrainer):
 
     @classmethod
     def pace(cls, settings, workers):
-        return Pace(10, 1 << 20)
+        return Pace(10, 1 << 20, round_blocks=1)
 
     def tables(self):
         return [Table(name, DIM) for name in "ab"]
@@ -34,9 +34,6 @@ class Two(BlockTrainer):
             else CopiedRows(self.sgd, name)
             for name, blocks in zip("ab", self.kinds, strict=True)
         )
-
-    def round_size(self, block, examples):
-        return np.inf
 
     def prepare(self, block):
         asked = self.ask(block, [[rows.find(KEYS)] for rows in self.rows], 1)

@@ -102,7 +102,7 @@ def copy_of(model, rows):
 def loss_after(model, workers, share=True):
     """Log loss of held-out examples, after workers trained on blocks of their own, all at once."""
     places, labels = clicks(EXAMPLES, 1)
-    shares = Shares(model.settings, workers, model.dim, model.stride, model.outputs, model.eps)
+    shares = Shares(model.settings, model.dim, model.stride, model.outputs, model.eps)
     now, s = copy_of(model, model.start), model.settings
     for first in range(0, EXAMPLES, workers * BLOCK):
         total = np.zeros_like(now[:, model.packed])
@@ -114,7 +114,7 @@ def loss_after(model, workers, share=True):
             delta = (rows - now)[:, model.packed]
             if share and workers > 1:
                 step = shares.step(batch, rows, delta, s.lr)
-                shares.scale(step, rows, delta, shares.counts(batch, len(rows)))
+                shares.scale(step, workers - 1, rows, delta, shares.counts(batch, len(rows)))
             total += delta
         now[:, model.packed] += total
         if s.method == "ftrl":  # as the shards do it
@@ -143,7 +143,7 @@ def test_workers_at_once_without_shares_go_too_far(rows, method):
 @pytest.mark.parametrize("method", ["adagrad", "ftrl"])
 def test_step_is_known_where_sums_of_squares_are_too_large_to_grow(method):
     model = LinearRows(method)
-    shares = Shares(model.settings, 4, 1, 1, 1, model.eps)
+    shares = Shares(model.settings, 1, 1, 1, model.eps)
     batch = batch_of(*clicks(200, 3))
     steps = []
     for squares in (1, 1 << 25):
@@ -156,14 +156,14 @@ def test_step_is_known_where_sums_of_squares_are_too_large_to_grow(method):
 
 def test_row_that_one_example_has_is_pushed_whole():
     model = LinearRows("adagrad")
-    shares = Shares(model.settings, 4, 1, 1, 1, model.eps)
+    shares = Shares(model.settings, 1, 1, 1, model.eps)
     batch = batch_of(*clicks(200, 3))
     count = shares.counts(batch, BIAS + 1)
     rows = model.start.copy()
     model.train(rows, batch)
     delta = rows - model.start
     pushed = delta.copy()
-    shares.scale(shares.step(batch, rows, delta, 0.1), rows, pushed, count)
+    shares.scale(shares.step(batch, rows, delta, 0.1), 3, rows, pushed, count)
     assert (count[:, 0] == 1).sum() > 100
     np.testing.assert_array_equal(pushed[count[:, 0] == 1], delta[count[:, 0] == 1])
     np.testing.assert_array_equal(pushed[:, 1], delta[:, 1])  # state adds up

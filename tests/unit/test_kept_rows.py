@@ -113,7 +113,8 @@ class Worker:
 
     def workers_changed(self, workers):
         self.client.workers = workers
-        self.shared.workers_changed(workers)
+        if self.shared.are_shared:
+            self.shared.begin_known()
 
     def ask(self, ids):
         """A block's rows among the kept ones, and their places; two pieces, as threads parse."""

@@ -46,7 +46,7 @@ class Case:
             self.dim = settings.dim if model == "fm" else 3
             parts = {"sgd": 1, "adagrad": 2, "ftrl": 3}[method]
             outputs = 1 if model == "fm" else self.dim
-            shares = Shares(settings, workers, self.dim, stride=self.dim, outputs=outputs, eps=1e-6)
+            shares = Shares(settings, self.dim, stride=self.dim, outputs=outputs, eps=1e-6)
             self.estimate = estimate_of(shares)
             set_step(self.estimate, STEP)
             estimate = twin.SparseDrift(shares, STEP, np.inf if method == "ftrl" else 10.0)

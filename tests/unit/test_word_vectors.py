@@ -52,7 +52,7 @@ def ready(model, block):
 
 def close(model, prepared, rows, rate):
     """Pushes what has become of a block's rows, scaled as for this rate."""
-    scales = model.scales(block_of(b""), prepared.batch, rows, rate)
+    scales = model.scales(prepared.batch, rows, rate)
     for table, asked, scale in zip(model.rows, prepared.asked, scales, strict=True):
         table.close(asked, scale)
 

@@ -69,8 +69,8 @@ ROUND_GROWTH = 8
 """A round is at most 1 / ROUND_GROWTH of a worker's blocks so far."""
 ROUND_TOKENS_ALONE = 16_000_000
 """Tokens between pushes of an only worker: about two seconds' work, lost with it."""
-ROUNDS_ALONE = 2
-"""Rounds of an only worker's training, at least."""
+ROUND_PART_ALONE = 1 / 2
+"""Part of an only worker's training that a round is, at most."""
 STEPS_MIN = (0.4, 4.0)
 """`KeptRows.steps_min` of words and labels; a word's step is 1 / the length of its line."""
 GROWTH = (1 / 8, 1 / 256)
@@ -129,6 +129,10 @@ class Classifier(TextModel):
     Settings = ClassifierSettings
     settings: ClassifierSettings
     unit: ClassVar[Literal["line", "word"]] = "line"
+    paces: ClassVar[tuple[Pace, ...]] = (
+        replace(TextModel.paces[0], round_part=ROUND_PART_ALONE, round_examples=ROUND_TOKENS_ALONE),
+        replace(TextModel.paces[1], round_blocks=ROUND_BLOCKS, round_growth=ROUND_GROWTH),
+    )
 
     def tables(self) -> Sequence[Table]:
         """Input rows start at +-1/dim, label rows at zero, as fastText's."""
@@ -219,7 +223,6 @@ class Classifier(TextModel):
         self._places = np.full(space, -1, np.int32) if space <= PLACES_MAX else None
         self._seen = SeenBlocks[_Seen](s.epochs)
         self.sgd = LocalSgd(self, RowLayout.padded(s.dim))
-        self._blocks = 0
         # Within a step of bsp rows stay as they are, however often they are pulled.
         apart = None if s.consistency == "bsp" else self._lines_apart
         self.rows = CopiedRows(self.sgd, "input"), CopiedRows(self.sgd, "output", apart=apart)
@@ -278,18 +281,6 @@ class Classifier(TextModel):
     def _ordered(self, lines: Lines, seed: int) -> Lines:
         return _shuffled(lines, seed) if self.settings.shuffle else lines
 
-    @classmethod
-    def pace(cls, settings: JobSettings, workers: int) -> Pace:
-        pace = super().pace(settings, workers)
-        return replace(pace, round_part=1 / ROUNDS_ALONE, round_examples=ROUND_TOKENS_ALONE)
-
-    def round_size(self, block: Block, examples: int) -> float:
-        """The first rounds of several workers are short."""
-        self._blocks += 1
-        if self.workers > 1:
-            return max(1 / ROUND_BLOCKS, ROUND_GROWTH / self._blocks)
-        return super().round_size(block, examples)
-
     def rates(self, block: Block) -> Rates:
         begin, end = (self.settings.lr * (1.0 - share) for share in block.progress)
         return begin, end
@@ -337,7 +328,7 @@ class Classifier(TextModel):
             of_output.saw(labels, some, share, every)
 
     def scales(
-        self, block: Block, batch: _Examples, rows: Sequence[Trained], rate: float
+        self, batch: _Examples, rows: Sequence[Trained], rate: float
     ) -> Sequence[Scale | None]:
         """Shares of the deltas of word rows; those of labels add up."""
 

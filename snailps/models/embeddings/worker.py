@@ -42,7 +42,7 @@ from snailps.models.local_sgd import (
     RowLayout,
     are_finite,
 )
-from snailps.models.pace import Pace
+from snailps.models.pace import Pace, of_workers
 from snailps.models.rows import Ids, Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
 
@@ -208,11 +208,13 @@ class EmbeddingWorker(BlockTrainer):
 
     @classmethod
     def pace(cls, settings: JobSettings, workers: int) -> Pace:
-        if workers == 1:
-            return Pace(10, BLOCK_BYTES_MAX, BLOCK_BYTES_SMALL, round_examples=ROUND_LINES_ALONE)
         assert isinstance(settings, EmbeddingSettings)
         small, part = BLOCK_BYTES_SMALL // 2, ROUND_PART / settings.epochs
-        return Pace(20, BLOCK_BYTES_MAX, small, 4, part, ROUND_LINES)
+        return of_workers(
+            workers,
+            Pace(10, BLOCK_BYTES_MAX, BLOCK_BYTES_SMALL, round_examples=ROUND_LINES_ALONE),
+            Pace(20, BLOCK_BYTES_MAX, small, 4, part, ROUND_LINES),
+        )
 
     @classmethod
     def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
@@ -377,16 +379,10 @@ class EmbeddingWorker(BlockTrainer):
             weights.append(np.full(len(batch.noise), some / len(batch.noise), np.float32))
         shared.saw(np.concatenate(places), some, some / len(batch), weights=np.concatenate(weights))
 
-    def scales(
-        self, block: Block, batch: Batch, rows: Sequence[Trained], rate: float
-    ) -> Sequence[Scale | None]:
-        """Shares of deltas while so many blocks are trained at once."""
-        sharers = max(self.workers, block.slots)
-        return [partial(self._scale, batch, rate, sharers) if sharers > 1 else None]
+    def scales(self, batch: Batch, rows: Sequence[Trained], rate: float) -> Sequence[Scale | None]:
+        return [partial(self._scale, batch, rate)]
 
-    def _scale(
-        self, batch: Batch, rate: float, sharers: int, trained: Trained, deltas: Floats
-    ) -> None:
+    def _scale(self, batch: Batch, rate: float, trained: Trained, deltas: Floats) -> None:
         dim = self.sgd.layout.dim
         own = np.bincount(batch.places.ravel(), minlength=len(deltas)).astype(np.float32)
         if len(batch.noise):
@@ -399,7 +395,7 @@ class EmbeddingWorker(BlockTrainer):
         curvature = np.float32(rate * self.curvature(rows[:CHECKED, :dim]))
         own /= root
         weights = np.ascontiguousarray(deltas[:, :dim])
-        Contention(own, own * np.float32(sharers - 1), curvature).scale(weights)
+        Contention(own, own * np.float32(self.workers - 1), curvature).scale(weights)
         deltas[:, :dim] = weights
 
 

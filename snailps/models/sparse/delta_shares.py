@@ -47,7 +47,6 @@ class Shares:
     """
 
     settings: SparseSettings
-    workers: int
     dim: int
     stride: int
     outputs: int
@@ -78,15 +77,15 @@ class Shares:
         curvature = self._curvature(n, bias_delta, mean)
         return Step(rate, entries / n + bias, rate * curvature * squares)
 
-    def scale(self, step: Step, rows: Floats, delta: Floats, count: Floats) -> None:
-        """Reduce deltas, in place, whose sum over all workers would be too long a step.
+    def scale(self, step: Step, others: int, rows: Floats, delta: Floats, count: Floats) -> None:
+        """Reduce deltas, in place, whose sum with `others` would be too long a step.
 
         A row that c examples of the block use is moved c steps by this worker and c - 1 by each
         other one: a row of a single example is probably in no other block and needs its whole
         delta.  Threads may call it for different rows.
         """
         own = self.steps(step, rows, delta, count)
-        rest = np.maximum(count - 1, 0) / np.maximum(count, 1) * np.float32(self.workers - 1)
+        rest = np.maximum(count - 1, 0) / np.maximum(count, 1) * np.float32(others)
         self.take(rows, delta, share_of_delta(own, own * rest))
 
     def take(self, rows: Floats, delta: Floats, shares: Floats) -> None:

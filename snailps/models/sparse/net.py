@@ -280,9 +280,6 @@ class Net(SparseWorker):
         self._look_at(batch, block)
         return self._in_order(batch, block).laid_out()
 
-    def workers_changed(self) -> None:
-        """Do nothing: the optimiser runs at the servers."""
-
     def train(self, block: Block) -> Mapping[str, float]:
         """Train on the block's batches, `in_flight` of them at once."""
         batch: Batch = block.prepared
@@ -294,7 +291,7 @@ class Net(SparseWorker):
         under_way: deque[tuple[Way, tuple[int, int]]] = deque()
         # Several workers lack each other's steps of the dense layers, too, and all wait for the few
         # shards that have them: these are pulled one own step earlier, once steps are short.
-        early = self.workers > 1 and self.settings.in_flight > 1 and self._trained >= GROWTH * size
+        early = self.settings.in_flight > 1 and 0 < self._long_steps <= self._trained
         self._trained += len(batch)
         following = self._pull_dense()
         loss = weight = 0.0
@@ -335,9 +332,14 @@ class Net(SparseWorker):
             return s.batch_size
         return share_of_batch(s.batch_size, self.workers)
 
+    @property
+    def _long_steps(self) -> int:
+        """Examples in which the steps of several workers, which add up, are too long."""
+        return GROWTH * self._batch_size if self.workers > 1 else 0
+
     def _edges(self, examples: int, size: int) -> list[tuple[int, int]]:
         """First and last (exclusive) example of each batch of a block."""
-        grow = self.workers > 1 and self.settings.consistency != "bsp"
+        grow = self._long_steps > 0 and self.settings.consistency != "bsp"
         edges, first = [], 0
         while first < examples:
             now = growing(size, self._trained + first) if grow else size

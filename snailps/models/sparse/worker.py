@@ -41,7 +41,7 @@ from snailps.models.copied_rows import CopiedRows
 from snailps.models.kept_rows import DRIFT, STEPS_MIN, KeptRows
 from snailps.models.local_sgd import LocalSgd, RowLayout
 from snailps.models.losses import LOSSES
-from snailps.models.pace import Pace
+from snailps.models.pace import Pace, of_workers
 from snailps.models.packed_tables import NoSurvey, put_tables
 from snailps.models.rows import Lookup, Rows, Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
@@ -276,13 +276,15 @@ class SparseWorker(BlockTrainer):
         assert isinstance(settings, SparseSettings)
         few, epochs = max(1, min(5, 20 // settings.epochs)), settings.epochs
         if not cls.keeps_rows(settings):
-            return Pace(10 if workers == 1 else 80, BLOCK_BYTES_MAX)
-        if workers == 1:
-            part = ROUND_PART_ALONE / min(EPOCHS, epochs)
-            return Pace(10, BLOCK_BYTES_ALONE, BLOCK_BYTES_SMALL, few, part, ROUND_EXAMPLES_ALONE)
+            return of_workers(workers, Pace(10, BLOCK_BYTES_MAX), Pace(80, BLOCK_BYTES_MAX))
+        alone = ROUND_PART_ALONE / min(EPOCHS, epochs)
         part = ROUND_PART_FTRL if settings.method == "ftrl" else ROUND_PART
         part *= min(1.0, ROUND_WORKERS / workers) / epochs
-        return Pace(20, BLOCK_BYTES_KEPT, BLOCK_BYTES_SMALL, few, part, ROUND_EXAMPLES)
+        return of_workers(
+            workers,
+            Pace(10, BLOCK_BYTES_ALONE, BLOCK_BYTES_SMALL, few, alone, ROUND_EXAMPLES_ALONE),
+            Pace(20, BLOCK_BYTES_KEPT, BLOCK_BYTES_SMALL, few, part, ROUND_EXAMPLES),
+        )
 
     @classmethod
     def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
@@ -389,15 +391,11 @@ class SparseWorker(BlockTrainer):
     def make_shares(self, table: Table, layout: RowLayout) -> Shares:
         """Scaling of deltas; all numbers of a row are weights of outputs, unless overridden."""
         s, dim = self.settings, table.dim
-        return Shares(s, self.workers, dim, stride=layout.stride, outputs=dim, eps=EPS)
+        return Shares(s, dim, stride=layout.stride, outputs=dim, eps=EPS)
 
     def row_layout(self, table: Table) -> RowLayout:
         """Layout of rows that `train_part` takes: packed, unless overridden."""
         return RowLayout(table.dim, 1 + table.state_floats // table.dim, table.dim)
-
-    def workers_changed(self) -> None:
-        self.shares = replace(self.shares, workers=self.workers)
-        super().workers_changed()
 
     def prepare(self, block: Block) -> Prepared:
         """Parse the block, number its features, start to pull rows with their state.
@@ -515,14 +513,15 @@ class SparseWorker(BlockTrainer):
         return {"loss": sums[0] * self._loss_unit, "examples": sums[1]}
 
     def scales(
-        self, block: Block, batch: Sequence[Batch], rows: Sequence[Trained], rate: float
+        self, batch: Sequence[Batch], rows: Sequence[Trained], rate: float
     ) -> Sequence[Scale | None]:
         def scale(trained: Trained, deltas: Floats) -> None:
             step = self.shares.step(batch[0], trained[0], deltas, rate)
             counts = self.shares.counts(batch[0], len(deltas))
-            self.sgd.in_threads(partial(self.shares.scale, step), *trained, deltas, counts)
+            shared = partial(self.shares.scale, step, self.workers - 1)
+            self.sgd.in_threads(shared, *trained, deltas, counts)
 
-        return [scale if self.workers > 1 else None]
+        return [scale]
 
     def count_steps(self, batch: Sequence[Batch], rows: Sequence[Trained], rate: float) -> None:
         """Count steps on rows in a sample of a block: the beginning of each batch."""

@@ -124,7 +124,7 @@ class WordVectors(TextModel):
     Settings = WordVectorSettings
     settings: WordVectorSettings
     unit: ClassVar[Literal["line", "word"]] = "word"
-    blocks_an_epoch = 80
+    paces = TextModel.paces[0], replace(TextModel.paces[1], blocks=80)
 
     def tables(self) -> Sequence[Table]:
         """Input rows (words, then buckets) start at +-1/dim, output rows at zero, as fastText's."""
@@ -392,9 +392,7 @@ class WordVectors(TextModel):
             loss = math.inf
         return {"loss": float(loss) if finite else math.nan, "examples": float(pairs)}
 
-    def scales(
-        self, block: Block, batch: _Batch, rows: Sequence[Trained], rate: float
-    ) -> Sequence[Scale | None]:
+    def scales(self, batch: _Batch, rows: Sequence[Trained], rate: float) -> Sequence[Scale | None]:
         """By steps of this worker and of the others; squares of AdaGrad add up as they are."""
         if batch.contention is None:
             return [None, None]
