@@ -10,7 +10,6 @@ Must not know commands, nor the words of what it prints.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import threading
@@ -81,9 +80,11 @@ def print_rows(
     *,
     as_json: bool = False,
 ) -> None:
-    """Print rows under `columns`: four decimals in a table, six in a line; None as ``-``. Words
-    that are not UTF-8 are written as their original bytes (lines) or marked (table). With `as_json`
-    each row is a JSON object on a line of its own, with the columns as names."""
+    """Print rows under `columns`: four decimals in a table, six in a line; None as ``-``.
+
+    Words that are not UTF-8 are written as their original bytes (lines) or marked (table).  With
+    `as_json` each row is a JSON object on a line of its own, with the columns as names.
+    """
     if as_json:
         for row in rows:
             cells = [_printable(cell) if isinstance(cell, str) else cell for cell in row]
@@ -108,9 +109,9 @@ def print_figures(figures: Mapping[str, Any]) -> None:
 
 def print_json(figures: Mapping[str, Any]) -> None:
     """Print one JSON object on one line; NaN and infinite figures as null."""
-    from snailps.monitor.picture import finite
+    from snailps.node.status import json_text
 
-    typer.echo(json.dumps(finite(figures), allow_nan=False))
+    typer.echo(json_text(figures))
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str) -> None:
@@ -151,8 +152,10 @@ def live_picture(
     verbose: bool = False,
     hint: str = "",
 ) -> RenderableType:
-    """A running job, for a terminal of `size` columns and lines. A bar over the whole width, a line
-    of figures, a row per process (those that wait or are lost first, if there is no room for all).
+    """A running job, for a terminal of `size` columns and lines.
+
+    A bar over the whole width, a line of figures, a row per process (those that wait or are lost
+    first, if there is no room for all).
     """
     from rich.console import Group
     from rich.progress_bar import ProgressBar

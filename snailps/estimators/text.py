@@ -27,7 +27,6 @@ from snailps.estimators.labels import accuracy, classes_of, known_label, values_
 from snailps.estimators.text_base import COLUMN, TextEstimator
 from snailps.estimators.validation import one_axis, weights_of
 from snailps.models.classifier.settings import ClassifierSettings
-from snailps.vectors.fasttext_bin import BinHeader
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.query import Vectors
 from snailps.vectors.words import to_text
@@ -262,16 +261,3 @@ class TextClassifier(
     @staticmethod
     def _open(path: str | os.PathLike[str]) -> LabelModel:
         return LabelModel(path)
-
-    @staticmethod
-    def _shape_of(header: BinHeader) -> dict[str, Any]:
-        shape: dict[str, Any] = {
-            "dim": header.dim,
-            "loss": header.loss,
-            "word_ngrams": max(header.word_ngrams, 1),
-        }
-        if header.maxn < max(header.minn, 1):
-            shape |= {"maxn": 0}
-        else:
-            shape |= {"minn": max(header.minn, 1), "maxn": header.maxn}
-        return shape if header.bucket == 0 else {**shape, "bucket": header.bucket}

@@ -41,11 +41,6 @@ class TextEstimator(Estimator):
     def _open(path: str | os.PathLike[str]) -> Any:
         """The model of a .bin file, which may be removed afterwards: it is mapped."""
 
-    @staticmethod
-    @abstractmethod
-    def _shape_of(header: BinHeader) -> dict[str, Any]:
-        """The settings that a model keeps when it goes on."""
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model; ``.bin`` is fastText's, and whole: `load` and `snailps.load` read it.
 
@@ -76,7 +71,7 @@ class TextEstimator(Estimator):
         """
         estimator = cls(**parameters)
         estimator._model, estimator._header = cls._open(path), read_header(path)
-        for name, value in cls._shape_of(estimator._header).items():
+        for name, value in estimator._header.shape.items():
             if (mine := parameters.get(name, cls.parameters.fixed.get(name, value))) != value:
                 raise ParameterError(
                     f"{cls.__name__}: {name}: expected {value}, as in {path}; got {mine!r:.80}"
@@ -112,7 +107,7 @@ class TextEstimator(Estimator):
         return path
 
     def _kept(self) -> Mapping[str, Any]:
-        return self._shape_of(self._header)
+        return self._header.shape
 
     def _left_out(self) -> Iterable[str]:
         return self._kept()

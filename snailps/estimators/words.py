@@ -21,7 +21,7 @@ from snailps.estimators.corpus import lines_of
 from snailps.estimators.text_base import COLUMN, TextEstimator
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.extras import optional_module
-from snailps.vectors.fasttext_bin import BinHeader, read_bin
+from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.query import Vectors
 
 W = TypeVar("W", bound="WordEstimator")
@@ -178,18 +178,6 @@ class WordEstimator(TextEstimator):
                 "its words"
             )
         return Vectors.of_model(model)
-
-    @staticmethod
-    def _shape_of(header: BinHeader) -> dict[str, Any]:
-        if header.bucket == 0 or header.maxn < max(header.minn, 1):
-            return {"dim": header.dim, "model": header.model, "maxn": 0}
-        return {
-            "dim": header.dim,
-            "model": header.model,
-            "minn": max(header.minn, 1),
-            "maxn": header.maxn,
-            "bucket": header.bucket,
-        }
 
 
 class FastText(

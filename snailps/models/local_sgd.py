@@ -166,11 +166,18 @@ class LocalSgd:
     def close(self) -> None:
         self.pool.shutdown()
 
-    def in_threads(self, function: Callable[..., object], *arrays: NDArray[np.generic]) -> None:
+    def in_threads(
+        self,
+        function: Callable[..., object],
+        rows: NDArray[np.generic],
+        *arrays: NDArray[np.generic] | None,
+    ) -> None:
         """Call a row-wise function on ranges of rows, one a thread."""
-        edges = np.linspace(0, len(arrays[0]), self.worker.threads + 1).astype(int).tolist()
+        edges = np.linspace(0, len(rows), self.worker.threads + 1).astype(int).tolist()
         tasks = [
-            self.pool.submit(function, *(array[a:b] for array in arrays))
+            self.pool.submit(
+                function, rows[a:b], *(None if each is None else each[a:b] for each in arrays)
+            )
             for a, b in itertools.pairwise(edges)
         ]
         for task in tasks:

@@ -6,7 +6,6 @@ Status -> JsonLog -> lines that wait -> thread -> file
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import time
@@ -14,9 +13,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from snailps.errors import ConfigError
-from snailps.monitor.picture import finite
 from snailps.node.background import Backlog
-from snailps.node.status import Status
+from snailps.node.status import Status, json_text
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +27,10 @@ _LEFT_OUT = ("nodes", "events")
 
 
 class JsonLog:
-    """Have a thread write records to a file: a full pipe stops no run. Raises ConfigError if the
-    file cannot be written."""
+    """Have a thread write records to a file: a full pipe stops no run.
+
+    Raises ConfigError if the file cannot be written.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -41,7 +41,7 @@ class JsonLog:
 
     def on_status(self, status: Status) -> None:
         record = {key: value for key, value in status.items() if key not in _LEFT_OUT}
-        line = json.dumps(finite({"time": time.time(), **record})) + "\n"
+        line = json_text({"time": time.time(), **record}) + "\n"
         self._records += 1
         if not self._lines.put(line.encode()) and not self._is_behind:
             self._is_behind = True

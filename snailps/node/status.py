@@ -5,8 +5,9 @@ The master writes it; `snailps.cli.view` and drivers read it.  Declarations only
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 Phase = Literal[
     "forming",
@@ -218,3 +219,9 @@ class History(TypedDict):
     units: list[int]  # done so far
     units_per_s: list[float]
     loss: list[float | None]  # None: unknown
+
+
+def json_text(value: Any) -> str:
+    """JSON of one line, with null for NaN and infinite numbers."""
+    text = json.dumps(value, default=dict)
+    return json.dumps(json.loads(text, parse_constant=lambda _: None))

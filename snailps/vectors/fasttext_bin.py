@@ -14,7 +14,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,20 @@ class BinHeader:
     lr_update_rate: int = 100
     sample: float = 1e-4
     tokens: int = 0
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """Settings of a training that goes on which the rows are made for."""
+        is_classifier = self.model == "supervised"
+        found: dict[str, Any] = {"dim": self.dim, "model": self.model}
+        if is_classifier:
+            ngrams = max(self.word_ngrams, 1)
+            found = {"dim": self.dim, "loss": self.loss, "word_ngrams": ngrams}
+        least = max(self.minn, 1)  # fastText takes a `minn` of 0 for 1
+        has_grams = self.maxn >= least and (is_classifier or self.bucket > 0)
+        found |= {"minn": least, "maxn": self.maxn} if has_grams else {"maxn": 0}
+        has_buckets = self.bucket > 0 and (is_classifier or has_grams)
+        return {**found, "bucket": self.bucket} if has_buckets else found
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,16 +36,7 @@ def _shape_of(path: str) -> dict[str, Any]:
             f"{path}: continue_from: expected a classifier with the loss softmax, ova or ns, got "
             f"model {header.model!r} with loss {header.loss!r}"
         )
-    shape: dict[str, Any] = {
-        "dim": header.dim,
-        "loss": header.loss,
-        "word_ngrams": max(header.word_ngrams, 1),
-    }
-    if header.maxn < max(header.minn, 1):
-        shape |= {"minn": 0, "maxn": 0}
-    else:  # fastText reads a `minn` of 0 as 1
-        shape |= {"minn": max(header.minn, 1), "maxn": header.maxn}
-    return shape if header.bucket == 0 else {**shape, "bucket": header.bucket}
+    return {"minn": 0, **header.shape}
 
 
 def count_on(s: ClassifierSettings, counter: WordCounter) -> tuple[Vocabulary, Vocabulary]:

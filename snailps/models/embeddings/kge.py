@@ -22,6 +22,7 @@ from snailps.api.tables import Rows
 from snailps.api.worker import Results
 from snailps.config import JobSettings
 from snailps.data.name_columns import NameColumns
+from snailps.models.block_trainer import Rates, Span
 from snailps.models.embeddings import files, ranking
 from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings
 from snailps.models.embeddings.worker import Batch, EmbeddingWorker
@@ -76,14 +77,7 @@ class KnowledgeGraph(EmbeddingWorker):
     def row_dim(cls, settings: EmbeddingSettings) -> int:
         return settings.dim
 
-    def train_part(
-        self,
-        batch: Batch,
-        rows: Floats,
-        part: tuple[int, int],
-        rates: tuple[float, float],
-        seed: int,
-    ) -> float:
+    def train_part(self, batch: Batch, rows: Floats, part: Span, rates: Rates, seed: int) -> float:
         s = self.settings
         heads, relations, tails = batch.places
         return kernels.train_triples(
@@ -96,20 +90,14 @@ class KnowledgeGraph(EmbeddingWorker):
             relation=RELATIONS[s.model],
             metric=metric_of(s),
             loss=LOSSES[s.loss],
-            method=self.method,
             shared=s.shared,
             negatives=s.negatives,
             side=0,
             normalize=s.normalize,
             margin=s.margin if s.distance or s.loss == "margin" else 0.0,
             temperature=s.temperature,
-            l2=s.l2,
-            eps=s.eps,
-            lr_start=rates[0],
-            lr_stop=rates[1],
             seed=seed,
-            first=part[0],
-            last=part[1],
+            **self.of_part(part, rates),
             turn=unit_of(s),
         )
 
@@ -150,20 +138,6 @@ class KnowledgeGraph(EmbeddingWorker):
                 ranks = rank(s, entities, relations, parts[name].ids, known)
                 figures[name] = {**ranking.figures_of(ranks), "unknown": parts[name].unknown}
         return figures
-
-    @classmethod
-    def export(cls, results: Results) -> Mapping[str, Any]:
-        s = results.settings
-        names = cls.names(results)
-        arrays: dict[str, NDArray[Any]] = {}
-        for kind, name in enumerate(cls.kinds):
-            arrays[name] = files.packed_names(names.names[kind])
-            arrays[f"{name}.rows"] = cls.rows_of_kind(results, names, kind)
-        path = files.write(f"{s.output}.npz", s, arrays)
-        results.exporting.wrote(path)
-        return {"files": [path]} | {
-            name: len(names.names[kind]) for kind, name in enumerate(cls.kinds)
-        }
 
 
 def rank(

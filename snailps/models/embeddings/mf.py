@@ -27,6 +27,7 @@ from snailps.data.blocks import files_of, head_of
 from snailps.data.encoding import Encoding
 from snailps.data.name_columns import NameColumns, Names
 from snailps.errors import DataError
+from snailps.models.block_trainer import Rates, Span
 from snailps.models.embeddings import files, ranking
 from snailps.models.embeddings.settings import EmbeddingSettings, MfSettings
 from snailps.models.embeddings.worker import Batch, EmbeddingWorker
@@ -71,14 +72,7 @@ class MatrixFactorization(EmbeddingWorker):
     def values_of(self, values: Floats) -> Floats:
         return self._encoding.labels_of(values.astype(np.float64)).astype(np.float32)
 
-    def train_part(
-        self,
-        batch: Batch,
-        rows: Floats,
-        part: tuple[int, int],
-        rates: tuple[float, float],
-        seed: int,
-    ) -> float:
+    def train_part(self, batch: Batch, rows: Floats, part: Span, rates: Rates, seed: int) -> float:
         s = self.settings
         users, items = batch.places
         if s.loss == "squared":
@@ -88,13 +82,7 @@ class MatrixFactorization(EmbeddingWorker):
                 users,
                 items,
                 batch.values,
-                method=self.method,
-                l2=s.l2,
-                eps=s.eps,
-                lr_start=rates[0],
-                lr_stop=rates[1],
-                first=part[0],
-                last=part[1],
+                **self.of_part(part, rates),
             )
             return loss * self._encoding.deviation**2
         return kernels.train_triples(
@@ -107,20 +95,14 @@ class MatrixFactorization(EmbeddingWorker):
             relation=0,
             metric=0,
             loss=LOSSES[s.loss],
-            method=self.method,
             shared=s.shared,
             negatives=s.negatives,
             side=1,
             normalize=False,
             margin=0.0,
             temperature=0.0,
-            l2=s.l2,
-            eps=s.eps,
-            lr_start=rates[0],
-            lr_stop=rates[1],
             seed=seed,
-            first=part[0],
-            last=part[1],
+            **self.of_part(part, rates),
         )
 
     def curvature(self, rows: Floats) -> float:
@@ -174,25 +156,13 @@ class MatrixFactorization(EmbeddingWorker):
 
     @classmethod
     def finished(cls, results: Results, names: Names, kind: int) -> Rows:
-        """Rows of all names of a kind, float32 (n, dim), for values as they are written."""
         rows, s = cls.rows_of_kind(results, names, kind), results.settings
         assert isinstance(s, MfSettings)
         return in_units(rows, encoding_of(names)) if s.loss == "squared" else rows
 
     @classmethod
-    def export(cls, results: Results) -> Mapping[str, Any]:
-        s = results.settings
-        names = cls.names(results)
-        mean = np.array([encoding_of(names).centre], np.float32)
-        arrays: dict[str, NDArray[Any]] = {"mean": mean}
-        for kind, name in enumerate(cls.kinds):
-            arrays[name] = files.packed_names(names.names[kind])
-            arrays[f"{name}.rows"] = cls.finished(results, names, kind)
-        path = files.write(f"{s.output}.npz", s, arrays)
-        results.exporting.wrote(path)
-        return {"files": [path]} | {
-            name: len(names.names[kind]) for kind, name in enumerate(cls.kinds)
-        }
+    def others(cls, names: Names) -> Mapping[str, NDArray[Any]]:
+        return {"mean": np.array([encoding_of(names).centre], np.float32)}
 
 
 def encoding_of(names: Names) -> Encoding:

@@ -31,7 +31,7 @@ from snailps.errors import ConfigError, DataError
 from snailps.kernels._row_exchange import DriftEstimate
 from snailps.models.block_trainer import BlockTrainer, Prepared, Rates, Span, Sums
 from snailps.models.copied_rows import CopiedRows
-from snailps.models.embeddings.files import check_heads
+from snailps.models.embeddings import files
 from snailps.models.embeddings.settings import METHODS, EmbeddingSettings
 from snailps.models.kept_rows import FAR, KeptRows
 from snailps.models.local_sgd import (
@@ -163,14 +163,7 @@ class EmbeddingWorker(BlockTrainer):
         """Floats of a row."""
 
     @abstractmethod
-    def train_part(
-        self,
-        batch: Batch,
-        rows: Floats,
-        part: tuple[int, int],
-        rates: tuple[float, float],
-        seed: int,
-    ) -> float:
+    def train_part(self, batch: Batch, rows: Floats, part: Span, rates: Rates, seed: int) -> float:
         """Train lines ``range(*part)``; sum of losses before each step.  Threads call it."""
 
     @abstractmethod
@@ -204,7 +197,7 @@ class EmbeddingWorker(BlockTrainer):
                 f"optimizer: {settings.optimizer} does not fit {cls.__name__}, whose workers run "
                 f"the optimiser and push differences: expected auto or one of {', '.join(METHODS)}"
             )
-        check_heads(cls.columns, "input", settings.input)
+        files.check_heads(cls.columns, "input", settings.input)
 
     @classmethod
     def pace(cls, settings: JobSettings, workers: int) -> Pace:
@@ -240,6 +233,28 @@ class EmbeddingWorker(BlockTrainer):
             found[at : at + len(some)] = some
             at += len(some)
         return found
+
+    @classmethod
+    def finished(cls, results: Results, names: Names, kind: int) -> Rows:
+        """Rows of all names of a kind, float32 (n, dim), for values as they are written."""
+        return cls.rows_of_kind(results, names, kind)
+
+    @classmethod
+    def others(cls, names: Names) -> Mapping[str, NDArray[Any]]:
+        """Other arrays of the model's file."""
+        return {}
+
+    @classmethod
+    def export(cls, results: Results) -> Mapping[str, Any]:
+        s, names = results.settings, cls.names(results)
+        arrays = dict(cls.others(names))
+        for kind, name in enumerate(cls.kinds):
+            arrays[name] = files.packed_names(names.names[kind])
+            arrays[f"{name}.rows"] = cls.finished(results, names, kind)
+        path = files.write(f"{s.output}.npz", s, arrays)
+        results.exporting.wrote(path)
+        counts = {name: len(names.names[kind]) for kind, name in enumerate(cls.kinds)}
+        return {"files": [path], **counts}
 
     @classmethod
     def landmarks(cls, results: Results, count: int) -> tuple[Sequence[str], Rows] | None:
@@ -340,6 +355,12 @@ class EmbeddingWorker(BlockTrainer):
         ids = np.arange(names) if drawn_all else np.unique(random.integers(0, names, wanted))
         keys: Keys = ids.astype(np.uint64) + np.uint64(self.noise_kind * KIND_KEY)
         return keys
+
+    def of_part(self, part: Span, rates: Rates) -> dict[str, Any]:
+        """Arguments of each kernel: lines, step sizes, optimiser."""
+        s, steps = self.settings, {"lr_start": rates[0], "lr_stop": rates[1]}
+        lines = {"first": part[0], "last": part[1]}
+        return {"method": self.method, "l2": s.l2, "eps": s.eps, **steps, **lines}
 
     def rates(self, block: Block) -> Rates:
         s = self.settings

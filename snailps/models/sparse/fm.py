@@ -25,12 +25,12 @@ from snailps.config import JobSettings, setting
 from snailps.data.encoding import Encoding
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
+from snailps.models.block_trainer import Rates, Span, Sums
 from snailps.models.local_sgd import RowLayout
-from snailps.models.losses import LOSSES
 from snailps.models.sparse import export
 from snailps.models.sparse.batch import BIAS_KEY, Batch, Floats, Keys
 from snailps.models.sparse.delta_shares import Shares
-from snailps.models.sparse.settings import METHODS, SparseSettings
+from snailps.models.sparse.settings import SparseSettings
 from snailps.models.sparse.worker import SparseWorker, factors_of
 
 PARTS = {"sgd": 1, "adagrad": 2, "ftrl": 3}
@@ -147,14 +147,8 @@ class FactorizationMachine(SparseWorker):
         return RowLayout.padded(table.dim, PARTS[self.settings.method])
 
     def train_part(
-        self,
-        batch: Batch,
-        rows: Floats,
-        part: tuple[int, int],
-        rates: tuple[float, float],
-        *,
-        shared: bool,
-    ) -> tuple[float, float]:
+        self, batch: Batch, rows: Floats, part: Span, rates: Rates, *, shared: bool
+    ) -> Sums:
         s = self.settings
         return kernels.train_fm(
             rows,
@@ -166,20 +160,10 @@ class FactorizationMachine(SparseWorker):
             batch.weights,
             factors=s.factors,
             field_num=max(1, s.fields),
-            loss=LOSSES[s.loss].code,
-            method=METHODS[s.method],
-            bias=batch.bias,
             hot=min(self._hot, len(rows)) if shared else 0,
-            lr_start=rates[0],
-            lr_stop=rates[1],
             eps=s.eps,
-            l1=s.l1,
-            l2=s.l2,
             factor_l2=s.factor_l2,
-            beta=s.beta,
-            first=part[0],
-            last=part[1],
-            order=batch.order,
+            **self.of_part(batch, part, rates),
         )
 
     @classmethod

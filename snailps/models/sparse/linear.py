@@ -20,10 +20,11 @@ from snailps.config import JobSettings, setting
 from snailps.data.encoding import FARTHEST
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
+from snailps.models.block_trainer import Rates, Span, Sums
 from snailps.models.losses import LOSSES
 from snailps.models.sparse import export
 from snailps.models.sparse.batch import Batch, Floats
-from snailps.models.sparse.settings import METHODS, ClassesSettings
+from snailps.models.sparse.settings import ClassesSettings
 from snailps.models.sparse.worker import EPS, SparseWorker
 
 HOT_FLOATS = 64
@@ -75,14 +76,8 @@ class Linear(SparseWorker):
         return (self.table(self.settings.outputs),)
 
     def train_part(
-        self,
-        batch: Batch,
-        rows: Floats,
-        part: tuple[int, int],
-        rates: tuple[float, float],
-        *,
-        shared: bool,
-    ) -> tuple[float, float]:
+        self, batch: Batch, rows: Floats, part: Span, rates: Rates, *, shared: bool
+    ) -> Sums:
         s = self.settings
         return kernels.train_linear(
             rows,
@@ -92,19 +87,9 @@ class Linear(SparseWorker):
             batch.labels,
             batch.weights,
             outputs=s.outputs,
-            loss=LOSSES[s.loss].code,
-            method=METHODS[s.method],
-            bias=batch.bias,
             hot=min(max(1, HOT_FLOATS // s.outputs), len(rows)) if shared else 0,
-            lr_start=rates[0],
-            lr_stop=rates[1],
             eps=EPS,
-            l1=s.l1,
-            l2=s.l2,
-            beta=s.beta,
-            first=part[0],
-            last=part[1],
-            order=batch.order,
+            **self.of_part(batch, part, rates),
         )
 
     @classmethod

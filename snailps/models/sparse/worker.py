@@ -130,14 +130,8 @@ class SparseWorker(BlockTrainer):
 
     @abstractmethod
     def train_part(
-        self,
-        batch: Batch,
-        rows: Floats,
-        part: tuple[int, int],
-        rates: tuple[float, float],
-        *,
-        shared: bool,
-    ) -> tuple[float, float]:
+        self, batch: Batch, rows: Floats, part: Span, rates: Rates, *, shared: bool
+    ) -> Sums:
         """Train `rows` (keys, dim + state) in place on examples ``range(*part)``; loss, weight.
 
         Called by several threads at once; `shared`: they write to the same rows.  `rates` are the
@@ -499,6 +493,13 @@ class SparseWorker(BlockTrainer):
             for batch, first, last in of_span
             for part in itertools.pairwise(batch.edges(-(-threads // len(of_span)), first, last))
         ]
+
+    def of_part(self, batch: Batch, part: Span, rates: Rates) -> dict[str, Any]:
+        """Arguments of each kernel: examples, step sizes, loss, optimiser."""
+        s, steps = self.settings, {"lr_start": rates[0], "lr_stop": rates[1]}
+        examples = {"first": part[0], "last": part[1], "order": batch.order, "bias": batch.bias}
+        how = {"loss": LOSSES[s.loss].code, "method": METHODS[s.method]}
+        return {**examples, **steps, **how, "l1": s.l1, "l2": s.l2, "beta": s.beta}
 
     def judged(
         self, batch: Sequence[Batch], rows: Sequence[Trained], sums: Sums

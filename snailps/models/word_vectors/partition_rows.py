@@ -15,9 +15,8 @@ Knows neither words nor how many workers train a row.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,7 +81,7 @@ class PartitionRows:
             wanted = np.flatnonzero(lacks) if places is None else places[lacks]
         for some, packed in self._pulled(wanted):
             self._here[some] = True
-            self._in_threads(self._load, some, packed)
+            sgd.in_threads(self._load, some, packed)
             self._packed.give(packed)
         self._packed.drop(0)
         return int(np.count_nonzero(lacks))
@@ -126,7 +125,7 @@ class PartitionRows:
         for some, deltas in self._of_servers(places):
             keys, values = self.keys[some], deltas
             own = None if shares is None else shares[first : first + len(keys)]
-            self._in_threads(self._subtract, some, deltas, own)
+            sgd.in_threads(self._subtract, some, deltas, own)
             if self._bases:
                 first += len(keys)
                 changed = np.flatnonzero(deltas.any(axis=1))
@@ -182,20 +181,6 @@ class PartitionRows:
         for first in range(0, count, size):
             last = min(first + size, count)
             yield np.arange(first, last) if places is None else places[first:last]
-
-    def _in_threads(
-        self, function: Callable[..., None], some: Some, *arrays: Floats | None
-    ) -> None:
-        """Calls a function on ranges of some rows and of arrays of theirs, one a thread."""
-        edges = np.linspace(0, len(some), self._model.threads + 1).astype(int).tolist()
-        tasks = [
-            self._model.sgd.pool.submit(
-                function, some[a:b], *(None if each is None else each[a:b] for each in arrays)
-            )
-            for a, b in itertools.pairwise(edges)
-        ]
-        for task in tasks:
-            task.result()
 
     def _load(self, some: Some, packed: Floats) -> None:
         if self._bases:

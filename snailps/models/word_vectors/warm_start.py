@@ -44,11 +44,7 @@ def _shape_of(path: str) -> dict[str, Any]:
             f"{path}: continue_from: expected word vectors trained with negative sampling, got "
             f"model {header.model!r} with loss {header.loss!r}, whose output rows are not words"
         )
-    shape: dict[str, Any] = {"dim": header.dim, "model": header.model}
-    if header.bucket == 0 or header.maxn < max(header.minn, 1):
-        return {**shape, "maxn": 0}
-    # fastText takes a `minn` of 0 for 1.
-    return {**shape, "minn": max(header.minn, 1), "maxn": header.maxn, "bucket": header.bucket}
+    return header.shape
 
 
 def count_on(s: WordVectorSettings, counter: WordCounter) -> Vocabulary:
