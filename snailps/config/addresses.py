@@ -79,6 +79,13 @@ def format_addr(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def host_of(header: str) -> str:
+    """The host of an HTTP request's header Host, without its port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]
+
+
 def parse_port_range(text: str, origin: str) -> tuple[int, int] | None:
     """Parse ``"20000-20100"`` to (low, high), both included; None for an empty text."""
     if not text.strip():

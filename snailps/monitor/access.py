@@ -14,9 +14,9 @@ import secrets
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 
+from snailps.config.addresses import host_of
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
-from snailps.node.http_server import host_of
 from snailps.transport.security.trust import is_loopback
 
 TOKEN_BYTES = 24
@@ -47,8 +47,10 @@ class Access:
     token: str = ""
 
     def judge(self, headers: Mapping[str, str], asked_token: str = "") -> tuple[int, str] | None:
-        """Status code and reason of a refusal, or None. `asked_token` is the address's, with which
-        a browser comes the first time."""
+        """Status code and reason of a refusal, or None.
+
+        `asked_token` is the address's, with which a browser comes the first time.
+        """
         foreign = headers.get("Sec-Fetch-Site", "none") in ("cross-site", "same-site")
         if foreign and headers.get("Sec-Fetch-Mode") != "navigate":
             # Another site's page embeds or reads this one; following a link is allowed.

@@ -13,7 +13,6 @@ import contextlib
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Mapping
 from functools import cache
 from http import HTTPStatus
@@ -69,10 +68,12 @@ def static(name: str) -> bytes:
 
 
 class PageServer:
-    """Serve the page of one or more runs. `port` 0 takes any free one; `token` is needed unless
-    `host` is a loopback address. `runs()` gives the runs that can be shown, newest first, and is
-    called in several threads; `ending(run)` says how a run ended, None as long as that is not
-    known."""
+    """Serve the page of one or more runs.
+
+    `port` 0 takes any free one; `token` is needed unless `host` is a loopback address.  `runs()`
+    gives the runs that can be shown, newest first, and is called in several threads;
+    `ending(run)` says how a run ended, None as long as that is not known.
+    """
 
     def __init__(
         self,
@@ -200,52 +201,17 @@ def _json(value: Any, code: int = HTTPStatus.OK) -> tuple[int, str, bytes]:
 
 
 class _Server(BoundedServer):
-    request_queue_size = CONNECTIONS_MAX
+    """Times a connection's requests, not their answers."""
 
     def __init__(self, host: str, port: int, page: PageServer) -> None:
         self.page = page
-        self._asking: dict[Any, float] = {}
-        """Connections without a whole request -> since when; longest first."""
-        self._lock = threading.Lock()
-        super().__init__(host, port, _Handler, CONNECTIONS_MAX)
+        super().__init__(host, port, _Handler, CONNECTIONS_MAX, SILENT_S)
 
-    def has_room(self) -> bool:
-        if super().has_room():
+    def finds_room(self) -> bool:
+        """If there is none, that of the connection which has been without a request for longest."""
+        if super().finds_room():
             return True
-        return bool(self._hang_up(1)) and self.room.acquire(timeout=MAKE_ROOM_S)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.has_asked(request)
-
-    def will_ask(self, request: Any) -> None:
-        """Start timing a connection's next request."""
-        with self._lock:
-            self._asking[request] = time.monotonic()
-
-    def has_asked(self, request: Any) -> bool:
-        """Stop timing; False if the request took too long."""
-        with self._lock:
-            return self._asking.pop(request, None) is not None
-
-    def service_actions(self) -> None:
-        """End connections that take too long; the base class calls it at intervals."""
-        limit = time.monotonic() - SILENT_S
-        with self._lock:
-            late = sum(since < limit for since in self._asking.values())
-        self._hang_up(late)
-
-    def _hang_up(self, count: int) -> int:
-        """End up to `count` of the connections without a request; their threads close them."""
-        with self._lock:
-            first = list(self._asking)[:count]
-            for request in first:
-                del self._asking[request]
-                with contextlib.suppress(OSError):
-                    request.shutdown(socket.SHUT_RDWR)
-        return len(first)
+        return self.hang_up(1) > 0 and self.room.acquire(timeout=MAKE_ROOM_S)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,14 +1,17 @@
-"""What the HTTP servers of a process share: metrics, and the page.
+"""An HTTP server with a thread a connection, for so many at once, none longer than its limit.
 
-connection -> room for one more? -> a thread that answers, else closed
-Host header -> host_of -> name or address
+    connection -> room, or closed -> thread -> handler -> answer; too slow -> shut down
+
+Must not know what is served.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -16,50 +19,84 @@ log = logging.getLogger(__name__)
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """Answers at most `most` connections at a time, each in a thread."""
+    """Listens from the constructor on; `limit_s` ends a connection that `has_asked` does not stop.
 
+    The timer of a connection begins when it is taken, and with each `will_ask`.
+    """
+
+    daemon_threads = True
     block_on_close = False
 
     def __init__(
-        self, host: str, port: int, handler: type[BaseHTTPRequestHandler], most: int
+        self, host: str, port: int, handler: type[BaseHTTPRequestHandler], most: int, limit_s: float
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.request_queue_size = most
         self.room = threading.BoundedSemaphore(most)
+        self.limit_s = limit_s
+        self._asking: dict[Any, float] = {}
+        """Connections that are timed -> since when; longest first."""
+        self._lock = threading.Lock()
         super().__init__((host, port), handler)
 
     def server_bind(self) -> None:
-        """Skip the look-up of the host's name, which may take seconds."""
+        # Not HTTPServer's own, which asks a name server for the name of this host.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = self.socket.getsockname()[:2]
 
-    def has_room(self) -> bool:
-        """Take a place for one more connection; False: it is to be closed."""
+    def finds_room(self) -> bool:
         return self.room.acquire(blocking=False)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self.has_room():
+        if not self.finds_room():
             self.shutdown_request(request)
             return
+        self.will_ask(request)
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread can be started
-            self.room.release()
+            self._forget(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.room.release()
+            self._forget(request)
+
+    def _forget(self, request: Any) -> None:
+        self.has_asked(request)
+        self.room.release()
+
+    def will_ask(self, request: Any) -> None:
+        """Start timing a connection, anew if it is timed."""
+        with self._lock:
+            self._asking.pop(request, None)
+            self._asking[request] = time.monotonic()
+
+    def has_asked(self, request: Any) -> bool:
+        """Stop timing; False if the limit has ended it."""
+        with self._lock:
+            return self._asking.pop(request, None) is not None
+
+    def service_actions(self) -> None:
+        """End connections that take too long; the base class calls it at intervals."""
+        limit = time.monotonic() - self.limit_s
+        with self._lock:
+            late = sum(since < limit for since in self._asking.values())
+        self.hang_up(late)
+
+    def hang_up(self, count: int) -> int:
+        """End up to `count` of the timed connections; their threads close them."""
+        with self._lock:
+            first = list(self._asking)[:count]
+            for request in first:
+                del self._asking[request]
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
+        return len(first)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a request of %s failed", client_address, exc_info=True)
-
-
-def host_of(header: str) -> str:
-    """The host of a Host header, without its port."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0]

@@ -258,7 +258,7 @@ def test_server_bounds_open_requests_and_their_time(monkeypatch):
         assert [one.recv(1) for one in silent] == [b""] * 3
         for one in silent:
             one.close()
-        monkeypatch.setattr(metrics_server, "LIMIT_S", LIMIT_S)
+        server._http.limit_s = LIMIT_S
         assert _gets(server.address)
     finally:
         server.close()

@@ -110,6 +110,7 @@ def test_listen_beyond_loopback_needs_a_secret_or_insecure():
         ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("::ffff:127.0.0.1", True),
         ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("fe80::1%eth0", False),
         ("::ffff:10.0.0.1", False), ("localhost", True), ("node1", False),
+        ("LOCALHOST", True), ("localhost.", True), ("localhost.evil.example", False), ("", False),
     ],
 )  # fmt: skip
 def test_is_loopback_tells_what_other_machines_reach(host, expected):
