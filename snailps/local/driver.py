@@ -12,9 +12,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
-from snailps.api.tables import AnyKeys, Keys, Rows, Table
+from snailps.api.model_tables import ModelTables
+from snailps.api.tables import Table
 from snailps.api.wire_choice import WireChoice
 from snailps.config import ClusterSettings, ListenerSettings
 from snailps.data.driver_files import driver_path
@@ -24,7 +23,7 @@ from snailps.node.shard_connections import RouteFollower, ShardConnections
 from snailps.node.status import Status
 from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport.client._client import Client, Pending
+from snailps.transport.client._client import Client
 from snailps.transport.control import Address, AnswerOrFuture, show
 from snailps.transport.control.files import FileServer
 from snailps.transport.handshake import Role
@@ -34,16 +33,16 @@ _OWN = {"config": ConfigError, "data": DataError, "cluster": ClusterError}
 """Code of the master's refusal -> the error that is raised here instead of `RemoteError`."""
 
 
-class Driver(Node):
-    """A process that joins a running cluster to watch it, and to pull and push. With
-    `ListenerSettings` it can serve files."""
+class Driver(ModelTables, Node):
+    """A process that joins a running cluster to watch it, and to pull and push.
+
+    With `ListenerSettings` it can serve files.
+    """
 
     def __init__(self, settings: ClusterSettings, secret: bytes = b"") -> None:
-        super().__init__(Role.DRIVER, settings, secret)
-        self._client: Client | None = None
-        self._follower = RouteFollower(self._connect, self._use)
-        self._wire_choice: WireChoice | None = None
-        self.tables: dict[str, tuple[int, Table]] = {}
+        ModelTables.__init__(self)
+        Node.__init__(self, Role.DRIVER, settings, secret)
+        self._follower = RouteFollower(self._reach, self._use)
         self._files: FileServer | None = None
         self._address: Address = ("", 0)  # of the files
         self._served: dict[str, str] = {}  # path in the cluster -> number
@@ -56,7 +55,7 @@ class Driver(Node):
             return self._follower.take(Route.from_dict(message.route))
         return super().on_message(message)
 
-    def _connect(self, route: Route, superseded: Callable[[], bool]) -> ShardConnections:
+    def _reach(self, route: Route, superseded: Callable[[], bool]) -> ShardConnections:
         us = self.welcome
         assert us is not None
         return ShardConnections(
@@ -74,11 +73,10 @@ class Driver(Node):
     def _use(self, links: ShardConnections) -> None:
         """Replace the client or the route."""
         if links.client is not self._client:
+            sealed = self.trust.tls is not None
+            self._wire_choice = WireChoice(links.client, links.route, sealed=sealed)
             self._client = links.client
             self._know_tables(links.client)
-            self._wire_choice = WireChoice(
-                links.client, links.route, sealed=self.trust.tls is not None
-            )
             if self.ending:  # ended meanwhile
                 links.client.fail(self.verdict.text or "the cluster has ended")
         self.route_epoch = links.route.epoch
@@ -111,12 +109,12 @@ class Driver(Node):
         """Declare a table on all servers; only an identical declaration may be repeated."""
         answer = self._ask(messages.Declare([table.to_dict()]), self.settings.request_timeout)
         assert isinstance(answer, messages.Declared)
-        self.tables[table.name] = (answer.numbers[0], table)
+        self._tables[table.name] = (answer.numbers[0], table)
         if self._client is not None:
             self._know_tables(self._client)
 
     def _know_tables(self, client: Client) -> None:
-        client.know_tables({n: (name, table.finite) for name, (n, table) in self.tables.items()})
+        client.know_tables({n: (name, table.finite) for name, (n, table) in self._tables.items()})
 
     def all_tables(self) -> dict[str, tuple[int, Table]]:
         """Number and declaration of every table of the cluster: its job's, and of all drivers."""
@@ -124,6 +122,10 @@ class Driver(Node):
         assert isinstance(answer, messages.Report)
         found = [(int(number), Table.from_dict(item)) for number, item in answer.data["tables"]]
         return {table.name: (number, table) for number, table in found}
+
+    @property
+    def has_tables(self) -> bool:
+        return bool(self._tables)
 
     def job(self, number: int) -> dict[str, Any]:
         """Settings, figures, failure, trace and tables of a job that has ended."""
@@ -154,7 +156,7 @@ class Driver(Node):
         assert self._follower.links is not None
         return self._follower.links.route
 
-    def shards(self) -> list[list[int]]:
+    def shard_fragments(self) -> list[list[int]]:
         """The fragments of every shard."""
         route = self.route
         return [route.fragments_of(shard).tolist() for shard in range(len(route.shards))]
@@ -197,44 +199,12 @@ class Driver(Node):
         assert isinstance(answer, messages.Submitted)
         return answer.job
 
-    def pull(self, table: str, keys: AnyKeys, out: Rows | None = None) -> Rows:
-        """Rows of `keys`, float32 (n, dim), in `out` if given."""
-        number, keys, out, wire = self._pulled(table, keys, out)
-        return self.client.pull(number, keys, out, wire=wire)
-
-    def pull_async(self, table: str, keys: AnyKeys, out: Rows | None = None) -> Pending:
-        """Start a pull; ``.wait()`` gives the rows.  It sees pushes that began before the call."""
-        number, keys, out, wire = self._pulled(table, keys, out)
-        return self.client.pull_async(number, keys, out, wire=wire)
-
-    def _pulled(self, table: str, keys: AnyKeys, out: Rows | None) -> tuple[int, Keys, Rows, int]:
-        number, declared = self._find(table)
-        keys = declared.keys(keys)
-        if out is None:
-            out = np.empty((len(keys), declared.dim), np.float32)
-        declared.check_width(out, declared.dim)
-        return number, keys, out, self._wire_choice.of_pull(declared) if self._wire_choice else 0
-
-    def push(self, table: str, keys: AnyKeys, values: Any, lr_scale: float = 1.0) -> None:
-        self.client.push(*self._pushed(table, keys, values, lr_scale), lr_scale=lr_scale)
-
-    def push_async(self, table: str, keys: AnyKeys, values: Any, lr_scale: float = 1.0) -> Pending:
-        return self.client.push_async(
-            *self._pushed(table, keys, values, lr_scale), lr_scale=lr_scale
-        )
-
-    def _pushed(
-        self, table: str, keys: AnyKeys, values: Any, lr_scale: float
-    ) -> tuple[int, Keys, Rows, bool, bool, int, bool]:
-        number, declared = self._find(table)
-        keys, values = declared.keys(keys), declared.values(values)
-        merge = declared.check_push(values, lr_scale=lr_scale)
-        wire, feedback = self._wire_choice.of_push(declared) if self._wire_choice else (0, False)
-        return number, keys, values, False, merge, wire, feedback
-
     @property
     def client(self) -> Client:
-        """The fan-out client; waits for the first route."""
+        """The fan-out client."""
+        return self._check_connected()
+
+    def _check_connected(self) -> Client:
         if os.getpid() != self._process:  # checked here, before each pull: saves a call
             self.check_process()
         if self._client is None:
@@ -262,7 +232,8 @@ class Driver(Node):
             raise
 
     def _find(self, table: str) -> tuple[int, Table]:
+        self._check_connected()
         try:
-            return self.tables[table]
+            return self._tables[table]
         except KeyError:
             raise MisuseError(f"no table {table!r}: make it with cluster.table()") from None

@@ -501,7 +501,7 @@ class Cluster:
             self._driver.client,
             {name: number for name, (number, _) in tables.items()},
             {name: table for name, (_, table) in tables.items()},
-            self._driver.shards(),
+            self._driver.shard_fragments(),
         )
 
     def _renew_beside(self) -> None:
@@ -638,7 +638,7 @@ class Cluster:
     @property
     def has_own_tables(self) -> bool:
         """Whether `table` or `tensor` has declared any, which no job replaces."""
-        return bool(self._driver.tables)
+        return self._driver.has_tables
 
     def shut_down(self) -> None:
         """End the cluster, on other hosts too, for all of its users."""

@@ -46,7 +46,7 @@ class LocalTable:
         wanted, rows = self.declaration.keys(keys), self.declaration.values(values)
         if rows.ndim == 1 and len(wanted) and len(rows) % len(wanted) == 0:
             rows = rows.reshape(len(wanted), -1)
-        self._driver.push(self.declaration.name, wanted, rows, lr_scale)
+        self._driver.push(self.declaration.name, wanted, rows, lr_scale=lr_scale)
 
     def pull_async(self, keys: AnyKeys, out: Rows | None = None) -> Pending:
         """Start a pull; ``.wait()`` gives the rows.  It sees pushes that began before the call."""
@@ -54,7 +54,7 @@ class LocalTable:
 
     def push_async(self, keys: AnyKeys, values: Any, *, lr_scale: float = 1.0) -> Pending:
         """Start a push; `values` (n, dim) must not change until ``.wait()`` has returned."""
-        return self._driver.push_async(self.declaration.name, keys, values, lr_scale)
+        return self._driver.push_async(self.declaration.name, keys, values, lr_scale=lr_scale)
 
 
 class LocalTensor:
@@ -76,7 +76,7 @@ class LocalTensor:
         """Push `values` of its shape; returns once they are applied; `lr_scale` as of tables."""
         tensor = self.declaration
         rows = tensor.to_rows(values)
-        self._driver.push(tensor.name, tensor.keys(), rows, lr_scale)
+        self._driver.push(tensor.name, tensor.keys(), rows, lr_scale=lr_scale)
 
 
 class ClusterSource:
@@ -93,7 +93,7 @@ class ClusterSource:
     ) -> Iterator[tuple[Keys, Rows]]:
         """Like `TableSource.pieces`; with `state` each piece is pulled once more."""
         client, declared = self._driver.client, self.tables[table]
-        shards = self._driver.shards()
+        shards = self._driver.shard_fragments()
         results = Results(
             JobSettings(), b"", {}, client, self._numbers, self.tables, shards, progress
         )
