@@ -32,20 +32,13 @@ _EXTRAS = {"estimator", "state_keys", "state_rows"}
 
 @dataclass(frozen=True, slots=True)
 class SavedNet:
-    """A net as read from a file.
-
-    Attributes
-    ----------
-    settings : MlpSettings
-    arrays : dict of numpy.ndarray
-        float32, by name of tensor.
-    extras : dict of numpy.ndarray
-        What an estimator's `save` adds: about itself, and the state of the optimizer.
-    """
+    """A net as read from a file."""
 
     settings: MlpSettings
     arrays: Mapping[str, Floats]
+    """float32, by name of tensor."""
     extras: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """What an estimator's `save` adds: about itself, and the state of the optimizer."""
 
     def scores(self, examples: Floats) -> Floats:
         """Scores of examples, float32 (n, classes), before the softmax.

@@ -124,21 +124,14 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """A text whose words are targets, a group each.
-
-    Attributes
-    ----------
-    tokens : int32 array
-        Places of words' bags; -1 ends a sentence.
-    targets : int32 array or None
-        Places in `tokens`, ascending in any range that is trained; None: all, in their order.
-    words : int32 array
-        Output row of each target; without targets that of each token is its own number.
-    """
+    """A text whose words are targets, a group each."""
 
     tokens: Ints
+    """Places of words' bags; -1 ends a sentence."""
     targets: Ints | None
+    """Places in `tokens`, ascending in any range that is trained; None: all, in their order."""
     words: Ints
+    """Output row of each target; without targets that of each token is its own number."""
 
     def __len__(self) -> int:
         return len(self.tokens if self.targets is None else self.targets)

@@ -68,29 +68,20 @@ DURABLE_ROWS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How words are split where there are so many input and output partitions.
-
-    Attributes
-    ----------
-    inputs, outputs : int32 array
-        The partition of each word's input row, and of its output row.
-    words, noise_sums : tuple of arrays
-        Of each output partition: its words, and the running sum of their noise probabilities.
-    shares : float64 array
-        Running sum of the input partitions' shares of the text, from 0 to 1.
-    sharers : int32 array or None
-        Of each bucket: input partitions with a word that has an n-gram of it.
-    run : int
-        Bundles of a word that are trained one after the other, with skip-gram.
-    """
+    """How words are split where there are so many input and output partitions."""
 
     inputs: Ints
     outputs: Ints
+    """The partition of each word's input row, and of its output row."""
     words: tuple[Ints, ...]
     noise_sums: tuple[NDArray[np.float64], ...]
+    """Of each output partition: its words, and the running sum of their noise probabilities."""
     shares: NDArray[np.float64]
+    """Running sum of the input partitions' shares of the text, from 0 to 1."""
     sharers: Ints | None
+    """Of each bucket: input partitions with a word that has an n-gram of it."""
     run: int
+    """Bundles of a word that are trained one after the other, with skip-gram."""
 
     @property
     def is_whole(self) -> bool:
@@ -152,39 +143,27 @@ class Partition:
 
 @dataclass(slots=True)
 class PartitionLease:
-    """A prepared lease of an input partition.
-
-    Attributes
-    ----------
-    split, part
-        How words are split, and what stays here.
-    rows : int64 array or None
-        Input rows that it trains; None: all.
-    words : int
-        Of the text that count as this lease's, durable checkouts or not.
-    share : int64 array
-        Running sum of the checkouts' shares of these words, in any unit.
-    sharing : Sharing or None
-        How rows travel that other partitions have, too.
-    examples : Examples or None
-        Sorted by output partition: those of p are groups ``bounds[p]`` to ``bounds[p + 1] - 1``.
-        None: a checkout reads its share of the text.
-    first : tuple or None
-        The first such checkout, and its examples.
-    opening : Future or None
-        Pulls the rows of a partition that is new here, and returns their number.
-    """
+    """A prepared lease of an input partition."""
 
     split: Split
     part: Partition
+    """How words are split, and what stays here."""
     rows: Places
+    """Input rows that it trains; None: all."""
     words: int
+    """Of the text that count as this lease's, durable checkouts or not."""
     share: NDArray[np.int64]
+    """Running sum of the checkouts' shares of these words, in any unit."""
     sharing: Sharing | None = None
+    """How rows travel that other partitions have, too."""
     examples: Examples | None = None
+    """Sorted by output partition: those of p are groups ``bounds[p]`` to ``bounds[p + 1] - 1``.
+    None: a checkout reads its share of the text."""
     bounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     first: tuple[int, Examples] | None = None
+    """The first such checkout, and its examples."""
     opening: Future[int] | None = None
+    """Pulls the rows of a partition that is new here, and returns their number."""
 
     def words_of(self, checkout: int) -> int:
         """Words that count as trained by a checkout."""
@@ -200,32 +179,23 @@ def words_between(words: int, ends: NDArray[np.int64], part: int) -> int:
 
 @dataclass(slots=True)
 class Checkout:
-    """A checkout, until it is checked in.
-
-    Attributes
-    ----------
-    outputs : tuple of arrays
-        The rows that it trains.
-    judged : array
-        Those that are looked at for values that are not finite.
-    keys, packed : arrays
-        Of rows that travel; as the servers have them, then their deltas.
-    number : int
-        Checkouts of the lease before this one.
-    tasks, results
-        Of the kernels: at work; done.
-    """
+    """A checkout, until it is checked in."""
 
     part: int
     examples: Examples
     noise: Noise
     outputs: Rows
+    """The rows that it trains."""
     judged: Floats
+    """Those that are looked at for values that are not finite."""
     keys: Keys | None = None
     packed: Floats | None = None
+    """Of rows that travel; as the servers have them, then their deltas."""
     number: int = 0
+    """Checkouts of the lease before this one."""
     tasks: list[Future[Judged]] = field(default_factory=list)
     results: list[Judged] = field(default_factory=list)
+    """Of the kernels: at work; done."""
 
     def wait(self) -> None:
         """Waits for the kernels."""
