@@ -49,7 +49,6 @@ LOOK_S = 0.001
 HANG_S = 60.0
 """Seconds that a shard may take to execute a step of a yield."""
 
-OnResults = Callable[[dict[int, Any]], messages.Message]
 Tables = Sequence[tuple[int, Table]]
 
 

@@ -20,14 +20,12 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.tables import DIM_MAX, Table
-from snailps.api.worker import Results
 from snailps.config import JobSettings, setting
 from snailps.data.encoding import Encoding
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
 from snailps.models.block_trainer import Rates, Span, Sums
 from snailps.models.local_sgd import RowLayout
-from snailps.models.sparse import export
 from snailps.models.sparse.batch import BIAS_KEY, Batch, Floats, Keys
 from snailps.models.sparse.delta_shares import Shares
 from snailps.models.sparse.settings import SparseSettings
@@ -228,6 +226,7 @@ class FactorizationMachine(SparseWorker):
         made[:, 0] *= encoding.deviation
         made[:, 1:] *= encoding.deviation**0.5
         made[keys == BIAS_KEY, 0] += encoding.centre
+        made[keys == BIAS_KEY, 1:] = 0  # they were never used
         return made.astype(np.float32)
 
     @classmethod
@@ -236,19 +235,6 @@ class FactorizationMachine(SparseWorker):
         products = encoding.offsets[:, None] * centred
         pairs = np.square(products[:, 1:].sum(0)) - np.square(products[:, 1:]).sum(0)
         return pairs.sum() / 2 - products[:, 0].sum()
-
-    @classmethod
-    def result_files(cls, settings: JobSettings) -> Sequence[str]:
-        return (f"{settings.output}.npz",)
-
-    @classmethod
-    def export(cls, results: Results) -> Mapping[str, Any]:
-        s = results.settings
-        assert isinstance(s, FmSettings)
-        with export.stored_rows(cls, results) as stored:
-            stored.bias[:, 1:] = 0  # its factors were never used
-            path = export.write_npz(f"{s.output}.npz", s, stored, cls.decoded_extras(results))
-        return {"files": [path], "features": stored.features}
 
 
 def exact_scores(rows: Floats, batch: Batch) -> Floats:

@@ -32,7 +32,7 @@ from snailps.errors import ConfigError
 from snailps.models.layers import Layers, check_widths
 from snailps.models.losses import LOSSES
 from snailps.models.parameters import pulled
-from snailps.models.sparse import evaluate, export
+from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import TABLE, Batch, Floats, Keys, batch_reader
 from snailps.models.sparse.first_layer import (
     AtServers,
@@ -237,17 +237,6 @@ class Net(SparseWorker):
         z = np.empty((len(batch), rows.shape[1]), np.float32)
         kernels.csr_product(batch.ptr, batch.places, batch.values, rows, z)
         return settings.layers.scores(z, [extras[name] for name in settings.layers.names])
-
-    @classmethod
-    def result_files(cls, settings: JobSettings) -> Sequence[str]:
-        return (f"{settings.output}.npz",)
-
-    @classmethod
-    def export(cls, results: Results) -> Mapping[str, Any]:
-        s = results.settings
-        with export.stored_rows(cls, results) as stored:
-            path = export.write_npz(f"{s.output}.npz", s, stored, cls.decoded_extras(results))
-        return {"files": [path], "features": stored.features + len(stored.bias)}
 
     # --- at a worker -------------------------------------------------------------------------
 

@@ -57,6 +57,7 @@ from snailps.models.sparse.batch import (
     check_classes,
 )
 from snailps.models.sparse.delta_shares import Shares, estimate_of, set_step
+from snailps.models.sparse.export import stored_rows, write_npz
 from snailps.models.sparse.sample import encoded
 from snailps.models.sparse.settings import (
     METHODS,
@@ -315,6 +316,18 @@ class SparseWorker(BlockTrainer):
     def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
         assert isinstance(settings, SparseSettings)
         return put_tables if settings.continue_from else None
+
+    @classmethod
+    def result_files(cls, settings: JobSettings) -> Sequence[str]:
+        return (f"{settings.output}.npz",)
+
+    @classmethod
+    def export(cls, results: Results) -> Mapping[str, Any]:
+        s = results.settings
+        with stored_rows(cls, results) as stored:
+            path = write_npz(f"{s.output}.npz", s, stored, cls.decoded_extras(results))
+        of_no_bias = 0 if cls.has_bias(s) else len(stored.bias)
+        return {"files": [path], "features": stored.features + of_no_bias}
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
