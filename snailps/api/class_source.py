@@ -46,13 +46,7 @@ def is_local_class(cls: type) -> bool:
 
 
 def source_of(cls: type) -> list[Code]:
-    """The pieces that define a class in an empty module.
-
-    Raises
-    ------
-    ConfigError
-        Its source is not known, or it uses a value that cannot be written as source.
-    """
+    """The pieces that define a class in an empty module; ConfigError if there is no such source."""
     if "." in cls.__qualname__:
         raise ConfigError(
             f"{cls.__qualname__} is defined inside a function or class: define it at the top of a "
@@ -67,13 +61,7 @@ def encode(pieces: list[Code]) -> bytes:
 
 
 def decode(source: bytes) -> list[Code]:
-    """The pieces of such bytes.
-
-    Raises
-    ------
-    ConfigError
-        They are others.
-    """
+    """The pieces of such bytes."""
     try:
         return [Code(str(file), int(line), str(text)) for file, line, text in json.loads(source)]
     except (ValueError, TypeError) as error:
@@ -86,13 +74,7 @@ def module_name(source: bytes) -> str:
 
 
 def define(source: bytes) -> None:
-    """Makes the module of a source, unless this process has it.
-
-    Raises
-    ------
-    ConfigError
-        The source cannot be executed; has the lines that fail.
-    """
+    """Makes the module of a source, unless it is there; an error has the lines that fail."""
     name = module_name(source)
     if name in sys.modules:
         return
@@ -241,13 +223,7 @@ def _used_names(text: str, file: str) -> Iterator[str]:
 
 
 def _piece_of(value: Any, name: str, asked_in: str) -> Code:
-    """The source of a class or function.
-
-    Raises
-    ------
-    ConfigError
-        It is not known.
-    """
+    """The source of a class or function; ConfigError if it is not known."""
     codes = [value.__code__] if isinstance(value, types.FunctionType) else list(_codes_of(value))
     line = codes[0].co_firstlineno if codes else getattr(value, "__firstlineno__", 0)
     files = [codes[0].co_filename] if codes else _candidates(asked_in)

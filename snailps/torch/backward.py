@@ -23,10 +23,7 @@ from snailps.errors import MisuseError
 class BackwardPass:
     """A backward pass that is under way, and what it has gathered.
 
-    Attributes
-    ----------
-    scaled : bool
-        Its loss, or a part of that, comes from a `GradScaler`.
+    `scaled`: its loss, or a part of that, comes from a `GradScaler`.
     """
 
     def __init__(self) -> None:
@@ -39,12 +36,7 @@ class BackwardPass:
             return self._gathered.setdefault(action, {})
 
     def refuse_scaled(self) -> None:
-        """Refuses gradients that would be pushed as a scaler has scaled them.
-
-        Raises
-        ------
-        MisuseError
-        """
+        """Refuses gradients that would be pushed as a scaler has scaled them."""
         if self.scaled:
             raise MisuseError(
                 "this loss is scaled by a GradScaler, and its gradients would be pushed so: make "

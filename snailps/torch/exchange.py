@@ -78,21 +78,11 @@ class RowBuffers:
 class Lookup:
     """The rows of one batch: of each table its different ones, all in one array.
 
-    Attributes
-    ----------
-    places : numpy.ndarray
-        int32 (ids of all tables,): the row of each id; `padding_place` of padding.  In the order
-        of the ids: those of a table behind those of the table before, or row by row of a matrix.
-    keys : list of numpy.ndarray
-        uint64 of each table: the different ids.
-    starts : list of int
-        Where the rows of each table begin, and the number of all.
-    rows : numpy.ndarray
-        float32 (starts[-1] + has_padding, dim); a row of zeros at the end stands for padding.
-    is_plain : bool
-        Whether every id came once, and none is padding: row i is that of id i.
-    ids : tuple of numpy.ndarray or numpy.ndarray
-        As looked up; of one that is `kept` alone.
+    `places` int32: the row of each id, `padding_place` of padding; ids of a table behind those of
+    the table before, or row by row of a matrix.  `keys` uint64: the different ids of each table;
+    `starts`: where their rows begin, and the number of all.  `rows` float32 (starts[-1] +
+    has_padding, dim): a row of zeros at the end stands for padding.  `is_plain`: every id came
+    once, and none is padding. `ids` as looked up; of a lookup that is `kept` alone.
     """
 
     __slots__ = (
@@ -188,27 +178,12 @@ class Lookup:
 
 
 class Exchange:
-    """The tables of a module and what is under way of them.
+    """The tables of a module, all of one width, and what is under way of them.
 
-    Parameters
-    ----------
-    rows : Rows
-    tables : sequence of Table
-        Of one width.  Declared here.
-    padding : sequence of int or None
-        Id of each table that stands for nothing.
-    staleness : int
-        Own steps whose pushes may be unacknowledged, and that rows pulled ahead may lack.
-
-    Attributes
-    ----------
-    held : list or None
-        While a list: gradients wait here for `take_held` instead of being pushed.
-    unscales : bool
-        Whether what takes them undoes the scale of a `GradScaler`.
-    factor : float
-        Of the step size of the tables' optimiser.
-    buffers : RowBuffers
+    `padding`: id of each table that stands for nothing.  `staleness`: own steps whose pushes may be
+    unacknowledged, and that rows pulled ahead may lack.  While `held` is a list, gradients wait
+    there for `take_held`; `unscales`: what takes them undoes the scale of a `GradScaler`.  `factor`
+    is of the step size.
     """
 
     def __init__(
@@ -363,13 +338,7 @@ class Exchange:
             self._ahead.popleft().drop()
 
     def flush(self) -> None:
-        """Waits until every push is acknowledged.
-
-        Raises
-        ------
-        SnailError
-            One was refused, or the cluster has ended.
-        """
+        """Waits until every push is acknowledged."""
         self.settle(0)
 
 
@@ -386,14 +355,7 @@ def push_together(given: Mapping[Exchange, list[tuple[Lookup, RowArray]]]) -> No
     """Pushes a step of several modules, float32 (rows or more, dim) of each of their lookups.
 
     Their requests leave together.  The gradients must not change afterwards (`Exchange.borrows`).
-    Nothing of an exchange that has given nothing.
-
-    Raises
-    ------
-    NotFinite
-        A gradient has NaN or infinite values: nothing of the step was pushed.
-    SnailError
-        A push was refused, or the cluster has ended.
+    Nothing of an exchange that has given nothing, and nothing at all if a value is not finite.
     """
     pushes = {exchange: exchange.pushes_of(each) for exchange, each in given.items() if each}
     for each in pushes.values():
@@ -407,12 +369,7 @@ def push_together(given: Mapping[Exchange, list[tuple[Lookup, RowArray]]]) -> No
 
 
 def check_finite(table: Table, keys: Keys, values: RowArray) -> None:
-    """Refuses what is to be pushed, before other pushes of its step are sent.
-
-    Raises
-    ------
-    NotFinite
-    """
+    """Refuses what is to be pushed, before other pushes of its step are sent."""
     if not table.finite or math.isfinite(values.sum()) or np.isfinite(values).all():
         return
     row, column = np.argwhere(~np.isfinite(values))[0].tolist()

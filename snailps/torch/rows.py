@@ -33,13 +33,7 @@ class Rows(Protocol):
         """Whether rows are those of a job's step, which ends at no call of a module's."""
 
     def declare(self, table: Table) -> None:
-        """Makes a table known; again, if it is the same.
-
-        Raises
-        ------
-        ConfigError
-            A table of this name is declared differently.
-        """
+        """Makes a table known; again, if it is the same."""
 
     def name(self, kind: str) -> str:
         """A name for a table that has none, by the order of calls: ``embedding0``."""
@@ -100,10 +94,7 @@ class ClusterRows(_Named):
 class WorkerRows(_Named):
     """Tables of a model on workers: collected first, usable once the job has declared them.
 
-    Attributes
-    ----------
-    tables : dict
-        What modules declared, by name, in their order: for `Worker.tables`.
+    `tables` are what modules declared, by name, in their order: for `Worker.tables`.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -155,11 +146,8 @@ def bound(rows: Rows) -> Iterator[None]:
 def current(cluster: Cluster | None = None) -> Rows:
     """The rows that a new module is bound to.
 
-    Parameters
-    ----------
-    cluster : Cluster, optional
-        Without it those of `bound`, else the cluster of the innermost ``with`` block, else one that
-        is started and kept for this process.
+    Without a cluster those of `bound`, else the cluster of the innermost ``with`` block, else one
+    that is started and kept for this process.
     """
     inside: Rows | None = getattr(_bound, "rows", None)
     if inside is not None:
@@ -176,13 +164,7 @@ def current(cluster: Cluster | None = None) -> Rows:
 
 
 def inside() -> Rows:
-    """The rows that a module which is loaded is bound to: no cluster is started for it.
-
-    Raises
-    ------
-    MisuseError
-        Neither in a ``with`` block of a cluster, nor in a job.
-    """
+    """The rows that a module which is loaded is bound to: no cluster is started for it."""
     if getattr(_bound, "rows", None) is None and within() is None:
         raise MisuseError(
             "the rows of a module of snailps.torch are not pickled with it: load it in the `with` "

@@ -26,22 +26,10 @@ COUNT = "num_batches_tracked"
 
 
 class ServerVector:
-    """Rows of one table that a process pulls and pushes as a whole.
+    """Rows of one table, of `keys` from 0, that a process pulls and pushes as a whole.
 
-    Parameters
-    ----------
-    rows : Rows
-    table : Table
-        Declared here.
-    keys : numpy.ndarray
-        uint64 (rows,), from 0.
-
-    Attributes
-    ----------
-    start : numpy.ndarray
-        float32 (rows, floats of a row): the first values.  The servers have what was added to them.
-    factor : float
-        Of the step size.
+    `start` are the first values: the servers have what was added to them.  `factor` is of the step
+    size.
     """
 
     start: RowArray
@@ -88,20 +76,8 @@ class Buffers(ServerVector):
 
     Running means and variances of BatchNorm, say: what each forward adds to them is pushed as a
     difference, so they move with the batches of all processes.  A count is two floats, of `BASE`,
-    because sums of float32 are exact up to 2^24 only.
-
-    Parameters
-    ----------
-    rows : Rows
-    module : nn.Module
-        With such buffers (`has_any`).
-    name : str
-        Of the table.
-
-    Attributes
-    ----------
-    values : numpy.ndarray
-        float32 (rows, floats of a row): as they were last set, and counted by `take_change`.
+    because sums of float32 are exact up to 2^24 only.  `values` are as they were last set, and
+    counted by `take_change`.
     """
 
     def __init__(self, rows: Rows, module: nn.Module, name: str) -> None:

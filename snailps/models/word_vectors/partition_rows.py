@@ -44,12 +44,8 @@ Push = tuple[Pending, Floats]
 class PartitionRows:
     """Rows of these keys, one a key; `place` i is that of key i.
 
-    Attributes
-    ----------
-    local : tuple of arrays
-        Rows to train, and AdaGrad's squares behind them; none before the first `open`.
-    base : float32 array
-        Packed rows as the servers have them, or as they were sent last, if there are bases.
+    `local` are the rows to train, and AdaGrad's squares behind them; none before the first `open`.
+    `base`: packed rows as the servers have them, or as they were sent last, if there are bases.
     """
 
     def __init__(self, model: WordVectors, table: str, keys: Keys, *, bases: bool) -> None:
@@ -116,10 +112,7 @@ class PartitionRows:
     def pushes(self, places: Places, shares: Floats | None = None) -> Iterator[Push]:
         """Starts to push deltas of rows that have changed, a request for each `next`.
 
-        Parameters
-        ----------
-        shares : float32 array, optional
-            Part of each row's delta of weights to push, with bases.
+        With bases, `shares` are the parts of each row's delta of weights to push.
         """
         model, sgd, first = self._model, self._model.sgd, 0
         for some, deltas in self._of_servers(places):

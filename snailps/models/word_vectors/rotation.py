@@ -92,22 +92,10 @@ class Split:
 class Partition:
     """An input partition at its worker: its words, and the rows that stay.
 
-    Attributes
-    ----------
-    of : tuple of int
-        Its number, and how many there are.
-    place : int32 array
-        Of each word of the vocabulary: its number in the partition, or -1; -1 behind, for token -1.
-    word_num : int
-    bags : Bags
-        Of each word of the partition.
-    keys : uint64 array
-        Of its input rows: words, then buckets.
-    inputs : PartitionRows
-    outputs : PartitionRows or None
-        All output rows, where they stay, too.
-    chunk : int
-        The last one of which it has what was trained.
+    `of`: its number, and how many there are.  `place` of each word of the vocabulary is its number
+    in the partition, or -1; -1 behind, for token -1.  `keys` of its input rows: words, then
+    buckets. `outputs` are all output rows, where they stay, too.  `chunk` is the last one of which
+    it has what was trained.
     """
 
     inputs: PartitionRows
