@@ -352,13 +352,18 @@ cdef class Kernels:
         """PyCapsule "snailps.wire_ops": the static `WireOps` of this build (abi/_wire_types.h)."""
         return PyCapsule_New(<void *>&self.table.wire, b"snailps.wire_ops", NULL)
 
-    cdef Py_ssize_t check_wire(self, int wire, Py_ssize_t floats) except -1:
+    cdef Py_ssize_t check_wire(self, int wire, Py_ssize_t floats,
+                               const uint8_t[:, ::1] packed=None) except -1:
         """Bytes of a row on the wire."""
         if not is_wire(wire):
             raise ValueError(f"wire must be 0, 1 or 3 (see kernels.WIRE_TYPES), got {wire}")
         if not 1 <= floats <= C_DIM_MAX:
             raise ValueError(f"rows must have 1 to {C_DIM_MAX} floats, got {floats}")
-        return wire_row_bytes(wire, <uint32_t>floats)
+        cdef Py_ssize_t row_bytes = wire_row_bytes(wire, <uint32_t>floats)
+        if packed is not None and packed.shape[1] != row_bytes:
+            raise ValueError(f"packed must have {row_bytes} bytes a row for {floats} floats of "
+                             f"wire type {wire}, got {packed.shape[1]}")
+        return row_bytes
 
     def narrow_rows(self, int wire, const float[:, ::1] rows) -> NDArray[np.uint8]:
         """`WireOps.narrow` of rows float32[n, floats], for tests: uint8[n, row_bytes]."""
@@ -372,10 +377,8 @@ cdef class Kernels:
     def widen_rows(self, int wire, const uint8_t[:, ::1] packed,
                    Py_ssize_t floats) -> NDArray[np.float32]:
         """`WireOps.widen` of rows, for tests; exact."""
-        cdef Py_ssize_t i, n = packed.shape[0], row_bytes = self.check_wire(wire, floats)
-        if packed.shape[1] != row_bytes:
-            raise ValueError(f"packed must have {row_bytes} bytes a row for {floats} floats of "
-                             f"wire type {wire}, got {packed.shape[1]}")
+        cdef Py_ssize_t i, n = packed.shape[0]
+        self.check_wire(wire, floats, packed)
         rows = np.empty((n, floats), np.float32)
         cdef float[:, ::1] out = rows
         for i in range(n):
@@ -403,10 +406,7 @@ cdef class Kernels:
 
     def finite_rows(self, int wire, const uint8_t[:, ::1] packed, Py_ssize_t floats) -> int:
         """`WireOps.finite` of rows, for tests."""
-        cdef Py_ssize_t n = packed.shape[0], row_bytes = self.check_wire(wire, floats)
-        if packed.shape[1] != row_bytes:
-            raise ValueError(f"packed must have {row_bytes} bytes a row for {floats} floats of "
-                             f"wire type {wire}, got {packed.shape[1]}")
+        cdef Py_ssize_t n = packed.shape[0], row_bytes = self.check_wire(wire, floats, packed)
         return self.table.wire.finite[wire](<const char *>&packed[0, 0] if n else NULL, row_bytes,
                                             <uint32_t>n, <uint32_t>floats)
 

@@ -149,28 +149,6 @@ SNAIL_INLINE void snail_adam(int64_t n, float *restrict w, float *restrict m, fl
     }
 }
 
-/* A panel's rows d < width (a multiple of 4) as rows of words: across[word][d]. */
-static void snail_panel_across(const float *panel, int width, float *across) {
-    for (int d = 0; d < width; d += 4) {
-        const float *row = panel + d * SNAIL_PANEL;
-        for (int j = 0; j < SNAIL_PANEL; j += 4) {
-            snail_quad a = *(const snail_quad *)(row + j);
-            snail_quad b = *(const snail_quad *)(row + SNAIL_PANEL + j);
-            snail_quad c = *(const snail_quad *)(row + 2 * SNAIL_PANEL + j);
-            snail_quad e = *(const snail_quad *)(row + 3 * SNAIL_PANEL + j);
-            snail_quad ab0 = SNAIL_SHUFFLE(a, b, 0, 4, 1, 5);
-            snail_quad ab2 = SNAIL_SHUFFLE(a, b, 2, 6, 3, 7);
-            snail_quad ce0 = SNAIL_SHUFFLE(c, e, 0, 4, 1, 5);
-            snail_quad ce2 = SNAIL_SHUFFLE(c, e, 2, 6, 3, 7);
-            float *to = across + j * width + d;
-            *(snail_quad *)(to) = SNAIL_SHUFFLE(ab0, ce0, 0, 1, 4, 5);
-            *(snail_quad *)(to + width) = SNAIL_SHUFFLE(ab0, ce0, 2, 3, 6, 7);
-            *(snail_quad *)(to + 2 * width) = SNAIL_SHUFFLE(ab2, ce2, 0, 1, 4, 5);
-            *(snail_quad *)(to + 3 * width) = SNAIL_SHUFFLE(ab2, ce2, 2, 3, 6, 7);
-        }
-    }
-}
-
 /* ---- scratch ---------------------------------------------------------------------------------- */
 
 enum { SNAIL_NO_PLACE = -1 };
@@ -290,7 +268,7 @@ static void snail_cbow_panel_step(const snail_cbow_net *net, snail_cbow *s, cons
     const int64_t width = net->width, rows = width + 1, stride = snail_hidden_stride(width);
     const int64_t middle = net->window / 2, first = p * rows * SNAIL_PANEL;
     float *shares = s->shares + p * n * SNAIL_PANEL, *panel = net->output.weights + first;
-    snail_panel_across(panel, (int)width, s->across);
+    snail_across(panel, (int)width, SNAIL_PANEL, s->across);
     for (int64_t i = 0; i < n; i++) {
         float *shift = s->shift + p * s->batch + i;
         const float less = *shift - s->most[i];

@@ -173,26 +173,25 @@ cdef class Labelling:
     def chances(self, const int64_t[::1] ptr not None,
                 const int32_t[::1] features not None) -> NDArray[np.float32]:
         """The probability of each label, float32[lines, labels]; NaN of a line without features."""
-        cdef Py_ssize_t lines = max(<Py_ssize_t>0, ptr.shape[0] - 1)
-        chances = np.empty((lines, self.job.label_num), np.float32)
-        cdef float[:, ::1] likely = chances
-        cdef LabellingJob job = self.job
-        if lines:
-            job.all = &likely[0, 0]
-        self.run(job, ptr, features)
-        return chances
+        return self.rows_of(ptr, features, self.job.label_num, False)
 
     def hidden(self, const int64_t[::1] ptr not None,
                const int32_t[::1] features not None) -> NDArray[np.float32]:
         """The mean of each line's rows, float32[lines, dim]; zeros of a line without features."""
-        cdef Py_ssize_t lines = max(<Py_ssize_t>0, ptr.shape[0] - 1)
-        hidden = np.empty((lines, self.job.dim), np.float32)
-        cdef float[:, ::1] rows = hidden
+        return self.rows_of(ptr, features, self.job.dim, True)
+
+    cdef object rows_of(self, const int64_t[::1] ptr, const int32_t[::1] features, Py_ssize_t width,
+                        bint hidden):
+        """A row of each line: its `hidden` vector, or the probabilities of labels."""
+        found = np.empty((max(<Py_ssize_t>0, ptr.shape[0] - 1), width), np.float32)
+        cdef float[:, ::1] rows = found
         cdef LabellingJob job = self.job
-        if lines:
+        if len(found) and hidden:
             job.hidden = &rows[0, 0]
+        elif len(found):
+            job.all = &rows[0, 0]
         self.run(job, ptr, features)
-        return hidden
+        return found
 
 
 cdef object check_tree(children, Py_ssize_t label_num):

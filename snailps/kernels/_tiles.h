@@ -277,27 +277,31 @@ static void snail_sum_rows(int row_num, const int32_t *rows, const float *table,
     }
 }
 
-/* ---- transposition: across[d][lane] = along[lane][d] ------------------------------------------ */
+/* ---- transposition: to[c][r] = from[r][c], rows and columns multiples of 4 ------------------- */
 
-static void snail_transpose(const float *along, int stride, float *across) {
-    for (int lane = 0; lane < SNAIL_GROUP; lane += 4) {
-        const float *row = along + lane * stride;
-        for (int d = 0; d < stride; d += 4) {
-            snail_quad a = *(const snail_quad *)(row + d);
-            snail_quad b = *(const snail_quad *)(row + stride + d);
-            snail_quad c = *(const snail_quad *)(row + 2 * stride + d);
-            snail_quad e = *(const snail_quad *)(row + 3 * stride + d);
+SNAIL_INLINE void snail_across(const float *from, int rows, int columns, float *to) {
+    for (int r = 0; r < rows; r += 4) {
+        const float *row = from + r * columns;
+        for (int c = 0; c < columns; c += 4) {
+            snail_quad a = *(const snail_quad *)(row + c);
+            snail_quad b = *(const snail_quad *)(row + columns + c);
+            snail_quad d = *(const snail_quad *)(row + 2 * columns + c);
+            snail_quad e = *(const snail_quad *)(row + 3 * columns + c);
             snail_quad ab0 = SNAIL_SHUFFLE(a, b, 0, 4, 1, 5);
             snail_quad ab2 = SNAIL_SHUFFLE(a, b, 2, 6, 3, 7);
-            snail_quad ce0 = SNAIL_SHUFFLE(c, e, 0, 4, 1, 5);
-            snail_quad ce2 = SNAIL_SHUFFLE(c, e, 2, 6, 3, 7);
-            float *to = across + d * SNAIL_GROUP + lane;
-            *(snail_quad *)(to) = SNAIL_SHUFFLE(ab0, ce0, 0, 1, 4, 5);
-            *(snail_quad *)(to + SNAIL_GROUP) = SNAIL_SHUFFLE(ab0, ce0, 2, 3, 6, 7);
-            *(snail_quad *)(to + 2 * SNAIL_GROUP) = SNAIL_SHUFFLE(ab2, ce2, 0, 1, 4, 5);
-            *(snail_quad *)(to + 3 * SNAIL_GROUP) = SNAIL_SHUFFLE(ab2, ce2, 2, 3, 6, 7);
+            snail_quad de0 = SNAIL_SHUFFLE(d, e, 0, 4, 1, 5);
+            snail_quad de2 = SNAIL_SHUFFLE(d, e, 2, 6, 3, 7);
+            float *here = to + c * rows + r;
+            *(snail_quad *)(here) = SNAIL_SHUFFLE(ab0, de0, 0, 1, 4, 5);
+            *(snail_quad *)(here + rows) = SNAIL_SHUFFLE(ab0, de0, 2, 3, 6, 7);
+            *(snail_quad *)(here + 2 * rows) = SNAIL_SHUFFLE(ab2, de2, 0, 1, 4, 5);
+            *(snail_quad *)(here + 3 * rows) = SNAIL_SHUFFLE(ab2, de2, 2, 3, 6, 7);
         }
     }
+}
+
+static void snail_transpose(const float *along, int stride, float *across) {
+    snail_across(along, SNAIL_GROUP, stride, across);
 }
 
 /* ---- approximations: branch-free, so that loops over them vectorise -------------------------- */

@@ -45,6 +45,12 @@ cdef inline Set *set_of(Set *sets, uint64_t set_num, uint64_t key) noexcept nogi
     return &sets[(<uint64_t><uint32_t>table_hash(key) * set_num) >> 32]
 
 
+cdef inline void fetch_set(Set *sets, uint64_t set_num, uint64_t key) noexcept nogil:
+    cdef const char *ahead = <const char *>set_of(sets, set_num, key)
+    fetch(ahead)
+    fetch(ahead + 64)
+
+
 cdef inline int way_of(const Set *found, uint64_t key) noexcept nogil:
     """The place of a key in its set, or -1."""
     cdef int way
@@ -62,9 +68,7 @@ cdef int64_t find_places(Set *sets, uint64_t set_num, const uint64_t *keys, int6
     cdef int way
     for i in range(n):
         if i + AHEAD < n:
-            found = set_of(sets, set_num, keys[i + AHEAD])
-            fetch(found)
-            fetch(<char *>found + 64)
+            fetch_set(sets, set_num, keys[i + AHEAD])
         found = set_of(sets, set_num, keys[i])
         way = way_of(found, keys[i])
         if way < 0:
@@ -100,9 +104,7 @@ cdef int64_t put_rows(Set *sets, uint64_t set_num, char *rows, uint32_t row_byte
     cdef int way, other
     for i in range(n):
         if i + AHEAD < n:
-            found = set_of(sets, set_num, keys[i + AHEAD])
-            fetch(found)
-            fetch(<char *>found + 64)
+            fetch_set(sets, set_num, keys[i + AHEAD])
         found = set_of(sets, set_num, keys[i])
         way = way_of(found, keys[i])
         if way < 0:

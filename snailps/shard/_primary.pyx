@@ -24,7 +24,7 @@ from snailps.shard._context cimport Context, Primary, RowRequest, is_repeated, p
 from snailps.store.core._clock_buffer cimport Run, Slots, Staged, Sums, slots_scale
 from snailps.store.core._retention cimport retention_bytes, retention_copy
 from snailps.store.core._slab cimport Part, Slab, part_copy, part_count
-from snailps.store.tables cimport Mark, Marks, Table, store_keeps, store_mark
+from snailps.store.tables cimport Mark, Marks, Table, marks_copy, store_keeps, store_mark
 from snailps.transport._frame cimport (
     KIND_BACKWARD, KIND_PUSH, KIND_REPLICATE, KIND_SEAL, NO_SLOT, OPTION_CLOCK, OPTION_LR_SCALE,
     OPTION_STATE, OPTION_WIRE_SHIFT, REPLICA_BEGIN, REPLICA_FRAGMENT, REPLICA_ORDER, REPLICA_RESUME,
@@ -405,10 +405,7 @@ cdef bint _copy_marks(Context *me, uint32_t fragment) noexcept nogil:
     cdef uint32_t i, number
     if to == NULL:
         return False
-    for i in range(marks.cap):
-        if marks.places[i].value:
-            memcpy(to, &marks.places[i], sizeof(Mark))
-            to += sizeof(Mark)
+    marks_copy(marks, to)
     me.primary.copied[fragment] = True
     for i in range(me.shard.table_cap):
         if _copies(me, i, fragment, True):
