@@ -81,14 +81,16 @@ class PassMetrics:
         self.units += units
         self.block_units = max(self.block_units, units)
 
-    def count(self, epoch: int, result: BlockResult, *, recent: bool = True) -> None:
-        """Add the result of a block; `recent`: to the loss shown, too."""
+    def count(
+        self, epoch: int, result: BlockResult, *, recent: bool = True, of: int = _BLOCK
+    ) -> None:
+        """Add the result of a block, or of a checkout `of` a lease; `recent`: in the loss shown."""
         self.add(result.units)
         loss, examples = result.loss, result.examples
         if examples > 0 and not math.isnan(loss):
             self._add_loss(epoch, loss, examples)
             if recent:
-                self._recent.append((loss, examples, _BLOCK))
+                self._recent.append((loss, examples, of))
         if epoch == 0:
             self.bad_lines += result.bad_lines
         if not math.isnan(result.lr):
@@ -104,14 +106,10 @@ class PassMetrics:
         """Add the result of a checkout, until `end_checkouts` of its lease."""
         sums = self._sums_of(lease, epoch, node)
         sums.open.units += result.units
-        self.add(result.units)
         if result.examples > 0 and not math.isnan(result.loss):
             sums.open.loss += result.loss
             sums.open.examples += result.examples
-            self._add_loss(epoch, result.loss, result.examples)
-            self._recent.append((result.loss, result.examples, lease))
-        if not math.isnan(result.lr):
-            self.lr = result.lr
+        self.count(epoch, result, of=lease)
 
     def _sums_of(self, lease: int, epoch: int, node: int) -> _LeaseSums:
         """The results of a lease that this worker has now."""
