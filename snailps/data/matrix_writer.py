@@ -37,15 +37,22 @@ COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A matrix file that was written."""
+    """A matrix file that was written.
+
+    Attributes
+    ----------
+    path : str
+    bytes, units, entries : int
+        Length, number of examples, number of their entries.
+    name : str
+        Description of the data, for messages.
+    """
 
     path: str
     bytes: int
     units: int
     entries: int
-    """Length, number of examples, number of their entries."""
     name: str
-    """Description of the data, for messages."""
 
 
 def write_matrix(

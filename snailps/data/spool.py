@@ -34,10 +34,21 @@ _EXPECTED = "expected str or a list of str"
 
 
 class Spooled:
-    """A file with a driver's data, which ends with `close`, with the object or with the process.
+    """A file with a driver's data; a context manager that removes it.
 
-    If the process is killed, the next user of the scratch folder removes the file.  `units` counts
-    the elements of the data, `name` describes it in messages: ``a list of 1,000``.
+    Attributes
+    ----------
+    path : str
+    bytes : int
+    units : int
+        Sentences, texts or examples: the number of elements of the data.
+    name : str
+        Description of the data, for messages: ``a list of 1,000``.
+
+    Notes
+    -----
+    `close`, the end of the object or of the process remove the file; if the process is killed, the
+    next user of the scratch folder does.
     """
 
     def __init__(self, file: ScratchFile, units: int, name: str) -> None:
@@ -72,12 +83,32 @@ def spool_text(
 ) -> Spooled:
     """Write text into one file, a unit a line, in order.
 
-    `data` are texts or lists of words, in anything that `elements_of` reads.  With `labels`, one or
-    a list for each unit, or a column of a table, lines are fastText's: ``__label__x text``.
-    `bytes_max` limits all files in the folder; 0: half of the disk's space without them.
-    ``on_progress(units, units_total or None)`` and ``on_bytes(written)`` are called about once a
-    MiB and at the end.
+    Parameters
+    ----------
+    data : object
+        Texts (str or bytes) or lists of words, in anything that `elements_of` reads.
+    folder : str
+        Scratch folder; empty: that of this user on this host.
+    labels : object, optional
+        A label for each unit, or a list of them: str or int; the name of a column where `data` is a
+        table.  The lines are then fastText's, ``__label__x text``.
+    bytes_max : int
+        Limit on all files in the folder, in bytes; 0: half of the disk's space without them.
+    column : str
+        Which column of a table.
+    label_prefix : str
+    on_progress : callable, optional
+        ``on_progress(units, units_total or None)``, about once a MiB and at the end.
+    on_bytes : callable, optional
+        Called at the same times with the bytes written so far.
 
+    Raises
+    ------
+    DataError
+        An element is no text, is missing, or cannot be a line; the data is empty or does not fit.
+
+    Notes
+    -----
     A newline in a unit becomes a blank.  Words of a list that are empty or blank are left out; one
     that has a blank within is refused.  Bytes, and strings that `os.fsdecode` makes of bytes that
     are no UTF-8, are written as they are.

@@ -23,10 +23,21 @@ Floats = NDArray[np.float32]
 
 
 class Vector:
-    """Arrays of several tensors, in one flat array, each padded to whole rows.
+    """Arrays of several tensors, in one flat array.
 
-    The padding is zero at first and arbitrary in pulled vectors.  `rows` (chunks, dim) of each
-    tensor are as sent, `arrays` by name of the tensor's shape.
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+
+    Attributes
+    ----------
+    flat : numpy.ndarray
+        float32: all tensors in sequence, each padded to whole rows.  The padding is zero at first
+        and arbitrary in pulled vectors.
+    rows : list of numpy.ndarray
+        float32 (chunks, dim) of each tensor, as sent.
+    arrays : dict of numpy.ndarray
+        float32, by name, of the tensor's shape.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -63,6 +74,15 @@ class Pull:
 class Parameters:
     """Pulls and pushes the tensors of a model together, into and from reused arrays.
 
+    Parameters
+    ----------
+    worker : Worker
+        In or after its `setup`.
+    tensors : sequence of Tensor
+        Declared by its `tables`.
+
+    Notes
+    -----
     `Worker.prepare` may call `pull` while `Worker.train` calls the other methods: the vector that
     `use` returned does not change until `use` is called with another pull.
     """
@@ -77,7 +97,13 @@ class Parameters:
         self._used: Vector | None = None
 
     def pull(self, clock: int = -1) -> Pull:
-        """Starts to pull all tensors, behind all own pushes so far; once for each clock."""
+        """Starts to pull all tensors, behind all own pushes so far.
+
+        Parameters
+        ----------
+        clock : int
+            `Block.clock`: parameters of a clock are pulled once.  -1: there are no clocks.
+        """
         last = self._last
         if last is not None and clock >= 0 and last.clock == clock:
             return last
