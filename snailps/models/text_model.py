@@ -30,7 +30,7 @@ from snailps.models.block_trainer import BlockTrainer
 from snailps.models.local_sgd import Floats
 from snailps.models.pace import Pace, of_workers
 from snailps.models.packed_tables import opened
-from snailps.vectors.fasttext_bin import read_bin
+from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
 
 Settings = TypeVar("Settings", bound=JobSettings)
 
@@ -122,6 +122,36 @@ class TextModel(BlockTrainer):
 
     def survey_part(self) -> SurveyPart:
         return WordPart()
+
+
+def write_model(
+    results: Results, path: str, words: Vocabulary, outputs: Vocabulary, buckets: int, s: Any,
+    **own: Any,
+) -> None:  # fmt: skip
+    """Write the `.bin` of a model whose rows of output are labels', or the words' themselves."""
+    header = BinHeader(
+        dim=s.dim,
+        bucket=buckets,
+        minn=s.minn if s.maxn else 0,
+        maxn=s.maxn,
+        epochs=s.epochs,
+        min_count=s.min_count,
+        negatives=s.negatives,
+        tokens=words.tokens,
+        **own,
+    )
+    progress, what = results.exporting, f"writing {path}"
+    inputs = key_ranges(results, "input", (0, len(words)), (BUCKET_KEY, buckets))
+    rows = key_ranges(results, "output", (0, len(outputs)))
+    write_bin(
+        path,
+        header,
+        words.words,
+        words.counts,
+        progress.count(what, len(words) + buckets, "rows", inputs),
+        progress.count(what, len(outputs), "rows", rows),
+        *(() if outputs is words else (outputs.words, outputs.counts)),
+    )
 
 
 def key_ranges(results: Results, table: str, *ranges: tuple[int, int]) -> Iterator[Floats]:

@@ -49,8 +49,8 @@ from snailps.models.ngram_rows import chosen, surveyed, with_rows
 from snailps.models.pace import Pace
 from snailps.models.rows import Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
-from snailps.models.text_model import BUCKET_KEY, TextModel, key_ranges
-from snailps.vectors.fasttext_bin import BinHeader, bin_bytes, write_bin
+from snailps.models.text_model import BUCKET_KEY, TextModel, write_model
+from snailps.vectors.fasttext_bin import bin_bytes
 from snailps.vectors.label_prediction import warn_of_unread
 
 Ints = NDArray[np.int32]
@@ -434,32 +434,7 @@ class Classifier(TextModel):
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Write the .bin; rows are pulled in pieces."""
         s, words, labels = _unpack(results)
-        header = BinHeader(
-            dim=s.dim,
-            bucket=s.buckets,
-            minn=s.minn if s.maxn else 0,
-            maxn=s.maxn,
-            epochs=s.epochs,
-            min_count=s.min_count,
-            negatives=s.negatives,
-            word_ngrams=s.word_ngrams,
-            loss=s.loss,
-            model="supervised",
-            tokens=words.tokens,
-        )
-        path = f"{s.output}.bin"
-        progress, what = results.exporting, f"writing {path}"
-        progress.plan([len(words) + s.buckets, len(labels)])
-        inputs = key_ranges(results, "input", (0, len(words)), (BUCKET_KEY, s.buckets))
-        outputs = key_ranges(results, "output", (0, len(labels)))
-        write_bin(
-            path,
-            header,
-            words.words,
-            words.counts,
-            progress.count(what, len(words) + s.buckets, "rows", inputs),
-            progress.count(what, len(labels), "rows", outputs),
-            labels.words,
-            labels.counts,
-        )
+        path, own = f"{s.output}.bin", {"word_ngrams": s.word_ngrams, "loss": s.loss}
+        results.exporting.plan([len(words) + s.buckets, len(labels)])
+        write_model(results, path, words, labels, s.buckets, s, model="supervised", **own)
         return {"files": [path], "vocabulary": len(words), "labels": len(labels)}

@@ -22,9 +22,9 @@ from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.ngram_rows import unpack_vocabulary
-from snailps.models.text_model import BUCKET_KEY, key_ranges
+from snailps.models.text_model import BUCKET_KEY, key_ranges, write_model
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.vectors.fasttext_bin import BinHeader, bin_bytes, write_bin
+from snailps.vectors.fasttext_bin import bin_bytes
 from snailps.vectors.text_files import write_vec
 from snailps.vectors.words import to_bytes
 
@@ -65,7 +65,9 @@ def write_files(results: Results) -> Mapping[str, Any]:
 
             write_npz(path, words, counted, s.dim, counts=vocabulary.counts)
         else:
-            _write_bin(path, results, s, vocabulary)
+            own = {"window": s.window, "model": s.model, "sample": s.sample}
+            buckets = s.bucket if s.maxn else 0
+            write_model(results, path, vocabulary, vocabulary, buckets, s, loss="ns", **own)
         files.append(path)
         progress.wrote(path)
     return {"files": files, "vocabulary": len(words)}
@@ -81,35 +83,6 @@ def file_sizes(s: WordVectorSettings, vocabulary: Vocabulary) -> dict[str, int]:
         "npz": NPZ_HEAD_BYTES + letters + n * NPZ_WORD_BYTES + 4 * floats,
     }
     return {f"{s.output}.{name}": sizes[name] for name in s.formats}
-
-
-def _write_bin(path: str, results: Results, s: WordVectorSettings, vocabulary: Vocabulary) -> None:
-    buckets = s.bucket if s.maxn else 0
-    header = BinHeader(
-        dim=s.dim,
-        bucket=buckets,
-        minn=s.minn if s.maxn else 0,
-        maxn=s.maxn,
-        window=s.window,
-        epochs=s.epochs,
-        min_count=s.min_count,
-        negatives=s.negatives,
-        loss="ns",
-        model=s.model,
-        sample=s.sample,
-        tokens=vocabulary.tokens,
-    )
-    words = len(vocabulary)
-    progress, what = results.exporting, f"writing {path}"
-    inputs = key_ranges(results, "input", (0, words), (BUCKET_KEY, buckets))
-    write_bin(
-        path,
-        header,
-        vocabulary.words,
-        vocabulary.counts,
-        progress.count(what, words + buckets, "rows", inputs),
-        progress.count(what, words, "rows", key_ranges(results, "output", (0, words))),
-    )
 
 
 def _parts(name: str, s: WordVectorSettings, words: int) -> list[float]:
