@@ -19,9 +19,8 @@ from snailps.monitor.page_server import CONNECTIONS_MAX, SCRIPTS, PageServer, st
 from snailps.monitor.picture import packed, plain, table, trimmed
 from snailps.monitor.series import Series
 from snailps.monitor.watcher import IDLE_S, LOOK_S, Ending, Run, Watcher
-from snailps.node.http_server import host_of
 from snailps.transport import messages
-from snailps.transport.security.trust import OPEN, is_loopback
+from snailps.transport.security.trust import OPEN
 
 TOKEN = "a-token-that-is-long-enough"
 
