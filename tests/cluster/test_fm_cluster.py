@@ -8,10 +8,11 @@ import pytest
 from model_mixin import ModelContract
 from processes import PACKAGE, run_well
 from test_cluster import figures_of
-from test_fm import CLASS
 
 from snailps.estimators.loading import load
 from snailps.models.sparse.export import read_npz
+
+CLASS = "snailps.models.sparse.fm:FactorizationMachine"
 
 A9A_LOSS = 0.3208
 """Least test log loss of bench/reference_fm.py on a9a (epochs 20, lr .01, batch 1000, factor-l2

@@ -46,7 +46,7 @@ class Live:
             self.job = self._driver.join().job
             assert self._driver.routed.wait(LIMIT_S)
             self._driver.declare(Table("victim", 4, access="add"))
-            self.victim = self._driver.tables["victim"][0]
+            self.victim = self._driver.all_tables()["victim"][0]
             self._driver.declare(Table("honest", 4, access="add"))
         except BaseException:
             self._cluster.close(check=False)
