@@ -97,7 +97,7 @@ class Side:
             settings=self.settings, services=SimpleNamespace(files=None, reader=None),
             cluster_id=life, begun=time.monotonic(), session=False, out=Out(self.journal),
             fail_job=_fail,
-            lifecycle=SimpleNamespace(fail=_fail),
+            lifecycle=SimpleNamespace(fail=_fail), replication=SimpleNamespace(status=list),
         )  # fmt: skip
         context.members = self.members = Membership(context)
         self.members.rows = Rows()

@@ -171,8 +171,8 @@ def blocks(output):
 
 
 TARGETS_OF_CI = {
-    "install": ".venv/.made-lint,test", "lint": "lint", "demo": "demo", "test": "test-all",
-    "torch": "test-torch", "hosts": "test-hosts", "browser": "test-browser", "wheels": "wheels",
+    "install": ".venv/.made-lint,test", "demo": "demo", "test": "test-all",
+    "torch": "test-torch", "lint": "lint", "hosts": "test-hosts", "browser": "test-browser", "wheels": "wheels",
     "test-wheels": "test-wheels", "sanitize": "sanitize",
 }  # fmt: skip
 
