@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         Word2Vec,
     )
     from snailps.estimators.loading import load
+    from snailps.filtering.job import filter
     from snailps.local.cluster import cluster, connect, default_cluster, local_cluster
     from snailps.local.session import Cluster
     from snailps.local.session import Cluster as LocalCluster
@@ -85,6 +86,7 @@ __all__ = [
     "cluster",
     "connect",
     "default_cluster",
+    "filter",
     "load",
     "local_cluster",
     "open_checkpoint",
@@ -113,6 +115,7 @@ _HOMES = {
         "Word2Vec",
     ),
     "estimators.loading": ("load",),
+    "filtering.job": ("filter",),
     "models.parameters": ("Parameters",),
     "api.access_method": ("AccessMethod",),
     "local.cluster": ("LocalCluster", "cluster", "connect", "default_cluster", "local_cluster"),

@@ -40,7 +40,7 @@ _PANELS = {
         "tls",
         "completion",
     ),
-    "Ask a model": ("nn", "similarity", "analogy", "vector", "predict", "test", "eval"),
+    "Ask a model": ("nn", "similarity", "analogy", "vector", "predict", "filter", "test", "eval"),
 }  # fmt: skip
 COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}
 """Command -> help panel; each command is a module beside this one, unless `_MODULES` names it."""

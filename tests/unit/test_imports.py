@@ -28,6 +28,8 @@ ALLOWED = {
     "kernels": {*LEAVES, *BUILDS},
     "data": {*LEAVES, "config", "kernels", *BUILDS},
     "vectors": {*LEAVES, "config", "kernels", *BUILDS, "data"},
+    # Texts that classifiers keep.
+    "filtering": {*NUMERIC, "api"},
     "transport": {*LEAVES, "config"},
     "store": {*LEAVES, "config"},
     # What users touch: it knows no process.  What is below shard, node and models knows neither.
@@ -51,11 +53,13 @@ ALLOWED = {
     "torch": {*PLANES, "api", "local", "serving", "__init__"},
     "cli": {
         *PLANES, "api", "node", "models", "server", "worker", "master", "diagnostics", "local",
-        "estimators", "monitor", "__init__",
+        "estimators", "monitor", "filtering", "__init__",
     },
     "__main__": {"cli"},
     # What users write `snailps.` before.
-    "__init__": {*NUMERIC, "store", "api", "models", "local", "estimators", "serving"},
+    "__init__": {
+        *NUMERIC, "store", "api", "models", "local", "estimators", "serving", "filtering",
+    },
 }  # fmt: skip
 LAYERS = [
     {"dataclass", "errors"},
@@ -64,7 +68,7 @@ LAYERS = [
     {"api"},
     {"shard", "node"},
     {"monitor"},
-    {"models", "server", "worker", "master"},
+    {"models", "filtering", "server", "worker", "master"},
     {"diagnostics", "local"},
     {"estimators", "serving"},
     {"torch"},

@@ -1,0 +1,1 @@
+"""Texts that classifiers keep: from files to files of the same format, with a report."""

@@ -1,0 +1,487 @@
+"""Files of texts as batches of rows, and files of the same format made of some of them.
+
+    file -> open_source -> batches: texts, columns, rows -> Target -> a file of the kept rows
+
+Rows keep what they have: Parquet's other columns, bytes of lines.  Memory is that of a batch.  Must
+not know models or conditions.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import logging
+import lzma
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.data.reading import format_of
+from snailps.data.table_formats import table_errors
+from snailps.data.unpacking import (
+    is_sequential,
+    is_url,
+    library,
+    open_content,
+    packing_of,
+    told,
+)
+from snailps.errors import ConfigError, DataError
+from snailps.vectors.texts import whole_lines
+
+BATCH_BYTES = 4 << 20
+BATCH_ROWS_MAX = 1 << 14
+GROUP_BYTES = 64 << 20
+"""Of a group of rows in Parquet, as it is in memory."""
+_CODEC = ("utf-8", "surrogateescape")
+log = logging.getLogger(__name__)
+
+
+class Task(NamedTuple):
+    """A file of the input, or some groups of rows of a Parquet file, and the name of its output."""
+
+    path: str
+    name: str
+    groups: tuple[int, int] | None
+    bytes: int
+
+
+class Batch(ABC):
+    """Some rows of a task; `first` is the number of the first one in the task, from 1."""
+
+    def __init__(self, rows: int, first: int) -> None:
+        self.rows, self.first = rows, first
+
+    @abstractmethod
+    def is_missing(self) -> NDArray[np.bool_]:
+        """Rows without a text."""
+
+    @abstractmethod
+    def texts(self, rows: NDArray[np.int64]) -> Any:
+        """Texts of rows, as `LabelModel` takes them; of rows that have one."""
+
+    @abstractmethod
+    def column(self, name: str) -> NDArray[Any]:
+        """Numbers, float64 with NaN for missing ones, or texts, object with None."""
+
+    @abstractmethod
+    def kept(self, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]) -> Any:
+        """What `Target.write` takes: these rows, with more columns (float32 or object)."""
+
+    def some_texts(self, rows: NDArray[np.int64]) -> list[str]:
+        """Texts of a few rows."""
+        texts = self.texts(rows)
+        return [str(text) for text in (texts if isinstance(texts, list) else texts.to_pylist())]
+
+
+class Source(ABC):
+    """A task that is read; a context manager."""
+
+    def __init__(self, task: Task, column: str) -> None:
+        self.task, self._column = task, column
+        self._opened = ExitStack()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    @abstractmethod
+    def batches(self) -> Iterator[Batch]: ...
+
+    @abstractmethod
+    def check(self, columns: Sequence[str], added: Mapping[str, type]) -> None:
+        """ConfigError or DataError: columns that it cannot have, as far as is known at once."""
+
+    @abstractmethod
+    def target(self, file: IO[bytes], added: Mapping[str, type]) -> Target:
+        """Begin a file of the same format, with further columns of float or str."""
+
+
+class Target(ABC):
+    """A file that is written."""
+
+    @abstractmethod
+    def write(self, kept: Any) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write its end."""
+
+    def abandon(self) -> None:  # noqa: B027
+        """The file is not wanted: nothing more is written."""
+
+
+# --- Parquet ------------------------------------------------------------------------------------
+
+
+class _ArrowBatch(Batch):
+    def __init__(self, found: Any, column: str, first: int, path: str) -> None:
+        super().__init__(found.num_rows, first)
+        self._found, self._texts, self._path = found, found.column(column), path
+
+    def is_missing(self) -> NDArray[np.bool_]:
+        return np.asarray(self._texts.is_null().to_numpy(zero_copy_only=False), bool)
+
+    def texts(self, rows: NDArray[np.int64]) -> Any:
+        return self._texts if len(rows) == self.rows else self._texts.take(_arrow().array(rows))
+
+    def column(self, name: str) -> NDArray[Any]:
+        if name not in self._found.schema.names:
+            raise _no_column(self._path, name, self._found.schema)
+        found, kinds = self._found.column(name), _arrow().types
+        if kinds.is_dictionary(found.type):
+            found = found.dictionary_decode()
+        if any(kind(found.type) for kind in (kinds.is_string, kinds.is_large_string)):
+            return np.array(found.to_pylist(), object)
+        if (
+            kinds.is_integer(found.type)
+            or kinds.is_floating(found.type)
+            or kinds.is_boolean(found.type)
+        ):
+            return np.asarray(found.cast("float64").to_numpy(zero_copy_only=False), np.float64)
+        raise DataError(
+            f"{self._path}: column {name!r} is of {found.type}: expected numbers or texts"
+        )
+
+    def kept(self, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]) -> Any:
+        arrow = _arrow()
+        found = self._found.take(arrow.array(rows))
+        arrays = [*found.columns, *(_of_arrow(values) for values in added.values())]
+        return arrow.record_batch(arrays, names=[*found.schema.names, *added])
+
+
+class _ParquetSource(Source):
+    def __init__(self, task: Task, column: str) -> None:
+        super().__init__(task, column)
+        with table_errors(task.path):
+            self._parquet = _open_parquet(task.path, self._opened)
+            self._schema = self._parquet.schema_arrow
+            if column not in self._schema.names:
+                raise _no_column(task.path, column, self._schema)
+
+    def batches(self) -> Iterator[Batch]:
+        about = self._parquet.metadata
+        groups = range(*(self.task.groups or (0, about.num_row_groups)))
+        size = sum(about.row_group(group).total_byte_size for group in groups)
+        rows = sum(about.row_group(group).num_rows for group in groups)
+        together = max(16, min(BATCH_ROWS_MAX, BATCH_BYTES * rows // max(size, 1)))
+        first = 1
+        with table_errors(self.task.path):
+            for found in self._parquet.iter_batches(together, row_groups=list(groups)):
+                yield _ArrowBatch(found, self._column, first, self.task.path)
+                first += found.num_rows
+
+    def check(self, columns: Sequence[str], added: Mapping[str, type]) -> None:
+        for name in columns:
+            if name not in self._schema.names:
+                raise _no_column(self.task.path, name, self._schema)
+        for name in added:
+            if name in self._schema.names:
+                raise ConfigError(f"--add {name}: {self.task.path} has a column of that name")
+
+    def target(self, file: IO[bytes], added: Mapping[str, type]) -> Target:
+        self.check((), added)
+        arrow, schema = _arrow(), self._schema
+        for name, kind in added.items():
+            schema = schema.append(arrow.field(name, "float32" if kind is float else "string"))
+        about = self._parquet.metadata
+        codec = "ZSTD"
+        if about.num_row_groups and about.row_group(0).num_columns:
+            codec = about.row_group(0).column(0).compression
+        return _ParquetTarget(file, schema, "NONE" if codec == "UNCOMPRESSED" else codec)
+
+
+class _ParquetTarget(Target):
+    def __init__(self, file: IO[bytes], schema: Any, codec: str) -> None:
+        parquet = library("pyarrow.parquet", "data", "writing Parquet")
+        self._schema, self._bytes = schema, 0
+        self._waiting: list[Any] = []
+        self._writer = parquet.ParquetWriter(file, schema, compression=codec)
+
+    def write(self, kept: Any) -> None:
+        if kept.num_rows:
+            self._waiting.append(kept.cast(self._schema))
+            self._bytes += kept.nbytes
+        if self._bytes >= GROUP_BYTES:
+            self._write_group()
+
+    def close(self) -> None:
+        if self._waiting:
+            self._write_group()
+        self._writer.close()
+
+    def abandon(self) -> None:
+        self._writer.is_open = False
+
+    def _write_group(self) -> None:
+        self._writer.write_table(_arrow().Table.from_batches(self._waiting, self._schema))
+        self._waiting, self._bytes = [], 0
+
+
+def _no_column(path: str, name: str, schema: Any) -> DataError:
+    return DataError(f"{path} has no column {name!r}, but {', '.join(schema.names)}")
+
+
+def _arrow() -> Any:
+    return library("pyarrow", "data", "filtering Parquet")
+
+
+def _of_arrow(values: NDArray[Any]) -> Any:
+    arrow = _arrow()
+    if values.dtype == object:
+        return arrow.array(values, "string")
+    return arrow.array(values, "float32", mask=np.isnan(values))
+
+
+def _open_parquet(path: str, opened: ExitStack) -> Any:
+    if is_sequential(path):
+        raise DataError(
+            f"{path}: filtering Parquet needs a file that is not packed, and can be sought in"
+        )
+    parquet = library("pyarrow.parquet", "data", f"reading {path}")
+    return parquet.ParquetFile(opened.enter_context(open_content(path)))
+
+
+# --- lines --------------------------------------------------------------------------------------
+
+
+class _Lines(Batch):
+    """Lines of text, or objects of JSON, with their newlines."""
+
+    def __init__(self, lines: list[bytes], column: str, first: int, path: str) -> None:
+        super().__init__(len(lines), first)
+        self._lines, self._path = lines, path
+        self._rows: list[dict[str, Any]] = []
+        self._texts: list[Any] = [line.removesuffix(b"\n") for line in lines]
+        if column:
+            self._rows = [self._object(line, number) for number, line in enumerate(lines, first)]
+            self._texts = [row.get(column) for row in self._rows]
+            for number, text in enumerate(self._texts, first):
+                if not isinstance(text, (str, type(None))):
+                    raise DataError(
+                        f"{path}, line {number:,}: {column!r} is no text, but {text!r:.60}"
+                    )
+
+    def _object(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            row = json.loads(line.decode(*_CODEC))
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{self._path}, line {number:,}: no JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise DataError(
+                f"{self._path}, line {number:,}: expected an object with names, {{...}}, got "
+                f"{row!r:.60}"
+            )
+        return row
+
+    def has(self, name: str) -> bool:
+        return any(name in row for row in self._rows)
+
+    def is_missing(self) -> NDArray[np.bool_]:
+        return np.fromiter((text is None for text in self._texts), bool, self.rows)
+
+    def texts(self, rows: NDArray[np.int64]) -> Any:
+        return (
+            self._texts if len(rows) == self.rows else [self._texts[row] for row in rows.tolist()]
+        )
+
+    def some_texts(self, rows: NDArray[np.int64]) -> list[str]:
+        return [
+            text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+            for text in self.texts(rows)
+        ]
+
+    def column(self, name: str) -> NDArray[Any]:
+        if not self._rows:
+            raise DataError(f"{self._path} is text, which has no column {name!r}")
+        values = [row.get(name) for row in self._rows]
+        kinds = {type(value) for value in values} - {type(None)}
+        if kinds <= {str}:
+            return np.array(values, object)
+        if kinds <= {int, float, bool}:
+            return np.array([np.nan if value is None else float(value) for value in values])
+        raise DataError(
+            f"{self._path}, lines {self.first:,} to {self.first + self.rows - 1:,}: {name!r} has "
+            f"{', '.join(sorted(kind.__name__ for kind in kinds))}: expected numbers or texts"
+        )
+
+    def kept(self, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]) -> Any:
+        lines = [self._lines[row] for row in rows.tolist()]
+        if not added:
+            return b"".join(lines)
+        for name in added:
+            if any(name in self._rows[row] for row in rows.tolist()):
+                raise ConfigError(f"--add {name}: {self._path} has that name")
+        values = zip(*(array.tolist() for array in added.values()), strict=True)
+        keys = [json.dumps(name) for name in added]
+        return b"".join(map(_with, lines, (
+            ", ".join(f"{key}: {_json(one)}" for key, one in zip(keys, some, strict=True))
+            for some in values
+        )))  # fmt: skip
+
+
+def _json(value: Any) -> str:
+    """A text or a number; numbers that are none are null."""
+    if isinstance(value, float):
+        return "null" if value != value else repr(float(f"{value:.7g}"))
+    return json.dumps(value)
+
+
+def _with(line: bytes, pairs: str) -> bytes:
+    """An object with further names, its own bytes as they were."""
+    body = line.rstrip()
+    head = body[:-1].rstrip()
+    comma = b"" if head.endswith(b"{") else b", "
+    return head + comma + pairs.encode() + b"}" + line[len(body) :]
+
+
+class _LineSource(Source):
+    def __init__(self, task: Task, column: str) -> None:
+        super().__init__(task, column)
+        with told(task.path):
+            self._file = self._opened.enter_context(open_content(task.path))
+
+    def batches(self) -> Iterator[_Lines]:
+        first, path = 1, self.task.path
+        with told(path):
+            for data in whole_lines(self._file, path):
+                lines = io.BytesIO(data).readlines()
+                if self._column:
+                    lines = [line for line in lines if not line.isspace()]
+                for at in range(0, len(lines), BATCH_ROWS_MAX):
+                    some = lines[at : at + BATCH_ROWS_MAX]
+                    yield _Lines(some, self._column, first, path)
+                    first += len(some)
+
+    def check(self, columns: Sequence[str], added: Mapping[str, type]) -> None:
+        path = self.task.path
+        if not self._column:
+            for name in (*columns, *added):
+                raise ConfigError(f"{name}: {path} is text, which has no columns")
+            return
+        first = next(self.batches(), None)
+        for name in (self._column, *columns):
+            if first is not None and not first.has(name):
+                log.warning("%s: none of its first %d lines has %r", path, first.rows, name)
+
+    def target(self, file: IO[bytes], added: Mapping[str, type]) -> Target:
+        return _LineTarget(file, packing_of(self.task.path))
+
+
+class _LineTarget(Target):
+    def __init__(self, file: IO[bytes], packing: str) -> None:
+        self._file = _packer(file, packing)
+        self._is_own = bool(packing)
+
+    def write(self, kept: bytes) -> None:
+        self._file.write(kept)
+
+    def close(self) -> None:
+        if self._is_own:
+            self._file.close()
+
+
+def _packer(file: IO[bytes], packing: str) -> IO[bytes]:
+    """Packs what is written, to the same bytes each time; does not close `file`."""
+    if packing == ".gz":
+        return cast("IO[bytes]", gzip.GzipFile("", "wb", 6, file, mtime=0))
+    if packing == ".bz2":
+        return bz2.BZ2File(file, "wb")
+    if packing == ".xz":
+        return lzma.LZMAFile(file, "wb")
+    if packing == ".zst":
+        zstandard = library("zstandard", "zstd", "writing .zst")
+        return cast("IO[bytes]", zstandard.ZstdCompressor().stream_writer(file, closefd=False))
+    return file
+
+
+# --- tasks --------------------------------------------------------------------------------------
+
+
+def open_source(task: Task, column: str) -> Source:
+    """Open a task; DataError: another format, or no such column."""
+    return _KINDS[_kind_of(task.path)](task, column)
+
+
+_KINDS: dict[str, type[Source]] = {"parquet": _ParquetSource, "lines": _LineSource}
+
+
+def _kind_of(path: str) -> str:
+    return "parquet" if format_of(path) == "parquet" else "lines"
+
+
+def tasks_of(paths: Sequence[str], column: str, task_bytes: int) -> list[Task]:
+    """Parts of files, each with the name of its output: as below the folder that all are in.
+
+    A Parquet file is cut between groups of rows, so that none but a single group has more than
+    `task_bytes`.
+    """
+    folders = [path.split("/")[:-1] for path in paths]
+    same = 0
+    while all(len(one) > same and one[same] == folders[0][same] for one in folders):
+        same += 1
+    tasks: list[Task] = []
+    for path in paths:
+        _check(path, column)
+        name = "/".join(path.split("/")[same:])
+        cuts = _cuts(path, task_bytes) if _kind_of(path) == "parquet" else []
+        if len(cuts) < 2:
+            tasks.append(Task(path, name, None, cuts[0][1] if cuts else _size(path)))
+            continue
+        stem = name.removesuffix(".parquet")
+        tasks += [
+            Task(path, f"{stem}-{number:05d}.parquet", groups, size)
+            for number, (groups, size) in enumerate(cuts)
+        ]
+    names = [task.name for task in tasks]
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise ConfigError(
+                f"{tasks[at].path} and {tasks[names.index(name)].path} would both be {name}"
+            )
+    return tasks
+
+
+def _check(path: str, column: str) -> None:
+    kind = format_of(path)
+    if kind not in ("parquet", "jsonl", None):
+        raise DataError(f"{path} is {kind}: filter has Parquet, JSON lines and text")
+    if kind is not None and not column:
+        raise ConfigError(f"{path} is a table: name the column of its texts, --column NAME")
+    if kind is None and column:
+        raise ConfigError(
+            f"--column {column}: {path} is text, by its name, and has no columns; tables are "
+            ".parquet and .jsonl"
+        )
+
+
+def _size(path: str) -> int:
+    return 0 if is_url(path) else Path(path).stat().st_size
+
+
+def _cuts(path: str, task_bytes: int) -> list[tuple[tuple[int, int], int]]:
+    """Groups of rows, first and behind the last, and their packed bytes."""
+    cuts: list[tuple[tuple[int, int], int]] = []
+    with table_errors(path), ExitStack() as opened:
+        about = _open_parquet(path, opened).metadata
+        begin = size = 0
+        for group in range(about.num_row_groups):
+            row_group = about.row_group(group)
+            more = sum(
+                row_group.column(at).total_compressed_size for at in range(row_group.num_columns)
+            )
+            if size and size + more > task_bytes:
+                cuts.append(((begin, group), size))
+                begin, size = group, 0
+            size += more
+        cuts.append(((begin, about.num_row_groups), size))
+    return cuts

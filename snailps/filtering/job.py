@@ -1,0 +1,436 @@
+"""A filter as a job: its command, its tasks, what is finished of it, and its end.
+
+    Command -> begin -> tasks that are left -> run_task each -> finish: manifest.json, report.html
+
+A task is a file of the input, or some groups of its rows.  Its output is complete or absent, and
+the same bytes wherever it is made, so a task that was lost is done again.  Beside the outputs, in
+.snailps, stand the command and what came of each task, until the manifest has them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol
+
+from snailps.data.atomic import atomic_file
+from snailps.data.blocks import files_of
+from snailps.data.in_order import in_order
+from snailps.data.unpacking import is_url
+from snailps.dataclass import dataclass
+from snailps.errors import ConfigError
+from snailps.filtering.expression import Score, parse, parse_added
+from snailps.filtering.formats import Batch, Source, Target, Task, open_source, tasks_of
+from snailps.filtering.report import report_page
+from snailps.filtering.scores import Counts, Decision, Judge, Near
+from snailps.kernels import cores
+from snailps.vectors.label_prediction import LabelModel
+from snailps.vectors.words import to_text
+
+TASK_BYTES = 256 << 20
+KEPT = ".snailps"
+MANIFEST, REPORT, COMMAND, LIST = "manifest.json", "report.html", "command.json", "tasks.txt"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is to be done, with absolute paths.
+
+    `models`: path by name; `add`: scores that become columns; `output`: a folder.
+    """
+
+    inputs: tuple[str, ...]
+    column: str
+    models: dict[str, str]
+    keep: str
+    add: tuple[str, ...]
+    output: str
+
+    def judge(self) -> Judge:
+        """Open the models and parse the condition; ConfigError and ModelFileError say where."""
+        if not self.models:
+            raise ConfigError("no model: name one or more, as in --model hq=quality.bin")
+        for name in self.models:
+            if not name.isidentifier() or name in ("and", "or", "not", "in", "is"):
+                raise ConfigError(f"--model {name}=...: expected a name such as hq, got {name!r}")
+        models = {name: LabelModel(path) for name, path in self.models.items()}
+        labels = {name: [to_text(x) for x in model.labels] for name, model in models.items()}
+        try:
+            condition = parse(self.keep, labels)
+        except ConfigError as error:
+            raise ConfigError(f"--keep: {error}") from None
+        added: dict[str, Score] = {}
+        for text in self.add:
+            try:
+                added |= parse_added(text, labels)
+            except ConfigError as error:
+                raise ConfigError(f"--add: {error}") from None
+        return Judge(condition, models, added)
+
+    def tasks(self) -> list[Task]:
+        return tasks_of(files_of(self.inputs), self.column, TASK_BYTES)
+
+
+class Done(NamedTuple):
+    """What came of a task."""
+
+    task: Task
+    counts: Counts
+    seconds: float
+
+
+class FilterJob:
+    """A command at its output folder."""
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self.judge = command.judge()
+        self.folder = Path(command.output)
+        self.left: list[Task] = []
+        self._identity: dict[str, Any] = {}
+
+    @cached_property
+    def tasks(self) -> list[Task]:
+        """Of all of the input."""
+        return self.command.tasks()
+
+    def begin(self, *, overwrite: bool = False) -> list[Task]:
+        """Parts that are left; ConfigError: the folder has something else.
+
+        `overwrite`: what another command left is removed.
+        """
+        if not self.tasks:
+            raise ConfigError("no file to filter")
+        for task in self.tasks:
+            if Path(task.path).is_relative_to(self.folder):
+                raise ConfigError(f"--output {self.folder} has the input in it ({task.path})")
+        with open_source(self.tasks[0], self.command.column) as source:
+            source.check(self.judge.condition.columns, self.judge.column_types())
+        self._identity = identity = self._identify()
+        state, there = self.folder / KEPT, self._command_there()
+        if there is not None and (overwrite or (there != identity and not self._has_results())):
+            self._remove()
+        elif there is not None and there != identity:
+            differs = ", ".join(name for name in identity if there.get(name) != identity[name])
+            raise ConfigError(
+                f"{self.folder} has the results of another command, of which {differs} differ: "
+                "choose another --output, or add --overwrite"
+            )
+        is_full = there is None and self.folder.exists() and any(self.folder.iterdir())
+        if is_full and not overwrite:
+            raise ConfigError(
+                f"{self.folder} is not empty: choose another --output, or add --overwrite"
+            )
+        if (self.folder / MANIFEST).exists():
+            return []
+        state.mkdir(parents=True, exist_ok=True)
+        if not (state / COMMAND).exists():
+            _write_json(state / COMMAND, identity)
+        self.left = [task for task in self.tasks if self.done(task) is None]
+        with atomic_file(self.list_path) as file:
+            file.writelines(json.dumps(task).encode() + b"\n" for task in self.left)
+        return self.left
+
+    def run(
+        self,
+        tasks: Iterable[Task],
+        threads: int,
+        note: Callable[[Task, Counts | None], None] = lambda task, counts: None,
+    ) -> None:
+        """Make the outputs of tasks, in their order, with all threads at the batches.
+
+        `note` is told each task, None, when it is begun, and the counts of each batch behind it.
+        """
+        writing: _Output | None = None
+        with ExitStack() as stack:
+
+            def batches() -> Iterator[tuple[Task, Source, Batch | None]]:
+                for task in tasks:
+                    with open_source(task, self.command.column) as source:
+                        for batch in source.batches():
+                            yield task, source, batch
+                        yield task, source, None
+
+            def decide(
+                item: tuple[Task, Source, Batch | None],
+            ) -> tuple[Task, Source, Decision | None, Any]:
+                task, source, batch = item
+                if batch is None:
+                    return task, source, None, None
+                decision = self.judge.decide(batch, task.name)
+                return task, source, decision, batch.kept(decision.rows, decision.added)
+
+            for task, source, decision, kept in in_order(decide, batches(), threads):
+                if writing is None:
+                    note(task, None)
+                    writing = stack.enter_context(_Output(self, task, source))
+                if decision is None:
+                    writing.finish()
+                    stack.pop_all().close()
+                    writing = None
+                else:
+                    writing.write(kept, decision.counts)
+                    note(task, decision.counts)
+
+    def done(self, task: Task) -> Done | None:
+        """What came of a task; None: it is not finished."""
+        found = _read_json(self._state_of(task))
+        if found is None or not (self.folder / task.name).exists():
+            return None
+        return Done(task, _counts_of(found["counts"]), found["seconds"])
+
+    def finish(self) -> dict[str, Any]:
+        """Write manifest and report of a job whose tasks are all finished; the manifest."""
+        if (manifest := _read_json(self.folder / MANIFEST)) is not None:
+            return dict(manifest)
+        total = Counts.none(len(self.judge.condition.clauses))
+        files, seconds = [], 0.0
+        for task in self.tasks:
+            done = self.done(task)
+            if done is None:
+                raise ConfigError(f"{task.name} is not finished")
+            total.add(done.counts)
+            seconds += done.seconds
+            counts = done.counts
+            files.append({
+                "output": task.name, "input": task.path, "row_groups": task.groups,
+                "rows": counts.rows, "kept": counts.kept, "without_text": counts.without_text,
+                "refused": counts.refused, "seconds": round(done.seconds, 3),
+            })  # fmt: skip
+        clauses = [clause.text for clause in self.judge.condition.clauses]
+        manifest = {
+            **self._identity, "rows": total.rows, "kept": total.kept,
+            "without_text": total.without_text,
+            "refused": dict(zip(clauses, total.refused, strict=True)),
+            "seconds": round(seconds, 3),
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "scores": {name: {"bins": bins} for name, bins in total.bins.items()}
+            | {name: {"labels": labels} for name, labels in total.labels.items()},
+            "files": files,
+        }  # fmt: skip
+        page = report_page(manifest, total.near)
+        with atomic_file(self.folder / REPORT) as file:
+            file.write(page.encode("utf-8", "replace"))
+        _write_json(self.folder / MANIFEST, manifest)
+        shutil.rmtree(self.folder / KEPT, ignore_errors=True)
+        return manifest
+
+    @property
+    def list_path(self) -> Path:
+        """Parts that were left when it began, a line each, for workers of a cluster."""
+        return self.folder / KEPT / LIST
+
+    # --- files ------------------------------------------------------------------------------
+
+    def save(self, task: Task, counts: Counts, seconds: float) -> None:
+        """A task is finished: its output is there."""
+        _write_json(
+            self._state_of(task), {"counts": dataclasses.asdict(counts), "seconds": seconds}
+        )
+
+    def _identify(self) -> dict[str, Any]:
+        """What makes outputs what they are: the same command, files and models."""
+        command = self.command
+        return {
+            "version": VERSION, "column": command.column, "keep": self.judge.condition.text,
+            "add": {name: str(score) for name, score in self.judge.added.items()},
+            "models": {
+                name: {"path": path, "sha256": _sha256(path)}
+                for name, path in command.models.items()
+            },
+            "inputs": [
+                {"path": task.path, "output": task.name, "bytes": task.bytes} for task in self.tasks
+            ],
+        }  # fmt: skip
+
+    def _command_there(self) -> dict[str, Any] | None:
+        manifest = _read_json(self.folder / MANIFEST)
+        if manifest is not None:
+            return {name: manifest.get(name) for name in self._identity}
+        return _read_json(self.folder / KEPT / COMMAND)
+
+    def _has_results(self) -> bool:
+        """Whether a task is finished, of whatever command."""
+        files = (self.folder / KEPT).rglob("*.json")
+        return (self.folder / MANIFEST).exists() or any(path.name != COMMAND for path in files)
+
+    def _state_of(self, task: Task) -> Path:
+        return self.folder / KEPT / f"{task.name}.json"
+
+    def _remove(self) -> None:
+        """Remove what a command has left, and nothing else."""
+        there = _read_json(self.folder / MANIFEST) or _read_json(self.folder / KEPT / COMMAND) or {}
+        for one in there.get("inputs", ()):
+            (self.folder / one["output"]).unlink(missing_ok=True)
+        for name in (MANIFEST, REPORT):
+            (self.folder / name).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / KEPT, ignore_errors=True)
+
+
+class _Output:
+    """The output of a task while it is written."""
+
+    def __init__(self, job: FilterJob, task: Task, source: Source) -> None:
+        self._job, self._task, self._source = job, task, source
+        self._counts = Counts.none(len(job.judge.condition.clauses))
+        self._opened, self._begun = ExitStack(), time.monotonic()
+        self._target: Target
+
+    def __enter__(self) -> _Output:
+        path = self._job.folder / self._task.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file: IO[bytes] = self._opened.enter_context(atomic_file(path))
+        self._target = self._source.target(file, self._job.judge.column_types())
+        return self
+
+    def write(self, kept: Any, counts: Counts) -> None:
+        self._target.write(kept)
+        self._counts.add(counts)
+
+    def finish(self) -> None:
+        self._target.close()
+        self._opened.close()
+        self._job.save(self._task, self._counts, time.monotonic() - self._begun)
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is not None:
+            self._target.abandon()
+        self._opened.__exit__(*error)
+
+
+def _counts_of(found: dict[str, Any]) -> Counts:
+    near = {
+        name: ([Near(**one) for one in kept], [Near(**one) for one in refused])
+        for name, (kept, refused) in found.pop("near").items()
+    }
+    return Counts(**found, near=near)
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as file:
+        while step := file.read(1 << 20):
+            digest.update(step)
+    return digest.hexdigest()
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as file:
+        file.write(json.dumps(content, indent=1).encode() + b"\n")
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def absolute(paths: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """Paths that mean the same in another process."""
+    names = [os.fspath(path) for path in paths]
+    return tuple(name if is_url(name) else str(Path(name).absolute()) for name in names)
+
+
+class Runs(Protocol):
+    """A cluster's session."""
+
+    def run(self, model: str, settings: Mapping[str, Any], *, input: str) -> object: ...
+
+
+def settings_for(job: FilterJob) -> dict[str, str | int]:
+    """Settings of a job of `filtering.worker.Filter` that makes the tasks that are left."""
+    command = job.command
+    return {
+        "column": command.column, "models": json.dumps(command.models), "keep": command.keep,
+        "add": json.dumps(command.add), "folder": command.output, "epochs": 1, "block_bytes": 1,
+    }  # fmt: skip
+
+
+def filter(
+    input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    output: str | os.PathLike[str],
+    models: Mapping[str, str | os.PathLike[str]],
+    keep: str,
+    column: str = "",
+    add: Sequence[str] = (),
+    threads: int = 0,
+    overwrite: bool = False,
+    cluster: Runs | None = None,
+    note: Callable[[FilterJob, Task, Counts | None], None] = lambda job, task, counts: None,
+) -> dict[str, Any]:
+    """Keep the texts of files that classifiers say to keep, in files of the same format.
+
+    Parameters
+    ----------
+    input : path, or sequence of paths
+        Parquet, JSON lines and text, the latter two packed or not; folders, patterns and URLs.
+    output : path
+        A folder: a file for each of the input (several for a large Parquet file), `manifest.json`
+        and `report.html`.
+    models : mapping of str to path
+        Names of the condition, and their classifiers.
+    keep : str
+        A condition: ``hq["__label__hq"] >= .5 and lang.top == "__label__en"``.
+    column : str
+        Of tables, that of the texts.
+    add : sequence of str
+        Scores that become columns: ``hq["__label__hq"]``, ``lang.top``, ``lang.p``, or ``lang`` for
+        these two; ``quality=hq["__label__hq"]`` gives a column another name.
+    threads : int
+        0: one a core.  Outputs do not depend on it.
+    cluster : Cluster, optional
+        Its workers filter, each a task at a time; input, models and output are in folders that all
+        its hosts have.
+    overwrite : bool
+        Replace what another command left in `output`.
+    note : callable
+        Is told each task, None, when it is begun, and the counts of each batch of it; not with a
+        `cluster`, whose status tells.
+
+    Returns
+    -------
+    dict
+        What `manifest.json` has: rows, kept, refused by each clause of the condition, ...
+
+    Raises
+    ------
+    ConfigError
+        A mistake in the condition, or an output folder that has something else.
+    DataError
+        An input that cannot be read.
+
+    Notes
+    -----
+    A run that was ended goes on: finished outputs stay, and are the same bytes in any case.
+
+    Examples
+    --------
+    >>> done = snailps.filter("crawl/*.parquet", column="text", output="kept",
+    ...     models={"hq": "quality.bin"}, keep='hq["__label__hq"] >= .5')  # doctest: +SKIP
+    >>> done["kept"], done["rows"]  # doctest: +SKIP
+    """
+    if threads < 0:
+        raise ConfigError(f"threads: expected 0, for one a core, or more, got {threads}")
+    paths = [input] if isinstance(input, (str, os.PathLike)) else input
+    files = {name: str(Path(path).absolute()) for name, path in models.items()}
+    folder = str(Path(output).absolute())
+    job = FilterJob(Command(absolute(paths), column, files, keep, tuple(add), folder))
+    left = job.begin(overwrite=overwrite)
+    if cluster is None:
+        job.run(left, threads or cores(), lambda task, counts: note(job, task, counts))
+    elif left:
+        cluster.run("snailps.filtering.worker:Filter", settings_for(job), input=str(job.list_path))
+    return job.finish()

@@ -1,0 +1,132 @@
+"""The page that shows what a filter kept: counts, a histogram of each score, texts at each bound.
+
+    manifest, examples -> report_page -> one HTML file without scripts or other files
+
+What a text has in it is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from snailps.filtering.scores import Near
+
+LABELS_SHOWN = 30
+_STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem;
+  color: #222; background: #fff }
+table { border-collapse: collapse; margin: .5rem 0 1.5rem } td, th { padding: .2rem .7rem;
+  text-align: left; border-bottom: 1px solid #ddd; vertical-align: top } td.n { text-align: right;
+  font-variant-numeric: tabular-nums; white-space: nowrap } code { background: #f3f3f3 }
+svg { display: block } .bar { fill: #4878a8 } .bound { stroke: #c03; stroke-width: 1.5 }
+text { font-size: 11px; fill: #555 } td.t { max-width: 40rem; overflow-wrap: anywhere }
+@media (prefers-color-scheme: dark) { body { color: #ddd; background: #181818 }
+  td, th { border-color: #444 } code { background: #2a2a2a } text { fill: #aaa } }
+"""
+
+
+def report_page(
+    manifest: Mapping[str, Any], near: Mapping[str, tuple[Sequence[Near], Sequence[Near]]]
+) -> str:
+    """The page, from what `FilterJob.finish` writes and the examples of each bound."""
+    return "\n".join(_page(manifest, near))
+
+
+def _page(
+    manifest: Mapping[str, Any], near: Mapping[str, tuple[Sequence[Near], Sequence[Near]]]
+) -> Iterator[str]:
+    rows, kept = manifest["rows"], manifest["kept"]
+    yield "<!doctype html><html lang=en><meta charset=utf-8><title>snailps filter</title>"
+    yield f"<style>{_STYLE}</style><h1>{kept:,} of {rows:,} texts kept{_share(kept, rows)}</h1>"
+    yield f"<p><code>{escape(manifest['keep'])}</code></p>"
+    yield "<table><tr><th>refused by<th>texts<th>of all"
+    if manifest["without_text"]:
+        yield _count("no text", manifest["without_text"], rows)
+    for clause, count in manifest["refused"].items():
+        yield _count(f"<code>{escape(clause)}</code>", count, rows)
+    yield "</table><p>A text counts for the first clause of the condition that refuses it; later "
+    yield "ones, and their models, are not asked.</p>"
+    for name, score in manifest["scores"].items():
+        yield f"<h2>{escape(name)}</h2>"
+        if "bins" in score:
+            bounds = [
+                float(text.rsplit(" ", 1)[1]) for text in near if text.rsplit(" ", 1)[0] == name
+            ]
+            yield _histogram(score["bins"], bounds)
+        else:
+            yield _labels(score["labels"])
+    for text, sides in near.items():
+        name, bound = text.rsplit(" ", 1)
+        for side, words in zip(sides, ("kept", "refused"), strict=True):
+            if side:
+                yield f"<h2>{words} by <code>{escape(name)}</code> near {bound}</h2>"
+                yield _examples(side)
+    yield "<h2>models</h2><table>"
+    for name, model in manifest["models"].items():
+        yield f"<tr><td>{escape(name)}<td>{escape(model['path'])}"
+        yield f"<td><code>{model['sha256'][:16]}</code>"
+    yield "</table></html>"
+
+
+def _share(task: int, whole: int) -> str:
+    return f" ({task / whole:.1%})" if whole else ""
+
+
+def _count(words: str, count: int, rows: int) -> str:
+    share = f"{count / rows:.2%}" if rows else ""
+    return f"<tr><td>{words}<td class=n>{count:,}<td class=n>{share}"
+
+
+def _histogram(bins: Sequence[int], bounds: Sequence[float]) -> str:
+    """Bars of a linear scale; red lines at the bounds."""
+    width, height, most = 720, 160, max(*bins, 1)
+    step = width / len(bins)
+    bars = "".join(
+        f"<rect class=bar x={at * step:.1f} y={height - count / most * height:.1f} "
+        f"width={step - 1:.1f} height={count / most * height:.1f}><title>{at / len(bins):g} to "
+        f"{(at + 1) / len(bins):g}: {count:,}</title></rect>"
+        for at, count in enumerate(bins)
+    )
+    lines = "".join(
+        f"<line class=bound x1={bound * width:.1f} x2={bound * width:.1f} y1=0 y2={height} />"
+        for bound in bounds
+    )
+    marks = "".join(
+        f"<text x={share * width:.0f} y={height + 14} text-anchor={anchor}>{share:g}</text>"
+        for share, anchor in (
+            (0.0, "start"),
+            (0.25, "middle"),
+            (0.5, "middle"),
+            (0.75, "middle"),
+            (1.0, "end"),
+        )
+    )
+    return (
+        f"<svg viewBox='0 0 {width} {height + 20}' width={width} role=img>"
+        f"{bars}{lines}{marks}</svg>"
+        f"<p>{sum(bins):,} texts; the highest bar is {max(bins):,}</p>"
+    )
+
+
+def _labels(labels: Mapping[str, int]) -> str:
+    total = sum(labels.values())
+    order = sorted(labels.items(), key=lambda one: (-one[1], one[0]))
+    rows = [_count(escape(label), count, total) for label, count in order[:LABELS_SHOWN]]
+    left = total - sum(count for _, count in order[:LABELS_SHOWN])
+    if left:
+        rows.append(_count(f"{len(order) - LABELS_SHOWN:,} others", left, total))
+    return "<table><tr><th>best label<th>texts<th>" + "".join(rows) + "</table>"
+
+
+def _examples(side: Sequence[Near]) -> str:
+    rows = []
+    for one in side:
+        scores = ", ".join(
+            f"{escape(name)} {value if isinstance(value, str) else format(value, '.4g')}"
+            for name, value in one.scores.items()
+        )
+        place = f"{escape(one.task)}, row {one.row:,}"
+        rows.append(f"<tr><td class=t>{escape(one.text)}<td>{scores}<td>{place}")
+    return "<table>" + "".join(rows) + "</table>"

@@ -1,0 +1,62 @@
+"""A filter on a cluster: a block is a task of the input, whose output is written, not pushed.
+
+    list of tasks -> leases of the master -> Filter.train -> an output file and its counts, each
+
+A worker that is lost leaves an unfinished, hidden file, and its task is leased again.  All hosts
+have the folders of inputs, models and outputs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from snailps.api.block import Block
+from snailps.api.worker import Worker
+from snailps.config import JobSettings, setting
+from snailps.data.reading import Reading
+from snailps.dataclass import dataclass
+from snailps.filtering.formats import Task
+from snailps.filtering.job import Command, FilterJob
+
+
+@dataclass(frozen=True, slots=True)
+class FilterSettings(JobSettings):
+    """Of `Filter`; `snailps.filter` gives them."""
+
+    column: str = setting("", help="Column of the texts.", when="The input is tables.")
+    models: str = setting("", help="Paths by name, as JSON.", when="Always.")
+    keep: str = setting("", help="Condition of the texts that are kept.", when="Always.")
+    add: str = setting("[]", help="Scores that become columns, as JSON.", when="They are wanted.")
+    folder: str = setting("", help="Folder of the outputs.", when="Always.", unit="path")
+
+
+class Filter(Worker):
+    """Keeps texts; its input is `FilterJob.list_path`, a task a line."""
+
+    Settings = FilterSettings
+    settings: FilterSettings
+
+    @classmethod
+    def reading(cls, settings: JobSettings) -> Reading:
+        """Its own input is the list of tasks."""
+        return Reading()
+
+    def setup(self) -> None:
+        """Open the models."""
+        s = self.settings
+        self._job = FilterJob(
+            Command((), s.column, json.loads(s.models), s.keep, tuple(json.loads(s.add)), s.folder)
+        )
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        """Write the output of each task of a block, unless another worker has."""
+        rows = 0
+        for line in block.data.splitlines():
+            path, name, groups, size = json.loads(line)
+            task = Task(path, name, tuple(groups) if groups else None, size)
+            if self._job.done(task) is None:
+                self._job.run([task], self.threads)
+            if (done := self._job.done(task)) is not None:
+                rows += done.counts.rows
+        return {"units": float(rows)}

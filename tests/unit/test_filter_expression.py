@@ -1,0 +1,142 @@
+"""filtering.expression: conditions on scores and columns, and what is said of mistakes in them."""
+
+import numpy as np
+import pytest
+
+from snailps.errors import ConfigError
+from snailps.filtering.expression import Score, parse, parse_added, split_added
+
+LABELS = {"hq": ["yes", "no"], "lang": ["en", "de", "fr"]}
+NAN = float("nan")
+SCORES = {
+    Score("hq", "yes"): np.array([0.9, 0.4, 0.6, NAN], np.float32),
+    Score("lang", None, "top"): np.array([0, 0, 2, -1], np.int32),
+    Score("lang", None, "p"): np.array([0.7, 0.5, 0.9, NAN], np.float32),
+}
+COLUMNS = {
+    "n": np.array([1, 2, NAN, 4.0]),
+    "url": np.array(["a", "b", None, "a"], object),
+    "never": np.array([None] * 4, object),
+}
+
+
+class Values:
+    """Four rows; the last one has no score."""
+
+    def score(self, score):
+        return SCORES[score]
+
+    def column(self, name):
+        return COLUMNS[name]
+
+
+def kept(text):
+    clauses = parse(text, LABELS).clauses
+    return np.flatnonzero(np.all([clause.test(Values()) for clause in clauses], axis=0)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ('hq["yes"] >= .5', [0, 2]),
+        (".5 <= hq['yes']", [0, 2]),
+        ('.5 < hq["yes"] <= .7', [2]),
+        ('hq["yes"] >= .5 and lang.top == "en" and lang.p >= .65', [0]),
+        ('lang.top == "de" or hq["yes"] < .5', [1]),
+        ('lang.top in ["en", "fr"]', [0, 1, 2]),
+        ('lang.top not in ("en",)', [2]),
+        ('lang.top != "en"', [2]),
+        ('not lang.top == "en"', [2, 3]),
+        ('not (hq["yes"] > .5 or n == 2)', [3]),
+        ("lang.p > .6\n  and n < 2", [0]),
+        ("hq['yes'] > lang.p", [0]),
+        ("n > lang.p", [0, 1]),
+        ("n != 1", [1, 3]),
+        ("n in [1, 4]", [0, 3]),
+        ("n not in [1, 4]", [1]),
+        ("n > -1", [0, 1, 3]),
+        ('url == "a"', [0, 3]),
+        ('url != "a"', [1]),
+        ('url in ["b"]', [1]),
+        ('never == "a" or never > 1', []),
+    ],
+)
+def test_condition_keeps_rows_and_never_for_what_is_missing(text, rows):
+    assert kept(text) == rows
+
+
+def test_clauses_are_what_and_joins_and_know_what_they_need():
+    condition = parse('hq["yes"] >= .5 and (lang.top == "en" or n > 1) and n < 9', LABELS)
+    first, second, third = condition.clauses
+    assert [one.text for one in condition.clauses] == [
+        'hq["yes"] >= .5', 'lang.top == "en" or n > 1', "n < 9",
+    ]  # fmt: skip
+    assert first.bounds == ((Score("hq", "yes"), 0.5),)
+    assert second.scores == (Score("lang", None, "top"),)
+    assert second.columns == third.columns == condition.columns == ("n",)
+    assert [str(score) for score in condition.scores] == ['hq["yes"]', "lang.top"]
+
+
+@pytest.mark.parametrize(
+    ("text", "marked", "words"),
+    [
+        ("", None, "is empty"),
+        ("hq.p >", None, "invalid syntax"),
+        ('lang.top = "en"', "=", "equal is =="),
+        ("hq", "hq", "what of model hq"),
+        ("hq >= .5", "hq", "what of model hq"),
+        ("hg.p > .5", "hg", "did you mean hq"),
+        ("hq.tops == 1", "hq.tops", "hq has no tops"),
+        ('hq["yess"] > 1', '"yess"', "no label 'yess'; did you mean yes"),
+        ("hq[1] > .5", "1", "expected a label"),
+        ('lang.top == "eng"', '"eng"', "did you mean en?"),
+        ('lang.top > "en"', 'lang.top > "en"', "no order"),
+        ("lang.top == 1", "1", "expected a label"),
+        ('lang.p == "en"', '"en"', "is a probability"),
+        ('lang.p in ["en"]', "lang.p", "is a probability"),
+        ("lang.top in x", "x", "expected a list"),
+        ("lang.top in [x]", "x", "expected a text or a number"),
+        ('n in [1, "a"]', '[1, "a"]', "mixed"),
+        ("1 < 2", "1 < 2", "two constants"),
+        ("n", "n", "compare it"),
+        ("größe > 1 and hq.x > 1", "hq.x", "hq has no x"),
+        ("f(hq) > 1", "f(hq)", "name of a column"),
+        ("__import__('os').system('x') > 1", "__import__('os').system('x')", "name of a column"),
+        ("(1).real > 0", "(1).real", "name of a column"),
+        ("n is 1", "n is 1", "expected <"),
+        ("n + 1 > 2", "n + 1", "name of a column"),
+        ("lambda: 1", "lambda: 1", "expected comparisons"),
+        ("n > 1e999", "1e999", "finite"),
+        ("n > hq.top", "hq.top", "expected a number"),
+        ('url > "a"', '"a"', "no order"),
+        ("(" * 400 + "n", None, "nested"),
+    ],
+)
+def test_mistake_is_shown_where_it_stands(text, marked, words):
+    with pytest.raises(ConfigError) as error:
+        parse(text, LABELS)
+    said = str(error.value)
+    assert words in said
+    if marked:
+        _, shown, marks = said.split("\n")
+        begin = marks.index("^")
+        assert shown[begin : begin + marks.count("^")] == marked
+
+
+@pytest.mark.parametrize("text", ["url > 1", 'n == "a"', 'n in ["a"]', "url > lang.p"])
+def test_column_of_another_type_is_refused_when_it_is_seen(text):
+    with pytest.raises(ConfigError, match=r"has (texts|numbers)"):
+        kept(text)
+
+
+def test_added_columns_are_split_at_commas_outside_of_quotes_and_have_names():
+    parts = split_added("""hq, lang.p,good=hq["yes"] ,x = lang,hq['a,"b']""")
+    assert parts == ["hq", "lang.p", 'good=hq["yes"]', "x = lang", "hq['a,\"b']"]
+    assert parse_added("hq", LABELS) == {
+        "hq.top": Score("hq", None, "top"), "hq.p": Score("hq", None, "p"),
+    }  # fmt: skip
+    assert list(parse_added("x = lang", LABELS)) == ["x.top", "x.p"]
+    assert parse_added('good=hq["yes"]', LABELS) == {"good": Score("hq", "yes")}
+    assert parse_added('hq["yes"]', LABELS) == {'hq["yes"]': Score("hq", "yes")}
+    with pytest.raises(ConfigError, match="expected MODEL"):
+        parse_added("n", LABELS)
