@@ -41,7 +41,7 @@ def command(
     output: Annotated[
         Path,
         typer.Option(
-            help="Folder: a file for each of the input, manifest.json and report.html.",
+            help="Folder: a file for each of the input, _manifest.json and _report.html.",
             metavar="FOLDER",
         ),
     ],
@@ -124,7 +124,7 @@ def command(
         typer.echo(f"  {count:,} refused by {clause}")
     if done["without_text"]:
         typer.echo(f"  {done['without_text']:,} have no text")
-    typer.echo(f"  {output / 'report.html'} shows scores, and texts near the bounds")
+    typer.echo(f"  {output / '_report.html'} shows scores, and texts near the bounds")
 
 
 class _Progress:

@@ -40,6 +40,8 @@ from snailps.errors import DataError
 Unit = Literal["word", "line"]
 
 # Read step of the search for the end of a unit: a word ends within the first one.
+OF_FILTERS = frozenset(("_manifest.json", "_report.html"))
+"""What `snailps filter` leaves beside its outputs, in a folder that may be input again."""
 STEP_BYTES = 1 << 16
 # The same for a part's lines, and for strands.
 STEP_BYTES_PART = 1 << 12
@@ -358,7 +360,7 @@ def _files_below(folder: str) -> Iterator[str]:
         seen.add(place)
         folders[:] = sorted(name for name in folders if not is_hidden(name))
         for name in sorted(names):
-            if not is_hidden(name):
+            if not is_hidden(name) and name not in OF_FILTERS:
                 yield str(Path(where) / name)
 
 

@@ -1,6 +1,6 @@
 """A filter as a job: its command, its tasks, what is finished of it, and its end.
 
-    Command -> begin -> tasks that are left -> run_task each -> finish: manifest.json, report.html
+    Command -> begin -> tasks that are left -> run_task each -> finish: _manifest.json, _report.html
 
 A task is a file of the input, or some groups of its rows.  Its output is complete or absent, and
 the same bytes wherever it is made, so a task that was lost is done again.  Beside the outputs, in
@@ -37,7 +37,7 @@ from snailps.vectors.words import to_text
 
 TASK_BYTES = 256 << 20
 KEPT = ".snailps"
-MANIFEST, REPORT, COMMAND, LIST = "manifest.json", "report.html", "command.json", "tasks.txt"
+MANIFEST, REPORT, COMMAND, LIST = "_manifest.json", "_report.html", "command.json", "tasks.txt"
 VERSION = 1
 
 
@@ -378,8 +378,8 @@ def filter(
     input : path, or sequence of paths
         Parquet, JSON lines and text, the latter two packed or not; folders, patterns and URLs.
     output : path
-        A folder: a file for each of the input (several for a large Parquet file), `manifest.json`
-        and `report.html`.
+        A folder: a file for each of the input (several for a large Parquet file), `_manifest.json`
+        and `_report.html`.
     models : mapping of str to path
         Names of the condition, and their classifiers.
     keep : str
@@ -403,7 +403,7 @@ def filter(
     Returns
     -------
     dict
-        What `manifest.json` has: rows, kept, refused by each clause of the condition, ...
+        What `_manifest.json` has: rows, kept, refused by each clause of the condition, ...
 
     Raises
     ------

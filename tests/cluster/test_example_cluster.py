@@ -111,3 +111,11 @@ def test_example_with_lines_without_features_and_blank_lines_learns_the_bias(tmp
     master = run_well(tmp_path, job={**job, "epochs": 3})
     assert figures_of(master)["examples"] == 3 * 2000
     assert figures_of(master)["train_loss"] == pytest.approx(0.5623, abs=0.01)  # of 3 : 1
+
+
+def test_quality_filter_keeps_prose(folder):
+    said = run(folder, sys.executable, "examples/quality_filter.py", "here").stdout
+    kept, right = re.search(r"kept ([\d,]+) of [\d,]+ texts, ([\d,]+) of them", said).groups()
+    assert int(kept.replace(",", "")) > 300
+    assert int(right.replace(",", "")) > 0.95 * int(kept.replace(",", ""))
+    assert (folder / "here" / "kept" / "_report.html").exists()

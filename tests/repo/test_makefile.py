@@ -172,8 +172,8 @@ def blocks(output):
 
 TARGETS_OF_CI = {
     "install": ".venv/.made-lint,test", "demo": "demo", "test": "test-all",
-    "torch": "test-torch", "lint": "lint", "hosts": "test-hosts", "browser": "test-browser", "wheels": "wheels",
-    "test-wheels": "test-wheels", "sanitize": "sanitize",
+    "torch": "test-torch", "lint": "lint", "hosts": "test-hosts", "browser": "test-browser",
+    "wheels": "wheels", "test-wheels": "test-wheels", "sanitize": "sanitize",
 }  # fmt: skip
 
 

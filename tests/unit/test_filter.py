@@ -200,14 +200,16 @@ def test_ended_run_goes_on_and_its_bytes_are_the_same(model, tmp_path, monkeypat
     for name in ("a.parquet", "b.parquet", "c.parquet"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "a.parquet", "b.parquet", "c.parquet", "manifest.json", "report.html",
+        "_manifest.json", "_report.html", "a.parquet", "b.parquet", "c.parquet",
     ]  # fmt: skip
     assert keep(model, str(tmp_path / "*.parquet"), tmp_path / "out") == done
     (tmp_path / "out" / "mine").write_text("stays")
+    assert pq.read_table(tmp_path / "whole").num_rows == done["kept"]  # a folder of Parquet
+    assert keep(model, tmp_path / "whole", tmp_path / "twice")["rows"] == done["kept"]
     again = keep(model, tmp_path / "a.parquet", tmp_path / "out", overwrite=True)
     assert again["rows"] == 9
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "a.parquet", "manifest.json", "mine", "report.html",
+        "_manifest.json", "_report.html", "a.parquet", "mine",
     ]  # fmt: skip
 
 
@@ -264,7 +266,7 @@ def test_report_shows_counts_scores_and_texts_near_the_bound(model, tmp_path):
     texts = ["up <b>bold</b>", "up up up", "down", "up down", "other & more"]
     write_parquet(tmp_path / "a.parquet", pa.table({"text": texts}))
     keep(model, tmp_path / "a.parquet", tmp_path / "out", f'{KEEP} and hq.top == "__label__plus"')
-    page = (tmp_path / "out" / "report.html").read_text()
+    page = (tmp_path / "out" / "_report.html").read_text()
     chances = dict(zip(texts, plus(model, texts), strict=True))
     assert f"{sum(p >= 0.6 for p in chances.values())} of 5 texts kept" in page
     assert "up &lt;b&gt;bold&lt;/b&gt;" in page
