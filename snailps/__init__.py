@@ -86,7 +86,6 @@ __all__ = [
     "cluster",
     "connect",
     "default_cluster",
-    "filter",
     "load",
     "local_cluster",
     "open_checkpoint",
@@ -95,6 +94,7 @@ __all__ = [
     "write_matrix",
 ]
 
+# `filter` is not in `__all__`: `from snailps import *` would hide Python's own.
 _HOMES = {
     "config": ("JobSettings", "setting"),
     "data.matrix_writer": ("write_matrix",),
@@ -140,4 +140,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *(name for names in _HOMES.values() for name in names)})

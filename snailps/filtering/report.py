@@ -83,11 +83,12 @@ def _histogram(bins: Sequence[int], bounds: Sequence[float]) -> str:
     """Bars of a linear scale; red lines at the bounds."""
     width, height, most = 720, 160, max(*bins, 1)
     step = width / len(bins)
+    heights = [max(count / most * height, float(count > 0)) for count in bins]
     bars = "".join(
-        f"<rect class=bar x={at * step:.1f} y={height - count / most * height:.1f} "
-        f"width={step - 1:.1f} height={count / most * height:.1f}><title>{at / len(bins):g} to "
-        f"{(at + 1) / len(bins):g}: {count:,}</title></rect>"
-        for at, count in enumerate(bins)
+        f"<rect class=bar x={at * step:.1f} y={height - tall:.1f} width={step - 1:.1f} "
+        f"height={tall:.1f}><title>{at / len(bins):g} to {(at + 1) / len(bins):g}: {count:,}"
+        f"</title></rect>"
+        for at, (count, tall) in enumerate(zip(bins, heights, strict=True))
     )
     lines = "".join(
         f"<line class=bound x1={bound * width:.1f} x2={bound * width:.1f} y1=0 y2={height} />"
