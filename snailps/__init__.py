@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         Word2Vec,
     )
     from snailps.estimators.loading import load
-    from snailps.filtering.job import filter
+    from snailps.filtering.job import filter as filter
     from snailps.local.cluster import cluster, connect, default_cluster, local_cluster
     from snailps.local.session import Cluster
     from snailps.local.session import Cluster as LocalCluster
