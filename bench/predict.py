@@ -113,6 +113,23 @@ def write_texts(words: list[str], work: str, scale: float, folder: Path) -> tupl
     return train, asked
 
 
+def make(words: list[str], work: str, scale: float, folder: Path) -> tuple[Path, Path]:
+    """A trained classifier, and texts to label."""
+    train, texts = write_texts(words, work, scale, folder)
+    command = [sys.executable, "-m", "snailps", "train", "classifier", "--input", str(train)]
+    command += ["--output", str(folder / "model"), "--epochs", "5", "--lr", "0.5"]
+    command += ["--set", "formats=bin", "--json"]
+    for option, value in ({"min_count": 1} | WORK[work][3]).items():
+        command += [f"--{option.replace('_', '-')}", str(value)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), pythonpath()])}
+    trained = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, check=False
+    )
+    if trained.returncode:
+        fail(f"the training failed:\n{trained.stderr.strip()[-2000:]}")
+    return folder / "model.bin", texts
+
+
 def run_ours(job: dict) -> None:
     """A run of snailps, as peers/predict_fasttext.py is one of a peer."""
     from snailps.vectors.label_prediction import LabelModel
@@ -167,19 +184,7 @@ def measure(work: str, args: argparse.Namespace, pythons: dict[str, str], words:
     """All systems on one work."""
     with tempfile.TemporaryDirectory(prefix="snailps-bench-", dir=args.scratch) as name:
         folder = Path(name)
-        train, texts = write_texts(words, work, args.scale, folder)
-        command = [sys.executable, "-m", "snailps", "train", "classifier", "--input", str(train)]
-        command += ["--output", str(folder / "model"), "--epochs", "5", "--lr", "0.5"]
-        command += ["--set", "formats=bin", "--json"]
-        for option, value in ({"min_count": 1} | WORK[work][3]).items():
-            command += [f"--{option.replace('_', '-')}", str(value)]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), pythonpath()])}
-        trained = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, check=False
-        )
-        if trained.returncode:
-            fail(f"the training failed:\n{trained.stderr.strip()[-2000:]}")
-        model = folder / "model.bin"
+        model, texts = make(words, work, args.scale, folder)
         lines = texts.read_text(encoding="utf-8").count("\n")
         size = model.stat().st_size / 1e6
         say(f"{work}: {lines:,} texts of {WORK[work][0]} words, a model of {size:,.0f} MB")
