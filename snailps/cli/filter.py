@@ -120,8 +120,8 @@ def command(
         print_json(done)
         return
     typer.echo(f"{done['kept']:,} of {done['rows']:,} texts kept, in {output}")
-    for clause, count in done["refused"].items():
-        typer.echo(f"  {count:,} refused by {clause}")
+    for one in done["refused"]:
+        typer.echo(f"  {one['texts']:,} refused by {one['clause']}")
     if done["without_text"]:
         typer.echo(f"  {done['without_text']:,} have no text")
     typer.echo(f"  {output / '_report.html'} shows scores, and texts near the bounds")

@@ -25,7 +25,32 @@ from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 
 Mask = NDArray[np.bool_]
-Test = Callable[["Values"], Mask]
+
+
+class Truth(NamedTuple):
+    """Rows of which something is so, and rows of which it is not; of others it is not known."""
+
+    yes: Mask
+    no: Mask
+
+    @classmethod
+    def of(cls, yes: NDArray[Any], *present: Mask) -> Truth:
+        """That of a comparison of values that are present."""
+        known = reduce(operator.and_, present)
+        found = np.asarray(yes, bool)
+        return cls(found & known, ~found & known)
+
+    def __and__(self, other: Truth) -> Truth:
+        return Truth(self.yes & other.yes, self.no | other.no)
+
+    def __or__(self, other: Truth) -> Truth:
+        return Truth(self.yes | other.yes, self.no & other.no)
+
+    def __invert__(self) -> Truth:
+        return Truth(self.no, self.yes)
+
+
+Test = Callable[["Values"], Truth]
 COMPARED: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Lt: ("<", operator.lt), ast.LtE: ("<=", operator.le), ast.Gt: (">", operator.gt),
     ast.GtE: (">=", operator.ge), ast.Eq: ("==", operator.eq), ast.NotEq: ("!=", operator.ne),
@@ -126,6 +151,17 @@ def parse_added(text: str, labels: Mapping[str, Sequence[str]]) -> dict[str, Sco
     return {name.strip() or str(found): found}
 
 
+def _comment_in(text: str) -> int:
+    """Where a comment begins, outside of quotes; -1: there is none."""
+    quote = ""
+    for at, letter in enumerate(text):
+        if letter == "#" and not quote:
+            return at
+        if letter in "\"'" and quote in ("", letter):
+            quote = "" if quote else letter
+    return -1
+
+
 def split_added(text: str) -> list[str]:
     """What ``--add`` names, at the commas that stand outside of quotes."""
     tasks, quote = [""], ""
@@ -150,6 +186,8 @@ class _Parser:
         self._bounds: list[tuple[Score, float]] = []
 
     def tree(self) -> ast.expr:
+        if (comment := _comment_in(self.text)) >= 0:
+            raise ConfigError(self._shown(comment, comment + 1, "a condition has no comments"))
         if not self.text:
             raise ConfigError(
                 "the condition is empty: compare a score with a number, as in hq.p >= .5"
@@ -220,7 +258,7 @@ class _Parser:
         if not isinstance(other, float):
             self.fail(right, f"{score} is a probability: compare it with a number from 0 to 1")
         self._bounds.append((score, other))
-        return lambda values: compare(_numbers(values, score), other)
+        return lambda values: _compared(compare, _numbers(values, score), other)
 
     def _two(self, left: ast.expr, right: ast.expr, compare: Callable[[Any, Any], Any]) -> Test:
         """Two probabilities, or a number of the table beside one."""
@@ -241,11 +279,11 @@ class _Parser:
             if isinstance(side, Score):
                 return _numbers(values, side)
             found = values.column(side)
-            if found.dtype == object:
+            if found.dtype == object and _present(found).any():
                 raise ConfigError(f"column {side!r} has texts: compare it with a text")
-            return found
+            return found if found.dtype != object else np.full(len(found), np.nan)
 
-        return lambda values: compare(value(values, one), value(values, two))
+        return lambda values: _compared(compare, value(values, one), value(values, two))
 
     def _column_with(
         self, node: ast.expr, right: ast.expr, other: float | str, sign: str,
@@ -255,9 +293,9 @@ class _Parser:
         if isinstance(other, str) and sign not in ("==", "!="):
             self.fail(right, "texts have no order here: use ==, != or in")
 
-        def test(values: Values) -> Mask:
+        def test(values: Values) -> Truth:
             found = self._typed(values, name, right, is_text=isinstance(other, str))
-            return np.asarray(compare(found, other), bool) & _present(found)
+            return _compared(compare, found, other)
 
         return test
 
@@ -279,10 +317,10 @@ class _Parser:
             if len({type(constant) for constant in constants}) > 1:
                 self.fail(right, "texts and numbers are mixed")
 
-            def is_one(values: Values) -> Mask:
+            def is_one(values: Values) -> Truth:
                 found = self._typed(values, name, right, is_text=isinstance(constants[0], str))
                 equal = reduce(operator.or_, [found == constant for constant in constants])
-                return (np.asarray(equal, bool) ^ is_not) & _present(found)
+                return Truth.of(np.asarray(equal, bool) ^ is_not, _present(found))
 
             return is_one
         if score.of_best != TOP:
@@ -293,9 +331,9 @@ class _Parser:
             for item, constant in zip(items, constants, strict=True)
         ])  # fmt: skip
 
-        def has_label(values: Values) -> Mask:
+        def has_label(values: Values) -> Truth:
             best = values.score(score)
-            return np.asarray((np.isin(best, numbers) ^ is_not) & (best >= 0), bool)
+            return Truth.of(np.isin(best, numbers) ^ is_not, best >= 0)
 
         return has_label
 
@@ -355,7 +393,10 @@ class _Parser:
         if isinstance(node.value, str) and sign > 0:
             return node.value
         if isinstance(node.value, (bool, int, float)):
-            number = sign * float(node.value)
+            try:
+                number = sign * float(node.value)
+            except OverflowError:
+                number = math.inf
             if not math.isfinite(number):
                 self.fail(node, "expected a finite number")
             return number
@@ -372,6 +413,11 @@ class _Parser:
     def _shown(self, begin: int, end: int, words: str) -> str:
         marks = " " * begin + "^" * max(end - begin, 1)
         return f"{words}\n  {self.text}\n  {marks}"
+
+
+def _compared(compare: Callable[[Any, Any], Any], one: NDArray[Any], two: Any) -> Truth:
+    present = [_present(side) for side in (one, two) if isinstance(side, np.ndarray)]
+    return Truth.of(compare(one, two), *present)
 
 
 def _present(found: NDArray[Any]) -> Mask:

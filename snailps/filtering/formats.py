@@ -19,10 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
+from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data.examples import BOM
 from snailps.data.reading import format_of
 from snailps.data.table_formats import table_errors
 from snailps.data.unpacking import (
@@ -32,6 +34,7 @@ from snailps.data.unpacking import (
     open_content,
     packing_of,
     told,
+    version_of,
 )
 from snailps.errors import ConfigError, DataError
 from snailps.vectors.texts import whole_lines
@@ -45,12 +48,16 @@ log = logging.getLogger(__name__)
 
 
 class Task(NamedTuple):
-    """A file of the input, or some groups of rows of a Parquet file, and the name of its output."""
+    """A file of the input, or some groups of rows of a Parquet file, and the name of its output.
+
+    `version` of the file differs when its content does; empty: not known.
+    """
 
     path: str
     name: str
     groups: tuple[int, int] | None
     bytes: int
+    version: str
 
 
 class Batch(ABC):
@@ -126,7 +133,7 @@ class Target(ABC):
 class _ArrowBatch(Batch):
     def __init__(self, found: Any, column: str, first: int, path: str) -> None:
         super().__init__(found.num_rows, first)
-        self._found, self._texts, self._path = found, found.column(column), path
+        self._found, self._texts, self._path = found, _taken(found.column(column)), path
 
     def is_missing(self) -> NDArray[np.bool_]:
         return np.asarray(self._texts.is_null().to_numpy(zero_copy_only=False), bool)
@@ -137,7 +144,9 @@ class _ArrowBatch(Batch):
     def column(self, name: str) -> NDArray[Any]:
         if name not in self._found.schema.names:
             raise _no_column(self._path, name, self._found.schema)
-        found, kinds = self._found.column(name), _arrow().types
+        found, kinds = _taken(self._found.column(name)), _arrow().types
+        if kinds.is_null(found.type):
+            return np.full(self.rows, np.nan)
         if kinds.is_dictionary(found.type):
             found = found.dictionary_decode()
         if any(kind(found.type) for kind in (kinds.is_string, kinds.is_large_string)):
@@ -147,16 +156,21 @@ class _ArrowBatch(Batch):
             or kinds.is_floating(found.type)
             or kinds.is_boolean(found.type)
         ):
-            return np.asarray(found.cast("float64").to_numpy(zero_copy_only=False), np.float64)
+            return np.asarray(
+                found.cast("float64", safe=False).to_numpy(zero_copy_only=False), np.float64
+            )
         raise DataError(
             f"{self._path}: column {name!r} is of {found.type}: expected numbers or texts"
         )
 
     def kept(self, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]) -> Any:
         arrow = _arrow()
-        found = self._found.take(arrow.array(rows))
-        arrays = [*found.columns, *(_of_arrow(values) for values in added.values())]
-        return arrow.record_batch(arrays, names=[*found.schema.names, *added])
+        try:
+            found = [_taken(column).take(arrow.array(rows)) for column in self._found.columns]
+        except arrow.ArrowException as error:
+            raise DataError(f"{self._path} has a column that cannot be filtered: {error}") from None
+        arrays = [*found, *(_of_arrow(values) for values in added.values())]
+        return arrow.record_batch(arrays, names=[*self._found.schema.names, *added])
 
 
 class _ParquetSource(Source):
@@ -165,8 +179,7 @@ class _ParquetSource(Source):
         with table_errors(task.path):
             self._parquet = _open_parquet(task.path, self._opened)
             self._schema = self._parquet.schema_arrow
-            if column not in self._schema.names:
-                raise _no_column(task.path, column, self._schema)
+            self._check_there(column)
 
     def batches(self) -> Iterator[Batch]:
         about = self._parquet.metadata
@@ -177,13 +190,23 @@ class _ParquetSource(Source):
         first = 1
         with table_errors(self.task.path):
             for found in self._parquet.iter_batches(together, row_groups=list(groups)):
-                yield _ArrowBatch(found, self._column, first, self.task.path)
-                first += found.num_rows
+                # Packed sizes say little of texts that are often the same.
+                few = max(1, found.num_rows * 2 * BATCH_BYTES // max(found.nbytes, 1))
+                for at in range(0, found.num_rows, few):
+                    some = found.slice(at, few)
+                    yield _ArrowBatch(some, self._column, first, self.task.path)
+                    first += some.num_rows
+
+    def _check_there(self, name: str) -> None:
+        count = self._schema.names.count(name)
+        if not count:
+            raise _no_column(self.task.path, name, self._schema)
+        if count > 1:
+            raise DataError(f"{self.task.path} has {count} columns {name!r}")
 
     def check(self, columns: Sequence[str], added: Mapping[str, type]) -> None:
         for name in columns:
-            if name not in self._schema.names:
-                raise _no_column(self.task.path, name, self._schema)
+            self._check_there(name)
         for name in added:
             if name in self._schema.names:
                 raise ConfigError(f"--add {name}: {self.task.path} has a column of that name")
@@ -227,6 +250,12 @@ class _ParquetTarget(Target):
         self._waiting, self._bytes = [], 0
 
 
+def _taken(column: Any) -> Any:
+    """A column that rows can be taken of."""
+    plain = {"string_view": "large_string", "binary_view": "large_binary"}.get(str(column.type))
+    return column if plain is None else column.cast(plain)
+
+
 def _no_column(path: str, name: str, schema: Any) -> DataError:
     return DataError(f"{path} has no column {name!r}, but {', '.join(schema.names)}")
 
@@ -238,7 +267,10 @@ def _arrow() -> Any:
 def _of_arrow(values: NDArray[Any]) -> Any:
     arrow = _arrow()
     if values.dtype == object:
-        return arrow.array(values, "string")
+        try:
+            return arrow.array(values, "string")
+        except UnicodeEncodeError as error:
+            raise DataError(f"label {error.object!r} is no UTF-8, which Parquet has") from None
     return arrow.array(values, "float32", mask=np.isnan(values))
 
 
@@ -268,17 +300,22 @@ class _Lines(Batch):
             for number, text in enumerate(self._texts, first):
                 if not isinstance(text, (str, type(None))):
                     raise DataError(
-                        f"{path}, line {number:,}: {column!r} is no text, but {text!r:.60}"
+                        f"{path}, text {number:,}: {column!r} is no text, but {text!r:.60}"
                     )
+            # Halves of pairs are in some crawls: bytes that are no text, as in others.
+            self._texts = [
+                None if text is None else text.encode("utf-8", "surrogatepass")
+                for text in self._texts
+            ]
 
     def _object(self, line: bytes, number: int) -> dict[str, Any]:
         try:
-            row = json.loads(line.decode(*_CODEC))
+            row = json.loads(line.removeprefix(BOM).decode(*_CODEC))
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{self._path}, line {number:,}: no JSON: {error}") from None
+            raise DataError(f"{self._path}, text {number:,}: no JSON: {error}") from None
         if not isinstance(row, dict):
             raise DataError(
-                f"{self._path}, line {number:,}: expected an object with names, {{...}}, got "
+                f"{self._path}, text {number:,}: expected an object with names, {{...}}, got "
                 f"{row!r:.60}"
             )
         return row
@@ -308,9 +345,12 @@ class _Lines(Batch):
         if kinds <= {str}:
             return np.array(values, object)
         if kinds <= {int, float, bool}:
-            return np.array([np.nan if value is None else float(value) for value in values])
+            try:
+                return np.array([np.nan if value is None else float(value) for value in values])
+            except OverflowError:
+                raise DataError(f"{self._path}: {name!r} has a number beyond 1e308") from None
         raise DataError(
-            f"{self._path}, lines {self.first:,} to {self.first + self.rows - 1:,}: {name!r} has "
+            f"{self._path}, texts {self.first:,} to {self.first + self.rows - 1:,}: {name!r} has "
             f"{', '.join(sorted(kind.__name__ for kind in kinds))}: expected numbers or texts"
         )
 
@@ -332,7 +372,7 @@ class _Lines(Batch):
 def _json(value: Any) -> str:
     """A text or a number; numbers that are none are null."""
     if isinstance(value, float):
-        return "null" if value != value else repr(float(f"{value:.7g}"))
+        return "null" if value != value else repr(float(f"{value:.9g}"))
     return json.dumps(value)
 
 
@@ -409,14 +449,12 @@ def _packer(file: IO[bytes], packing: str) -> IO[bytes]:
 
 def open_source(task: Task, column: str) -> Source:
     """Open a task; DataError: another format, or no such column."""
-    return _KINDS[_kind_of(task.path)](task, column)
+    kind: type[Source] = _ParquetSource if is_parquet(task.path) else _LineSource
+    return kind(task, column)
 
 
-_KINDS: dict[str, type[Source]] = {"parquet": _ParquetSource, "lines": _LineSource}
-
-
-def _kind_of(path: str) -> str:
-    return "parquet" if format_of(path) == "parquet" else "lines"
+def is_parquet(path: str) -> bool:
+    return format_of(path) == "parquet"
 
 
 def tasks_of(paths: Sequence[str], column: str, task_bytes: int) -> list[Task]:
@@ -425,30 +463,53 @@ def tasks_of(paths: Sequence[str], column: str, task_bytes: int) -> list[Task]:
     A Parquet file is cut between groups of rows, so that none but a single group has more than
     `task_bytes`.
     """
-    folders = [path.split("/")[:-1] for path in paths]
-    same = 0
-    while all(len(one) > same and one[same] == folders[0][same] for one in folders):
-        same += 1
     tasks: list[Task] = []
-    for path in paths:
+    for path, name in zip(paths, _names_of(paths), strict=True):
         _check(path, column)
-        name = "/".join(path.split("/")[same:])
-        cuts = _cuts(path, task_bytes) if _kind_of(path) == "parquet" else []
+        version = version_now(path)
+        cuts = _cuts(path, task_bytes) if is_parquet(path) else []
         if len(cuts) < 2:
-            tasks.append(Task(path, name, None, cuts[0][1] if cuts else _size(path)))
+            size = cuts[0][1] if cuts else _size(path)
+            tasks.append(Task(path, name, None, size, version))
             continue
         stem = name.removesuffix(".parquet")
         tasks += [
-            Task(path, f"{stem}-{number:05d}.parquet", groups, size)
+            Task(path, f"{stem}-{number:05d}.parquet", groups, size, version)
             for number, (groups, size) in enumerate(cuts)
         ]
-    names = [task.name for task in tasks]
-    for at, name in enumerate(names):
-        if name in names[:at]:
-            raise ConfigError(
-                f"{tasks[at].path} and {tasks[names.index(name)].path} would both be {name}"
-            )
+    first: dict[str, Task] = {}
+    for task in tasks:
+        other = first.setdefault(task.name, task)
+        if other is not task:
+            raise ConfigError(f"{task.path} and {other.path} would both be {task.name}")
     return tasks
+
+
+def _names_of(paths: Sequence[str]) -> list[str]:
+    """Relative names: below the folder that all local files are in, and that of all URLs."""
+    split = []
+    for path in paths:
+        words = urlsplit(path)
+        parts = [words.netloc, *words.path.split("/")] if is_url(path) else path.split("/")
+        split.append([part for part in parts if part not in ("", ".", "..")])
+    same = {True: 0, False: 0}
+    for kind in same:
+        of_kind = [parts for path, parts in zip(paths, split, strict=True) if is_url(path) == kind]
+        while of_kind and all(
+            len(one) > same[kind] + 1 and one[same[kind]] == of_kind[0][same[kind]]
+            for one in of_kind
+        ):
+            same[kind] += 1
+    return ["/".join(one[same[is_url(path)] :]) for path, one in zip(paths, split, strict=True)]
+
+
+def version_now(path: str) -> str:
+    """What differs when a file's content does; of some URLs it is not known, and empty."""
+    if is_url(path):
+        return version_of(path)
+    with told(path):
+        found = Path(path).stat()
+    return f"{found.st_size} {found.st_mtime_ns} {found.st_ino}"
 
 
 def _check(path: str, column: str) -> None:

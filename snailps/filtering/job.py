@@ -2,42 +2,47 @@
 
     Command -> begin -> tasks that are left -> run_task each -> finish: _manifest.json, _report.html
 
-A task is a file of the input, or some groups of its rows.  Its output is complete or absent, and
-the same bytes wherever it is made, so a task that was lost is done again.  Beside the outputs, in
-.snailps, stand the command and what came of each task, until the manifest has them.
+A task is a file of the input, or some groups of its rows.  Its output is the same bytes wherever it
+is made.  Who runs tasks, threads here or workers of a cluster, is not known.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, Protocol
 
 from snailps.data.atomic import atomic_file
 from snailps.data.blocks import files_of
 from snailps.data.in_order import in_order
 from snailps.data.unpacking import is_url
 from snailps.dataclass import dataclass
-from snailps.errors import ConfigError
+from snailps.errors import ConfigError, DataError
 from snailps.filtering.expression import Score, parse, parse_added
-from snailps.filtering.formats import Batch, Source, Target, Task, open_source, tasks_of
+from snailps.filtering.formats import (
+    Batch,
+    Source,
+    Target,
+    Task,
+    is_parquet,
+    open_source,
+    tasks_of,
+    version_now,
+)
 from snailps.filtering.report import report_page
-from snailps.filtering.scores import Counts, Decision, Judge, Near
+from snailps.filtering.results import MANIFEST, REPORT, RESERVED, Results
+from snailps.filtering.scores import Counts, Decision, Judge
 from snailps.kernels import cores
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.words import to_text
 
 TASK_BYTES = 256 << 20
-KEPT = ".snailps"
-MANIFEST, REPORT, COMMAND, LIST = "_manifest.json", "_report.html", "command.json", "tasks.txt"
 VERSION = 1
 
 
@@ -71,30 +76,25 @@ class Command:
         added: dict[str, Score] = {}
         for text in self.add:
             try:
-                added |= parse_added(text, labels)
+                more = parse_added(text, labels)
             except ConfigError as error:
                 raise ConfigError(f"--add: {error}") from None
+            if twice := added.keys() & more.keys():
+                raise ConfigError(f"--add {text}: there is a column {min(twice)} before")
+            added |= more
         return Judge(condition, models, added)
 
     def tasks(self) -> list[Task]:
         return tasks_of(files_of(self.inputs), self.column, TASK_BYTES)
 
 
-class Done(NamedTuple):
-    """What came of a task."""
-
-    task: Task
-    counts: Counts
-    seconds: float
-
-
 class FilterJob:
-    """A command at its output folder."""
+    """A command at its output folder; `key` is that of `Results`, for a worker of a cluster."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, key: str = "") -> None:
         self.command = command
         self.judge = command.judge()
-        self.folder = Path(command.output)
+        self.results = Results(Path(command.output), key)
         self.left: list[Task] = []
         self._identity: dict[str, Any] = {}
 
@@ -104,41 +104,40 @@ class FilterJob:
         return self.command.tasks()
 
     def begin(self, *, overwrite: bool = False) -> list[Task]:
-        """Parts that are left; ConfigError: the folder has something else.
+        """Tasks that are left, with the folder locked until `close`.
 
-        `overwrite`: what another command left is removed.
+        ConfigError: the folder has something else; `overwrite`: what another command left is
+        removed.
         """
         if not self.tasks:
             raise ConfigError("no file to filter")
-        for task in self.tasks:
-            if Path(task.path).is_relative_to(self.folder):
-                raise ConfigError(f"--output {self.folder} has the input in it ({task.path})")
-        with open_source(self.tasks[0], self.command.column) as source:
-            source.check(self.judge.condition.columns, self.judge.column_types())
-        self._identity = identity = self._identify()
-        state, there = self.folder / KEPT, self._command_there()
-        if there is not None and (overwrite or (there != identity and not self._has_results())):
-            self._remove()
-        elif there is not None and there != identity:
-            differs = ", ".join(name for name in identity if there.get(name) != identity[name])
-            raise ConfigError(
-                f"{self.folder} has the results of another command, of which {differs} differ: "
-                "choose another --output, or add --overwrite"
-            )
-        is_full = there is None and self.folder.exists() and any(self.folder.iterdir())
-        if is_full and not overwrite:
-            raise ConfigError(
-                f"{self.folder} is not empty: choose another --output, or add --overwrite"
-            )
-        if (self.folder / MANIFEST).exists():
-            return []
-        state.mkdir(parents=True, exist_ok=True)
-        if not (state / COMMAND).exists():
-            _write_json(state / COMMAND, identity)
-        self.left = [task for task in self.tasks if self.done(task) is None]
-        with atomic_file(self.list_path) as file:
-            file.writelines(json.dumps(task).encode() + b"\n" for task in self.left)
+        self._check_places()
+        for number, task in enumerate(self.tasks):
+            if number == 0 or is_parquet(task.path):
+                with open_source(task, self.command.column) as source:
+                    source.check(self.judge.condition.columns, self.judge.column_types())
+        self._identity = self._identify()
+        self.left = self.results.take(self._identity, self.tasks, overwrite=overwrite)
         return self.left
+
+    def close(self) -> None:
+        self.results.close()
+
+    def _check_places(self) -> None:
+        """No output is an input, nor would be one of the same command again."""
+        folder = self.results.folder.resolve()
+        for name in self.command.inputs:
+            is_folder = not is_url(name) and Path(name).is_dir()
+            if is_folder and folder.is_relative_to(Path(name).resolve()):
+                raise ConfigError(
+                    f"--output {folder} is in the input's folder, {name}: the next run would read "
+                    "it, too"
+                )
+        for task in self.tasks:
+            if not is_url(task.path) and Path(task.path).resolve().is_relative_to(folder):
+                raise ConfigError(f"--output {folder} has the input in it ({task.path})")
+            if task.name.split("/")[0] in RESERVED:
+                raise ConfigError(f"{task.path}: a filter keeps {task.name} for itself: rename it")
 
     def run(
         self,
@@ -181,21 +180,14 @@ class FilterJob:
                     writing.write(kept, decision.counts)
                     note(task, decision.counts)
 
-    def done(self, task: Task) -> Done | None:
-        """What came of a task; None: it is not finished."""
-        found = _read_json(self._state_of(task))
-        if found is None or not (self.folder / task.name).exists():
-            return None
-        return Done(task, _counts_of(found["counts"]), found["seconds"])
-
     def finish(self) -> dict[str, Any]:
         """Write manifest and report of a job whose tasks are all finished; the manifest."""
-        if (manifest := _read_json(self.folder / MANIFEST)) is not None:
-            return dict(manifest)
+        if (manifest := self.results.manifest()) is not None:
+            return manifest
         total = Counts.none(len(self.judge.condition.clauses))
         files, seconds = [], 0.0
         for task in self.tasks:
-            done = self.done(task)
+            done = self.results.done(task)
             if done is None:
                 raise ConfigError(f"{task.name} is not finished")
             total.add(done.counts)
@@ -203,14 +195,18 @@ class FilterJob:
             counts = done.counts
             files.append({
                 "output": task.name, "input": task.path, "row_groups": task.groups,
+                "bytes": (self.results.folder / task.name).stat().st_size,
                 "rows": counts.rows, "kept": counts.kept, "without_text": counts.without_text,
                 "refused": counts.refused, "seconds": round(done.seconds, 3),
             })  # fmt: skip
         clauses = [clause.text for clause in self.judge.condition.clauses]
         manifest = {
-            **self._identity, "rows": total.rows, "kept": total.kept,
-            "without_text": total.without_text,
-            "refused": dict(zip(clauses, total.refused, strict=True)),
+            "identity": self._identity, "keep": self.judge.condition.text,
+            "rows": total.rows, "kept": total.kept, "without_text": total.without_text,
+            "refused": [
+                {"clause": clause, "texts": count}
+                for clause, count in zip(clauses, total.refused, strict=True)
+            ],
             "seconds": round(seconds, 3),
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "scores": {name: {"bins": bins} for name, bins in total.bins.items()}
@@ -218,24 +214,11 @@ class FilterJob:
             "files": files,
         }  # fmt: skip
         page = report_page(manifest, total.near)
-        with atomic_file(self.folder / REPORT) as file:
+        with atomic_file(self.results.folder / REPORT) as file:
             file.write(page.encode("utf-8", "replace"))
-        _write_json(self.folder / MANIFEST, manifest)
-        shutil.rmtree(self.folder / KEPT, ignore_errors=True)
+        with atomic_file(self.results.folder / MANIFEST) as file:
+            file.write(json.dumps(manifest, indent=1).encode() + b"\n")
         return manifest
-
-    @property
-    def list_path(self) -> Path:
-        """Parts that were left when it began, a line each, for workers of a cluster."""
-        return self.folder / KEPT / LIST
-
-    # --- files ------------------------------------------------------------------------------
-
-    def save(self, task: Task, counts: Counts, seconds: float) -> None:
-        """A task is finished: its output is there."""
-        _write_json(
-            self._state_of(task), {"counts": dataclasses.asdict(counts), "seconds": seconds}
-        )
 
     def _identify(self) -> dict[str, Any]:
         """What makes outputs what they are: the same command, files and models."""
@@ -248,32 +231,10 @@ class FilterJob:
                 for name, path in command.models.items()
             },
             "inputs": [
-                {"path": task.path, "output": task.name, "bytes": task.bytes} for task in self.tasks
+                {"path": task.path, "output": task.name, "bytes": task.bytes,
+                 "version": task.version} for task in self.tasks
             ],
         }  # fmt: skip
-
-    def _command_there(self) -> dict[str, Any] | None:
-        manifest = _read_json(self.folder / MANIFEST)
-        if manifest is not None:
-            return {name: manifest.get(name) for name in self._identity}
-        return _read_json(self.folder / KEPT / COMMAND)
-
-    def _has_results(self) -> bool:
-        """Whether a task is finished, of whatever command."""
-        files = (self.folder / KEPT).rglob("*.json")
-        return (self.folder / MANIFEST).exists() or any(path.name != COMMAND for path in files)
-
-    def _state_of(self, task: Task) -> Path:
-        return self.folder / KEPT / f"{task.name}.json"
-
-    def _remove(self) -> None:
-        """Remove what a command has left, and nothing else."""
-        there = _read_json(self.folder / MANIFEST) or _read_json(self.folder / KEPT / COMMAND) or {}
-        for one in there.get("inputs", ()):
-            (self.folder / one["output"]).unlink(missing_ok=True)
-        for name in (MANIFEST, REPORT):
-            (self.folder / name).unlink(missing_ok=True)
-        shutil.rmtree(self.folder / KEPT, ignore_errors=True)
 
 
 class _Output:
@@ -286,8 +247,7 @@ class _Output:
         self._target: Target
 
     def __enter__(self) -> _Output:
-        path = self._job.folder / self._task.name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = self._job.results.output_of(self._task)
         file: IO[bytes] = self._opened.enter_context(atomic_file(path))
         self._target = self._source.target(file, self._job.judge.column_types())
         return self
@@ -298,21 +258,17 @@ class _Output:
 
     def finish(self) -> None:
         self._target.close()
+        if version_now(self._task.path) != self._task.version:
+            raise DataError(f"{self._task.path} was changed while it was read: run it again")
+        if not self._job.results.is_current():
+            raise ConfigError(f"{self._job.results.folder} is another command's now")
         self._opened.close()
-        self._job.save(self._task, self._counts, time.monotonic() - self._begun)
+        self._job.results.save(self._task, self._counts, time.monotonic() - self._begun)
 
     def __exit__(self, *error: Any) -> None:
         if error[0] is not None:
             self._target.abandon()
         self._opened.__exit__(*error)
-
-
-def _counts_of(found: dict[str, Any]) -> Counts:
-    near = {
-        name: ([Near(**one) for one in kept], [Near(**one) for one in refused])
-        for name, (kept, refused) in found.pop("near").items()
-    }
-    return Counts(**found, near=near)
 
 
 def _sha256(path: str) -> str:
@@ -321,20 +277,6 @@ def _sha256(path: str) -> str:
         while step := file.read(1 << 20):
             digest.update(step)
     return digest.hexdigest()
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(path) as file:
-        file.write(json.dumps(content, indent=1).encode() + b"\n")
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def absolute(paths: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
@@ -354,7 +296,8 @@ def settings_for(job: FilterJob) -> dict[str, str | int]:
     command = job.command
     return {
         "column": command.column, "models": json.dumps(command.models), "keep": command.keep,
-        "add": json.dumps(command.add), "folder": command.output, "epochs": 1, "block_bytes": 1,
+        "add": json.dumps(command.add), "folder": command.output, "key": job.results.key,
+        "epochs": 1, "block_bytes": 1,
     }  # fmt: skip
 
 
@@ -428,9 +371,13 @@ def filter(
     files = {name: str(Path(path).absolute()) for name, path in models.items()}
     folder = str(Path(output).absolute())
     job = FilterJob(Command(absolute(paths), column, files, keep, tuple(add), folder))
-    left = job.begin(overwrite=overwrite)
-    if cluster is None:
-        job.run(left, threads or cores(), lambda task, counts: note(job, task, counts))
-    elif left:
-        cluster.run("snailps.filtering.worker:Filter", settings_for(job), input=str(job.list_path))
-    return job.finish()
+    try:
+        left = job.begin(overwrite=overwrite)
+        if cluster is None:
+            job.run(left, threads or cores(), lambda task, counts: note(job, task, counts))
+        elif left:
+            path = str(job.results.list_path)
+            cluster.run("snailps.filtering.worker:Filter", settings_for(job), input=path)
+        return job.finish()
+    finally:
+        job.close()

@@ -44,8 +44,8 @@ def _page(
     yield "<table><tr><th>refused by<th>texts<th>of all"
     if manifest["without_text"]:
         yield _count("no text", manifest["without_text"], rows)
-    for clause, count in manifest["refused"].items():
-        yield _count(f"<code>{escape(clause)}</code>", count, rows)
+    for one in manifest["refused"]:
+        yield _count(f"<code>{escape(one['clause'])}</code>", one["texts"], rows)
     yield "</table><p>A text counts for the first clause of the condition that refuses it; later "
     yield "ones, and their models, are not asked.</p>"
     for name, score in manifest["scores"].items():
@@ -64,7 +64,7 @@ def _page(
                 yield f"<h2>{words} by <code>{escape(name)}</code> near {bound}</h2>"
                 yield _examples(side)
     yield "<h2>models</h2><table>"
-    for name, model in manifest["models"].items():
+    for name, model in manifest["identity"]["models"].items():
         yield f"<tr><td>{escape(name)}<td>{escape(model['path'])}"
         yield f"<td><code>{model['sha256'][:16]}</code>"
     yield "</table></html>"
@@ -125,7 +125,7 @@ def _examples(side: Sequence[Near]) -> str:
     rows = []
     for one in side:
         scores = ", ".join(
-            f"{escape(name)} {value if isinstance(value, str) else format(value, '.4g')}"
+            f"{escape(name)} {escape(value) if isinstance(value, str) else format(value, '.4g')}"
             for name, value in one.scores.items()
         )
         place = f"{escape(one.task)}, row {one.row:,}"

@@ -24,6 +24,8 @@ BINS = 50
 SHOWN = 20
 """Examples of each side of a bound."""
 LETTERS_SHOWN = 300
+SCORES_MAX = 1 << 20
+"""Probabilities of all labels that are kept at once: 4 MB."""
 
 
 @dataclass(slots=True)
@@ -130,10 +132,10 @@ class Judge:
         counts.rows, counts.without_text = batch.rows, int(missing.sum())
         for number, clause in enumerate(self.condition.clauses):
             values.rows = rows
-            passed = clause.test(values)
+            passed = clause.test(values).yes
             counts.refused[number] = int(len(rows) - passed.sum())
             for score, bound in clause.bounds:
-                counts.near[f"{score} {bound:g}"] = self._near(values, score, bound, passed, task)
+                counts.near[f"{score} {bound!r}"] = self._near(values, score, bound, passed, task)
             rows = rows[passed]
         values.rows = rows
         counts.kept = len(rows)
@@ -200,14 +202,17 @@ class _Values:
             found, chances = model.predict_arrays(texts, threads=self._threads)
             best[rows], of_best[rows] = found[:, 0], chances[:, 0]
         else:
-            all_chances = model.probabilities(texts, threads=self._threads)
-            number = np.arange(len(rows))
-            there = ~np.isnan(all_chances[:, 0])
-            at = all_chances.argmax(axis=1)
-            best[rows], of_best[rows] = np.where(there, at, -1), all_chances[number, at]
-            for column in columns:
-                of_label = np.full(self.batch.rows, np.nan, np.float32)
-                of_label[rows] = all_chances[:, column]
+            of_labels = {column: np.full(self.batch.rows, np.nan, np.float32) for column in columns}
+            together = max(1, SCORES_MAX // len(judge.names[name]))
+            for at in range(0, len(rows), together):
+                here = rows[at : at + together]
+                some = model.probabilities(texts[at : at + together], threads=self._threads)
+                top = some.argmax(axis=1)
+                best[here] = np.where(np.isnan(some[:, 0]), -1, top)
+                of_best[here] = some[np.arange(len(here)), top]
+                for column in columns:
+                    of_labels[column][here] = some[:, column]
+            for column, of_label in of_labels.items():
                 self._chances[Score(name, judge.names[name][column])] = of_label
         self._best[name], self._chances[Score(name, None, CHANCE)] = best, of_best
 

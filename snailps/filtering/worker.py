@@ -29,10 +29,11 @@ class FilterSettings(JobSettings):
     keep: str = setting("", help="Condition of the texts that are kept.", when="Always.")
     add: str = setting("[]", help="Scores that become columns, as JSON.", when="They are wanted.")
     folder: str = setting("", help="Folder of the outputs.", when="Always.", unit="path")
+    key: str = setting("", help="Of the command whose results these are.", when="Always.")
 
 
 class Filter(Worker):
-    """Keeps texts; its input is `FilterJob.list_path`, a task a line."""
+    """Keeps texts; its input is `Results.list_path`, a task a line."""
 
     Settings = FilterSettings
     settings: FilterSettings
@@ -45,18 +46,17 @@ class Filter(Worker):
     def setup(self) -> None:
         """Open the models."""
         s = self.settings
-        self._job = FilterJob(
-            Command((), s.column, json.loads(s.models), s.keep, tuple(json.loads(s.add)), s.folder)
-        )
+        models, add = json.loads(s.models), tuple(json.loads(s.add))
+        self._job = FilterJob(Command((), s.column, models, s.keep, add, s.folder), s.key)
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Write the output of each task of a block, unless another worker has."""
         rows = 0
         for line in block.data.splitlines():
-            path, name, groups, size = json.loads(line)
-            task = Task(path, name, tuple(groups) if groups else None, size)
-            if self._job.done(task) is None:
+            path, name, groups, size, version = json.loads(line)
+            task = Task(path, name, tuple(groups) if groups else None, size, version)
+            if self._job.results.done(task) is None:
                 self._job.run([task], self.threads)
-            if (done := self._job.done(task)) is not None:
+            if (done := self._job.results.done(task)) is not None:
                 rows += done.counts.rows
         return {"units": float(rows)}

@@ -73,12 +73,13 @@ def test_killed_worker_costs_its_task_and_no_byte_differs(folder, monkeypatch):
 
     with snailps.local_cluster(workers=2) as cluster:
         cluster.run(
-            "filter_models:StuckFilter", settings_for(job), input=str(job.list_path),
+            "filter_models:StuckFilter", settings_for(job), input=str(job.results.list_path),
             on_status=kill, quiet=True,
         )  # fmt: skip
     assert killed
     stuck.unlink()
     manifest = job.finish()
+    job.close()
     assert manifest["rows"] == 200 * FILES
     assert written(folder, "killed") == written(folder, "one")
     assert sorted(path.name for path in (folder / "killed").glob("[!0-9]*")) == [

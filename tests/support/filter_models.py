@@ -11,11 +11,13 @@ class StuckFilter(worker.Filter):
 
     def setup(self):
         super().setup()
-        save = self._job.save
+        save = self._job.results.save
 
         def save_or_wait(*result):
             try:
-                note = os.open(self._job.folder / ".snailps" / "stuck", os.O_CREAT | os.O_EXCL | 1)
+                note = os.open(
+                    self._job.results.folder / ".snailps" / "stuck", os.O_CREAT | os.O_EXCL | 1
+                )
             except FileExistsError:
                 return save(*result)
             os.write(note, b"%d\n" % os.getpid())
@@ -23,4 +25,4 @@ class StuckFilter(worker.Filter):
             while True:
                 signal.pause()
 
-        self._job.save = save_or_wait
+        self._job.results.save = save_or_wait

@@ -12,7 +12,7 @@ import zstandard
 import snailps
 from snailps.cli.filter import command
 from snailps.errors import ConfigError, DataError
-from snailps.filtering import formats, job
+from snailps.filtering import formats, job, scores
 from snailps.filtering.formats import tasks_of
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.label_prediction import LabelModel
@@ -22,12 +22,12 @@ LABEL = '"__label__plus"'
 KEEP = f"hq[{LABEL}] >= .6"
 
 
-def write_model(path, words=(b"</s>", b"up", b"down"), loss="softmax"):
+def write_model(path, words=(b"</s>", b"up", b"down"), loss="softmax", label=b"__label__plus"):
     """``up`` says plus, ``down`` minus; other words, and the end of a line, say little."""
     inputs = np.array([[0.0, 0], [3.0, 0], [0, 3.0]][: len(words)], np.float32)
     outputs = np.array([[1.0, 0.2], [0.1, 1.0]], np.float32)
     header = BinHeader(dim=2, model="supervised", loss=loss, min_count=1)
-    labels = [b"__label__plus", b"__label__minus"]
+    labels = [label, b"__label__minus"]
     write_bin(
         path, header, list(words), [3, 2, 1][: len(words)], [inputs], [outputs], labels, [2, 1]
     )
@@ -81,7 +81,7 @@ def test_parquet_keeps_its_columns_and_gets_scores(model, tmp_path, monkeypatch,
         == "GZIP"
     )
     assert (done["rows"], done["kept"], done["without_text"]) == (9, len(wanted), 1)
-    assert done["refused"] == {KEEP: 8 - len(wanted)}
+    assert done["refused"] == [{"clause": KEEP, "texts": 8 - len(wanted)}]
     assert sum(done["scores"][f"hq[{LABEL}]"]["bins"]) == 8
 
 
@@ -169,7 +169,7 @@ def test_later_models_are_asked_of_what_earlier_ones_keep(model, tmp_path, monke
         keep='n < 4 and a.top == "__label__plus" and b.p > .8 and b.top == "__label__plus"',
     )  # fmt: skip
     assert asked == [(str(model), ["up up", "down", "up down"]), (str(other), ["up up", "up down"])]
-    assert list(done["refused"].values()) == [5, 1, 1, 0]
+    assert [one["texts"] for one in done["refused"]] == [5, 1, 1, 0]
     assert done["scores"]["b.p"]["bins"].count(0) == 48
 
 
@@ -228,11 +228,18 @@ def test_ended_run_goes_on_and_its_bytes_are_the_same(model, tmp_path, monkeypat
         ({"add": ["n=hq.p"]}, "--add n: .* has a column of that name"),
         ({"threads": -1}, "threads: expected 0"),
         ({"output": "."}, "has the input in it"),
+        ({"path": "full", "column": "", "output": "full/o"}, "is in the input's folder"),
+        ({"output": "t.txt"}, "--output .*t.txt"),
+        ({"output": "t.txt/x"}, "--output .*t.txt/x"),
+        ({"path": "_report.html", "column": ""}, "keeps _report.html for itself"),
+        ({"condition": "hq.p > .5 # and more\n and n > 3"}, "has no comments"),
+        ({"add": ["x=hq.p", "x=hq.p"]}, "there is a column x before"),
+        ({"path": "twice.parquet"}, "has 2 columns 'text'"),
         ({"output": "full"}, "is not empty"),
-        ({"path": "bad.jsonl"}, "line 2: no JSON"),
-        ({"path": "list.jsonl"}, "line 1: expected an object"),
-        ({"path": "number.jsonl"}, "line 1: 'text' is no text, but 5"),
-        ({"path": "mixed.jsonl", "condition": "m > 1"}, "lines 1 to 2: 'm' has int, str"),
+        ({"path": "bad.jsonl"}, "text 2: no JSON"),
+        ({"path": "list.jsonl"}, "text 1: expected an object"),
+        ({"path": "number.jsonl"}, "text 1: 'text' is no text, but 5"),
+        ({"path": "mixed.jsonl", "condition": "m > 1"}, "texts 1 to 2: 'm' has int, str"),
         ({"path": "packed.parquet.gz"}, "a file that is not packed"),
     ],
 )
@@ -243,15 +250,129 @@ def test_mistake_is_told_and_leaves_nothing(model, tmp_path, monkeypatch, change
         "t.txt": "up\n", "t.csv": "text\nup\n", "bad.jsonl": '{"text": "up"}\n{"text"\n',
         "list.jsonl": "[1]\n", "number.jsonl": '{"text": 5}\n', "full/x": "",
         "mixed.jsonl": '{"text": "up", "m": 1}\n{"text": "up", "m": "a"}\n',
-        "packed.parquet.gz": "",
+        "packed.parquet.gz": "", "_report.html": "up\n",
     }.items():  # fmt: skip
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
+    texts = pa.array(["up"])
+    pq.write_table(pa.Table.from_arrays([texts, texts], ["text", "text"]), "twice.parquet")
     asked = {"path": "a.parquet", "output": "out", **change}
     with pytest.raises((ConfigError, DataError), match=words):
         keep(model, **asked)
     assert not list(tmp_path.glob("out/[!.]*"))
     assert keep(model, "a.parquet", "out")["rows"] == 9  # what failed at its beginning is no result
+
+
+def test_what_has_changed_since_is_noticed(model, tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("up\ndown\n")
+    inputs = [tmp_path / "a.txt", tmp_path / "b.txt"]
+
+    def stop(job, task, counts):
+        if task.name == "b.txt":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        keep(model, inputs, tmp_path / "out", column="", note=stop)
+    (tmp_path / "a.txt").write_text("up\nxown\n")  # as long as before
+    with pytest.raises(ConfigError, match="of which inputs differ"):
+        keep(model, inputs, tmp_path / "out", column="")
+    keep(model, inputs, tmp_path / "out", column="", overwrite=True)
+    (tmp_path / "out" / "b.txt").unlink()
+    with pytest.raises(ConfigError, match=r"b.txt is not what this command has made"):
+        keep(model, inputs, tmp_path / "out", column="")
+    (tmp_path / "c.txt").write_text("up\n" * 300_000)
+
+    def change(job, task, counts):
+        if counts is None:
+            (tmp_path / "c.txt").write_text("down\n")
+
+    with pytest.raises(DataError, match="was changed while it was read"):
+        keep(model, tmp_path / "c.txt", tmp_path / "late", column="", note=change)
+    assert not (tmp_path / "late" / "c.txt").exists()
+
+
+def test_inputs_are_never_overwritten(model, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("up\ndown\n")
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    for path, output in (("link", "in"), ("in", "link"), ("in/a.txt", "link"), ("in", "in/deep")):
+        with pytest.raises(ConfigError, match="--output"):
+            keep(model, tmp_path / path, tmp_path / output, column="", overwrite=True)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a.txt").symlink_to(tmp_path / "in" / "a.txt")
+    keep(model, tmp_path / "in", tmp_path / "out", column="", overwrite=True)
+    assert (tmp_path / "in" / "a.txt").read_text() == "up\ndown\n"
+    assert (tmp_path / "out" / "a.txt").read_text() == "up\n"
+    names = formats._names_of(["https://h/x/a.txt?y=1/2", "/data/c/b.txt", "/data/c/d/../b.txt"])
+    assert names == ["a.txt", "b.txt", "d/b.txt"]
+
+
+def test_folder_that_is_in_use_is_refused(model, tmp_path):
+    (tmp_path / "a.txt").write_text("up\ndown\n")
+
+    def again(job, task, counts):
+        with pytest.raises(ConfigError, match="another snailps filter is at work"):
+            keep(model, tmp_path / "a.txt", tmp_path / "out", "hq.p < .5", column="")
+
+    keep(model, tmp_path / "a.txt", tmp_path / "out", column="", note=again)
+    assert not (tmp_path / "out" / ".snailps").exists()
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {"inputs": 5}, {"inputs": ["a.txt"]}, {"identity": 5}, {"identity": {"inputs": [5, "x"]}},
+        {"identity": {"inputs": [{"output": "../mine"}, {"output": "/ABS"}, {"output": 5}]}},
+    ],
+)  # fmt: skip
+def test_overwriting_removes_nothing_outside_the_folder(model, tmp_path, manifest):
+    (tmp_path / "a.txt").write_text("up\n")
+    (tmp_path / "mine").write_text("stays")
+    (tmp_path / "out").mkdir()
+    text = json.dumps(manifest).replace("/ABS", str(tmp_path / "mine"))
+    (tmp_path / "out" / "_manifest.json").write_text(text)
+    keep(model, tmp_path / "a.txt", tmp_path / "out", column="", overwrite=True)
+    assert (tmp_path / "mine").read_text() == "stays"
+
+
+def test_overwriting_goes_on_with_the_same_command(model, tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("up\ndown\n")
+    begun = []
+
+    def stop(job, task, counts):
+        begun.append(task.name)
+        if task.name == "b.txt" and len(begun) < 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        keep(model, str(tmp_path / "*.txt"), tmp_path / "out", column="", note=stop)
+    (tmp_path / "out" / ".b.txt.0a0a.part").write_text("of a killed run")
+    begun[:] = [""] * 4
+    keep(model, str(tmp_path / "*.txt"), tmp_path / "out", column="", note=stop, overwrite=True)
+    assert set(begun[4:]) == {"b.txt"}
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "_manifest.json", "_report.html", "a.txt", "b.txt",
+    ]  # fmt: skip
+
+
+def test_odd_texts_and_columns_stop_nothing(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(scores, "SCORES_MAX", 8)
+    lines = [b'\xef\xbb\xbf{"text": "up"}', b'{"text": "up \\ud800"}', b"", b'{"text": null}']
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    assert keep(model, tmp_path / "a.jsonl", tmp_path / "lines")["kept"] == 2
+    table = pa.table({
+        "text": pa.array(["up " * 50, "down"] * 40, pa.string_view()), "none": pa.nulls(80),
+        "big": pa.array([2**63 + at for at in range(80)], pa.uint64()),
+    })  # fmt: skip
+    write_parquet(tmp_path / "a.parquet", table)
+    condition = f"{KEEP} and big > 5 and not none > 1"
+    assert keep(model, tmp_path / "a.parquet", tmp_path / "none", condition)["kept"] == 0
+    done = keep(model, tmp_path / "a.parquet", tmp_path / "out", f"{KEEP} and big > 5")
+    assert done["kept"] == 40
+    assert pq.read_table(tmp_path / "out" / "a.parquet")["big"].to_pylist()[0] == 2**63
 
 
 def test_missing_names_of_json_refuse_and_are_warned_of(model, tmp_path, caplog):
@@ -263,13 +384,20 @@ def test_missing_names_of_json_refuse_and_are_warned_of(model, tmp_path, caplog)
 
 
 def test_report_shows_counts_scores_and_texts_near_the_bound(model, tmp_path):
+    other = write_model(tmp_path / "x.bin", label=b"__label__<i>")
     texts = ["up <b>bold</b>", "up up up", "down", "up down", "other & more"]
     write_parquet(tmp_path / "a.parquet", pa.table({"text": texts}))
-    keep(model, tmp_path / "a.parquet", tmp_path / "out", f'{KEEP} and hq.top == "__label__plus"')
+    snailps.filter(
+        tmp_path / "a.parquet", output=tmp_path / "out", column="text",
+        models={"hq": model, "x": other},
+        keep=f'{KEEP} and hq.top == "__label__plus" or x.p > 2 and x.top == "__label__<i>"',
+    )  # fmt: skip
     page = (tmp_path / "out" / "_report.html").read_text()
     chances = dict(zip(texts, plus(model, texts), strict=True))
     assert f"{sum(p >= 0.6 for p in chances.values())} of 5 texts kept" in page
     assert "up &lt;b&gt;bold&lt;/b&gt;" in page
+    assert "&lt;i&gt;" in page
+    assert "<i>" not in page
     assert "<b>" not in page.replace("<body>", "")
     kept, refused = page.index(">kept by"), page.index(">refused by <code>hq")
     for text, p in chances.items():

@@ -32,7 +32,7 @@ class Values:
 
 def kept(text):
     clauses = parse(text, LABELS).clauses
-    return np.flatnonzero(np.all([clause.test(Values()) for clause in clauses], axis=0)).tolist()
+    return np.flatnonzero(np.all([one.test(Values()).yes for one in clauses], axis=0)).tolist()
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,14 @@ def kept(text):
         ('lang.top in ["en", "fr"]', [0, 1, 2]),
         ('lang.top not in ("en",)', [2]),
         ('lang.top != "en"', [2]),
-        ('not lang.top == "en"', [2, 3]),
-        ('not (hq["yes"] > .5 or n == 2)', [3]),
+        ('not lang.top == "en"', [2]),
+        ('not (hq["yes"] > .5 or n == 2)', []),
+        ('not (hq["yes"] > .8 and n > 5)', [0, 1, 2, 3]),
+        ('not (hq["yes"] > .8 and n > 0)', [1, 2]),
+        ("hq['yes'] != lang.p", [0, 1, 2]),
+        ("n != hq['yes']", [0, 1]),
+        ("n != lang.p or not n > 5", [0, 1, 3]),
+        ("not never > hq['yes']", []),
         ("lang.p > .6\n  and n < 2", [0]),
         ("hq['yes'] > lang.p", [0]),
         ("n > lang.p", [0, 1]),
