@@ -57,10 +57,10 @@ class Results:
         self.key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         with _told(self.folder):
             state = self.folder / KEPT
-            is_ours = self.folder.is_dir() and (state.exists() or self.manifest() is not None)
+            is_known = self.folder.is_dir() and (state.exists() or self.manifest() is not None)
             if (
                 self.folder.is_dir()
-                and not is_ours
+                and not is_known
                 and any(self.folder.iterdir())
                 and not overwrite
             ):
