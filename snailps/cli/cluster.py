@@ -85,8 +85,11 @@ def drain(
     limit_s: float,
     on_wait: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Ask the master at an address to drain a server, and wait until it has left. A `SnailError` if
-    there is no such server, or no server can take its shards, or `limit_s` is over."""
+    """Ask the master at an address to drain a server, and wait until it has left.
+
+    A `SnailError` if there is no such server, or no server can take its shards, or `limit_s` is
+    over.
+    """
     control = visit(parse_addr(address, "master_addr"), DIAL_S, trust)
     with contextlib.closing(control):
         answer = control.call_async(messages.Drain(server))

@@ -50,7 +50,9 @@ S = TypeVar("S", bound=ClusterSettings)
 
 def given(config: Path | None, overrides: Sequence[str] | None, document_fd: int) -> Document:
     """Settings and secret of a process: its launcher's, if it has one, else from its own sources.
-    Ends the process if the launcher's pipe ends without them."""
+
+    Ends the process if the launcher's pipe ends without them.
+    """
     if document_fd < 0:
         return Document(read_config(config, overrides), b"")
     with os.fdopen(document_fd, "rb") as pipe:
@@ -61,8 +63,10 @@ def given(config: Path | None, overrides: Sequence[str] | None, document_fd: int
 
 
 class KnownClasses:
-    """Classes whose keys may be in a file, iterated until the wanted one is found. Those of the
-    process come `first`, then those of all models, which are imported only then."""
+    """Classes whose keys may be in a file, iterated until the wanted one is found.
+
+    Those of the process come `first`, then those of all models, which are imported only then.
+    """
 
     def __init__(self, first: Sequence[type[Settings]]) -> None:
         self._first = tuple(first)
@@ -94,8 +98,10 @@ def remarks(raw: RawConfig, reader: str, own: Iterable[type[Settings]]) -> list[
 
 
 def role_settings(raw: RawConfig, cls: type[S], *, launched: bool = False) -> S:
-    """A role's settings; also set up logging and log remarks. A process `launched` by snailps logs
-    no remarks: the launcher has done so, once for all."""
+    """A role's settings; also set up logging and log remarks.
+
+    A process `launched` by snailps logs no remarks: the launcher has done so, once for all.
+    """
     given = raw
     known: Iterable[type[Settings]]
     try:
@@ -126,8 +132,10 @@ def role_settings(raw: RawConfig, cls: type[S], *, launched: bool = False) -> S:
 
 
 def log_as_set(raw: RawConfig, name: str, *, stdout: bool = False) -> None:
-    """With `log_format: json`, make all further output of this process JSON lines. To be called
-    before settings are built, so that errors in them are JSON, too."""
+    """With `log_format: json`, make all further output of this process JSON lines.
+
+    To be called before settings are built, so that errors in them are JSON, too.
+    """
     entry = raw.explicit("log_format", ClusterSettings)
     if entry is not None and entry.value == "json":
         json_lines.begin(name, stdout=stdout)
@@ -154,9 +162,11 @@ def set_up_logging(level: str, name: str) -> None:
 
 
 def _begin_anew(folder: Path, environment: dict[str, str], signals: Iterable[int]) -> None:
-    """Execute this command again, in this process, as it was started. Nothing that the user's code
-    has imported or allocated stays, nor its current folder, environment, timers or blocked signals;
-    its limits and its child processes do."""
+    """Execute this command again, in this process, as it was started.
+
+    Nothing that the user's code has imported or allocated stays, nor its current folder,
+    environment, timers or blocked signals; its limits and its child processes do.
+    """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -60,8 +60,10 @@ def sparkline(values: Sequence[float], columns: int, signs: str = SPARKS) -> str
 
 
 class Course:
-    """The course of a figure over a whole run, in bounded memory. At `points_max` points every
-    second one is dropped, and then only every second one is kept."""
+    """The course of a figure over a whole run, in bounded memory.
+
+    At `points_max` points every second one is dropped, and then only every second one is kept.
+    """
 
     def __init__(self, points_max: int = 256) -> None:
         self._max, self._every, self._left = points_max, 1, 0

@@ -94,8 +94,10 @@ def trust_of(run: Run) -> Trust:
 
 
 def table_of(runs: Sequence[Run], registry: RunRegistry, width: int | None = None) -> list[str]:
-    """A line for each run, the newest last, below a line of titles. With a `width` long outputs are
-    cut at their beginning, so that each run is one line."""
+    """A line for each run, the newest last, below a line of titles.
+
+    With a `width` long outputs are cut at their beginning, so that each run is one line.
+    """
     from snailps.cli.view import aligned
 
     rows = [("run", "job", "state", "speed", "began", "output")]
@@ -180,8 +182,10 @@ def figure_lines(run: Run) -> list[str]:
 
 
 def shown(path: str) -> str:
-    """A path as it can be typed here: below this folder without the folder. Not with ~, which a
-    shell does not expand in quotes."""
+    """A path as it can be typed here: below this folder without the folder.
+
+    Not with ~, which a shell does not expand in quotes.
+    """
     if not path:
         return ""
     with contextlib.suppress(ValueError, OSError):

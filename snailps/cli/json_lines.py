@@ -72,8 +72,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class JsonLines(io.TextIOBase):
-    """A text stream that writes each line as a JSON object. Lines that are such objects already, as
-    a child process writes them, pass unchanged."""
+    """A text stream that writes each line as a JSON object.
+
+    Lines that are such objects already, as a child process writes them, pass unchanged.
+    """
 
     encoding = "utf-8"
     errors = "backslashreplace"

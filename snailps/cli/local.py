@@ -106,9 +106,11 @@ def run_local(
     job: str = "",
     ui: bool = False,
 ) -> int:
-    """Start a cluster, show it, and wait for its end; returns the exit code. `raw` has all
-    settings, already checked; `config` is their file. `kept`: the run's files are kept, so their
-    names are printed. `job` is the model's name; empty: that of its class."""
+    """Start a cluster, show it, and wait for its end; returns the exit code.
+
+    `raw` has all settings, already checked; `config` is their file.  `kept`: the run's files are
+    kept, so their names are printed.  `job` is the model's name; empty: that of its class.
+    """
     log_as_set(raw, "snailps")
     master = raw.build(MasterSettings, also_known=known_classes(raw))
     for cls in (ServerSettings, WorkerSettings):

@@ -56,7 +56,9 @@ _CODES = (
 
 def app_for(words: Sequence[str] = ()) -> typer.Typer:
     """The command ``snailps``; if `words` begin with a command's name, only with that command.
-    Importing and describing the others would double the start-up time of a process."""
+
+    Importing and describing the others would double the start-up time of a process.
+    """
     app = typer.Typer(
         no_args_is_help=True,
         add_completion=False,

@@ -33,9 +33,12 @@ _BEFORE: tuple[Phase, ...] = ("forming", "preparing", "ready")
 
 
 class Eta:
-    """Seconds left, from the recent rate of progress. Only moments at which progress *changed*
-    count, as it moves in steps of a block: those of the last `window_s` seconds, or the last
-    `ETA_STEPS_MIN` steps if these are further apart. A change of phase resets the estimate."""
+    """Seconds left, from the recent rate of progress.
+
+    Only moments at which progress *changed* count, as it moves in steps of a block: those of the
+    last `window_s` seconds, or the last `ETA_STEPS_MIN` steps if these are further apart.  A change
+    of phase resets the estimate.
+    """
 
     def __init__(self, window_s: float = ETA_WINDOW_S) -> None:
         self._window_s = window_s
@@ -70,9 +73,12 @@ class Eta:
 
 class Progress:
     """Shows a run on a stream, live on a `terminal` (`printing.is_live`); call it from one thread.
+
     Plain lines are `interval_s` apart; news (another phase, wait, message, event) is written at
-    once. `verbose`: also blocks, and each process with its states. `hint` is a line below the live
-    display. A stream that breaks (a closed pipe) silences the display, it does not end the run."""
+    once.  `verbose`: also blocks, and each process with its states.  `hint` is a line below the
+    live display.  A stream that breaks (a closed pipe) silences the display, it does not end the
+    run.
+    """
 
     def __init__(
         self,

@@ -205,8 +205,11 @@ def _label_files(
 
 
 class _LinesProgress:
-    """How far the lines of files are. Of packed files and tables the bytes of text say how much of
-    the file was read once one of them is finished, by its ratio; until then no time is told."""
+    """How far the lines of files are.
+
+    Of packed files and tables the bytes of text say how much of the file was read once one of them
+    is finished, by its ratio; until then no time is told.
+    """
 
     def __init__(self, paths: Sequence[str]) -> None:
         sizes = (Path(path) for path in paths)

@@ -147,9 +147,11 @@ def ask(address: str, limit_s: float = DIAL_S, trust: Trust | None = None) -> St
 
 
 def watch_master(address: str, interval_s: float, trust: Trust, *, as_json: bool) -> NoReturn:
-    """Show the master's status until Ctrl-C: a live page on a terminal, else blocks of lines. Waits
-    for a master that is not running, reporting that (on standard error if the output is JSON); an
-    error if the process there is not a master or refuses this one."""
+    """Show the master's status until Ctrl-C: a live page on a terminal, else blocks of lines.
+
+    Waits for a master that is not running, reporting that (on standard error if the output is
+    JSON); an error if the process there is not a master or refuses this one.
+    """
     while True:
         _watch(address, interval_s, trust, lambda: "", as_json=as_json)
 

@@ -134,9 +134,11 @@ def separate(key: str, words: list[str]) -> list[str]:
 def train(
     name: str, given: dict[str, Any], *, kept: bool = True, needed: Sequence[str] = ()
 ) -> int:
-    """Check the options and run the cluster; returns the exit code. Settings of ``given["sets"]``,
-    the `--set` ones, win, except those in `needed`, which the caller relies on. `kept`: the files
-    of the run are kept."""
+    """Check the options and run the cluster; returns the exit code.
+
+    Settings of ``given["sets"]``, the `--set` ones, win, except those in `needed`, which the caller
+    relies on.  `kept`: the files of the run are kept.
+    """
     sets = given.pop("sets", None) or []
     servers, workers = given.pop("servers"), given.pop("workers")
     as_json, ui = given.pop("as_json"), given.pop("ui", False)

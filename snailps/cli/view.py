@@ -339,8 +339,10 @@ def _notes(status: Status) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended: `mood` as `phrases.Mood`, facts as label -> lines. `losses`, the course of
-    the loss, are drawn after the fact "loss"."""
+    """How a run ended: `mood` as `phrases.Mood`, facts as label -> lines.
+
+    `losses`, the course of the loss, are drawn after the fact "loss".
+    """
 
     title: str
     mood: Mood
@@ -357,9 +359,12 @@ def ending_of(
     kept: bool = True,
     why: str = "",
 ) -> Ending:
-    """What is shown at the end. `figures` are the master's, empty if it ended without any; `status`
-    is the last one seen. `job` is a `Status.job_name`, or empty. `why`: the run failed or was
-    interrupted before a model was saved. Files are named if `kept`."""
+    """What is shown at the end.
+
+    `figures` are the master's, empty if it ended without any; `status` is the last one seen.  `job`
+    is a `Status.job_name`, or empty.  `why`: the run failed or was interrupted before a model was
+    saved.  Files are named if `kept`.
+    """
     unit = "words" if "words" in figures else "examples"
     files = [str(path) for path in figures.get("files", [])] if kept else []
     by, name = figures.get("ended_by"), job or "the model"

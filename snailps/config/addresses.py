@@ -22,7 +22,9 @@ _FORMS = "10.0.0.5:16831, node1:16831 or [::1]:16831, with or without tcp://"
 
 def parse_addr(text: str, origin: str, *, port_optional: bool = False) -> tuple[str, int]:
     """Split ``host:port`` or ``[ipv6]:port``, with or without ``tcp://``; `origin` begins an error.
-    Host ``*`` becomes ``0.0.0.0``. With `port_optional` the port may be absent or 0: 0 then."""
+
+    Host ``*`` becomes ``0.0.0.0``.  With `port_optional` the port may be absent or 0: 0 then.
+    """
 
     def refuse(why: str) -> ConfigError:
         return ConfigError(f"{origin}: expected an address such as {_FORMS}; got {text!r}: {why}")
@@ -59,8 +61,10 @@ def parse_addr(text: str, origin: str, *, port_optional: bool = False) -> tuple[
 
 
 def host_fault(host: str) -> str:
-    """What makes `host` malformed, without resolving it; empty if nothing does. `getaddrinfo`
-    raises only `OSError` for a host that passes."""
+    """What makes `host` malformed, without resolving it; empty if nothing does.
+
+    `getaddrinfo` raises only `OSError` for a host that passes.
+    """
     if not host:
         return "the host is missing"
     if len(host) > HOST_CHARS_MAX:

@@ -26,9 +26,11 @@ _IMPORT = re.compile(r"import\s+(.+)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One assignment: key, text of its value as written, and its place. `source` is the file, or
-    ``environment``; empty if given to one process alone. `shared`: other processes read that source
-    too (an imported file, the environment)."""
+    """One assignment: key, text of its value as written, and its place.
+
+    `source` is the file, or ``environment``; empty if given to one process alone.  `shared`: other
+    processes read that source too (an imported file, the environment).
+    """
 
     key: str
     value: str
@@ -38,9 +40,11 @@ class Entry:
 
 
 def read_conf(path: str | Path) -> list[Entry]:
-    """All assignments of a file and its imports, the last assignment of a key winning. Imports are
-    relative to the importing file. `ConfigError` for a file that is missing, not UTF-8, or in a
-    cycle of imports, and for a malformed line."""
+    """All assignments of a file and its imports, the last assignment of a key winning.
+
+    Imports are relative to the importing file.  `ConfigError` for a file that is missing, not
+    UTF-8, or in a cycle of imports, and for a malformed line.
+    """
     path = Path(path)
     if not path.exists():
         raise ConfigError(

@@ -52,8 +52,10 @@ def refuse_existing(
     how: str = "add --overwrite",
 ) -> None:
     """Raise `ConfigError` for a result that is there: training it may have taken days.
-    `unfinished`: say that an unfinished run would have been continued. `option` names the files,
-    `how` the way to replace them."""
+
+    `unfinished`: say that an unfinished run would have been continued.  `option` names the files,
+    `how` the way to replace them.
+    """
     there = [path for path in files if os.path.lexists(path)]
     if not there:
         return
@@ -76,9 +78,11 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
 
 
 def check_room(sizes: Mapping[str, int]) -> None:
-    """Refuse files that do not fit on their disk, before the training. `sizes` maps path to bytes,
-    in order of writing, in one folder. A file replaces an older one once it is complete, so both
-    need room for a while."""
+    """Refuse files that do not fit on their disk, before the training.
+
+    `sizes` maps path to bytes, in order of writing, in one folder.  A file replaces an older one
+    once it is complete, so both need room for a while.
+    """
     if not sizes:
         return
     held = needed = 0

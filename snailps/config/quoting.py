@@ -14,8 +14,10 @@ _ESCAPED = {char: "\\" + letter for letter, char in _ESCAPES.items()}
 
 
 def cut_comment(text: str) -> str:
-    """The text before the first ``#`` that follows white space outside quotes. An unclosed quote
-    keeps the rest of the line, so that parsing the value reports it."""
+    """The text before the first ``#`` that follows white space outside quotes.
+
+    An unclosed quote keeps the rest of the line, so that parsing the value reports it.
+    """
     item_begins = True
     at = 0
     while at < len(text):

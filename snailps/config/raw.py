@@ -51,8 +51,10 @@ class _Name(NamedTuple):
 
 class RawConfig:
     """Assignments in order of precedence, the last one of a setting winning; not yet typed.
+
     `notices` are messages for the user (aliases used, settings without effect), each once; the
-    owner of the object prints them."""
+    owner of the object prints them.
+    """
 
     __slots__ = ("entries", "notices")
 
@@ -76,8 +78,10 @@ class RawConfig:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object], origin: str) -> RawConfig:
-        """Entries from a dict of texts (as `to_mapping` gives) or of plain values. ``{key}`` in
-        `origin` is replaced, after ``--`` with dashes: ``"--{key}"`` names options."""
+        """Entries from a dict of texts (as `to_mapping` gives) or of plain values.
+
+        ``{key}`` in `origin` is replaced, after ``--`` with dashes: ``"--{key}"`` names options.
+        """
         return cls(
             Entry(
                 key,
@@ -99,8 +103,10 @@ class RawConfig:
         return both
 
     def explicit(self, key: str, cls: type[Settings] | None = None) -> Entry | None:
-        """The winning assignment of `key`, unquoted; None if there is none. With `cls`, aliases of
-        its setting count too, converted."""
+        """The winning assignment of `key`, unquoted; None if there is none.
+
+        With `cls`, aliases of its setting count too, converted.
+        """
         found = self._winner(key, cls)
         if found is None:
             return None
@@ -110,9 +116,11 @@ class RawConfig:
             return found
 
     def build(self, cls: type[S], *, also_known: Iterable[type[Settings]] = ()) -> S:
-        """An object of `cls` from defaults and entries, validated. `also_known` is consumed up to
-        the class that has the last key. `ConfigError` for the first unknown key (with the nearest
-        name), the first refused value, or a contradiction."""
+        """An object of `cls` from defaults and entries, validated.
+
+        `also_known` is consumed up to the class that has the last key.  `ConfigError` for the first
+        unknown key (with the nearest name), the first refused value, or a contradiction.
+        """
         mine = _names_of([cls])
         known, rest = dict(mine), iter(also_known)
         winners: dict[str, Entry] = {}
@@ -138,9 +146,11 @@ class RawConfig:
         return settings
 
     def contradictions(self, settings: Settings, completed: Collection[str] = ()) -> list[str]:
-        """Entries that differ from `settings`, one sentence each, without `completed` ones. A
-        worker gets its settings from the master: a file of its own that differs is a mistake, but
-        for what the master has completed."""
+        """Entries that differ from `settings`, one sentence each, without `completed` ones.
+
+        A worker gets its settings from the master: a file of its own that differs is a mistake, but
+        for what the master has completed.
+        """
         found = []
         for name, setting in settings_of(type(settings)).items():
             entry = self._winner(name, type(settings))
@@ -156,9 +166,11 @@ class RawConfig:
         return found
 
     def unread(self, reader: str, own: Iterable[type[Settings]]) -> list[tuple[bool, str]]:
-        """A sentence for each source with settings that are in none of `own`, and if it matters. A
-        file that other processes read too (it is imported, or names the job) and the environment
-        hold settings of all roles on purpose."""
+        """A sentence for each source with settings that are in none of `own`, and if it matters.
+
+        A file that other processes read too (it is imported, or names the job) and the environment
+        hold settings of all roles on purpose.
+        """
         mine = _names_of(own)
         shared = {entry.source for entry in self.entries if entry.shared or entry.key == JOB}
         found: dict[tuple[bool, str], list[str]] = {}
@@ -228,7 +240,9 @@ class Document:
 
 def to_mapping(settings: Settings) -> dict[str, str]:
     """All settings of an object as text, defaults included, so that messages can carry them.
-    ``RawConfig.from_mapping(to_mapping(s), origin=...).build(type(s)) == s``, exactly."""
+
+    ``RawConfig.from_mapping(to_mapping(s), origin=...).build(type(s)) == s``, exactly.
+    """
     return {
         name: setting.format(getattr(settings, name))
         for name, setting in settings_of(type(settings)).items()

@@ -128,9 +128,11 @@ cdef class Admission:
                 self.counted += n
 
     def verdict(self) -> bytes:
-        """All that `Admitted` needs, in an eighth of the counters' bytes. Little endian: ``SNAV``,
-        uint32 version (1), uint32 min_count, uint32 lines; then a bit a counter, the lowest first:
-        whether it is at least `min_count`."""
+        """All that `Admitted` needs, in an eighth of the counters' bytes.
+
+        Little endian: ``SNAV``, uint32 version (1), uint32 min_count, uint32 lines; then a bit a
+        counter, the lowest first: whether it is at least `min_count`.
+        """
         with self.lock:
             bits = np.packbits(self.array >= self.min_count, bitorder="little")
         numbers = np.array([VERSION, self.min_count, self.lines], "<u4")

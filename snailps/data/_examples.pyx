@@ -121,11 +121,14 @@ FAULTS: dict[int, str] = {
 
 
 class Examples(NamedTuple):
-    """Sparse examples of a text, in its order. Example i has entries ``ptr[i]`` to before ``ptr[i +
-    1]`` (int64 (n + 1,)) of uint64 `keys` (below 2^63 or 2^hash_bits), finite float32 `values`, and
-    int32 `fields` (LIBFFM's; of CSV and TSV the number of the feature's column; empty for LIBSVM).
-    `labels` are float64 (n,), as written; `bad` counts skipped lines; `weights` are float32 (n,),
-    empty: all 1. `cells` has each column of kind text."""
+    """Sparse examples of a text, in its order.
+
+    Example i has entries ``ptr[i]`` to before ``ptr[i + 1]`` (int64 (n + 1,)) of uint64 `keys` (below
+    2^63 or 2^hash_bits), finite float32 `values`, and int32 `fields` (LIBFFM's; of CSV and TSV the
+    number of the feature's column; empty for LIBSVM).  `labels` are float64 (n,), as written; `bad`
+    counts skipped lines; `weights` are float32 (n,), empty: all 1.  `cells` has each column of kind
+    text.
+    """
 
     labels: NDArray[np.float64]
     ptr: NDArray[np.int64]
@@ -138,8 +141,10 @@ class Examples(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What is wrong with a text: one of `FAULTS`, byte, line (in bytes) and column. `cells`: the
-    cells of a table's line."""
+    """What is wrong with a text: one of `FAULTS`, byte, line (in bytes) and column.
+
+    `cells`: the cells of a table's line.
+    """
 
     kind: str
     offset: int
@@ -231,9 +236,11 @@ cdef bytes padded(bytes lines):
 
 cdef object run(Parser read, const void *rules, bint skip, bytes data, Py_ssize_t begin,
                 Py_ssize_t end, Sink sink, bint is_split=True):
-    """Read a part of a text, in two parts; return its first `Fault`, or None. The loops load 8
-    bytes at once, up to 8 beyond a newline, and rely on the last newline. So the last lines are
-    read from a copy that has both; all of it, unless it may be split at a newline."""
+    """Read a part of a text, in two parts; return its first `Fault`, or None.
+
+    The loops load 8 bytes at once, up to 8 beyond a newline, and rely on the last newline.  So the
+    last lines are read from a copy that has both; all of it, unless it may be split at a newline.
+    """
     cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data) + begin
     cdef Py_ssize_t cut = begin
     cdef bytes rest
@@ -272,8 +279,10 @@ BUILDS: tuple[str, ...] = tuple(name for i, name in enumerate(("base", "avx2", "
 
 
 cdef class EntryReader:
-    """Reads LIBSVM, or LIBFFM if `has_fields`; see `examples.ExampleReader`. `build` is one of
-    `BUILDS` for plain lines, by default the last; "none": read all byte by byte."""
+    """Reads LIBSVM, or LIBFFM if `has_fields`; see `examples.ExampleReader`.
+
+    `build` is one of `BUILDS` for plain lines, by default the last; "none": read all byte by byte.
+    """
 
     cdef EntryRules rules
     cdef bint skip
@@ -289,8 +298,10 @@ cdef class EntryReader:
 
     def read(self, bytes data not None, Py_ssize_t begin=0,
              end: int | None = None) -> tuple[Examples, Fault | None]:
-        """The examples of whole lines from `begin` to before `end`, and the first `Fault`. Reading
-        stops there, unless `skip`; the fault's offset is from `begin` on."""
+        """The examples of whole lines from `begin` to before `end`, and the first `Fault`.
+
+        Reading stops there, unless `skip`; the fault's offset is from `begin` on.
+        """
         cdef Py_ssize_t stop = PyBytes_GET_SIZE(data) if end is None else end
         cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data) + begin
         cdef int64_t lines, colons
@@ -342,9 +353,11 @@ def first_row(bytes data not None, bytes separator, int quotes) -> tuple[list[by
 
 
 cdef class RowReader:
-    """Reads CSV, TSV and cells separated by blanks; see `examples.ExampleReader`. `separator` is
-    one byte; a blank stands for any number of them. `quotes`: cells may be quoted, 1 within a line,
-    2 over lines. Keys have 63 bits, or `hash_bits`."""
+    """Reads CSV, TSV and cells separated by blanks; see `examples.ExampleReader`.
+
+    `separator` is one byte; a blank stands for any number of them.  `quotes`: cells may be quoted,
+    1 within a line, 2 over lines.  Keys have 63 bits, or `hash_bits`.
+    """
 
     cdef CellRules rules
     cdef bint skip
@@ -397,8 +410,10 @@ cdef class RowReader:
 
     def read(self, bytes data not None, Py_ssize_t begin=0,
              end: int | None = None) -> tuple[Examples, Fault | None]:
-        """The examples of whole lines from `begin` to before `end`, and the first `Fault`. Reading
-        stops there, unless `skip`; the fault's offset is from `begin` on."""
+        """The examples of whole lines from `begin` to before `end`, and the first `Fault`.
+
+        Reading stops there, unless `skip`; the fault's offset is from `begin` on.
+        """
         cdef Py_ssize_t stop = PyBytes_GET_SIZE(data) if end is None else end
         cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(data) + begin
         cdef int64_t lines, cells, rows, entries
@@ -420,8 +435,10 @@ cdef class RowReader:
     def of_columns(self, list columns not None: list[NDArray[np.float32] | list[Any]], Py_ssize_t rows,
                    text_of: Callable[[Any], Any] | None) -> tuple[Examples, tuple[int, int] | None]:
         """The examples of columns of a table, one for each declared one, all of which are features.
-        Numbers are arrays, NaN where they are missing; texts are lists, with None or NaN. `text_of`
-        makes texts of other values. The second: row and column of what is no text."""
+
+        Numbers are arrays, NaN where they are missing; texts are lists, with None or NaN.  `text_of`
+        makes texts of other values.  The second: row and column of what is no text.
+        """
         cdef const float[::1] numbers
         cdef const float **found = <const float **>calloc(len(columns) + 1, sizeof(float *))
         cdef Sink sink = Sink(rows, rows * len(columns), True)

@@ -210,8 +210,10 @@ cdef bint read_numbers(const uint8_t *at, const uint8_t *end, float *row,
 
 def read_word_lines(list lines not None: list[bytes],
                     float[:, ::1] rows not None) -> list[bytes] | None:
-    """Read what `word_lines` writes into `rows` (float32 (n, dim), nearest values); the words. None
-    for other lines: `rows` is then undefined. Each line has its newline."""
+    """Read what `word_lines` writes into `rows` (float32 (n, dim), nearest values); the words.
+
+    None for other lines: `rows` is then undefined.  Each line has its newline.
+    """
     cdef Py_ssize_t i, length, n = rows.shape[0], dim = rows.shape[1]
     cdef const uint8_t *text
     cdef const uint8_t *blank

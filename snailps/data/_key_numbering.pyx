@@ -85,9 +85,11 @@ cdef inline uint64_t place_of(uint64_t key, int bits) noexcept nogil:
 cdef int64_t add_all(uint32_t *slots, int bits, const uint64_t *keys, int64_t n, int64_t begin,
                      int64_t most, int64_t *known, uint64_t *unique, int32_t *rows,
                      int32_t first) noexcept nogil:
-    """Number keys from `begin` on; append new ones to `unique`; rows are numbers + `first`. A slot
-    has a number + 1, 0 if it is empty. Returns the count of keys numbered in all: fewer than n if
-    `most` different ones are known."""
+    """Number keys from `begin` on; append new ones to `unique`; rows are numbers + `first`.
+
+    A slot has a number + 1, 0 if it is empty.  Returns the count of keys numbered in all: fewer
+    than n if `most` different ones are known.
+    """
     cdef uint64_t mask = (<uint64_t>1 << bits) - 1, at, key
     cdef int64_t found = known[0], i
     cdef uint32_t slot
@@ -130,7 +132,9 @@ cdef int64_t add_kept(const Table *shared, int32_t *low, uint64_t *touched, cons
                       const int32_t *places, int64_t n, int64_t begin, int64_t most, int64_t room,
                       int64_t *known, int64_t *hashed, uint64_t *new, int32_t *rows) noexcept nogil:
     """As `add_all` for keys[places[i]], of which `hashed`, at most `room`, are in the hash table.
-    One caller a table."""
+
+    One caller a table.
+    """
     cdef Table table = shared[0]
     cdef int64_t first = known[0], found = first, i, at
     cdef uint64_t key
@@ -167,9 +171,11 @@ cdef int64_t add_kept(const Table *shared, int32_t *low, uint64_t *touched, cons
 cdef int64_t find_kept(const Table *shared, const int32_t *low, uint64_t *touched,
                        const uint64_t *keys, int64_t n, int32_t *rows, int32_t *missing,
                        int32_t *first, int64_t *first_num) noexcept nogil:
-    """Rows of known keys, -1 of others; returns the count of others. Threads may search at once:
-    the one that sets a row's bit of `touched` has it in `first`. Frequent rows have low numbers, so
-    their bits are in the nearest cache."""
+    """Rows of known keys, -1 of others; returns the count of others.
+
+    Threads may search at once: the one that sets a row's bit of `touched` has it in `first`.
+    Frequent rows have low numbers, so their bits are in the nearest cache.
+    """
     cdef Table table = shared[0]
     cdef int64_t i, lacks = 0, count = 0
     cdef uint64_t key, bit
@@ -235,10 +241,12 @@ cdef int resize(Table *table, int bits) except -1:
 
 
 cdef class KeyNumbers:
-    """Numbers the keys of one batch after another; calls from several threads take turns. The table
-    has 4 bytes a slot and 4 to 8 slots for each likely key: all of a small batch, as many as in the
-    batch before of a large one. It grows when half full: 8 to 32 bytes for each different key of
-    the largest batch."""
+    """Numbers the keys of one batch after another; calls from several threads take turns.
+
+    The table has 4 bytes a slot and 4 to 8 slots for each likely key: all of a small batch, as many as
+    in the batch before of a large one.  It grows when half full: 8 to 32 bytes for each different
+    key of the largest batch.
+    """
 
     cdef uint32_t *slots
     cdef int64_t room               # of `slots`
@@ -291,7 +299,9 @@ cdef class KeyNumbers:
     def number(self,
                const uint64_t[::1] keys not None) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
         """The different keys (uint64 (u,)), in order of first appearance, and rows (int32 (n,)).
-        ``unique[rows]`` are the keys, fewer than 2^31."""
+
+        ``unique[rows]`` are the keys, fewer than 2^31.
+        """
         cdef int64_t n = keys.shape[0], used
         cdef uint64_t[::1] unique
         cdef int32_t[::1] rows
@@ -342,9 +352,11 @@ cdef shortened(array, int64_t used):
 
 
 cdef class KeptNumbers:
-    """Numbers at most `most` keys for good: a key keeps its number over all batches. The hash table
-    has 16 bytes a slot and is at most 3/4 full: 21 to 43 bytes a key. Keys below 2^22 take 4 bytes
-    each, up to the largest one seen. Threads may call `find` at once, but nothing else meanwhile.
+    """Numbers at most `most` keys for good: a key keeps its number over all batches.
+
+    The hash table has 16 bytes a slot and is at most 3/4 full: 21 to 43 bytes a key.  Keys below 2^22
+    take 4 bytes each, up to the largest one seen.  Threads may call `find` at once, but nothing
+    else meanwhile.
     """
 
     cdef Table table
@@ -373,8 +385,10 @@ cdef class KeptNumbers:
     def find(self,
              const uint64_t[::1] keys not None) -> tuple[
             NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-        """Numbers of known keys (-1: unknown), places of unknown ones, numbers first touched this
-        round. All int32; fewer than 2^31 keys."""
+        """Numbers of known keys (-1: unknown), places of unknown ones, numbers first touched this round.
+
+        All int32; fewer than 2^31 keys.
+        """
         cdef int64_t n = keys.shape[0], lacks, touch_num = 0
         cdef int32_t[::1] rows, missing, touched
         if n >= <int64_t>1 << 31:
@@ -390,7 +404,9 @@ cdef class KeptNumbers:
 
     def touch(self, const int32_t[::1] rows not None) -> NDArray[np.int32]:
         """Which of these numbers, each below ``len(self)``, are first touched this round, int32.
-        Several threads may call it at once."""
+
+        Several threads may call it at once.
+        """
         cdef int64_t n = rows.shape[0], count = 0, i
         cdef uint64_t bit
         cdef int32_t row
@@ -414,8 +430,10 @@ cdef class KeptNumbers:
     def number(self, const uint64_t[::1] keys not None, const int32_t[::1] missing not None,
                int32_t[::1] rows not None) -> tuple[NDArray[np.uint64], bool]:
         """Number keys that `find` did not know, write the numbers to `rows`, and touch them.
-        Returns the different new keys, which got the next numbers in this order, and whether all
-        had room; if not, `rows` is undefined."""
+
+        Returns the different new keys, which got the next numbers in this order, and whether all had
+        room; if not, `rows` is undefined.
+        """
         cdef int64_t n = missing.shape[0], done = 0, before, first = self.known, room
         cdef uint64_t[::1] new
         if rows.shape[0] != keys.shape[0]:

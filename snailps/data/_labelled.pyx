@@ -178,10 +178,12 @@ cdef int64_t line_ends(const uint8_t *data, Py_ssize_t size) noexcept nogil:
 
 
 cdef class LineReader:
-    """Lines of text -> features and labels (A. Joulin et al., EACL 2017); any thread may read at
-    once. `words` and `labels` are in id order; all that begins with `label_prefix` is a label,
-    known or not. `word_ngrams`, 1 to 64, is the longest run of words that is a feature; `minn` and
-    `maxn` are those of character n-grams, `maxn` 0: none. Both are hashed to `bucket` rows."""
+    """Lines of text -> features and labels (A. Joulin et al., EACL 2017); any thread may read at once.
+
+    `words` and `labels` are in id order; all that begins with `label_prefix` is a label, known or not.
+    `word_ngrams`, 1 to 64, is the longest run of words that is a feature; `minn` and `maxn` are those of
+    character n-grams, `maxn` 0: none.  Both are hashed to `bucket` rows.
+    """
 
     def __cinit__(self, words: Sequence[bytes], labels: Sequence[bytes], *,
                   bytes label_prefix not None, int word_ngrams=1, int minn=0, int maxn=0,
@@ -313,8 +315,10 @@ def grown(array: NDArray[Any], used: int, needed: int) -> NDArray[Any]:
 
 
 cdef class KeptGrams:
-    """Rows of the n-grams that a pruned model has kept; `pairs`: int32[k, 2], buckets and their
-    rows. Any thread may ask at once."""
+    """Rows of the n-grams that a pruned model has kept; `pairs`: int32[k, 2], buckets and their rows.
+
+    Any thread may ask at once.
+    """
 
     def __cinit__(self, const int32_t[:, :] pairs not None):
         cdef Py_ssize_t i
@@ -395,10 +399,12 @@ cdef class KeptGrams:
 
 
 def number_rows(int32_t[::1] ids not None, int32_t[::1] place not None) -> NDArray[np.int32]:
-    """Number ids by first appearance, in place; return the different ids (int32) in this order. Ids
-    are below ``len(place)``; an id out of range leaves `ids` partly numbered. `place` is all -1
-    before and after, and no two calls at once may share it. No sorting; frequent ids, which appear
-    first, get low numbers."""
+    """Number ids by first appearance, in place; return the different ids (int32) in this order.
+
+    Ids are below ``len(place)``; an id out of range leaves `ids` partly numbered.  `place` is all -1
+    before and after, and no two calls at once may share it.  No sorting; frequent ids, which appear
+    first, get low numbers.
+    """
     cdef int64_t n = ids.shape[0], most = place.shape[0], used = 0, i, bad = -1
     cdef int32_t id
     if n == 0:

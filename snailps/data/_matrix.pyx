@@ -49,9 +49,11 @@ cdef int read_all(int fd, char *to, int64_t offset, int64_t length) noexcept nog
 
 def gathered(fds: int | Sequence[int], Py_ssize_t size, list buffers not None: list[tuple[int, bytes]],
              ranges not None: NDArray[np.int64] | list[tuple[int, int, int]]) -> bytes:
-    """`size` bytes: zeros but for buffers and ranges of files. `buffers` are (offset, bytes),
-    `ranges` int64 (n, 3): offset in the result, offset in the file, length; both ascending. `fds`
-    is one descriptor or one a range."""
+    """`size` bytes: zeros but for buffers and ranges of files.
+
+    `buffers` are (offset, bytes), `ranges` int64 (n, 3): offset in the result, offset in the file,
+    length; both ascending.  `fds` is one descriptor or one a range.
+    """
     cdef const int64_t[:, ::1] pieces = np.ascontiguousarray(ranges, np.int64).reshape(-1, 3)
     cdef const int64_t[:] files = np.broadcast_to(np.asarray(fds, np.int64), pieces.shape[0])
     cdef bytes out = PyBytes_FromStringAndSize(NULL, size)
@@ -144,8 +146,11 @@ cdef int64_t widen(const Narrow *keys, int64_t n, uint64_t limit, bint hashed, i
 
 def wide_keys(keys not None: NDArray[Any], uint64_t limit, bint hashed,
               int hash_bits) -> tuple[NDArray[np.uint64], int]:
-    """Keys as uint64, folded to `hash_bits` (0: not), and the index of the first not below `limit`,
-    or -1. `hashed`: keys are the upper 63 bits of hashes, folded by dropping more low bits."""
+    """Keys as uint64, folded to `hash_bits` (0: not), and the index of the first not below `limit`, or
+    -1.
+
+    `hashed`: keys are the upper 63 bits of hashes, folded by dropping more low bits.
+    """
     cdef const uint32_t[::1] narrow
     cdef const uint64_t[::1] wide
     cdef uint64_t[::1] out

@@ -89,8 +89,10 @@ def pointers_in_order(const int64_t[::1] ptr not None,
 
 def entries_in_order(array not None: NDArray[Any], const int64_t[::1] ptr not None,
                      const uint32_t[::1] order not None) -> NDArray[Any]:
-    """The entries of rows of a CSR matrix in another order. Row i has ``array[ptr[i] : ptr[i +
-    1]]``; `ptr` must not fall."""
+    """The entries of rows of a CSR matrix in another order.
+
+    Row i has ``array[ptr[i] : ptr[i + 1]]``; `ptr` must not fall.
+    """
     cdef int64_t i, n = order.shape[0], size = array.itemsize, entries = 0
     cdef const char[::1] given = array.view(np.int8)
     cdef char[::1] made

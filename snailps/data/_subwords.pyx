@@ -112,10 +112,12 @@ def ngram_hash(const uint8_t[::1] ngram not None) -> int:
 
 def subword_ids(bytes word not None, int minn, int maxn, int64_t bucket,
                 int64_t nwords) -> NDArray[np.int32]:
-    """Ids of the n-grams of any word (bytes), known or not; empty for `</s>`. n-grams have `minn`
-    to `maxn` characters, the brackets of `<word>` included; `maxn` 0: none. Ids are `nwords` to
-    `nwords + bucket - 1`, int32, in fastText's order, repeats kept. Bytes that are no UTF-8 are
-    taken as fastText takes them."""
+    """Ids of the n-grams of any word (bytes), known or not; empty for `</s>`.
+
+    n-grams have `minn` to `maxn` characters, the brackets of `<word>` included; `maxn` 0: none.  Ids are
+    `nwords` to `nwords + bucket - 1`, int32, in fastText's order, repeats kept.  Bytes that are no
+    UTF-8 are taken as fastText takes them.
+    """
     check_settings(minn, maxn, bucket, nwords)
     cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(word)
     cdef Py_ssize_t length = PyBytes_GET_SIZE(word)
@@ -131,10 +133,11 @@ def subword_ids(bytes word not None, int minn, int maxn, int64_t bucket,
 
 def subwords_csr(words: Sequence[bytes], int minn, int maxn,
                  int64_t bucket) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The bag of every word, ``ids[indptr[i] : indptr[i + 1]]``: its own id, then those of its
-    n-grams. `indptr` is int64, `ids` int32; n-grams are from ``len(words)`` on, repeats kept. With
-    `maxn` 0 a bag is the word alone. English words have about 20 n-grams of 3 to 6 characters: 80
-    bytes."""
+    """The bag of every word, ``ids[indptr[i] : indptr[i + 1]]``: its own id, then those of its n-grams.
+
+    `indptr` is int64, `ids` int32; n-grams are from ``len(words)`` on, repeats kept.  With `maxn` 0 a
+    bag is the word alone.  English words have about 20 n-grams of 3 to 6 characters: 80 bytes.
+    """
     cdef Py_ssize_t nwords = len(words)
     check_settings(minn, maxn, bucket, nwords)
     indptr = np.arange(nwords + 1, dtype=np.int64)

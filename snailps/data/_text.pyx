@@ -136,9 +136,12 @@ cdef int copy_words(const WordTable *table, uint8_t[::1] text, uint64_t[::1] sta
 cdef int64_t count_tokens(WordTable *table, int64_t *counts, const uint8_t *data, Py_ssize_t size,
                           int64_t *position, uint64_t *arena_bytes, bint *ended,
                           int64_t *unread) noexcept nogil:
-    """Count to the end, or until the table is out of room; the count of tokens. `arena_bytes` is
-    then what the next batch may add to the arena, else 0. `unread` grows by the words behind a
-    `</s>` of their line, `ended` says whether the line has had one. One writer a table."""
+    """Count to the end, or until the table is out of room; the count of tokens.
+
+    `arena_bytes` is then what the next batch may add to the arena, else 0.  `unread` grows by the
+    words behind a `</s>` of their line, `ended` says whether the line has had one.  One writer
+    a table.
+    """
     cdef Token tokens[BATCH]
     cdef int64_t before
     cdef int64_t counted = 0
@@ -183,11 +186,13 @@ cdef void add_counts(WordTable *table, int64_t *counts, const uint8_t *arena,
 
 
 cdef class WordCounter:
-    """Counts the different tokens of any number of pieces of text. `tokens` counts all, `</s>`
-    included; `unread` the words behind a `</s>` of their line, which a classifier does not read
-    (not dumped). Words are in order of first appearance; nothing is pruned, unlike in fastText: 50
-    to 100 bytes a different word plus its length. Methods take turns between threads, without the
-    GIL while text is read."""
+    """Counts the different tokens of any number of pieces of text.
+
+    `tokens` counts all, `</s>` included; `unread` the words behind a `</s>` of their line, which a
+    classifier does not read (not dumped).  Words are in order of first appearance; nothing is pruned,
+    unlike in fastText: 50 to 100 bytes a different word plus its length.  Methods take turns between
+    threads, without the GIL while text is read.
+    """
 
     cdef WordTable table
     cdef object lock
@@ -222,8 +227,10 @@ cdef class WordCounter:
         return self.table.words
 
     def count(self, const uint8_t[::1] data not None) -> int:
-        """Count the tokens of a text that begins and ends between two tokens; their number. One
-        `</s>` a newline included. DataError from 2^31 different words on."""
+        """Count the tokens of a text that begins and ends between two tokens; their number.
+
+        One `</s>` a newline included.  DataError from 2^31 different words on.
+        """
         cdef int64_t position = 0
         cdef Py_ssize_t size = data.shape[0]
         cdef const uint8_t *text = &data[0] if size else NULL
@@ -273,8 +280,10 @@ cdef class WordCounter:
                         self.tokens)
 
     def merge(self, part: bytes) -> None:
-        """Add the counts of another counter's `dump`, checked. After an error the counter is as
-        before: the part may come again."""
+        """Add the counts of another counter's `dump`, checked.
+
+        After an error the counter is as before: the part may come again.
+        """
         counts, ends, text, tokens = unpack(DUMP_MAGIC, part, complete=True)
         cdef const int64_t[::1] more = counts
         cdef const uint64_t[::1] start = np.concatenate((np.zeros(1, np.uint64), ends))
@@ -366,9 +375,11 @@ cdef bint encode_tokens(const WordTable *table, int64_t end_id, const uint8_t *d
 
 
 cdef class Lexicon:
-    """Word -> id, for whole blocks of text; any number of threads may encode at once. `words` are
-    in id order, not empty, without separators, each once; the memory of `PackedWords` is used, not
-    copied."""
+    """Word -> id, for whole blocks of text; any number of threads may encode at once.
+
+    `words` are in id order, not empty, without separators, each once; the memory of `PackedWords` is
+    used, not copied.
+    """
 
     def __cinit__(self, words: Sequence[bytes]):
         cdef const uint8_t[::1] text

@@ -125,8 +125,10 @@ def _sections_of_matrix(begin: bytes, path: str) -> tuple[dict[str, Section], in
 
 
 def read_array(path: str, scratch: Scratch, name: str = "values") -> NDArray[Any]:
-    """Map an array of a file, read-only, of its type (perhaps big endian). A packed file is
-    unpacked by `scratch`, which must stay open while the array is used."""
+    """Map an array of a file, read-only, of its type (perhaps big endian).
+
+    A packed file is unpacked by `scratch`, which must stay open while the array is used.
+    """
     section, size = _section(path, name)
     local = scratch.local(path, section.start, section.stop)
     try:
@@ -143,7 +145,10 @@ def read_array(path: str, scratch: Scratch, name: str = "values") -> NDArray[Any
 
 def labels_of(images: str, option: str = "--labels") -> str:
     """Path of the labels of `images`, by MNIST's names or by `X` and `y`; a matrix file has its
-    own. `option` names the labels' file where the names do not, for messages."""
+    own.
+
+    `option` names the labels' file where the names do not, for messages.
+    """
     path = Path(images)
     with suppress(OSError, *DAMAGED):  # reading the examples raises the error again
         if is_matrix(_beginning(images)):
@@ -166,9 +171,11 @@ def labels_of(images: str, option: str = "--labels") -> str:
 
 
 class Labelled:
-    """Examples with their classes, from pairs of files of examples and of their labels. Examples
-    stay in their files, which processes of a machine share; labels are in memory. `weights`,
-    float32 (n,), are those of matrix files; empty: all 1. `scratch` must stay open."""
+    """Examples with their classes, from pairs of files of examples and of their labels.
+
+    Examples stay in their files, which processes of a machine share; labels are in memory.
+    `weights`, float32 (n,), are those of matrix files; empty: all 1.  `scratch` must stay open.
+    """
 
     def __init__(self, pairs: Sequence[tuple[str, str]], scratch: Scratch) -> None:
         self.headers = [check_pair(*pair) for pair in pairs]

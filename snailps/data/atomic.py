@@ -117,8 +117,10 @@ def publish(path: Path, target: Path) -> None:
 
 
 def _take_owner(descriptor: int, target: Path, old: os.stat_result) -> None:
-    """Copy owner, group and access list of another file to a new one, as far as permitted. It gives
-    no access to users who had none to the old file."""
+    """Copy owner, group and access list of another file to a new one, as far as permitted.
+
+    It gives no access to users who had none to the old file.
+    """
     new = os.fstat(descriptor)
     if new.st_uid != old.st_uid:
         with suppress(OSError):
@@ -137,11 +139,13 @@ def _take_owner(descriptor: int, target: Path, old: os.stat_result) -> None:
 def atomic_file(
     path: str | os.PathLike[str], bytes_needed: int | None = None
 ) -> Iterator[IO[bytes]]:
-    """Open `path` for writing so that it appears only when the block ends without an error. Follows
-    a symbolic link; compares `bytes_needed` with the free space first. Yields a buffered, seekable
-    file, not readable, that the block owns. `ModelWriteError` if it cannot be written. The
-    temporary file is in the target's folder, as a rename cannot cross file systems, and is removed
-    by any error, Ctrl-C included."""
+    """Open `path` for writing so that it appears only when the block ends without an error.
+
+    Follows a symbolic link; compares `bytes_needed` with the free space first.  Yields a buffered,
+    seekable file, not readable, that the block owns.  `ModelWriteError` if it cannot be written.
+    The temporary file is in the target's folder, as a rename cannot cross file systems, and is
+    removed by any error, Ctrl-C included.
+    """
     target = Path(os.path.realpath(path))
     try:
         check_target(target, bytes_needed)

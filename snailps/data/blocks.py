@@ -82,11 +82,13 @@ class Block:
 
 
 def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
-    """The input files, in the order of `inputs`, each once, all checked to be readable. `inputs`
-    are files, folders (all files below by name, without hidden ones), glob patterns (`**` crosses
-    folders) and URLs; a name that exists is never a pattern. `scratch` unpacks files, which is the
-    only way to learn their size, and reads tables. Refuses what is missing, empty, no regular file,
-    or of a format that no model reads."""
+    """The input files, in the order of `inputs`, each once, all checked to be readable.
+
+    `inputs` are files, folders (all files below by name, without hidden ones), glob patterns (`**`
+    crosses folders) and URLs; a name that exists is never a pattern.  `scratch` unpacks files,
+    which is the only way to learn their size, and reads tables.  Refuses what is missing, empty, no
+    regular file, or of a format that no model reads.
+    """
     if not inputs:
         raise DataError("expected at least one input file, folder or pattern, got none")
     sources = [Source(path, _readable_bytes(path, scratch)) for path in files_of(inputs)]
@@ -108,7 +110,9 @@ def files_of(inputs: Sequence[str]) -> list[str]:
 
 def head_of(path: str) -> bytes:
     """The first whole lines of a file's content, up to 64 KiB; of a matrix file its first rows.
-    Empty if unreadable: no regular file, one endless line, a packed matrix file."""
+
+    Empty if unreadable: no regular file, one endless line, a packed matrix file.
+    """
     try:
         if not (is_driver_file(path) or is_url(path) or Path(path).is_file()):
             return b""
@@ -159,11 +163,13 @@ def cut(sources: Sequence[Source], block_bytes: int) -> list[Block]:
 
 
 def strands(start: int, stop: int, spread: int) -> list[tuple[int, int]]:
-    """The ranges of a file that a block consists of, none of them empty. A file of `spread` bytes
-    has `STRANDS` bands of equal length; the block takes [start / STRANDS, stop / STRANDS) of each.
-    So **blocks that partition the file partition it when spread, too**. The order of the bands
-    spreads each part of the block as well; the file's beginning is first. With `spread` 0 a block
-    is one range."""
+    """The ranges of a file that a block consists of, none of them empty.
+
+    A file of `spread` bytes has `STRANDS` bands of equal length; the block takes [start / STRANDS,
+    stop / STRANDS) of each.  So **blocks that partition the file partition it when spread, too**.
+    The order of the bands spreads each part of the block as well; the file's beginning is first.
+    With `spread` 0 a block is one range.
+    """
     if not spread:
         return [(start, stop)] if start < stop else []
     ranges = [
@@ -174,10 +180,12 @@ def strands(start: int, stop: int, spread: int) -> list[tuple[int, int]]:
 
 
 def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch) -> bytes:
-    """The bytes of the units whose first byte lies in a block. Of a matrix file, read by lines:
-    some of its rows, as a matrix file. Refuses a file that became shorter, or has a unit above 1
-    GiB. Finds the ends of a range in steps, then reads between them in one piece, without another
-    copy."""
+    """The bytes of the units whose first byte lies in a block.
+
+    Of a matrix file, read by lines: some of its rows, as a matrix file.  Refuses a file that became
+    shorter, or has a unit above 1 GiB.  Finds the ends of a range in steps, then reads between them
+    in one piece, without another copy.
+    """
     if not 0 <= start <= stop:
         raise ValueError(f"expected 0 <= start <= stop, got {start} and {stop}")
     if start == stop:
@@ -226,8 +234,10 @@ def shorter(path: str, expected: int, got: int) -> DataError:
 def place_in_file(
     path: str, ranges: Sequence[tuple[int, int]], offset: int, *, unit: Unit, scratch: Scratch
 ) -> int:
-    """Position in the file of byte `offset` of what `read_ranges` returned; -1: unreadable. Of a
-    matrix file the number of the row that is row `offset` there."""
+    """Position in the file of byte `offset` of what `read_ranges` returned; -1: unreadable.
+
+    Of a matrix file the number of the row that is row `offset` there.
+    """
     try:
         with scratch.open(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -254,8 +264,10 @@ def whole_units(
     unit: Unit,
     step_bytes: int = STEP_BYTES,
 ) -> list[tuple[int, int]]:
-    """The units that begin in each of these ranges of a file, as ranges, none of them empty. The
-    end of the file comes last, as its last line may have no newline."""
+    """The units that begin in each of these ranges of a file, as ranges, none of them empty.
+
+    The end of the file comes last, as its last line may have no newline.
+    """
     end, found = _ENDS[unit], []
     for start, stop in ranges:
         # The byte before decides whether a unit begins at `start`.

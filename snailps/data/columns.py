@@ -39,8 +39,11 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One declared column. `log`: numbers become sign(x) log(1 + |x|), before `bounds` (rising) cut
-    them into buckets. `bits`: a hashed column has at most 2^bits different keys."""
+    """One declared column.
+
+    `log`: numbers become sign(x) log(1 + |x|), before `bounds` (rising) cut them into buckets.
+    `bits`: a hashed column has at most 2^bits different keys.
+    """
 
     name: str
     kind: Kind
@@ -57,8 +60,10 @@ Declared = str | Sequence[str] | Sequence[Column]
 
 
 def columns_of(declared: Declared, *, needs_label: bool = True) -> tuple[Column, ...]:
-    """Parse ``name:kind`` a column, in the order of the file; ``a1..a9:kind`` is nine columns. A
-    string separates columns by commas or newlines. One label, unless `needs_label` is False."""
+    """Parse ``name:kind`` a column, in the order of the file; ``a1..a9:kind`` is nine columns.
+
+    A string separates columns by commas or newlines.  One label, unless `needs_label` is False.
+    """
     columns = _declared(declared)
     labels = [column.name for column in columns if column.kind is Kind.LABEL]
     if len(labels) != 1 and (labels or needs_label):
@@ -68,8 +73,10 @@ def columns_of(declared: Declared, *, needs_label: bool = True) -> tuple[Column,
 
 
 def columns_by_name(declared: Sequence[str], label: str) -> tuple[Column, ...]:
-    """Parse declarations of some columns, in any order, of files that name theirs. They may omit
-    columns, that of the labels, too; `label` names it."""
+    """Parse declarations of some columns, in any order, of files that name theirs.
+
+    They may omit columns, that of the labels, too; `label` names it.
+    """
     columns = _declared(declared)
     for column in columns:
         if column.kind is Kind.LABEL and column.name != label:

@@ -80,8 +80,10 @@ def _parsed(path: str) -> tuple[str, str, int]:
 
 
 class DriverCopy:
-    """The pieces of a file that this process has read; threads may share it. `file` is empty, and
-    then sparse; `close` closes it."""
+    """The pieces of a file that this process has read; threads may share it.
+
+    `file` is empty, and then sparse; `close` closes it.
+    """
 
     def __init__(self, path: str, file: ScratchFile) -> None:
         self.path, self.size = file.path, size_of(path)

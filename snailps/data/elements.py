@@ -34,9 +34,11 @@ _BATCH = 1024
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """Elements in order, once; `count` is None if unknown. Messages call the whole `name` (``a list
-    of 12 elements``, ``column 'text' of a DataFrame``) and one of them `row` (``element``,
-    ``row``)."""
+    """Elements in order, once; `count` is None if unknown.
+
+    Messages call the whole `name` (``a list of 12 elements``, ``column 'text' of a DataFrame``) and
+    one of them `row` (``element``, ``row``).
+    """
 
     values: Iterable[Any]
     count: int | None
@@ -49,9 +51,11 @@ class Elements:
 
 def elements_of(data: Any, column: str = "", *, what: str = "the data") -> Elements:
     """Read any container; `column` selects one of a table with several, `what` is for messages.
+
     Takes lists, tuples, ranges, generators and other iterables; NumPy arrays; Series and DataFrames
     of pandas and polars; Arrays, ChunkedArrays, Tables, RecordBatches and RecordBatchReaders of
-    pyarrow; Hugging Face's datasets, streamed or not; dicts of columns."""
+    pyarrow; Hugging Face's datasets, streamed or not; dicts of columns.
+    """
     if isinstance(data, (str, os.PathLike)):
         raise DataError(
             f"{what}: expected a list or the like, got the {_kind(data)} {str(data)!r:.60}, "

@@ -59,11 +59,13 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Encoding:
-    """How labels and values are encoded. `labels` are those of class 0, 1, ..., ascending; empty:
-    labels are numbers of classes already, or targets, encoded by `centre` and `deviation`.
-    `columns` packs keys with a factor and a centre of their own (`with_columns`), `factor` is of
-    all others; `is_measured`: they are those of an input. `constant` is the mean loss of the best
-    constant score, of classes; 0: unknown."""
+    """How labels and values are encoded.
+
+    `labels` are those of class 0, 1, ..., ascending; empty: labels are numbers of classes already,
+    or targets, encoded by `centre` and `deviation`.  `columns` packs keys with a factor and a
+    centre of their own (`with_columns`), `factor` is of all others; `is_measured`: they are those
+    of an input. `constant` is the mean loss of the best constant score, of classes; 0: unknown.
+    """
 
     labels: tuple[float, ...] = ()
     centre: float = 0.0
@@ -305,8 +307,10 @@ class Encoding:
         *,
         farthest: float = 0.0,
     ) -> Encoding:
-        """With factors and centres for the columns of some examples' entries. Centres columns whose
-        mean is at most `farthest` deviations from 0; 0: none."""
+        """With factors and centres for the columns of some examples' entries.
+
+        Centres columns whose mean is at most `farthest` deviations from 0; 0: none.
+        """
         found = replace(self, is_measured=True)
         there = values != 0
         if (values[there] == 1).all():
@@ -333,8 +337,10 @@ class Encoding:
     def unlike(
         self, keys: NDArray[np.uint64], values: NDArray[np.float32]
     ) -> tuple[int, float] | None:
-        """The key whose values differ most in size from this encoding, and the factor. None: all
-        differ by less than `UNLIKE`."""
+        """The key whose values differ most in size from this encoding, and the factor.
+
+        None: all differ by less than `UNLIKE`.
+        """
         with np.errstate(over="ignore"):
             encoded = (values - self.centres_of(keys)) * self.factors_of(keys)
         there = (values != 0) & (encoded != 0)
@@ -348,8 +354,10 @@ class Encoding:
         return (int(sizes.keys[furthest]), times) if abs(np.log(times)) > np.log(UNLIKE) else None
 
     def centred(self, targets: NDArray[Any], weights: NDArray[Any], has_constant: bool) -> Encoding:
-        """With mean and deviation of targets. Without a constant in the model, the mean is 0 and
-        the deviation the root of mean squares."""
+        """With mean and deviation of targets.
+
+        Without a constant in the model, the mean is 0 and the deviation the root of mean squares.
+        """
         given = np.asarray(targets, np.float64)
         mean, deviation = moments(given, weights if len(weights) else None)
         if not has_constant:
@@ -359,9 +367,11 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How large the values of columns are, by a sample that is not empty. Of uint64 `keys` (n,),
-    ascending: `counts` of values, none of them 0; mean, deviation and root of the mean square of
-    the usual ones; whether there are others (`has_wrong`)."""
+    """How large the values of columns are, by a sample that is not empty.
+
+    Of uint64 `keys` (n,), ascending: `counts` of values, none of them 0; mean, deviation and root
+    of the mean square of the usual ones; whether there are others (`has_wrong`).
+    """
 
     keys: NDArray[np.uint64]
     counts: NDArray[np.int64]

@@ -45,10 +45,13 @@ _MISSING = "leave such rows out, or fill them"
 
 
 class ExampleFiles(RowsSource):
-    """Examples of files. `names` are the columns that are features, empty: numbers only. `by_name`:
-    features are known by name, else by number. `declared` has ``name:kind`` of the columns, empty:
-    numbers only. `label` is the column of the labels, or empty. `has_fields`: entries have own
-    fields, below `field_num`."""
+    """Examples of files.
+
+    `names` are the columns that are features, empty: numbers only.  `by_name`: features are known
+    by name, else by number.  `declared` has ``name:kind`` of the columns, empty: numbers only.
+    `label` is the column of the labels, or empty.  `has_fields`: entries have own fields, below
+    `field_num`.
+    """
 
     names: list[str]
     by_name: bool
@@ -92,11 +95,14 @@ def example_files(
     by_name: bool = False,
     lines: Mapping[str, Any] = MappingProxyType({}),
 ) -> ExampleFiles:
-    """The examples of files, folders, globs, URLs and named pipes. `label` and `columns`
-    (``name:kind`` of some) are of tables. `names`: all features in order, as a model decides;
-    undeclared ones are numbers. `infer`: they are those of the first table. `others`: ignore
-    further columns. `by_name`: name features even if all are plain numbers. `lines`: format and
-    columns of `ExampleReader`, also for CSV and TSV whose first line does not have `names`."""
+    """The examples of files, folders, globs, URLs and named pipes.
+
+    `label` and `columns` (``name:kind`` of some) are of tables.  `names`: all features in order, as
+    a model decides; undeclared ones are numbers.  `infer`: they are those of the first table.
+    `others`: ignore further columns.  `by_name`: name features even if all are plain numbers.
+    `lines`: format and columns of `ExampleReader`, also for CSV and TSV whose first line does not
+    have `names`.
+    """
     files = files_of(paths)
     tables = [format_of(path) is not None for path in files]
     if any(tables) != all(tables):

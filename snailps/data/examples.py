@@ -175,7 +175,9 @@ class ExampleReader:
 
     def learn_format(self, data: bytes, start: int = 0) -> bool:
         """Whether the format is known: as given, from an earlier text, or from this one's lines.
-        The first line of a file decides between CSV and TSV."""
+
+        The first line of a file decides between CSV and TSV.
+        """
         if self.is_guessed and (not start if self.columns else self._reader is None):
             found = self._guess(data, 0 if start else self._first(data), len(data))
             if found and found != self.format:
@@ -282,8 +284,10 @@ class ExampleReader:
 def format_of_rows(
     line: bytes, fits: Callable[[int], bool], formats: Sequence[str] = ("tsv", "csv")
 ) -> str:
-    """The format in which a file's first line has a number of cells that `fits`. If none has, the
-    first whose separator it has."""
+    """The format in which a file's first line has a number of cells that `fits`.
+
+    If none has, the first whose separator it has.
+    """
     for format in formats:
         if fits(len(first_row(line, *CELLS[format])[0])):
             return format

@@ -46,8 +46,11 @@ NAMED = Flags.VALUES | Flags.FIELDS | Flags.WIDE | Flags.HASHED
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Some rows: sparse with `ptr` (int64 (n + 1,), from 0) and `keys` (uint32 or uint64), or
-    dense. `values` are float32, or uint8 if dense; None: all 1. `fields` are int32. `dense_rows`
-    counts dense rows. `labels` are those that came with the rows."""
+    dense.
+
+    `values` are float32, or uint8 if dense; None: all 1.  `fields` are int32.  `dense_rows` counts
+    dense rows.  `labels` are those that came with the rows.
+    """
 
     ptr: NDArray[np.int64] | None
     keys: NDArray[Any] | None
@@ -84,9 +87,11 @@ def dense_piece(
 
 
 class RowsSource(ABC):
-    """A source of rows of examples, called `name` in messages. `flags` are the file's, without
-    values if all are 1 and `entries` is unknown; `rows` and `entries` are -1 before the last piece
-    if unknown; `columns` 0 means hashed keys."""
+    """A source of rows of examples, called `name` in messages.
+
+    `flags` are the file's, without values if all are 1 and `entries` is unknown; `rows` and
+    `entries` are -1 before the last piece if unknown; `columns` 0 means hashed keys.
+    """
 
     name: str
     flags: Flags
@@ -123,8 +128,10 @@ def features_of(X: Any, label: str, dense: bool) -> RowsSource:
 
 class Rule:
     """Makes examples of rows of a table: the features of docs/sparse_data.md, by `_cells.h`.
+
     `columns` are declared; an entry's field is its column's number among those with features.
-    `path` begins messages; empty: of a table without declarations, whose texts are str."""
+    `path` begins messages; empty: of a table without declarations, whose texts are str.
+    """
 
     def __init__(self, columns: Sequence[Column], path: str = "") -> None:
         self.features = [column for column in columns if column.is_feature]
@@ -133,8 +140,10 @@ class Rule:
         self._reader = RowReader(self.features, b",", 0, 0, False)
 
     def piece(self, table: Table, first: int, last: int, number: int) -> Piece:
-        """The examples of some rows, without labels if the table has none. `number` is that of the
-        first one, for messages."""
+        """The examples of some rows, without labels if the table has none.
+
+        `number` is that of the first one, for messages.
+        """
         columns = [
             self.floats(table, column, first, last, number)
             if column.kind in (Kind.NUMERIC, Kind.BUCKET)

@@ -87,7 +87,9 @@ _COMPILED_OURS = tuple((name, re.compile(begin, re.DOTALL), cure) for name, begi
 
 def kind_of(head: bytes, *, text: bool = False) -> str:
     """Kind of a file that no model reads, by its first `HEAD_BYTES`; empty: it may be an input.
-    With `text` arrays and matrix files are refused, too."""
+
+    With `text` arrays and matrix files are refused, too.
+    """
     found = _found(head, text)
     return found[0] if found else ""
 
@@ -102,8 +104,10 @@ def refuse_foreign(head: bytes, path: str, *, text: bool = False) -> None:
 
 
 def refuse_header(head: bytes, path: str) -> None:
-    """Refuse, as a text, CSV and TSV whose first line, of `CSV_BYTES`, names columns. It has names
-    only, and the second line has as many cells."""
+    """Refuse, as a text, CSV and TSV whose first line, of `CSV_BYTES`, names columns.
+
+    It has names only, and the second line has as many cells.
+    """
     format = format_of(path)
     if format not in ("csv", "tsv"):
         return
@@ -132,8 +136,10 @@ def _found(head: bytes, text: bool) -> tuple[str, str] | None:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Whether there are too many control characters for text of any encoding. A tenth of random
-    bytes are; integers and floats have many zeros, which also end words."""
+    """Whether there are too many control characters for text of any encoding.
+
+    A tenth of random bytes are; integers and floats have many zeros, which also end words.
+    """
     odd = len(head) - len(head.translate(None, _CONTROLS))
     return len(head) >= BINARY_BYTES_MIN and (
         odd * BINARY_SHARE > len(head) or head.count(0) * 3 > len(head)

@@ -39,8 +39,10 @@ _OWN_NAME = re.compile(r"[0-9a-f]{32}\.(copy|lock|part|spool)")
 
 
 class ScratchFile(NewFile):
-    """A file of this process in the folder; made by `HostCache.new_file`. `close` or the end of a
-    context removes it; if the process is killed, the next `clean` does."""
+    """A file of this process in the folder; made by `HostCache.new_file`.
+
+    `close` or the end of a context removes it; if the process is killed, the next `clean` does.
+    """
 
     def __init__(self, path: Path, descriptor: int, room: Callable[[int], int]) -> None:
         super().__init__(path, descriptor)
@@ -87,10 +89,12 @@ Make = Callable[[str], ScratchFile]
 
 
 class HostCache:
-    """At most `bytes_max` of files a host and user. `folder` belongs to this user, is made for the
-    first file (mode 0700), and is `default_folder()` if empty. `bytes_max` limits other jobs'
-    files, too; 0: half of the disk's space without them. `wait_s` limits the wait for another
-    process that fills the same file. Threads may share one object; it uses its files until `close`.
+    """At most `bytes_max` of files a host and user.
+
+    `folder` belongs to this user, is made for the first file (mode 0700), and is `default_folder()`
+    if empty.  `bytes_max` limits other jobs' files, too; 0: half of the disk's space without them.
+    `wait_s` limits the wait for another process that fills the same file.  Threads may share one
+    object; it uses its files until `close`.
     """
 
     def __init__(self, folder: str, bytes_max: int, *, wait_s: float = 1800.0) -> None:
@@ -103,8 +107,10 @@ class HostCache:
 
     def find(self, key: str, purpose: str, fill: Callable[[Make], ScratchFile]) -> Path:
         """The file of a key, in use until `close`; where there is none, one that `fill` makes.
-        `purpose` is for those that wait: ``unpacking x.gz``. WaitTimeout after `wait_s` for another
-        process."""
+
+        `purpose` is for those that wait: ``unpacking x.gz``.  WaitTimeout after `wait_s` for
+        another process.
+        """
         path = self.folder / f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:32]}.copy"
         with self._mutex:
             self._make_folder()
@@ -133,8 +139,10 @@ class HostCache:
             raise DataError("unpacking was broken off: the job has ended")
 
     def close(self) -> None:
-        """Release all files; they stay for the next job, or until `clean`. A thread that fills one,
-        or waits for that, gives up within a step: `DataError`."""
+        """Release all files; they stay for the next job, or until `clean`.
+
+        A thread that fills one, or waits for that, gives up within a step: `DataError`.
+        """
         self._closing.set()
         with self._mutex:
             self._closing.clear()
@@ -265,8 +273,10 @@ def _locked(
     flags: int = os.O_RDONLY,
     wait: Callable[[int], None] | None = None,
 ) -> int | None:
-    """Open and lock a file; None: it is not there, or was removed before it was locked. `wait` is
-    called again and again while others have the lock; None: wait without a limit."""
+    """Open and lock a file; None: it is not there, or was removed before it was locked.
+
+    `wait` is called again and again while others have the lock; None: wait without a limit.
+    """
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:

@@ -48,8 +48,10 @@ _CELLS = (".csv", ".tsv")
 
 
 class JoinedFile(NamedTuple):
-    """A file in a sequence of files: offset of its first byte there, and its length. `version`
-    identifies the version of which the master has a copy."""
+    """A file in a sequence of files: offset of its first byte there, and its length.
+
+    `version` identifies the version of which the master has a copy.
+    """
 
     path: str
     begin: int
@@ -76,8 +78,10 @@ class Text(NamedTuple):
 
 
 class Joined:
-    """Files that are cut as one, in the order of their names, in any order of the input. Of several
-    the path of `source` is a name for messages; `by_file`: each is a text of its own."""
+    """Files that are cut as one, in the order of their names, in any order of the input.
+
+    Of several the path of `source` is a name for messages; `by_file`: each is a text of its own.
+    """
 
     def __init__(self, sources: Sequence[Source], scratch: Scratch, *, by_file: bool) -> None:
         ordered = sorted(sources, key=lambda one: one.path)
@@ -103,7 +107,9 @@ class Joined:
 
 def join(sources: Sequence[Source], scratch: Scratch, unit: Unit) -> list[Joined]:
     """Files of lines that are cut as one, by their kind, behind sources that are cut by themselves.
-    URLs are not joined: a host fetches a file when it needs it."""
+
+    URLs are not joined: a host fetches a file when it needs it.
+    """
     apart, kinds = list[list[Source]](), dict[tuple[bool, str], list[Source]]()
     for one in sources:
         if unit == "word" or is_driver_file(one.path) or is_url(one.path):
@@ -155,8 +161,10 @@ def _cut_at_beginnings(ranges: Iterable[Range]) -> list[list[Range]]:
 def read_text(
     ranges: Sequence[Range], scratch: Scratch, *, by_file: bool = False, unit: Unit = "line"
 ) -> bytes:
-    """The lines that begin in these ranges, each with its newline. With `by_file` what begins in
-    these ranges of one file, as it is: words, lines, rows."""
+    """The lines that begin in these ranges, each with its newline.
+
+    With `by_file` what begins in these ranges of one file, as it is: words, lines, rows.
+    """
     if by_file:
         file = ranges[0].file
         return read_ranges(file.path, _bare(ranges), file.bytes, unit=unit, scratch=scratch)
@@ -269,8 +277,10 @@ def _unreadable(path: str, error: OSError) -> DataError:
 
 
 class TextParts:
-    """A block's lines in parts of whole lines; made by `open_parts`. `parts` has the ranges of
-    whole lines of each text of each part."""
+    """A block's lines in parts of whole lines; made by `open_parts`.
+
+    `parts` has the ranges of whole lines of each text of each part.
+    """
 
     def __init__(self, files: OpenFiles, parts: list[list[list[Range]]]) -> None:
         self.parts, self._files, self.close = parts, files, files.close
@@ -292,8 +302,10 @@ def open_parts(
     spread: int = 0,
 ) -> TextParts | None:
     """The lines whose first byte lies in a block over these files, in parts of about `part_bytes`.
+
     None: read them as one, as there are no two parts, or the files are unreadable, too many, or no
-    local text. The thread that parses a part also copies it, while it is in a near cache."""
+    local text.  The thread that parses a part also copies it, while it is in a near cache.
+    """
     parts = (stop - start) // part_bytes
     if parts < 2 or len(files) > OPEN_MAX or is_driver_file(files[0].path):
         return None

@@ -82,8 +82,11 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Header of a matrix file, or of a block of one. `labels` is 0 if there are none. Keys are
-    below `columns`; 0: any. `first_row` is the first row's number in the block's file."""
+    """Header of a matrix file, or of a block of one.
+
+    `labels` is 0 if there are none.  Keys are below `columns`; 0: any.  `first_row` is the first
+    row's number in the block's file.
+    """
 
     flags: Flags
     labels: int
@@ -211,10 +214,12 @@ def _contradiction(header: Header, trailing: bool) -> str:
 def read_matrix_block(
     file: IO[bytes], path: str, ranges: Sequence[tuple[int, int]], size: int
 ) -> bytes:
-    """The rows of ranges of bytes of an open matrix file, as a matrix file of their own. `ranges`
-    have first and last (exclusive) bytes, ascending; `size` is the file's. Empty without rows. A
-    copy at the speed of memory, without the GIL; checks pointers only at ends of ranges, the reader
-    checks entries."""
+    """The rows of ranges of bytes of an open matrix file, as a matrix file of their own.
+
+    `ranges` have first and last (exclusive) bytes, ascending; `size` is the file's.  Empty without
+    rows.  A copy at the speed of memory, without the GIL; checks pointers only at ends of ranges,
+    the reader checks entries.
+    """
     header = _header_of(file, path, size)
     return _rows(file, path, header, header.rows_of(ranges))
 
@@ -308,9 +313,12 @@ def examples_of(
     place: Callable[[int], tuple[str, int]] | None = None,
 ) -> Examples:
     """Rows of a matrix file or block in memory as checked examples; labels are 0 if absent.
-    `hash_bits` is as for text; `part` is a range of rows. `place` gives file and number there (-1:
-    unknown) of row i of `data`, for messages. Refuses dense and damaged rows. Values and fields are
-    views of `data`; labels and keys are converted in one pass. Threads may take different rows."""
+
+    `hash_bits` is as for text; `part` is a range of rows.  `place` gives file and number there
+    (-1: unknown) of row i of `data`, for messages.  Refuses dense and damaged rows.  Values and
+    fields are views of `data`; labels and keys are converted in one pass.  Threads may take
+    different rows.
+    """
     header = read_header(data, len(data), path)
     if header.dense:
         raise DataError(

@@ -33,8 +33,10 @@ def rows_source(
     fields: Sequence[int] | NDArray[Any] | None = None,
     dense: bool = False,
 ) -> RowsSource:
-    """Find the source of an object's rows; parameters and errors as of `spool_matrix`. A
-    `RowsSource` stays as it is."""
+    """Find the source of an object's rows; parameters and errors as of `spool_matrix`.
+
+    A `RowsSource` stays as it is.
+    """
     if isinstance(X, RowsSource):
         return X
     modules = {cls.__module__.partition(".")[0] for cls in type(X).__mro__}

@@ -160,8 +160,10 @@ def spool_matrix(
 
 
 class _RowsWriter:
-    """Writes a file's rows before their labels and weights, which may be known beforehand. `file`
-    is empty. If its length is unknown, each section is a file of `make` until `finish`."""
+    """Writes a file's rows before their labels and weights, which may be known beforehand.
+
+    `file` is empty.  If its length is unknown, each section is a file of `make` until `finish`.
+    """
 
     def __init__(
         self,

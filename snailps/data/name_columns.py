@@ -41,9 +41,11 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class NameColumns:
-    """Reads lines of names. `expected` names the columns for messages. `valued`: a number may
-    follow the names, then ignored columns; if it is no number in a file's first line, that line
-    names the columns."""
+    """Reads lines of names.
+
+    `expected` names the columns for messages.  `valued`: a number may follow the names, then
+    ignored columns; if it is no number in a file's first line, that line names the columns.
+    """
 
     expected: tuple[str, ...]
     valued: bool = False
@@ -128,8 +130,10 @@ class NameCounts:
 
 
 class Names:
-    """Numbered names by kind, parsed from `NameCounts.dump`, with int64 counts. `sums` is float64
-    (3,): number of values, their sum, and that of their squares."""
+    """Numbered names by kind, parsed from `NameCounts.dump`, with int64 counts.
+
+    `sums` is float64 (3,): number of values, their sum, and that of their squares.
+    """
 
     def __init__(self, dumped: bytes) -> None:
         self.names: list[list[bytes]] = []

@@ -32,8 +32,10 @@ _END = object()
 
 @dataclass(frozen=True, slots=True)
 class NamePiece:
-    """Some rows: lists of names by column, and float64 values (empty without values). `whole` says
-    of each column whether all its names were whole numbers."""
+    """Some rows: lists of names by column, and float64 values (empty without values).
+
+    `whole` says of each column whether all its names were whole numbers.
+    """
 
     names: list[list[str]]
     values: NDArray[np.float64]
@@ -41,11 +43,13 @@ class NamePiece:
 
 
 class NameRows:
-    """Rows of names, which can be read as often as the data can. `data` is a 2-D array, a list or
-    generator of rows, a table, or a dict of columns; with `valued` also a sparse matrix, with rows
-    (row, column, value). `expected` names the columns: ``("user", "item")``. `values` has one a
-    row, or names a column. `columns` selects some of a table, empty: its first ones. `valued`: a
-    column of values may follow."""
+    """Rows of names, which can be read as often as the data can.
+
+    `data` is a 2-D array, a list or generator of rows, a table, or a dict of columns; with `valued`
+    also a sparse matrix, with rows (row, column, value).  `expected` names the columns: ``("user",
+    "item")``. `values` has one a row, or names a column.  `columns` selects some of a table, empty:
+    its first ones. `valued`: a column of values may follow.
+    """
 
     def __init__(
         self,
@@ -203,8 +207,10 @@ def spool_names(
     rows: NameRows, folder: str = "", *, on_bytes: Callable[[int], object] | None = None
 ) -> tuple[Spooled, tuple[bool, ...], bool]:
     """Write rows into one scratch file; which columns are whole numbers, and whether rows have
-    values. `on_bytes` is called at intervals with the bytes written. Refuses names that no line can
-    have."""
+    values.
+
+    `on_bytes` is called at intervals with the bytes written.  Refuses names that no line can have.
+    """
     whole: tuple[bool, ...] = ()
     units, valued = 0, False
     with Scratch(folder, 0).new_file(f"writing {rows.name}") as file:

@@ -15,10 +15,12 @@ _MASK = (1 << 64) - 1
 
 
 def order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """A permutation of 0 to `count` - 1, another one for each seed and epoch. Sorts hashes: element
-    i is draw i + 1 of SplitMix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014), started at a hash of
-    seed and epoch. It is bijective, so no two are equal: any way of sorting gives the same order,
-    and an unstable one is the fastest."""
+    """A permutation of 0 to `count` - 1, another one for each seed and epoch.
+
+    Sorts hashes: element i is draw i + 1 of SplitMix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014),
+    started at a hash of seed and epoch.  It is bijective, so no two are equal: any way of sorting
+    gives the same order, and an unstable one is the fastest.
+    """
     start = _mixed(np.array([seed & _MASK], np.uint64) * _GOLDEN + np.uint64((epoch + 1) & _MASK))
     draws = np.arange(1, count + 1, dtype=np.uint64)
     return np.argsort(_mixed(draws * _GOLDEN + start))

@@ -21,9 +21,11 @@ _KEY_BYTES = 8
 
 
 class PackedWords(Sequence[bytes]):
-    """Words as one piece of memory; reads like a tuple of bytes. Word i is ``text[starts[i] :
-    starts[i + 1]]``, with uint8 `text` and uint64 `starts` (n + 1,), rising; neither is copied.
-    Immutable: ranges share its memory, and any thread may read."""
+    """Words as one piece of memory; reads like a tuple of bytes.
+
+    Word i is ``text[starts[i] : starts[i + 1]]``, with uint8 `text` and uint64 `starts` (n + 1,),
+    rising; neither is copied.  Immutable: ranges share its memory, and any thread may read.
+    """
 
     __slots__ = ("starts", "text")
 
@@ -141,8 +143,10 @@ class PackedWords(Sequence[bytes]):
         return found
 
     def order(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Ids by falling count, equal counts by rising bytes; int64 (n,). Sorts by count, then by
-        eight bytes at a time those words that are still equal."""
+        """Ids by falling count, equal counts by rising bytes; int64 (n,).
+
+        Sorts by count, then by eight bytes at a time those words that are still equal.
+        """
         order = np.argsort(-counts, kind="stable")
         begins = _begins(counts[order])  # first of each run of words that are equal so far
         longest = int(self.lengths.max(initial=0))

@@ -31,11 +31,13 @@ def format_of(path: str) -> Format | None:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a job reads tables. `form` is text, examples, or empty (reads no tables). `column` is
-    that of the texts; empty: files are no tables. `label_column` is that of the labels; without it
-    files of examples are no tables. `columns` has ``name:kind`` of every column of examples;
-    `label_prefix` is of texts' labels. `needs_labels`: the column of the labels must exist; CSV and
-    TSV always have it."""
+    """How a job reads tables.
+
+    `form` is text, examples, or empty (reads no tables).  `column` is that of the texts; empty:
+    files are no tables.  `label_column` is that of the labels; without it files of examples are no
+    tables. `columns` has ``name:kind`` of every column of examples; `label_prefix` is of texts'
+    labels. `needs_labels`: the column of the labels must exist; CSV and TSV always have it.
+    """
 
     form: Literal["text", "examples", ""] = ""
     column: str = ""
@@ -51,9 +53,11 @@ class Reading:
         return f"{VERSION}\0{self!r}"
 
     def takes(self, path: str) -> bool:
-        """Whether a file is a table for this job. CSV and TSV are if the job names a column;
-        Parquet always is, and JSON lines for a model that knows columns. DataError for a table
-        without a named column, and the reverse."""
+        """Whether a file is a table for this job.
+
+        CSV and TSV are if the job names a column; Parquet always is, and JSON lines for a model
+        that knows columns.  DataError for a table without a named column, and the reverse.
+        """
         setting = "column" if self.form == "text" else "label_column"
         named = self.column if self.form == "text" else self.label_column
         found = format_of(path)

@@ -29,8 +29,10 @@ def open_input(path: str) -> BinaryIO:
 
 
 class Scratch(HostCache):
-    """Copies of packed files, URLs, tables and drivers' files; uses them until `close`. Without
-    `tables` tables are files as any other."""
+    """Copies of packed files, URLs, tables and drivers' files; uses them until `close`.
+
+    Without `tables` tables are files as any other.
+    """
 
     def __init__(
         self,
@@ -54,11 +56,13 @@ class Scratch(HostCache):
         self.close()
 
     def local(self, path: str, start: int = 0, stop: int | None = None) -> Path:
-        """The file to read instead of `path`: itself, or a copy on this host of its content. It is
-        unchanged while this object is open, even if the origin changes. `start` and `stop` are of a
-        Python process's file: only these bytes need be there. DataError if it cannot be read or
-        does not fit, or is not the expected version; WaitTimeout after `wait_s` for another
-        process's copy."""
+        """The file to read instead of `path`: itself, or a copy on this host of its content.
+
+        It is unchanged while this object is open, even if the origin changes.  `start` and `stop`
+        are of a Python process's file: only these bytes need be there.  DataError if it cannot be
+        read or does not fit, or is not the expected version; WaitTimeout after `wait_s` for another
+        process's copy.
+        """
         if path in self._plain:  # a block may be over many files
             return Path(path)
         if is_driver_file(path):
@@ -151,9 +155,11 @@ _whole: dict[str, Scratch] = {}
 
 
 def whole_file(path: str, folder: str = "", bytes_max: int = 0) -> str:
-    """The file to read instead of `path`: itself, or a complete copy of a driver's file. The copy
-    stays until `release_whole` or a copy of another file: a model is opened several times before it
-    is put into tables."""
+    """The file to read instead of `path`: itself, or a complete copy of a driver's file.
+
+    The copy stays until `release_whole` or a copy of another file: a model is opened several times
+    before it is put into tables.
+    """
     if not is_driver_file(path):
         return path
     for other in set(_whole) - {path}:
@@ -167,8 +173,11 @@ def release_whole(path: str) -> None:
 
 
 def _version_of(path: str) -> tuple[str, str]:
-    """Version of a file or URL as a name on this host, and as text for all hosts. The latter is
-    empty for a file, whose time differs between hosts, and for a URL whose server reports none."""
+    """Version of a file or URL as a name on this host, and as text for all hosts.
+
+    The latter is empty for a file, whose time differs between hosts, and for a URL whose server
+    reports none.
+    """
     if is_url(path):
         version = version_of(path)
         return f"{path}\0{version}", version

@@ -30,8 +30,10 @@ _SENTENCE_WORDS_MIN = 3
 
 def write_prose(path: str, bytes_max: int = 1 << 30, *, library: str = "") -> int:
     """Write the prose of the standard library, words a-z, one sentence a line; return the word
-    count. Stops before the sentence that would exceed `bytes_max`. `library` is the folder of
-    sources; empty: the running Python's. DataError if it has none, as in some small installations.
+    count.
+
+    Stops before the sentence that would exceed `bytes_max`.  `library` is the folder of sources;
+    empty: the running Python's.  DataError if it has none, as in some small installations.
     """
     root = Path(library or sysconfig.get_path("stdlib"))
     words = taken = 0

@@ -30,8 +30,10 @@ from snailps.errors import DataError
 
 
 def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[bytes]:
-    """Whole lines, about a MiB, of a column's texts, with labels if a column has them. `make` is as
-    of `open_table`."""
+    """Whole lines, about a MiB, of a column's texts, with labels if a column has them.
+
+    `make` is as of `open_table`.
+    """
     names = [name for name in (reading.column, reading.label_column) if name]
     waiting: deque[Any] = deque()  # labels of texts that are not taken yet
     with open_table(path, make) as table, table_errors(path):
@@ -73,7 +75,10 @@ def write_table(
 
 def complete(path: str, declared: Sequence[str], label: str) -> tuple[str, ...]:
     """Declarations of all columns of a table, in order: those that are given, others by their
-    values. `label` is the column of the labels; empty: there is none."""
+    values.
+
+    `label` is the column of the labels; empty: there is none.
+    """
     given = {column.name: column for column in columns_by_name(declared, label)}
     named = [*given, label] if label else [*given]
     with open_table(path) as table, table_errors(path):
@@ -116,8 +121,10 @@ def read_rows(
     path: str, columns: Sequence[Column], label: str = "", *, others: bool = False
 ) -> Iterator[tuple[Piece, Any]]:
     """Examples of a table, in pieces without labels, and their labels as the table has them.
-    Missing labels of CSV are "". `columns` may include the labels' and ignored ones, without
-    effect; an empty `label` reads none; `others`: the table may have other columns."""
+
+    Missing labels of CSV are "".  `columns` may include the labels' and ignored ones, without
+    effect; an empty `label` reads none; `others`: the table may have other columns.
+    """
     with open_table(path) as table, table_errors(path):
         features = [column for column in columns if column.is_feature]
         needed = [column.name for column in features if table.is_complete]

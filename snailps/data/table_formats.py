@@ -62,8 +62,10 @@ _CODEC = ("utf-8", "surrogateescape")
 
 
 class TableFile(ABC):
-    """A table in an open file; a context manager that closes it. `names` are those of its columns,
-    in order; of JSON lines, those of the first rows."""
+    """A table in an open file; a context manager that closes it.
+
+    `names` are those of its columns, in order; of JSON lines, those of the first rows.
+    """
 
     names: list[str]
     has_more = False
@@ -107,8 +109,10 @@ class TableFile(ABC):
     def pieces(
         self, columns: Sequence[Column], label: str = "", on_bad_line: str = ""
     ) -> Iterator[tuple[Piece, Any]]:
-        """Examples of all rows, and the cells of a column as the table has them; once. A column of
-        kind label that the table lacks is left out. `on_bad_line` is of CSV and TSV."""
+        """Examples of all rows, and the cells of a column as the table has them; once.
+
+        A column of kind label that the table lacks is left out.  `on_bad_line` is of CSV and TSV.
+        """
         rule, first = Rule(columns, self.path), 1
         names = [column.name for column in columns if column.kind is Kind.LABEL]
         names = [name for name in (*names, label) if name in self.names]
@@ -237,8 +241,10 @@ class JsonLines(TableFile):
 
 
 class SeparatedFile(TableFile):
-    """CSV or TSV whose first line names the columns; empty cells are missing values. A column
-    without a name, as pandas writes its index, is ``unnamed_1``, ... and no feature."""
+    """CSV or TSV whose first line names the columns; empty cells are missing values.
+
+    A column without a name, as pandas writes its index, is ``unnamed_1``, ... and no feature.
+    """
 
     needs_labels = True
 
@@ -353,8 +359,11 @@ class SeparatedFile(TableFile):
 
 
 def open_table(path: str, make: Make | None = None) -> TableFile:
-    """Open a table; report at once what is wrong with its beginning. Packed or remote Parquet is
-    copied to a file that `make` gives for a purpose; None: to the system's temporary folder."""
+    """Open a table; report at once what is wrong with its beginning.
+
+    Packed or remote Parquet is copied to a file that `make` gives for a purpose; None: to the
+    system's temporary folder.
+    """
     found = format_of(path)
     assert found is not None
     with table_errors(path):

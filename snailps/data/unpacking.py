@@ -71,7 +71,9 @@ def bare_name(path: str) -> str:
 
 def library(name: str, extra: str, purpose: str) -> Any:
     """Import an optional module that the given extra of snailps installs, or raise ConfigError.
-    `purpose` is for the message: ``reading x.parquet``."""
+
+    `purpose` is for the message: ``reading x.parquet``.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -81,8 +83,11 @@ def library(name: str, extra: str, purpose: str) -> Any:
 
 
 def open_content(path: str) -> BinaryIO:
-    """Open the content of a file or URL, unpacked. Local files that are not packed can be sought
-    in. Reading a damaged one raises OSError or one of `DAMAGED`."""
+    """Open the content of a file or URL, unpacked.
+
+    Local files that are not packed can be sought in.  Reading a damaged one raises OSError or one
+    of `DAMAGED`.
+    """
     file: IO[bytes] = _open_url(path) if is_url(path) else Path(path).open("rb")  # noqa: SIM115
     try:
         return _unpacked(file, path)
@@ -140,8 +145,10 @@ def _bare(name: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a named folder omits this file or folder: it is hidden or a marker. Spark, Hadoop and
-    Dask leave markers and indexes beside the files of a table."""
+    """Whether a named folder omits this file or folder: it is hidden or a marker.
+
+    Spark, Hadoop and Dask leave markers and indexes beside the files of a table.
+    """
     markers = ("_SUCCESS", "_metadata", "_common_metadata", "_temporary")
     return name.startswith((".", "_committed_", "_started_")) or name in markers
 
@@ -221,9 +228,11 @@ def _unpacked(file: IO[bytes], path: str) -> BinaryIO:
 def _content(
     packed: IO[bytes], begin: Callable[[], Any], *, padding: int = 0
 ) -> Iterator[bytes | memoryview]:
-    """The content of streams, one after another; refuses other bytes behind one. The libraries' own
-    readers take a file that was cut off, or whose next stream is damaged, for one that ends there.
-    A multiple of `padding` zeros may follow a stream."""
+    """The content of streams, one after another; refuses other bytes behind one.
+
+    The libraries' own readers take a file that was cut off, or whose next stream is damaged, for
+    one that ends there.  A multiple of `padding` zeros may follow a stream.
+    """
     data = packed.read(PACKED_STEP_BYTES)
     while True:
         stream = begin()

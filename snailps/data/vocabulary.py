@@ -31,9 +31,12 @@ _MAGIC = b"SNVO"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
-    """The words of a model; a word's place is its id. `words` are by falling count, equal counts by
-    rising bytes (but see `extended`); `counts` are int64 (n,), at least 1. `tokens` counts all of
-    the input, omitted words included: fastText's total, to which frequencies are relative."""
+    """The words of a model; a word's place is its id.
+
+    `words` are by falling count, equal counts by rising bytes (but see `extended`); `counts` are
+    int64 (n,), at least 1.  `tokens` counts all of the input, omitted words included: fastText's
+    total, to which frequencies are relative.
+    """
 
     words: PackedWords
     counts: NDArray[np.int64]
@@ -56,9 +59,11 @@ class Vocabulary:
         label_prefix: bytes = LABEL_PREFIX,
     ) -> Vocabulary:
         """Choose the words that occur `min_count` times, at most `max_size` (0: all), `</s>` like
-        any other. Words that begin with `label_prefix` are labels and left out, as in fastText;
-        empty: none are. Ties have a fixed order, unlike fastText's, so that every run gives a word
-        the same id."""
+        any other.
+
+        Words that begin with `label_prefix` are labels and left out, as in fastText; empty: none
+        are. Ties have a fixed order, unlike fastText's, so that every run gives a word the same id.
+        """
         counts = counter.counts()
         words = counter.words()
         if len(words) == 0 or (len(words) == 1 and words[0] == END_OF_LINE):
@@ -107,9 +112,11 @@ class Vocabulary:
         label_prefix: bytes = LABEL_PREFIX,
     ) -> Vocabulary:
         """The vocabulary of this text and more text: its words keep their ids, new ones follow.
-        `min_count` and `max_size` are for new words; all old ones stay. `labels`: only what begins
-        with `label_prefix` is new. Counts and tokens are sums; counts fall within the old words and
-        within the new ones."""
+
+        `min_count` and `max_size` are for new words; all old ones stay.  `labels`: only what begins
+        with `label_prefix` is new.  Counts and tokens are sums; counts fall within the old words
+        and within the new ones.
+        """
         found, words = counter.counts(), counter.words()
         ids = self.lexicon.indices(words)
         counts = self.counts.copy()
@@ -134,9 +141,11 @@ class Vocabulary:
         return self.lexicon.index(word)
 
     def keep_probability(self, sample: float) -> NDArray[np.float32]:
-        """Probability of training on an occurrence of each word, float32 (n,), above 0. min(1,
-        sqrt(sample / f) + sample / f), f = count / tokens, as word2vec.c and fastText compute it
-        (T. Mikolov et al., NIPS 2013). `sample` is fastText's `t`; 0: all are 1."""
+        """Probability of training on an occurrence of each word, float32 (n,), above 0.
+
+        min(1, sqrt(sample / f) + sample / f), f = count / tokens, as word2vec.c and fastText
+        compute it (T. Mikolov et al., NIPS 2013).  `sample` is fastText's `t`; 0: all are 1.
+        """
         if sample < 0:
             raise ValueError(f"expected a sample of 0 or more, got {sample}")
         if sample == 0:
@@ -148,8 +157,10 @@ class Vocabulary:
         return keep
 
     def noise(self, power: float = 0.5) -> NDArray[np.float64]:
-        """Probability of each word as a negative sample, count^power / sum, float64 (n,). `power`
-        is 0.5 in fastText, 0.75 in word2vec, 0 for all words alike."""
+        """Probability of each word as a negative sample, count^power / sum, float64 (n,).
+
+        `power` is 0.5 in fastText, 0.75 in word2vec, 0 for all words alike.
+        """
         weights: NDArray[np.float64] = self.counts.astype(np.float64) ** power
         weights /= weights.sum()
         return weights
@@ -161,7 +172,9 @@ class Vocabulary:
     @classmethod
     def from_bytes(cls, data: bytes) -> Vocabulary:
         """Read what `to_bytes` wrote, or raise DataError; words and counts are views of `data`.
-        Builds the lexicon at once (32 to 64 bytes a word): it finds a word that occurs twice."""
+
+        Builds the lexicon at once (32 to 64 bytes a word): it finds a word that occurs twice.
+        """
         packed = unpack(_MAGIC, data, complete=False)
         starts = np.zeros(len(packed.ends) + 1, np.uint64)
         starts[1:] = packed.ends

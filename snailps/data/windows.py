@@ -35,7 +35,9 @@ def letters_only(text: bytes) -> bytes:
 
 def share_of_input(sources: Sequence[Source], index: int, count: int) -> list[Block]:
     """The input of pipeline `index` of `count`: its file if there is one each, else an even range.
-    In pieces of up to 64 KiB. All pipelines together read each byte once."""
+
+    In pieces of up to 64 KiB.  All pipelines together read each byte once.
+    """
     if len(sources) == count:
         return cut(sources[index : index + 1], PIECE_BYTES)
     total = sum(source.bytes for source in sources)
@@ -56,8 +58,10 @@ def share_of_input(sources: Sequence[Source], index: int, count: int) -> list[Bl
 
 
 class Reader(Stage):
-    """Source: bytes of whole words, piece by piece, `passes` times (0: without end). Unpacks files
-    in `scratch_dir` (`Scratch`). `laps`: mark the first repetitions with a `Lap`."""
+    """Source: bytes of whole words, piece by piece, `passes` times (0: without end).
+
+    Unpacks files in `scratch_dir` (`Scratch`).  `laps`: mark the first repetitions with a `Lap`.
+    """
 
     def __init__(
         self,
@@ -97,9 +101,11 @@ class Tokenizer(Stage):
 
 
 class Filter(Stage):
-    """Numbers of the words that are in the vocabulary `words`, without the others. Fails after
-    `bytes_max` bytes of unknown words in a row (0: never): a repeated input would never give an
-    item."""
+    """Numbers of the words that are in the vocabulary `words`, without the others.
+
+    Fails after `bytes_max` bytes of unknown words in a row (0: never): a repeated input would never
+    give an item.
+    """
 
     def __init__(self, words: Sequence[bytes], bytes_max: int = 0) -> None:
         self.words, self.bytes_max = list(words), bytes_max
@@ -121,9 +127,11 @@ class Filter(Stage):
 
 
 class Batcher(Stage):
-    """Batches of `bs` windows: each run of `window` neighbours in the stream is in one, once. The
-    middle word of a window is the target. Gathers `shuffle` windows for a random order by `seed`
-    (0: the text's), reading a short text as often as needed."""
+    """Batches of `bs` windows: each run of `window` neighbours in the stream is in one, once.
+
+    The middle word of a window is the target.  Gathers `shuffle` windows for a random order by
+    `seed` (0: the text's), reading a short text as often as needed.
+    """
 
     gathers = True
 

@@ -59,8 +59,10 @@ def pack(
 
 
 def unpack(magic: bytes, part: bytes, *, complete: bool) -> Packed:
-    """Read and check what `pack` wrote, or raise DataError. `complete`: counts must add up to all
-    tokens, else to at most that many."""
+    """Read and check what `pack` wrote, or raise DataError.
+
+    `complete`: counts must add up to all tokens, else to at most that many.
+    """
     if len(part) < HEADER_BYTES:
         raise _refusal(part, f"expected a header of {HEADER_BYTES} bytes")
     expected = magic + VERSION.to_bytes(4, "little")

@@ -25,10 +25,12 @@ PIECES_UNDER_WAY = 4
 
 
 class WriteBehind(io.RawIOBase):
-    """A new file, to write and to seek in what is written; not to read. `path` is empty; closes
-    `descriptor`, which is its; `explain` makes the error of an `OSError`. Whole pieces go past the
-    page cache; the rest at the end, and what is written again, through it. An error of the thread
-    is raised by a later call, `sync` at the latest."""
+    """A new file, to write and to seek in what is written; not to read.
+
+    `path` is empty; closes `descriptor`, which is its; `explain` makes the error of an `OSError`.
+    Whole pieces go past the page cache; the rest at the end, and what is written again, through
+    it.  An error of the thread is raised by a later call, `sync` at the latest.
+    """
 
     def __init__(
         self, path: Path, descriptor: int, explain: Callable[[OSError], Exception]

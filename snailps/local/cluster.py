@@ -280,7 +280,9 @@ def _forget_all() -> None:
 
 class _Keeper:
     """A thread that starts processes and lives as long as this one: they end with their starter.
-    The thread that asks for a cluster may end before it."""
+
+    The thread that asks for a cluster may end before it.
+    """
 
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
@@ -325,8 +327,10 @@ class _KeptLauncher(Launcher):
 
 
 def _in_keeper(do: Callable[[Callable[[], bool]], T]) -> T:
-    """What `do` returns in the keeper's thread; `do` gives up when the caller stops waiting. Else
-    processes would start after the caller has ended all others."""
+    """What `do` returns in the keeper's thread; `do` gives up when the caller stops waiting.
+
+    Else processes would start after the caller has ended all others.
+    """
     stopped = threading.Event()
     try:
         return _keeper.call(lambda: do(stopped.is_set))

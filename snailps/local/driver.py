@@ -191,9 +191,12 @@ class Driver(ModelTables, Node):
         key: str = "",
         limit_s: float | None = None,
     ) -> int:
-        """Submit a job with all served files; its number, once it has begun. `source`: that of its
-        class, if it has no module; `key`: of a master that this process started. A refusal is
-        raised as the error that it names, `WaitTimeout` after `limit_s` seconds."""
+        """Submit a job with all served files; its number, once it has begun.
+
+        `source`: that of its class, if it has no module; `key`: of a master that this process
+        started.  A refusal is raised as the error that it names, `WaitTimeout` after `limit_s`
+        seconds.
+        """
         files = list(self._served)
         answer = self._ask(messages.Submit(dict(settings), files, key, source), limit_s)
         assert isinstance(answer, messages.Submitted)

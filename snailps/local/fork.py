@@ -28,9 +28,11 @@ def may_fork() -> bool:
 
 
 def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) -> None:
-    """Run ``python -m snailps WORDS`` in a forked child; never returns. Called as the `preexec_fn`
-    of `subprocess.Popen`, which has connected the pipes. Signals have the handlers of a new Python
-    process; only descriptors 0, 1, 2 and `kept` stay open."""
+    """Run ``python -m snailps WORDS`` in a forked child; never returns.
+
+    Called as the `preexec_fn` of `subprocess.Popen`, which has connected the pipes.  Signals have
+    the handlers of a new Python process; only descriptors 0, 1, 2 and `kept` stay open.
+    """
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)

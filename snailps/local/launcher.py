@@ -85,11 +85,13 @@ class NodeEnded(ClusterError):
 
 @dataclass(eq=False, slots=True)
 class Child:
-    """One process of the cluster. `held` are a node's last lines, from its own error on: shown only
-    if the master reports nothing, as it usually reports the same. `failed`: it wrote its own error;
-    `silent`: it was asked to end, so later lines are dropped; `again`: it replaced another;
-    `raised`: its job's failure was raised; `given_name`: its name at the master, reported once it
-    has joined."""
+    """One process of the cluster.
+
+    `held` are a node's last lines, from its own error on: shown only if the master reports nothing,
+    as it usually reports the same.  `failed`: it wrote its own error; `silent`: it was asked to
+    end, so later lines are dropped; `again`: it replaced another; `raised`: its job's failure was
+    raised; `given_name`: its name at the master, reported once it has joined.
+    """
 
     role: str
     process: subprocess.Popen[str]
@@ -112,8 +114,10 @@ class Child:
         return self.given_name or f"{self.role} (process {self.process.pid})"
 
     def end_reading(self, until: float) -> None:
-        """Read the rest of its pipes, once it has ended, until `until`, monotonic seconds. A
-        process that a model has started may keep them open as long as it runs."""
+        """Read the rest of its pipes, once it has ended, until `until`, monotonic seconds.
+
+        A process that a model has started may keep them open as long as it runs.
+        """
         process = self.process
         for thread, stream in ((self.reader, process.stderr), (self.taker, process.stdout)):
             if thread is not None:  # the thread closes it: here that would wait for its end
@@ -123,9 +127,11 @@ class Child:
 
 
 class Lines:
-    """The lines of the children, on their way to the display. Lines of a quiet job are held until
-    its end is known: the error raised for a failed job contains them, and they may arrive after it.
-    `may_hold` is false where a log was asked for."""
+    """The lines of the children, on their way to the display.
+
+    Lines of a quiet job are held until its end is known: the error raised for a failed job contains
+    them, and they may arrive after it.  `may_hold` is false where a log was asked for.
+    """
 
     def __init__(self, show: Callable[[str, str], None]) -> None:
         self.may_hold = False
@@ -207,10 +213,12 @@ class Launcher:
         self._interrupted = False
 
     def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
-        """Start all processes, and send them the address of the master once it listens. `give_up`
-        is polled until the master listens; once True, the master is asked to end, the others end by
-        themselves, and `address` stays empty. `MasterEnded` is raised after the master's own lines;
-        after a `ClusterError`, processes that did start are among `children`."""
+        """Start all processes, and send them the address of the master once it listens.
+
+        `give_up` is polled until the master listens; once True, the master is asked to end, the
+        others end by themselves, and `address` stays empty.  `MasterEnded` is raised after the
+        master's own lines; after a `ClusterError`, processes that did start are among `children`.
+        """
         nodes = [("server", ANYWHERE)] * self._servers
         nodes += [("worker", cpus) for cpus in cpus_of_workers(self._workers, numa_nodes())]
         if self._main is not None and not may_fork():
@@ -272,9 +280,11 @@ class Launcher:
     def restart_killed(
         self, indices: Iterable[int], give_up: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Restart processes that a signal has ended; whether all of them run now. Also nodes with
-        foreign exit codes: the user's code has called `os._exit`. Not a single server: its rows are
-        lost."""
+        """Restart processes that a signal has ended; whether all of them run now.
+
+        Also nodes with foreign exit codes: the user's code has called `os._exit`.  Not a single
+        server: its rows are lost.
+        """
         all_run = True
         for index in indices:
             dead, deaths = self.children[index], self._deaths.get(index, 0)
@@ -298,9 +308,11 @@ class Launcher:
         return all_run
 
     def restart(self, index: int, why: str, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """Restart a process that has ended or is to end; whether it runs now. `index` is that in
-        `children`: 0 is the master, which takes over at its address. `why` is for the log line;
-        `give_up` as in `start`."""
+        """Restart a process that has ended or is to end; whether it runs now.
+
+        `index` is that in `children`: 0 is the master, which takes over at its address.  `why` is
+        for the log line; `give_up` as in `start`.
+        """
         dead = self.children[index]
         if dead.process.poll() is None:
             _wait(dead.process, LEAVE_S)
@@ -411,9 +423,11 @@ class Launcher:
             self.children[0].process.send_signal(number)
 
     def end(self, limit_s: float = END_S) -> None:
-        """Wait for the master to end, up to `limit_s` seconds, then end all children; idempotent. A
-        registered node ends with the master. One that did not register would keep dialling it: it
-        gets SIGTERM, and after `LEAVE_S` all that still run get SIGKILL."""
+        """Wait for the master to end, up to `limit_s` seconds, then end all children; idempotent.
+
+        A registered node ends with the master.  One that did not register would keep dialling it:
+        it gets SIGTERM, and after `LEAVE_S` all that still run get SIGKILL.
+        """
         if not self.children:
             return
         self.wait(limit_s)
@@ -441,9 +455,11 @@ class Launcher:
         cpus: frozenset[int] = ANYWHERE,
         **more: Any,
     ) -> IO[bytes]:
-        """Start a child whose lines are not read yet; descriptors `files` stay open in it. Its
-        arguments are those of the role's command, as JSON: no command line is parsed. Returns the
-        pipe from which it reads its document."""
+        """Start a child whose lines are not read yet; descriptors `files` stay open in it.
+
+        Its arguments are those of the role's command, as JSON: no command line is parsed.  Returns
+        the pipe from which it reads its document.
+        """
         document, document_write = _pipe(pipes)
         words = [role, LAUNCHED, json.dumps({"document_fd": document.fileno(), **more})]
         kept = (document.fileno(), *files)
@@ -511,9 +527,11 @@ class Launcher:
             self.output = stream.read()
 
     def _show_held(self) -> None:
-        """Show the first node's error if the master has not reported why the job ended. Not after
-        an interrupt: a node may have lost the master while it was joining. Nor an error of a
-        restarted process if the job succeeded: it may have joined too late."""
+        """Show the first node's error if the master has not reported why the job ended.
+
+        Not after an interrupt: a node may have lost the master while it was joining.  Nor an error
+        of a restarted process if the job succeeded: it may have joined too late.
+        """
         if self.poll() == 0:
             for child in self.children:
                 if child.again and child.held and not child.raised:

@@ -82,8 +82,10 @@ class _SortedTable:
 
 
 class StoredTables:
-    """The reading part of a fan-out client, over the files of a checkpoint. `files` together hold
-    every fragment once; `scratch` is the folder of sorted scratch files."""
+    """The reading part of a fan-out client, over the files of a checkpoint.
+
+    `files` together hold every fragment once; `scratch` is the folder of sorted scratch files.
+    """
 
     def __init__(
         self, files: Sequence[ShardFile], frag_num: int, tables: Mapping[int, Table], scratch: Path
@@ -189,8 +191,10 @@ def _tables_of(path: Path, manifest: Manifest, modules: Collection[str]) -> dict
 
 
 def open_results(path: Path, settings: JobSettings, modules: Collection[str] = ()) -> Results:
-    """The tables of a checkpoint, as the master has them at the end of a training. `modules` may be
-    imported, as of `snailps.open_checkpoint`."""
+    """The tables of a checkpoint, as the master has them at the end of a training.
+
+    `modules` may be imported, as of `snailps.open_checkpoint`.
+    """
     manifest, files = open_checkpoint(path)
     tables = _tables_of(path, manifest, modules)
     scratch = Path(settings.output).absolute().parent

@@ -47,8 +47,10 @@ class Result:
 
 
 class Run:
-    """The processes of a cluster, from start to end; used from one thread. `how`: further arguments
-    of `launcher`, the kind of `Launcher`."""
+    """The processes of a cluster, from start to end; used from one thread.
+
+    `how`: further arguments of `launcher`, the kind of `Launcher`.
+    """
 
     def __init__(self, raw: RawConfig, launcher: type[Launcher] | None = None, **how: Any) -> None:
         self.launcher = (launcher or Launcher)(raw, **how)
@@ -59,8 +61,10 @@ class Run:
         self.interrupts += 1
 
     def start(self, until: float = math.inf) -> bool:
-        """Start all processes; whether the master listens. Given up after an interrupt, and at
-        `until`, monotonic seconds."""
+        """Start all processes; whether the master listens.
+
+        Given up after an interrupt, and at `until`, monotonic seconds.
+        """
         self.launcher.start(lambda: self.interrupts > 0 or time.monotonic() > until)
         return bool(self.launcher.address)
 
@@ -70,8 +74,10 @@ class Run:
         show: Callable[[Status], object],
         turn: Callable[[], object] = lambda: None,
     ) -> None:
-        """Show the status until the master ends, or its connection has been closed too long. `turn`
-        is called some times a second."""
+        """Show the status until the master ends, or its connection has been closed too long.
+
+        `turn` is called some times a second.
+        """
         launcher, asked = self.launcher, 0
         status: Status | None = None
         heard_at = time.monotonic()

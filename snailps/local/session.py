@@ -380,9 +380,11 @@ class Cluster:
 
     @contextlib.contextmanager
     def _hushed(self, quiet: bool) -> Iterator[Callable[[], None]]:
-        """Drop the processes' lines if `quiet`; yields a function that holds later lines. They are
-        shown if all goes well. If not, the next job decides on later ones, as lines about a failure
-        may come after it."""
+        """Drop the processes' lines if `quiet`; yields a function that holds later lines.
+
+        They are shown if all goes well.  If not, the next job decides on later ones, as lines about
+        a failure may come after it.
+        """
         if self._launcher is None:
             yield lambda: None
             return
@@ -456,8 +458,10 @@ class Cluster:
     def _placed(
         self, values: Mapping[str, Any], files: Sequence[Spooled | str]
     ) -> Iterator[dict[str, Any]]:
-        """The settings, with paths by which the cluster's processes read data of this process. A
-        cluster on other hosts reads it from here, while the block lasts."""
+        """The settings, with paths by which the cluster's processes read data of this process.
+
+        A cluster on other hosts reads it from here, while the block lasts.
+        """
         served: dict[str, str] = {}
 
         def place(value: Any) -> Any:
@@ -505,8 +509,10 @@ class Cluster:
         )
 
     def _renew_beside(self) -> None:
-        """Replace the workers of a failed job, while the caller handles the failure. A Python
-        process takes half a second to start and to join; the next job waits for its turn."""
+        """Replace the workers of a failed job, while the caller handles the failure.
+
+        A Python process takes half a second to start and to join; the next job waits for its turn.
+        """
         if self._launcher is None:
             return
 
@@ -518,8 +524,10 @@ class Cluster:
         threading.Thread(target=renew, name="snailps-renew", daemon=True).start()
 
     def _renew_workers(self, until: float) -> None:
-        """Replace workers that have ended, and wait until the new ones are ready. Those of other
-        hosts begin anew by themselves, and are waited for."""
+        """Replace workers that have ended, and wait until the new ones are ready.
+
+        Those of other hosts begin anew by themselves, and are waited for.
+        """
         if self._launcher is None:
             self._wait_until_idle(until)
             return

@@ -41,8 +41,10 @@ class TableSource(Protocol):
     def pieces(
         self, table: str, state: bool, progress: ExportProgress
     ) -> Iterator[tuple[Keys, Rows]]:
-        """Every stored row, each key once: uint64 (n,), float32 (n, dim [+ state floats]). Begins a
-        stage of `progress` and advances it."""
+        """Every stored row, each key once: uint64 (n,), float32 (n, dim [+ state floats]).
+
+        Begins a stage of `progress` and advances it.
+        """
 
 
 def files_of(output: str, format: Format, tables: Sequence[str]) -> list[str]:
@@ -63,7 +65,9 @@ def export_tables(
     progress: ExportProgress | None = None,
 ) -> list[str]:
     """Write keys and rows of `tables` (default: all), keys ascending; see `Cluster.export`.
-    `output` is the prefix of the paths; `how` tells, in messages, how to ask for `overwrite`."""
+
+    `output` is the prefix of the paths; `how` tells, in messages, how to ask for `overwrite`.
+    """
     if format not in FORMATS:
         raise ConfigError(f"format: expected {', '.join(FORMATS)}, got {format!r}")
     names = list(source.tables) if tables is None else list(dict.fromkeys(tables))

@@ -23,8 +23,10 @@ _LEFT_OUT = ("counts", "cpu_counts")
 
 
 def trimmed(status: Status) -> dict[str, Any]:
-    """The status for a page; `nodes` and `shards` as ``{"columns", "rows"}``. `phase_words`, and
-    `words` and `mood` of each process, are their states in users' words."""
+    """The status for a page; `nodes` and `shards` as ``{"columns", "rows"}``.
+
+    `phase_words`, and `words` and `mood` of each process, are their states in users' words.
+    """
     found = {key: plain(value) for key, value in status.items() if key not in (*_TABLES, "loop")}
     loop = status.get("loop")
     if loop:

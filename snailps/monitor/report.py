@@ -53,7 +53,9 @@ class Story:
 
 def write_report(output: str, story: Story, written: str) -> str:
     """Write ``OUTPUT.report.html``; return its path, or empty: a failure never fails the run.
-    `written` is the date and time for its last line."""
+
+    `written` is the date and time for its last line.
+    """
     path = Path(f"{output}{SUFFIX}")
     try:
         with atomic_file(path) as file:

@@ -99,8 +99,11 @@ class Series(_Points):
         self._begun_s = 0.0
 
     def add(self, status: Status, begun_s: float = 0.0) -> None:
-        """Add a status of the training; ignore other phases. `begun_s` is the start of its master
-        on any steady clock. With another master times count anew: earlier points move below 0."""
+        """Add a status of the training; ignore other phases.
+
+        `begun_s` is the start of its master on any steady clock.  With another master times count
+        anew: earlier points move below 0.
+        """
         if status["phase"] != "training":
             return
         at_s = float(status["elapsed_s"])

@@ -63,8 +63,11 @@ class Ending:
 
 
 class Watcher:
-    """Keep the newest picture of one run. `ending(run)` says how the run ended, None as long as
-    that is not known; asked when its master does not answer. `clock` gives steady seconds."""
+    """Keep the newest picture of one run.
+
+    `ending(run)` says how the run ended, None as long as that is not known; asked when its master
+    does not answer.  `clock` gives steady seconds.
+    """
 
     def __init__(
         self,
@@ -129,7 +132,9 @@ class Watcher:
 
     def picture(self, after: int = 0, limit_s: float = 0.0) -> bytes:
         """The newest picture as JSON, once its number is above `after`, or after `limit_s`.
-        Thread-safe; counts as a look."""
+
+        Thread-safe; counts as a look.
+        """
         self._looked_at = self._clock()
         self._wanted.set()
         until = self._clock() + limit_s

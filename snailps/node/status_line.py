@@ -26,8 +26,11 @@ class StatusLine:
         self._asked: Future[messages.Message] | None = None
 
     def look(self, limit_s: float) -> Status:
-        """The answer to this request, or to an earlier one that timed out. A `WaitTimeout` of an
-        open connection means: try again; any other error, that the master has closed it."""
+        """The answer to this request, or to an earlier one that timed out.
+
+        A `WaitTimeout` of an open connection means: try again; any other error, that the master has
+        closed it.
+        """
         if self._control is None:
             self._control = visit(self._address, max(limit_s, DIAL_S), self._trust)
         if self._asked is None:

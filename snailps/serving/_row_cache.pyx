@@ -127,9 +127,11 @@ cdef int64_t put_rows(Set *sets, uint64_t set_num, char *rows, uint32_t row_byte
 
 
 cdef class RowCache:
-    """Rows of one table by key, within fixed memory: `rows` of at most `capacity`. Less than a set
-    of eight rows takes: nothing is kept. 16 bytes a row beside its floats; a lookup takes some tens
-    of nanoseconds a key. `evicted`: rows that made room for others."""
+    """Rows of one table by key, within fixed memory: `rows` of at most `capacity`.
+
+    Less than a set of eight rows takes: nothing is kept.  16 bytes a row beside its floats; a lookup
+    takes some tens of nanoseconds a key.  `evicted`: rows that made room for others.
+    """
 
     cdef readonly uint32_t dim
     cdef readonly int64_t capacity, rows, evicted
@@ -163,8 +165,10 @@ cdef class RowCache:
 
     def find(self, keys: NDArray[np.uint64], uint64_t oldest,
              rows: NDArray[np.float32]) -> tuple[NDArray[np.uint8], int]:
-        """Copy the rows of keys that are kept, from the time `oldest` on fresh: states, how many
-        fresh. A state is NOT_THERE, OLD (its row is written all the same) or FRESH."""
+        """Copy the rows of keys that are kept, from the time `oldest` on fresh: states, how many fresh.
+
+        A state is NOT_THERE, OLD (its row is written all the same) or FRESH.
+        """
         cdef const uint64_t[::1] asked = keys
         cdef float[:, ::1] to = rows
         cdef int64_t n = asked.shape[0], fresh = 0

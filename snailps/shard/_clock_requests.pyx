@@ -51,10 +51,12 @@ cdef const char *clock_not_shown() noexcept nogil:
 
 
 cdef bint _reached(Context *me, uint64_t clock, Reply *reply) noexcept nogil:
-    """Whether all clocks below are applied, here and at the standby; else `reply` says what the
-    asker waits for. A client that sees a clock pushes to it. So none sees it before the standby
-    does: promoted, that one would not know it, and the seal that is on its way may be that of a
-    worker who waits behind such a push."""
+    """Whether all clocks below are applied, here and at the standby; else `reply` says what the asker
+    waits for.
+
+    A client that sees a clock pushes to it.  So none sees it before the standby does: promoted, that one
+    would not know it, and the seal that is on its way may be that of a worker who waits behind such a push.
+    """
     reply.limit_s = me.clock_limit_s
     if clock > me.slots.clock:
         reply.reason = _waits_for(me)
@@ -85,9 +87,11 @@ cdef bint awaits_clock(Context *me, const FrameHeader *head, const char *body,
 
 
 cdef bint came_late(Context *me, const RowRequest *asked, char *out, Reply *reply) noexcept nogil:
-    """Whether the rows that a PULL is for are gone: its clock was applied. `reply` is a refusal
-    then. Where clocks may be closed without slots, a late pull gets the rows as they are: what it
-    makes of them does not count."""
+    """Whether the rows that a PULL is for are gone: its clock was applied.  `reply` is a refusal then.
+
+    Where clocks may be closed without slots, a late pull gets the rows as they are: what it makes of
+    them does not count.
+    """
     if not asked.options & OPTION_CLOCK or asked.clock >= me.slots.clock or me.slots.early:
         return False
     refuse(out, reply, b"late", b"rows as of clock %llu are gone, this is clock %llu: the slot that they "

@@ -158,8 +158,10 @@ cdef bint _columns_room(Columns *c, uint64_t need) noexcept nogil:
 
 
 cdef bint columns_of(Columns *c, const KeptBatch *batch, uint32_t frag_num) noexcept nogil:
-    """Sorts a batch's entries by fragment and key; False = no memory. A key's entries keep the
-    order of their examples, keys of a fragment that of their appearance."""
+    """Sorts a batch's entries by fragment and key; False = no memory.
+
+    A key's entries keep the order of their examples, keys of a fragment that of their appearance.
+    """
     cdef uint64_t n = batch.entries
     cdef uint64_t size = slots_for(n)
     cdef uint32_t *slots            # numbers of keys

@@ -395,10 +395,12 @@ cdef bint _copies(const Context *me, uint32_t number, uint32_t fragment,
 
 
 cdef bint _copy_marks(Context *me, uint32_t fragment) noexcept nogil:
-    """Begins a fragment: what changes it is forwarded from here on; False = no memory. With it go,
-    all at once, the rows of access methods in Python and of tables that admit or limit rows: what a
-    method made of the first value of a row that has yet to come, it might refuse; and which rows
-    are made depends on those that are there."""
+    """Begins a fragment: what changes it is forwarded from here on; False = no memory.
+
+    With it go, all at once, the rows of access methods in Python and of tables that admit or limit
+    rows: what a method made of the first value of a row that has yet to come, it might refuse; and
+    which rows are made depends on those that are there.
+    """
     cdef const Marks *marks = &me.shard.fragments[fragment].marks
     cdef char *to = _append(me, REPLICA_FRAGMENT, fragment, 0, 0, marks.num, 0,
                                  marks.num * <uint64_t>sizeof(Mark))

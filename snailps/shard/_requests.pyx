@@ -200,7 +200,9 @@ cdef bint read_row_request(Context *me, const FrameHeader *head, const char *bod
 cdef bint _values_are_good(Context *me, const Table *table, const FrameHeader *head,
                            const RowRequest *asked, char *out, Reply *reply) noexcept nogil:
     """Whether a PUSH has only values that its table takes; else its slot cannot be sealed, either.
-    In front of the marks: a part that was refused is refused again, whatever was applied since."""
+
+    In front of the marks: a part that was refused is refused again, whatever was applied since.
+    """
     cdef uint64_t place, row
     if not table.finite:
         return True

@@ -57,8 +57,11 @@ POINTS = {"": POINT_NONE, "mid-send": POINT_MID_SEND, "applied": POINT_APPLIED,
 
 
 cdef class ShardCore:
-    """The store of one shard, its role, and what its C code shares. `loop` serves it, and keeps it
-    alive until the loop has ended. `obey`: called with each order of a primary's stream."""
+    """The store of one shard, its role, and what its C code shares.
+
+    `loop` serves it, and keeps it alive until the loop has ended.  `obey`: called with each order
+    of a primary's stream.
+    """
 
     def __init__(self, ShardLoop loop, row_ops: object, wire_ops: object, int frag_num,
                  double clock_limit_s, staged_bytes_max: int, bint standby,
@@ -117,7 +120,9 @@ cdef class ShardCore:
                   retention: tuple[int, int, int, int] = (0, 0, 0, 0), finite: bool = True,
                   method: snailps.api.access_method.AccessMethod | None = None) -> None:
         """Add a table; `method`: an access method in Python, an instance for this shard alone.
-        MisuseError: rows wider than a part of a pull or push, or a method too many or missing."""
+
+        MisuseError: rows wider than a part of a pull or push, or a method too many or missing.
+        """
         if not 1 <= dim <= ROW_FLOATS_MAX:
             raise MisuseError(f"rows of {dim:,} floats, 1 to {ROW_FLOATS_MAX:,} expected")
         if (access == ACCESS_PYTHON) != (method is not None):
@@ -350,10 +355,12 @@ cdef class ShardCore:
 
     def set_faults(self, left_out: Sequence[str], point: str, int passings) -> None:
         """Leave out what keeps acknowledged pushes safe, or die at a point: for tests of recovery.
+
         `left_out`: "no-hold" (replies do not wait for the standby), "no-marks" (pushes are applied
-        as often as they come), "no-fence" (fenced incarnations are served). `point`: of a kill -9,
+        as often as they come), "no-fence" (fenced incarnations are served).  `point`: of a kill -9,
         at its passing number `passings`: "mid-send", "applied", "acknowledged" (primary),
-        "replayed", "promoted" (standby)."""
+        "replayed", "promoted" (standby).
+        """
         self.context.faults.left_out = sum([FAULTS[name] for name in left_out])
         self.context.faults.point = POINTS[point]
         self.context.faults.passings = passings

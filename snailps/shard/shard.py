@@ -43,9 +43,11 @@ class FragmentCursor:
 
 
 class Shard(ShardCore):
-    """The store, the role and the stream of one shard. `clock_limit_s`: longest wait of a request
-    for a clock; `staged_bytes_max`: most bytes staged for one; `standby`: follows a primary until
-    it is promoted."""
+    """The store, the role and the stream of one shard.
+
+    `clock_limit_s`: longest wait of a request for a clock; `staged_bytes_max`: most bytes staged
+    for one; `standby`: follows a primary until it is promoted.
+    """
 
     def __init__(
         self,
@@ -84,8 +86,10 @@ class Shard(ShardCore):
         self, cursor: FragmentCursor, buffer: NDArray[Any]
     ) -> tuple[int, list[tuple[int, int, int, int]]]:
         """Copy the next fragments, as many as fit, into a writable uint8 buffer; move the cursor.
+
         Returns bytes used and the sections of `copy_fragments`; 0 bytes: no more fragments; no
-        sections: the bytes that the next fragment needs. The shard serves nothing meanwhile."""
+        sections: the bytes that the next fragment needs.  The shard serves nothing meanwhile.
+        """
         stop, used, sections = copy_fragments(self.store, cursor.fragments, cursor.at, buffer)
         cursor.at = stop
         return used, sections
@@ -217,9 +221,12 @@ class Shard(ShardCore):
         self.yielding = True
 
     def finish_yield(self, stay: bool) -> bool:
-        """Stop serving once the standby has everything; whether it has. With `stay` the shard
-        stands by for its successor, and keeps its own stream to resume as primary if the successor
-        is not promoted. ConnectionLost: the standby was lost, or this shard is promoted."""
+        """Stop serving once the standby has everything; whether it has.
+
+        With `stay` the shard stands by for its successor, and keeps its own stream to resume as
+        primary if the successor is not promoted.  ConnectionLost: the standby was lost, or this
+        shard is promoted.
+        """
         if not self.yielding:
             raise ConnectionLost("the shard was told to go on")
         if self.stream_state != "ready":
@@ -242,10 +249,12 @@ class Shard(ShardCore):
     # --- replication: the standby's side
 
     def promote(self, epoch: int) -> None:
-        """Make this standby the primary from a route epoch on; refuse older epochs. Closes the
-        connection of the previous primary: it can acknowledge nothing that is not here. A shard
-        that has yielded becomes the primary again, with its standby if that is there. A primary
-        only takes the epoch. MisuseError: the previous primary had not sent everything."""
+        """Make this standby the primary from a route epoch on; refuse older epochs.
+
+        Closes the connection of the previous primary: it can acknowledge nothing that is not here.
+        A shard that has yielded becomes the primary again, with its standby if that is there.  A
+        primary only takes the epoch.  MisuseError: the previous primary had not sent everything.
+        """
         self.yielding = False
         if self.role == "standby" and self.followed and self.stream_state == "lost":
             # Of one that has followed another.  One that has only yielded may still have its

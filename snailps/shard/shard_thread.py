@@ -84,8 +84,10 @@ class ShardThread:
 
     def post(self, work: Callable[[], T], at_standby: bool = False) -> Future[T]:
         """Run ``work()`` in the shard's thread, in the order of posting; the future has its result.
+
         With `at_standby` the order is done once the standby has it or will not be promoted; later
-        orders do not wait for that. ConnectionLost: the shard serves no more."""
+        orders do not wait for that.  ConnectionLost: the shard serves no more.
+        """
         return self._loop.post(work, at_standby)
 
     def back_up(

@@ -58,9 +58,11 @@ def _check_finite(table_id, finite, values):
 
 
 cdef class ShardStore:
-    """All rows of one shard; `row_ops` is the capsule of `snailps.kernels.row_ops()`. Not
-    thread-safe: one thread owns a shard; others submit commands to that thread. Methods raise
-    `SnailError` for an unknown table and for fragments that this shard does not own."""
+    """All rows of one shard; `row_ops` is the capsule of `snailps.kernels.row_ops()`.
+
+    Not thread-safe: one thread owns a shard; others submit commands to that thread.  Methods raise
+    `SnailError` for an unknown table and for fragments that this shard does not own.
+    """
 
     def __cinit__(self, frag_num: int, row_ops: object):
         cdef Shard *shard
@@ -171,8 +173,10 @@ cdef class ShardStore:
         self.retentions[table_id] = tuple(retention)
 
     def drop_tables(self, table_ids: Iterable[int]) -> None:
-        """Drop tables with their rows and contributions; skip numbers without a table. Reads each
-        index and list of chunks: some 0.1 s for 10 GB, during which the shard serves nothing."""
+        """Drop tables with their rows and contributions; skip numbers without a table.
+
+        Reads each index and list of chunks: some 0.1 s for 10 GB, during which the shard serves nothing.
+        """
         cdef Table *table
         cdef uint32_t number
         for number in table_ids:
@@ -198,10 +202,12 @@ cdef class ShardStore:
                         dtype=np.uint32)
 
     def stats(self) -> dict[str, Any]:
-        """Sums for people: ``rows``, ``bytes``, ``fragments``, ``marks``, ``tables``. ``tables``
-        maps a table id to ``dim``, ``rows``, ``row_bytes`` (weights and state only), ``bytes``
-        (all, with room for more rows), and rows ``made``, ``refused`` (values of keys that were not
-        admitted), ``evicted`` and ``expired``."""
+        """Sums for people: ``rows``, ``bytes``, ``fragments``, ``marks``, ``tables``.
+
+        ``tables`` maps a table id to ``dim``, ``rows``, ``row_bytes`` (weights and state only),
+        ``bytes`` (all, with room for more rows), and rows ``made``, ``refused`` (values of keys that
+        were not admitted), ``evicted`` and ``expired``.
+        """
         cdef Table *table
         cdef uint32_t t
         tables = {}
@@ -230,8 +236,10 @@ cdef class ShardStore:
     # rows
 
     def pull(self, table_id: int, keys: ArrayLike, state: bool = False) -> NDArray[np.float32]:
-        """Weights of `keys` (uint64 [n], any owned fragments) as float32 [n, dim]. With `state` the
-        optimiser's state follows the weights: float32 [n, dim + state]."""
+        """Weights of `keys` (uint64 [n], any owned fragments) as float32 [n, dim].
+
+        With `state` the optimiser's state follows the weights: float32 [n, dim + state].
+        """
         cdef Table *table = self._table(table_id)
         cdef const uint64_t[::1] key_view = np.ascontiguousarray(keys, dtype=np.uint64)
         cdef uint32_t n = _count(key_view.shape[0])
@@ -253,11 +261,13 @@ cdef class ShardStore:
 
     def push(self, table_id: int, incarnation: int, seq: int, keys: ArrayLike, values: ArrayLike,
              state: bool = False, float lr_scale=1) -> int:
-        """Apply values (float32 [n, dim]) to `keys` (uint64 [n]); count of applied ones. Skips
-        fragments whose mark for the incarnation is at least `seq`, and sets the others' to `seq`.
-        Values have dim + 1 floats for access method ``average``; with `state` they are differences
-        of weights and state, float32 [n, dim + state]. `lr_scale` multiplies the table's step size.
-        An error applies nothing, but for a `MemoryError`: earlier rows are applied then."""
+        """Apply values (float32 [n, dim]) to `keys` (uint64 [n]); count of applied ones.
+
+        Skips fragments whose mark for the incarnation is at least `seq`, and sets the others' to `seq`.
+        Values have dim + 1 floats for access method ``average``; with `state` they are differences of
+        weights and state, float32 [n, dim + state].  `lr_scale` multiplies the table's step size.
+        An error applies nothing, but for a `MemoryError`: earlier rows are applied then.
+        """
         cdef Table *table = self._table(table_id)
         cdef uint64_t who = checked("incarnation", incarnation, 0, 2**64 - 1)
         cdef uint64_t number = checked("seq", seq, 1, 2**64 - 1)
@@ -299,9 +309,11 @@ cdef class ShardStore:
 
     def scan(self, table_id: int, fragment: int, cursor: int = 0,
              max_rows: int = 1024) -> tuple[int, NDArray[np.uint64], NDArray[np.float32]]:
-        """The next rows of a fragment: ``(cursor, keys uint64 [m], rows float32 [m, dim])``. Begin
-        with cursor 0; no rows mean the end. A walk sees a row that exists throughout exactly once;
-        it may miss one that is created or deleted meanwhile, and see twice one that is both."""
+        """The next rows of a fragment: ``(cursor, keys uint64 [m], rows float32 [m, dim])``.
+
+        Begin with cursor 0; no rows mean the end.  A walk sees a row that exists throughout exactly
+        once; it may miss one that is created or deleted meanwhile, and see twice one that is both.
+        """
         cdef Table *table = self._table(table_id)
         cdef uint64_t position = cursor
         cdef uint32_t number = self._fragment(fragment)
@@ -315,8 +327,10 @@ cdef class ShardStore:
         return position, keys[:count].copy(), rows[:count].copy()
 
     def keys(self, table_id: int) -> NDArray[np.uint64]:
-        """All keys of the table that have a row here, uint64, by fragment and slot. Slots are in
-        order of creation until a row is deleted: the next new row gets its slot."""
+        """All keys of the table that have a row here, uint64, by fragment and slot.
+
+        Slots are in order of creation until a row is deleted: the next new row gets its slot.
+        """
         cdef Table *table = self._table(table_id)
         cdef uint64_t[::1] view
         cdef Part *part
@@ -336,8 +350,10 @@ cdef class ShardStore:
     # what happens to rows besides
 
     def delete(self, table_id: int, keys: ArrayLike) -> int:
-        """Delete the rows of `keys` (uint64 [n], any owned fragments); count of deleted rows. A
-        deleted key reads as its first value again; keys without a row are no error."""
+        """Delete the rows of `keys` (uint64 [n], any owned fragments); count of deleted rows.
+
+        A deleted key reads as its first value again; keys without a row are no error.
+        """
         cdef Table *table = self._table(table_id)
         cdef const uint64_t[::1] key_view = np.ascontiguousarray(keys, dtype=np.uint64)
         cdef const uint32_t[::1] owner = self._owned(key_view)
@@ -357,8 +373,10 @@ cdef class ShardStore:
     def expire(self, table_id: int, before_tick: int,
                fragments: Iterable[int] | None = None) -> int:
         """Delete rows last pushed before `before_tick`, in these or all fragments; their count.
-        Reads each row's tick, 5 to 30 ms a million rows, during which the shard serves nothing:
-        give it a few fragments at a time where that matters."""
+
+        Reads each row's tick, 5 to 30 ms a million rows, during which the shard serves nothing: give
+        it a few fragments at a time where that matters.
+        """
         cdef Table *table = self._table(table_id)
         cdef uint32_t before = checked("tick", before_tick, 0, 2**32 - 1)
         if not table.track & TRACK_TOUCH:
@@ -372,9 +390,11 @@ cdef class ShardStore:
     def stage(self, table_id: int, clock: int, slot: int, incarnation: int, keys: ArrayLike,
               values: ArrayLike, state: bool = False, float lr_scale=1) -> bool:
         """Stage values (float32 [n, dim]) of `keys` (uint64 [n]) for a slot of the present clock.
-        Parameters are those of `push`, but repetitions are not recognised. False if the slot or the
-        clock is done already; `SnailError` for a later clock, a slot that the incarnation has
-        sealed, no such slot, state that does not add up, or too many bytes."""
+
+        Parameters are those of `push`, but repetitions are not recognised.  False if the slot or the
+        clock is done already; `SnailError` for a later clock, a slot that the incarnation has sealed,
+        no such slot, state that does not add up, or too many bytes.
+        """
         cdef Table *table = self._table(table_id)
         cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
         cdef uint32_t place = checked("slot", slot, 0, SLOTS_MAX - 1)
@@ -425,8 +445,10 @@ cdef class ShardStore:
 
     def seal(self, clock: int, slot: int, slots: int, incarnation: int) -> bool:
         """Complete a slot of a clock of `slots` slots; True: it was the last, the clock advanced.
-        The first seal of a slot counts. `SnailError` for a later clock, another number of slots
-        than earlier seals', a slot to which a push was refused, or sums that cannot be applied."""
+
+        The first seal of a slot counts.  `SnailError` for a later clock, another number of slots than
+        earlier seals', a slot to which a push was refused, or sums that cannot be applied.
+        """
         cdef uint32_t most = checked("slots", slots, 1, SLOTS_MAX)
         cdef uint32_t place = checked("slot", slot, 0, slots - 1)
         cdef uint64_t number = checked("clock", clock, 0, 2**63)
@@ -442,14 +464,18 @@ cdef class ShardStore:
                             SEAL_REFUSED: "a push to it was refused"}.get(code, "not applied"))
 
     def set_clock(self, clock: int, early: bool = False) -> None:
-        """Begin at `clock` and forget what is staged and sealed. `early`: only `close_clock` closes
-        clocks, maybe without some slots; else the last seal does."""
+        """Begin at `clock` and forget what is staged and sealed.
+
+        `early`: only `close_clock` closes clocks, maybe without some slots; else the last seal does.
+        """
         slots_set(&self.slots, checked("clock", clock, 0, 2**63), early)
 
     def close_clock(self, clock: int, slots: Sequence[int]) -> dict[str, Any]:
-        """Apply exactly these slots, all sealed, of the present clock and drop the others. Returns
-        `clock_state` as it was just before; ignores a clock applied already. `SnailError`, nothing
-        changed: a slot is not sealed, or another is summed already (`set_clock` not `early`)."""
+        """Apply exactly these slots, all sealed, of the present clock and drop the others.
+
+        Returns `clock_state` as it was just before; ignores a clock applied already.  `SnailError`,
+        nothing changed: a slot is not sealed, or another is summed already (`set_clock` not `early`).
+        """
         cdef unsigned char[::1] view
         cdef int code
         state = self.clock_state()

@@ -46,8 +46,10 @@ class ShardAddress:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """Fragment -> shard -> endpoint, at one epoch, which grows with every change. `owner` (uint32
-    [frag_num], read-only) has the index into `shards` of each fragment's owner."""
+    """Fragment -> shard -> endpoint, at one epoch, which grows with every change.
+
+    `owner` (uint32 [frag_num], read-only) has the index into `shards` of each fragment's owner.
+    """
 
     epoch: int
     shards: tuple[ShardAddress, ...]
@@ -60,8 +62,10 @@ class Route:
     @classmethod
     def build(cls, epoch: int, shards: Sequence[ShardAddress], frag_num: int) -> Route:
         """A first route: each shard gets an equal share of neighbouring fragments, to within one.
+
         Hashing has mixed the keys already; runs keep the route short on the wire and in a log, and
-        let a client that sorts keys by fragment send each shard one slice."""
+        let a client that sorts keys by fragment send each shard one slice.
+        """
         if not shards:
             raise ConfigError("a route needs at least one shard, got none: start a server")
         if not 1 <= frag_num <= FRAG_NUM_MAX:

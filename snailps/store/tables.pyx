@@ -228,7 +228,9 @@ cdef inline void _hash_until(Lookups *l, const Slab *slab, uint32_t end) noexcep
 
 cdef inline uint32_t _look(Lookups *l, const Slab *slab) noexcept nogil:
     """Advance the lookups ahead of the next rows; the key up to which the third step may go.
-    Fetches rows twice, when found and shortly before their use (docs/design/rows-in-memory.md)."""
+
+    Fetches rows twice, when found and shortly before their use (docs/design/rows-in-memory.md).
+    """
     cdef uint32_t i, at
     cdef uint32_t stop = min(l.n, l.done + l.turn)
     cdef uint32_t end = min(l.n, stop + l.ahead)

@@ -115,8 +115,10 @@ cdef class HeartbeatThread:
 
     def add(self, sock: socket.socket, uint64_t number, double silence_s=0.0) -> None:
         """Take over an authenticated socket; its peer was last heard `silence_s` seconds ago.
-        Closed sockets of the peer are forgotten. MisuseError after `stop`: the socket stays the
-        caller's."""
+
+        Closed sockets of the peer are forgotten.  MisuseError after `stop`: the socket stays the
+        caller's.
+        """
         cdef int fd = sock.fileno()
         cdef bint added = False
         sock.setblocking(False)

@@ -81,9 +81,11 @@ class Flag(enum.IntFlag):
 
 
 class Option(enum.IntFlag):
-    """Properties of the keys and rows in the body of a PULL or PUSH. Further bits: 8 and 9 wire
-    type of rows (`WIRE_TYPES`); 12 to 14 bytes of a key beyond a base common to the part, 0 = whole
-    keys; 1 to 4 reserved, 0."""
+    """Properties of the keys and rows in the body of a PULL or PUSH.
+
+    Further bits: 8 and 9 wire type of rows (`WIRE_TYPES`); 12 to 14 bytes of a key beyond a base
+    common to the part, 0 = whole keys; 1 to 4 reserved, 0.
+    """
 
     STATE = 1
     """Rows are weights and the optimiser's state."""
@@ -100,9 +102,12 @@ DATA_KINDS = frozenset(range(16, 32))
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame, unpacked. `table` uint32, 0 for none; `epoch` uint32, of the sender's route, 0
-    before there is one; `job` and `incarnation` uint64, of the cluster and of the sender, 0 before
-    registration; `request` uint64, chosen by the requester and repeated in the reply."""
+    """One frame, unpacked.
+
+    `table` uint32, 0 for none; `epoch` uint32, of the sender's route, 0 before there is one; `job`
+    and `incarnation` uint64, of the cluster and of the sender, 0 before registration; `request`
+    uint64, chosen by the requester and repeated in the reply.
+    """
 
     kind: Kind
     body: bytes = b""
@@ -163,9 +168,11 @@ def body_limit(kind: int) -> int:
 
 
 class FrameDecoder:
-    """Cut a byte stream into frames. Sans-IO. `body_max` bounds every body besides the limit of its
-    kind: lower it until a peer is authenticated. Lengths are checked before a body is kept, or
-    unpacked."""
+    """Cut a byte stream into frames.  Sans-IO.
+
+    `body_max` bounds every body besides the limit of its kind: lower it until a peer is
+    authenticated. Lengths are checked before a body is kept, or unpacked.
+    """
 
     def __init__(self, body_max: int = CONTROL_BODY_MAX) -> None:
         self.body_max = body_max

@@ -47,9 +47,12 @@ class Role(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First message of either side. `nonce`: 16 fresh random bytes; `node`, `incarnation`, `job`:
-    assigned by the master, 0 before registration; `mac`: 32 bytes, zeros from the client; `agent`:
-    software version, for messages only."""
+    """First message of either side.
+
+    `nonce`: 16 fresh random bytes; `node`, `incarnation`, `job`: assigned by the master, 0 before
+    registration; `mac`: 32 bytes, zeros from the client; `agent`: software version, for messages
+    only.
+    """
 
     channel: Channel
     role: Role
@@ -123,8 +126,10 @@ class ClientSession:
         return self.hello.to_frame()
 
     def receive(self, frame: Frame) -> Frame | None:
-        """Take the server's next frame; return the frame to send, if any. RemoteError: the server
-        refused. ProtocolError: a broken handshake, or another secret."""
+        """Take the server's next frame; return the frame to send, if any.
+
+        RemoteError: the server refused.  ProtocolError: a broken handshake, or another secret.
+        """
         if frame.kind == Kind.ERROR:
             raise remote_error(frame)
         if self.peer is None:

@@ -40,8 +40,11 @@ class Listener(Protocol):
 
 def listen(host: str, port: int, trust: Trust = OPEN, backlog: int = 1024) -> Listener:
     """A listening TCP socket, IPv4 or IPv6, that a restart may bind again at once; with TLS a
-    relay. ConnectionLost: cannot bind. ConfigError: peers without the secret could reach it and be
-    admitted."""
+    relay.
+
+    ConnectionLost: cannot bind.  ConfigError: peers without the secret could reach it and be
+    admitted.
+    """
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -127,10 +130,12 @@ def dial(
     give_up: Callable[[], bool] = lambda: False,
     on_wait: Callable[[str], None] = lambda text: None,
 ) -> socket.socket:
-    """Connect and shake hands, retrying until `limit_s` seconds have passed. `peer_name` is for
-    messages; `give_up` is asked between attempts; `on_wait` gets, now and then, what is waited for.
-    WaitTimeout: no answer in time. RemoteError, ProtocolError: the handshake failed, and another
-    attempt would not help."""
+    """Connect and shake hands, retrying until `limit_s` seconds have passed.
+
+    `peer_name` is for messages; `give_up` is asked between attempts; `on_wait` gets, now and then,
+    what is waited for.  WaitTimeout: no answer in time.  RemoteError, ProtocolError: the handshake
+    failed, and another attempt would not help.
+    """
     begin = time.monotonic()
     peer = f"{peer_name} at {show(address)}"
     pause_s, shown_at = 0.05, begin

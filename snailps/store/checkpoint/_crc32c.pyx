@@ -21,7 +21,9 @@ cdef bint fast = HAS_INSTRUCTION
 
 def crc32c(data: Any, uint32_t value=0, *, bint by_tables=False) -> int:
     """CRC-32C (RFC 3720) of contiguous bytes behind bytes whose sum is `value`; releases the GIL.
-    `by_tables` leaves the processor's instruction out, for tests."""
+
+    `by_tables` leaves the processor's instruction out, for tests.
+    """
     cdef const uint8_t[::1] view = data
     cdef size_t n = view.shape[0]
     cdef uint32_t crc = value ^ 0xFFFFFFFFu

@@ -116,8 +116,10 @@ cdef void find_rows(const Part *parts, uint32_t frag_num, const uint32_t *index,
 
 
 cdef class RowIndex:
-    """The rows of one table (by its number in the files) in a checkpoint's sections. `floats` are
-    those of a stored row, weights and state."""
+    """The rows of one table (by its number in the files) in a checkpoint's sections.
+
+    `floats` are those of a stored row, weights and state.
+    """
 
     cdef readonly uint32_t table, frag_num, floats
     cdef readonly uint64_t rows
@@ -136,7 +138,9 @@ cdef class RowIndex:
 
     def add(self, section: NDArray[np.uint8]) -> None:
         """Add the rows of one section: uint8 (n,), its checksum compared; the section stays in use.
-        `CheckpointError` if the bytes are no section, or of a table with other rows."""
+
+        `CheckpointError` if the bytes are no section, or of a table with other rows.
+        """
         cdef const uint8_t[::1] view = section
         cdef uint64_t length = view.shape[0]
         cdef const char *begin = <const char *>&view[0] if length else NULL
@@ -196,8 +200,10 @@ cdef class RowIndex:
 
     def find(self, keys: NDArray[np.uint64],
              rows: NDArray[np.float32] | None = None) -> NDArray[np.bool_]:
-        """Copy the rows of keys (uint64 (n,)) that exist; which do, as bool (n,). `rows` is float32
-        (n, width), C-contiguous, for the first `width` floats of each row."""
+        """Copy the rows of keys (uint64 (n,)) that exist; which do, as bool (n,).
+
+        `rows` is float32 (n, width), C-contiguous, for the first `width` floats of each row.
+        """
         cdef const uint64_t[::1] asked = keys
         cdef int64_t n = asked.shape[0]
         cdef float[:, ::1] to

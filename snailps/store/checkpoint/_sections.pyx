@@ -112,9 +112,11 @@ cdef uint64_t _copy_section(const Shard *shard, uint32_t fragment, uint64_t leng
 def copy_fragments(ShardStore store not None, fragments: NDArray[Any], Py_ssize_t start,
                    buffer: NDArray[Any]) -> tuple[int, int, list[tuple[int, int, int, int]]]:
     """Copy owned fragments, from ``fragments[start]`` on, that fit whole into a uint8 buffer.
+
     Returns stop (fragments before it are copied), used (bytes of the buffer; those that the first
-    fragment needs if it does not fit), and (fragment, offset, bytes, rows) of each copied one. Runs
-    without the GIL; the shard serves nothing else meanwhile."""
+    fragment needs if it does not fit), and (fragment, offset, bytes, rows) of each copied one.
+    Runs without the GIL; the shard serves nothing else meanwhile.
+    """
     cdef const uint32_t[::1] numbers = np.ascontiguousarray(fragments, np.uint32)
     cdef uint8_t[::1] room = buffer
     cdef Shard *shard = store.shard
@@ -145,9 +147,11 @@ def copy_fragments(ShardStore store not None, fragments: NDArray[Any], Py_ssize_
 def put_section(ShardStore store not None, section: NDArray[Any], tables: Mapping[int, int],
                 bint marks) -> int:
     """Replace a fragment's rows of these tables by those of a section (uint8 (n,)); count of rows.
-    `tables` maps numbers in the section to numbers here; others are ignored. `marks`: take the
-    section's marks too, which are of this cluster's id. Rows keep the order of their slots.
-    `CheckpointError` if the bytes are no section, or of a table with other rows."""
+
+    `tables` maps numbers in the section to numbers here; others are ignored.  `marks`: take the
+    section's marks too, which are of this cluster's id.  Rows keep the order of their slots.
+    `CheckpointError` if the bytes are no section, or of a table with other rows.
+    """
     cdef const uint8_t[::1] view = section
     cdef uint64_t length = view.shape[0]
     cdef uint64_t at = sizeof(SectionHead)

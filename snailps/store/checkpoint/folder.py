@@ -50,7 +50,9 @@ class Checkpoint:
 
 def open_checkpoint(path: Path, disk: Disk = OS_DISK) -> tuple[Manifest, list[ShardFile]]:
     """A checkpoint whose manifest, lengths, headers and indices are right, or a `CheckpointError`.
-    Reads some KB a shard; rows are compared with their checksums when they are read."""
+
+    Reads some KB a shard; rows are compared with their checksums when they are read.
+    """
     try:
         data = read_file(disk, path / NAME)
     except OSError as error:
@@ -198,8 +200,10 @@ class CheckpointFolder:
         return part
 
     def complete(self, part: Path, manifest: Manifest) -> Path:
-        """Write the manifest, then give the folder its final name; return it. `CheckpointError` if
-        its files do not hold every fragment, or cannot be written."""
+        """Write the manifest, then give the folder its final name; return it.
+
+        `CheckpointError` if its files do not hold every fragment, or cannot be written.
+        """
         held = sum(file.fragments for file in manifest.files)
         if held != manifest.frag_num:
             raise CheckpointError(

@@ -23,11 +23,14 @@ _NO_SUM = '"crc32c": "00000000"'
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that is known of a finished checkpoint. `cluster_id` is the cluster's that wrote it and
-    that its push marks are of; `saved_at` is its beginning, ISO 8601 in UTC. Each of `tables` has
-    ``number`` and ``table``, its declaration. `files` are those of the shards and hold every
-    fragment once; `job` says what the job is and how far it was; `course` is the file with what the
-    job needs to continue (index_crc32c is that of the whole file)."""
+    """All that is known of a finished checkpoint.
+
+    `cluster_id` is the cluster's that wrote it and that its push marks are of; `saved_at` is its
+    beginning, ISO 8601 in UTC.  Each of `tables` has ``number`` and ``table``, its declaration.
+    `files` are those of the shards and hold every fragment once; `job` says what the job is and how
+    far it was; `course` is the file with what the job needs to continue (index_crc32c is that of
+    the whole file).
+    """
 
     number: int
     cluster_id: int

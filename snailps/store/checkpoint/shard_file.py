@@ -71,8 +71,10 @@ class FileEntry:
 
 
 def new_buffer(length: int) -> Buffer:
-    """A buffer of at least `length` bytes for writing past the page cache. Private memory, as
-    shared memory commonly gets no huge pages, and each page costs system time."""
+    """A buffer of at least `length` bytes for writing past the page cache.
+
+    Private memory, as shared memory commonly gets no huge pages, and each page costs system time.
+    """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     memory = mmap.mmap(-1, max(_padded(length), PAGE), flags=flags)
     if length >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
@@ -171,8 +173,10 @@ class ShardFileWriter:
 
 class ShardFile:
     """Read one shard's file; `entry`, `cluster_id`, `number` and `frag_num` are the manifest's.
-    `index` has fields fragment, crc32c, at, bytes, rows; fragments ascending. `CheckpointError` if
-    the file is missing, shorter than it was, or not the file that the manifest means."""
+
+    `index` has fields fragment, crc32c, at, bytes, rows; fragments ascending.  `CheckpointError` if
+    the file is missing, shorter than it was, or not the file that the manifest means.
+    """
 
     def __init__(
         self,
@@ -209,8 +213,10 @@ class ShardFile:
         self._check_index(entry)
 
     def sections(self, owned: NDArray[np.bool_]) -> Iterator[tuple[int, Buffer]]:
-        """Sections of the fragments marked in `owned`, compared with their checksums. Yields
-        (fragment, uint8 (n,)), valid until the next one."""
+        """Sections of the fragments marked in `owned`, compared with their checksums.
+
+        Yields (fragment, uint8 (n,)), valid until the next one.
+        """
         for batch in self.batches(owned):
             yield from batch
 

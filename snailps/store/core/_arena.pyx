@@ -101,8 +101,10 @@ cdef struct Spare:
 # --- regions -------------------------------------------------------------------------------------
 
 cdef Region *_region_map(uint64_t length, bint huge) noexcept nogil:
-    """Zeros, `length` bytes (a multiple of 2 MiB) on a 2 MiB boundary; or NULL. Without `huge` the
-    system decides on huge pages, mostly against."""
+    """Zeros, `length` bytes (a multiple of 2 MiB) on a 2 MiB boundary; or NULL.
+
+    Without `huge` the system decides on huge pages, mostly against.
+    """
     cdef char *raw = <char *>mmap(NULL, length + HUGE_BYTES, PROT_READ | PROT_WRITE,
                                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
     cdef uint64_t head
@@ -143,8 +145,10 @@ cdef void *_prepare(void *argument) noexcept nogil:
 
 
 cdef void _spare_order(Arena *arena, uint64_t length) noexcept nogil:
-    """Start making a spare region, unless one is there or being made. Some 30 us; without a thread
-    there is no spare, and the arena maps what it needs."""
+    """Start making a spare region, unless one is there or being made.
+
+    Some 30 us; without a thread there is no spare, and the arena maps what it needs.
+    """
     cdef Spare *spare = arena.spare
     if spare == NULL:
         spare = arena.spare = <Spare *>calloc(1, sizeof(Spare))

@@ -151,9 +151,11 @@ cdef void first_row(const Slab *slab, uint64_t key, float *row, uint32_t floats)
 # --- the index -----------------------------------------------------------------------------------
 
 cdef inline uint32_t _index_room(const Slab *slab, const Part *part) noexcept nogil:
-    """Rows at which the index doubles: 13/16 full; longer runs cost more than the memory saves. Up
-    to 1/8 earlier, by the number of the fragment: all fragments of a table fill in step, and a push
-    of many new keys should not find several of them about to grow."""
+    """Rows at which the index doubles: 13/16 full; longer runs cost more than the memory saves.
+
+    Up to 1/8 earlier, by the number of the fragment: all fragments of a table fill in step, and
+    a push of many new keys should not find several of them about to grow.
+    """
     cdef uint64_t early = <uint64_t>(part - slab.parts) & 15
     if part.buckets == <Bucket *>NO_BUCKET:
         return 0
@@ -260,8 +262,10 @@ cdef uint32_t _index_take(Part *part, const Slab *slab, uint64_t key, uint32_t t
 
 
 cdef bint _move_back(Part *part, uint32_t *position, int *entry) noexcept nogil:
-    """Fill the last entry of a bucket that was full with one that overflowed past it. `position`
-    and `entry` become the gap that it leaves; False = nothing overflowed past it."""
+    """Fill the last entry of a bucket that was full with one that overflowed past it.
+
+    `position` and `entry` become the gap that it leaves; False = nothing overflowed past it.
+    """
     cdef uint32_t gap = position[0]
     cdef uint32_t at = gap
     cdef uint32_t distance
@@ -359,8 +363,10 @@ cdef int _grow_slab(Slab *slab, Part *part) noexcept nogil:
 
 
 cdef inline char *_part_place(Slab *slab, Part *part, uint32_t tag) noexcept nogil:
-    """Make room for the row of a key that has none; the caller writes all of it, key included. NULL
-    = no memory. Rows of a part with a single chunk may have moved."""
+    """Make room for the row of a key that has none; the caller writes all of it, key included.
+
+    NULL = no memory.  Rows of a part with a single chunk may have moved.
+    """
     cdef uint32_t slot = part.free_slot - 1 if part.free_slot else slot_of(slab, part.used)
     cdef char *row
     if part.free_slot == 0 and part.used == part.room and _grow_slab(slab, part) < 0:

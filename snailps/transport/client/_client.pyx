@@ -128,14 +128,18 @@ cdef class Client:
         self.connections.fail(text)
 
     def reroute(self, uint32_t epoch, names: Sequence[str]) -> None:
-        """Take a new route, whose addresses `connect` must know by now. Working connections stay as
-        they are; lost ones are made again at once."""
+        """Take a new route, whose addresses `connect` must know by now.
+
+        Working connections stay as they are; lost ones are made again at once.
+        """
         self.connections.reroute(epoch, names)
         self.names = list(names)
 
     def know_tables(self, tables: Mapping[int, tuple[str, bool]]) -> None:
-        """Take declarations: number -> (name, whether pushed values must be finite). Others are
-        named by their number, and take finite values only."""
+        """Take declarations: number -> (name, whether pushed values must be finite).
+
+        Others are named by their number, and take finite values only.
+        """
         self.requests.tables.update(tables)
 
     def pull_async(self, uint32_t table, keys: NDArray[np.uint64], rows: NDArray[np.float32],
@@ -187,10 +191,12 @@ cdef class Client:
 
     def seal_async(self, int64_t clock, uint32_t slot, uint32_t slots) -> Pending:
         """Tell every shard that `slot` of `slots` (1 to 4,096) has all its contributions; done when
-        all have it. The first incarnation that seals a slot at a shard counts there; pushes of
-        others to it are dropped. The last seal applies the clock: contributions to a row are summed
-        in the order of slots, and applied once. Wait for the pushes first: a refused one is known
-        only then."""
+        all have it.
+
+        The first incarnation that seals a slot at a shard counts there; pushes of others to it are
+        dropped.  The last seal applies the clock: contributions to a row are summed in the order of
+        slots, and applied once. Wait for the pushes first: a refused one is known only then.
+        """
         return ask_all(self.requests, KIND_SEAL, clock, slot, slots)
 
     def reach_async(self, int64_t clock) -> Pending:
@@ -214,15 +220,20 @@ cdef class Client:
     def backward_async(self, CForward forward, gradient: NDArray[np.float32], int wire=0,
                        float lr_scale=1) -> Pending:
         """Send dL/dZ float32[m, dim] of a kept `forward`, once; shards step the rows that it
-        touched. Gradients of a row are summed over the batch and applied once, in the order of this
-        client's pushes. `gradient` must not change until done; a narrow `wire` is scaled so that
-        the largest value is in 1..2."""
+        touched.
+
+        Gradients of a row are summed over the batch and applied once, in the order of this client's
+        pushes. `gradient` must not change until done; a narrow `wire` is scaled so that the largest
+        value is in 1..2.
+        """
         return ask_backward(self.requests, forward, gradient, wire, lr_scale)
 
     def cork(self) -> None:
-        """Do not wake a thread for asynchronous calls of this thread until `uncork`; nests. They
-        are sent when a caller waits, a reply comes, or the cork ends: several requests in one
-        packet."""
+        """Do not wake a thread for asynchronous calls of this thread until `uncork`; nests.
+
+        They are sent when a caller waits, a reply comes, or the cork ends: several requests in one
+        packet.
+        """
         self.requests.cork()
 
     def uncork(self) -> None:
@@ -323,8 +334,10 @@ cdef class Client:
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every request so far is answered; raise the first error of a push or seal.
-        Requests that wait for a clock, or were abandoned, do not count. `timeout_s` is for all
-        together."""
+
+        Requests that wait for a clock, or were abandoned, do not count.  `timeout_s` is for all
+        together.
+        """
         self.requests.flush(timeout_s)
 
     def open_pushes(self) -> list[Pending]:

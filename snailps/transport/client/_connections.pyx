@@ -187,8 +187,10 @@ cdef class Connections:
     # --- for requests
 
     cdef void hand_in(self, Request *r, bint wake) noexcept:
-        """Has a request sent; done at once, and failed, when the connections have ended. Without
-        `wake` a caller will `wait_until` or `send_held`."""
+        """Has a request sent; done at once, and failed, when the connections have ended.
+
+        Without `wake` a caller will `wait_until` or `send_held`.
+        """
         _enqueue(self.core, r, wake)
 
     cdef void send_held(self) noexcept:
@@ -608,8 +610,10 @@ cdef void _end_exchange(Core *core) noexcept nogil:
 
 
 cdef bint _enqueue(Core *core, Request *r, bint wake) noexcept nogil:
-    """Hands in a request; False = it has failed already: the client has ended. Without `wake` the
-    caller will `_drive`."""
+    """Hands in a request; False = it has failed already: the client has ended.
+
+    Without `wake` the caller will `_drive`.
+    """
     cdef bint ended
     pthread_mutex_lock(&core.lock)
     ended = core.ended
@@ -728,8 +732,10 @@ cdef void _exchange(Core *core) noexcept nogil:
 
 
 cdef void _drive(Core *core, const Request *r, double until_s) noexcept nogil:
-    """Serves the links in the caller's thread until the request is done or the time has come. Does
-    nothing while another thread serves: that one was told of the request."""
+    """Serves the links in the caller's thread until the request is done or the time has come.
+
+    Does nothing while another thread serves: that one was told of the request.
+    """
     cdef epoll_event events[EVENTS_MAX]
     cdef int n = 0
     cdef double left

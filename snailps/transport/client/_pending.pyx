@@ -58,9 +58,11 @@ PRUNE_ALWAYS_BELOW = 64             # looking through so few live requests costs
 
 @cython.no_gc_clear                 # __dealloc__ needs the connections
 cdef class Pending:
-    """A pull or push under way, or a batch through a table. `done`: answered, well or badly. `rows`
-    float32[n, dim]: pushed values, or where pulled rows go; of a forward Z, once `wait` has
-    returned it."""
+    """A pull or push under way, or a batch through a table.
+
+    `done`: answered, well or badly.  `rows` float32[n, dim]: pushed values, or where pulled rows
+    go; of a forward Z, once `wait` has returned it.
+    """
 
     def __init__(self):
         raise TypeError("a Pending comes from Client.pull_async or Client.push_async")
@@ -74,9 +76,11 @@ cdef class Pending:
         return self.request != NULL and load_flag(&self.request.done) != 0
 
     def wait(self, timeout_s: float | None = None) -> NDArray[np.float32]:
-        """Wait for the answer; return `rows`. WaitTimeout names the shards without an answer; the
-        request goes on. RemoteError: a shard refused. ConnectionLost: the cluster ended, or a shard
-        was out of reach for too long."""
+        """Wait for the answer; return `rows`.
+
+        WaitTimeout names the shards without an answer; the request goes on.  RemoteError: a shard
+        refused. ConnectionLost: the cluster ended, or a shard was out of reach for too long.
+        """
         return self.wait_for(self.requests.timeout_s if timeout_s is None else timeout_s)
 
     cdef wait_for(self, double limit_s):
@@ -99,9 +103,11 @@ cdef class Pending:
         return self.rows
 
     def abandon(self) -> None:
-        """No caller waits any more; `flush` does not either. A push is applied all the same. Parts
-        of a pull that were not sent are dropped; until the others are answered the client keeps the
-        arrays, which must not be used."""
+        """No caller waits any more; `flush` does not either.  A push is applied all the same.
+
+        Parts of a pull that were not sent are dropped; until the others are answered the client
+        keeps the arrays, which must not be used.
+        """
         self.abandoned = True
         store_flag(&self.request.abandoned, 1)
 
@@ -137,9 +143,11 @@ cdef class Forward(Pending):
     """A batch on its way through a table whose shards do the product; `wait` returns Z."""
 
     def wait(self, timeout_s: float | None = None) -> NDArray[np.float32]:
-        """Wait for the answer; return `rows`. WaitTimeout names the shards without an answer; the
-        request goes on. RemoteError: a shard refused. ConnectionLost: the cluster ended, or a shard
-        was out of reach for too long."""
+        """Wait for the answer; return `rows`.
+
+        WaitTimeout names the shards without an answer; the request goes on.  RemoteError: a shard
+        refused. ConnectionLost: the cluster ended, or a shard was out of reach for too long.
+        """
         Pending.wait(self, timeout_s)
         if self.slabs is not None:
             for slab in self.slabs[1:]:
@@ -365,8 +373,10 @@ cdef bint _are_below(const Request *r, uint32_t n, uint32_t exponent) noexcept n
 
 cdef bint _sums_fit(const WireOps *wire, const Request *r, uint32_t n) noexcept nogil:
     """Whether the sums of a merged push of n values may travel in its wire type, as the values may.
+
     Summed, which takes a third of such a push, only where the largest value and the most
-    repetitions do not say it."""
+    repetitions do not say it.
+    """
     cdef uint32_t i, place, length
     cdef uint32_t most = 1
     cdef uint32_t exponent = 127 + 15       # of float16's largest power of two, as float32 has it

@@ -64,8 +64,10 @@ class _Order:
 
 
 def ask(sock: socket.socket, message: messages.Message, limit_s: float) -> messages.Message:
-    """One call on a connection without a reader yet; takes no byte behind its answer. RemoteError:
-    refused. ProtocolError: no answer. OSError: broken, or nothing within `limit_s`."""
+    """One call on a connection without a reader yet; takes no byte behind its answer.
+
+    RemoteError: refused.  ProtocolError: no answer.  OSError: broken, or nothing within `limit_s`.
+    """
     until = time.monotonic() + limit_s
     sock.settimeout(limit_s)
     decoder = FrameDecoder(CONTROL_BODY_MAX)
@@ -149,7 +151,9 @@ class ControlClient:
 
     def call(self, message: messages.Message, timeout_s: float | None = 60.0) -> messages.Message:
         """Send a call and wait for its answer; `timeout_s` None: as long as the master lives.
-        RemoteError: refused. ConnectionLost: the master is gone. WaitTimeout: no answer in time."""
+
+        RemoteError: refused.  ConnectionLost: the master is gone.  WaitTimeout: no answer in time.
+        """
         return self.result(self.call_async(message), timeout_s, type(message).__name__)
 
     def result(

@@ -157,7 +157,9 @@ class FileServer:
 
 class RemoteFile:
     """A file of a `FileServer`: one connection, made for the first read, shared by threads.
-    `limit_s` bounds one read; `give_up()`: True once this process ends."""
+
+    `limit_s` bounds one read; `give_up()`: True once this process ends.
+    """
 
     def __init__(
         self,
@@ -177,8 +179,11 @@ class RemoteFile:
         self._lock = threading.Lock()
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes from `start` to before `stop`. DataError: the process is gone, unreachable, or has
-        no such file. ProtocolError: another secret, or no certificate."""
+        """Bytes from `start` to before `stop`.
+
+        DataError: the process is gone, unreachable, or has no such file.  ProtocolError: another
+        secret, or no certificate.
+        """
         message = messages.ReadFile(self._number, start, stop)
         with self._lock:
             had = self._sock is not None

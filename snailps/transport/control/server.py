@@ -105,10 +105,12 @@ class Peer:
 
 
 class ControlServer:
-    """Accepts control and heartbeat connections; one thread calls `step`. Owns `listener`.
-    `on_message(peer, message, reply)`: `reply` is None for a note, else called once, now or later,
-    with the answer or a `SnailError`. `on_lost(peer, why)`: once for each peer whose handshake was
-    done. `on_pulse(hello, sock)`: a heartbeat connection, owned by the callee."""
+    """Accepts control and heartbeat connections; one thread calls `step`.
+
+    Owns `listener`.  `on_message(peer, message, reply)`: `reply` is None for a note, else called
+    once, now or later, with the answer or a `SnailError`.  `on_lost(peer, why)`: once for each peer
+    whose handshake was done.  `on_pulse(hello, sock)`: a heartbeat connection, owned by the callee.
+    """
 
     def __init__(
         self,
@@ -229,8 +231,10 @@ class ControlServer:
         self._say(peer, Kind.CALL, message, number)
 
     def close_peer(self, peer: Peer) -> None:
-        """Send what waits, then close, without `on_lost`; nothing more is read. Open calls of the
-        peer end as with a lost connection."""
+        """Send what waits, then close, without `on_lost`; nothing more is read.
+
+        Open calls of the peer end as with a lost connection.
+        """
         if peer in self.peers:
             calls, peer.calls = peer.calls, {}
             self._linger(peer)
@@ -299,8 +303,10 @@ class ControlServer:
         self.fence(peer, lambda: self._take_all(peer, data))
 
     def fence(self, peer: Peer, work: Callable[[], None]) -> None:
-        """Run what a peer asked for; an error ends this peer, and no other. Errors of `on_lost` end
-        the process: they are not the peer's."""
+        """Run what a peer asked for; an error ends this peer, and no other.
+
+        Errors of `on_lost` end the process: they are not the peer's.
+        """
         try:
             work()
             return

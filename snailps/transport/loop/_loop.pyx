@@ -97,9 +97,11 @@ cdef void _close_own(Loop *loop) noexcept nogil:
 
 
 class _Command(Future):
-    """A function for the loop's thread: run once, or never if cancelled before. With `at_standby`
-    it is done once the standby has what it forwarded. Resources that it takes are returned by
-    `add_done_callback` where it did not run."""
+    """A function for the loop's thread: run once, or never if cancelled before.
+
+    With `at_standby` it is done once the standby has what it forwarded.  Resources that it takes
+    are returned by `add_done_callback` where it did not run.
+    """
 
     def __init__(self, function: Callable[[], T], at_standby: bool):
         super().__init__()
@@ -107,10 +109,13 @@ class _Command(Future):
 
 
 cdef class ShardLoop:
-    """Event loop of one shard. Owns `listener`; ``make_session()`` gives a `ServerSession` a
-    connection. `park_limit_s`: longest wait of a request; `silence_limit_s`: longest silence of a
-    standby; `stuck_limit_s`: longest wait of a primary's stream. `run` belongs to one thread;
-    `post`, `submit`, `stop` and `counters` to any."""
+    """Event loop of one shard.
+
+    Owns `listener`; ``make_session()`` gives a `ServerSession` a connection.  `park_limit_s`:
+    longest wait of a request; `silence_limit_s`: longest silence of a standby; `stuck_limit_s`:
+    longest wait of a primary's stream.  `run` belongs to one thread; `post`, `submit`, `stop` and
+    `counters` to any.
+    """
 
     def __cinit__(self, listener: snailps.transport.sockets.Listener,
                   make_session: Callable[[], snailps.transport.handshake.ServerSession],
@@ -168,9 +173,11 @@ cdef class ShardLoop:
             self._close_all()
 
     def turn(self, double now) -> float:
-        """One round of `run` as of a time `now`, which must not go back; waits for nothing. When
-        the next one is due if nothing comes: by `now` where there is more to do, inf after `stop`.
-        All decisions by time (deadlines, silence, pace of seeding) use `now`."""
+        """One round of `run` as of a time `now`, which must not go back; waits for nothing.
+
+        When the next one is due if nothing comes: by `now` where there is more to do, inf after
+        `stop`.  All decisions by time (deadlines, silence, pace of seeding) use `now`.
+        """
         cdef double due
         self._take_thread()
         with nogil:
@@ -186,9 +193,11 @@ cdef class ShardLoop:
 
     def post(self, function: Callable[[], T], at_standby: bool = False) -> Future[T]:
         """Run ``function()`` in the loop's thread, with the GIL; commands in order, one a round.
+
         With `at_standby` the command is done once the standby has the orders that it forwards, or
-        none could be promoted; later commands do not wait for that. ConnectionLost where the loop
-        ends first."""
+        none could be promoted; later commands do not wait for that.  ConnectionLost where the loop
+        ends first.
+        """
         command = _Command(function, at_standby)
         try:
             self._enqueue(command)
@@ -198,8 +207,11 @@ cdef class ShardLoop:
 
     def submit(self, function: Callable[[], T], timeout_s: float = 60.0,
                at_standby: bool = False) -> T:
-        """`post`, and its result. WaitTimeout: withdrawn, it will not run; or, with `at_standby`,
-        it ran and is not acknowledged."""
+        """`post`, and its result.
+
+        WaitTimeout: withdrawn, it will not run; or, with `at_standby`, it ran and is not
+        acknowledged.
+        """
         if threading.get_ident() == self.thread_id:     # it cannot wait for itself
             return function()
         command = self.post(function, at_standby)

@@ -58,10 +58,12 @@ def message(
     answers: str = "",
     report: Shape | Callable[[Any], Shape] | None = None,
 ) -> Callable[[M], M]:
-    """Make a frozen dataclass a message that bodies may name. `by`: roles that send it, separated
-    by spaces; "anyone" need not be registered. `answers`: messages that may answer it; none: a
-    note, or an answer itself. `report`: shape of a `Report` that answers it, or a callable that
-    gives the shape for a message."""
+    """Make a frozen dataclass a message that bodies may name.
+
+    `by`: roles that send it, separated by spaces; "anyone" need not be registered.  `answers`:
+    messages that may answer it; none: a note, or an answer itself.  `report`: shape of a `Report`
+    that answers it, or a callable that gives the shape for a message.
+    """
 
     def register(cls: M) -> M:
         hints = get_type_hints(cls, include_extras=True)

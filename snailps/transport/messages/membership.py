@@ -166,8 +166,10 @@ class Register(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Welcome(Message):
-    """Answer to Register: numbers of the node, its incarnation and the cluster. `patience_s`: how
-    long the node looks for a lost master; 0: it ends at once."""
+    """Answer to Register: numbers of the node, its incarnation and the cluster.
+
+    `patience_s`: how long the node looks for a lost master; 0: it ends at once.
+    """
 
     node: Id32
     incarnation: Id64
@@ -181,9 +183,11 @@ class Welcome(Message):
 @message(by="anyone", answers="Welcome")
 @dataclass(frozen=True, slots=True)
 class Rejoin(Message):
-    """A node reports its state to the master that took over. `job` to `endpoints` are those of
-    Welcome and Register; `epoch` is that of its route (0: none), `leaving` why it was about to
-    leave, `state` what its role adds (docs/wire_format.md)."""
+    """A node reports its state to the master that took over.
+
+    `job` to `endpoints` are those of Welcome and Register; `epoch` is that of its route (0: none),
+    `leaving` why it was about to leave, `state` what its role adds (docs/wire_format.md).
+    """
 
     job: Id64
     node: Id32
@@ -234,8 +238,10 @@ class Leaving(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Stop(Message):
-    """The end; `failed`: not the normal one, `text` says why. `again`: the process starts over, for
-    the next job of the session."""
+    """The end; `failed`: not the normal one, `text` says why.
+
+    `again`: the process starts over, for the next job of the session.
+    """
 
     failed: Bool
     text: Text
@@ -259,9 +265,12 @@ class Ok(Message):
 @message(by="anyone", answers="Report", report=_asked)
 @dataclass(frozen=True, slots=True)
 class Ask(Message):
-    """Ask for a report. `what` is "stats" to a server or worker; to the master "status", "history"
-    (of the training), "settings", "tables" (number and declaration of each), "log" (its last lines)
-    or "map" (places of the model's named rows in a plane)."""
+    """Ask for a report.
+
+    `what` is "stats" to a server or worker; to the master "status", "history" (of the training),
+    "settings", "tables" (number and declaration of each), "log" (its last lines) or "map" (places
+    of the model's named rows in a plane).
+    """
 
     what: Label
 
@@ -275,8 +284,10 @@ class Report(Message):
 @message(by="anyone", answers="Report", report=_EXAMINED)
 @dataclass(frozen=True, slots=True)
 class Examine(Message):
-    """A doctor reports on its host, and asks for the same (docs/wire_format.md). The receiver
-    connects to the doctor's `endpoint` [host, port] before it answers."""
+    """A doctor reports on its host, and asks for the same (docs/wire_format.md).
+
+    The receiver connects to the doctor's `endpoint` [host, port] before it answers.
+    """
 
     endpoint: Endpoint
     facts: Facts
@@ -293,8 +304,10 @@ class Examined(Message):
 @message(by="anyone", answers="Report Content", report=_PROBED)
 @dataclass(frozen=True, slots=True)
 class Probe(Message):
-    """Measure the connection: takes a blob, answered by a Content of `size` bytes. With `size` 0 it
-    is a Report: ``time``, seconds since 1970, and how many were ``examined`` here."""
+    """Measure the connection: takes a blob, answered by a Content of `size` bytes.
+
+    With `size` 0 it is a Report: ``time``, seconds since 1970, and how many were ``examined`` here.
+    """
 
     size: Natural
     blob: Annotated[bytes, Raw(1 << 20)] = b""

@@ -91,8 +91,10 @@ class Alone(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Promote(Message):
-    """Make a standby, or a shard that has yielded, the primary. Answered once its own standby, if
-    it has one, is complete."""
+    """Make a standby, or a shard that has yielded, the primary.
+
+    Answered once its own standby, if it has one, is complete.
+    """
 
     shard: Shard
     epoch: Id32
@@ -101,8 +103,10 @@ class Promote(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Yield(Message):
-    """Order a primary to hand over to its standby and to stop serving; `Yielded` is the result. To
-    `stay` it becomes a standby, and waits for a stream that resumes."""
+    """Order a primary to hand over to its standby and to stop serving; `Yielded` is the result.
+
+    To `stay` it becomes a standby, and waits for a stream that resumes.
+    """
 
     shard: Shard
     limit_s: Seconds

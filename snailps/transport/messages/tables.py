@@ -63,8 +63,9 @@ class DropTables(Message):
 @message(by="master", answers="Report", report=_DONE)
 @dataclass(frozen=True, slots=True)
 class Expire(Message):
-    """Shards note that it is `tick` now, and delete rows that no push touched since `before`. Of
-    tables that track touches; the Report has their number as ``expired``. Like all orders that
+    """Shards note that it is `tick` now, and delete rows that no push touched since `before`.
+
+    Of tables that track touches; the Report has their number as ``expired``.  Like all orders that
     change rows it names `shards`, which the server must serve; the Report has those under ``done``.
     """
 
@@ -80,8 +81,11 @@ class Expire(Message):
 @message(by="master", answers="Report", report=_DONE)
 @dataclass(frozen=True, slots=True)
 class SetClock(Message):
-    """Shards begin at `clock` and forget what is staged: a job begins. `early`: a clock ends with
-    `CloseClock` alone, maybe without some of its slots; otherwise with the last seal."""
+    """Shards begin at `clock` and forget what is staged: a job begins.
+
+    `early`: a clock ends with `CloseClock` alone, maybe without some of its slots; otherwise with
+    the last seal.
+    """
 
     clock: Clock
     early: Bool = False
@@ -91,10 +95,12 @@ class SetClock(Message):
 @message(by="master", answers="Report", report=_DONE)
 @dataclass(frozen=True, slots=True)
 class CloseClock(Message):
-    """Exactly these slots of `clock` count: shards apply them now and drop the others. They must be
-    sealed at every shard: each sealer has the answers of all. The Report has under ``shards`` what
-    each had: its ``clock`` (higher: applied already, and left alone), ``slots`` and the list
-    ``sealed``."""
+    """Exactly these slots of `clock` count: shards apply them now and drop the others.
+
+    They must be sealed at every shard: each sealer has the answers of all.  The Report
+    has under ``shards`` what each had: its ``clock`` (higher: applied already, and left alone),
+    ``slots`` and the list ``sealed``.
+    """
 
     clock: Clock
     slots: Slots
@@ -104,9 +110,11 @@ class CloseClock(Message):
 @message(by="master", answers="Report", report=_DONE)
 @dataclass(frozen=True, slots=True)
 class Fence(Message):
-    """Shards refuse whatever comes from this incarnation: its work is given to others. From `clock`
-    0 on: except for that slot, which it has pushed whole. Each shard seals it in its place, for it
-    may have sealed it at some of them."""
+    """Shards refuse whatever comes from this incarnation: its work is given to others.
+
+    From `clock` 0 on: except for that slot, which it has pushed whole.  Each shard seals it in its
+    place, for it may have sealed it at some of them.
+    """
 
     incarnation: Id64
     clock: ClockOrNone = -1
@@ -118,9 +126,11 @@ class Fence(Message):
 @message(by="master", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Save(Message):
-    """A server writes its fragments into the folder of a checkpoint; `Saved` says how it went. With
-    a `clock` of at least 0 as they are when that clock begins: the master withholds one of its
-    slots until then."""
+    """A server writes its fragments into the folder of a checkpoint; `Saved` says how it went.
+
+    With a `clock` of at least 0 as they are when that clock begins: the master withholds one of its
+    slots until then.
+    """
 
     number: Natural
     folder: Location
@@ -147,7 +157,9 @@ class Saved(Message):
 @dataclass(frozen=True, slots=True)
 class Load(Message):
     """A server takes the rows of its fragments from a checkpoint; `Loaded` says how it went.
-    `tables` are pairs of a table's number in the checkpoint and here."""
+
+    `tables` are pairs of a table's number in the checkpoint and here.
+    """
 
     number: Natural
     folder: Location

@@ -71,10 +71,12 @@ _JOB = Struct(
 @message(by="driver", answers="Submitted")
 @dataclass(frozen=True, slots=True)
 class Submit(Message):
-    """A driver gives a waiting cluster its job, in settings that are strings. `files`: paths in
-    them that name files of the driver itself. The blob is the source of a class that no other
-    process can import (`api.class_source`); the `key` shows that it comes from the process that
-    started the master."""
+    """A driver gives a waiting cluster its job, in settings that are strings.
+
+    `files`: paths in them that name files of the driver itself.  The blob is the source of a class
+    that no other process can import (`api.class_source`); the `key` shows that it comes from the
+    process that started the master.
+    """
 
     settings: Texts
     files: Annotated[list[Any], ListOf(Path(), FILES_MAX)] = field(default_factory=list)
@@ -111,8 +113,10 @@ class ReadFile(Message):
 @message(by="driver", answers="Ok")
 @dataclass(frozen=True, slots=True)
 class Cancel(Message):
-    """Cancel the submitted job; without one nothing happens. `early`: end the training now, and
-    keep its result."""
+    """Cancel the submitted job; without one nothing happens.
+
+    `early`: end the training now, and keep its result.
+    """
 
     early: Bool = False
 
@@ -126,8 +130,10 @@ class Shutdown(Message):
 @message(by="master")
 @dataclass(frozen=True, slots=True)
 class Start(Message):
-    """Every node has the route: here is the job, in settings that are strings. The blob is the
-    source of its class, where there is no module to import it from."""
+    """Every node has the route: here is the job, in settings that are strings.
+
+    The blob is the source of its class, where there is no module to import it from.
+    """
 
     number: Id32
     worker_class: Label
@@ -157,9 +163,11 @@ class Declared(Message):
 @dataclass(frozen=True, slots=True)
 class Lease(Message):
     """A worker wants its next block of a pass ("survey", "train"); parks while others may fail.
+
     With `back` only one that has come back, and the answer comes at once: -1 where there is none.
     `held`: about how many bytes the part of the survey has that the worker has not sent; it covers
-    all blocks that are leased to it."""
+    all blocks that are leased to it.
+    """
 
     pass_: Label
     back: Bool = False
@@ -229,7 +237,9 @@ class Borrow(Message):
 @dataclass(frozen=True, slots=True)
 class Borrowed(Message):
     """An output partition, or with `part` -1 none: the lease has had all, or the training ends.
-    `ends`: the latter; it has not had all."""
+
+    `ends`: the latter; it has not had all.
+    """
 
     part: PartOrNone
     ends: Bool = False
@@ -239,6 +249,7 @@ class Borrowed(Message):
 @dataclass(frozen=True, slots=True)
 class GiveBack(Message):
     """An output partition is trained, its pushes acknowledged; the figures are of this checkout.
+
     `settled`: so are all pushes of every checkout that was checked in so far, input rows included.
     """
 
@@ -287,9 +298,11 @@ class Fetch(Message):
 @message(by="worker", answers="Ok Enough")
 @dataclass(frozen=True, slots=True)
 class Done(Message):
-    """A block is finished: what it held, how it went, and a survey's part. `numbers`: the other
-    blocks of that part. Not `whole`: a lease that has not had all output partitions, as the
-    training ends."""
+    """A block is finished: what it held, how it went, and a survey's part.
+
+    `numbers`: the other blocks of that part.  Not `whole`: a lease that has not had all output
+    partitions, as the training ends.
+    """
 
     pass_: Label
     number: Natural

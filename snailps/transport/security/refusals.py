@@ -86,10 +86,12 @@ ACCEPT_PAUSE_S = 0.5
 
 
 def strangers_max(descriptor: int) -> int:
-    """Strangers that a listener keeps which has just accepted `descriptor`: one or more. The system
-    gives the lowest free number, so at most ``limit - descriptor`` are left, of which strangers
-    take a part. Where `n` listeners of a process are attacked at once, each keeps ``1 / (SHARE +
-    n)`` of what peers and files have left. The loop of a shard has the same in C."""
+    """Strangers that a listener keeps which has just accepted `descriptor`: one or more.
+
+    The system gives the lowest free number, so at most ``limit - descriptor`` are left, of which
+    strangers take a part.  Where `n` listeners of a process are attacked at once, each keeps ``1 /
+    (SHARE + n)`` of what peers and files have left.  The loop of a shard has the same in C.
+    """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return UNKNOWN_MAX

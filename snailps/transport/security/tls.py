@@ -28,7 +28,9 @@ CA_KEY = "ca.key"
 
 class Tls:
     """Certificate, key and CA of this process, from a folder made by ``snailps tls init``.
-    ConfigError: a file is missing, files do not fit together, or others can read the key."""
+
+    ConfigError: a file is missing, files do not fit together, or others can read the key.
+    """
 
     def __init__(self, folder: str) -> None:
         paths = [Path(folder, name) for name in (CA, CERTIFICATE, KEY)]

@@ -43,8 +43,10 @@ class TlsLink:
         self.near_mask = self.far_mask = 0
 
     def pump(self, buffer: memoryview, far: bool, near: bool) -> bool:
-        """Serve the ready sockets; True: more can be moved without a new epoll event. Reads nothing
-        that may not be there, as that costs an exception: epoll reports it again."""
+        """Serve the ready sockets; True: more can be moved without a new epoll event.
+
+        Reads nothing that may not be there, as that costs an exception: epoll reports it again.
+        """
         self.wants_write = False
         if far or self.down:
             self._pump_down(buffer)
@@ -55,8 +57,10 @@ class TlsLink:
         return self.gone and not self.near_ended and not self.up
 
     def last_words(self, buffer: memoryview) -> None:
-        """Deliver what came before the connection broke, as far as the plain socket takes it. A
-        peer that says why it leaves, with unread bytes behind, resets the connection."""
+        """Deliver what came before the connection broke, as far as the plain socket takes it.
+
+        A peer that says why it leaves, with unread bytes behind, resets the connection.
+        """
         moved, got = 0, 1
         with contextlib.suppress(OSError):
             while got and moved < LAST_BYTES and not self.down and not self.far_ended:

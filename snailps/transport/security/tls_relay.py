@@ -47,9 +47,12 @@ _FIRST = 2
 
 
 class TlsRelay:
-    """A thread between encrypted sockets and plain ones. `accept` gives connections of `listener`,
-    which it owns; `farewell` is sent to peers without TLS. `adopt`, `accept` and `close` may be
-    called from any thread; everything else is in the relay's own."""
+    """A thread between encrypted sockets and plain ones.
+
+    `accept` gives connections of `listener`, which it owns; `farewell` is sent to peers without
+    TLS. `adopt`, `accept` and `close` may be called from any thread; everything else is in the
+    relay's own.
+    """
 
     def __init__(
         self,
@@ -296,9 +299,11 @@ class TlsRelay:
         near: bool = True,
         local: socket.socket | None = None,
     ) -> None:
-        """One turn of a connection; an error ends this connection alone. `broken`: its encrypted
-        socket is; `far`, `near`: which sockets may have something; `local`: the plain one, when it
-        is taken over."""
+        """One turn of a connection; an error ends this connection alone.
+
+        `broken`: its encrypted socket is; `far`, `near`: which sockets may have something; `local`:
+        the plain one, when it is taken over.
+        """
         try:
             if local is not None:
                 self._pair(link, local)

@@ -27,9 +27,11 @@ SECRET_BYTES_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """How this process tells members of its cluster from strangers. `secret`: shared, empty for
-    none; `insecure`: peers without it may connect from other machines; `tls`: everything is
-    encrypted, and a peer without a certificate is refused."""
+    """How this process tells members of its cluster from strangers.
+
+    `secret`: shared, empty for none; `insecure`: peers without it may connect from other machines;
+    `tls`: everything is encrypted, and a peer without a certificate is refused.
+    """
 
     secret: bytes = field(default=b"", repr=False)
     insecure: bool = False
@@ -43,8 +45,11 @@ class Trust:
         *,
         secret: bytes = b"",
     ) -> Trust:
-        """Trust by the settings; `secret` of a launcher is used where they name none. ConfigError:
-        the secret or a certificate cannot be read, is readable for others, or is invalid."""
+        """Trust by the settings; `secret` of a launcher is used where they name none.
+
+        ConfigError: the secret or a certificate cannot be read, is readable for others, or is
+        invalid.
+        """
         given = os.fsencode((os.environ if environ is None else environ).get(VARIABLE, "")).strip()
         kept = _read(settings.secret_file) if settings.secret_file else b""
         if given and kept and given != kept:
