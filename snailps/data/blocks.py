@@ -39,9 +39,9 @@ from snailps.errors import DataError
 
 Unit = Literal["word", "line"]
 
-# Read step of the search for the end of a unit: a word ends within the first one.
 OF_FILTERS = frozenset(("_manifest.json", "_report.html"))
 """What `snailps filter` leaves beside its outputs, in a folder that may be input again."""
+# Read step of the search for the end of a unit: a word ends within the first one.
 STEP_BYTES = 1 << 16
 # The same for a part's lines, and for strands.
 STEP_BYTES_PART = 1 << 12

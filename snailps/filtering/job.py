@@ -1,6 +1,6 @@
 """A filter as a job: its command, its tasks, what is finished of it, and its end.
 
-    Command -> begin -> tasks that are left -> run_task each -> finish: _manifest.json, _report.html
+    Command -> begin -> tasks that are left -> run -> finish: _manifest.json, _report.html
 
 A task is a file of the input, or some groups of its rows.  Its output is the same bytes wherever it
 is made.  Who runs tasks, threads here or workers of a cluster, is not known.

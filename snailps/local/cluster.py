@@ -44,7 +44,19 @@ from snailps.local.driver import Driver
 from snailps.local.launcher import Launcher, labelled
 from snailps.local.run import LOCAL, Run
 from snailps.local.session import Cluster, within
+from snailps.local.session_tables import LocalTable, LocalTensor
 from snailps.local.setting_texts import setting_texts
+
+__all__ = [
+    "Cluster",
+    "LocalCluster",
+    "LocalTable",
+    "LocalTensor",
+    "cluster",
+    "connect",
+    "default_cluster",
+    "local_cluster",
+]
 
 LocalCluster = Cluster
 MARGIN_S = 5.0

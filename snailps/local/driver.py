@@ -134,8 +134,10 @@ class Driver(ModelTables, Node):
         return answer.data
 
     def when_ended(self, number: int, do: Callable[[], object]) -> None:
-        """Call `do`, in another thread, once a running job has ended; a master that takes over may
-        not."""
+        """Call `do`, in another thread, once a running job has ended.
+
+        Or never: a master that takes over may not know this request.
+        """
         self.check_process()
 
         def heard(answer: messages.Message) -> None:

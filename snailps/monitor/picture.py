@@ -60,14 +60,5 @@ def plain(value: Any) -> Any:
     return value
 
 
-def finite(value: Any) -> Any:
-    """The value with None for NaN and infinity."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
 def packed(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

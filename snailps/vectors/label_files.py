@@ -3,7 +3,7 @@
     file, column -> read_texts -> pieces -> LabelModel -> LabelWriter -> a line a line
 
 Order and number of lines are those of the input, so that `paste` puts both side by side.  Memory is
-that of a batch.  Printing, and what a terminal shows meanwhile, is the command's.
+that of some pieces.  Printing, and what a terminal shows meanwhile, is the command's.
 """
 
 from __future__ import annotations

@@ -87,6 +87,7 @@ THREADS = {"threading", "multiprocessing", "concurrent.futures", "subprocess"}
 DENIED = {
     "errors": SOCKETS | TIME | THREADS,
     "config": SOCKETS | THREADS,
+    "filtering": SOCKETS | THREADS,
     "_kernels": SOCKETS | TIME | THREADS,
     "kernels": SOCKETS | TIME | THREADS,
     "store": SOCKETS,

@@ -9,16 +9,25 @@
 This module only gathers the names that processes use.
 """
 
-from snailps.transport.control.client import AnswerOrFuture as AnswerOrFuture
-from snailps.transport.control.client import ControlClient as ControlClient
-from snailps.transport.control.client import visit as visit
-from snailps.transport.control.encoded import Encoded as Encoded
-from snailps.transport.control.server import ControlServer as ControlServer
-from snailps.transport.control.server import Peer as Peer
-from snailps.transport.security.tls_link import Address as Address
-from snailps.transport.security.trust import Trust as Trust
-from snailps.transport.sockets import Listener as Listener
-from snailps.transport.sockets import dial as dial
-from snailps.transport.sockets import listen as listen
-from snailps.transport.sockets import route_host as route_host
-from snailps.transport.sockets import show as show
+from snailps.transport.control.client import AnswerOrFuture, ControlClient, visit
+from snailps.transport.control.encoded import Encoded
+from snailps.transport.control.server import ControlServer, Peer
+from snailps.transport.security.tls_link import Address
+from snailps.transport.security.trust import Trust
+from snailps.transport.sockets import Listener, dial, listen, route_host, show
+
+__all__ = [
+    "Address",
+    "AnswerOrFuture",
+    "ControlClient",
+    "ControlServer",
+    "Encoded",
+    "Listener",
+    "Peer",
+    "Trust",
+    "dial",
+    "listen",
+    "route_host",
+    "show",
+    "visit",
+]

@@ -10,13 +10,93 @@ they may hold.
 No sockets, clocks or threads here.
 """
 
-from snailps.transport.messages.codec import JSON_BYTES_MAX as JSON_BYTES_MAX
-from snailps.transport.messages.codec import Answers as Answers
-from snailps.transport.messages.codec import Message as Message
-from snailps.transport.messages.codec import check_speaker as check_speaker
-from snailps.transport.messages.codec import decode as decode
-from snailps.transport.messages.codec import encode as encode
-from snailps.transport.messages.membership import *
-from snailps.transport.messages.replication import *
-from snailps.transport.messages.tables import *
-from snailps.transport.messages.work import *
+from snailps.transport.messages.codec import (
+    JSON_BYTES_MAX,
+    Answers,
+    Message,
+    check_speaker,
+    decode,
+    encode,
+)
+from snailps.transport.messages.membership import (
+    Ask,
+    Bye,
+    Content,
+    Examine,
+    Examined,
+    Failed,
+    Leaving,
+    Ok,
+    Probe,
+    Register,
+    Rejoin,
+    Report,
+    Stop,
+    TakeRoute,
+    Welcome,
+)
+from snailps.transport.messages.replication import (
+    Alone,
+    Backed,
+    BackUp,
+    Drain,
+    DropShard,
+    HostStandby,
+    KeepShards,
+    Promote,
+    Unbacked,
+    Yield,
+    Yielded,
+)
+from snailps.transport.messages.tables import (
+    CloseClock,
+    DropTables,
+    Expire,
+    Fence,
+    Load,
+    Loaded,
+    MakeTables,
+    Save,
+    Saved,
+    SetClock,
+    StopSaving,
+)
+from snailps.transport.messages.work import (
+    Again,
+    AskJob,
+    Borrow,
+    Borrowed,
+    CameBack,
+    Cancel,
+    Declare,
+    Declared,
+    Done,
+    Enough,
+    Fetch,
+    Finished,
+    GiveBack,
+    Lease,
+    Leased,
+    ReadFile,
+    Settled,
+    Shutdown,
+    Slowest,
+    Start,
+    Submit,
+    Submitted,
+    Summarise,
+    Summary,
+    Workers,
+)
+
+__all__ = [
+    "JSON_BYTES_MAX", "Again", "Alone", "Answers", "Ask", "AskJob", "BackUp", "Backed", "Borrow",
+    "Borrowed", "Bye", "CameBack", "Cancel", "CloseClock", "Content", "Declare", "Declared", "Done",
+    "Drain", "DropShard", "DropTables", "Enough",
+    "Examine", "Examined", "Expire", "Failed", "Fence", "Fetch",
+    "Finished", "GiveBack", "HostStandby", "KeepShards", "Lease", "Leased", "Leaving", "Load",
+    "Loaded", "MakeTables", "Message", "Ok", "Probe", "Promote", "ReadFile", "Register", "Rejoin",
+    "Report", "Save", "Saved", "SetClock", "Settled", "Shutdown", "Slowest", "Start", "Stop",
+    "StopSaving", "Submit", "Submitted", "Summarise", "Summary", "TakeRoute", "Unbacked", "Welcome",
+    "Workers", "Yield", "Yielded", "check_speaker", "decode", "encode",
+]  # fmt: skip
