@@ -182,7 +182,10 @@ def command_of(
 
 
 def judge(model: Path, text: Path) -> dict:
-    """Precision and recall of the best label, by `snailps test` for both systems."""
+    """Precision, recall and F1 of the best label, by `snailps test` for both systems.
+
+    F1 is the mean of the labels that the text has, whatever their number of lines.
+    """
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), pythonpath()])))
     done = subprocess.run(
         [sys.executable, "-m", "snailps", "test", str(model), str(text), "--json"],
@@ -191,7 +194,12 @@ def judge(model: Path, text: Path) -> dict:
     if done.returncode:
         fail(f"the test of {model.name} failed:\n{done.stderr.strip()[-2000:]}")
     result = json.loads(done.stdout)
-    return {name: result[name] for name in ("precision", "recall", "lines")}
+    f1 = statistics.fmean(
+        2 * one["precision"] * one["recall"] / max(one["precision"] + one["recall"], 1e-9)
+        for one in result["labels"]
+        if one["lines"]
+    )
+    return {"f1": f1, **{name: result[name] for name in ("precision", "recall", "lines")}}
 
 
 def summarise(system: str, runs: list[dict], args: argparse.Namespace, tokens: int) -> dict:
@@ -207,6 +215,7 @@ def summarise(system: str, runs: list[dict], args: argparse.Namespace, tokens: i
         "peak_rss_mb": round(median("peak_rss_mb"), 1),
         "precision": round(statistics.fmean(run["quality"]["precision"] for run in runs), 4),
         "recall": round(statistics.fmean(run["quality"]["recall"] for run in runs), 4),
+        "f1": round(statistics.fmean(run["quality"]["f1"] for run in runs), 4),
         "test_lines": runs[0]["quality"]["lines"],
         "tokens": tokens,
         "threads": args.workers * args.threads,
@@ -227,12 +236,12 @@ def summarise(system: str, runs: list[dict], args: argparse.Namespace, tokens: i
 
 def table(summaries: list[dict]) -> str:
     """The summaries as a Markdown table."""
-    head = ["system", "words/s", "x fastText", "wall s", "peak MB", "P@1", "blocks", "B/word"]
+    head = ["system", "words/s", "x fastText", "wall s", "peak MB", "P@1", "F1", "blocks", "B/word"]
     rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for one in summaries:
         ratio = one["words_per_s"] / summaries[-1]["words_per_s"]
         cells = [one["system"], f"{one['words_per_s']:,}", f"{ratio:.2f}", f"{one['wall_s']:.0f}"]
-        cells += [f"{one['peak_rss_mb']:.0f}", f"{one['precision']:.4f}"]
+        cells += [f"{one['peak_rss_mb']:.0f}", f"{one['precision']:.4f}", f"{one['f1']:.4f}"]
         cells += [str(one.get("blocks", "")), str(one.get("bytes_per_word", ""))]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows)

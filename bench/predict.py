@@ -7,15 +7,17 @@
 
     python bench/predict.py --corpus text8like.txt.gz --table
     python bench/predict.py --work pages,lid --systems fasttext,snailps-1,snailps-2 --repeat 5
+    python bench/predict.py --text languages.txt --table    # lines of bench/languages.py
 
 Time is that of the call for all texts; the model is loaded before, which is a column of its own.
 `equal` is the share of texts whose best label is fastText's, `right` of those whose best label is
-the planted one.  snailps-1 has one thread, snailps-2 two, snailps-arrow two and Arrow in and
-out in the place of lists.
+the planted one, or the line's.  snailps-1 has one thread, snailps-2 two, snailps-arrow two and
+Arrow in and out in the place of lists.
 """
 
 import argparse
 import gzip
+import hashlib
 import json
 import os
 import random
@@ -48,6 +50,10 @@ WORK = {
     "lines": (10, 300_000, 20, {"dim": 16, "word_ngrams": 2, "bucket": 200_000}),
     "random": (600, 4000, 20, {"dim": 256, "word_ngrams": 5, "bucket": 3_900_000}),
 }  # fmt: skip
+TEXT = "text"
+"""The work of `--text`, with the settings of `lid`."""
+TEST_SHARE = 5
+"""One of its lines in so many is labelled, the others are for training."""
 HINTED = 4
 """One word in so many hints at the label in training; in the others as many, or fewer."""
 LANGUAGES = ("lid", "lid-2100")
@@ -61,6 +67,9 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--corpus", type=Path, default=DATA / "words" / "text8like.txt.gz")
     add("--work", default="pages,lid,lid-2100,lines", help=f"of {', '.join(WORK)}")
+    add(
+        "--text", type=Path, help="labelled lines to train on and to label, instead of planted ones"
+    )
     add("--systems", default=",".join((*MODULES, *OURS)), help="the first one is the measure")
     add("--runs", type=int, default=3, help="of each system, in turns")
     add("--repeat", type=int, default=3, help="times that a run answers all texts")
@@ -72,16 +81,22 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_args()
     for name in ("work", "systems"):
         setattr(args, name, getattr(args, name).split(","))
+    if args.text is not None:
+        args.work = [TEXT]
+        WORK[TEXT] = (0, 0, 0, {**WORK["lid"][3], "min_count": 1})
     unknown = {*args.work} - {*WORK} | {*args.systems} - {*MODULES, *OURS}
     if unknown:
         fail(f"unknown: {', '.join(sorted(unknown))}")
-    if not args.corpus.is_file():
-        fail(f"no such file: {args.corpus}")
+    read = args.corpus if args.text is None else args.text
+    if not read.is_file():
+        fail(f"no such file: {read}")
     return args
 
 
-def write_texts(words: list[str], work: str, scale: float, folder: Path) -> tuple[Path, Path]:
-    """A labelled text to train on, and other texts to label."""
+def write_texts(
+    words: list[str], work: str, scale: float, folder: Path
+) -> tuple[Path, Path, list[str]]:
+    """A labelled text to train on, other texts to label, and their labels."""
     size, count, labels, _ = WORK[work]
     drawn = random.Random(work)
 
@@ -110,12 +125,36 @@ def write_texts(words: list[str], work: str, scale: float, folder: Path) -> tupl
     with asked.open("w", encoding="utf-8") as file:
         for number in range(int(count * scale)):
             file.write(text(number % labels, drawn.randrange(size // HINTED + 1)) + "\n")
-    return train, asked
+    return train, asked, [f"__label__l{at % labels}" for at in range(int(count * scale))]
+
+
+def split(text: Path, folder: Path) -> tuple[Path, Path, list[str]]:
+    """The same of labelled lines, by a hash of each."""
+    known = []
+    train, asked = folder / "train.txt", folder / "texts.txt"
+    with (
+        text.open(encoding="utf-8") as lines,
+        train.open("w", encoding="utf-8") as shown,
+        asked.open("w", encoding="utf-8") as hidden,
+    ):
+        for line in lines:
+            if hashlib.sha256(line.encode()).digest()[-1] % TEST_SHARE:
+                shown.write(line)
+            else:
+                label, _, rest = line.partition(" ")
+                known.append(label)
+                hidden.write(rest)
+    return train, asked, known
 
 
 def make(words: list[str], work: str, scale: float, folder: Path) -> tuple[Path, Path]:
     """A trained classifier, and texts to label."""
-    train, texts = write_texts(words, work, scale, folder)
+    train, texts, _ = write_texts(words, work, scale, folder)
+    return trained_on(train, work, folder), texts
+
+
+def trained_on(train: Path, work: str, folder: Path) -> Path:
+    """A classifier of this text."""
     command = [sys.executable, "-m", "snailps", "train", "classifier", "--input", str(train)]
     command += ["--output", str(folder / "model"), "--epochs", "5", "--lr", "0.5"]
     command += ["--set", "formats=bin", "--json"]
@@ -127,7 +166,7 @@ def make(words: list[str], work: str, scale: float, folder: Path) -> tuple[Path,
     )
     if trained.returncode:
         fail(f"the training failed:\n{trained.stderr.strip()[-2000:]}")
-    return folder / "model.bin", texts
+    return folder / "model.bin"
 
 
 def run_ours(job: dict) -> None:
@@ -184,10 +223,14 @@ def measure(work: str, args: argparse.Namespace, pythons: dict[str, str], words:
     """All systems on one work."""
     with tempfile.TemporaryDirectory(prefix="snailps-bench-", dir=args.scratch) as name:
         folder = Path(name)
-        model, texts = make(words, work, args.scale, folder)
-        lines = texts.read_text(encoding="utf-8").count("\n")
-        size = model.stat().st_size / 1e6
-        say(f"{work}: {lines:,} texts of {WORK[work][0]} words, a model of {size:,.0f} MB")
+        if args.text is None:
+            train, texts, known = write_texts(words, work, args.scale, folder)
+        else:
+            train, texts, known = split(args.text, folder)
+        model = trained_on(train, work, folder)
+        size, lines = model.stat().st_size / 1e6, len(known)
+        mean = sum(map(len, texts.read_text(encoding="utf-8").splitlines())) / lines
+        say(f"{work}: {lines:,} texts of {mean:,.0f} characters, a model of {size:,.0f} MB")
         found: dict[str, list[dict]] = {system: [] for system in args.systems}
         labels = {system: folder / f"{system}.labels" for system in args.systems}
         for number in range(args.runs):
@@ -203,11 +246,10 @@ def measure(work: str, args: argparse.Namespace, pythons: dict[str, str], words:
         for system, runs in found.items():
             seconds = statistics.median(min(one["seconds"]) for one in runs)
             same = sum(a == b for a, b in zip(of[system], of[first], strict=True))
-            planted = (f"__label__l{number % WORK[work][2]}" for number in range(lines))
-            right = sum(a == b for a, b in zip(of[system], planted, strict=True))
+            right = sum(a == b for a, b in zip(of[system], known, strict=True))
             summaries.append({
                 "work": work, "system": system, "texts_per_s": round(lines / seconds, 1),
-                "texts": lines, "words": WORK[work][0], "labels": WORK[work][2],
+                "texts": lines, "characters": round(mean), "labels": len({*known}),
                 "model_mb": round(size), "load_s": round(statistics.median(
                     one["load_s"] for one in runs), 3),
                 "equal": same / lines, "right": right / lines,
@@ -238,9 +280,11 @@ def main() -> None:
         return
     args = arguments()
     pythons = {one: peers_python(None, MODULES[one][0]) for one in args.systems if one in MODULES}
-    opener = gzip.open if args.corpus.suffix == ".gz" else open
-    with opener(args.corpus, "rt", encoding="utf-8") as file:
-        words = file.read(60_000_000).split()
+    words: list[str] = []
+    if args.text is None:
+        opener = gzip.open if args.corpus.suffix == ".gz" else open
+        with opener(args.corpus, "rt", encoding="utf-8") as file:
+            words = file.read(60_000_000).split()
     summaries: list[dict] = []
     for work in args.work:
         some = measure(work, args, pythons, words)
