@@ -63,6 +63,7 @@ def test_model_learns_and_its_files_hold_rows_and_dense_parameters(tmp_path):
     assert np.frombuffer(bits["top.1.num_batches_tracked"], np.int64)[0] >= 2 * 3000 // 64 // 3
 
 
+@pytest.mark.long
 def test_bsp_with_other_numbers_of_workers_and_servers_gives_the_same_bits(tmp_path):
     bits, figures = undisturbed(tmp_path.parent)
     master = run(tmp_path, prepare(tmp_path), 2, 3)

@@ -81,6 +81,7 @@ def test_hosts_train_within_their_shares_and_leave_nothing(text, tmp_path):
     assert left() == []
 
 
+@pytest.mark.long
 def test_hosts_whose_workers_are_killed_finish(text):
     words = ["--input", str(text), "--hosts", "2", "--core", "0.4", "--kill-every", "2"]
     done = subprocess.run(

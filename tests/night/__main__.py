@@ -112,7 +112,7 @@ def parts(pytest: Sequence[str], tests: Sequence[str], seed: int) -> list[Part]:
         Part("sanitize", 30, (*make, "sanitize")),
         Part("torch", 5, (*make, "test-torch", "ARGS=--long")),
         Part("browser", 3, (*make, "test-browser")),
-        Part("hosts", 5, (*make, "test-hosts")),
+        Part("hosts", 5, (*make, "test-hosts", "ARGS=--long")),
         Part("wheels", 20, (*make, "wheels", "test-wheels")),
         Part("dependencies", 25, (python, "tests/dependencies/lowest.py")),
         Part("arm64", 30, (*make, "test-arm64")),
