@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import faulthandler
 import fcntl
+import functools
 import gc
 import os
 import shutil
@@ -278,6 +279,7 @@ def is_long(item):
     return False
 
 
+@functools.cache
 def smoke():
     """Tests of smoke.txt: names in a file, with cases or without; empty: all of it."""
     named = {}
@@ -346,7 +348,7 @@ def pytest_collection_modifyitems(config, items):
     """Leaves out cases marked `long`, unless they are asked for, and what is no smoke."""
     if config.getoption("smoke"):
         kept = keep_smoke(items, whole=not any("::" in arg for arg in config.args))
-        config.hook.pytest_deselected(items=[one for one in items if one not in kept])
+        config.hook.pytest_deselected(items=list(set(items).difference(kept)))
         items[:] = kept
         return
     if config.getoption("long") or config.getoption("markexpr"):
