@@ -17,7 +17,8 @@ class Pace:
     A block is a worker's share of an epoch over `blocks`, at most `bytes_most`.  If that is below
     `bytes_small`, of which a lease costs more than a tenth of the training, it is up to the share
     over `blocks_few`.  A round is the least of `round_part` of the training, `round_examples`,
-    `round_blocks`, and 1 / `round_growth` of the blocks that the worker had so far.
+    `round_blocks`, and 1 / `round_growth` of the blocks that the worker had so far; without these
+    a block is one.
     """
 
     blocks: int
@@ -38,7 +39,7 @@ class Pace:
         """The part of a round that a block is, the `number`-th of this worker, from 1 on."""
         before, after = block.progress
         of_input = max((after - before) / self.round_part, examples / self.round_examples)
-        return max(of_input, 1 / self.round_blocks, self.round_growth / number)
+        return max(of_input, 1 / self.round_blocks, self.round_growth / number) or np.inf
 
 
 def of_workers(workers: int, *paces: Pace) -> Pace:

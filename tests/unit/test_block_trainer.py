@@ -21,7 +21,7 @@ class Two(BlockTrainer):
 
     @classmethod
     def pace(cls, settings, workers):
-        return Pace(10, 1 << 20, round_blocks=1)
+        return Pace(10, 1 << 20)  # rounds are as the rows say
 
     def tables(self):
         return [Table(name, DIM) for name in "ab"]
