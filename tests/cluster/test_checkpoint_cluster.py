@@ -1,6 +1,7 @@
 """Checkpoints of real clusters: saved while training goes on, continued by the same command."""
 
 import json
+import re
 import shutil
 import signal
 
@@ -58,19 +59,21 @@ def assert_counted_once(tmp_path, rows=ROWS, lines=LINES):
 def stop_at_block(tmp_path, job, number, *, earlier=(), kill="server"):
     """Runs to a block, waits for a checkpoint of all before it, then kills a process; the master.
 
-    The same checkpoint, without a death, at the blocks that are named as `earlier`.
+    The same checkpoint, without a death, at the blocks that are named as `earlier`.  Others, which
+    were saved while a block was pushed and have rows of it, are removed.
     """
     gate = Gate(tmp_path / "gates", number)
     before = [Gate(tmp_path / "gates", block) for block in earlier]
+    whole = []
     with Cluster(tmp_path, job=job) as cluster:
         master = cluster.master()
         nodes = cluster.nodes()
         for block, other in zip(earlier, before, strict=True):
             other.meet()
-            master.wait_line(rf"checkpoint \d+: {block * 10}% of the training")
+            whole.append(master.wait_line(rf"checkpoint \d+: {block * 10}% of the training"))
             other.open()
         gate.meet()
-        master.wait_line(rf"checkpoint \d+: {number * 10}% of the training, \d+ rows")
+        whole.append(master.wait_line(rf"checkpoint \d+: {number * 10}% of the training, \d+ rows"))
         victim = {"server": nodes[0][0], "worker": nodes[1][0], "master": master}[kill]
         victim.send(signal.SIGKILL)
         if kill != "worker":
@@ -78,6 +81,10 @@ def stop_at_block(tmp_path, job, number, *, earlier=(), kill="server"):
         codes = cluster.codes()
         gate.open()
         assert codes.count(-signal.SIGKILL) == 1
+    numbers = [int(re.search(r"checkpoint (\d+):", line)[1]) for line in whole]
+    for one in CheckpointFolder(tmp_path / "out.checkpoints").found():
+        if one.number < numbers[-1] and one.number not in numbers:
+            shutil.rmtree(one.path)
     return master
 
 
@@ -166,7 +173,7 @@ def test_job_continued_for_more_epochs_trains_only_those(tmp_path, job):
 
 
 def test_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, job, saved):
-    stop_at_block(tmp_path, job, 6, earlier=[3])
+    stop_at_block(tmp_path, job | {"checkpoints_kept": 20}, 6, earlier=[3])
     before, newest = [one for one in saved.found() if one.state == "good"][-2:]
     share = before.manifest.job["progress"]
     rows = next(newest.path.glob("*.rows"))
