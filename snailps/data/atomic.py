@@ -14,7 +14,7 @@ import io
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -24,6 +24,8 @@ from snailps.errors import ModelWriteError
 
 # Collects the small writes of a dictionary or of text lines; larger chunks are not copied here.
 _BUFFER_BYTES = 1 << 20
+_NAME_LETTERS = 40
+"""Of a target's name, in that of its hidden file."""
 _unfinished: set[NewFile] = set()
 """Files to remove at exit: daemon threads may be writing them."""
 _ACL = "system.posix_acl_access"
@@ -84,7 +86,7 @@ class Unfinished(NewFile):
     def __init__(self, target: Path, part: str = "part", flags: int = os.O_WRONLY) -> None:
         self.target = target
         # Not the process's number: containers repeat it.
-        hidden = f".{target.name[:40]}.{secrets.token_hex(8)}.{part}"
+        hidden = f".{target.name[:_NAME_LETTERS]}.{secrets.token_hex(8)}.{part}"
         path = target.with_name(hidden)
         try:
             old = target.stat()
@@ -102,6 +104,17 @@ class Unfinished(NewFile):
     def publish(self) -> None:
         """Replace the target, durably."""
         self.publish_as(self.target)
+
+
+def unfinished_of(targets: Iterable[Path]) -> Iterator[Path]:
+    """Find what killed processes have left of targets."""
+    names: dict[Path, set[str]] = {}
+    for target in targets:
+        names.setdefault(target.parent, set()).add(target.name[:_NAME_LETTERS])
+    for folder, here in names.items():
+        for path in folder.glob(".*.*.part"):
+            if path.name[1:].rsplit(".", 2)[0] in here:
+                yield path
 
 
 def publish(path: Path, target: Path) -> None:

@@ -12,16 +12,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import glob
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from snailps.data.atomic import atomic_file
+from snailps.data.atomic import atomic_file, unfinished_of
 from snailps.errors import ConfigError
 from snailps.filtering.formats import Task
 from snailps.filtering.scores import Counts, Near
@@ -86,7 +85,7 @@ class Results:
             (state / _TASKS).mkdir(exist_ok=True)
             _write_json(state / _COMMAND, {"identity": identity})
             left = [task for task in tasks if self.done(task) is None]
-            self._remove_unfinished(left)
+            self._remove_unfinished(task.name for task in tasks)
             with atomic_file(self.list_path) as file:
                 file.writelines(json.dumps(task).encode() + b"\n" for task in left)
             return left
@@ -95,7 +94,8 @@ class Results:
         """Unlock the folder; behind the manifest, nothing but results stays."""
         if self._lock < 0:
             return
-        if self.manifest() is not None:
+        if (manifest := self.manifest()) is not None:
+            self._remove_unfinished(_outputs_of(manifest["identity"]))
             shutil.rmtree(self.folder / KEPT, ignore_errors=True)
         os.close(self._lock)
         self._lock = -1
@@ -182,12 +182,10 @@ class Results:
                     f"Remove {self.folder / MANIFEST}, and all of it is made again"
                 )
 
-    def _remove_unfinished(self, tasks: Sequence[Task]) -> None:
-        """What killed runs have left of outputs that were not finished."""
-        for task in tasks:
-            path = self.folder / task.name
-            for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-                part.unlink(missing_ok=True)
+    def _remove_unfinished(self, names: Iterable[str]) -> None:
+        """Remove what killed processes have left of outputs."""
+        for part in unfinished_of(self.folder / name for name in (*names, MANIFEST, REPORT)):
+            part.unlink(missing_ok=True)
 
     def _remove(self) -> None:
         """Remove what another command has left, and nothing outside of this folder."""

@@ -1,5 +1,6 @@
 """filtering on a cluster: what its workers keep, and what of it a killed one costs."""
 
+import io
 import os
 import signal
 
@@ -7,9 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from filter_models import note
 from processes import environment
 
 import snailps
+from snailps.errors import ClusterError
 from snailps.filtering.job import Command, FilterJob, settings_for
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 
@@ -58,30 +61,79 @@ def test_workers_of_a_cluster_write_what_one_process_does(folder):
     assert 0 < done["kept"] < done["rows"]
 
 
-def test_killed_worker_costs_its_task_and_no_byte_differs(folder, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
-    files = {"hq": str(folder / "hq.bin")}
-    command = Command((str(folder / "in"),), "text", files, KEEP, ("hq",), str(folder / "killed"))
-    job = FilterJob(command)
-    job.begin()
-    stuck, killed = folder / "killed" / ".snailps" / "stuck", []
+class Filtering:
+    """A filter on a cluster whose first worker waits until `kill` was called with its process id.
 
-    def kill(status):
-        if not killed and stuck.exists() and stuck.read_text().endswith("\n"):
-            killed.append(int(stuck.read_text()))
-            os.kill(killed[0], signal.SIGKILL)
+    What one process has written is what it has to write, too.
+    """
 
-    with snailps.local_cluster(workers=2) as cluster:
+    def __init__(self, folder, name, monkeypatch):
+        monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+        self.folder, self.name, self.killed = folder, name, False
+        files = {"hq": str(folder / "hq.bin")}
+        inputs = (str(folder / "in"),)
+        self.job = FilterJob(Command(inputs, "text", files, KEEP, ("hq",), str(folder / name)))
+        self.job.begin()
+
+    def run(self, cluster, model, kill):
+        def on_status(status):
+            path = note(self.folder / self.name)
+            if not self.killed and path.exists() and (text := path.read_text()).endswith("\n"):
+                self.killed = True
+                kill(int(text))
+                path.write_text("")
+
         cluster.run(
-            "filter_models:StuckFilter", settings_for(job), input=str(job.results.list_path),
-            on_status=kill, quiet=True,
+            f"filter_models:{model}", settings_for(self.job),
+            input=str(self.job.results.list_path), on_status=on_status, quiet=True,
         )  # fmt: skip
-    assert killed
-    stuck.unlink()
-    manifest = job.finish()
-    job.close()
-    assert manifest["rows"] == 200 * FILES
-    assert written(folder, "killed") == written(folder, "one")
-    assert sorted(path.name for path in (folder / "killed").glob("[!0-9]*")) == [
+
+    def assert_whole(self):
+        assert self.killed
+        manifest = self.job.finish()
+        self.job.close()
+        assert manifest["rows"] == 200 * FILES
+        assert written(self.folder, self.name) == written(self.folder, "one")
+        assert_clean(self.folder / self.name)
+
+
+def assert_clean(folder):
+    """No hidden file is left, and nothing but outputs."""
+    assert sorted(path.name for path in folder.glob("[!0-9]*")) == [
         "_manifest.json", "_report.html",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("model", ["StuckFilter", "StuckWriting"])
+def test_killed_worker_costs_its_task_and_no_byte_differs(folder, monkeypatch, model):
+    filtering = Filtering(folder, f"worker-{model}", monkeypatch)
+    with snailps.local_cluster(workers=2) as cluster:
+        filtering.run(cluster, model, lambda pid: os.kill(pid, signal.SIGKILL))
+    filtering.assert_whole()
+
+
+def test_killed_server_costs_no_byte(folder, monkeypatch):
+    filtering = Filtering(folder, "server", monkeypatch)
+    with snailps.local_cluster(servers=2, workers=2) as cluster:
+
+        def kill(pid):
+            nodes = cluster.status()["nodes"]
+            os.kill(next(n["pid"] for n in nodes if n["role"] == "server"), signal.SIGKILL)
+
+        filtering.run(cluster, "StuckWriting", kill)
+    filtering.assert_whole()
+
+
+def test_killed_master_ends_the_run_which_goes_on_by_the_same_command(folder, monkeypatch):
+    filtering = Filtering(folder, "master", monkeypatch)
+    with snailps.local_cluster(workers=2, log=io.StringIO()) as cluster:
+        processes = [child.process for child in cluster._launcher.children]
+        with pytest.raises(ClusterError, match=r"^the master .* was ended by SIGKILL"):
+            filtering.run(cluster, "StuckWriting", lambda pid: processes[0].kill())
+    assert [process.poll() is None for process in processes] == [False] * 4
+    filtering.job.close()
+    with snailps.local_cluster(workers=1) as cluster:
+        done = filtered(folder, "master", cluster=cluster)
+    assert done["rows"] == 200 * FILES
+    assert written(folder, "master") == written(folder, "one")
+    assert_clean(folder / "master")

@@ -1,28 +1,46 @@
-"""A filter whose worker is stuck at the end of its first task, to be killed there."""
+"""Filters whose first worker waits in the middle of a task, until the test says that it may go on.
+
+worker -> note(folder), with the process's id -> the test removes it, or kills a process
+"""
 
 import os
-import signal
+import time
+from pathlib import Path
 
 from snailps.filtering import worker
 
 
+def note(folder):
+    """Where the worker that waits leaves the id of its process; it goes on when that is empty."""
+    return Path(folder) / ".snailps" / "stuck"
+
+
 class StuckFilter(worker.Filter):
-    """The first one of all workers to have written an output waits for its end, unless told."""
+    """The first one of all workers whose output is there waits before it says so."""
+
+    waits_at = "save"
 
     def setup(self):
         super().setup()
-        save = self._job.results.save
+        results = self._job.results
+        call = getattr(results, self.waits_at)
 
-        def save_or_wait(*result):
+        def wait_and_call(*words):
+            path = note(results.folder)
             try:
-                note = os.open(
-                    self._job.results.folder / ".snailps" / "stuck", os.O_CREAT | os.O_EXCL | 1
-                )
+                file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
             except FileExistsError:
-                return save(*result)
-            os.write(note, b"%d\n" % os.getpid())
-            os.close(note)
-            while True:
-                signal.pause()
+                return call(*words)
+            os.write(file, b"%d\n" % os.getpid())
+            os.close(file)
+            while path.stat().st_size:
+                time.sleep(0.01)
+            return call(*words)
 
-        self._job.results.save = save_or_wait
+        setattr(results, self.waits_at, wait_and_call)
+
+
+class StuckWriting(StuckFilter):
+    """The first one waits with its output written, but not there yet: a hidden file."""
+
+    waits_at = "is_current"

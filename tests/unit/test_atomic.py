@@ -9,7 +9,7 @@ import pytest
 
 from snailps import write_matrix
 from snailps.data import atomic
-from snailps.data.atomic import Unfinished, atomic_file, publish
+from snailps.data.atomic import Unfinished, atomic_file, publish, unfinished_of
 from snailps.errors import ModelFileError, SnailError
 
 
@@ -132,6 +132,13 @@ def test_file_is_written_beside_what_a_killed_process_of_the_same_number_has_lef
 def test_file_of_the_longest_names_is_written(tmp_path, name):
     write_model(tmp_path / name)
     assert (tmp_path / name).read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("name", ["m.bin", "[m]*.", "m" * 250])
+def test_what_killed_processes_have_left_of_a_file_is_found(tmp_path, name):
+    left = [Unfinished(tmp_path / one).path for one in (name, name, "other")]
+    (tmp_path / f".{name[:40]}.part").touch()
+    assert sorted(unfinished_of([tmp_path / name, tmp_path / "gone" / name])) == sorted(left[:2])
 
 
 def test_file_of_a_name_that_cannot_be_is_model_error(tmp_path):
