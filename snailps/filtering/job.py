@@ -39,7 +39,7 @@ from snailps.filtering.report import report_page
 from snailps.filtering.results import MANIFEST, REPORT, RESERVED, Results
 from snailps.filtering.scores import Counts, Decision, Judge
 from snailps.kernels import cores
-from snailps.vectors.label_prediction import LabelModel
+from snailps.vectors.label_prediction import LabelModel, warn_of_unread
 from snailps.vectors.words import to_text
 
 TASK_BYTES = 256 << 20
@@ -207,6 +207,7 @@ class FilterJob:
                 {"clause": clause, "texts": count}
                 for clause, count in zip(clauses, total.refused, strict=True)
             ],
+            "unread": total.unread,
             "seconds": round(seconds, 3),
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "scores": {name: {"bins": bins} for name, bins in total.bins.items()}
@@ -218,6 +219,8 @@ class FilterJob:
             file.write(page.encode("utf-8", "replace"))
         with atomic_file(self.results.folder / MANIFEST) as file:
             file.write(json.dumps(manifest, indent=1).encode() + b"\n")
+        for name, words in total.unread.items():
+            warn_of_unread(words, f"model {name}")
         return manifest
 
     def _identify(self) -> dict[str, Any]:

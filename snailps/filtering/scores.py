@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.dataclass import dataclass
+from snailps.dataclass import dataclass, field
 from snailps.filtering.expression import CHANCE, TOP, Condition, Score
 from snailps.filtering.formats import Batch
 from snailps.vectors.label_prediction import LabelModel
@@ -48,7 +48,8 @@ class Counts:
     """What came of some rows; those of several add up.
 
     `refused`: rows by the first clause that refuses them; `bins`: rows by a probability, of equal
-    width from 0 to 1; `labels`: rows by best label; `near`: of each bound those it kept, and not.
+    width from 0 to 1; `labels`: rows by best label; `near`: of each bound those it kept, and not;
+    `unread`: words behind the word ``</s>`` that a model has not read.
     """
 
     rows: int
@@ -58,6 +59,7 @@ class Counts:
     bins: dict[str, list[int]]
     labels: dict[str, dict[str, int]]
     near: dict[str, tuple[list[Near], list[Near]]]
+    unread: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def none(cls, clauses: int) -> Counts:
@@ -68,6 +70,8 @@ class Counts:
         self.kept += other.kept
         self.without_text += other.without_text
         self.refused = [a + b for a, b in zip(self.refused, other.refused, strict=True)]
+        for name, words in other.unread.items():
+            self.unread[name] = self.unread.get(name, 0) + words
         for name, bins in other.bins.items():
             here = self.bins.setdefault(name, [0] * BINS)
             self.bins[name] = [a + b for a, b in zip(here, bins, strict=True)]
@@ -141,6 +145,7 @@ class Judge:
         counts.kept = len(rows)
         added = {name: self._column(values, score) for name, score in self.added.items()}
         values.count(counts)
+        counts.unread = {name: sum(words) for name, words in values.unread.items() if sum(words)}
         return Decision(rows, added, counts)
 
     def _column(self, values: _Values, score: Score) -> NDArray[Any]:
@@ -179,6 +184,7 @@ class _Values:
         self._judge, self._threads = judge, threads
         self._chances: dict[Score, NDArray[np.float32]] = {}
         self._best: dict[str, NDArray[np.int32]] = {}
+        self.unread: dict[str, list[int]] = {}
 
     def score(self, score: Score) -> NDArray[Any]:
         if score.model not in self._best:
@@ -195,18 +201,20 @@ class _Values:
         """Have the rows in question judged by a model; later ones are among them."""
         judge, rows = self._judge, self.rows
         model, columns = judge.models[name], judge.columns.get(name, [])
-        texts = self.batch.texts(rows)
+        texts, unread = self.batch.texts(rows), self.unread.setdefault(name, []).append
         best = np.full(self.batch.rows, -1, np.int32)
         of_best = np.full(self.batch.rows, np.nan, np.float32)
         if not columns:
-            found, chances = model.predict_arrays(texts, threads=self._threads)
+            found, chances = model.predict_arrays(texts, threads=self._threads, unread=unread)
             best[rows], of_best[rows] = found[:, 0], chances[:, 0]
         else:
             of_labels = {column: np.full(self.batch.rows, np.nan, np.float32) for column in columns}
             together = max(1, SCORES_MAX // len(judge.names[name]))
             for at in range(0, len(rows), together):
                 here = rows[at : at + together]
-                some = model.probabilities(texts[at : at + together], threads=self._threads)
+                some = model.probabilities(
+                    texts[at : at + together], threads=self._threads, unread=unread
+                )
                 top = some.argmax(axis=1)
                 best[here] = np.where(np.isnan(some[:, 0]), -1, top)
                 of_best[here] = some[np.arange(len(here)), top]

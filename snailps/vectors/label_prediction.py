@@ -87,6 +87,17 @@ class LabelScores:
     labels: list[LabelScore]
 
 
+def warn_of_unread(words: int, where: str = "the texts") -> None:
+    """Logs how many words were not read, if any."""
+    if words:
+        log.warning(
+            "%s: %s words were not read, for they stand behind the word </s> in their line, where "
+            "fastText ends it, too",
+            where,
+            f"{words:,}",
+        )
+
+
 class LabelModel:
     """A classifier read from a .bin or a quantised .ftz file.
 
@@ -304,14 +315,17 @@ class LabelModel:
             yield list(_named([found], Prediction, self.labels, threshold))
 
     def predict_arrays(
-        self, text: str | bytes | Iterable[str | bytes], k: int = 1, *, threads: int = 0
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        self, text: str | bytes | Iterable[str | bytes], k: int = 1, *, threads: int = 0,
+        unread: Callable[[int], object] = warn_of_unread,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # fmt: skip
         """The best labels of each line as numbers; an object a line takes longer than its answer.
 
         Parameters
         ----------
         text, k, threads
             As of `predict`.
+        unread : callable
+            Is told how many words were not read; by default it warns.
 
         Returns
         -------
@@ -323,7 +337,7 @@ class LabelModel:
         k = self._number(k)
         pieces = pieces_of(text, rows=_SCORES_MAX // k)
         none = np.empty((0, k), np.int32), np.empty((0, k), np.float32)
-        best, chances = zip(none, *self.best_of(pieces, k, threads), strict=True)
+        best, chances = zip(none, *self.best_of(pieces, k, threads, unread), strict=True)
         return np.concatenate(best), np.concatenate(chances)
 
     def predict_arrow(
@@ -368,14 +382,17 @@ class LabelModel:
         return label_table(best, chances, threshold, names, is_flat=k is None)
 
     def probabilities(
-        self, text: str | bytes | Iterable[str | bytes], *, threads: int = 0
-    ) -> NDArray[np.float32]:
+        self, text: str | bytes | Iterable[str | bytes], *, threads: int = 0,
+        unread: Callable[[int], object] = warn_of_unread,
+    ) -> NDArray[np.float32]:  # fmt: skip
         """The probability of every label for each line, float32[lines, labels].
 
         Parameters
         ----------
         text : str or bytes, or a list of them
             As of `predict`, like `threads`.
+        unread : callable
+            As of `predict_arrays`.
 
         Returns
         -------
@@ -389,16 +406,19 @@ class LabelModel:
             lambda lines: self._labelling.chances(lines.feature_ptr, lines.features),
             [pieces],
             threads,
+            unread,
         )
         return np.concatenate([np.empty((0, labels), np.float32), *parts])
 
     def probability_pieces(self, texts: Iterable[str | bytes]) -> Iterator[NDArray[np.float32]]:
         """As `probabilities`, for some texts at a time; the warning comes once, at the end."""
+        unread: list[int] = []
         texts = iter(texts)
         step = max(1, _SCORES_MAX // len(self.labels))
         pieces = iter(lambda: list(islice(texts, step)), [])
         for piece in pieces:
-            yield self.probabilities(piece)
+            yield self.probabilities(piece, unread=unread.append)
+        warn_of_unread(sum(unread))
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
@@ -428,10 +448,11 @@ class LabelModel:
         return min(k, len(self.labels))
 
     def best_of(
-        self, pieces: Iterable[Piece], k: int, threads: int = 0
-    ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]:
+        self, pieces: Iterable[Piece], k: int, threads: int = 0,
+        unread: Callable[[int], object] = warn_of_unread,
+    ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]:  # fmt: skip
         """As `predict_arrays`, for pieces (`texts.pieces_of`), an answer each."""
-        return self._answers(self._best(k), [pieces], threads)
+        return self._answers(self._best(k), [pieces], threads, unread)
 
     def _best(self, k: int) -> Callable[[Lines], tuple[NDArray[np.int32], NDArray[np.float32]]]:
         k = self._number(k)
@@ -442,7 +463,7 @@ class LabelModel:
         ask: Callable[[Lines], T],
         texts: Iterable[Iterable[Piece]],
         threads: int = 0,
-        where: str = "the texts",
+        warn: Callable[[int], object] = warn_of_unread,
     ) -> Iterator[T]:
         """What is asked of each piece of whole lines, in their order; an answer has a row a line.
 
@@ -467,7 +488,7 @@ class LabelModel:
             for found, words in in_order(answer, pieces, threads or kernels.cores()):
                 unread += words
                 yield found
-        warn_of_unread(unread, where)
+        warn(unread)
 
     def _read(self, text: Any, offsets: NDArray[np.int64] | None = None) -> Lines:
         """Features and labels of lines, without n-grams that a pruned model has no rows for."""
@@ -480,7 +501,9 @@ class LabelModel:
         rows = _SCORES_MAX // self._number(k)
         pieces = (piece for text in texts for piece in pieces_of(text, rows=rows))
         for lines, found in self._answers(
-            lambda lines: (lines, best(lines)), [pieces], where=where
+            lambda lines: (lines, best(lines)),
+            [pieces],
+            warn=lambda words: warn_of_unread(words, where),
         ):
             self._score(lines, *found, threshold, sums)
         return sums
@@ -507,17 +530,6 @@ class LabelModel:
         sums.predicted += np.bincount(found % number, minlength=number)
         right = found[np.isin(found, pairs)]
         sums.right += np.bincount(right % number, minlength=number)
-
-
-def warn_of_unread(words: int, where: str) -> None:
-    """Logs how many words were not read, if any."""
-    if words:
-        log.warning(
-            "%s: %s words were not read, for they stand behind the word </s> in their line, where "
-            "fastText ends it, too",
-            where,
-            f"{words:,}",
-        )
 
 
 def _label_tree(counts: NDArray[np.int64]) -> NDArray[np.int32]:

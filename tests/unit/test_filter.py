@@ -126,6 +126,17 @@ def test_lines_of_text_stay_as_they_are(model, tmp_path):
     assert done["kept"] == 4
 
 
+@pytest.mark.parametrize("condition", [KEEP, 'hq.top == "__label__plus"'])
+def test_words_behind_an_end_are_told_once_a_run(model, tmp_path, monkeypatch, caplog, condition):
+    monkeypatch.setattr(formats, "BATCH_ROWS_MAX", 2)
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("up </s> down down\n" * 5)
+    done = keep(model, str(tmp_path / "*.txt"), tmp_path / "out", condition, column="")
+    assert (done["kept"], done["unread"]) == (10, {"hq": 20})
+    (record,) = caplog.records
+    assert record.getMessage().startswith("model hq: 20 words were not read")
+
+
 def test_names_of_outputs_are_those_of_inputs_below_their_folder(model, tmp_path):
     for name in ("x/a.txt", "x/y/a.txt", "b.txt"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)

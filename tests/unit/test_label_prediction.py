@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from snailps.cli.main import app_for
 from snailps.errors import ConfigError, DataError, ModelFileError
-from snailps.vectors import texts
+from snailps.vectors import label_prediction, texts
 from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
 from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 
@@ -275,6 +275,13 @@ def test_predict_gives_each_text_its_row_whatever_it_holds(small, caplog):
     assert together.shape == (len(ODD_TEXTS), len(LABELS))
     pieces = np.concatenate(list(model.probability_pieces(iter(ODD_TEXTS))))
     np.testing.assert_array_equal(pieces, together)
+
+
+def test_probabilities_of_pieces_tell_unread_words_once(small, monkeypatch, caplog):
+    monkeypatch.setattr(label_prediction, "_SCORES_MAX", 2 * len(LABELS))
+    assert len(list(LabelModel(small).probability_pieces(["up </s> down"] * 5))) == 3
+    (record,) = caplog.records
+    assert "5 words were not read" in record.getMessage()
 
 
 def test_predict_of_half_a_pair_is_refused_by_its_character(small):
