@@ -287,20 +287,27 @@ def _open_parquet(path: str, opened: ExitStack) -> Any:
 
 
 class _Lines(Batch):
-    """Lines of text, or objects of JSON, with their newlines."""
+    """Lines of text, or objects of JSON, with their newlines; blank lines are no objects.
 
-    def __init__(self, lines: list[bytes], column: str, first: int, path: str) -> None:
+    `line` is the number of the first one in the file.
+    """
+
+    def __init__(self, lines: list[bytes], column: str, first: int, line: int, path: str) -> None:
+        self._numbers: Sequence[int] = range(line, line + len(lines))
+        if column and any(map(bytes.isspace, lines)):
+            there = [at for at, one in enumerate(lines) if not one.isspace()]
+            lines, self._numbers = [lines[at] for at in there], [line + at for at in there]
         super().__init__(len(lines), first)
         self._lines, self._path = lines, path
         self._rows: list[dict[str, Any]] = []
         self._texts: list[Any] = [line.removesuffix(b"\n") for line in lines]
         if column:
-            self._rows = [self._object(line, number) for number, line in enumerate(lines, first)]
+            self._rows = list(map(self._object, lines, self._numbers))
             self._texts = [row.get(column) for row in self._rows]
-            for number, text in enumerate(self._texts, first):
+            for number, text in zip(self._numbers, self._texts, strict=True):
                 if not isinstance(text, (str, type(None))):
                     raise DataError(
-                        f"{path}, text {number:,}: {column!r} is no text, but {text!r:.60}"
+                        f"{path}, line {number:,}: {column!r} is no text, but {text!r:.60}"
                     )
             # Halves of pairs are in some crawls: bytes that are no text, as in others.
             self._texts = [
@@ -312,10 +319,10 @@ class _Lines(Batch):
         try:
             row = json.loads(line.removeprefix(BOM).decode(*_CODEC))
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{self._path}, text {number:,}: no JSON: {error}") from None
+            raise DataError(f"{self._path}, line {number:,}: no JSON: {error}") from None
         if not isinstance(row, dict):
             raise DataError(
-                f"{self._path}, text {number:,}: expected an object with names, {{...}}, got "
+                f"{self._path}, line {number:,}: expected an object with names, {{...}}, got "
                 f"{row!r:.60}"
             )
         return row
@@ -350,7 +357,7 @@ class _Lines(Batch):
             except OverflowError:
                 raise DataError(f"{self._path}: {name!r} has a number beyond 1e308") from None
         raise DataError(
-            f"{self._path}, texts {self.first:,} to {self.first + self.rows - 1:,}: {name!r} has "
+            f"{self._path}, lines {self._numbers[0]:,} to {self._numbers[-1]:,}: {name!r} has "
             f"{', '.join(sorted(kind.__name__ for kind in kinds))}: expected numbers or texts"
         )
 
@@ -391,16 +398,16 @@ class _LineSource(Source):
             self._file = self._opened.enter_context(open_content(task.path))
 
     def batches(self) -> Iterator[_Lines]:
-        first, path = 1, self.task.path
+        first, line, path = 1, 1, self.task.path
         with told(path):
             for data in whole_lines(self._file, path):
                 lines = io.BytesIO(data).readlines()
-                if self._column:
-                    lines = [line for line in lines if not line.isspace()]
                 for at in range(0, len(lines), BATCH_ROWS_MAX):
                     some = lines[at : at + BATCH_ROWS_MAX]
-                    yield _Lines(some, self._column, first, path)
-                    first += len(some)
+                    batch = _Lines(some, self._column, first, line, path)
+                    first, line = first + batch.rows, line + len(some)
+                    if batch.rows:
+                        yield batch
 
     def check(self, columns: Sequence[str], added: Mapping[str, type]) -> None:
         path = self.task.path

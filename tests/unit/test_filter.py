@@ -247,10 +247,10 @@ def test_ended_run_goes_on_and_its_bytes_are_the_same(model, tmp_path, monkeypat
         ({"add": ["x=hq.p", "x=hq.p"]}, "there is a column x before"),
         ({"path": "twice.parquet"}, "has 2 columns 'text'"),
         ({"output": "full"}, "is not empty"),
-        ({"path": "bad.jsonl"}, "text 2: no JSON"),
-        ({"path": "list.jsonl"}, "text 1: expected an object"),
-        ({"path": "number.jsonl"}, "text 1: 'text' is no text, but 5"),
-        ({"path": "mixed.jsonl", "condition": "m > 1"}, "texts 1 to 2: 'm' has int, str"),
+        ({"path": "bad.jsonl"}, "bad.jsonl, line 4: no JSON"),
+        ({"path": "list.jsonl"}, "line 1: expected an object"),
+        ({"path": "number.jsonl"}, "line 2: 'text' is no text, but 5"),
+        ({"path": "mixed.jsonl", "condition": "m > 1"}, "lines 2 to 4: 'm' has int, str"),
         ({"path": "packed.parquet.gz"}, "a file that is not packed"),
     ],
 )
@@ -258,9 +258,9 @@ def test_mistake_is_told_and_leaves_nothing(model, tmp_path, monkeypatch, change
     monkeypatch.chdir(tmp_path)
     write_parquet("a.parquet")
     for name, text in {
-        "t.txt": "up\n", "t.csv": "text\nup\n", "bad.jsonl": '{"text": "up"}\n{"text"\n',
-        "list.jsonl": "[1]\n", "number.jsonl": '{"text": 5}\n', "full/x": "",
-        "mixed.jsonl": '{"text": "up", "m": 1}\n{"text": "up", "m": "a"}\n',
+        "t.txt": "up\n", "t.csv": "text\nup\n", "bad.jsonl": '\n{"text": "up"}\n \r\n{"text"\n',
+        "list.jsonl": "[1]\n", "number.jsonl": '\n{"text": 5}\n', "full/x": "",
+        "mixed.jsonl": '\n{"text": "up", "m": 1}\n\n{"text": "up", "m": "a"}\n',
         "packed.parquet.gz": "", "_report.html": "up\n",
     }.items():  # fmt: skip
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -272,6 +272,13 @@ def test_mistake_is_told_and_leaves_nothing(model, tmp_path, monkeypatch, change
         keep(model, **asked)
     assert not list(tmp_path.glob("out/[!.]*"))
     assert keep(model, "a.parquet", "out")["rows"] == 9  # what failed at its beginning is no result
+
+
+def test_error_names_the_line_of_the_file_in_later_batches(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "BATCH_ROWS_MAX", 2)
+    (tmp_path / "a.jsonl").write_text('\n\n\n{"text": "up"}\n\n{"text": 5}\n')
+    with pytest.raises(DataError, match=r"line 6: 'text' is no text"):
+        keep(model, tmp_path / "a.jsonl", tmp_path / "out")
 
 
 def test_what_has_changed_since_is_noticed(model, tmp_path):
