@@ -17,6 +17,7 @@ import lzma
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -28,6 +29,7 @@ from snailps.data.examples import BOM
 from snailps.data.reading import format_of
 from snailps.data.table_formats import table_errors
 from snailps.data.unpacking import (
+    STEP_BYTES,
     is_sequential,
     is_url,
     library,
@@ -182,20 +184,22 @@ class _ParquetSource(Source):
             self._check_there(column)
 
     def batches(self) -> Iterator[Batch]:
-        about = self._parquet.metadata
-        groups = range(*(self.task.groups or (0, about.num_row_groups)))
-        size = sum(about.row_group(group).total_byte_size for group in groups)
-        rows = sum(about.row_group(group).num_rows for group in groups)
-        together = max(16, min(BATCH_ROWS_MAX, BATCH_BYTES * rows // max(size, 1)))
-        first = 1
+        first, groups = 1, range(*(self.task.groups or (0, self._parquet.num_row_groups)))
         with table_errors(self.task.path):
-            for found in self._parquet.iter_batches(together, row_groups=list(groups)):
-                # Packed sizes say little of texts that are often the same.
-                few = max(1, found.num_rows * 2 * BATCH_BYTES // max(found.nbytes, 1))
-                for at in range(0, found.num_rows, few):
-                    some = found.slice(at, few)
-                    yield _ArrowBatch(some, self._column, first, self.task.path)
-                    first += some.num_rows
+            for rows, alike in groupby(groups, self._rows_at_once):
+                for found in self._parquet.iter_batches(rows, row_groups=list(alike)):
+                    # Encoded sizes say little of texts that are often the same.
+                    few = max(1, found.num_rows * 2 * BATCH_BYTES // max(found.nbytes, 1))
+                    for at in range(0, found.num_rows, few):
+                        some = found.slice(at, few)
+                        yield _ArrowBatch(some, self._column, first, self.task.path)
+                        first += some.num_rows
+
+    def _rows_at_once(self, group: int) -> int:
+        """Rows of a group that make a batch: a power of two, so that groups alike share one."""
+        about = self._parquet.metadata.row_group(group)
+        rows: int = max(1, BATCH_BYTES * about.num_rows // max(about.total_byte_size, 1))
+        return min(BATCH_ROWS_MAX, 1 << rows.bit_length() - 1)
 
     def _check_there(self, name: str) -> None:
         count = self._schema.names.count(name)
@@ -280,7 +284,9 @@ def _open_parquet(path: str, opened: ExitStack) -> Any:
             f"{path}: filtering Parquet needs a file that is not packed, and can be sought in"
         )
     parquet = library("pyarrow.parquet", "data", f"reading {path}")
-    return parquet.ParquetFile(opened.enter_context(open_content(path)))
+    # Else a group is read in one piece; at a URL each step would be a request.
+    steps = {} if is_url(path) else {"pre_buffer": False, "buffer_size": STEP_BYTES}
+    return parquet.ParquetFile(opened.enter_context(open_content(path)), **steps)
 
 
 # --- lines --------------------------------------------------------------------------------------

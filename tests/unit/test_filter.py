@@ -1,6 +1,7 @@
 """filtering: what is kept of files, in files of the same format, and what is told of it."""
 
 import gzip
+import io
 import json
 
 import numpy as np
@@ -161,6 +162,36 @@ def test_large_parquet_is_cut_between_groups_of_rows(model, tmp_path, monkeypatc
     assert [file["rows"] for file in done["files"]] == [
         50 * (task.groups[1] - task.groups[0]) for task in tasks
     ]
+
+
+def test_parquet_is_asked_for_a_batch_at_a_time(model, tmp_path, monkeypatch):
+    """Rows by the size of their group, and bytes in steps: not all of a group."""
+    sizes, asked, read = [10] * 64 + [5000] * 32 + [10] * 64, [], []
+    rows = pa.table({"text": [("up " * size)[:size] + str(at) for at, size in enumerate(sizes)]})
+    write_parquet(
+        tmp_path / "a.parquet", rows, row_group_size=32, compression="none", use_dictionary=False,
+        data_page_size=1000, write_batch_size=1,
+    )  # fmt: skip
+    monkeypatch.setattr(formats, "BATCH_BYTES", 20_000)
+    monkeypatch.setattr(formats, "STEP_BYTES", 8000)
+    iter_batches = pq.ParquetFile.iter_batches
+
+    class File(io.FileIO):
+        def read(self, size=-1):
+            read.append(size)
+            return super().read(size)
+
+    def noted(self, rows, row_groups):
+        if not asked:
+            read.clear()  # of the file's end
+        asked.append((rows, row_groups))
+        return iter_batches(self, rows, row_groups=row_groups)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
+    monkeypatch.setattr(formats, "open_content", File)
+    assert keep(model, tmp_path / "a.parquet", tmp_path / "out")["kept"] == len(sizes)
+    assert asked == [(1024, [0, 1]), (2, [2]), (1024, [3, 4])]
+    assert max(read) < 20_000  # of 160,000
 
 
 def test_later_models_are_asked_of_what_earlier_ones_keep(model, tmp_path, monkeypatch):
