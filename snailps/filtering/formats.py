@@ -285,8 +285,12 @@ def _open_parquet(path: str, opened: ExitStack) -> Any:
         )
     parquet = library("pyarrow.parquet", "data", f"reading {path}")
     # Else a group is read in one piece; at a URL each step would be a request.
-    steps = {} if is_url(path) else {"pre_buffer": False, "buffer_size": STEP_BYTES}
-    return parquet.ParquetFile(opened.enter_context(open_content(path)), **steps)
+    steps: dict[str, Any] = {} if is_url(path) else {"pre_buffer": False, "buffer_size": STEP_BYTES}
+    return parquet.ParquetFile(
+        opened.enter_context(open_content(path)),
+        coerce_int96_timestamp_unit="us",  # in nanoseconds the year 9999 is another one
+        **steps,
+    )
 
 
 # --- lines --------------------------------------------------------------------------------------

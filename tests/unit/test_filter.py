@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
@@ -162,6 +163,16 @@ def test_large_parquet_is_cut_between_groups_of_rows(model, tmp_path, monkeypatc
     assert [file["rows"] for file in done["files"]] == [
         50 * (task.groups[1] - task.groups[0]) for task in tasks
     ]
+
+
+def test_old_timestamps_keep_their_dates(model, tmp_path):
+    dates = [datetime(9999, 12, 31, 23, 59, 59, 1), datetime(1, 1, 1), None]
+    rows = pa.table({"text": ["up"] * 3, "t": pa.array(dates, pa.timestamp("us"))})
+    write_parquet(tmp_path / "a.parquet", rows, use_deprecated_int96_timestamps=True)
+    keep(model, tmp_path / "a.parquet", tmp_path / "out")
+    found = pq.ParquetFile(tmp_path / "out" / "a.parquet")
+    assert found.read().equals(rows)
+    assert found.schema.column(1).physical_type == "INT64"
 
 
 def test_parquet_is_asked_for_a_batch_at_a_time(model, tmp_path, monkeypatch):
