@@ -300,7 +300,7 @@ def settings_for(job: FilterJob) -> dict[str, str | int]:
     return {
         "column": command.column, "models": json.dumps(command.models), "keep": command.keep,
         "add": json.dumps(command.add), "folder": command.output, "key": job.results.key,
-        "epochs": 1, "block_bytes": 1,
+        "epochs": 1,
     }  # fmt: skip
 
 

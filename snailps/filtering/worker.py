@@ -9,11 +9,14 @@ have the folders of inputs, models and outputs.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
 
 from snailps.api.block import Block
 from snailps.api.worker import Worker
 from snailps.config import JobSettings, setting
+from snailps.data.blocks import Source
 from snailps.data.reading import Reading
 from snailps.dataclass import dataclass
 from snailps.filtering.formats import Task
@@ -43,6 +46,18 @@ class Filter(Worker):
         """Its own input is the list of tasks."""
         return Reading()
 
+    @classmethod
+    def pieces(
+        cls, settings: JobSettings, sources: Sequence[Source], workers: int
+    ) -> list[tuple[str, int, int]]:
+        """A block is a task, as a status counts blocks."""
+        found = []
+        for source in sources:
+            with Path(source.path).open("rb") as file:
+                ends = [0, *accumulate(map(len, file))]
+            found += [(source.path, *piece) for piece in pairwise(ends)]
+        return found
+
     def setup(self) -> None:
         """Open the models."""
         s = self.settings
@@ -50,13 +65,10 @@ class Filter(Worker):
         self._job = FilterJob(Command((), s.column, models, s.keep, add, s.folder), s.key)
 
     def train(self, block: Block) -> Mapping[str, float]:
-        """Write the output of each task of a block, unless another worker has."""
-        rows = 0
-        for line in block.data.splitlines():
-            path, name, groups, size, version = json.loads(line)
-            task = Task(path, name, tuple(groups) if groups else None, size, version)
-            if self._job.results.done(task) is None:
-                self._job.run([task], self.threads)
-            if (done := self._job.results.done(task)) is not None:
-                rows += done.counts.rows
-        return {"units": float(rows)}
+        """Write the output of a task, unless another worker has."""
+        path, name, groups, size, version = json.loads(block.data)
+        task = Task(path, name, tuple(groups) if groups else None, size, version)
+        if self._job.results.done(task) is None:
+            self._job.run([task], self.threads)
+        done = self._job.results.done(task)
+        return {"units": float(done.counts.rows if done is not None else 0)}

@@ -80,6 +80,8 @@ class Filtering:
             path = note(self.folder / self.name)
             if not self.killed and path.exists() and (text := path.read_text()).endswith("\n"):
                 self.killed = True
+                assert sum(status["blocks"].values()) == FILES  # what a status counts
+                assert status["loss"] is None
                 kill(int(text))
                 path.write_text("")
 
