@@ -25,7 +25,6 @@ from snailps.errors import ModelWriteError
 # Collects the small writes of a dictionary or of text lines; larger chunks are not copied here.
 _BUFFER_BYTES = 1 << 20
 _NAME_LETTERS = 40
-"""Of a target's name, in that of its hidden file."""
 _unfinished: set[NewFile] = set()
 """Files to remove at exit: daemon threads may be writing them."""
 _ACL = "system.posix_acl_access"

@@ -14,8 +14,9 @@ import ast
 import difflib
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
@@ -151,42 +152,37 @@ def parse_added(text: str, labels: Mapping[str, Sequence[str]]) -> dict[str, Sco
     return {name.strip() or str(found): found}
 
 
-def _comment_in(text: str) -> int:
-    """Where a comment begins, outside of quotes; -1: there is none."""
+def _unquoted(text: str) -> Iterator[tuple[int, str]]:
+    """Places and letters outside of quotes."""
     quote = ""
     for at, letter in enumerate(text):
-        if letter == "#" and not quote:
-            return at
+        if not quote:
+            yield at, letter
         if letter in "\"'" and quote in ("", letter):
             quote = "" if quote else letter
-    return -1
 
 
 def split_added(text: str) -> list[str]:
     """What ``--add`` names, at the commas that stand outside of quotes."""
-    tasks, quote = [""], ""
-    for letter in text:
-        if letter == "," and not quote:
-            tasks.append("")
-            continue
-        if letter in "\"'" and quote in ("", letter):
-            quote = "" if quote else letter
-        tasks[-1] += letter
-    return [task.strip() for task in tasks if task.strip()]
+    cuts = [-1, *(at for at, letter in _unquoted(text) if letter == ","), len(text)]
+    tasks = [text[begin + 1 : end].strip() for begin, end in pairwise(cuts)]
+    return [task for task in tasks if task]
 
 
 class _Parser:
     """One text; collects what a clause needs while it is compiled."""
 
     def __init__(self, text: str, labels: Mapping[str, Sequence[str]]) -> None:
-        self.text = " ".join(text.split("\n")).strip()
+        # A label's bytes that are no text, as of the command line, are escapes.
+        text = text.replace("\n", " ").strip().encode("utf-8", "backslashreplace").decode()
+        self.text = text
         self._labels = labels
         self._scores: list[Score] = []
         self._columns: list[str] = []
         self._bounds: list[tuple[Score, float]] = []
 
     def tree(self) -> ast.expr:
-        if (comment := _comment_in(self.text)) >= 0:
+        for comment in (at for at, letter in _unquoted(self.text) if letter == "#"):
             raise ConfigError(self._shown(comment, comment + 1, "a condition has no comments"))
         if not self.text:
             raise ConfigError(

@@ -14,6 +14,7 @@ import io
 import json
 import logging
 import lzma
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -39,7 +40,7 @@ from snailps.data.unpacking import (
     version_of,
 )
 from snailps.errors import ConfigError, DataError
-from snailps.vectors.texts import whole_lines
+from snailps.vectors.texts import pieces_of, whole_lines
 
 BATCH_BYTES = 4 << 20
 BATCH_ROWS_MAX = 1 << 14
@@ -87,7 +88,8 @@ class Batch(ABC):
     def some_texts(self, rows: NDArray[np.int64]) -> list[str]:
         """Texts of a few rows."""
         texts = self.texts(rows)
-        return [str(text) for text in (texts if isinstance(texts, list) else texts.to_pylist())]
+        texts = texts if isinstance(texts, list) else texts.to_pylist()
+        return [x.decode("utf-8", "replace") if isinstance(x, bytes) else x for x in texts]
 
 
 class Source(ABC):
@@ -182,6 +184,10 @@ class _ParquetSource(Source):
             self._parquet = _open_parquet(task.path, self._opened)
             self._schema = self._parquet.schema_arrow
             self._check_there(column)
+            try:  # whether it has texts
+                list(pieces_of(self._schema.empty_table().column(column)))
+            except DataError as error:
+                raise DataError(f"{task.path}: column {column!r}: {error}") from None
 
     def batches(self) -> Iterator[Batch]:
         first, groups = 1, range(*(self.task.groups or (0, self._parquet.num_row_groups)))
@@ -214,6 +220,8 @@ class _ParquetSource(Source):
         for name in added:
             if name in self._schema.names:
                 raise ConfigError(f"--add {name}: {self.task.path} has a column of that name")
+            if name.encode("utf-8", "replace").decode() != name:
+                raise ConfigError(f"--add {name!a}: Parquet's names are UTF-8: NAME=... is another")
 
     def target(self, file: IO[bytes], added: Mapping[str, type]) -> Target:
         self.check((), added)
@@ -288,6 +296,7 @@ def _open_parquet(path: str, opened: ExitStack) -> Any:
     steps: dict[str, Any] = {} if is_url(path) else {"pre_buffer": False, "buffer_size": STEP_BYTES}
     return parquet.ParquetFile(
         opened.enter_context(open_content(path)),
+        page_checksum_verification=True,
         coerce_int96_timestamp_unit="us",  # in nanoseconds the year 9999 is another one
         **steps,
     )
@@ -347,12 +356,6 @@ class _Lines(Batch):
         return (
             self._texts if len(rows) == self.rows else [self._texts[row] for row in rows.tolist()]
         )
-
-    def some_texts(self, rows: NDArray[np.int64]) -> list[str]:
-        return [
-            text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-            for text in self.texts(rows)
-        ]
 
     def column(self, name: str) -> NDArray[Any]:
         if not self._rows:
@@ -457,7 +460,10 @@ def _packer(file: IO[bytes], packing: str) -> IO[bytes]:
         return lzma.LZMAFile(file, "wb")
     if packing == ".zst":
         zstandard = library("zstandard", "zstd", "writing .zst")
-        return cast("IO[bytes]", zstandard.ZstdCompressor().stream_writer(file, closefd=False))
+        return cast(
+            "IO[bytes]",
+            zstandard.ZstdCompressor(write_checksum=True).stream_writer(file, closefd=False),
+        )
     return file
 
 
@@ -526,6 +532,8 @@ def version_now(path: str) -> str:
         return version_of(path)
     with told(path):
         found = Path(path).stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise DataError(f"{path} is no regular file, which a filter can read more than once")
     return f"{found.st_size} {found.st_mtime_ns} {found.st_ino}"
 
 

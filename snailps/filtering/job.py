@@ -133,8 +133,10 @@ class FilterJob:
                     f"--output {folder} is in the input's folder, {name}: the next run would read "
                     "it, too"
                 )
+        written = {folder, *((folder / task.name).parent.resolve() for task in self.tasks)}
         for task in self.tasks:
-            if not is_url(task.path) and Path(task.path).resolve().is_relative_to(folder):
+            parents = () if is_url(task.path) else Path(task.path).resolve().parents
+            if not written.isdisjoint(parents):
                 raise ConfigError(f"--output {folder} has the input in it ({task.path})")
             if task.name.split("/")[0] in RESERVED:
                 raise ConfigError(f"{task.path}: a filter keeps {task.name} for itself: rename it")
@@ -165,7 +167,10 @@ class FilterJob:
                 task, source, batch = item
                 if batch is None:
                     return task, source, None, None
-                decision = self.judge.decide(batch, task.name)
+                try:
+                    decision = self.judge.decide(batch, task.name)
+                except ConfigError as error:
+                    raise ConfigError(f"{task.path}: {error}") from None
                 return task, source, decision, batch.kept(decision.rows, decision.added)
 
             for task, source, decision, kept in in_order(decide, batches(), threads):
@@ -215,9 +220,9 @@ class FilterJob:
             "files": files,
         }  # fmt: skip
         page = report_page(manifest, total.near)
-        with atomic_file(self.results.folder / REPORT) as file:
+        with atomic_file(self.results.place_of(REPORT)) as file:
             file.write(page.encode("utf-8", "replace"))
-        with atomic_file(self.results.folder / MANIFEST) as file:
+        with atomic_file(self.results.place_of(MANIFEST)) as file:
             file.write(json.dumps(manifest, indent=1).encode() + b"\n")
         for name, words in total.unread.items():
             warn_of_unread(words, f"model {name}")
@@ -250,7 +255,7 @@ class _Output:
         self._target: Target
 
     def __enter__(self) -> _Output:
-        path = self._job.results.output_of(self._task)
+        path = self._job.results.place_of(self._task.name)
         file: IO[bytes] = self._opened.enter_context(atomic_file(path))
         self._target = self._source.target(file, self._job.judge.column_types())
         return self

@@ -113,9 +113,9 @@ class Results:
 
     # --- tasks ------------------------------------------------------------------------------
 
-    def output_of(self, task: Task) -> Path:
-        """Where a task's output belongs; its folder is made, a link in its place is removed."""
-        path = self.folder / task.name
+    def place_of(self, name: str) -> Path:
+        """Where an output belongs; its folder is made, a link in its place is removed."""
+        path = self.folder / name
         with _told(self.folder):
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_symlink():
@@ -135,17 +135,15 @@ class Results:
         found = _read_json(self._state_of(task))
         if found is None or found.get("key") != self.key:
             return None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, AttributeError, LookupError, TypeError, ValueError):
             if (self.folder / task.name).stat().st_size == found["bytes"]:
                 return Done(task, _counts_of(found["counts"]), found["seconds"])
         return None
 
     def is_current(self) -> bool:
         """Whether the folder is still this command's, as a worker may outlive its run."""
-        there = self._identity_there()
-        return (
-            there is not None and self.key == hashlib.sha256(json.dumps(there).encode()).hexdigest()
-        )
+        there = json.dumps(self._identity_there()).encode()
+        return self.key == hashlib.sha256(there).hexdigest()
 
     def _state_of(self, task: Task) -> Path:
         name = hashlib.sha256(os.fsencode(task.name)).hexdigest()[:32]
@@ -204,12 +202,7 @@ def _outputs_of(identity: Mapping[str, Any]) -> Iterator[str]:
     inputs = identity.get("inputs")
     for one in inputs if isinstance(inputs, list) else ():
         name = one.get("output") if isinstance(one, dict) else None
-        if (
-            isinstance(name, str)
-            and name
-            and not name.startswith("/")
-            and ".." not in name.split("/")
-        ):
+        if isinstance(name, str) and "\0" not in name and not {"", ".."} & {*name.split("/")}:
             yield name
 
 
@@ -237,6 +230,6 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -51,12 +51,9 @@ class Filter(Worker):
         cls, settings: JobSettings, sources: Sequence[Source], workers: int
     ) -> list[tuple[str, int, int]]:
         """A block is a task, as a status counts blocks."""
-        found = []
-        for source in sources:
-            with Path(source.path).open("rb") as file:
-                ends = [0, *accumulate(map(len, file))]
-            found += [(source.path, *piece) for piece in pairwise(ends)]
-        return found
+        path = sources[0].path
+        with Path(path).open("rb") as file:
+            return [(path, *piece) for piece in pairwise([0, *accumulate(map(len, file))])]
 
     def setup(self) -> None:
         """Open the models."""

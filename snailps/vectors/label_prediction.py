@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import IO, Any, NamedTuple, TypeVar, overload
 
@@ -402,11 +402,9 @@ class LabelModel:
         """
         labels = len(self.labels)
         pieces = pieces_of(text, rows=_SCORES_MAX // labels)
+        ask = self._labelling.chances
         parts = self._answers(
-            lambda lines: self._labelling.chances(lines.feature_ptr, lines.features),
-            [pieces],
-            threads,
-            unread,
+            lambda lines: ask(lines.feature_ptr, lines.features), [pieces], threads, unread
         )
         return np.concatenate([np.empty((0, labels), np.float32), *parts])
 
@@ -500,11 +498,8 @@ class LabelModel:
         best, sums = self._best(k), _Sums(len(self.labels))
         rows = _SCORES_MAX // self._number(k)
         pieces = (piece for text in texts for piece in pieces_of(text, rows=rows))
-        for lines, found in self._answers(
-            lambda lines: (lines, best(lines)),
-            [pieces],
-            warn=lambda words: warn_of_unread(words, where),
-        ):
+        warn = partial(warn_of_unread, where=where)
+        for lines, found in self._answers(lambda lines: (lines, best(lines)), [pieces], warn=warn):
             self._score(lines, *found, threshold, sums)
         return sums
 

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 from datetime import datetime
 
 import numpy as np
@@ -294,6 +295,10 @@ def test_ended_run_goes_on_and_its_bytes_are_the_same(model, tmp_path, monkeypat
         ({"path": "number.jsonl"}, "line 2: 'text' is no text, but 5"),
         ({"path": "mixed.jsonl", "condition": "m > 1"}, "lines 2 to 4: 'm' has int, str"),
         ({"path": "packed.parquet.gz"}, "a file that is not packed"),
+        ({"path": "pipe.txt", "column": ""}, "pipe.txt is no regular file"),
+        ({"column": "n"}, "a.parquet: column 'n': expected a column of texts, got one of int16"),
+        ({"path": "late.jsonl", "condition": "m > 1"}, "late.jsonl: column 'm' has texts"),
+        ({"add": ['hq["__label__\udce9"]'], "model": "odd.bin"}, "Parquet's names are UTF-8"),
     ],
 )
 def test_mistake_is_told_and_leaves_nothing(model, tmp_path, monkeypatch, change, words):
@@ -303,15 +308,21 @@ def test_mistake_is_told_and_leaves_nothing(model, tmp_path, monkeypatch, change
         "t.txt": "up\n", "t.csv": "text\nup\n", "bad.jsonl": '\n{"text": "up"}\n \r\n{"text"\n',
         "list.jsonl": "[1]\n", "number.jsonl": '\n{"text": 5}\n', "full/x": "",
         "mixed.jsonl": '\n{"text": "up", "m": 1}\n\n{"text": "up", "m": "a"}\n',
+        "late.jsonl": '{"text": "up", "m": 1}\n' * 20 + '{"text": "up", "m": "a"}\n' * 20,
         "packed.parquet.gz": "", "_report.html": "up\n",
     }.items():  # fmt: skip
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
+    os.mkfifo("pipe.txt")
+    write_model("odd.bin", label=b"__label__\xe9")
+    monkeypatch.setattr(formats, "BATCH_ROWS_MAX", 20)
     texts = pa.array(["up"])
     pq.write_table(pa.Table.from_arrays([texts, texts], ["text", "text"]), "twice.parquet")
-    asked = {"path": "a.parquet", "output": "out", **change}
+    asked = {"model": model, "path": "a.parquet", "output": "out", **change}
+    if "odd.bin" in asked.values():
+        asked["condition"] = "hq.p > .5"
     with pytest.raises((ConfigError, DataError), match=words):
-        keep(model, **asked)
+        keep(**asked)
     assert not list(tmp_path.glob("out/[!.]*"))
     assert keep(model, "a.parquet", "out")["rows"] == 9  # what failed at its beginning is no result
 
@@ -360,9 +371,15 @@ def test_inputs_are_never_overwritten(model, tmp_path):
         with pytest.raises(ConfigError, match="--output"):
             keep(model, tmp_path / path, tmp_path / output, column="", overwrite=True)
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "a.txt").symlink_to(tmp_path / "in" / "a.txt")
+    for name in ("a.txt", "_report.html", "_manifest.json"):
+        (tmp_path / "out" / name).symlink_to(tmp_path / "in" / "a.txt")
     keep(model, tmp_path / "in", tmp_path / "out", column="", overwrite=True)
     assert (tmp_path / "in" / "a.txt").read_text() == "up\ndown\n"
+    (tmp_path / "in" / "x").mkdir()
+    (tmp_path / "in" / "x" / "b.txt").write_text("up\ndown\n")
+    (tmp_path / "out" / "x").symlink_to(tmp_path / "in" / "x")
+    with pytest.raises(ConfigError, match="has the input in it"):
+        keep(model, tmp_path / "in", tmp_path / "out", column="", overwrite=True)
     assert (tmp_path / "out" / "a.txt").read_text() == "up\n"
     names = formats._names_of(["https://h/x/a.txt?y=1/2", "/data/c/b.txt", "/data/c/d/../b.txt"])
     assert names == ["a.txt", "b.txt", "d/b.txt"]
@@ -382,7 +399,8 @@ def test_folder_that_is_in_use_is_refused(model, tmp_path):
 @pytest.mark.parametrize(
     "manifest",
     [
-        {"inputs": 5}, {"inputs": ["a.txt"]}, {"identity": 5}, {"identity": {"inputs": [5, "x"]}},
+        {"inputs": 5}, {"inputs": ["a.txt"]}, {"identity": 5},
+        {"identity": {"inputs": [5, "x", {"output": "a\0b"}]}},
         {"identity": {"inputs": [{"output": "../mine"}, {"output": "/ABS"}, {"output": 5}]}},
     ],
 )  # fmt: skip
@@ -417,6 +435,49 @@ def test_overwriting_goes_on_with_the_same_command(model, tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "state", ["", "[" * 100_000, "5", {"bytes": "x"}, {"counts": 5}, {"counts": {"near": {"x": 5}}}]
+)
+def test_damaged_notes_of_an_ended_run_have_their_files_made_again(model, tmp_path, state):
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("up\ndown\n")
+
+    def stop(job, task, counts):
+        if task.name == "b.txt":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        keep(model, str(tmp_path / "*.txt"), tmp_path / "out", column="", note=stop)
+    (note,) = (tmp_path / "out" / ".snailps" / "tasks").iterdir()
+    note.write_text(
+        state if isinstance(state, str) else json.dumps(json.loads(note.read_text()) | state)
+    )
+    done = keep(model, str(tmp_path / "*.txt"), tmp_path / "out", column="")
+    assert done["kept"] == 2
+
+
+@pytest.mark.parametrize("condition", ['hq["__label__\udce9"] > .6', 'hq.top == "__label__\udce9"'])
+def test_label_that_is_no_utf8_is_named_as_the_command_line_has_it(tmp_path, condition):
+    odd = write_model(tmp_path / "odd.bin", label=b"__label__\xe9")
+    (tmp_path / "a.jsonl").write_text('{"text": "up"}\n{"text": "down"}\n')
+    keep(odd, tmp_path / "a.jsonl", tmp_path / "out", condition, add=['hq["__label__\udce9"]'])
+    (line,) = (tmp_path / "out" / "a.jsonl").read_text().splitlines()
+    assert json.loads(line).keys() == {"text", 'hq["__label__\udce9"]'}
+
+
+def test_checksums_of_files_are_read_and_written(model, tmp_path):
+    rows = pa.table({"text": ["up"] * 9, "other": ["neither read nor asked for"] * 9})
+    write_parquet(tmp_path / "a.parquet", rows, compression="none", write_page_checksum=True)
+    raw = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(raw.replace(b"neither read", b"neither reed", 1))
+    with pytest.raises(DataError, match=r"a\.parquet"):
+        keep(model, tmp_path / "a.parquet", tmp_path / "out")
+    (tmp_path / "a.jsonl.zst").write_bytes(PACKED[".zst"](b'{"text": "up"}\n' * 99))
+    keep(model, tmp_path / "a.jsonl.zst", tmp_path / "lines")
+    made = (tmp_path / "lines" / "a.jsonl.zst").read_bytes()
+    assert zstandard.get_frame_parameters(made).has_checksum
+
+
 def test_odd_texts_and_columns_stop_nothing(model, tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "BATCH_BYTES", 1000)
     monkeypatch.setattr(scores, "SCORES_MAX", 8)
@@ -441,6 +502,14 @@ def test_missing_names_of_json_refuse_and_are_warned_of(model, tmp_path, caplog)
     assert (done["kept"], done["without_text"]) == (1, 1)
     keep(model, tmp_path / "a.jsonl", tmp_path / "none", "never > 1")
     assert "none of its first 3 lines has 'never'" in caplog.text
+
+
+def test_report_shows_texts_of_bytes_as_text(model, tmp_path):
+    write_parquet(tmp_path / "a.parquet", pa.table({"text": ["größe up".encode(), b"up \xff"]}))
+    keep(model, tmp_path / "a.parquet", tmp_path / "out")
+    page = (tmp_path / "out" / "_report.html").read_text()
+    assert "<td class=t>größe up<" in page
+    assert "<td class=t>up \ufffd<" in page
 
 
 def test_report_shows_counts_scores_and_texts_near_the_bound(model, tmp_path):
