@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from snailps.data._subwords cimport bag_of, fnv_hash
-from snailps.data._text cimport (BATCH, Lexicon, Token, fetch_words, find_word, is_sentence_end,
-                                 read_token, scan)
+from snailps.data._text cimport (BATCH, Lexicon, Token, fetch_long_words, fetch_words, find_word,
+                                 is_sentence_end, read_token, scan)
 
 from snailps.data._subwords import check_settings, subwords_csr
 from snailps.data.packed_words import PackedWords
@@ -100,8 +100,9 @@ cdef inline int64_t add_word(const Token *token, int64_t id, const Rules *rules,
             out[used] = <int32_t>(rules.words + <int64_t>rest_of(reading.grams[i], rules.bucket,
                                                                  rules.inverse))
             used += 1
-        memmove(&reading.grams[1], &reading.grams[0],
-                (rules.word_ngrams - 2) * sizeof(uint64_t))
+        if rules.word_ngrams > 2:
+            memmove(&reading.grams[1], &reading.grams[0],
+                    (rules.word_ngrams - 2) * sizeof(uint64_t))
         reading.grams[0] = hashed
         reading.gram_num = min(reading.gram_num + 1, rules.word_ngrams - 1)
     return used
@@ -137,6 +138,7 @@ cdef int64_t read_lines(Lexicon lexicon, const Rules *rules, const uint8_t *data
             return room
         reading.tokens += found
         fetch_words(&lexicon.table, tokens, found)
+        fetch_long_words(&lexicon.table, tokens, found)
         for i in range(found):
             token = &tokens[i]
             ends = is_sentence_end(token)

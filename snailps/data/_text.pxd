@@ -28,6 +28,8 @@ cdef extern from "data/_tokens.h" nogil:
                                            const Token *tokens, int found) noexcept
     void fetch_words "snail_fetch_words"(const WordTable *table, const Token *tokens,
                                          int found) noexcept
+    void fetch_long_words "snail_fetch_long_words"(const WordTable *table, const Token *tokens,
+                                                   int found) noexcept
     bint is_sentence_end "snail_is_sentence_end"(const Token *token) noexcept
     int64_t find_word "snail_find_word"(const WordTable *table, const Token *token) noexcept
     int64_t add_word "snail_add_word"(WordTable *table, const Token *token) noexcept

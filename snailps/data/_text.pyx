@@ -160,6 +160,7 @@ cdef int64_t count_tokens(WordTable *table, int64_t *counts, const uint8_t *data
             return counted
         arena_bytes[0] = 0
         fetch_words(table, tokens, found)
+        fetch_long_words(table, tokens, found)
         fetch_counts(table, counts, tokens, found)
         for i in range(found):
             counts[add_word(table, &tokens[i])] += 1
@@ -179,6 +180,7 @@ cdef void add_counts(WordTable *table, int64_t *counts, const uint8_t *arena,
     while at < words:
         found = read_words(arena, starts + at, <int>min(<int64_t>BATCH, words - at), tokens)
         fetch_words(table, tokens, found)
+        fetch_long_words(table, tokens, found)
         fetch_counts(table, counts, tokens, found)
         for i in range(found):
             counts[add_word(table, &tokens[i])] += more[at + i]
@@ -348,6 +350,7 @@ cdef bint encode_tokens(const WordTable *table, int64_t end_id, const uint8_t *d
             break
         reading.tokens += found
         fetch_words(table, tokens, found)
+        fetch_long_words(table, tokens, found)
         for i in range(found):
             id = find_word(table, &tokens[i])
             if id < 0:

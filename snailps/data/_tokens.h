@@ -135,20 +135,42 @@ static inline void snail_fetch_words(const snail_word_table *table, const snail_
         __builtin_prefetch(&table->slots[tokens[i].hash & table->slot_mask], 0, 3);
 }
 
-/* The same one step further, when the slots have come: counts of the words that lie in them, and where
- * the long ones begin.  For tables that no cache holds. */
+/* The same two steps further, when the slots have come: where their long words begin, then these words'
+ * bytes.  For tables that no cache holds. */
+static inline void snail_fetch_long_words(const snail_word_table *table, const snail_token *tokens,
+                                          int found) {
+    int32_t ids[SNAIL_BATCH];
+    int count = 0;
+    for (int i = 0; i < found; i++) {
+        const int32_t id_plus_1 = table->slots[tokens[i].hash & table->slot_mask].id_plus_1;
+        ids[count] = id_plus_1 - 1;
+        count += tokens[i].length > 8 && id_plus_1 > 0;
+    }
+    for (int i = 0; i < count; i++) __builtin_prefetch(&table->starts[ids[i]], 0, 3);
+    for (int i = 0; i < count; i++)
+        __builtin_prefetch(table->arena + table->starts[ids[i]], 0, 3);
+}
+
+/* Counts of the words that lie in the slots. */
 static inline void snail_fetch_counts(const snail_word_table *table, const int64_t *counts,
                                       const snail_token *tokens, int found) {
     for (int i = 0; i < found; i++) {
         const int32_t id_plus_1 = table->slots[tokens[i].hash & table->slot_mask].id_plus_1;
-        if (id_plus_1 == 0) continue;
-        __builtin_prefetch(&counts[id_plus_1 - 1], 1, 3);
-        if (tokens[i].length > 8) __builtin_prefetch(&table->starts[id_plus_1 - 1], 0, 3);
+        if (id_plus_1) __builtin_prefetch(&counts[id_plus_1 - 1], 1, 3);
     }
 }
 
 static inline uint32_t snail_tag_of(const snail_token *token) {
     return ((uint32_t)(token->hash >> 32) & UINT32_C(0xFFFFFFFE)) | (token->length > 8);
+}
+
+/* Whether two words of so many bytes, more than 8, of which the first 8 are equal, are so. */
+static inline int snail_have_equal_rest(const uint8_t *one, const uint8_t *other, int64_t length) {
+    uint64_t a, b;
+    if (length > 16) return memcmp(one + 8, other + 8, (size_t)length - 8) == 0;
+    memcpy(&a, one + length - 8, 8);
+    memcpy(&b, other + length - 8, 8);
+    return a == b;
 }
 
 /* The slot that holds this word, or the empty one where it belongs. */
@@ -162,7 +184,7 @@ static inline snail_word_slot *snail_slot_of(const snail_word_table *table,
             if (token->length <= 8) return slot;
             const uint64_t start = table->starts[slot->id_plus_1 - 1];
             if (table->starts[slot->id_plus_1] - start == (uint64_t)token->length &&
-                memcmp(table->arena + start, token->text, (size_t)token->length) == 0)
+                snail_have_equal_rest(table->arena + start, token->text, token->length))
                 return slot;
         }
     }
