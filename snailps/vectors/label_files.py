@@ -86,7 +86,7 @@ class LabelWriter:
 
     `tsv`: label, probability, label, probability, ... separated by tabs, `-` for both where there
     is none; `jsonl`: an object of two lists; `parquet`: two columns of lists.  Probabilities of
-    text have five digits.
+    text have five digits.  DataError: a label that the format cannot hold.
     """
 
     def __init__(
@@ -104,6 +104,11 @@ class LabelWriter:
             self._write, self._labels = self._write_jsonl, [json.dumps(to_text(x)) for x in labels]
         else:
             self._write, self._labels = self._write_tsv, PackedWords.of(labels)
+            if odd := [label for label in labels if not {*label}.isdisjoint(b"\t\n\r")]:
+                raise DataError(
+                    f"label {odd[0]!r} has a tab or the end of a line, which --format tsv has "
+                    "between labels and lines: write jsonl or parquet"
+                )
 
     def write(self, best: NDArray[np.int32], chances: NDArray[np.float32]) -> None:
         """Some lines, as `LabelModel.predict_arrays` has them."""

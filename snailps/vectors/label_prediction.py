@@ -9,6 +9,7 @@ Must not know training or printing.
 from __future__ import annotations
 
 import logging
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
@@ -262,7 +263,7 @@ class LabelModel:
         Raises
         ------
         DataError
-            `text` is none, or `k` is below 1.
+            `text` is none, or `k` or `threads` is no such number.
 
         Notes
         -----
@@ -280,7 +281,7 @@ class LabelModel:
         [[TextPrediction(label='__label__games', probability=0.98...)]]
         >>> model.predict(frame["title"], k=3)  # a list for each row  # doctest: +SKIP
         """
-        k = self._number(k)
+        k, threads = self._number(k), _threads(threads)
         if isinstance(text, (str, bytes)):
             best = self._one.best(to_bytes(text), k)
             if best is not None:
@@ -441,9 +442,7 @@ class LabelModel:
 
     def _number(self, k: int) -> int:
         """Of labels that a line can have."""
-        if k < 1:
-            raise DataError(f"k: expected at least 1 label a line, got {k}")
-        return min(k, len(self.labels))
+        return min(_whole(k, 1, "k: expected at least 1 label a line"), len(self.labels))
 
     def best_of(
         self, pieces: Iterable[Piece], k: int, threads: int = 0,
@@ -469,9 +468,7 @@ class LabelModel:
         A piece that is answered by one thread is short, so its features are in the cache when their
         rows are summed; the answer depends neither on it nor on the number of threads.
         """
-        unread = 0
-        if threads < 0:
-            raise DataError(f"threads: expected 0, for one a core, or more, got {threads}")
+        unread, threads = 0, _threads(threads)
 
         def answer(piece: Piece) -> tuple[T, int]:
             lines = self._read(piece.data, piece.offsets)
@@ -483,7 +480,7 @@ class LabelModel:
             return ask(lines), lines.unread
 
         for pieces in texts:
-            for found, words in in_order(answer, pieces, threads or kernels.cores()):
+            for found, words in in_order(answer, pieces, threads):
                 unread += words
                 yield found
         warn(unread)
@@ -525,6 +522,21 @@ class LabelModel:
         sums.predicted += np.bincount(found % number, minlength=number)
         right = found[np.isin(found, pairs)]
         sums.right += np.bincount(right % number, minlength=number)
+
+
+def _threads(given: int) -> int:
+    return _whole(given, 0, "threads: expected 0, for one a core, or more") or kernels.cores()
+
+
+def _whole(given: int, least: int, expected: str) -> int:
+    """DataError: another value than a whole number from `least`."""
+    try:
+        number = operator.index(given)
+    except TypeError:
+        raise DataError(f"{expected}, as a whole number, got {given!r:.80}") from None
+    if number < least:
+        raise DataError(f"{expected}, got {number}")
+    return number
 
 
 def _label_tree(counts: NDArray[np.int64]) -> NDArray[np.int32]:

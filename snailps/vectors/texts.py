@@ -12,7 +12,7 @@ for Arrow alone; where it is missing such columns are gone through item by item.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import IO, Any, NamedTuple
@@ -72,13 +72,18 @@ def pieces_of(
     elif (arrow := _arrow_of(texts)) is not None:
         for chunk in _chunks(arrow, texts, what, first):
             yield from _rows(chunk, rows)
-    elif isinstance(texts, Iterable):
+    elif isinstance(texts, Iterable) and not _is_other(texts):
         for joined, are_bytes in _joined(texts, what, first):
             yield from _cut(joined, rows, are_bytes)
     else:
         raise DataError(
             f"expected lines of text, as str, bytes or a list of them, got {texts!r:.80}"
         )
+
+
+def _is_other(texts: object) -> bool:
+    """Whether this is gone through by keys or by rows, or has no items: nothing is a text of it."""
+    return isinstance(texts, Mapping) or getattr(texts, "ndim", 1) != 1
 
 
 def whole_lines(file: IO[bytes], path: str, size: int = READ_BYTES) -> Iterator[bytes]:

@@ -142,6 +142,18 @@ def test_labels_that_are_no_text_are_written_as_they_are():
     assert writer.lines == 2
 
 
+@pytest.mark.parametrize("odd", [b"__label__a\tb", b"__label__\n", b"\r__label__a"])
+def test_label_that_would_end_its_cell_is_refused_in_lines_and_kept_in_json(odd):
+    labels, file = [b"__label__ok", odd], io.BytesIO()
+    with pytest.raises(DataError, match="has a tab or the end of a line"):
+        LabelWriter(file, labels, "tsv", 0.0)
+    writer = LabelWriter(file, labels, "jsonl", 0.0)
+    writer.write(np.array([[1], [0]], np.int32), np.ones((2, 1), np.float32))
+    first, second = file.getvalue().splitlines()
+    assert json.loads(first)["labels"] == [odd.decode()]
+    assert json.loads(second)["labels"] == ["__label__ok"]
+
+
 def test_probabilities_of_lines_have_five_digits_as_of_printf():
     labels = [b"", b"a", b"longer than a number of five digits"]
     rng = np.random.default_rng(5)

@@ -468,10 +468,23 @@ def test_any_k_means_all_labels_and_threads_are_none_or_more(small):
     model = LabelModel(small)
     assert model.predict("up", 10**10) == model.predict(["up"], 10**10)
     assert len(model.predict("up", 10**10)[0]) == len(model.labels)
-    for text in ("up", ["up"]):
-        for ask in (model.predict, model.predict_arrays):
-            for k in (0, -1):
+    for text in ("up", ["up"], ["up"] * 3):
+        for ask in (model.predict, model.predict_arrays, model.predict_arrow):
+            for k in (0, -1, 1.5, "1", np.nan):
                 with pytest.raises(DataError, match="k: expected at least 1"):
                     ask(text, k)
-    with pytest.raises(DataError, match="threads: expected 0"):
-        model.predict(["up"], threads=-1)
+            for threads in (-1, 1.5, "1", None):
+                with pytest.raises(DataError, match="threads: expected 0"):
+                    ask(text, 1, threads=threads)
+            assert len(ask(text, np.int64(1), threads=np.int32(0))) == len(ask(text, 1, threads=1))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [np.array("up"), np.array(b"up"), np.array([["up"]]), {"text": ["up"]}, pa.scalar("up")],
+)
+def test_what_has_no_row_of_texts_is_refused(small, given):
+    model = LabelModel(small)
+    for ask in (model.predict, model.predict_arrays, model.predict_arrow, model.probabilities):
+        with pytest.raises(DataError, match=r"expected lines of text, .*, got "):
+            ask(given)
