@@ -149,6 +149,8 @@ class LabelModel:
                 f"{header.word_ngrams}) without buckets; fetch or export it again"
             )
         self.labels = model.labels
+        # Made now: Python 3.11 locks a cached property, also for a process that is forked then.
+        self._names = [to_text(label) for label in self.labels]
         self.loss = header.loss
         if not model.labels:
             raise ModelFileError(f"{path}: a classifier without labels; fetch or export it again")
@@ -299,10 +301,6 @@ class LabelModel:
         if are_bytes and all(are_bytes):
             return list(_named(found, Prediction, self.labels, threshold))
         return list(_named(found, TextPrediction, self._names, threshold))
-
-    @cached_property
-    def _names(self) -> list[str]:
-        return [to_text(label) for label in self.labels]
 
     def predict_pieces(
         self, pieces: Iterable[bytes], k: int = 1, threshold: float = 0.0

@@ -54,6 +54,62 @@ def test_pickled_model_is_its_file_opened_again(path, monkeypatch, tmp_path):
     assert again.predict("w1 w2") == model.predict("w1 w2")
 
 
+FORKS = """
+import os, sys, threading, time
+import numpy as np
+from snailps.errors import DataError
+from snailps.vectors.label_prediction import LabelModel
+from snailps.vectors.texts import pieces_of
+way, path = sys.argv[1:]
+model = LabelModel(path)
+rng = np.random.default_rng(2)
+lines = [" ".join(f"w{word}" for word in line) for line in rng.integers(0, 999, (5000, 40))]
+wanted, _ = model.predict_arrays(lines, threads=1)
+reading, over, forks = model.best_of(pieces_of(lines), 1, 2), threading.Event(), 1
+
+def ask():
+    while not over.is_set():
+        LabelModel(path).predict(lines[:400], threads=2)
+
+if way == "half read":
+    parts = [next(reading)]
+else:
+    parts, forks = [], 8
+    threading.Thread(target=ask).start()
+for number in range(forks):
+    child = os.fork()
+    if not child:
+        assert (model.predict_arrays(lines, threads=2)[0] == wanted).all()
+        assert len(model.predict(lines[:400], threads=2)) == 400
+        if way == "half read":
+            try:
+                next(reading)
+                raise SystemExit("read on in a process without its threads")
+            except DataError as error:
+                assert "begin it anew" in str(error)
+        sys.exit(7)
+    until = time.monotonic() + 60
+    while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < until:
+        time.sleep(.02)
+    if not ended[0]:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(ended[1]) if ended[0] else "hangs", flush=True)
+over.set()
+assert (np.concatenate([best for best, _ in [*parts, *reading]]) == wanted).all()
+"""
+
+
+@pytest.mark.parametrize("way", ["half read", "in a thread"])
+def test_fork_amid_predictions_leaves_a_child_that_predicts_and_ends(path, way):
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, way, str(path)], capture_output=True, text=True,
+        stdin=subprocess.DEVNULL, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["7"] * (1 if way == "half read" else 8), done.stderr
+    assert done.returncode == 0, done.stderr
+
+
 MEMORY = """
 import sys
 import numpy as np
