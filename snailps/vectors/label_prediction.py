@@ -170,7 +170,7 @@ class LabelModel:
             inputs,
             output,
             header.dim,
-            softmax=header.loss == "softmax" or len(self.labels) == 1,
+            softmax=header.loss in ("softmax", "hs"),  # with one label there is no tree
             children=_label_tree(counts) if header.loss == "hs" else None,
         )
         try:

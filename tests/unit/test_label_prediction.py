@@ -142,6 +142,20 @@ def test_model_with_hierarchical_softmax_predicts_as_the_official_one(tmp_path, 
         assert not mine or sum(chance for _, chance in mine) == pytest.approx(1, abs=1e-5)
 
 
+def test_only_label_of_a_model_has_the_official_probability(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("__label__a ka lo\n" * 20, encoding="utf-8")
+    for loss in ("ova", "softmax", "hs"):
+        model = official_fasttext.module().train_supervised(
+            str(text), dim=4, thread=1, verbose=0, loss=loss, lr=0.001
+        )
+        model.save_model(str(tmp_path / "m.bin"))
+        ((expected, _),) = model.f.predict("ka lo\n", 1, 0.0, "strict")
+        ((found,),) = LabelModel(tmp_path / "m.bin").predict("ka lo")
+        assert found.probability == pytest.approx(expected - 1e-5, abs=TABLE_STEP)
+        assert (found.probability < 0.9) == (loss == "ova")
+
+
 @pytest.mark.parametrize("counts", [[10**16, 10**16], [10**15, 1]])
 def test_model_with_damaged_counts_of_labels_is_refused(tmp_path, counts):
     rows = np.ones((2, 3), np.float32)
