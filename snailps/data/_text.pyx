@@ -3,6 +3,7 @@
 
     bytes -> WordCounter -> dump -> (another) WordCounter.merge -> words, counts
     bytes -> Lexicon.encode -> word ids, sentence by sentence
+    words with tails (PackedWords.with_tails) -> without_tails -> words, tails
 
 Counts agree with fastText's (version 0.9) to the last one.  No files, no rules of vocabularies, no
 subwords: those are `blocks`, `vocabulary` and `_subwords`.  The loops over text run without the
@@ -11,7 +12,7 @@ GIL; the classes only check, allocate and return.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memchr, memcpy, memset
 
 import threading
 
@@ -479,3 +480,33 @@ cdef class Lexicon:
             larger = np.empty(2 * out_size, dtype=np.int32)
             larger[:reading.used] = ids[:reading.used]
             ids = larger
+
+
+def without_tails(const uint8_t[::1] data not None, Py_ssize_t at, Py_ssize_t count,
+                  Py_ssize_t tail) -> tuple[PackedWords, NDArray[np.uint8]]:
+    """Words from byte `at`, each up to a NUL, with which a tail of `tail` bytes begins; uint8 (n, tail).
+
+    n is `count`, or less if the data ends before.
+    """
+    starts, tails = np.zeros(count + 1, np.uint64), np.empty((count, tail), np.uint8)
+    cdef uint64_t[::1] ends = starts
+    cdef uint8_t[:, ::1] behind = tails
+    cdef const uint8_t *word = &data[0] + at
+    cdef const uint8_t *stop = &data[0] + data.shape[0]
+    cdef const uint8_t *end
+    cdef Py_ssize_t n = 0, i
+    with nogil:
+        while n < count:
+            end = <const uint8_t *>memchr(word, 0, stop - word)
+            if end == NULL or stop - end < tail:
+                break
+            ends[n + 1] = ends[n] + (end - word)
+            memcpy(&behind[n, 0], end, tail)
+            word = end + tail
+            n += 1
+    text = np.empty(ends[n] + 1, np.uint8)
+    cdef uint8_t[::1] letters = text
+    with nogil:
+        for i in range(n):
+            memcpy(&letters[ends[i]], &data[at + ends[i] + i * tail], ends[i + 1] - ends[i])
+    return PackedWords(text[:ends[n]], starts[:n + 1]), tails[:n]

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from snailps.data._labelled import KeptGrams
+from snailps.data._text import without_tails
 from snailps.data.atomic import atomic_file
 from snailps.data.packed_words import PackedWords
 from snailps.dataclass import dataclass, replace
@@ -36,11 +37,10 @@ MODELS = {"cbow": 1, "skipgram": 2, "supervised": 3}
 
 _HEAD = struct.Struct("<ii 12i d")  # magic, version, twelve arguments, sampling threshold
 _COUNTS = struct.Struct("<iii qq")  # entries, words, labels, tokens, pruned n-grams (-1: none)
-_TAIL = struct.Struct("<qb")  # of each entry, after its NUL: count, type
-_ENTRY_TAIL = np.dtype([("nul", "u1"), ("count", "<i8"), ("kind", "i1")])
+_ENTRY_TAIL = np.dtype([("nul", "u1"), ("count", "<i8"), ("kind", "i1")])  # after its name
 _SHAPE = struct.Struct("<?qq")  # quantised?, rows, columns; the values follow
 _WORD, _LABEL = 0, 1
-_ENTRY_BYTES_MIN = 2 + _TAIL.size  # one letter, NUL, count, type
+_ENTRY_BYTES_MIN = 1 + _ENTRY_TAIL.itemsize  # of one letter
 _INT32_MAX = 2**31 - 1
 _MAXN_MAX = 1000
 """Longest n-grams that are believed: a word of so many letters already has half a million."""
@@ -106,7 +106,7 @@ class BinModel:
     """
 
     header: BinHeader
-    words: list[bytes]
+    words: PackedWords
     counts: npt.NDArray[np.int64]
     labels: list[bytes]
     input: Rows
@@ -254,7 +254,7 @@ def checked_chunks(
 
 def bin_bytes(entries: Sequence[PackedWords], rows: int, dim: int) -> int:
     """The size of a file with these words and labels and so many rows, of both matrices."""
-    names = sum(words.letters + len(words) * (1 + _TAIL.size) for words in entries)
+    names = sum(words.letters + len(words) * _ENTRY_TAIL.itemsize for words in entries)
     return _HEAD.size + _COUNTS.size + names + 2 * _SHAPE.size + 4 * dim * rows
 
 
@@ -341,32 +341,29 @@ def _unpack_header(path: str | os.PathLike[str], mapped: mmap.mmap | bytes) -> B
 
 def _read_dictionary(
     cursor: Cursor,
-) -> tuple[list[bytes], npt.NDArray[np.int64], list[bytes], int, int]:
+) -> tuple[PackedWords, npt.NDArray[np.int64], list[bytes], int, int]:
     """Words, all counts, labels, tokens, kept n-grams (-1: all)."""
-    mapped, length = cursor.mapped, len(cursor.mapped)
+    mapped = cursor.mapped
     size, nwords, nlabels, tokens, pruned = cursor.unpack(_COUNTS)
     if size < 1 or nwords < 0 or nlabels < 0 or nwords + nlabels != size or tokens < 0:
         raise cursor.damaged(
             f"{nwords} words and {nlabels} labels, {size} entries in all, {tokens} tokens"
         )
     cursor.need(size * _ENTRY_BYTES_MIN)
-    words: list[bytes] = []
-    labels: list[bytes] = []
-    counts = np.empty(size, dtype=np.int64)
-    unpack, tail, offset = _TAIL.unpack_from, _TAIL.size, cursor.offset
-    for number in range(size):
-        end = mapped.find(b"\0", offset)
-        if end < 0 or end + 1 + tail > length:
-            cursor.part = f"dictionary entry {number}"
-            cursor.need(length + 1 - cursor.offset)
-        count, kind = unpack(mapped, end + 1)
-        if kind != (_WORD if number < nwords else _LABEL):
-            raise cursor.damaged(f"entry {number} at byte {offset} is of type {kind}")
-        (words if number < nwords else labels).append(mapped[offset:end])
-        counts[number] = count
-        offset = end + 1 + tail
-    cursor.offset = offset
-    return words, counts, labels, tokens, pruned
+    start, form = cursor.offset, _ENTRY_TAIL
+    entries, raw = without_tails(mapped, start, size, form.itemsize)
+    if len(entries) < size:
+        cursor.part = f"dictionary entry {len(entries)}"
+        cursor.need(len(mapped) + 1 - start)
+    tails = raw.view(form)[:, 0]
+    wrong = np.flatnonzero(tails["kind"] != np.repeat([_WORD, _LABEL], [nwords, nlabels]))
+    if len(wrong):
+        number = int(wrong[0])
+        at = start + int(entries.starts[number]) + number * form.itemsize
+        raise cursor.damaged(f"entry {number} at byte {at} is of type {tails['kind'][number]}")
+    cursor.offset += entries.letters + raw.size
+    counts = tails["count"].astype(np.int64)
+    return entries[:nwords], counts, list(entries[nwords:]), tokens, pruned
 
 
 def _read_pruned(cursor: Cursor, kept: int, bucket: int) -> KeptGrams:

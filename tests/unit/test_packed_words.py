@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.data import packed_words as words_module
+from snailps.data._text import without_tails
 from snailps.data.packed_words import PackedWords
 
 WORD = st.binary(min_size=1, max_size=20).map(lambda word: word.replace(b"\0", b"x"))
@@ -42,6 +43,15 @@ def test_words_with_tails_have_each_its_own(words, width):
     expected = b"".join(word + tail.tobytes() for word, tail in zip(words, tails, strict=True))
     packed = PackedWords.of([b"other", *words])[1:]
     assert packed.with_tails(tails).tobytes() == expected
+    if width and all(words) and not any(b"\0" in word for word in words):
+        tails[:, 0] = 0
+        data = b"xy" + packed.with_tails(tails).tobytes() + b"z"
+        again, found = without_tails(data, 2, len(words), width)
+        assert again == words
+        np.testing.assert_array_equal(found, tails)
+        short, _ = without_tails(data, 2, len(words) + 1, width)
+        cut, _ = without_tails(data[:-2], 2, len(words), width)
+        assert (short, cut) == (words, words[:-1])
 
 
 @given(DISTINCT, st.data())
