@@ -186,6 +186,9 @@ def _label_files(
     if column and "-" in input:
         raise ConfigError("--column is for tables, which are files: standard input is text")
     paths = [one for given in input for one in ([given] if given == "-" else files_of([given]))]
+    inputs = [path, *map(Path, paths)]
+    if output is not None and output.resolve() in [one.resolve() for one in inputs]:
+        raise ConfigError(f"--output: {output} is what is read here: name another file")
     if output is not None and not overwrite:
         refuse_existing([str(output)], unfinished=False, option="--output")
     model, progress = LabelModel(path), _LinesProgress(paths)

@@ -363,7 +363,7 @@ def _read_dictionary(
         raise cursor.damaged(f"entry {number} at byte {at} is of type {tails['kind'][number]}")
     cursor.offset += entries.letters + raw.size
     counts = tails["count"].astype(np.int64)
-    return entries[:nwords], counts, list(entries[nwords:]), tokens, pruned
+    return entries[:nwords], counts, [*entries[nwords:]], tokens, pruned
 
 
 def _read_pruned(cursor: Cursor, kept: int, bucket: int) -> KeptGrams:

@@ -440,7 +440,8 @@ class LabelModel:
 
     def _number(self, k: int) -> int:
         """Of labels that a line can have."""
-        return min(_whole(k, 1, "k: expected at least 1 label a line"), len(self.labels))
+        expected = "k: expected a whole number of labels a line, at least 1"
+        return min(_whole(k, 1, expected), len(self.labels))
 
     def best_of(
         self, pieces: Iterable[Piece], k: int, threads: int = 0,
@@ -523,17 +524,14 @@ class LabelModel:
 
 
 def _threads(given: int) -> int:
-    return _whole(given, 0, "threads: expected 0, for one a core, or more") or kernels.cores()
+    expected = "threads: expected 0, for one a core, or a whole number above it"
+    return _whole(given, 0, expected) or kernels.cores()
 
 
 def _whole(given: int, least: int, expected: str) -> int:
-    """DataError: another value than a whole number from `least`."""
-    try:
-        number = operator.index(given)
-    except TypeError:
-        raise DataError(f"{expected}, as a whole number, got {given!r:.80}") from None
+    number = operator.index(given) if hasattr(given, "__index__") else least - 1
     if number < least:
-        raise DataError(f"{expected}, got {number}")
+        raise DataError(f"{expected}, got {given!r:.80}")
     return number
 
 

@@ -65,6 +65,7 @@ def pieces_of(
         Not texts, or an item that is none.
     """
     rows = max(1, min(rows, ROWS_MAX))
+    is_row = getattr(texts, "ndim", 1) == 1 and not isinstance(texts, Mapping)
     if isinstance(texts, (str, bytes)):
         raw = to_bytes(texts)
         raw += b"\n" * (bool(raw) and not raw.endswith(b"\n"))
@@ -72,18 +73,13 @@ def pieces_of(
     elif (arrow := _arrow_of(texts)) is not None:
         for chunk in _chunks(arrow, texts, what, first):
             yield from _rows(chunk, rows)
-    elif isinstance(texts, Iterable) and not _is_other(texts):
+    elif is_row and isinstance(texts, Iterable):
         for joined, are_bytes in _joined(texts, what, first):
             yield from _cut(joined, rows, are_bytes)
     else:
         raise DataError(
             f"expected lines of text, as str, bytes or a list of them, got {texts!r:.80}"
         )
-
-
-def _is_other(texts: object) -> bool:
-    """Whether this is gone through by keys or by rows, or has no items: nothing is a text of it."""
-    return isinstance(texts, Mapping) or getattr(texts, "ndim", 1) != 1
 
 
 def whole_lines(file: IO[bytes], path: str, size: int = READ_BYTES) -> Iterator[bytes]:

@@ -1,8 +1,11 @@
 """vectors.label_files and `snailps predict --input`: a line of output for each line of files."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
+import stat
 
 import numpy as np
 import pyarrow as pa
@@ -124,6 +127,59 @@ def test_what_cannot_be_labelled_is_refused_with_the_next_step(
     (tmp_path / "bad.gz").write_bytes(gzip.compress(RAW.encode())[:-20])
     pq.write_table(pa.table({"body": ["up", None]}), tmp_path / "n.parquet")
     assert said in str(run(path, *words, code=1).exception)
+
+
+def test_output_is_never_what_is_read(path, tmp_path):
+    (tmp_path / "t.txt").write_text(RAW)
+    (tmp_path / "link").symlink_to(tmp_path / "t.txt")
+    for output in (tmp_path / "t.txt", tmp_path / "link", path):
+        done = run(path, "--input", tmp_path / "t.txt", "--output", output, "--overwrite", code=1)
+        assert "is what is read here" in str(done.exception)
+    assert (tmp_path / "t.txt").read_text() == RAW
+    assert run(path, "--input", tmp_path / "t.txt").stdout.splitlines() == wanted(path)
+
+
+@pytest.mark.parametrize("packed", [bz2.compress, lzma.compress])
+def test_damaged_stream_behind_a_whole_one_leaves_no_file(path, tmp_path, packed):
+    whole = packed(RAW.encode() * 1000)
+    (tmp_path / "a").write_bytes(whole + whole[:8] + b"damaged" + whole[15:])
+    (tmp_path / "a").rename(tmp_path / ("a.bz2" if packed is bz2.compress else "a.xz"))
+    done = run(path, "--input", tmp_path / "a.*", "--output", tmp_path / "out", code=1)
+    assert "cannot unpack" in str(done.exception)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("form", ["tsv", "jsonl", "parquet"])
+def test_numbers_that_are_none_give_a_line_without_a_label(tmp_path, form):
+    inputs = np.array([[np.nan, 0], [np.inf, 0], [0, 3e38]], np.float32)
+    header = BinHeader(dim=2, model="supervised", loss="softmax", min_count=1)
+    write_bin(
+        tmp_path / "m.bin", header, [b"</s>", b"up", b"down"], [3, 2, 1], [inputs],
+        [np.eye(2, dtype=np.float32) * 9], [b"__label__a", b"__label__b"], [2, 1],
+    )  # fmt: skip
+    (tmp_path / "t.txt").write_text("up\n\ndown up\n")
+    run(tmp_path / "m.bin", "--input", tmp_path / "t.txt", "--format", form, "-k", 2,
+        "--output", tmp_path / "out")  # fmt: skip
+    if form == "tsv":
+        assert (tmp_path / "out").read_text() == "-\t-\n" * 3
+    elif form == "jsonl":
+        rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+        assert rows == [{"labels": [], "probabilities": []}] * 3
+    else:
+        assert pq.read_table(tmp_path / "out")["labels"].to_pylist() == [[]] * 3
+    model = LabelModel(tmp_path / "m.bin")
+    assert model.predict(["up", "down"], 2) == [[], []]
+    assert model.predict("up") == [[]]
+    assert model.predict_arrow(["up"])["label"].to_pylist() == [None]
+
+
+def test_output_keeps_the_mode_of_the_file_in_its_place(path, tmp_path):
+    (tmp_path / "t.txt").write_text(RAW)
+    (tmp_path / "out").write_bytes(b"")
+    (tmp_path / "out").chmod(0o600)
+    run(path, "--input", tmp_path / "t.txt", "--output", tmp_path / "out", "--overwrite")
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o600
+    assert len((tmp_path / "out").read_text().splitlines()) == len(LINES)
 
 
 def test_failed_output_leaves_no_file(path, tmp_path):

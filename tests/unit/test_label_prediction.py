@@ -1,6 +1,7 @@
 """vectors.label_prediction and its commands: the official package's models and ours."""
 
 import json
+import random
 import sys
 
 import numpy as np
@@ -156,6 +157,31 @@ def test_only_label_of_a_model_has_the_official_probability(tmp_path):
         assert (found.probability < 0.9) == (loss == "ova")
 
 
+def test_damaged_model_is_refused_or_answers_with_labels_and_probabilities(official):
+    _, path, _ = official
+    whole, drawn = path.read_bytes(), random.Random(7)
+    odd = [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 10**9]
+    for number in range(150):
+        raw = bytearray(whole)
+        if number % 3 == 0:
+            at = drawn.randrange(0, 100, 4)
+            raw[at : at + 4] = drawn.choice(odd).to_bytes(4, "little")
+        elif number % 3 == 1:
+            raw = raw[: drawn.randrange(len(raw))]
+        else:
+            for _ in range(drawn.randint(1, 4)):
+                raw[drawn.randrange(len(raw))] = drawn.randrange(256)
+        (path.parent / "damaged.bin").write_bytes(raw)
+        try:
+            model = LabelModel(path.parent / "damaged.bin")
+        except ModelFileError:
+            continue
+        best, chances = model.predict_arrays(["ka lo", "", "ka </s> mi", "ka " * 300], 3)
+        assert ((best == -1) == np.isnan(chances)).all()
+        assert ((best >= -1) & (best < len(model.labels))).all()
+        assert ((chances >= 0) & (chances <= 1) | np.isnan(chances)).all()
+
+
 @pytest.mark.parametrize("counts", [[10**16, 10**16], [10**15, 1]])
 def test_model_with_damaged_counts_of_labels_is_refused(tmp_path, counts):
     rows = np.ones((2, 3), np.float32)
@@ -237,7 +263,9 @@ def test_predict_threshold_and_unknown_words_leave_lines_empty(small):
     model = LabelModel(small)
     assert [len(line) for line in model.predict(b"up\ndown\n\n", k=3, threshold=0.5)] == [1, 1, 0]
     assert model.predict(b"") == []
-    with pytest.raises(DataError, match="k: expected at least 1 label a line, got 0"):
+    with pytest.raises(
+        DataError, match="k: expected a whole number of labels a line, at least 1, got 0"
+    ):
         model.predict(b"up", k=0)
 
 
@@ -485,7 +513,7 @@ def test_any_k_means_all_labels_and_threads_are_none_or_more(small):
     for text in ("up", ["up"], ["up"] * 3):
         for ask in (model.predict, model.predict_arrays, model.predict_arrow):
             for k in (0, -1, 1.5, "1", np.nan):
-                with pytest.raises(DataError, match="k: expected at least 1"):
+                with pytest.raises(DataError, match="k: expected a whole number of labels"):
                     ask(text, k)
             for threads in (-1, 1.5, "1", None):
                 with pytest.raises(DataError, match="threads: expected 0"):
