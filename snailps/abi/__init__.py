@@ -1,1 +1,1 @@
-"""What the compiled parts agree on: key hash, row operations, wire types, prefetch."""
+"""What the compiled parts agree on: key hash, row operations, wire types, prefetch, large pages."""

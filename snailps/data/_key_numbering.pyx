@@ -15,14 +15,14 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-import mmap
 import threading
-from contextlib import suppress
 
 import numpy as np
 
 from snailps.abi._prefetch cimport fetch, fetch_to_write
 from snailps.abi._table_hash cimport table_hash
+
+from snailps.abi.memory import private_memory
 
 cdef extern from *:
     """
@@ -207,15 +207,6 @@ cdef int64_t find_kept(const Table *shared, const int32_t *low, uint64_t *touche
     return lacks
 
 
-cdef object zeros(size_t size):
-    """Zeroed memory whose pages are allocated at first use, huge ones if possible."""
-    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):     # advice only
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
-
-
 cdef int resize(Table *table, int bits) except -1:
     """Give a table 2^bits slots, keeping its keys."""
     cdef Table old = table[0]
@@ -369,8 +360,8 @@ cdef class KeptNumbers:
             raise ValueError(f"expected room for 1 to 2^30 - 1 keys, got {most}")
         self.most = most
         resize(&self.table, BITS_KEPT)
-        self.low = np.frombuffer(zeros(4 << LOW_BITS), np.int32)
-        self.touched = np.frombuffer(zeros((most + 63) // 64 * 8), np.uint64)
+        self.low = np.frombuffer(private_memory(4 << LOW_BITS), np.int32)
+        self.touched = np.frombuffer(private_memory((most + 63) // 64 * 8), np.uint64)
 
     def __dealloc__(self):
         free(self.table.slots)

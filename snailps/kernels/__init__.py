@@ -10,10 +10,8 @@ what has no user but them, by `load`.  No keys, tables, sockets.
 from __future__ import annotations
 
 import importlib
-import mmap
 import os
 import platform
-from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -26,6 +24,7 @@ from snailps._kernels import PANEL as PANEL
 from snailps._kernels import SHARED as SHARED
 from snailps._kernels import CheckedBags as CheckedBags
 from snailps._kernels import Kernels
+from snailps.abi.memory import private_memory
 from snailps.errors import ConfigError
 from snailps.kernels._labelling import Labelling
 
@@ -150,20 +149,14 @@ add_weighted_rows = _chosen.add_weighted_rows
 def padded(n: int, dim: int) -> NDArray[np.float32]:
     """Zeros float32[n, stride], stride = `dim` rounded up to a multiple of `PAD`, 64-byte aligned.
 
-    Private memory, whose pages are taken when first written; huge pages from `HUGE_BYTES` on:
-    systems commonly give shared memory none.
+    Private memory, whose pages are taken when first written; huge pages from `HUGE_BYTES` on.
     """
     if n < 0 or dim < 1:
         raise ValueError(f"padded needs n >= 0 and dim >= 1, got n={n}, dim={dim}")
     stride = -(-dim // PAD) * PAD
     size = n * stride * 4
     if size >= HUGE_BYTES:
-        memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            # Purely advice: a kernel without transparent huge pages refuses it.
-            with suppress(OSError):
-                memory.madvise(mmap.MADV_HUGEPAGE)
-        whole = np.frombuffer(memory, np.float32)
+        whole = np.frombuffer(private_memory(size + HUGE_PAGE), np.float32)
         skip = -whole.ctypes.data % HUGE_PAGE // 4  # older kernels place it at any page
         return whole[skip : skip + n * stride].reshape(n, stride)
     room = np.zeros(n * stride + PAD, np.float32)

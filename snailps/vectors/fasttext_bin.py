@@ -19,6 +19,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from snailps.abi.memory import prefer_huge_pages
 from snailps.data._labelled import KeptGrams
 from snailps.data._text import without_tails
 from snailps.data.atomic import atomic_file
@@ -174,6 +175,7 @@ def read_bin(
             if length < _HEAD.size:
                 raise _too_short(path, length)
             mapped = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+            prefer_huge_pages(mapped)
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
     header = _unpack_header(path, mapped)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.abi.memory import private_memory
 from snailps.dataclass import asdict, dataclass
 from snailps.errors import CheckpointError
 from snailps.store.checkpoint._crc32c import crc32c
@@ -73,13 +73,9 @@ class FileEntry:
 def new_buffer(length: int) -> Buffer:
     """A buffer of at least `length` bytes for writing past the page cache.
 
-    Private memory, as shared memory commonly gets no huge pages, and each page costs system time.
+    Each page costs system time.
     """
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    memory = mmap.mmap(-1, max(_padded(length), PAGE), flags=flags)
-    if length >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
+    memory = private_memory(max(_padded(length), PAGE), huge=length >= HUGE)
     return np.frombuffer(memory, np.uint8)
 
 
