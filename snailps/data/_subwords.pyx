@@ -11,14 +11,25 @@ vocabulary, no vectors.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
 import numpy as np
 
 from snailps.data.packed_words import PackedWords
 
 cdef extern from *:
+    """
+    /* x % divisor; `inverse`: 2^64 / divisor, rounded up (D. Lemire et al., 2019). */
+    static inline uint32_t snail_rest_of_32(uint32_t x, uint32_t divisor, uint64_t inverse) {
+        return (uint32_t)(((unsigned __int128)(inverse * x) * divisor) >> 64);
+    }
+    """
     int __builtin_ctzll(unsigned long long) nogil
+    uint32_t rest_of "snail_rest_of_32"(uint32_t x, uint32_t divisor,
+                                        uint64_t inverse) noexcept nogil
+
+cdef enum:
+    BRACKETED_MAX = 62      # bytes of a word that is copied between its brackets
 
 SENTENCE_END = b"</s>"
 
@@ -52,25 +63,29 @@ cdef inline bint continues(uint8_t byte) noexcept nogil:
     return (byte & 0xC0) == 0x80
 
 
-cdef int64_t bag_of(const uint8_t *word, Py_ssize_t length, int minn, int maxn, uint32_t bucket,
-                    int32_t first, int32_t *out) noexcept nogil:
+cdef inline int64_t grams_of(const uint8_t *bracketed, const uint8_t *word, Py_ssize_t length,
+                             int minn, int maxn, uint32_t bucket, int32_t first,
+                             int32_t *out) noexcept nogil:
+    """As `bag_of`; `bracketed`: the word between its brackets, unless that is NULL."""
     cdef Py_ssize_t total = length + 2
+    cdef uint64_t inverse = <uint64_t>-1 // bucket + 1
     cdef Py_ssize_t i, j
     cdef uint32_t h
     cdef uint8_t byte
     cdef int64_t found = 0
     cdef int n
     for i in range(total):
-        if continues(byte_at(word, length, i)):
+        byte = bracketed[i] if bracketed != NULL else byte_at(word, length, i)
+        if continues(byte):
             continue
         h = FNV_START
         j = i
         n = 1
         while j < total and n <= maxn:
-            h = fnv_step(h, byte_at(word, length, j))
+            h = fnv_step(h, byte)
             j += 1
             while j < total:
-                byte = byte_at(word, length, j)
+                byte = bracketed[j] if bracketed != NULL else byte_at(word, length, j)
                 if not continues(byte):
                     break
                 h = fnv_step(h, byte)
@@ -78,10 +93,21 @@ cdef int64_t bag_of(const uint8_t *word, Py_ssize_t length, int minn, int maxn, 
             # The brackets alone are no n-grams.
             if n >= minn and not (n == 1 and (i == 0 or j == total)):
                 if out != NULL:
-                    out[found] = first + <int32_t>(h % bucket)
+                    out[found] = first + <int32_t>rest_of(h, bucket, inverse)
                 found += 1
             n += 1
     return found
+
+
+cdef int64_t bag_of(const uint8_t *word, Py_ssize_t length, int minn, int maxn, uint32_t bucket,
+                    int32_t first, int32_t *out) noexcept nogil:
+    cdef uint8_t bracketed[BRACKETED_MAX + 2]
+    if length > BRACKETED_MAX:
+        return grams_of(NULL, word, length, minn, maxn, bucket, first, out)
+    bracketed[0] = 60
+    memcpy(bracketed + 1, word, length)
+    bracketed[length + 1] = 62
+    return grams_of(bracketed, word, length, minn, maxn, bucket, first, out)
 
 
 cdef inline bint is_end(const uint8_t *word, Py_ssize_t length) noexcept nogil:
