@@ -73,6 +73,7 @@ def run_ours(job: dict) -> None:
 
     import snailps
 
+    filter_files = snailps.filter  # imported before the clock starts, as what the others take is
     if job["system"] == "predict":
         model = snailps.LabelModel(job["model"])
         texts = pq.read_table(job["input"])["text"]
@@ -81,7 +82,7 @@ def run_ours(job: dict) -> None:
         model.predict_arrays(texts, threads=job["threads"])
     else:
         began = time.perf_counter()
-        snailps.filter(
+        filter_files(
             job["input"], column="text", models={"hq": job["model"]}, keep=KEEP,
             output=job["output"], threads=job["threads"],
         )  # fmt: skip
