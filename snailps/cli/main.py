@@ -7,6 +7,7 @@ keeps its traceback.
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import inspect
@@ -162,8 +163,13 @@ def main() -> None:
         limits = "memory is short or limited (ulimit -v), or the number of processes is (ulimit -u)"
         typer.echo(f"snailps: error: {what}: {limits}", err=True)
         sys.exit(1)
-    except BrokenPipeError:
-        # Nothing reads what is left in the buffer, and Python would report that at its end.
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
+            raise
+        if error.errno != errno.EPIPE:
+            where = f"writing {error.filename or 'standard output'}"
+            typer.echo(f"snailps: error: {where}: {error.strerror}", err=True)
+        # Nothing takes what is left in the buffer, and Python would report that at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 

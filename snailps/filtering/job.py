@@ -38,8 +38,7 @@ from snailps.filtering.formats import (
 from snailps.filtering.report import report_page
 from snailps.filtering.results import MANIFEST, REPORT, RESERVED, Results
 from snailps.filtering.scores import Counts, Decision, Judge
-from snailps.kernels import cores
-from snailps.vectors.label_prediction import LabelModel, warn_of_unread
+from snailps.vectors.label_prediction import LabelModel, threads_of, warn_of_unread
 from snailps.vectors.words import to_text
 
 TASK_BYTES = 256 << 20
@@ -373,8 +372,7 @@ def filter(
     ...     models={"hq": "quality.bin"}, keep='hq["__label__hq"] >= .5')  # doctest: +SKIP
     >>> done["kept"], done["rows"]  # doctest: +SKIP
     """
-    if threads < 0:
-        raise ConfigError(f"threads: expected 0, for one a core, or more, got {threads}")
+    threads = threads_of(threads)
     paths = [input] if isinstance(input, (str, os.PathLike)) else input
     files = {name: str(Path(path).absolute()) for name, path in models.items()}
     folder = str(Path(output).absolute())
@@ -382,7 +380,7 @@ def filter(
     try:
         left = job.begin(overwrite=overwrite)
         if cluster is None:
-            job.run(left, threads or cores(), lambda task, counts: note(job, task, counts))
+            job.run(left, threads, lambda task, counts: note(job, task, counts))
         elif left:
             path = str(job.results.list_path)
             cluster.run("snailps.filtering.worker:Filter", settings_for(job), input=path)

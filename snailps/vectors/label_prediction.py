@@ -283,7 +283,7 @@ class LabelModel:
         [[TextPrediction(label='__label__games', probability=0.98...)]]
         >>> model.predict(frame["title"], k=3)  # a list for each row  # doctest: +SKIP
         """
-        k, threads = self._number(k), _threads(threads)
+        k, threads = self._number(k), threads_of(threads)
         if isinstance(text, (str, bytes)):
             best = self._one.best(to_bytes(text), k)
             if best is not None:
@@ -467,7 +467,7 @@ class LabelModel:
         A piece that is answered by one thread is short, so its features are in the cache when their
         rows are summed; the answer depends neither on it nor on the number of threads.
         """
-        unread, threads = 0, _threads(threads)
+        unread, threads = 0, threads_of(threads)
 
         def answer(piece: Piece) -> tuple[T, int]:
             lines = self._read(piece.data, piece.offsets)
@@ -523,7 +523,8 @@ class LabelModel:
         sums.right += np.bincount(right % number, minlength=number)
 
 
-def _threads(given: int) -> int:
+def threads_of(given: int) -> int:
+    """That many, or for 0 one a core; else a `DataError`."""
     expected = "threads: expected 0, for one a core, or a whole number above it"
     return _whole(given, 0, expected) or kernels.cores()
 

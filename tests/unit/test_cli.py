@@ -1,7 +1,9 @@
 """The command line: help worth reading, errors that name the option."""
 
+import errno
 import json
 import math
+import os
 import re
 import sys
 from itertools import pairwise
@@ -53,6 +55,23 @@ def call(monkeypatch, capsys, *arguments):
         cli.main()
     told = capsys.readouterr()
     return ended.value.code or 0, told.out, told.err
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (errno.ENOSPC, "snailps: error: writing standard output: No space left on device\n"),
+        (errno.EPIPE, ""),
+    ],
+)
+def test_output_that_takes_nothing_ends_in_a_sentence_or_silently(monkeypatch, capsys, error, told):
+    def print_version(*_, **__):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(cli, "app_for", lambda words: print_version)
+    monkeypatch.setattr(sys.stdout, "fileno", lambda: 1)
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+    assert call(monkeypatch, capsys, "--version") == (1, "", told)
 
 
 def test_settings_that_a_local_cluster_sets_itself_are_said_to_have_no_effect():

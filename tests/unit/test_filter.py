@@ -281,6 +281,7 @@ def test_ended_run_goes_on_and_its_bytes_are_the_same(model, tmp_path, monkeypat
         ({"add": ["hq.q"]}, "--add: hq has no q"),
         ({"add": ["n=hq.p"]}, "--add n: .* has a column of that name"),
         ({"threads": -1}, "threads: expected 0"),
+        ({"threads": 1.5}, "threads: expected 0.* got 1.5"),
         ({"output": "."}, "has the input in it"),
         ({"path": "full", "column": "", "output": "full/o"}, "is in the input's folder"),
         ({"output": "t.txt"}, "--output .*t.txt"),
