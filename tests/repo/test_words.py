@@ -44,10 +44,12 @@ ROTATES = re.compile(r"snailps/(?:worker/|models/word_vectors/|api/rotation|mast
 
 def found(words, paths):
     """Lines with a gone word, and what is said instead."""
+    of_any = re.compile("|".join(words))
     for path in paths:
         for at, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            for pattern, instead in words.items():
-                if re.search(pattern, NAMES.sub("", line)):
+            said = NAMES.sub("", line)
+            for pattern, instead in words.items() if of_any.search(said) else ():
+                if re.search(pattern, said):
                     yield f"{path.relative_to(ROOT)}:{at}: say {instead}: {line.strip()}"
 
 
