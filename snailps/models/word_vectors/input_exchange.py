@@ -40,8 +40,8 @@ class Sharing:
     """Steps of this worker in the lease."""
     way: NDArray[Any]
     """Rate x curvature of all these steps."""
-    steps_apart: float
-    """Steps of all workers between two exchanges."""
+    steps_apart: NDArray[Any] | float
+    """Steps of all workers between two exchanges, of each row or of any."""
     turns: int
     """How often in a checkout rows may be exchanged."""
 

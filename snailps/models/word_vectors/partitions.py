@@ -66,7 +66,7 @@ WORDS_AT_ONCE = 50_000
 LOAD_BEYOND, LOAD_LACK = 0.02, 0.1
 """Partitions by n-grams have so much more or less than the mean load."""
 STEPS_APART = 300.0
-"""Of all workers on an n-gram's row, between two exchanges."""
+"""Of other workers on an n-gram's row, between two exchanges."""
 PAIRS_SHARE = 2
 """Chunks whose pairs are in memory: one trains, the next one is sorted."""
 

@@ -121,7 +121,9 @@ class SkipGramTrainer(RotationTrainer):
         way = np.bincount(entries, np.repeat(groups / sizes, sizes), len(part.keys))[rows]
         rate = GROUP_CURVATURE * s.lr * (1.0 - block.progress[0])
         turns = max(1, min(TURNS_MAX, len(centres) // (block.output_parts * TURN_GROUPS)))
-        return Sharing(sharers, own, rate * way, STEPS_APART, turns)
+        # Of all workers: what a copy lacks are the steps of the others.
+        apart = STEPS_APART * sharers / np.maximum(sharers - 1, 1)
+        return Sharing(sharers, own, rate * way, apart, turns)
 
 
 def longest_run(
