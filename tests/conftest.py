@@ -14,6 +14,7 @@ import faulthandler
 import fcntl
 import functools
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -362,6 +363,17 @@ def pytest_collection_modifyitems(config, items):
         (kept if asked or _wrong_cases in item.stash else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
+
+
+@pytest.fixture(autouse=True)
+def log_handlers():
+    """Gives the log back: a command adds a handler, whose stream ends with its test."""
+    log = logging.getLogger("snailps")
+    before, level, propagate = log.handlers[:], log.level, log.propagate
+    yield
+    log.handlers[:] = before
+    log.setLevel(level)
+    log.propagate = propagate
 
 
 @pytest.fixture(scope="session")

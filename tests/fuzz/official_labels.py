@@ -238,7 +238,6 @@ def compare(python: str, seconds: float, seed: int, models: int = 1 << 30, tell=
 
     from snailps.vectors.label_prediction import LabelModel
 
-    logging.getLogger("snailps").setLevel(logging.ERROR)  # of words behind a </s>
     begun, texts, found, first = time.monotonic(), 0, [], seed
     while seed - first < models and time.monotonic() - begun < seconds:
         with tempfile.TemporaryDirectory(prefix="snailps-fuzz-") as name:
@@ -271,6 +270,7 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="one that has fasttext")
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    logging.getLogger("snailps").setLevel(logging.ERROR)  # of words behind a </s>
     if args.answer:
         for job in json.load(sys.stdin):
             try:

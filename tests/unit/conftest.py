@@ -1,21 +1,8 @@
-"""What tests of shards share; log handlers end with their test."""
-
-import logging
+"""What tests of shards share."""
 
 import pytest
 from replicas import Replicas
 from shards import ADD, ZEROS, Shards
-
-
-@pytest.fixture(autouse=True)
-def log_handlers():
-    """A command adds a handler to the log, for a stream that pytest closes with its test."""
-    log = logging.getLogger("snailps")
-    before, level, propagate = log.handlers[:], log.level, log.propagate
-    yield
-    log.handlers[:] = before
-    log.setLevel(level)
-    log.propagate = propagate
 
 
 @pytest.fixture
