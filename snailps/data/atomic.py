@@ -24,7 +24,7 @@ from snailps.errors import ModelWriteError
 
 # Collects the small writes of a dictionary or of text lines; larger chunks are not copied here.
 _BUFFER_BYTES = 1 << 20
-_NAME_LETTERS = 40
+_NAME_LETTERS, _DRAWN_BYTES = 40, 8  # of the name while a file is written
 _unfinished: set[NewFile] = set()
 """Files to remove at exit: daemon threads may be writing them."""
 _ACL = "system.posix_acl_access"
@@ -85,7 +85,7 @@ class Unfinished(NewFile):
     def __init__(self, target: Path, part: str = "part", flags: int = os.O_WRONLY) -> None:
         self.target = target
         # Not the process's number: containers repeat it.
-        hidden = f".{target.name[:_NAME_LETTERS]}.{secrets.token_hex(8)}.{part}"
+        hidden = f".{target.name[:_NAME_LETTERS]}.{secrets.token_hex(_DRAWN_BYTES)}.{part}"
         path = target.with_name(hidden)
         try:
             old = target.stat()
@@ -111,7 +111,7 @@ def unfinished_of(targets: Iterable[Path]) -> Iterator[Path]:
     for target in targets:
         names.setdefault(target.parent, set()).add(target.name[:_NAME_LETTERS])
     for folder, here in names.items():
-        for path in folder.glob(".*.*.part"):
+        for path in folder.glob(f".*.{'[0-9a-f]' * 2 * _DRAWN_BYTES}.part"):
             if path.name[1:].rsplit(".", 2)[0] in here:
                 yield path
 

@@ -138,6 +138,7 @@ def test_file_of_the_longest_names_is_written(tmp_path, name):
 def test_what_killed_processes_have_left_of_a_file_is_found(tmp_path, name):
     left = [Unfinished(tmp_path / one).path for one in (name, name, "other")]
     (tmp_path / f".{name[:40]}.part").touch()
+    (tmp_path / f".{name[:40]}.of-another-program.part").touch()
     assert sorted(unfinished_of([tmp_path / name, tmp_path / "gone" / name])) == sorted(left[:2])
 
 

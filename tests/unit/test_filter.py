@@ -427,7 +427,7 @@ def test_overwriting_goes_on_with_the_same_command(model, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         keep(model, str(tmp_path / "*.txt"), tmp_path / "out", column="", note=stop)
-    (tmp_path / "out" / ".b.txt.0a0a.part").write_text("of a killed run")
+    (tmp_path / "out" / ".b.txt.0a0a0a0a0a0a0a0a.part").write_text("of a killed run")
     begun[:] = [""] * 4
     keep(model, str(tmp_path / "*.txt"), tmp_path / "out", column="", note=stop, overwrite=True)
     assert set(begun[4:]) == {"b.txt"}
