@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from snailps.data._subwords cimport bag_of, fnv_hash
+from snailps.data._subwords cimport bag_of, fnv_hash, rest_of
 from snailps.data._text cimport (BATCH, Lexicon, Token, fetch_long_words, fetch_words, find_word,
                                  is_sentence_end, read_token, scan)
 
@@ -33,17 +33,6 @@ cdef extern from *:
     #define snail_fetch_place(p) __builtin_prefetch((p), 1, 3)
     """
     void fetch "snail_fetch_place"(const void *p) noexcept nogil
-
-cdef extern from *:
-    """
-    /* x % divisor by its inverse, 2^64 / divisor: the quotient is at most two too small. */
-    static inline uint64_t snail_rest_of(uint64_t x, uint64_t divisor, uint64_t inverse) {
-        uint64_t rest = x - (uint64_t)((unsigned __int128)x * inverse >> 64) * divisor;
-        while (rest >= divisor) rest -= divisor;
-        return rest;
-    }
-    """
-    uint64_t rest_of "snail_rest_of"(uint64_t x, uint64_t divisor, uint64_t inverse) noexcept nogil
 
 # fastText's multiplier of word n-grams.
 cdef uint64_t GRAM_STEP = 116049371

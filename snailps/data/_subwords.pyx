@@ -18,15 +18,7 @@ import numpy as np
 from snailps.data.packed_words import PackedWords
 
 cdef extern from *:
-    """
-    /* x % divisor; `inverse`: 2^64 / divisor, rounded up (D. Lemire et al., 2019). */
-    static inline uint32_t snail_rest_of_32(uint32_t x, uint32_t divisor, uint64_t inverse) {
-        return (uint32_t)(((unsigned __int128)(inverse * x) * divisor) >> 64);
-    }
-    """
     int __builtin_ctzll(unsigned long long) nogil
-    uint32_t rest_of "snail_rest_of_32"(uint32_t x, uint32_t divisor,
-                                        uint64_t inverse) noexcept nogil
 
 cdef enum:
     BRACKETED_MAX = 62      # bytes of a word that is copied between its brackets
@@ -68,7 +60,7 @@ cdef inline int64_t grams_of(const uint8_t *bracketed, const uint8_t *word, Py_s
                              int32_t *out) noexcept nogil:
     """As `bag_of`; `bracketed`: the word between its brackets, unless that is NULL."""
     cdef Py_ssize_t total = length + 2
-    cdef uint64_t inverse = <uint64_t>-1 // bucket + 1
+    cdef uint64_t inverse = <uint64_t>-1 // bucket
     cdef Py_ssize_t i, j
     cdef uint32_t h
     cdef uint8_t byte
