@@ -48,18 +48,20 @@ def arguments() -> argparse.Namespace:
 
 def unpack(packages: list[str], folder: Path) -> Path:
     """The locales of all packages, fetched from where apt has them."""
-    for command in (["apt-get", "download", "-q", *packages], None):
-        commands = [command] if command else [
-            ["dpkg-deb", "-x", file.name, "."] for file in sorted(folder.glob("*.deb"))
-        ]  # fmt: skip
-        for one in commands:
-            try:
-                subprocess.run(one, cwd=folder, capture_output=True, text=True, check=True)
-            except FileNotFoundError:
-                fail(f"no {one[0]}: this needs a Debian or Ubuntu")
-            except subprocess.CalledProcessError as error:
-                fail(f"{' '.join(one)} failed, is apt-get update due?\n{error.stderr.strip()}")
+    run_in(folder, "apt-get", "download", "-q", *packages)
+    for file in sorted(folder.glob("*.deb")):
+        run_in(folder, "dpkg-deb", "-x", file.name, ".")
     return folder / LOCALES
+
+
+def run_in(folder: Path, *command: str) -> None:
+    """Run a command of Debian's, which has to succeed."""
+    try:
+        subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    except FileNotFoundError:
+        fail(f"no {command[0]}: this needs a Debian or Ubuntu")
+    except subprocess.CalledProcessError as error:
+        fail(f"{' '.join(command)} failed, is apt-get update due?\n{error.stderr.strip()}")
 
 
 def language_of(locale: str) -> str:

@@ -1,6 +1,9 @@
-"""Memory in pages of 2 MiB, where the system has some: a walk of its tables for 512 small ones.
+"""Memory in pages of 2 MiB, where the system has some: rows at random cost less there.
 
-size -> private_memory -> zeros, whose pages are taken when they are first written
+    size -> private_memory -> zeros, whose pages are taken when they are first written
+    a mapped file -> prefer_huge_pages
+
+Must not know what is kept there.
 """
 
 from __future__ import annotations

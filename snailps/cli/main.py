@@ -167,8 +167,8 @@ def main() -> None:
         if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
             raise
         if error.errno != errno.EPIPE:
-            where = f"writing {error.filename or 'standard output'}"
-            typer.echo(f"snailps: error: {where}: {error.strerror}", err=True)
+            where = error.filename or "standard output, or a file"
+            typer.echo(f"snailps: error: writing {where}: {error.strerror}", err=True)
         # Nothing takes what is left in the buffer, and Python would report that at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
