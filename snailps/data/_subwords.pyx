@@ -186,8 +186,8 @@ def subwords_csr(words: Sequence[bytes], int minn, int maxn,
 
 def assign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not None,
               const double[::1] mass not None, const float[::1] worth not None,
-              uint64_t[:, ::1] has not None, double[::1] load not None, double most,
-              int32_t[::1] out not None) -> None:
+              uint64_t[:, ::1] has not None, int32_t[::1] sharers not None,
+              double[::1] load not None, double most, int32_t[::1] out not None) -> None:
     """Assign words to partitions one by one, each to the part that has most of its n-grams already.
 
     Parameters
@@ -199,6 +199,8 @@ def assign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not N
         Of an n-gram that the part has.
     has : uint64 array (buckets, words of 64 bits)
         A bit for each part that has the n-gram: read and written.
+    sharers : int32 array (buckets,)
+        How many parts these are: read and written.
     load : float64 array (parts,)
         Read and written.
     most : float
@@ -235,4 +237,6 @@ def assign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not N
             out[i] = <int32_t>best
             load[best] += mass[i]
             for at in range(indptr[i] + 1, indptr[i + 1]):
-                has[ids[at] - words, best >> 6] |= (<uint64_t>1) << (best & 63)
+                row, bits = ids[at] - words, (<uint64_t>1) << (best & 63)
+                sharers[row] += not has[row, best >> 6] & bits
+                has[row, best >> 6] |= bits

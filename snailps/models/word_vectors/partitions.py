@@ -293,7 +293,7 @@ def assign_by_grams(
     # Words that many others share their n-grams with change little.
     worth = ((1.0 + steps / STEPS_APART) / np.maximum(words_of, 1)).astype(np.float32)
     worth *= together
-    has = np.zeros((s.bucket, -(-parts // 64)), np.uint64)
+    has, sharers = np.zeros((s.bucket, -(-parts // 64)), np.uint64), np.zeros(s.bucket, np.int32)
     # What others have beyond the mean, the last partition lacks.
     beyond = min(LOAD_BEYOND, LOAD_LACK / max(1, parts - 1))
     load, most = np.zeros(parts), float(mass.sum()) / parts * (1.0 + beyond)
@@ -301,7 +301,6 @@ def assign_by_grams(
     for some in pieces:
         bags = subwords_csr(vocabulary.words.take(some), s.minn, s.maxn, s.bucket)
         places = np.empty(len(some), np.int32)
-        assign_bags(*bags, mass[some], worth, has, load, most, places)
+        assign_bags(*bags, mass[some], worth, has, sharers, load, most, places)
         found[some] = places
-    sharers = np.unpackbits(has.view(np.uint8), axis=1).sum(axis=1, dtype=np.int32)
     return found, sharers
