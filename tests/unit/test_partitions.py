@@ -15,6 +15,7 @@ from snailps.models.word_vectors.block_size import COPIES, pairs_bytes, rows_of_
 from snailps.models.word_vectors.partitions import (
     BYTES_A_WORD,
     CBOW_TOKEN_BYTES,
+    CHUNK_WORDS,
     CHUNKS_MAX,
     assign,
     assign_by_grams,
@@ -61,17 +62,31 @@ def test_fewer_words_than_parts(words: int) -> None:
     assert len(set(placed.tolist())) == words
 
 
-def test_traffic_sets_the_number_of_chunks() -> None:
+@pytest.mark.parametrize(("epochs", "chunks"), [(1, 6), (2, 3), (4, 2), (5, 2), (50, 1)])
+def test_training_has_six_chunks_or_one_an_epoch(epochs: int, chunks: int) -> None:
+    settings = WordVectorSettings(dim=100, minn=0, maxn=0, epochs=epochs)
+    known = vocabulary(30_000, 15_000_000)
+    assert chunks_of(known, settings, 15e6, 2) == chunks
+    assert chunks_of(known, settings, 15e6, 1) == 1  # sees no others
+
+
+def test_long_text_has_more_chunks_that_are_no_longer_than_a_lost_worker_may_cost() -> None:
     settings = WordVectorSettings(dim=100, minn=0, maxn=0)
-    known = vocabulary(30_000, 17_000_000)
-    tokens = 17_000_000.0
-    for workers in (4, 8):
+    for workers in (1, 2):
+        known = vocabulary(30_000, 200_000_000)
+        assert 200e6 / chunks_of(known, settings, 200e6, workers) <= CHUNK_WORDS
+
+
+def test_traffic_bounds_the_number_of_chunks() -> None:
+    settings = WordVectorSettings(dim=100, minn=0, maxn=0, epochs=1)
+    tokens = 7_000_000.0
+    known = vocabulary(30_000, int(tokens))
+    for workers in (8, 10):
         chunks = chunks_of(known, settings, tokens, workers)
         traffic = chunks * workers * len(known) * 800 / tokens
         assert 0.7 * BYTES_A_WORD < traffic < 1.3 * BYTES_A_WORD
-    assert chunks_of(known, replace(settings, optimizer="adagrad"), tokens, 4) <= chunks_of(
-        known, settings, tokens, 4
-    )
+    squares = replace(settings, optimizer="adagrad")
+    assert chunks_of(known, squares, tokens, 8) < chunks_of(known, settings, tokens, 8)
 
 
 def test_short_checkouts_and_memory_bound_the_number_of_chunks() -> None:
@@ -213,11 +228,11 @@ def sharers_of(known: Vocabulary, settings: WordVectorSettings, inputs: np.ndarr
 
 
 def test_rows_of_ngrams_count_in_the_traffic() -> None:
-    known, tokens = vocabulary(30_000, 17_000_000), 17e6
-    words = chunks_of(known, WordVectorSettings(dim=100, minn=0, maxn=0), tokens, 4)
-    grams = chunks_of(known, WordVectorSettings(dim=100, bucket=2_000_000), tokens, 4)
-    assert grams >= 1
-    assert grams != words
+    known, tokens = vocabulary(30_000, 5_000_000), 5e6
+    settings = WordVectorSettings(dim=100, minn=0, maxn=0, epochs=1)
+    words = chunks_of(known, settings, tokens, 4)
+    grams = chunks_of(known, replace(settings, minn=3, maxn=6, bucket=2_000_000), tokens, 4)
+    assert 1 <= grams < words
 
 
 @pytest.mark.parametrize("workers", [2, 6])

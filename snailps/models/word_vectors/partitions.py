@@ -32,7 +32,7 @@ from snailps.models.word_vectors.settings import WordVectorSettings
 PLACED_SINGLY = 64
 """Words for each partition that are assigned one by one."""
 BYTES_A_WORD = 73.0
-"""Traffic of rows that chunks are made for, at all workers together, without exchanges."""
+"""Most traffic of rows by chunks, at all workers together, without exchanges."""
 BYTES_A_WORD_GRAMS = 150.0
 BYTES_A_WORD_CBOW, BYTES_A_WORD_CBOW_GRAMS = 200.0, 300.0
 CBOW_TOKEN_BYTES = 46
@@ -50,10 +50,11 @@ FREQUENT_SHARE = 0.85
 PARTS_ROOM = 16
 """Input partitions that a job has room for at least, as workers may join."""
 CHUNKS_MAX = 40
-BYTES_A_WORD_SOLE = 20.0
-"""Traffic that chunks of one partition are made for: each pulls and pushes all rows once."""
-CHUNK_WORDS_SOLE = 16_000_000
-"""Most words of such a chunk, some seconds of training: what is lost with its worker."""
+CHUNKS_ENOUGH = 6
+"""Of a whole training: with more, workers learn no more from each other."""
+CHUNK_WORDS = 16_000_000
+"""Most words of a chunk, some seconds of training, where traffic allows: a lost worker's share is
+trained again."""
 SOLE_COPIES = 1.2
 """Of a row at the only worker: to train on, padded."""
 PIECE_TOKENS, PIECE_TOKENS_GRAMS = 200_000, 1_000_000
@@ -96,23 +97,23 @@ def assign(mass: NDArray[np.float64], parts: int, seed: int) -> NDArray[np.int32
 def chunks_of(
     vocabulary: Vocabulary, settings: WordVectorSettings, tokens: float, parts: int
 ) -> int:
-    """Chunks of an epoch: as many as the traffic allows, fewer where checkouts would be too short.
+    """Chunks of an epoch: enough, fewer where traffic would be too large or checkouts too short.
 
     In a chunk every worker has every output row once, so the traffic grows with the number of
     chunks; the more there are, the sooner a worker sees what the others have learnt.  One worker
-    that keeps all rows pulls and pushes each once.  `tokens` are words of an epoch's text.
+    that keeps all rows has nothing to see.  `tokens` are words of an epoch's text.
     """
     s = settings
-    keeps = parts == 1 and keeps_all_rows(vocabulary, s)
-    rows = _all_rows(vocabulary, s) if keeps else _rows_of_workers(vocabulary, s, parts)
-    word_bytes = BYTES_A_WORD_SOLE if keeps else _bytes_a_word(s)
-    by_traffic = word_bytes * tokens / (rows * 2 * _row_bytes(s))  # both ways
-    by_checkouts = tokens / (OUTPUTS_PER_INPUT * parts * parts * CHECKOUT_WORDS)
-    chunks = max(1, round(min(by_traffic, by_checkouts, CHUNKS_MAX)))
+    of_words = ceil(tokens / CHUNK_WORDS)
     text = _chunks_of_text(vocabulary, s, tokens / max(2, parts))  # another worker may join
-    if keeps:
-        return max(chunks, text, ceil(tokens / CHUNK_WORDS_SOLE))
-    return chunks_that_fit(vocabulary, s, tokens, max(chunks, text), parts)
+    if parts == 1 and keeps_all_rows(vocabulary, s):
+        return max(1, of_words, text)
+    enough = max(of_words, ceil(CHUNKS_ENOUGH / s.epochs))
+    both_ways = 2 * _row_bytes(s) * _rows_of_workers(vocabulary, s, parts)
+    by_traffic = _bytes_a_word(s) * tokens / both_ways
+    by_checkouts = tokens / (OUTPUTS_PER_INPUT * parts * parts * CHECKOUT_WORDS)
+    chunks = max(1, text, round(min(enough, by_traffic, by_checkouts, CHUNKS_MAX)))
+    return chunks_that_fit(vocabulary, s, tokens, chunks, parts)
 
 
 def visits_of_one(vocabulary: Vocabulary, settings: WordVectorSettings, tokens: float) -> int:
@@ -130,18 +131,14 @@ def keeps_part(s: WordVectorSettings, rows: int, tokens: int) -> bool:
 
 def keeps_all_rows(vocabulary: Vocabulary, s: WordVectorSettings) -> bool:
     """Whether a worker has memory for all rows and a few pieces of text."""
-    rows = _all_rows(vocabulary, s) * _row_bytes(s) * SOLE_COPIES
+    grams = grams_of_workers(vocabulary, s, 1) if s.maxn else 0.0
+    rows = (2.0 * len(vocabulary) + grams) * _row_bytes(s) * SOLE_COPIES
     return rows + PIECES * _text_bytes(s, piece_tokens(s)) <= s.worker_memory
 
 
 def piece_tokens(s: WordVectorSettings) -> int:
     """Kept words of a piece at most."""
     return PIECE_TOKENS_GRAMS if s.maxn else PIECE_TOKENS
-
-
-def _all_rows(vocabulary: Vocabulary, s: WordVectorSettings) -> float:
-    grams = grams_of_workers(vocabulary, s, 1) if s.maxn else 0.0
-    return 2.0 * len(vocabulary) + grams
 
 
 def _row_bytes(s: WordVectorSettings) -> int:
@@ -166,7 +163,7 @@ def _text_bytes(s: WordVectorSettings, tokens: int) -> int:
 
 
 def _bytes_a_word(s: WordVectorSettings) -> float:
-    """Traffic that chunks are made for."""
+    """Most traffic by chunks."""
     if s.model == "cbow":
         return BYTES_A_WORD_CBOW_GRAMS if s.maxn else BYTES_A_WORD_CBOW
     return BYTES_A_WORD_GRAMS if s.maxn else BYTES_A_WORD
