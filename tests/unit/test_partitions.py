@@ -15,8 +15,9 @@ from snailps.models.word_vectors.block_size import COPIES, pairs_bytes, rows_of_
 from snailps.models.word_vectors.partitions import (
     BYTES_A_WORD,
     CBOW_TOKEN_BYTES,
-    CHUNK_WORDS,
     CHUNKS_MAX,
+    LEASE_WORDS,
+    LEASE_WORDS_SOLE,
     assign,
     assign_by_grams,
     chunks_of,
@@ -65,16 +66,16 @@ def test_fewer_words_than_parts(words: int) -> None:
 @pytest.mark.parametrize(("epochs", "chunks"), [(1, 6), (2, 3), (4, 2), (5, 2), (50, 1)])
 def test_training_has_six_chunks_or_one_an_epoch(epochs: int, chunks: int) -> None:
     settings = WordVectorSettings(dim=100, minn=0, maxn=0, epochs=epochs)
-    known = vocabulary(30_000, 15_000_000)
-    assert chunks_of(known, settings, 15e6, 2) == chunks
-    assert chunks_of(known, settings, 15e6, 1) == 1  # sees no others
+    known = vocabulary(30_000, 8_000_000)
+    assert chunks_of(known, settings, 8e6, 2) == chunks
+    assert chunks_of(known, settings, 8e6, 1) == 1  # sees no others
 
 
-def test_long_text_has_more_chunks_that_are_no_longer_than_a_lost_worker_may_cost() -> None:
+def test_long_text_has_more_chunks_as_a_lease_is_what_a_lost_worker_costs() -> None:
     settings = WordVectorSettings(dim=100, minn=0, maxn=0)
-    for workers in (1, 2):
-        known = vocabulary(30_000, 200_000_000)
-        assert 200e6 / chunks_of(known, settings, 200e6, workers) <= CHUNK_WORDS
+    known = vocabulary(30_000, 200_000_000)
+    for workers, most in ((1, LEASE_WORDS_SOLE), (2, LEASE_WORDS), (8, LEASE_WORDS)):
+        assert 200e6 / chunks_of(known, settings, 200e6, workers) / workers <= most
 
 
 def test_traffic_bounds_the_number_of_chunks() -> None:

@@ -52,9 +52,9 @@ PARTS_ROOM = 16
 CHUNKS_MAX = 40
 CHUNKS_ENOUGH = 6
 """Of a whole training: with more, workers learn no more from each other."""
-CHUNK_WORDS = 16_000_000
-"""Most words of a chunk, some seconds of training, where traffic allows: a lost worker's share is
-trained again."""
+LEASE_WORDS, LEASE_WORDS_SOLE = 4_000_000, 16_000_000
+"""Most words of a lease where traffic allows: they are in memory twice as sorted pairs, unless one
+worker reads them piece by piece, and are trained again when its worker is lost."""
 SOLE_COPIES = 1.2
 """Of a row at the only worker: to train on, padded."""
 PIECE_TOKENS, PIECE_TOKENS_GRAMS = 200_000, 1_000_000
@@ -104,11 +104,10 @@ def chunks_of(
     that keeps all rows has nothing to see.  `tokens` are words of an epoch's text.
     """
     s = settings
-    of_words = ceil(tokens / CHUNK_WORDS)
     text = _chunks_of_text(vocabulary, s, tokens / max(2, parts))  # another worker may join
     if parts == 1 and keeps_all_rows(vocabulary, s):
-        return max(1, of_words, text)
-    enough = max(of_words, ceil(CHUNKS_ENOUGH / s.epochs))
+        return max(1, text, ceil(tokens / LEASE_WORDS_SOLE))
+    enough = max(ceil(CHUNKS_ENOUGH / s.epochs), ceil(tokens / parts / LEASE_WORDS))
     both_ways = 2 * _row_bytes(s) * _rows_of_workers(vocabulary, s, parts)
     by_traffic = _bytes_a_word(s) * tokens / both_ways
     by_checkouts = tokens / (OUTPUTS_PER_INPUT * parts * parts * CHECKOUT_WORDS)
