@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 class BoundedServer(ThreadingHTTPServer):
     """Listens from the constructor on; `limit_s` ends a connection that `has_asked` does not stop.
 
-    The timer of a connection begins when it is taken, and with each `will_ask`.
+    The timer of a connection begins when it is taken, and with each `will_ask` behind `has_asked`.
     """
 
     daemon_threads = True
@@ -71,10 +71,9 @@ class BoundedServer(ThreadingHTTPServer):
         self.room.release()
 
     def will_ask(self, request: Any) -> None:
-        """Start timing a connection, anew if it is timed."""
+        """Start timing a connection; one that is timed has been from when it was taken on."""
         with self._lock:
-            self._asking.pop(request, None)
-            self._asking[request] = time.monotonic()
+            self._asking.setdefault(request, time.monotonic())
 
     def has_asked(self, request: Any) -> bool:
         """Stop timing; False if the limit has ended it."""

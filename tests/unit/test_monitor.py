@@ -396,6 +396,17 @@ def test_page_while_strangers_hold_all_connections_takes_that_of_the_first(page,
     assert strangers[-1].recv(15) == b"HTTP/1.1 200 OK"
 
 
+def test_connection_whose_thread_begins_late_keeps_its_place(page):
+    first, second = socket.socketpair()
+    with first, second:
+        server = page._server
+        for connection in (first, second, first):  # taken, taken; the first one's thread begins
+            server.will_ask(connection)
+        assert server.hang_up(1) == 1
+        assert not server.has_asked(first)
+        assert server.has_asked(second)
+
+
 def test_connections_that_are_answered_are_bounded(page, monkeypatch):
     begun, go_on = threading.Semaphore(0), threading.Event()
 
