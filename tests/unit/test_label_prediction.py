@@ -1,5 +1,6 @@
 """vectors.label_prediction and its commands: the official package's models and ours."""
 
+import functools
 import json
 import random
 import sys
@@ -42,17 +43,26 @@ def write_labelled(path, lines=600, labels=6, seed=2):
     return path
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def official(request, tmp_path_factory):
+@pytest.fixture(scope="session")
+def officials(tmp_path_factory):
+    """What gives `official` of a kind: each is trained once a process, in whatever order."""
+
+    @functools.cache
+    def of(kind):
+        folder = tmp_path_factory.mktemp(kind)
+        text = write_labelled(folder / "text")
+        wanted = {"dim": 12, "epoch": 5, "lr": 0.5, "thread": 1, "verbose": 0}
+        model = official_fasttext.module().train_supervised(str(text), **{**wanted, **KINDS[kind]})
+        model.save_model(str(folder / "m.bin"))
+        return text, folder / "m.bin", model
+
+    return of
+
+
+@pytest.fixture(params=KINDS)
+def official(request, officials):
     """(path of the text, path of the .bin, the package's own model) of one kind."""
-    folder = tmp_path_factory.mktemp(request.param)
-    text = write_labelled(folder / "text")
-    wanted = {"dim": 12, "epoch": 5, "lr": 0.5, "thread": 1, "verbose": 0}
-    model = official_fasttext.module().train_supervised(
-        str(text), **{**wanted, **KINDS[request.param]}
-    )
-    model.save_model(str(folder / "m.bin"))
-    return text, folder / "m.bin", model
+    return officials(request.param)
 
 
 def assert_same_predictions(ours, theirs, lines):
