@@ -10,6 +10,7 @@ out what smoke.txt does not name.  A test that is skipped without need fails (sk
 
 import atexit
 import contextlib
+import ctypes
 import faulthandler
 import fcntl
 import functools
@@ -224,6 +225,28 @@ def note_excess(report, config):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
     return note_excess((yield), item.config)
+
+
+def pytest_runtest_logfinish():
+    """Gives memory that tests have freed back to the system whenever it is a quarter of a gigabyte.
+
+    Else the C library keeps most of it, in pieces between others: 2.3 GB at the end of tests/unit,
+    of which a tenth is used.
+    """
+    if resident_mb() > _resident_mb[0] + 256:
+        gc.collect()
+        with contextlib.suppress(AttributeError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)
+        _resident_mb[0] = resident_mb()
+
+
+_resident_mb = [0]
+
+
+def resident_mb():
+    """Memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
 @contextlib.contextmanager

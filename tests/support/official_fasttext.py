@@ -32,5 +32,11 @@ def train(folder, name="official", **settings):
     wanted = {"dim": 16, "epoch": 3, "minCount": 2, "bucket": 500, "thread": 1, "verbose": 0}
     model = module().train_unsupervised(str(text), **{**wanted, **settings})
     path = folder / f"{name}.bin"
+    return path, saved(model, path)
+
+
+def saved(model, path):
+    """Save a model and give the one that the file has: one that was trained keeps 115 MB of slots
+    for words, and tests keep models as long as they run."""
     model.save_model(str(path))
-    return path, model
+    return module().load_model(str(path))

@@ -270,8 +270,7 @@ def quantised(request, tmp_path_factory):
     model = official_fasttext.module().train_supervised(str(text), **{**wanted, **settings})
     model.quantize(str(text), thread=1, verbose=0, **how)
     path = folder / "m.ftz"
-    model.save_model(str(path))
-    return path, model, lines
+    return path, official_fasttext.saved(model, path), lines
 
 
 def test_quantised_classifier_predicts_what_the_official_one_does(quantised):

@@ -53,8 +53,7 @@ def officials(tmp_path_factory):
         text = write_labelled(folder / "text")
         wanted = {"dim": 12, "epoch": 5, "lr": 0.5, "thread": 1, "verbose": 0}
         model = official_fasttext.module().train_supervised(str(text), **{**wanted, **KINDS[kind]})
-        model.save_model(str(folder / "m.bin"))
-        return text, folder / "m.bin", model
+        return text, folder / "m.bin", official_fasttext.saved(model, folder / "m.bin")
 
     return of
 

@@ -2,6 +2,7 @@
 
 import fasttext
 import numpy as np
+import official_fasttext
 import pytest
 from cases import examples
 from hypothesis import given
@@ -47,21 +48,10 @@ def official(request, tmp_path_factory):
     minn, maxn = request.param
     path = tmp_path_factory.mktemp("fasttext") / "words.txt"
     path.write_bytes(b" ".join([b"known", "wörter".encode(), b"x"] * 5) + b"\n")
-    return (
-        minn,
-        maxn,
-        fasttext.train_unsupervised(
-            str(path),
-            dim=2,
-            epoch=1,
-            thread=1,
-            minCount=1,
-            bucket=997,
-            minn=minn,
-            maxn=maxn,
-            verbose=0,
-        ),
+    model = fasttext.train_unsupervised(
+        str(path), dim=2, epoch=1, thread=1, minCount=1, bucket=997, minn=minn, maxn=maxn, verbose=0
     )
+    return minn, maxn, official_fasttext.saved(model, path.with_suffix(".bin"))
 
 
 def test_subword_ids_unknown_words_equal_fasttext(official):

@@ -5,6 +5,7 @@ from functools import partial
 
 import fasttext
 import numpy as np
+import official_fasttext
 import pytest
 from cases import examples
 from hypothesis import example, given
@@ -183,7 +184,7 @@ def official(tmp_path_factory):
     model = fasttext.train_unsupervised(
         str(path), dim=2, epoch=1, thread=1, minCount=1, bucket=1000, verbose=0
     )
-    return text, model
+    return text, official_fasttext.saved(model, path.with_suffix(".bin"))
 
 
 def test_counter_same_file_has_fasttext_counts(official):
