@@ -27,6 +27,9 @@ MODEL ?= fasttext
 JUDGES := $(foreach f,$(wildcard $(DATA)/words/EN-*.txt),--similarity $(f)) \
 	$(foreach f,$(wildcard $(DATA)/words/questions-words.txt),--analogies $(f))
 
+# Where it is set, each process of the tests would compile all of them anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## this list
 	@echo "make <target>; the first one takes a minute or two: it makes $(VENV) and compiles"
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
