@@ -51,7 +51,7 @@ class ServerCore:
         self._out = Outbox()
         self.host = ShardHost(settings, welcome, endpoints, load_method, self._out)
         self.checkpoints = CheckpointControl(self.host, welcome, files, self._out)
-        self._is_ended = False
+        self.over = False  # nothing is under way any more: the shards may be stopped
         host = self.host
         self._orders: Mapping[type[Any], Callable[[int, Any, float], None]] = {
             messages.TakeRoute: host.take_route,
@@ -87,14 +87,6 @@ class ServerCore:
         return min(self.host.due, self.checkpoints.due)
 
     @property
-    def over(self) -> bool:
-        """Whether nothing is under way any more after the end: the shards may be stopped.
-
-        What the master asked before it said stop is answered first: figures of the run have it.
-        """
-        return self._is_ended and not self.host.asked
-
-    @property
     def route_epoch(self) -> int:
         """Of the last route; 0: none."""
         return self.host.route_epoch
@@ -111,7 +103,7 @@ class ServerCore:
         return {"standbys": self.host.resume_state()}
 
     def _ended(self, now: float) -> None:
-        self._is_ended = True
+        self.over = True
 
     # --- orders ----------------------------------------------------------------------------------
 

@@ -105,7 +105,6 @@ class ShardHost:
         self.primaries: dict[int, int] = {}  # shard number -> handle
         self.standbys: dict[int, int] = {}  # shard number -> handle
         self.touched: set[int] = set()  # tables that track touches
-        self.asked = 0  # times that counters were asked for and are not answered
         self._names: dict[int, str] = {}
         self._begun: dict[Address, int] = {}  # by endpoint, while the cluster forms
         self._route: Route | None = None
@@ -335,7 +334,6 @@ class ShardHost:
         ]
 
         def ended(answers: dict[tuple[str, int], WorkDone], now: float) -> None:
-            self.asked -= 1
             served = {
                 key: one
                 for key, one in answers.items()
@@ -356,7 +354,6 @@ class ShardHost:
 
             self._out.answer_by(call, made)
 
-        self.asked += 1
         self._out.post_all(posts, ended, now)
 
     def resume_state(self) -> list[list[Any]]:

@@ -453,22 +453,6 @@ def test_tables_that_track_touches_expire_fragment_by_fragment(rig):
     assert [one["fragment"] for one in expired] == list(range(FRAG_NUM // 2))
 
 
-def test_server_that_is_to_end_first_answers_with_the_counters_that_were_asked_for(rig):
-    rig.order(m.Ask("stats"))
-    rig.feed(ev.End())
-    rig.reply("stats", {"rows": 7})
-    assert not rig.core.over
-    assert rig.answer is None
-    rig.reply("stats", error=ConnectionLost("dropped"))
-    assert [one["rows"] for one in rig.answer.data["shards"]] == [7]
-    assert rig.core.over
-
-
-def test_server_that_was_asked_for_nothing_ends_at_once(rig):
-    rig.feed(ev.End())
-    assert rig.core.over
-
-
 def test_server_tells_the_counters_of_its_shards_and_names_their_tables(rig):
     rig.order(m.MakeTables([[2, Table("old", 4).to_dict()]]))
     rig.settle()
