@@ -281,6 +281,33 @@ def test_rows_of_a_shard_count_where_its_primary_is(make_job):
     assert found["rows"] == 5
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_run_ends_once_each_server_has_told_its_counters_or_is_lost(make_job, is_lost):
+    """Else figures of a short run lack the rows of a server that is slow to answer."""
+    world = World(make_job())
+    server, *workers = world.forms()
+    while sum(world.trains(worker) for worker in workers):
+        world.tick()
+    world.obey, before = False, len(world.effects)
+    for worker in workers:
+        world.note(worker, m.Finished({}))
+    world.tick(times=3)
+    assert "exported" in [fact.kind for fact in world.facts()]
+    assert not world.sent(server, m.Stop)
+    (order,) = [
+        effect
+        for effect in world.effects[before:]
+        if isinstance(effect, effects.Order) and effect.message == m.Ask("stats")
+    ]
+    (row, *_) = world.report._shards()
+    shard = {"shard": row["shard"], "rows": 5, "replica": {"seeded": 0.0}}
+    report = m.Report({"shards": [shard], "standbys": []})
+    answer = ConnectionLost("closed") if is_lost else report
+    world.handle(events.Answered(order.number, answer))
+    assert world.sent(server, m.Stop)
+    assert world.core.members.shard_sum("rows") == (0 if is_lost else 5)
+
+
 def test_job_without_a_worker_that_is_interrupted_is_saved(make_job):
     world = World(make_job())
     _, *workers = world.forms()

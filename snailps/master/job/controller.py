@@ -27,6 +27,7 @@ from snailps.errors import (
     frames_of,
     with_frames,
 )
+from snailps.master.broadcast import Broadcast
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.context import Context
 from snailps.master.effects import Compact, Fact, LeaveRounds, Snapshot
@@ -107,6 +108,8 @@ class JobController:
         self._submitter: int | None = None
         self._summaries: list[int] = []
         self._side = 0  # the work beside the loop that the job waits for
+        self._counts: Broadcast | None = None  # of the servers, which figures of the run wait for
+        self._result: dict[str, Any] | None = None  # of the export, while those are not there
         self.inspection = Inspection(members, out, context.services.reader)
         self.expiry = ExpiryClock(members)
         self.checkpoints = CheckpointController(context)
@@ -554,7 +557,8 @@ class JobController:
         self._out.put(LeaveRounds())
         for member in self._members.nodes():
             member.state = "waiting for the export"
-        self._members.ask_stats()
+        servers, ask = self._members.nodes("server"), messages.Ask("stats")
+        self._counts = Broadcast(self._out, servers, ask, self._counted, now, loss="drop")
         log.info("training done, exporting")
         export = partial(
             self._services.reader.export, job, self.inspection.reading(dict(self.figures)), progress
@@ -563,7 +567,26 @@ class JobController:
 
     def _exported(self, figures: dict[str, Any], now: float) -> None:
         self._out.note("exported", {"figures": figures})
-        self.ended(figures, now)
+        if self._counts is None:
+            self.ended(figures, now)
+        else:
+            self._result = figures
+
+    def _counted(self, counts: Broadcast, now: float) -> None:
+        """Take the servers' counters; end the job, if it is exported."""
+        self._counts = None
+        try:
+            for number, report in counts.answers.items():
+                if (member := self._members.all.get(number)) is not None:
+                    self._members.note_stats(member, report, now)
+        finally:
+            if self._result is not None:
+                self.ended(self._result, now)
+
+    def _forget_counts(self) -> None:
+        if self._counts is not None:
+            self._counts.forget()
+        self._counts = self._result = None
 
     def _end_cancelled(self) -> None:
         self._context.fail_job(self.export.verdict(), EXIT_INTERRUPTED)
@@ -633,6 +656,7 @@ class JobController:
         self._answer_submitter(ClusterError(with_frames(text, trace)))
         self._out.disown(self._side)  # its thread may run on for a while, its result ignored
         self._side = 0
+        self._forget_counts()
         self._out.put(LeaveRounds())
         for call in self._summaries:
             self._out.reply(call, ClusterError("the job has failed"))
@@ -652,6 +676,7 @@ class JobController:
     def end(self) -> None:
         """Return to waiting for a job."""
         self.checkpoints.forget()
+        self._forget_counts()
         if self.job is not None:
             self._out.work(self.job.close, _ignored)
         if self.round is not None:
