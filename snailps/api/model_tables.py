@@ -35,6 +35,9 @@ class ModelTables:
         self._tensors: dict[str, Tensor] = {}
         self.route_epoch = 0
         """Grows when a shard is served by another server, which may lack what was pushed."""
+        self.narrow_rows = False
+        """With `wire: auto`, have rows of ``add`` and ``sgd`` travel as float16 on any network: for
+        a model that moves so many that sending them takes the processor longer than rounding."""
 
     def pull(
         self,
@@ -110,7 +113,8 @@ class ModelTables:
         if out is None:
             out = np.empty((len(wanted), width), np.float32)
         declared.check_width(out, width)
-        return number, wanted, out, self._wire_choice.of_pull(declared, state)  # type: ignore[union-attr]
+        wire = self._wire_choice.of_pull(declared, state, narrow=self.narrow_rows)  # type: ignore[union-attr]
+        return number, wanted, out, wire
 
     def push(
         self,
@@ -274,7 +278,9 @@ class ModelTables:
         number, declared = self._find(table)
         rows = declared.values(values)
         merge = declared.check_push(rows, state, lr_scale)
-        wire, feedback = self._wire_choice.of_push(declared, state)  # type: ignore[union-attr]
+        wire, feedback = self._wire_choice.of_push(  # type: ignore[union-attr]
+            declared, state, narrow=self.narrow_rows
+        )
         return number, declared.keys(keys), rows, state, merge, wire, feedback
 
     def pull_tensor(self, name: str) -> NDArray[np.float32]:

@@ -49,18 +49,20 @@ class WireChoice:
         if exact or (here and not sealed):
             self._enough = math.inf
 
-    def of_pull(self, table: Table, state: bool = False) -> int:
-        """Wire type of a pull, a value of `WIRE_TYPES`."""
+    def of_pull(self, table: Table, state: bool = False, *, narrow: bool = False) -> int:
+        """Wire type of a pull, a value of `WIRE_TYPES`; `narrow`: as of `ModelTables`."""
         name = table.wire
         if name == "auto":
             if self._enough < math.inf:
                 self._measure()
-            name = self._chosen
+            name = "float16" if narrow and table.access in _EXACT else self._chosen
         return WIRE_TYPES["float32" if state or table.access == "average" else name]
 
-    def of_push(self, table: Table, state: bool = False) -> tuple[int, bool]:
+    def of_push(
+        self, table: Table, state: bool = False, *, narrow: bool = False
+    ) -> tuple[int, bool]:
         """Wire type of a push, and whether rounding errors are added to the next push."""
-        wire = self.of_pull(table, state)
+        wire = self.of_pull(table, state, narrow=narrow)
         if self._exact:
             return wire, False
         return wire, wire != WIRE_TYPES["float16"] or table.access not in _EXACT

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -124,6 +125,7 @@ class TableRegistry:
         for table in tables:  # all are checked before any is kept: servers make all or none
             fresh = (self._next_table + len(new), table)
             number, known = self.tables.get(table.name) or new.get(table.name, fresh)
+            table = replace(table, wire=known.wire)  # how rows travel, each worker decides
             if known != table:
                 raise ConfigError(
                     f"table {table.name!r} is declared in two ways: {_differences(known, table)}"

@@ -143,10 +143,10 @@ def test_worker_pulls_and_pushes_with_any_integers_and_numbers():
             self.asked += [keys, values]
 
     class Wires:
-        def of_pull(self, declared, state):
+        def of_pull(self, declared, state, *, narrow):
             return 0
 
-        def of_push(self, declared, state):
+        def of_push(self, declared, state, *, narrow):
             return 0, False
 
     model, client = Worker(Worker.Settings()), Client()

@@ -48,6 +48,25 @@ def test_auto_waits_for_enough_traffic_before_it_decides():
     assert wires.of_pull(table) == 1
 
 
+@pytest.mark.parametrize(
+    ("table", "chosen"),
+    [
+        (Table("t", 4, wire="auto"), "float16"),
+        (Table("t", 4, access="sgd", lr=0.1, wire="auto"), "float16"),
+        (Table("t", 4, access="adagrad", lr=0.1, wire="auto"), "float32"),
+        (Table("t", 4, wire="float32"), "float32"),
+        (Table("t", 4, wire="int8"), "int8"),
+    ],
+)
+def test_narrow_rows_are_float16_on_a_fast_network_where_that_does_not_matter(table, chosen):
+    wires = WireChoice(Speed(10 * MEASURED_BYTES, 1e-3), route_to("127.0.0.1"))
+    assert wires.of_pull(table, narrow=True) == kernels.WIRE_TYPES[chosen]
+    wire, feedback = wires.of_push(table, narrow=True)
+    assert wire == kernels.WIRE_TYPES[chosen]
+    assert wire != kernels.WIRE_TYPES["float16"] or not feedback
+    assert wires.of_pull(table, state=True, narrow=True) == kernels.WIRE_TYPES["float32"]
+
+
 def test_auto_looks_again_when_much_more_has_moved(caplog):
     client, table = Speed(MEASURED_BYTES, 1e-3), Table("t", 4, wire="auto")
     wires = WireChoice(client, route_to("10.0.0.1"))

@@ -258,6 +258,7 @@ class RotationTrainer(ABC):
     def prepare(self, block: Block) -> PartitionLease:
         """Makes the examples of a lease, or of its first checkout; begins to open a new one."""
         before = self.part
+        self.model.narrow_rows = block.parts > 1  # an only worker has the same bits each time
         split = self._split_of(block.parts, block.output_parts)
         lease = self._whole(block, split) if split.is_whole else self._sorted(block, split)
         if lease.part is not before:
