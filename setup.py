@@ -140,7 +140,7 @@ class BuildChanged(build_ext):
         folder = HERE if self.inplace else HERE / self.build_lib
         # What is sanitized cannot be imported; `build_ext` alone builds no package to import.
         if not SANITIZE and (folder / "snailps" / "estimators").exists():
-            subprocess.run([sys.executable, STUBS, folder], check=True)
+            subprocess.run([sys.executable, "-B", STUBS, folder], check=True)  # no .pyc in wheels
 
     def build_extension(self, ext: Extension) -> None:
         if self.failed:
