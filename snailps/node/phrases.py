@@ -44,6 +44,7 @@ STATE_WORDS: dict[str, tuple[str, Mood]] = {
     "training": ("training", "good"),
     "finished": ("finished", "idle"),
     "waiting for the export": ("done", "idle"),
+    "asked for its counters": ("to tell its counters", "waits"),
     "leaving": ("moving its shards away", "waits"),
     "back": ("back with the master", "good"),
     "missed": ("lost", "bad"),

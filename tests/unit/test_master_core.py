@@ -294,6 +294,8 @@ def test_run_ends_once_each_server_has_told_its_counters_or_is_lost(make_job, is
     world.tick(times=3)
     assert "exported" in [fact.kind for fact in world.facts()]
     assert not world.sent(server, m.Stop)
+    (member,) = world.core.members.nodes("server")
+    assert member.state == "asked for its counters"
     (order,) = [
         effect
         for effect in world.effects[before:]

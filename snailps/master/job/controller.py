@@ -571,6 +571,8 @@ class JobController:
             self.ended(figures, now)
         else:
             self._result = figures
+            for member in self._counts.left.values():
+                member.state = "asked for its counters"
 
     def _counted(self, counts: Broadcast, now: float) -> None:
         """Take the servers' counters; end the job, if it is exported."""
