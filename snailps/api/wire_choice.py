@@ -1,6 +1,6 @@
-"""The wire type of each request: the table's, or with `auto` one chosen by measured speed.
+"""The wire type of each request: the table's, or with `auto` the model's or one by measured speed.
 
-    table, client's measured goodput -> type of rows on the wire, error feedback or not
+    table, measured goodput, `narrow_rows` -> type of rows on the wire, error feedback or not
 
 No sockets, no rows; called once a request.
 """
@@ -34,7 +34,8 @@ class WireChoice:
 
     ``auto`` starts as float32 and is decided for all tables by the client's goodput after
     `MEASURED_BYTES`, and again after every `AGAIN_BYTES`.  If all shards are on this machine it
-    stays float32, unless connections are encrypted (`sealed`).  `exact` runs (repeatable to the
+    stays float32, unless connections are encrypted (`sealed`).  A model with `narrow_rows` takes
+    float16 for tables of `_EXACT` without that.  `exact` runs (repeatable to the
     bit) have no measurement and no error feedback.
     """
 
@@ -50,12 +51,13 @@ class WireChoice:
             self._enough = math.inf
 
     def of_pull(self, table: Table, state: bool = False, *, narrow: bool = False) -> int:
-        """Wire type of a pull, a value of `WIRE_TYPES`; `narrow`: as of `ModelTables`."""
+        """Wire type of a pull, a value of `WIRE_TYPES`; `narrow`: `Worker.narrow_rows`."""
         name = table.wire
         if name == "auto":
             if self._enough < math.inf:
                 self._measure()
-            name = "float16" if narrow and table.access in _EXACT else self._chosen
+            is_narrow = narrow and not self._exact and table.access in _EXACT
+            name = "float16" if is_narrow else self._chosen
         return WIRE_TYPES["float32" if state or table.access == "average" else name]
 
     def of_push(

@@ -65,6 +65,9 @@ def test_narrow_rows_are_float16_on_a_fast_network_where_that_does_not_matter(ta
     assert wire == kernels.WIRE_TYPES[chosen]
     assert wire != kernels.WIRE_TYPES["float16"] or not feedback
     assert wires.of_pull(table, state=True, narrow=True) == kernels.WIRE_TYPES["float32"]
+    if table.wire == "auto":
+        repeatable = WireChoice(Speed(0), route_to("10.0.0.1"), exact=True)
+        assert repeatable.of_pull(table, narrow=True) == kernels.WIRE_TYPES["float32"]
 
 
 def test_auto_looks_again_when_much_more_has_moved(caplog):
