@@ -126,7 +126,7 @@ MAKE = """#!/bin/bash
 echo "$$ $PPID" >>"$CALLS"
 echo "asked for $1"
 if [ "$1" = "$HANGS" ]; then
-    if [ -n "$STUBBORN" ]; then trap '' INT; fi
+    if [ -n "$STUBBORN" ]; then sleep 600 & wait; fi # a child that ignores SIGINT
     exec sleep 600
 fi
 if [ "$1" = "$FAILS" ]; then echo "why $1 fails"; exit 7; fi
