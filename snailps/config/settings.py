@@ -446,8 +446,8 @@ class JobSettings(Settings):
     wire: Literal["auto", "float32", "float16", "int8"] = setting(
         "auto",
         help="Type of rows on the network; in memory they are float32. `auto`: float16 if the "
-        "measured network is slow (with `tls` also on one machine) and where workers train word "
-        "vectors in rotation; else float32.",
+        "measured network is slow (with `tls` also on one machine) and where several workers "
+        "train word vectors in rotation; else float32.",
         when="To skip the measurement: float32 for runs that must be bit-identical.",
     )
     scratch_dir: str = setting(
