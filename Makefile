@@ -143,7 +143,8 @@ if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")
 endef
 export check = $(python_check)
 
-PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
+# Of what is installed a third is ever imported, and compiled then.
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet --no-compile
 comma := ,
 BROKEN := { echo "The installation failed, see above.  It needs a C and a C++ compiler, and" \
 	"PyPI or a mirror of it.  On Debian or Ubuntu: apt-get install python3-dev gcc g++" >&2; exit 1; }
