@@ -231,7 +231,7 @@ def test_node_that_waits_for_the_master_says_why_when_half_is_over(tmp_path):
             server = cluster.start("server")
             listener.accept()[0].close()  # it waits for the master
         clock.advance(HALF_S)
-        server.wait_line(r"half of 90 s is over, still waiting for the master")
+        server.wait_line(f"half of {LIMIT_S:.0f} s is over, still waiting for the master")
         server.wait_line(r"reach: the master: 127.0.0.1 answers, but no process listens at port")
         clock.advance(HALF_S)
         assert server.wait() == 1
@@ -246,7 +246,7 @@ def test_master_that_waits_for_nodes_says_why_when_half_is_over(tmp_path):
         master = cluster.master()
         master.wait_line(r"waiting for .* s left")
         clock.advance(HALF_S)
-        master.wait_line(r"half of 90 s is over, still waiting for nodes")
+        master.wait_line(f"half of {LIMIT_S:.0f} s is over, still waiting for nodes")
         master.wait_line(r"the master listens on 127.0.0.1: no other host can reach that")
         clock.advance(HALF_S)
         assert master.wait() == 1

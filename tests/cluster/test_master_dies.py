@@ -290,11 +290,13 @@ def test_nodes_whose_master_is_not_started_again_end_and_name_it(tmp_path, job):
         master.send(signal.SIGKILL)
         gate.open()
         for process in cluster.processes[1:]:
-            process.wait_line("waiting 90 s for it to be started again")
+            process.wait_line(f"waiting {LIMIT_S:.0f} s for it to be started again")
         clock.advance(LONG_S)
         for process in cluster.processes[1:]:
             assert_one_sentence(
-                process, f"the master at {cluster.address} is gone", "not started again within 90 s"
+                process,
+                f"the master at {cluster.address} is gone",
+                f"not started again within {LIMIT_S:.0f} s",
             )
         assert master.wait() == -signal.SIGKILL
     assert set(trained(tmp_path)) <= {*range(5)}  # what was leased when it died
