@@ -238,7 +238,9 @@ def data_folder() -> Path:
 def beside() -> Iterator[Run]:
     """PATH alone, and what says where the data is; and another run."""
     without = tuple(set(os.environ) - {"PATH", "SNAILPS_DATA"})
-    yield Run("no environment, and another run", without=without, beside=True)
+    yield Run(
+        "no environment, and another run", without=without, options=["--no-budget"], beside=True
+    )
 
 
 def on_path(wish: dict[str, str]) -> dict[str, str]:

@@ -170,6 +170,14 @@ def test_workers_that_train_in_any_order_learn_as_those_that_train_in_turns(
     assert last < worse * losses(settings, in_turns)[-1]
 
 
+@pytest.mark.parametrize("workers", [2, 8])
+def test_workers_of_cbow_with_grams_learn_in_lockstep_as_in_turns(workers: int) -> None:
+    settings = replace(SMALL, minn=2, maxn=3, model="cbow", lr=0.1)
+    began, *_, last = losses(settings, lockstep, workers)
+    assert last < began
+    assert last < 1.1 * losses(settings, in_turns, workers)[-1]
+
+
 def test_rows_of_grams_in_every_word_do_not_diverge_in_lockstep() -> None:
     """They diverged where one worker learnt: deltas of such rows were summed whole."""
     rng = np.random.default_rng(1)
