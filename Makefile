@@ -46,7 +46,7 @@ SHORT := tests/cluster $(wildcard tests/sim) tests/unit
 check: lint $(VENV)/.made-test ## lint, types and tests/unit: a minute and a half on 2 cores
 	@$(PYTEST) tests/unit $(ARGS) </dev/null
 
-test: $(VENV)/.made-test ## tests of modules, and of simulated and real clusters: three minutes on 2 cores
+test: $(VENV)/.made-test ## tests of modules, and of simulated and real clusters: three minutes on 2 cores, five on slow ones
 	@$(PYTEST) --smoke $(SHORT) $(ARGS) </dev/null
 
 test-all: $(VENV)/.made-test ## those, more clusters, and tests of faults, fuzzing and the pages: ten minutes on 2 cores
