@@ -30,7 +30,7 @@ import wheels  # noqa: E402
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "fasttext-wheel")
 """Of the extra `test`: they test, and are not tested."""
 UNTRIED = ("torch", "lint")
-"""PyTorch's wheels of those versions take two gigabytes.  Tried by hand on 2026-11-26: tests/cluster
+"""Old wheels of PyTorch take two gigabytes.  Tried by hand on 2026-11-26: tests/cluster
 with 2.3.0; below that `torch.amp.GradScaler` is missing, and PyTorch's own `embedding_bag`, which
 ours is compared with, fails up to 2.5 where frozen weights meet weights of samples that learn."""
 
