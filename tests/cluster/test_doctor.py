@@ -222,7 +222,6 @@ def test_doctor_beside_a_running_master_looks_at_the_ways_and_disturbs_nobody(tm
 # --- waits that last ----------------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_node_that_waits_for_the_master_says_why_when_half_is_over(tmp_path):
     clock = Clock(tmp_path)
     with Cluster(tmp_path, program=clock.program) as cluster:

@@ -18,8 +18,6 @@ from with_time import Clock
 
 from snailps.cli.status import ask
 
-pytestmark = pytest.mark.limit(240)
-
 FAILED, STOPPED = 1, 3
 REDUNDANT = "every shard has its standby"
 AGAIN = "every shard has its standby again"
@@ -186,7 +184,6 @@ def test_drain_of_what_cannot_leave_is_refused_and_the_job_goes_on(tmp_path, job
     assert_counted_once(tmp_path)
 
 
-@pytest.mark.long
 def test_without_replication_a_lost_server_ends_the_job_and_says_why(tmp_path, job, gate):
     settings = {**job, "replication": "none", "checkpoint_interval": 0.2}
     with Cluster(tmp_path, job=settings, servers=2, workers=1) as cluster:

@@ -127,7 +127,6 @@ def planted_data(reference):
     return reference.planted(60_000, field_num=6, value_num=12, strength=0.6, tests=20_000)
 
 
-@pytest.mark.long
 def test_fm_on_planted_interactions_is_as_good_as_the_reference(tmp_path, reference, planted_data):
     """By one worker, as above; the reference is fitted here, to the same data."""
     data = planted_data
