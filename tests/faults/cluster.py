@@ -19,7 +19,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from processes import ENDING_S, LIMIT_S, Cluster, environment, free_port
+from processes import LIMIT_S, Cluster, environment, free_port
 
 from faults.counting import (
     COUNTED,
@@ -55,7 +55,7 @@ LOOK_S = 0.02
 ASK_S = 3.0
 PORTS = range(21000, 21012)
 """Of each server, whose address is its own."""
-BEATS = {"heartbeat_interval": 0.2, "heartbeat_timeout": 4}
+BEATS = {"heartbeat_interval": 0.2}
 _rigs = itertools.count()
 
 
@@ -118,7 +118,8 @@ class Rig(Deeds):
     ----------
     folder : Path
     settings, job : dict, optional
-        Of all processes, of the master.
+        Of all processes, of the master.  With a `heartbeat_timeout` who hangs is lost after that;
+        without it no load lets one be over, and who hangs is lost when the rig says so.
     servers, workers, shard_num : int
     stall_s : float
         A run that gets no further for so long is a hang.
@@ -139,7 +140,8 @@ class Rig(Deeds):
         common = {"replication": "sync", "shard_num": shard_num, **BEATS, **(settings or {})}
         self.replicated = common["replication"] != "none" and servers > 1
         self.cluster = Cluster(folder, common, self.job, servers=servers, workers=workers)
-        self.heartbeat_timeout = float(common["heartbeat_timeout"])
+        self.heartbeat_timeout = float(common.get("heartbeat_timeout", 0.0))
+        (folder / "silent").mkdir()
         self.proxy = Proxy()
         self.schedule = None
         self._tally = Tally(self.notes)
@@ -154,7 +156,7 @@ class Rig(Deeds):
             *(Place("worker", number) for number in range(1, workers + 1)),
         ]
         self._seen = {}  # master's process -> lines of it that were read
-        self.given_up = {}  # process id -> since when all shards must know
+        self.given_up = {}  # process id -> since when all shards know
         self._doomed = set()  # processes that have to end
         self.newcomers = set()  # places whose process may be refused, and is started once more
         self.restarts = 0
@@ -275,6 +277,18 @@ class Rig(Deeds):
             f"{process.name} to write {text!r}",
         )
 
+    def await_lost(self, place):
+        """Waits until a process that says nothing is taken for lost and no shard serves it."""
+        pid, silent = place.process.pid, self.folder / "silent"
+        longer_s = 0.0 if self.heartbeat_timeout else 100 * LIMIT_S
+        (silent / "new").write_text(str(longer_s))
+        (silent / "new").rename(silent / str(pid))  # whole
+        self.until(
+            (silent / f"{pid}.fenced").exists, f"process {pid}, silent, to be lost",
+            self.heartbeat_timeout + self.stall_s,
+        )  # fmt: skip
+        self.given_up[pid] = time.monotonic()
+
     def revive(self, place):
         """Starts another process in place of one that ended."""
         if place is self.master:
@@ -394,13 +408,19 @@ class Rig(Deeds):
                 self.restarts += 1
                 self.revive(place)
                 continue
-            if self.ends:  # the thread that reads the master's lines may be late
+            if self.ends and self._ended_well(place):  # who reads the master's lines may be late
                 with contextlib.suppress(AssertionError):
-                    master.wait_line(OVER, ENDING_S)
+                    master.wait_line(OVER)
             self._read_log(master)  # a job that came to its end is no failure
             raise AssertionError(
                 f"{place.name} ended by itself, code {process.popen.returncode}\n{self.report()}"
             )
+
+    def _ended_well(self, place):
+        """Whether a process that has ended did so as at the end of a job."""
+        good = (0, INTERRUPTED) if place is self.master else (0,)
+        late = self.ends and TOO_LATE in place.process.stderr  # its job was done meanwhile
+        return late or place.process.popen.returncode in good
 
     def _read_log(self, master):
         seen = self._seen.get(master, 0)
@@ -433,9 +453,7 @@ class Rig(Deeds):
                 code = place.process.wait(max(0.1, end - time.monotonic()))
             except AssertionError:
                 raise Hang(f"waiting for {place.name} to end\n{self.report()}") from None
-            good = (0, INTERRUPTED) if place is self.master else (0,)
-            late = self.ends and TOO_LATE in place.process.stderr  # its job was done meanwhile
-            assert code in good or late, f"{place.name} ended with code {code}\n{self.report()}"
+            assert self._ended_well(place), f"{place.name}: code {code}\n{self.report()}"
         processes = read_notes(self.notes).values()
         for event in self.events:
             event.resumed_s = later_s(processes, event.at, pushes_of)
@@ -479,5 +497,7 @@ class Rig(Deeds):
 
 def _program(place, folder):
     """What to start in a place: snailps, or snailps that can be hurt."""
-    hurt = environment(HURT=json.dumps(place.hurt), HURT_LATER=f"{folder}/aim-")
+    hurt = environment(
+        HURT=json.dumps(place.hurt), HURT_LATER=f"{folder}/aim-", HURT_SILENT=f"{folder}/silent"
+    )
     return {"program": [sys.executable, "-m", "faults.hurt"], "env": hurt}

@@ -45,6 +45,7 @@ class CountedSettings(JobSettings):
     pushes: int = setting(10, help="Pushes a block.", when="Length of the run.", low=1)
     window: int = setting(4, help="Pushes under way at once.", when="Pressure.", low=1)
     pause: float = setting(0.0, help="Seconds between pushes.", when="Length.", low=0.0)
+    enough: str = setting("", help="A file; when it is there, blocks end.", when="Long blocks.")
     carry: bool = setting(False, help="Blocks end before their pushes do.", when="For Settled.")
 
 
@@ -92,7 +93,9 @@ class Counted(Worker):
 
     def train(self, block: Block):
         settings = self.settings
+        enough = Path(settings.enough) if settings.enough else None
         self._check_pull()
+        first = self._notes.pushes
         for _ in range(settings.pushes):
             while len(self._open) >= settings.window:
                 self._take_one()
@@ -105,9 +108,12 @@ class Counted(Worker):
             self._open.append((number, ones, self.push_async(TABLE, keys, ones)))
             if settings.pause:
                 time.sleep(settings.pause)
+            if enough and enough.exists():
+                break
         while self._open and not settings.carry:
             self._take_one()
-        return {"units": settings.pushes, "examples": settings.pushes}
+        made = self._notes.pushes - first
+        return {"units": made, "examples": made}
 
     def finish(self):
         while self._open:

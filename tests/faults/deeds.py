@@ -20,7 +20,9 @@ SLOW_BYTES_S, DELAY_S = 300_000, 0.03
 CLIENTS = (anyone, lambda hello: hello.role == Role.WORKER, lambda hello: hello.role == Role.SERVER)
 FAILED = "CHECKPOINT FAILED"
 GRACE_S = 1.0
-"""By then the shards have been told who was given up, and the master which stream broke."""
+"""By then the master has been told which stream broke."""
+LOST_S = 4.0
+"""Who is stopped for longer is lost."""
 
 
 TOGETHER_S = 0.1
@@ -50,27 +52,25 @@ class Deeds:
         victim.process.send(signal.SIGCONT)
 
     def _freeze(self, victim, fault):
-        pid = victim.process.pid
         self._doomed.add(victim.process)
         victim.process.send(signal.SIGSTOP)
-        limit_s = self.heartbeat_timeout + self.stall_s
-        self.until(lambda: pid not in self.members(), f"process {pid}, frozen, to be lost", limit_s)
-        self.rest(GRACE_S)
-        self.given_up[pid] = time.monotonic()
+        self.await_lost(victim)
         victim.process.send(signal.SIGCONT)
         self._replace(victim)
 
     def _isolate(self, victim, fault):
-        pid = victim.process.pid
+        self.isolate(victim)
+        self.rest(fault.lasts_s)
+        self.end_isolation(victim)
+
+    def isolate(self, victim):
+        """Has the master give up a process whose connections to all others stay."""
         self._doomed.add(victim.process)
         self.proxy.partition([victim.control])
-        limit_s = self.heartbeat_timeout + self.stall_s
-        self.until(
-            lambda: pid not in self.members(), f"process {pid}, isolated, to be lost", limit_s
-        )
-        self.rest(GRACE_S)
-        self.given_up[pid] = time.monotonic()
-        self.rest(fault.lasts_s)
+        self.await_lost(victim)
+
+    def end_isolation(self, victim):
+        """Lets a process hear that it was given up, and puts another in its place."""
         self.proxy.heal([victim.control])
         self._replace(victim)
 
@@ -146,13 +146,16 @@ class Deeds:
         process.send(signal.SIGSTOP)
         shortest, longest = STALL_S
         seconds = min(self.stall_max_s, shortest + (longest - shortest) * fault.share)
-        end = time.monotonic() + seconds
+        begin = time.monotonic()
         if "+" in fault.whom:
             self.rest(TOGETHER_S * fault.share)
             other = self.alive("server")[0]
             self.kill(other)
             self.revive(other)
-        self.rest(max(0.0, end - time.monotonic()))
+        if seconds > LOST_S and victim is not self.master:
+            self.rest(begin + LOST_S - time.monotonic())
+            self.await_lost(victim)
+        self.rest(begin + seconds - time.monotonic())
         process.send(signal.SIGCONT)
         self.rest(GRACE_S)
         self._asked = (0.0, None)

@@ -6,6 +6,9 @@
         {"die": "package.module:Class.method", "call": 2, "when": "after"}
         {"set": {"package.module:NAME": 1000}}
 
+    HURT_SILENT=FOLDER, file PID: seconds               -> a member was silent for so much longer
+                        file PID.fenced                 <- it was expelled, every shard refuses it
+
 A process that comes by the place for the n-th time dies as by kill -9.  The program itself knows
 nothing of this but `Shard.set_faults`.
 """
@@ -19,14 +22,19 @@ import signal
 import sys
 import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 from blocking_shard import BlockingShard
 
 from snailps.cli.entry import main
 from snailps.errors import ConnectionLost
+from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.node import shard_connections
 from snailps.server import process
+
+SILENT_S = 1.0
+"""What a member has to be silent for really, before it is longer."""
 
 _shards, _faults = [], [(), "", 1]
 _known = weakref.WeakSet()
@@ -107,6 +115,30 @@ def obey_later(number, frame):
     threading.Thread(target=lambda: obey(json.loads(path.read_text())), daemon=True).start()
 
 
+def miss(folder):
+    """Has a master miss members at once that will not be heard, however long its limits are.
+
+    Of those that are silent for a while the folder says that it is longer; those of an earlier
+    master that are dead cannot come back.
+    """
+    heard = HeartbeatMonitor.heard
+
+    def later(self, event, now):
+        members, silences = self._members, dict(event.silences)
+        silent = {int(path.name): path for path in folder.glob("*[0-9]")}
+        for member in members.all.values():
+            if member.pid in silent and silences.get(member.number, 0.0) > SILENT_S:
+                silences[member.number] += float(silent[member.pid].read_text())
+            if member.away and not Path(f"/proc/{member.pid}").exists():
+                member.since = min(member.since, now - 2 * self.back_s)
+        heard(self, replace(event, silences=silences), now)
+        if not members.rows.open("fence", "clock"):
+            for pid in silent.keys() - {member.pid for member in members.all.values()}:
+                (folder / f"{pid}.fenced").touch()
+
+    HeartbeatMonitor.heard = later
+
+
 def tell(number, frame):
     """A handler: what shards and clients here count goes to standard error, for reports."""
 
@@ -129,6 +161,7 @@ if __name__ == "__main__":
     know(shard_connections, "Client")
     signal.signal(signal.SIGUSR2, tell)
     hurt_to_come()
+    miss(Path(os.environ["HURT_SILENT"]))
     obey(json.loads(os.environ.get("HURT", "{}")))
     signal.signal(signal.SIGUSR1, obey_later)
     sys.argv[0] = "snailps"

@@ -20,6 +20,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from waiting import LIMIT_S
+
 from snailps.errors import ProtocolError
 from snailps.transport.frame import HANDSHAKE_BODY_MAX, FrameDecoder
 from snailps.transport.handshake import Hello
@@ -27,7 +29,7 @@ from snailps.transport.handshake import Hello
 CHUNK = 64 << 10
 BUFFERED_MAX = 256 << 10
 """Bytes on their way in one direction of a connection; a full pipe is not read from."""
-LIMIT_S = 10.0
+LOOK_S = 0.1
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -48,6 +50,8 @@ class Weather:
         Most that passes, each way of each connection; 0: no limit.
     silent : bool
         Nothing passes, not even the end of a connection: a hang, or a partition.
+    mute : bool
+        Nothing passes from the target: requests are done, and their answers do not arrive.
     whom : callable
         Given the client's `Hello`: whether this is meant for its connection.
     """
@@ -55,6 +59,7 @@ class Weather:
     delay_s: float = 0.0
     bytes_per_s: float = 0.0
     silent: bool = False
+    mute: bool = False
     whom: Callable[[Hello], bool] = anyone
 
 
@@ -126,8 +131,10 @@ class Proxy:
 
         self._orders.append(obey)
         self._wakes.send(b".")
-        if not done.wait(LIMIT_S):
-            raise AssertionError(f"the proxy has not obeyed for {LIMIT_S:g} s")
+        end = time.monotonic() + LIMIT_S
+        while not done.wait(LOOK_S):
+            assert self._thread.is_alive(), "the proxy's thread has died"
+            assert time.monotonic() < end, f"the proxy has not obeyed for {LIMIT_S:g} s"
         value, error = answer[0]
         if error is not None:
             raise error
@@ -215,6 +222,12 @@ class Link:
 
         return self.proxy.do(cut)
 
+    def held(self, whom=anyone):
+        """Kinds of the frames from the target that `mute` weather holds back, of some clients."""
+        return self.proxy.do(
+            lambda: [kind for pipe in self.pipes if pipe.is_of(whom) for kind in pipe.held()]
+        )
+
     def cut_after(self, count, whom=anyone):
         """Resets the connection that brings the next `count` bytes of a client, in mid-frame."""
 
@@ -267,6 +280,13 @@ class Pipe:
         """Whether the client is one of those; before it has said who it is: no."""
         return whom is anyone or (self.hello is not None and whom(self.hello))
 
+    def held(self):
+        """Kinds of whole frames on their way to the client, if the first bytes begin one."""
+        frames = FrameDecoder()
+        with contextlib.suppress(ProtocolError):
+            return [frame.kind for frame in frames.feed(self._ways[1].waiting)]
+        return []
+
     def reset(self):
         """Closes both sides as a crash does."""
         if self not in self.link.pipes:
@@ -297,7 +317,7 @@ class Pipe:
                 data = way.read(now, weather)
                 if index == 0 and data and not self._look(data, way):
                     return
-                due = way.write(now, weather)
+                due = None if index == 1 and weather.mute else way.write(now, weather)
                 if due is not None and due < self._alarm:
                     self._alarm = due
                     self.link.proxy.at(due, self._wake)
@@ -370,6 +390,11 @@ class _Way:
     @property
     def wants_read(self):
         return not self.ended and self._held < BUFFERED_MAX
+
+    @property
+    def waiting(self):
+        """What was read and not written yet."""
+        return b"".join(data for _, data in self._chunks)
 
     def read(self, now, weather):
         """Takes what has come; the bytes, for looking at."""

@@ -7,12 +7,11 @@ import threading
 import time
 
 import pytest
+from waiting import LIMIT_S, until
 
 from faults.proxy import Proxy, Weather
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
 from snailps.transport.handshake import NONCE_BYTES, Channel, Hello, Role
-
-LIMIT_S = 20.0
 
 
 @pytest.fixture
@@ -128,6 +127,25 @@ def test_silence_keeps_what_was_sent_until_it_is_healed(link):
             link.proxy.heal()
             assert take(sock, 9) == b"meanwhile"
             assert take(late, 4) == b"late"
+
+
+def test_answers_that_are_held_back_come_when_that_is_over_and_never_after_a_cut(link):
+    push = encode_frame(Frame(Kind.PUSHED, request=1))
+    with connect(link, Role.WORKER) as worker, connect(link, Role.SERVER) as server:
+        link.set(Weather(mute=True, whom=lambda hello: hello.role == Role.WORKER))
+        worker.sendall(push)
+        until(lambda: link.held() == [Kind.PUSHED], "the answer that is held back")
+        assert both_ways(server, push) == push
+        assert link.held(lambda hello: hello.role == Role.SERVER) == []
+        assert is_silent(worker)
+        link.set(Weather())
+        assert take(worker, len(push)) == push
+        link.set(Weather(mute=True))
+        worker.sendall(push)
+        until(link.held, "the answer that is held back")
+        link.cut()
+        with pytest.raises(ConnectionResetError):
+            worker.recv(1)
 
 
 def test_cut_resets_connections_and_leaves_new_ones(link):

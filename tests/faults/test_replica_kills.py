@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from replicas import Counting, Replicas
 from shard_process import ShardProcess
+from waiting import until
 
 
 class Line(contextlib.AbstractContextManager):
@@ -40,9 +41,16 @@ class Line(contextlib.AbstractContextManager):
         self.standby = self.new("standby")
         return self.primary.order(back_up=self.standby.port) and self.primary.until("ready")
 
+    def await_death(self):
+        """Waits until the primary is dead."""
+        until(
+            lambda: self.primary.process.poll() is not None, "the death of the primary",
+            over=lambda: str(self.counting.errors or ""),
+        )  # fmt: skip
+
     def fail_over(self):
         """The primary is dead: its standby takes over."""
-        self.primary.process.wait(20)
+        self.await_death()
         self.epoch += 1
         assert self.standby.order(promote=self.epoch)
         self.primary = self.standby
@@ -96,7 +104,7 @@ def test_death_of_the_primary_while_its_standby_is_made_is_no_promotion():
         standby = line.new("standby")
         line.primary.order(faults=[[], "mid-send", 1])
         line.primary.order(back_up=standby.port)
-        line.primary.process.wait(20)
+        line.await_death()
         standby.order(stats=True)
         assert standby.order(promote=2) in (False, None)
         line.counting.over.set()
@@ -109,7 +117,7 @@ def test_standby_that_dies_at_its_promotion_says_nothing():
         line.counting.more(200)
         line.standby.order(faults=[[], "promoted", 1])
         line.primary.process.kill()
-        line.primary.process.wait(20)
+        line.await_death()
         assert not line.standby.order(promote=2)
         line.counting.over.set()
         for client in line.counting.clients:

@@ -1,12 +1,14 @@
 """Faults of workers, of connections and of the disk, and that the harness notices what it must."""
 
 import contextlib
+import os
 import signal
 
 import numpy as np
 import pytest
+from processes import Process
 
-from faults.cluster import Hang, JobOver, Rig
+from faults.cluster import OVER, Hang, JobOver, Rig
 from faults.schedule import COMPACTIONS, DISK, KILLS, LINKS, MANIFESTS, Schedule
 from snailps.store.checkpoint.folder import CheckpointFolder
 
@@ -104,7 +106,7 @@ def test_server_and_master_lost_together_cost_no_acknowledged_push(tmp_path, rol
 
 def test_rig_notices_a_run_that_hangs_and_says_where(tmp_path):
     with Rig(tmp_path, stall_s=3) as rig:
-        rig.form(30)
+        rig.form()
         for place in rig.alive("server"):
             rig.proxy.partition(place.data)
         text = (
@@ -117,11 +119,34 @@ def test_rig_notices_a_run_that_hangs_and_says_where(tmp_path):
         rig.assert_exact()
 
 
+def test_rig_waits_for_the_line_that_the_job_is_over(tmp_path):
+    """It may come later than the end of a worker."""
+    words = tmp_path / "words"
+    os.mkfifo(words)
+
+    class Master(Process):
+        def wait_line(self, pattern):
+            words.write_text(f"{OVER}\n")
+            return super().wait_line(pattern)
+
+    rig = Rig(tmp_path, servers=0, workers=1)
+    rig.ends = True
+    with (
+        contextlib.closing(rig.proxy),
+        Master("master", ["sh", "-c", "cat words >&2"], cwd=tmp_path) as master,
+        Process("worker", ["true"], cwd=tmp_path) as worker,
+    ):
+        rig.master.process, rig.places[0].process = master, worker
+        worker.wait()
+        with pytest.raises(JobOver):
+            rig.look()
+
+
 def test_rig_notices_a_process_that_ends_by_itself(tmp_path):
     with Rig(tmp_path, servers=1) as rig:
         rig.form()
         rig.alive("worker")[0].process.send(signal.SIGKILL)
         with pytest.raises(AssertionError, match="worker at place 1 ended by itself"):
-            rig.rest(20)
+            rig.until(lambda: False, "a worker that is killed")
         rig.places.pop(1)
         rig.finish()

@@ -8,8 +8,10 @@ from functools import partial
 import pytest
 
 from faults.cluster import Rig
+from faults.counting import later_s, pushes_of, read_notes
 from faults.proxy import Weather
-from faults.schedule import Fault, Schedule
+from faults.schedule import Schedule
+from snailps.transport.frame import Kind
 from snailps.transport.handshake import Role
 
 pytestmark = pytest.mark.limit(1800)  # a rig bounds each step, as long as it gets further
@@ -50,46 +52,55 @@ def lose_a_server_whose_standby_lags(rig, held=False):
 
 
 def lose_connections_with_replies_on_their_way(rig):
-    """Pushes are applied, their acknowledgements do not arrive, and they are sent again.
-
-    The connections are cut while pushes flow, as the acknowledgements show, some of which are
-    then on their way; three times, since a cut may come between two blocks.
-    """
+    """Pushes are applied, their acknowledgements do not arrive, and they are sent again."""
     links = [link for place in rig.alive("server") for link in place.data]
     for link in links:
-        link.set(Weather(delay_s=0.1, whom=is_worker))
-    for _ in range(3):
-        flow(rig, 50)
-        for link in links:
-            link.cut(is_worker)
+        link.set(Weather(mute=True, whom=is_worker))
+    rig.until(
+        lambda: any(Kind.PUSHED in link.held(is_worker) for link in links),
+        "an acknowledgement that is held back",
+    )
+    for link in links:
+        link.cut(is_worker)
     rig.proxy.heal()
 
 
-def isolate_a_worker(rig):
-    """The master gives it up, its connections to the servers stay."""
-    rig.perform(0, Fault("isolate worker", lasts_s=1.0))
+def isolate_a_worker(rig, fenced=False):
+    """The master gives it up, its connections to the servers stay: unless fenced, it pushes on."""
+    victim = rig.alive("worker")[0]
+    pid = victim.process.pid
+    rig.isolate(victim)
+
+    def has_pushed():
+        own = [one for one in read_notes(rig.notes).values() if one.pid == pid]
+        return later_s(own, rig.given_up[pid], pushes_of) is not None
+
+    if not fenced:
+        rig.until(has_pushed, "a later push of a worker that was given up")
+    rig.end_isolation(victim)
+    rig.until(rig.is_redundant, "redundancy after a worker was given up")
 
 
-SHORT, LONG, LONGEST = 100, 1000, 1500
-"""Pushes a block, 100 a second: the end waits for the block at work, 20 s at most, and loses what
-comes later; a worker that the master has lost goes on for no longer than its block."""
 TROUBLES = {
-    "replication": (lose_a_server_whose_standby_lags, SHORT, "no-hold", "lost"),
-    "de-duplication": (lose_connections_with_replies_on_their_way, SHORT, "no-marks", "doubled"),
-    "fencing": (isolate_a_worker, LONGEST, "no-fence", "undead"),
+    "replication": (lose_a_server_whose_standby_lags, "no-hold", "lost"),
+    "de-duplication": (lose_connections_with_replies_on_their_way, "no-marks", "doubled"),
+    "fencing": (isolate_a_worker, "no-fence", "undead"),
 }
 
 
-def verdict_after(tmp_path, troubles, settings=None, pushes=LONG, **hurt):
-    job = {"window": 8, "pause": 0.01, "pushes": pushes, "carry": True}
+def verdict_after(tmp_path, troubles, settings=None, **hurt):
+    # Blocks last until all is over: a worker that the master has lost goes on until its block ends.
+    enough = tmp_path / "enough"
+    job = {"window": 8, "pause": 0.01, "pushes": 10**9, "enough": enough, "carry": True}
     with Rig(tmp_path, settings, job) as rig:
         if hurt:
             rig.hurt("server", **hurt)
-        rig.form(60)
+        rig.form()
         for trouble in troubles:
             flow(rig, 50)
             trouble(rig)
         flow(rig, 50)
+        enough.touch()
         rig.finish()
         return rig.verdict(), rig.report()
 
@@ -98,7 +109,7 @@ def test_whole_cluster_survives_each_trouble(tmp_path):
     troubles = [
         partial(lose_a_server_whose_standby_lags, held=True),
         lose_connections_with_replies_on_their_way,
-        isolate_a_worker,
+        partial(isolate_a_worker, fenced=True),
     ]
     verdict, report = verdict_after(tmp_path, troubles)
     assert verdict.good, f"{verdict}\n{report}"
@@ -106,20 +117,20 @@ def test_whole_cluster_survives_each_trouble(tmp_path):
 
 @pytest.mark.parametrize("what", TROUBLES)
 def test_harness_says_what_is_wrong_without(tmp_path, what):
-    trouble, pushes, left_out, fault = TROUBLES[what]
-    verdict, report = verdict_after(tmp_path, [trouble], pushes=pushes, left_out=[left_out])
+    trouble, left_out, fault = TROUBLES[what]
+    verdict, report = verdict_after(tmp_path, [trouble], left_out=[left_out])
     assert getattr(verdict, fault), f"nothing {fault} without {what}:\n{verdict}\n{report}"
 
 
 def test_asynchronous_replication_loses_what_the_standby_lacks(tmp_path):
     settings = {"replication": "async"}
-    verdict, report = verdict_after(tmp_path, [lose_a_server_whose_standby_lags], settings, SHORT)
+    verdict, report = verdict_after(tmp_path, [lose_a_server_whose_standby_lags], settings)
     assert verdict.lost, f"{verdict}\n{report}"
 
 
 def test_without_replication_a_killed_server_ends_the_job_and_the_harness_says_so(tmp_path):
     with Rig(tmp_path, {"replication": "none"}) as rig:
-        rig.form(60)
+        rig.form()
         with pytest.raises(AssertionError, match="ended by itself"):
             rig.run(Schedule(1, 1, ["kill server"]))
         for process in rig.cluster.processes:  # the new server still looks for its master
