@@ -165,8 +165,8 @@ class Chrome:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, 9)
-            self._process.wait(10)
-        self._thread.join(5)
+            self._process.wait(LIMIT_S)
+        self._thread.join(LIMIT_S)
         self._out.close()
         self._in.close()
 

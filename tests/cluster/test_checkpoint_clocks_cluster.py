@@ -2,7 +2,6 @@
 
 import re
 import signal
-import time
 
 import pytest
 from processes import Cluster, Gate, run_well
@@ -10,6 +9,9 @@ from test_bsp import files_of, prepare
 from test_cluster import figures_of
 from test_ends import Observer
 from test_failures import FAILED
+from with_time import Clock
+
+from snailps.master.checkpoints import LATE_S
 
 pytestmark = pytest.mark.limit(600)  # several clusters a test
 
@@ -44,18 +46,37 @@ def stop_between(folder, job, first, last):
 
     It is withheld while a worker stands at the first one, and has to come before the other one.
     """
-    with Cluster(folder, job=job, servers=1, workers=2) as cluster:
+    clock = Clock(folder)
+    with Cluster(folder, job=job, servers=1, workers=2, program=clock.program) as cluster:
         master = cluster.master()
         killed = cluster.nodes()[0][0]
         first.meet()
-        with Observer(cluster) as observer:
-            for _ in range(2):  # its folder is made by then
-                observer.until(lambda status: status["checkpoint"]["writing"])
-                time.sleep(0.2)
+        number = withheld(cluster, master, clock)
         first.open()
         last.meet()
-        master.wait_line(r"checkpoint \d+: ")
+        master.wait_line(f"checkpoint {number}: ")
         fail(cluster, master, killed, last)
+
+
+def withheld(cluster, master, clock):
+    """Waits until a checkpoint waits for its clock to begin; its number.
+
+    The master says so when that takes long: time passes whenever all members have been heard of.
+    """
+
+    def told():
+        found = (re.search(r"checkpoint (\d+) waits for clock", line) for line in master.lines)
+        return next(filter(None, found), None)
+
+    def advanced(status):
+        heard = all((node["heartbeat_s"] or 0) < LATE_S for node in status["nodes"])
+        if heard and status["checkpoint"]["writing"]:
+            clock.advance(int(LATE_S) + 1)
+        return told()
+
+    with Observer(cluster) as observer:
+        observer.until(advanced)
+    return int(told()[1])
 
 
 @pytest.mark.long(but=["logistic"])

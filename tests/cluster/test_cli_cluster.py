@@ -1,6 +1,5 @@
 """The command line, whole runs: what is written, signals, exit codes."""
 
-import contextlib
 import gzip
 import json
 import os
@@ -8,7 +7,6 @@ import re
 import shlex
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -25,7 +23,7 @@ from processes import (
     run_snailps,
 )
 from texts import write_topics
-from waiting import readable, until
+from waiting import readable
 
 import snailps
 from snailps.cli import demo
@@ -183,20 +181,34 @@ def test_local_with_master_that_hangs_ends_at_the_third_interrupt(tmp_path, conf
     with Run(tmp_path, *conf, "--verbose") as run:
         gate.meet()
         run.wait_line("worker .*training")
-        os.kill(child_of(run.pid, "master"), signal.SIGSTOP)
+        master = child_of(run.pid, "master")
 
-        def has_ended():  # signals in a row may count as one
-            if run.runs:
-                run.send(signal.SIGINT)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    run.popen.wait(0.2)
-            return not run.runs
+        def interrupt():
+            run.send(signal.SIGINT)
+            run.until(lambda: is_pending(master, signal.SIGINT), "an interrupt that is passed on")
 
-        until(has_ended, "an end by force")
+        os.kill(master, signal.SIGSTOP)
+        interrupt()
+        os.kill(master, signal.SIGCONT)  # it takes this one, and hangs before it can act on it
+        os.kill(master, signal.SIGSTOP)
+        run.until(lambda: not is_pending(master, signal.SIGINT), "an interrupt that is taken")
+        interrupt()
+        seen = len(run.lines)
+        run.until(
+            lambda: any("the master does not answer" in line for line in run.lines[seen:]),
+            "a run that goes on behind the second interrupt",
+        )
+        run.send(signal.SIGINT)
         assert run.wait() == 130, run.stderr
         gate.open()
     assert "Traceback" not in run.stderr
     assert "interrupted and ended by force; nothing was saved" in run.stderr
+
+
+def is_pending(pid, number):
+    """Whether a signal has been sent to a process that has not taken it, such as a stopped one."""
+    (mask,) = re.findall(r"^ShdPnd:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 def test_local_with_failing_worker_gives_one_error_and_its_traceback(tmp_path, conf):

@@ -27,7 +27,7 @@ def job(tmp_path):
 
 def test_export_that_waits_for_a_server_tells_its_state_and_ends_by_sigterm(tmp_path, job):
     at_export = Gate(tmp_path / "gates", 0, "export")
-    with Cluster(tmp_path, {"heartbeat_timeout": 60}, job=job) as cluster:
+    with Cluster(tmp_path, job=job) as cluster:
         master, (server,), _ = cluster.started_at(at_export)
         server.send(signal.SIGSTOP)
         try:

@@ -7,6 +7,7 @@ import sys
 import threading
 
 import pytest
+from waiting import LIMIT_S, happens, joined
 
 from snailps.data import atomic
 from snailps.data.atomic import atomic_file
@@ -34,7 +35,7 @@ print(child.wait())
 
 def code_of(body):
     script = SCRIPT.replace("BODY", body) + "#" * 200  # its words leave room for the copy's
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=LIMIT_S)
     return int(done.stdout), done.stderr.decode()
 
 
@@ -66,12 +67,12 @@ def test_become_with_an_error_nobody_expected_shows_where(tmp_path):
 
 def test_may_fork_with_a_second_thread_says_no():
     there, done = threading.Event(), threading.Event()
-    thread = threading.Thread(target=lambda: (there.set(), done.wait(20)))
+    thread = threading.Thread(target=lambda: (there.set(), done.wait(LIMIT_S)))
     thread.start()
-    assert there.wait(20)
+    happens(there, "the second thread")
     assert not may_fork()
     done.set()
-    thread.join()
+    joined(thread)
 
 
 def end_in_child(path):

@@ -14,7 +14,6 @@ from with_time import Clock
 from snailps.cli.status import ask
 from snailps.errors import SnailError
 
-pytestmark = pytest.mark.limit(200)
 LATER_S = int(LIMIT_S) + 10
 """When `init_timeout` is over, and no other limit of a running cluster."""
 
@@ -138,7 +137,7 @@ class Joining(Mortal):
         return master, servers, workers
 
     def shards(self):
-        return ask(self.address, 5.0)["shards"]
+        return ask(self.address, LIMIT_S)["shards"]
 
     def stuck(self, server, **how):
         """A worker that dials a server which says nothing."""

@@ -132,7 +132,6 @@ def run_killed(folder, write):
 
 
 @pytest.mark.long(but=["ftrl", "classifier"])
-@pytest.mark.limit(120)
 @pytest.mark.parametrize(("write", "badness", "untrained"), CASES)
 def test_worker_that_joins_shares_the_rows_and_the_model_learns(
     tmp_path, write, badness, untrained
@@ -156,7 +155,6 @@ def test_worker_that_joins_shares_the_rows_and_the_model_learns(
     assert set(other.values()) == {(2, keeps)}
 
 
-@pytest.mark.limit(120)
 @pytest.mark.parametrize(
     ("write", "badness", "untrained"),
     [case for case in CASES if case.id in ("ftrl", "classifier")],
@@ -234,7 +232,6 @@ def test_checkpoint_counts_blocks_only_once_what_is_kept_of_them_is_pushed(tmp_p
     assert figures_of(master)["examples"] == 4000
 
 
-@pytest.mark.limit(120)
 def test_network_whose_worker_is_killed_and_started_again_has_lost_nothing(tmp_path):
     (tmp_path / "journal").mkdir()
     job = sparse(tmp_path, "GatedNet", batch_size=50, lr=0.05, first_layer="servers")

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from waiting import LIMIT_S
 
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.label_prediction import LabelModel
@@ -55,12 +56,12 @@ def test_pickled_model_is_its_file_opened_again(path, monkeypatch, tmp_path):
 
 
 FORKS = """
-import os, sys, threading, time
+import os, select, sys, threading
 import numpy as np
 from snailps.errors import DataError
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.texts import pieces_of
-way, path = sys.argv[1:]
+way, path, limit_s = sys.argv[1:]
 model = LabelModel(path)
 rng = np.random.default_rng(2)
 lines = [" ".join(f"w{word}" for word in line) for line in rng.integers(0, 999, (5000, 40))]
@@ -88,13 +89,13 @@ for number in range(forks):
             except DataError as error:
                 assert "begin it anew" in str(error)
         sys.exit(7)
-    until = time.monotonic() + 60
-    while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < until:
-        time.sleep(.02)
-    if not ended[0]:
+    ends = select.select([os.pidfd_open(child)], [], [], float(limit_s))[0]
+    if not ends:
         os.kill(child, 9)
-        os.waitpid(child, 0)
-    print(os.waitstatus_to_exitcode(ended[1]) if ended[0] else "hangs", flush=True)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(code if ends else "hangs", flush=True)
+    if not ends:
+        break
 over.set()
 assert (np.concatenate([best for best, _ in [*parts, *reading]]) == wanted).all()
 """
@@ -103,8 +104,8 @@ assert (np.concatenate([best for best, _ in [*parts, *reading]]) == wanted).all(
 @pytest.mark.parametrize("way", ["half read", "in a thread"])
 def test_fork_amid_predictions_leaves_a_child_that_predicts_and_ends(path, way):
     done = subprocess.run(
-        [sys.executable, "-c", FORKS, way, str(path)], capture_output=True, text=True,
-        stdin=subprocess.DEVNULL, timeout=600, check=False,
+        [sys.executable, "-c", FORKS, way, str(path), str(LIMIT_S)], capture_output=True,
+        text=True, stdin=subprocess.DEVNULL, timeout=600, check=False,
     )  # fmt: skip
     assert done.stdout.split() == ["7"] * (1 if way == "half read" else 8), done.stderr
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from cluster_models import Counter, write_numbers
 from processes import (
+    LIMIT_S,
     PACKAGE,
     SNAILPS,
     SUPPORT,
@@ -146,7 +147,7 @@ def test_local_cluster_trains_a_class_and_then_another(tmp_path):
     text = write_numbers(tmp_path / "in.txt", 500)
     with local_cluster(servers=1, workers=2, threads=1) as cluster:
         cluster.table("counts", dim=1)  # the session's from now on
-        figures = cluster.train(Counter, input=str(text), epochs=1, timeout_s=30)
+        figures = cluster.train(Counter, input=str(text), epochs=1, timeout_s=LIMIT_S)
         assert figures["examples"] == 500
         figures = cluster.train("cluster_models:Counter", input=str(text), epochs=3)
         assert figures["examples"] == 1500
@@ -192,7 +193,7 @@ def test_local_cluster_after_reload_trains_the_new_code(tmp_path, monkeypatch):
         for loss in (1.5, 22.25):
             file.write_text(MODEL.format(loss=loss))
             edited = importlib.reload(edited)
-            figures = cluster.train(edited.Edited, input=text, epochs=1, timeout_s=30)
+            figures = cluster.train(edited.Edited, input=text, epochs=1, timeout_s=LIMIT_S)
             assert (figures["train_loss"], figures["judged"]) == (loss, loss)
         plain = "edited_model:Plain"
         for model in (edited.Plain, plain):  # refused here; by the master
@@ -218,7 +219,8 @@ def test_local_cluster_whose_worker_is_killed_between_two_jobs_trains_the_next(t
         os.kill(first, signal.SIGKILL)
         readable(killed)
         os.close(killed)
-        assert cluster.train(Counter, input=text, epochs=1, timeout_s=60)["examples"] == 500
+        figures = cluster.train(Counter, input=text, epochs=1, timeout_s=LIMIT_S)
+        assert figures["examples"] == 500
         assert pid() != first
 
 

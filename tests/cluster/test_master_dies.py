@@ -23,7 +23,6 @@ from snailps.node.run_registry import RunRegistry
 from snailps.store.checkpoint.folder import CheckpointFolder
 from snailps.vectors.fasttext_bin import read_bin
 
-pytestmark = pytest.mark.limit(200)
 LINES, ROWS = 1000, 50
 
 

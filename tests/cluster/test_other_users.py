@@ -40,12 +40,12 @@ def told(do):
         return f"{type(error).__name__}: {error}"
 
 def submit(trust):
-    control = visit(parse_addr(master, ""), 10, trust)
-    return control.call(messages.Submit({"worker_class": "os:Evil"}, [], "", b""), 10)
+    control = visit(parse_addr(master, ""), LIMIT_S, trust)
+    return control.call(messages.Submit({"worker_class": "os:Evil"}, [], "", b""), LIMIT_S)
 
 def shard(address, trust):
     return dial(parse_addr(address, ""), Channel.DATA, Role.DRIVER, peer_name="a shard",
-                limit_s=10, trust=trust)
+                limit_s=LIMIT_S, trust=trust)
 
 guess = Trust(b"0" * 64)
 for do in [
@@ -88,7 +88,8 @@ def test_another_user_of_the_machine_gets_no_rows_and_submits_no_job(cluster):
     assert len(shards) == 2
     pid = cluster._launcher.children[1].process.pid
     process = subprocess.run(
-        [sys.executable, "-c", f"OTHER = {OTHER}\n{ANOTHER}", cluster.address, str(pid), *shards],
+        [sys.executable, "-c", f"{OTHER = }\n{LIMIT_S = }\n{ANOTHER}",
+         cluster.address, str(pid), *shards],
         input=f"{file}\n", env=environment(), capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
     lines = process.stdout.splitlines()

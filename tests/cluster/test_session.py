@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import subprocess
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from waiting import readable, until
 
 import snailps
 from snailps.errors import ClusterError, ConfigError, DataError
+from snailps.local import session as session_module
 
 LINES = 500
 
@@ -120,10 +123,16 @@ def test_session_whose_worker_ends_goes_on(session, text, model, said):
     assert trains(session, text)
 
 
-def test_worker_that_hangs_does_not_hold_up_the_next_job(session, text):
+def test_worker_that_hangs_does_not_hold_up_the_next_job(session, text, monkeypatch):
     worker = next(child for child in session._launcher.children if child.role == "worker")
+    hangs = models.Hangs.mark(text)  # the job's time is over when the worker does, not before
+
+    def monotonic():
+        return time.monotonic() + (LIMIT_S if hangs.exists() else 0.0)
+
+    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=monotonic))
     with pytest.raises(ClusterError, match=r"not done after \d+ s: .*it is cancelled"):
-        session.train(models.Hangs, input=text, epochs=1, timeout_s=2.0)
+        session.train(models.Hangs, input=text, epochs=1, timeout_s=LIMIT_S)
     assert trains(session, text)
     assert worker.process.returncode == -signal.SIGKILL
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from frame_socket import FrameSocket
 from live import SECRET, served
+from waiting import LIMIT_S
 
 from fuzz.mutate import ControlCorpus, DataCorpus, handshake
 from snailps.transport import messages
@@ -21,8 +22,6 @@ from snailps.transport.handshake import Channel, Hello, Role
 FRAG_NUM = 16
 BATCH = 50
 """Broken frames of one connection that has shaken hands, at most."""
-END_LIMIT_S = 60.0
-"""How long the other side may take to end a connection: six times its own limit."""
 GROWTH_MB = 50.0
 
 
@@ -77,7 +76,7 @@ class Attacker:
         source = (f"127.0.{random_.randrange(1, 255)}.{random_.randrange(1, 255)}", 0)
         where = self.live.addresses[self.door]
         try:
-            with socket.create_connection(where, END_LIMIT_S, source) as sock:
+            with socket.create_connection(where, LIMIT_S, source) as sock:
                 if random_.random() < 0.5:
                     data, sent = handshake(random_, self.channel, self.live.job)
                 else:
@@ -154,7 +153,7 @@ def attack(live, seed, frames, *, tell=lambda tally: None):
             tally.descriptors.append(live.descriptors())
             tell(tally)
         for thread in threads:
-            thread.join(END_LIMIT_S)
+            thread.join(LIMIT_S)
         if failed:
             raise failed[0]
     assert tally.growth_mb < GROWTH_MB, f"grew by {tally.growth_mb:.0f} MB"

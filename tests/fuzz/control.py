@@ -28,8 +28,9 @@ from pathlib import Path
 import numpy as np
 from cluster_models import write_numbers
 from processes import LIMIT_S, Cluster
+from waiting import until
 
-from fuzz.attack import END_LIMIT_S, Growth, Hung
+from fuzz.attack import Growth, Hung
 from fuzz.mutate import EDGES, mutated
 from snailps.errors import ProtocolError, SnailError
 from snailps.transport import messages as m
@@ -42,8 +43,6 @@ SECRET = "correct-horse-battery-staple"
 GROWTH_MB = 50.0
 CONNECTION_MB = 0.0005
 """A worker that came and went stays in the figures of the run: a kilobyte for one in ten."""
-STALL_S = 60.0
-"""How long the honest job may stand still."""
 MESSAGES_MAX = 40
 """Of one connection."""
 THREADS = 12
@@ -348,7 +347,7 @@ class Attacker:
         source = (f"127.0.{random_.randrange(1, 255)}.{random_.randrange(1, 255)}", 0)
         heard = 0
         try:
-            with socket.create_connection(self.address, END_LIMIT_S, source) as sock:
+            with socket.create_connection(self.address, LIMIT_S, source) as sock:
                 self._shake(sock, persona, random_)
                 sock.sendall(b"".join(frames))
                 if persona == "pulse":  # beats go on until this side closes
@@ -412,10 +411,8 @@ class LiveJob:
             self._cluster.nodes()
             self.address = ("127.0.0.1", self._cluster.port)
             self._visitor = visit(self.address, LIMIT_S, Trust(SECRET.encode()))
-            until = time.monotonic() + LIMIT_S
-            while (status := self.status())["phase"] != "training":
-                assert time.monotonic() < until, status
-                time.sleep(0.05)  # between two looks
+            until(lambda: self.status()["phase"] == "training", self.status)
+            status = self.status()
         except BaseException:
             self._cluster.close(check=False)
             raise
@@ -424,7 +421,7 @@ class LiveJob:
         self._done, self._moved_at = 0, time.monotonic()
 
     def status(self):
-        return self._visitor.call(m.Ask("status"), END_LIMIT_S).data
+        return self._visitor.call(m.Ask("status"), LIMIT_S).data
 
     def look(self):
         """Honest work: the job gets on, and all that began it are still at it; blocks done."""
@@ -440,7 +437,7 @@ class LiveJob:
         if blocks["done"] != self._done:
             self._done, self._moved_at = blocks["done"], time.monotonic()
         stands = time.monotonic() - self._moved_at
-        assert stands < STALL_S or blocks["left"] + blocks["leased"] < 3, f"stands still: {blocks}"
+        assert stands < LIMIT_S or blocks["left"] + blocks["leased"] < 3, f"stands still: {blocks}"
         return self._done
 
     def memory_mb(self):
@@ -513,7 +510,7 @@ def attack(job, seed, messages, *, tell=lambda tally: None):
     finally:
         over.set()
         for thread in threads:
-            thread.join(END_LIMIT_S)
+            thread.join(LIMIT_S)
     at = [one.next for one in attackers]
     dead = [(p.name, p.popen.poll(), p.stderr[-4000:]) for p in job.ended]
     assert not dead, f"seed {seed}, about connections {at}: {dead}"

@@ -49,7 +49,7 @@ def test_fuzzer_sends_the_same_for_the_same_seed():
 
 def test_attacker_notices_who_does_not_end_a_connection(tmp_path, monkeypatch):
     """The fuzzer would be worth nothing if a hang went unseen."""
-    monkeypatch.setattr("fuzz.attack.END_LIMIT_S", 0.2)
+    monkeypatch.setattr("fuzz.attack.LIMIT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         live = type("Live", (), {"job": 1, "addresses": {"master": silent.getsockname()}})
         with pytest.raises(Hung, match="master, seed 1, connection 0"):

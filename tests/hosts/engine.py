@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from waiting import LIMIT_S
+
 START_S = 120.0
-END_S = 60.0
 ADDRESS = "10.78.0.1"
 # A machine for the swarm to advertise needs an interface that is up; its other end leads nowhere.
 SCRIPT = f"""
@@ -144,7 +145,7 @@ class Engine:
             with contextlib.suppress(OSError):
                 for child in children.read_text().split():
                     os.kill(int(child), signal.SIGKILL)
-            process.wait(END_S)
+            process.wait(LIMIT_S)
         for folder in sorted(Path("/sys/fs/cgroup").glob(f"**/{self._cgroup}"), reverse=True):
             for part in [*sorted(folder.glob("**/"), reverse=True)]:
                 with contextlib.suppress(OSError):

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from types import TracebackType
 
-from waiting import until
+from waiting import LIMIT_S, until
 
 """How long a process that has ended may be seen, on a machine under load."""
 
@@ -32,7 +32,7 @@ HOME=$PWD exec ip netns exec "{tag}-${{host##*.}}" unshare --uts sh -c '
 
 def ip(*words: str) -> None:
     """Runs the command of that name."""
-    subprocess.run(["ip", *words], check=True, timeout=30)
+    subprocess.run(["ip", *words], check=True, timeout=LIMIT_S)
 
 
 class Namespaces:
@@ -79,7 +79,10 @@ class Namespaces:
     def processes(self, address: str) -> list[int]:
         """Numbers of the processes of a host."""
         told = subprocess.run(
-            ["ip", "netns", "pids", self.name(address)], capture_output=True, text=True, timeout=30
+            ["ip", "netns", "pids", self.name(address)],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
         )
         return [int(word) for word in told.stdout.split()]
 
@@ -130,4 +133,6 @@ class Namespaces:
             if self.name(address) in self._made:
                 self._end_processes(address)
         while self._made:
-            subprocess.run(["ip", "netns", "delete", self._made.pop()], timeout=30, check=False)
+            subprocess.run(
+                ["ip", "netns", "delete", self._made.pop()], timeout=LIMIT_S, check=False
+            )

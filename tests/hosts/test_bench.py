@@ -109,7 +109,7 @@ def test_interrupt_ends_all_that_was_started(text):
                 for w in f.read_text().split()]  # fmt: skip
         assert len(pids) == 5
         bench.send_signal(signal.SIGINT)
-        assert bench.wait(60) == 130
+        assert bench.wait(LIMIT_S) == 130
     finally:
         bench.kill()
         bench.wait()

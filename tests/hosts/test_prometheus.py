@@ -27,7 +27,6 @@ from snailps.node.metrics import FAMILIES
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "tools" / "grafana" / "snailps.json"
 ALERTS = ROOT / "tools" / "prometheus" / "alerts.yml"
-WAIT_S = 60.0
 
 if shutil.which("prometheus") is None or shutil.which("promtool") is None:
     pytest.skip(
@@ -49,7 +48,7 @@ class Prometheus:
         (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
         subprocess.run(
             ["promtool", "check", "config", str(folder / "prometheus.yml")],
-            check=True, capture_output=True, timeout=WAIT_S,
+            check=True, capture_output=True, timeout=LIMIT_S,
         )  # fmt: skip
         self._log = (folder / "prometheus.log").open("w")
         self.process = subprocess.Popen(
@@ -82,7 +81,7 @@ class Prometheus:
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(WAIT_S)
+            self.process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -128,7 +127,7 @@ def test_prometheus_scrapes_a_cluster_and_raises_the_alert_of_a_lost_server(
             text = urllib.request.urlopen(f"http://{address}/metrics", timeout=LIMIT_S).read()
             told = subprocess.run(
                 ["promtool", "check", "metrics"], input=text, capture_output=True,
-                timeout=WAIT_S, check=False,
+                timeout=LIMIT_S, check=False,
             )  # fmt: skip
             assert (told.returncode, told.stdout + told.stderr) == (0, b"")
         prometheus = Prometheus(tmp_path, addresses)
@@ -176,6 +175,6 @@ def test_promtool_takes_the_rules_and_their_tests() -> None:
     tests = ROOT / "tests" / "repo" / "alerts_test.yml"
     for words in (["check", "rules", str(ALERTS)], ["test", "rules", str(tests)]):
         told = subprocess.run(
-            ["promtool", *words], capture_output=True, text=True, timeout=WAIT_S, check=False
+            ["promtool", *words], capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
         assert (told.returncode, "SUCCESS" in told.stdout) == (0, True), told.stderr

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from processes import PACKAGE
+from processes import LIMIT_S, PACKAGE
 
 BENCH = PACKAGE / "bench"
 V1 = "cgroup /sys/fs/cgroup/cpu cgroup rw,relatime,cpu 0 0\n"
@@ -275,7 +275,7 @@ def test_figures_that_are_unknown_in_one_run_are_medians_of_the_others(figures):
 def test_wrong_arguments_end_with_one_sentence(words, expected):
     done = subprocess.run(
         [sys.executable, "bench/hosts.py", *words], cwd=PACKAGE, capture_output=True, text=True,
-        timeout=60, check=False,
+        timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode != 0
     assert expected in done.stderr

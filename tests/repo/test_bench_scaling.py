@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from processes import PACKAGE
+from processes import LIMIT_S, PACKAGE
 
 BENCH = PACKAGE / "bench"
 MARKS = ("measured", "tested", "predicted", "curves")
@@ -320,7 +320,7 @@ def test_command_tells_errors_and_predictions_and_draws(scaling, truth, tmp_path
     command = [sys.executable, str(BENCH / "scaling.py"), *map(str, files), "--hosts", "1,64"]
     done = subprocess.run(
         [*command, "--svg", str(tmp_path / "s"), "--fit", "1,2,4", "--fill", str(page)],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     text = page.read_text()

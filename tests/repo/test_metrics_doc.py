@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S
 
 from snailps.node.metrics import FAMILIES, describe
 
@@ -82,8 +83,9 @@ def promtool(*arguments):
     if not shutil.which("promtool"):
         pytest.skip("promtool is not installed (apt-get install prometheus)")
     done = subprocess.run(
-        ["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
-    )
+        ["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT_S,
+        check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -19,8 +19,6 @@ from waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = pytest.mark.limit(550)
-
 WAIT_S = 180.0
 """Limit of one wait, on a machine under load."""
 VERSION = f"{sys.version_info.major}{sys.version_info.minor}"

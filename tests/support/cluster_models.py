@@ -12,6 +12,7 @@ from urllib.request import urlopen
 
 import numpy as np
 import with_time
+from waiting import LIMIT_S
 
 from snailps import Block, JobSettings, Table, Worker, setting
 from snailps.api.rotation import Rotation
@@ -81,7 +82,7 @@ class OfChangedInput(Counter):
     """Its input, a URL, changes before a worker reads it."""
 
     def setup(self):
-        urlopen(f"{self.settings.input[0]}?change", timeout=60).close()
+        urlopen(f"{self.settings.input[0]}?change", timeout=LIMIT_S).close()
 
 
 class Signalling(Counter):

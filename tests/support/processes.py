@@ -22,7 +22,8 @@ import weakref
 from pathlib import Path
 
 import copies
-from waiting import ENDING_S, LIMIT_S, InVain, until, watch
+from waiting import ENDING_S as ENDING_S  # of tests/faults
+from waiting import LIMIT_S, InVain, until, watch
 
 import snailps
 from snailps.cli.status import ask
@@ -76,7 +77,7 @@ def free_port(host="127.0.0.1"):
 def is_listening(address):
     """Whether a process answers at (host, port)."""
     try:
-        with socket.create_connection(address, timeout=5.0):
+        with socket.create_connection(address, timeout=LIMIT_S):
             return True
     except OSError:
         return False
@@ -142,6 +143,11 @@ class Process:
         return self.popen.poll() is None
 
     @property
+    def is_open(self):
+        """Whether more of what it wrote may come: its last lines are read behind its end."""
+        return any(reader.is_alive() for reader in self._readers)
+
+    @property
     def stderr(self):
         return "\n".join(self.lines)
 
@@ -163,7 +169,11 @@ class Process:
                 f"{self.name} has not ended after {limit_s:g} s; it wrote:\n{self.stderr}"
             ) from None
         for reader in self._readers:
-            reader.join(5.0)
+            reader.join(LIMIT_S)
+        assert not self.is_open, (
+            f"{self.name} has ended with {code}, and after {LIMIT_S:g} s others still hold what it"
+            f" wrote to, maybe processes {session_members(self.pid)}; it wrote:\n{self.stderr}"
+        )
         return code
 
     def wait_line(self, pattern, *, behind=None):
@@ -181,7 +191,7 @@ class Process:
         until(
             found,
             lambda: f"{self.name} should write {pattern!r}, it wrote:\n{self.stderr}\n",
-            over=lambda: "" if any(one.is_alive() for one in self._readers) else "it has ended",
+            over=lambda: "" if self.is_open else "it has ended",
         )
         return self.lines[seen - 1]
 
@@ -190,7 +200,9 @@ class Process:
         return until(found, what, over=self._why_ended)
 
     def _why_ended(self):
-        return "" if self.runs else f"{self.name} has ended with {self.popen.poll()}: {self.stderr}"
+        if self.runs or self.is_open:
+            return ""
+        return f"{self.name} has ended with {self.popen.poll()}: {self.stderr}"
 
     def send(self, number):
         """Sends a signal; after SIGSTOP waits until no thread runs any more."""
@@ -217,7 +229,7 @@ class Process:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for reader in self._readers:
-            reader.join(5.0)
+            reader.join(LIMIT_S)
         self.popen.stdout.close()
         self.popen.stderr.close()
         return running or bool(orphans)
@@ -318,7 +330,7 @@ _made = weakref.WeakSet()  # processes
 @watch
 def _all_have_ended():
     left = [process for cluster in _open for process in cluster.processes]
-    if not left or any(process.runs for process in [*left, *_made]):
+    if not left or any(process.runs or process.is_open for process in [*left, *_made]):
         return ""
     return "all processes have ended: " + ", ".join(
         f"{one.name} with {one.popen.poll()}{one.lines[-1:] or ''}" for one in left
@@ -477,12 +489,15 @@ class Cluster:
         return [process.wait() for process in self.processes]
 
     def close(self, *, check=True):
-        """Ends what is left; fails if that was anything that does not end by itself soon."""
+        """Ends what is left; fails if that was anything that does not end by itself."""
+        why = ""
         if check:
-            with contextlib.suppress(InVain):
-                until(lambda: not any(p.runs for p in self.processes), limit_s=ENDING_S)
+            try:
+                until(lambda: not any(p.runs for p in self.processes), "the end of all processes")
+            except InVain as error:
+                why = str(error)
         left = [process.name for process in self.processes if process.close()]
-        assert not (check and left), f"still running at the end of the test: {left}"
+        assert not (check and left), f"still running at the end of the test: {left}; {why}"
 
 
 def run_snailps(*words, code=0, env=None, **options):

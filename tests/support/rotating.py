@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from waiting import LIMIT_S
 
 from snailps.api.block import Block
 from snailps.data.vocabulary import Vocabulary
@@ -146,7 +147,8 @@ class MemoryCheckouts:
                         self.had.append(part)
                         self._shared.handed_out.append((self._part, part))
                         return part
-                assert self._shared.changed.wait(60)
+                came = self._shared.changed.wait(LIMIT_S)
+                assert came, f"no partition of {self._left} has come back"
             return None
 
     def check_in(self, part: int, figures: Mapping[str, float], *, durable: bool = False) -> None:

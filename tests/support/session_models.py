@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 from snailps import Table, Worker
 
@@ -64,7 +65,14 @@ class IsKilled(Lines):
 
 
 class Hangs(Lines):
+    """Makes a file beside its input, and does not end."""
+
+    @staticmethod
+    def mark(path):
+        return Path(f"{path}.hangs")
+
     def train(self, block):
+        self.mark(block.path).touch()
         while True:
             pass
 

@@ -49,8 +49,8 @@ class Shards:
     """
 
     def __init__(
-        self, count=1, frag_num=FRAG_NUM, park_limit_s=30.0, secret=b"", routed=True,
-        clock_limit_s=60.0, staged_bytes_max=2 << 30,
+        self, count=1, frag_num=FRAG_NUM, park_limit_s=LIMIT_S, secret=b"", routed=True,
+        clock_limit_s=LIMIT_S, staged_bytes_max=2 << 30,
     ):  # fmt: skip
         self.count, self.frag_num, self.secret = count, frag_num, secret
         self.threads, self.ports, self.clients = [], [], []

@@ -66,6 +66,11 @@ def is_absent(name: str) -> bool:
     return find_spec(name) is None and shutil.which(name) is None
 
 
+def is_no_clone() -> bool:
+    """Whether no program can say which files of this tree are in git."""
+    return is_absent("git") or not (ROOT / ".git").exists()
+
+
 def tried() -> bool:
     """The test has tried, or asked what knows it: so it is."""
     return True
@@ -76,6 +81,7 @@ LACKING = {
     "root may read everything": is_root,
     "the right to mount": lambda: not (is_root() and may_mount()),
     "root only|only root|gives (files|folders) to others": lambda: not is_root(),
+    "no git here": is_no_clone,
     "no Prometheus here": lambda: is_absent("prometheus") or is_absent("promtool"),
     "no IPv6 loopback": lambda: not has_ipv6(),
     "kernel has no huge pages": lambda: not HUGE_PAGES.exists(),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from cluster_models import COUNTER, write_numbers
 from master_parts import TestOutbox, context_of, worker_of
+from waiting import happens, joined
 
 from snailps.config import JobSettings, RawConfig
 from snailps.config.settings import MasterSettings
@@ -46,8 +47,7 @@ def journal(tmp_path):
 def ended(journal):
     """Waits until a compaction is over."""
     if (thread := journal._compactor) is not None:
-        thread.join(30)
-        assert not thread.is_alive()
+        joined(thread)
 
 
 def read(path):
@@ -126,13 +126,13 @@ def test_facts_that_are_noted_while_it_is_compacted_are_in_the_old_file_and_the_
 
     def slow(file):
         begun.set()
-        assert go_on.wait(30)
+        happens(go_on, "the facts that are noted meanwhile")
         sync(file)
 
     monkeypatch.setattr(module.os, "fsync", slow)
     note(journal, 0)
     journal.compact(Snapshot({"seen": 1}, ARRAYS))
-    assert begun.wait(30)
+    happens(begun, "a sync of the new file")
     note(journal, 1, 2)
     assert not journal.is_long
     assert [f for f in read(journal.path)[0] if f.kind == "done"] == dones(0, 1, 2)
@@ -158,7 +158,7 @@ def test_journal_that_is_left_anywhere_in_a_compaction_has_every_fact(journal, m
                     noted.append(number)
                     loop = threading.Thread(target=note, args=(journal, number))
                     loop.start()
-                    loop.join(30)
+                    joined(loop)
                 copy = journal.path.with_name(f"copy-{len(copies)}")
                 shutil.copytree(journal.path, copy)
                 copies.append((copy, len(noted)))
@@ -235,12 +235,12 @@ def test_journal_that_ends_while_it_is_compacted_leaves_nothing(journal, monkeyp
 
     def slow(file):
         begun.set()
-        assert journal._closed.wait(30)
+        happens(journal._closed, "the end of the journal")
         sync(file)
 
     monkeypatch.setattr(module.os, "fsync", slow)
     journal.compact(Snapshot({}, ARRAYS))
-    assert begun.wait(30)
+    happens(begun, "a sync of the new file")
     journal.end()
     assert not journal.path.exists()
 

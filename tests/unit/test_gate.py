@@ -20,10 +20,11 @@ def test_meet_without_a_worker_fails_and_names_the_gates(tmp_path):
 
 
 def test_meet_fails_at_once_when_all_processes_have_ended(tmp_path, monkeypatch):
-    def process(name, code):
+    def process(name, code, is_open=False):
         return SimpleNamespace(
             name=name,
             runs=code is None,
+            is_open=is_open,
             lines=[f"the last line of {name}"],
             popen=SimpleNamespace(poll=lambda: code),
         )
@@ -32,6 +33,9 @@ def test_meet_fails_at_once_when_all_processes_have_ended(tmp_path, monkeypatch)
     monkeypatch.setattr(processes, "_open", [cluster])
     with pytest.raises(AssertionError, match="at visit-4: has not come in "):
         Gate(tmp_path, 4, "visit").meet(0.02)
+    cluster.processes[1] = process("worker 1", 3, is_open=True)  # its last lines are not read yet
+    with pytest.raises(AssertionError, match="at visit-6: has not come in "):
+        Gate(tmp_path, 6, "visit").meet(0.02)
     cluster.processes[1] = process("worker 1", 3)
     with pytest.raises(
         AssertionError,
@@ -44,11 +48,10 @@ def test_meet_one_with_a_worker_at_the_later_gate_opens_that_one(tmp_path):
     first, second = (Gate(tmp_path, number, "before") for number in (3, 7))
     worker = threading.Thread(target=second.path.read_bytes, daemon=True)
     worker.start()
-    assert Gate.meet_one([first, second], 60.0) is second
+    assert Gate.meet_one([first, second]) is second
     assert worker.is_alive()
     second.open()
-    worker.join(60.0)
-    assert not worker.is_alive()
+    joined(worker)
     assert not second.path.exists()
 
 
@@ -58,8 +61,7 @@ def test_open_of_a_gate_that_nobody_met_lets_go_who_waits_there(tmp_path):
     worker.start()
     worker.join(0.2)  # it stands in open()
     gate.open()
-    worker.join(60.0)
-    assert not worker.is_alive()
+    joined(worker)
     gate.open()
 
 

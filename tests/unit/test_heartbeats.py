@@ -93,7 +93,7 @@ def joined(timeout_s, tls=""):
 
 def dials_its_heartbeat_connection_again(folder=""):
     """Of a node with these certificates, where only that connection is lost."""
-    with joined(60.0, folder) as (node, master):
+    with joined(10 * LIMIT_S, folder) as (node, master):
         for number in (1, 2):
             master.pulses[-1].close()
             master.wait_pulses(number + 1)
@@ -210,7 +210,7 @@ def test_master_that_was_stopped_itself_expels_no_member_at_once():
 
 
 def test_signal_while_the_master_comes_back_asks_it_and_does_not_end_the_process(monkeypatch):
-    with joined(60.0) as (node, _):
+    with joined(10 * LIMIT_S) as (node, _):
         asked = threading.Event()
         monkeypatch.setattr(node, "on_leave_request", lambda why: asked.set())
         node.control.away = True  # it was found again, and this side does not know yet

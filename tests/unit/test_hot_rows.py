@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from waiting import run_all
+from waiting import LIMIT_S, run_all
 
 from snailps import kernels
 
@@ -56,7 +56,7 @@ def at_once(function):
 
     def work(_):
         for _ in range(TIMES):
-            together.wait(60)
+            together.wait(LIMIT_S)
             function()
 
     run_all(*(partial(work, one) for one in range(THREADS)))

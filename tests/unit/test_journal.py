@@ -5,6 +5,7 @@ import os
 
 import pytest
 from machine import fails
+from waiting import happens, joined, until
 
 from snailps.errors import ClusterError
 from snailps.master import journal as module
@@ -310,7 +311,7 @@ def test_facts_are_made_durable_soon(journal, monkeypatch):
 
     monkeypatch.setattr(module.os, "fdatasync", sync)
     journal.note(FACT.kind, FACT.data)
-    assert done.wait(20)
+    happens(done, "a sync of the journal")
 
 
 def failing_once(error):
@@ -331,12 +332,8 @@ def test_journal_whose_sync_fails_once_is_given_up_and_says_so(
     sync, told = failing_once(errno.EDQUOT)
     monkeypatch.setattr(module.os, "fdatasync", sync)
     journal.note(FACT.kind, FACT.data)
-    assert told.wait(20)
-    with journal._guard:  # the thread that synced has gone on when it waits again
-        pass
-    journal._syncer.join(0.01)
-    while journal.kept and journal._syncer.is_alive():
-        journal._syncer.join(0.001)
+    happens(told, "a sync of the journal")
+    until(lambda: not (journal.kept and journal._syncer.is_alive()), "the end of the journal")
     journal.note(FACT.kind, FACT.data)
     assert not journal.kept
     assert f"CANNOT BE WRITTEN ({os.strerror(errno.EDQUOT)})" in caplog.text
@@ -375,7 +372,7 @@ def test_journal_whose_new_file_may_lose_its_name_is_kept_or_given_up(
     journal.compact(module.Snapshot({}, {}, []))
     compactor = journal._compactor
     if compactor is not None:
-        compactor.join(20)
+        joined(compactor)
     journal.note(FACT.kind, FACT.data)
     assert len(calls) == syncs
     assert journal.kept == (syncs == 1)

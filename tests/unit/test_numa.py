@@ -5,6 +5,7 @@ import socket
 import threading
 
 import pytest
+from waiting import LIMIT_S, joined
 
 from snailps import kernels
 from snailps.kernels import numa
@@ -115,7 +116,7 @@ def test_shard_runs_where_it_is_kept_and_its_maker_does_not():
     )
     shard.start()
     try:
-        assert shard.post(lambda: os.sched_getaffinity(0)).result(60) == one
+        assert shard.post(lambda: os.sched_getaffinity(0)).result(LIMIT_S) == one
         assert os.sched_getaffinity(0) == before
     finally:
         assert shard.stop()
@@ -130,5 +131,5 @@ def test_no_cpus_leave_a_thread_as_it_is():
 
     thread = threading.Thread(target=look)
     thread.start()
-    thread.join(60)
+    joined(thread)
     assert seen == [os.sched_getaffinity(0)]

@@ -15,12 +15,10 @@ from pipeline_stages import (
     Numbers,
     Twice,
 )  # fmt: skip
-from waiting import run_all
+from waiting import LIMIT_S, happens, run_all
 
 from snailps.data.pipeline import LAPS, Pipeline
 from snailps.errors import DataError, MisuseError
-
-WAIT_S = 60
 
 
 def drain(pipeline, taker=0):
@@ -32,7 +30,7 @@ def drain(pipeline, taker=0):
 
 def take_soon(pipeline):
     """The next item, or an error where none comes."""
-    end = time.monotonic() + WAIT_S
+    end = time.monotonic() + LIMIT_S
     return pipeline.take(give_up=lambda: time.monotonic() > end)
 
 
@@ -66,7 +64,7 @@ def test_pipeline_with_nobody_taking_stops_at_its_bounds():
         yield from items
 
     with Pipeline([source, passes], bound=2) as pipeline:
-        assert full.wait(WAIT_S)
+        happens(full, "full queues")
         for n in range(100):  # a source without a bound would run all the time
             taken = n + 1
             assert pipeline.take() == n
@@ -133,7 +131,7 @@ def test_pipeline_closed_while_stages_wait_ends_them():
 
 def test_pipeline_take_given_up_returns():
     def source(items):
-        threading.Event().wait(WAIT_S)
+        threading.Event().wait(LIMIT_S)
         yield 1
 
     pipeline = Pipeline([source])

@@ -164,9 +164,7 @@ def test_access_method_in_python_meets_no_row_that_has_yet_to_be_copied():
         fd, shard = cluster.stream_to(relay.port), cluster.threads[0]
         relay.open.clear()
         shard.back_up(fd, sync=True, report=lambda *words: cluster.told.put(words))
-        end = time.monotonic() + LIMIT_S
-        while not shard.stats()["replica"]["lag_bytes"]:
-            assert time.monotonic() < end, "nothing is copied"
+        until(lambda: shard.stats()["replica"]["lag_bytes"], "bytes that are copied")
         client.push(2, keys[:100], np.ones((100, 4), np.float32))
         relay.open.set()
         assert cluster.told.get(timeout=LIMIT_S) == ("ready", "")
@@ -184,9 +182,7 @@ def test_large_fragment_is_copied_in_pieces():
         with far:
             shard = cluster.threads[0]
             shard.back_up(near.detach(), sync=True, report=lambda *_: None).result(LIMIT_S)
-            end = time.monotonic() + LIMIT_S
-            while not (told := shard.stats()["replica"]["lag_bytes"]):
-                assert time.monotonic() < end, "nothing is copied"
+            told = until(lambda: shard.stats()["replica"]["lag_bytes"], "bytes that are copied")
             assert told < 4 << 20
             shard.unback()
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from replicas import Replicas, assert_equal, dump
 from stores import keys_of, scan_all, sections_of, some_keys
+from waiting import got
 
 from snailps import kernels
 from snailps.api.tables import Table
@@ -329,7 +330,7 @@ def test_standby_made_amid_pushes_and_promoted_makes_and_keeps_the_same_rows():
                 run.made = cluster.back_up(ready=False)
             if fail and number == 30:
                 client.flush()
-                assert cluster.told.get(timeout=60) == ("ready", "")
+                assert got(cluster.told, "a standby that is ready") == ("ready", "")
                 cluster.settle()
                 assert_equal(dump(cluster.threads[0]), dump(run.made[0]))
                 cluster.promote(run.made)

@@ -21,6 +21,7 @@ from rotating import (
     blocks_of_chunk,
     train_rotating,
 )
+from waiting import LIMIT_S
 from workers_in_order import ORDERS, Order, in_turns, lockstep, losses_in_order
 
 from snailps import kernels
@@ -561,7 +562,7 @@ class Failing(MemoryWorker):
         if self.pushes == 1:
             self.failed = Event()
             return SimpleNamespace(wait=self._fails, done=True)
-        assert self.failed.wait(60)
+        assert self.failed.wait(LIMIT_S), "nobody has waited for the first push"
         return super().push_async(table, keys, values, state=state)
 
     def _fails(self) -> None:

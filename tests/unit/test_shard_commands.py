@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from replicas import Replicas
 from shards import LIMIT_S, Shards
+from waiting import happens
 
 from snailps.errors import ConnectionLost, MisuseError, RemoteError, WaitTimeout
+from snailps.transport.loop import _loop
 
 FENCED = 5000
 """More than were once remembered."""
@@ -60,21 +62,29 @@ def test_command_that_timed_out_does_not_run_later():
         assert done == ["next"]
 
 
-def test_command_that_runs_when_its_time_is_over_is_waited_for():
+def test_command_that_runs_when_its_time_is_over_is_waited_for(monkeypatch):
     """A caller is told what came of it, or that it was withdrawn: never the one for the other."""
-    with Shards(1) as shards:
-        runs, answers, never = [], [], threading.Event()
+    begun, withdrawn = threading.Event(), threading.Event()
 
-        def work():
-            runs.append(1)
-            never.wait(0.05)
-            return "done"
+    class Late(_loop._Command):
+        """Its time begins when it runs, and it runs until its time is over."""
 
-        while not answers:
-            with contextlib.suppress(WaitTimeout):
-                answers.append(loop_of("shard-0").submit(work, 0.02))
-        shards.threads[0].clock()  # behind all that is still to come
-        assert answers == ["done"] * len(runs)
+        def result(self, timeout=None):
+            happens(begun)
+            return super().result(timeout)
+
+        def cancel(self):
+            withdrawn.set()
+            return super().cancel()
+
+    def work():
+        begun.set()
+        happens(withdrawn)
+        return "done"
+
+    with Shards(1):
+        monkeypatch.setattr(_loop, "_Command", Late)
+        assert loop_of("shard-0").submit(work, 0.0) == "done"
 
 
 def test_command_that_is_withdrawn_gives_back_its_descriptor():

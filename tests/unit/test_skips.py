@@ -36,6 +36,16 @@ def test_skip_for_want_of_data_is_so_where_the_folder_is_not(tmp_path, monkeypat
     assert excess("no test data: set SNAILPS_DATA") == "that is not so here"
 
 
+def test_skip_for_want_of_git_is_so_in_a_tree_that_is_no_clone(tmp_path, monkeypatch):
+    monkeypatch.setattr(skips, "ROOT", tmp_path)
+    assert excess("no git here: this is no clone") == ""
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(skips, "is_absent", lambda name: name == "git")
+    assert excess("no git here: there is no program to ask") == ""
+    monkeypatch.setattr(skips, "is_absent", lambda name: False)
+    assert excess("no git here: this is no clone") == "that is not so here"
+
+
 def test_continuous_integration_has_the_extra_but_not_what_it_may_lack(monkeypatch):
     monkeypatch.setattr(skips, "is_absent", lambda name: True)
     for reason in ("could not import 'pandas': no", "scikit-learn is not installed"):

@@ -4,6 +4,7 @@ import socket
 import ssl
 
 import pytest
+from waiting import LIMIT_S
 
 from snailps.transport.security.tls_link import RECORD_BYTES, TlsLink
 
@@ -50,7 +51,7 @@ def relayed(request):
     """Builds a link; its plain far end."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    theirs.settimeout(60)
+    theirs.settimeout(LIMIT_S)
 
     def make(*records):
         found = Records(*records)

@@ -9,7 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
-from waiting import run_all
+from waiting import LIMIT_S, run_all
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
@@ -231,7 +231,7 @@ class Meeting(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        ctx.barrier.wait(20)
+        ctx.barrier.wait(LIMIT_S)
         return gradient, None
 
 
