@@ -46,6 +46,7 @@ from faults.schedule import (  # noqa: E402
 )
 
 DATA = Path(os.environ.get("SNAILPS_DATA") or ROOT.parent / "shared" / "data")
+HEARTBEAT_TIMEOUT_S = 4
 STALL_S = 90.0
 RUN = 25
 """Faults of one run of the counting job: what is counted then is looked at."""
@@ -215,9 +216,10 @@ def counted(args, part, goal, kinds):
         run += 1
         say(f"{part}: run {run}, {str(schedule).splitlines()[0]}")
         with Scratch(prefix="snailps-bench-") as folder:
-            rig = Rig(folder, {"replication": args.replication, "shard_num": args.shards},
-                      job, servers=args.servers, workers=args.workers, shard_num=args.shards,
-                      stall_s=STALL_S)  # fmt: skip
+            settings = {"replication": args.replication, "shard_num": args.shards,
+                        "heartbeat_timeout": HEARTBEAT_TIMEOUT_S}  # fmt: skip
+            rig = Rig(folder, settings, job, servers=args.servers, workers=args.workers,
+                      shard_num=args.shards, stall_s=STALL_S)  # fmt: skip
             try:
                 with rig:
                     good = hurt(rig, schedule, toll)

@@ -161,7 +161,8 @@ if __name__ == "__main__":
     know(shard_connections, "Client")
     signal.signal(signal.SIGUSR2, tell)
     hurt_to_come()
-    miss(Path(os.environ["HURT_SILENT"]))
+    if "HURT_SILENT" in os.environ:
+        miss(Path(os.environ["HURT_SILENT"]))
     obey(json.loads(os.environ.get("HURT", "{}")))
     signal.signal(signal.SIGUSR1, obey_later)
     sys.argv[0] = "snailps"
