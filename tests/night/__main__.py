@@ -98,7 +98,7 @@ def parts(pytest: Sequence[str], tests: Sequence[str], seed: int) -> list[Part]:
             ))
             for first in range(0, WALKS, SLICE)
         ),
-        Part("clusters", 20, (*pytest, "tests/cluster", "tests/sim")),
+        Part("clusters", 5, (*pytest, "tests/cluster", "tests/sim")),
         Part("long", 5, (*pytest, "-m", "long", "tests/cluster")),
         Part("defects", 15, (*pytest, "--long", "tests/sim/test_defects.py")),
         Part("storms/kills", 25, recovery("storm", "--kills", "200")),
