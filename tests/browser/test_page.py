@@ -23,6 +23,8 @@ from snailps.transport.security.trust import OPEN
 
 WORD = "<img/src=x/onerror=window.harmed=1>"
 """A word of the text, which a page that shows words as markup would run."""
+SEEN_S = 10.0
+"""A loss is on the page so long after the master knows of it, at most."""
 
 
 @pytest.fixture
@@ -95,6 +97,10 @@ def test_page_shows_a_training_and_a_killed_server(chrome, shoot, train):
     victim = next(node for node in picture(url)["nodes"] if node["role"] == "server")
     os.kill(victim["pid"], signal.SIGKILL)
     name = f"server {victim['id']}"
+    lost = f"view.status.events.find((one) => one.kind === 'lost' && one.who === '{name}')"
+    # By the master's own clock: when it knew, and when it drew the first picture that says so.
+    age_s = chrome.wait_for(f"1e-9 + view.status.elapsed_s - {lost}.at_s")
+    assert age_s < SEEN_S
     chrome.wait_for(f"byId('events').innerText.includes('{name} was lost')")
     chrome.wait_for(f"byId('alarm').innerText.includes('{name} was lost')")
     assert chrome.evaluate("document.querySelectorAll('.p.server.s-lost').length") == 1

@@ -22,7 +22,6 @@ import weakref
 from pathlib import Path
 
 import copies
-from waiting import ENDING_S as ENDING_S  # of tests/faults
 from waiting import LIMIT_S, InVain, until, watch
 
 import snailps

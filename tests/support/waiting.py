@@ -15,8 +15,6 @@ from time import monotonic, sleep
 
 LIMIT_S = 120.0
 """Of last resort: no test passes or fails by it, unless something hangs."""
-ENDING_S = 10.0
-"""What was told to end may need so long."""
 PAUSE_S = 0.005
 
 _watchers = []

@@ -512,7 +512,7 @@ def count_of(descriptor):
 
 @contextlib.contextmanager
 def deaf(descriptor):
-    """What is written to such a descriptor is counted, and wakes nobody."""
+    """What is written to such a descriptor is counted, and wakes no thread."""
     until(lambda: count_of(descriptor) == 0, "the end of what was written before")
     kept, counter = os.dup(descriptor), os.eventfd(0, os.EFD_NONBLOCK)
     os.dup2(counter, descriptor)

@@ -562,7 +562,7 @@ class Failing(MemoryWorker):
         if self.pushes == 1:
             self.failed = Event()
             return SimpleNamespace(wait=self._fails, done=True)
-        assert self.failed.wait(LIMIT_S), "nobody has waited for the first push"
+        assert self.failed.wait(LIMIT_S), "no thread has waited for the first push"
         return super().push_async(table, keys, values, state=state)
 
     def _fails(self) -> None:
