@@ -168,7 +168,7 @@ class StatusReport:
         phase = self._job_controller.phase
         if phase is JobPhase.LOADING:
             return self._job_controller.loading
-        return self._job_controller.export.told if phase is JobPhase.EXPORTING else None
+        return self._job_controller.export.progress if phase is JobPhase.EXPORTING else None
 
     def _node(
         self, member: Member, silence_s: float | None, leased: int, clock: int | None, now: float

@@ -21,7 +21,7 @@ MICRO_BATCHES = 4
 def test_course_logs_how_far_an_export_is(stepped, now, caplog):
     controller, *_ = stepped
     controller.export.begin(now.s - 9)
-    told = controller.export.told = ExportProgress(lambda: now.s)
+    told = controller.export.progress = ExportProgress(lambda: now.s)
     told.plan([1.0])
     told.begin("reading table w", 100, "fragments")
     told.add(20)
@@ -64,7 +64,7 @@ def now():
 def stepped(now):
     """A course in a training by steps, its book, and what one step of the master's loop is."""
     worker = worker_of(1)
-    nodes = SimpleNamespace(all={1: worker}, nodes=lambda _: [])
+    nodes = SimpleNamespace(all={1: worker}, nodes=lambda *roles: [])
     nodes.rows = SimpleNamespace(clocks_set=True, expiring=False, moving=False)
     controller = JobController(context_of(nodes, TestOutbox()))
     blocks = [Block(n, "in", n, n + 1) for n in range(40)]

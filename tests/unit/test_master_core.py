@@ -7,7 +7,8 @@ from master_world import World, rejoin, takes_over
 from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.errors import ClusterError, ConnectionLost, ProtocolError
 from snailps.master import effects, events
-from snailps.master.job.controller import ENDED_MAX, SPENT_S
+from snailps.master.job.controller import SPENT_S
+from snailps.master.job.ended_jobs import ENDED_MAX
 from snailps.master.job.job import Job
 from snailps.master.job.state import pack
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PARTS_BYTES_MAX, SurveyMerge

@@ -10,15 +10,14 @@ seconds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from snailps.api.export_progress import ExportProgress
 from snailps.api.rotation import Rotation
-from snailps.api.tables import Table
 from snailps.config import to_mapping
-from snailps.dataclass import asdict, dataclass
+from snailps.dataclass import asdict
 from snailps.errors import (
     EXIT_INTERRUPTED,
     ClusterError,
@@ -27,10 +26,10 @@ from snailps.errors import (
     frames_of,
     with_frames,
 )
-from snailps.master.broadcast import Broadcast
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.context import Context
 from snailps.master.effects import Compact, Fact, LeaveRounds, Snapshot
+from snailps.master.job.ended_jobs import EndedJob, EndedJobs
 from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.export import Export
 from snailps.master.job.inspection import LOOKS, Inspection
@@ -47,43 +46,13 @@ from snailps.master.phases import AT_WORK, JobPhase, job_step
 from snailps.master.services import Opened
 from snailps.node.effects import WorkDone
 from snailps.transport import messages
-from snailps.transport.control.encoded import Encoded
 
 log = logging.getLogger(__name__)
 
 SPENT_S = 5.0
 """Seconds between notes of the time worked: what a takeover may lose of that."""
-ENDED_MAX = 16
-"""Number of ended jobs kept: their drivers may ask late."""
 Then = Callable[[Any, float], None]
 """Callback of work beside the loop: gets its result, and the time."""
-
-
-@dataclass(slots=True)
-class EndedJob:
-    """What a job of a session leaves behind."""
-
-    settings: Mapping[str, str]
-    figures: Mapping[str, Any]
-    failure: str = ""  # why it failed; empty if it ended well
-    trace: str = ""  # where in the user's code it failed
-    # None where it failed, or once the next job has begun
-    tables: Mapping[str, tuple[int, Table]] | None = None
-    summary: Encoded | None = None
-
-    def report(self) -> messages.Report:
-        numbered = None
-        if self.tables is not None:
-            numbered = [[number, table.to_dict()] for number, table in self.tables.values()]
-        return messages.Report(
-            {
-                "settings": dict(self.settings),
-                "figures": dict(self.figures),
-                "failure": self.failure,
-                "trace": self.trace,
-                "tables": numbered,
-            }
-        )
 
 
 class JobController:
@@ -101,22 +70,19 @@ class JobController:
         self.figures: dict[str, Any] = {}
         self.failed = ""  # why the last job of a session failed
         self.jobs = 0
-        self.ended_jobs: dict[int, EndedJob] = {}  # the last ones, by number
         self.interrupted = False
         self._is_formed = False
         self._starting: dict[Member, None] = {}  # workers that joined, and get the job next
         self._submitter: int | None = None
         self._summaries: list[int] = []
         self._side = 0  # the work beside the loop that the job waits for
-        self._counts: Broadcast | None = None  # of the servers, which figures of the run wait for
-        self._result: dict[str, Any] | None = None  # of the export, while those are not there
         self.inspection = Inspection(members, out, context.services.reader)
         self.expiry = ExpiryClock(members)
         self.checkpoints = CheckpointController(context)
-        self.export = Export(out, self.checkpoints.advice)
+        self.export = Export(members, out, self.checkpoints.advice, self.ended)
+        self.ended_jobs = EndedJobs(out)
         self.worker_wait = WorkerWait(context)
         self.loading = ExportProgress()  # of reading first rows from a file
-        self._asked_for: list[int] = []  # calls that ask what the job has left, answered at its end
         self._saved_last = False
         self._spent_at = 0.0  # when the seconds of work are noted next
 
@@ -140,7 +106,6 @@ class JobController:
         self.failed = ""
         self.jobs += 1
         self._saved_last = False
-        self.export.forget()
         self.inspection.begin()
         self._go(JobPhase.PREPARING)
         self._submitter = call
@@ -187,8 +152,7 @@ class JobController:
             # A worker that the last job was ended without still pushes to its tables.
             behind = any(member.dropped for member in self._members.nodes("worker"))
             self._members.table_registry.forget_job(now, in_use=behind)
-            for ended in self.ended_jobs.values():
-                ended.tables = ended.summary = None
+            self.ended_jobs.forget_rows()
             self._members.rows.expired = 0
             self.expiry.begin(now)
         if not self._members.joined("worker"):
@@ -477,7 +441,7 @@ class JobController:
     def summarise(self, member: Member, message: messages.Summarise, call: int, now: float) -> None:
         """Send a worker the merged survey, once it is there; a driver that of an ended job."""
         if member.role == "driver":
-            ended = self._ended(message.job)
+            ended = self.ended_jobs[message.job]
             self._out.reply(call, ended.summary or messages.Summary(b""))
             return
         job, ledger = self.leases.running()
@@ -553,12 +517,8 @@ class JobController:
 
     def _begin_export(self, job: Job, now: float) -> None:
         self._go(JobPhase.EXPORTING)
-        progress = self.export.begin(now)
         self._out.put(LeaveRounds())
-        for member in self._members.nodes():
-            member.state = "waiting for the export"
-        servers, ask = self._members.nodes("server"), messages.Ask("stats")
-        self._counts = Broadcast(self._out, servers, ask, self._counted, now, loss="drop")
+        progress = self.export.begin(now)
         log.info("training done, exporting")
         export = partial(
             self._services.reader.export, job, self.inspection.reading(dict(self.figures)), progress
@@ -567,28 +527,7 @@ class JobController:
 
     def _exported(self, figures: dict[str, Any], now: float) -> None:
         self._out.note("exported", {"figures": figures})
-        if self._counts is None:
-            self.ended(figures, now)
-        else:
-            self._result = figures
-            for member in self._counts.left.values():
-                member.state = "asked for its counters"
-
-    def _counted(self, counts: Broadcast, now: float) -> None:
-        """Take the servers' counters; end the job, if it is exported."""
-        self._counts = None
-        try:
-            for number, report in counts.answers.items():
-                if (member := self._members.all.get(number)) is not None:
-                    self._members.note_stats(member, report, now)
-        finally:
-            if self._result is not None:
-                self.ended(self._result, now)
-
-    def _forget_counts(self) -> None:
-        if self._counts is not None:
-            self._counts.forget()
-        self._counts = self._result = None
+        self.export.written(figures, now)
 
     def _end_cancelled(self) -> None:
         self._context.fail_job(self.export.verdict(), EXIT_INTERRUPTED)
@@ -611,32 +550,16 @@ class JobController:
         if (job := self.job) is not None:
             summary = None if job.summary is None else job.summary_message()
             tables = dict(self._members.table_registry.tables)
-            settings = to_mapping(job.settings)
-            self._remember(EndedJob(settings, self.figures, tables=tables, summary=summary))
-
-    def _remember(self, ended: EndedJob) -> None:
-        self.ended_jobs[self.jobs] = ended
-        for number in list(self.ended_jobs)[:-ENDED_MAX]:
-            del self.ended_jobs[number]
-        for call in self._asked_for:
-            self._out.reply(call, ended.report())
-        self._asked_for.clear()
+            ended = EndedJob(to_mapping(job.settings), self.figures, tables=tables, summary=summary)
+            self.ended_jobs.keep(self.jobs, ended)
 
     def report_job(self, member: Member, message: messages.AskJob, call: int, now: float) -> None:
         """Answer a driver that asks what a job has left; for the present job, at its end."""
         at_work = self.job is not None and self.jobs not in self.ended_jobs
         if at_work and message.job == self.jobs:
-            self._asked_for.append(call)
+            self.ended_jobs.wait(call)
         else:
-            self._out.reply(call, self._ended(message.job).report())
-
-    def _ended(self, number: int) -> EndedJob:
-        ended = self.ended_jobs.get(number)
-        if ended is None:
-            raise ClusterError(
-                f"no job {number} that has ended is known: the master remembers {ENDED_MAX}"
-            )
-        return ended
+            self._out.reply(call, self.ended_jobs[message.job].report())
 
     def collect_figures(self, now: float) -> None:
         self.figures = run_figures(self._context, self.leases.running()[0], now)
@@ -654,11 +577,11 @@ class JobController:
         are refused. Its rows stay until the next job begins."""
         job = self.job
         assert job is not None
-        self._remember(EndedJob(to_mapping(job.settings), {}, text, trace))
+        self.ended_jobs.keep(self.jobs, EndedJob(to_mapping(job.settings), {}, text, trace))
         self._answer_submitter(ClusterError(with_frames(text, trace)))
         self._out.disown(self._side)  # its thread may run on for a while, its result ignored
         self._side = 0
-        self._forget_counts()
+        self.export.forget()
         self._out.put(LeaveRounds())
         for call in self._summaries:
             self._out.reply(call, ClusterError("the job has failed"))
@@ -678,7 +601,7 @@ class JobController:
     def end(self) -> None:
         """Return to waiting for a job."""
         self.checkpoints.forget()
-        self._forget_counts()
+        self.export.forget()
         if self.job is not None:
             self._out.work(self.job.close, _ignored)
         if self.round is not None:

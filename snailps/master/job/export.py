@@ -1,44 +1,86 @@
 """The export of a job at the master: begin, progress, cancel, and where it was interrupted.
 
-    training done -> Work(export) -> figures -> on_exported        signal -> cancel -> verdict
+    training done -> Work(export) -> written(figures) -> on_end        signal -> cancel -> verdict
+                  -> Ask(stats) to the servers -> counters
 
-The model writes its files, beside the loop.
+The model writes its files, beside the loop.  The export ends when these are written and each server
+has reported its counters, which figures of the run sum, or is lost.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from snailps.api.export_progress import ExportProgress
+from snailps.master.broadcast import Broadcast
 from snailps.master.effects import CancelExport, Outbox
+from snailps.master.membership import Membership
+from snailps.transport import messages
 
 log = logging.getLogger(__name__)
 
-TELL_S = 10.0
+REPORT_S = 10.0
 """Seconds between log lines on the progress of an export."""
 CANCEL_S = 5.0
 """Seconds that a cancelled export may take to end."""
 
 
 class Export:
-    """Progress of a job's export; `told` is None before it begins."""
+    """Progress of a job's export; `progress` is None before it begins."""
 
-    def __init__(self, out: Outbox, advice: Callable[[], str]) -> None:
-        # what the user should know of the job's checkpoints; may be empty
-        self._out, self._advice = out, advice
-        self.told: ExportProgress | None = None
-        self._told_at = 0.0
+    def __init__(
+        self,
+        members: Membership,
+        out: Outbox,
+        advice: Callable[[], str],  # what the user should know of checkpoints; may be empty
+        on_end: Callable[[dict[str, Any], float], None],  # with the figures of the result
+    ) -> None:
+        self._members, self._out, self._advice, self._on_end = members, out, advice, on_end
+        self.progress: ExportProgress | None = None
+        self._reported_at = 0.0
         self._cancelled_at: float | None = None
+        self._counters: Broadcast | None = None  # of the servers, while they are asked
+        self._figures: dict[str, Any] | None = None  # of the written result, while those are not in
 
     def begin(self, now: float) -> ExportProgress:
         """Begin the export; its thread writes its progress into the result."""
-        self._told_at, self._cancelled_at = now, None
-        self.told = ExportProgress()
-        return self.told
+        self.forget()
+        self._reported_at = now
+        for member in self._members.nodes():
+            member.state = "waiting for the export"
+        servers, ask = self._members.nodes("server"), messages.Ask("stats")
+        counters = Broadcast(self._out, servers, ask, self._take_counters, now, loss="drop")
+        self._counters = counters if counters.left else None
+        self.progress = ExportProgress()
+        return self.progress
+
+    def written(self, figures: dict[str, Any], now: float) -> None:
+        """The files are written: end the job, or wait for counters."""
+        if self._counters is None:
+            self._on_end(figures, now)
+            return
+        self._figures = figures
+        for member in self._counters.left.values():
+            member.state = "asked for its counters"
+
+    def _take_counters(self, counters: Broadcast, now: float) -> None:
+        self._counters = None
+        try:
+            for number, report in counters.answers.items():
+                if (member := self._members.all.get(number)) is not None:
+                    self._members.note_stats(member, report, now)
+        finally:
+            if self._figures is not None:
+                self._on_end(self._figures, now)
 
     def forget(self) -> None:
-        self.told, self._cancelled_at = None, None
+        """The job has ended, or another one begins."""
+        if self._counters is not None:
+            self._counters.forget()
+        self._counters = self._figures = None
+        self.progress = self._cancelled_at = None
 
     @property
     def cancelled(self) -> bool:
@@ -49,25 +91,25 @@ class Export:
         """Cancel it; unwritten files leave nothing behind."""
         self._cancelled_at = now
         log.warning("interrupted: ending the export")
-        if self.told is not None:
-            self.told.cancel()
+        if self.progress is not None:
+            self.progress.cancel()
         self._out.put(CancelExport())
 
     def step(self, now: float) -> bool:
         """Log its progress; True: it was cancelled, and does not end."""
         if self._cancelled_at is not None and now - self._cancelled_at > CANCEL_S:
             return True
-        if self.told is not None and now - self._told_at >= TELL_S:
-            self._told_at = now
-            if self.told.text:
-                log.info("exporting %s", self.told.line())
+        if self.progress is not None and now - self._reported_at >= REPORT_S:
+            self._reported_at = now
+            if self.progress.text:
+                log.info("exporting %s", self.progress.line())
         return False
 
     def verdict(self) -> str:
         """What an interrupted export has written, and how to get the rest."""
         text, advice = "interrupted while saving the model", self._advice()
-        if self.told is None:
+        if self.progress is None:
             text += "; nothing was saved"
         else:
-            text += f", {self.told.share:.0%} done; {self.told.verdict()}"
+            text += f", {self.progress.share:.0%} done; {self.progress.verdict()}"
         return f"{text}. {advice}" if advice else text

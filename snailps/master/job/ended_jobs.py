@@ -1,0 +1,86 @@
+"""What the ended jobs of a session leave to the drivers that ask for it.
+
+    keep(number, EndedJob) <- the master    ended_jobs[number].report() -> an answer
+
+Owns the last `ENDED_MAX` of them and who waits for the present one; knows nothing of phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from snailps.api.tables import Table
+from snailps.dataclass import dataclass
+from snailps.errors import ClusterError
+from snailps.master.effects import Outbox
+from snailps.transport import messages
+from snailps.transport.control.encoded import Encoded
+
+ENDED_MAX = 16
+"""Number of ended jobs kept: their drivers may ask late."""
+
+
+@dataclass(slots=True)
+class EndedJob:
+    """What a job of a session leaves behind."""
+
+    settings: Mapping[str, str]
+    figures: Mapping[str, Any]
+    failure: str = ""  # why it failed; empty if it ended well
+    trace: str = ""  # where in the user's code it failed
+    # None where it failed, or once the next job has begun
+    tables: Mapping[str, tuple[int, Table]] | None = None
+    summary: Encoded | None = None
+
+    def report(self) -> messages.Report:
+        numbered = None
+        if self.tables is not None:
+            numbered = [[number, table.to_dict()] for number, table in self.tables.values()]
+        return messages.Report(
+            {
+                "settings": dict(self.settings),
+                "figures": dict(self.figures),
+                "failure": self.failure,
+                "trace": self.trace,
+                "tables": numbered,
+            }
+        )
+
+
+class EndedJobs:
+    """The last ended jobs, by number."""
+
+    def __init__(self, out: Outbox) -> None:
+        self._out = out
+        self._jobs: dict[int, EndedJob] = {}
+        self._calls: list[int] = []  # that ask for the present job, answered at its end
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._jobs
+
+    def __getitem__(self, number: int) -> EndedJob:
+        ended = self._jobs.get(number)
+        if ended is None:
+            raise ClusterError(
+                f"no job {number} that has ended is known: the master remembers {ENDED_MAX}"
+            )
+        return ended
+
+    def keep(self, number: int, ended: EndedJob) -> None:
+        """Keep the job that has just ended, and answer who waits for that."""
+        self._jobs[number] = ended
+        for old in list(self._jobs)[:-ENDED_MAX]:
+            del self._jobs[old]
+        for call in self._calls:
+            self._out.reply(call, ended.report())
+        self._calls.clear()
+
+    def wait(self, call: int) -> None:
+        """Answer a call once the present job has ended."""
+        self._calls.append(call)
+
+    def forget_rows(self) -> None:
+        """The next job begins: tables and summaries of these are gone."""
+        for ended in self._jobs.values():
+            ended.tables = ended.summary = None
