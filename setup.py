@@ -137,6 +137,11 @@ class BuildChanged(build_ext):
     failed = False
 
     def run(self) -> None:
+        if self.inplace or self.editable_mode or SANITIZE:
+            for ext in self.extensions:
+                ext.define_macros.append(("SNAIL_FAULTS", "1"))  # transport/loop/_fault_injection
+        else:  # what users get
+            self.extensions = [ext for ext in self.extensions if not ext.name.endswith("_probes")]
         super().run()
         folder = HERE if self.inplace else HERE / self.build_lib
         # What is sanitized cannot be imported; `build_ext` alone builds no package to import.

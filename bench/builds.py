@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from snailps._kernel_probes import Probes
 
 from snailps import kernels
 
@@ -186,6 +187,11 @@ def dense(rng: np.random.Generator) -> dict[str, Call]:
     }
 
 
+def probes(build: kernels.Kernels) -> Probes:
+    """What a build does with one row."""
+    return Probes(build.capsule)
+
+
 def stored(rng: np.random.Generator) -> dict[str, Call]:
     """Rows of the store: first values, steps and what travels."""
     keys = rng.integers(0, 1 << 60, ROWS).astype(np.uint64)
@@ -203,16 +209,20 @@ def stored(rng: np.random.Generator) -> dict[str, Call]:
         if state is None:
             continue  # apply_row prepares 16,384 corrections first; train_cbow has the same step
         row = np.zeros(wide + state, np.float32)
-        found[f"apply_{name}"] = lambda k, access=access, row=row, name=name: k.apply_row(
-            access, hyper, row, value[: wide + (name == "average")]
-        )
+        found[f"apply_{name}"] = lambda k, access=access, row=row, name=name: Probes(
+            k.capsule
+        ).apply_row(access, hyper, row, value[: wide + (name == "average")])
     rows = rng.normal(0, 1, (ROWS, DIM)).astype(np.float32)
     owed = np.zeros_like(rows)
     for name, wire in kernels.WIRE_TYPES.items():
-        packed = kernels.load("base").narrow_rows(wire, rows)
-        found[f"narrow_{name}"] = lambda k, wire=wire: k.narrow_rows(wire, rows)
-        found[f"widen_{name}"] = lambda k, wire=wire, packed=packed: k.widen_rows(wire, packed, DIM)
-        found[f"narrow_owing_{name}"] = lambda k, wire=wire: k.narrow_owing_rows(wire, rows, owed)
+        packed = probes(kernels.load("base")).narrow_rows(wire, rows)
+        found[f"narrow_{name}"] = lambda k, wire=wire: probes(k).narrow_rows(wire, rows)
+        found[f"widen_{name}"] = lambda k, wire=wire, packed=packed: probes(k).widen_rows(
+            wire, packed, DIM
+        )
+        found[f"narrow_owing_{name}"] = lambda k, wire=wire: probes(k).narrow_owing_rows(
+            wire, rows, owed
+        )
     padded = kernels.padded(ROWS, DIM)
     found["copy_rows"] = lambda k: k.copy_rows(rows, padded)
     return found

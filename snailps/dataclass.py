@@ -131,7 +131,7 @@ def _shown(members: tuple[Field[Any], ...]) -> Callable[[Any], str]:
 def _frozen(
     cls: type, members: tuple[Field[Any], ...], slots: bool
 ) -> dict[str, Callable[..., Any]]:
-    """What refuses changes; with slots, what copies and pickles need in its place."""
+    """Make methods that refuse changes; with slots, those that copies and pickles need instead."""
     names = [one.name for one in members]
 
     def assign(self: Any, name: str, value: Any) -> None:

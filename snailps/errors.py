@@ -184,7 +184,7 @@ class ProtocolError(WireError):
 
 
 class MisuseError(WireError):
-    """This side was about to break the wire format: a bug here, not there."""
+    """A breach of the wire format by this side, stopped in time: a bug here, not there."""
 
 
 class ConnectionLost(SnailError):
@@ -217,7 +217,7 @@ def explain(error: BaseException) -> str:
 
 
 def words_of(error: BaseException) -> str:
-    """What an exception of a user's code says: an array in it may have millions of characters."""
+    """Return an exception's text, shortened: an array in it may have millions of characters."""
     try:
         text = str(error)
     except Exception as failure:

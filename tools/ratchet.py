@@ -16,12 +16,25 @@ from pathlib import Path
 
 RELEASE = "99684dcb"
 """The commit before the packages were merged; its lines are printed where it is in the clone."""
-FORKS = re.compile(r"\bworkers\s*(==|!=|<=?|>=?)\s*[12]\b")
-POLICIES = re.compile(r"\bisinstance\([^()]*,\s*\(?\s*\w*(Ledger|Rows|Admission)\b")
-MOST = {"forks on the number of workers": 4, "type tests of policies": 5, "stubs": 0, "terms": 110}
+FORKS = "forks on the number of workers"
+PARTS = "forks on the number of partitions"
+POLICIES = "type tests of policies"
+SCHEDULES = "questions for the schedule outside of its policy"
+PATTERNS = {
+    FORKS: r"\bworkers\s*(==|!=|<=?|>=?)\s*[12]\b",
+    PARTS: r"\bparts\s*(==|!=|<=|>)\s*1\b|\bsplit\.is_whole\b",
+    POLICIES: r"\b(isinstance|cast)\(.*?\b\w*(Ledger|Schedule|Admission)\b",
+    SCHEDULES: r"\bconsistency\s*(==|!=)|\bjob\.(rounds|clocked)\b",
+}
+"""By kind: a line of code that is one; of schedules, in packages that are no policy."""
+MOST = {FORKS: 5, PARTS: 14, POLICIES: 1, SCHEDULES: 19, "stubs": 0, "terms": 110}
+DECIDE = ("snailps/master/leases/", "snailps/config/")
+"""Places that define what a schedule is."""
 HINTS = {
-    "forks on the number of workers": "make one worker a value of the general case",
-    "type tests of policies": "have the policy answer",
+    FORKS: "make one worker a value of the general case",
+    PARTS: "make one partition a value of the general case",
+    POLICIES: "have the policy answer",
+    SCHEDULES: "have the ledger answer, or `Worker.clocked`",
     "stubs": "tools/stubs.py makes them",
     "terms": "docs/glossary.md: use a word that is there",
 }
@@ -48,11 +61,16 @@ def lines_of(root: Path, commit: str) -> Counter[str]:
 def places(root: Path) -> dict[str, list[str]]:
     """Where each kind of what must not grow is."""
     found: dict[str, list[str]] = {name: [] for name in MOST}
-    for path in sorted((root / "snailps").rglob("*.py")):
+    sources = (
+        path for end in ("py", "pyx", "pxd") for path in (root / "snailps").rglob(f"*.{end}")
+    )
+    for path in sorted(sources):
+        where = path.relative_to(root)
+        kinds = [k for k in PATTERNS if k != SCHEDULES or not str(where).startswith(DECIDE)]
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            for name, pattern in zip(MOST, (FORKS, POLICIES), strict=False):
-                if pattern.search(line):
-                    found[name].append(f"{path.relative_to(root)}:{number}: {line.strip()}")
+            for name in kinds:
+                if re.search(PATTERNS[name], line):
+                    found[name].append(f"{where}:{number}: {line.strip()}")
     found["stubs"] = git(root, "ls-files", "*.pyi")
     glossary = (root / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
     found["terms"] = [line.split("|")[1].strip() for line in glossary if line.startswith("| ")][1:]

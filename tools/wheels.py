@@ -266,12 +266,12 @@ def build(
 
 
 def extensions_of(root: Path) -> set[str]:
-    """Compiled modules that a tree of sources makes: ``snailps/data/_text``."""
+    """Compiled modules of a wheel: ``snailps/data/_text``; probes are for tests."""
     sources = {path.relative_to(root).with_suffix("") for path in root.glob("snailps/**/*.pyx")}
     made = {"_build"} | {f"_kernels_{build}" for build in ("base", "avx2", "avx512")}
     kernels = KERNELS.get(platform.machine(), ("base",))
     return {
-        *(str(path) for path in sources if path.name not in made),
+        *(str(path) for path in sources if path.name not in made and "_probes" not in path.name),
         *(f"snailps/_kernels_{build}" for build in kernels),
         "snailps/_cython_shared",
     }
@@ -293,7 +293,8 @@ def faults_of(wheel: Path, extensions: Iterable[str]) -> list[str]:
         names = [name for name in archive.namelist() if not name.endswith("/")]
     inside = [name for name in names if not re.match(r"snailps-[^/]*\.dist-info/", name)]
     for name in inside:
-        if not (name.startswith(PAGE) or (name.startswith("snailps/") and name.endswith(SUFFIXES))):
+        ours = name.startswith("snailps/") and name.endswith(SUFFIXES) and "_probes" not in name
+        if not (name.startswith(PAGE) or ours):
             faults.append(f"no user needs {name}")
     types = ("snailps/py.typed", "snailps/estimators/__init__.pyi", "snailps/_kernels.pyi")
     faults += [f"{name} is missing" for name in types if name not in names]

@@ -121,9 +121,9 @@ class Block:
         return self._data
 
     def texts(self) -> Sequence[Text]:
-        """Its lines or rows, as texts of which each one's first line may be a header.
+        """Return lines or rows of the block, as texts whose first lines may be headers.
 
-        Of a block over several files `data` is all of them, if they are lines.
+        `data` joins the lines of all files of a block over several.
         """
         if self.read_texts is not None:
             return self.read_texts()

@@ -22,7 +22,7 @@ from snailps.errors import ConfigError, explain, is_own_code, place_of
 T = TypeVar("T")
 
 _stamps: dict[str, tuple[int, int]] = {}
-"""By module: modification time and size of its source when it was imported."""
+"""Modification time and size of each module's source when it was imported."""
 _inherited: set[str] = set()
 """Modules inherited by a fork without stamps: the version of their source is unknown."""
 _looked_ns = 0

@@ -56,12 +56,11 @@ def source_of(cls: type) -> list[Code]:
 
 
 def encode(pieces: list[Code]) -> bytes:
-    """Pieces as bytes."""
     return json.dumps(pieces).encode()
 
 
 def decode(source: bytes) -> list[Code]:
-    """The pieces of such bytes."""
+    """Decode what `encode` made; ConfigError if these bytes are no such thing."""
     try:
         return [Code(str(file), int(line), str(text)) for file, line, text in json.loads(source)]
     except (ValueError, TypeError) as error:
@@ -120,7 +119,7 @@ class _Collector:
         self._order: list[Code] = []
 
     def pieces(self) -> list[Code]:
-        """All of them, in an order in which they can be executed."""
+        """Collect all pieces, in an order in which they can be executed."""
         self._define(self._cls.__name__, self._cls, "")
         prelude = "".join(f"{line}\n" for line in self._prelude.values())
         return [Code(_PRELUDE, 1, prelude), *self._order]

@@ -16,7 +16,7 @@ from snailps.errors import SnailError
 
 Item = TypeVar("Item")
 SHARE_MIN = 0.01
-"""Below this share the remaining time is not estimated."""
+"""Least share from which the remaining time is estimated."""
 
 
 class ExportCancelled(SnailError):
@@ -24,19 +24,7 @@ class ExportCancelled(SnailError):
 
 
 class ExportProgress:
-    """Progress of an export.
-
-    Parameters
-    ----------
-    clock : callable
-        Steady seconds.
-
-    Attributes
-    ----------
-    written : tuple of str
-        Complete files.
-    cancelled : bool
-    """
+    """Progress of an export; `clock` gives steady seconds, `written` are complete files."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -45,7 +33,7 @@ class ExportProgress:
         self.plan([])
 
     def plan(self, weights: Sequence[float]) -> None:
-        """Sets the approximate relative durations of the coming stages.
+        """Set the approximate relative durations of the coming stages.
 
         A stage that was not planned is a plan of its own.
         """
@@ -60,23 +48,10 @@ class ExportProgress:
         items: Iterable[Item],
         size: Callable[[Any], int] = len,
     ) -> Iterator[Item]:
-        """Yields items, and records the progress of a stage.
+        """Yield items, and record the progress of a stage; ExportCancelled ends it.
 
-        Parameters
-        ----------
-        what : str
-            Description for people: ``writing out.npz``.
-        total : int
-            Size of all items together.
-        unit : str
-            Unit of the sizes, such as ``rows``; ``bytes`` are shown as MB.
-        items : iterable
-        size : callable
-            Size of an item, default its length.
-
-        Raises
-        ------
-        ExportCancelled
+        `what` describes it for people: ``writing out.npz``; `total` is the size of all items
+        together, in a `unit` such as ``rows``; ``bytes`` are shown as MB.
         """
         self.begin(what, total, unit)
         for item in items:
@@ -85,7 +60,7 @@ class ExportProgress:
             self.add(size(item))
 
     def begin(self, what: str, total: int, unit: str) -> None:
-        """Starts a stage; see `count`."""
+        """Start a stage; see `count`."""
         number = self._stage[0] + 1
         if number >= len(self._weights):
             self.plan([1.0])
@@ -93,25 +68,18 @@ class ExportProgress:
         self._stage = (number, what, 0, total, unit)
 
     def add(self, done: int) -> None:
-        """Adds `done` to the progress of the stage."""
         number, what, before, total, unit = self._stage
         self._stage = (number, what, min(total, before + done), total, unit)
 
     def wrote(self, path: str) -> None:
-        """Records a complete file."""
         self.written += (path,)
 
     def cancel(self) -> None:
-        """Ends the export at its next piece."""
+        """End the export at its next piece."""
         self.cancelled = True
 
     def check(self) -> None:
-        """Raises if the export was cancelled.
-
-        Raises
-        ------
-        ExportCancelled
-        """
+        """Raise ExportCancelled if the export was cancelled."""
         if self.cancelled:
             raise ExportCancelled("the export was interrupted")
 
@@ -134,20 +102,20 @@ class ExportProgress:
         return (self._clock() - self._begun_s) * (1 - share) / share
 
     def line(self) -> str:
-        """The progress in a line: ``43%: writing out.npz, 1,024 of 4,096 rows, 7 s left``."""
+        """Show the progress in a line: ``43%: writing out.npz, 1,024 of 4,096 rows, 7 s left``."""
         eta_s = self.eta_s
         left = "" if eta_s is None else f", {eta_s:.0f} s left"
         return f"{int(100 * self.share)}%: {self.text}{left}"
 
     def verdict(self) -> str:
-        """The result of an interrupted export, for a message."""
+        """Say what an interrupted export has saved."""
         if not self.written:
             return "nothing was saved"
         return f"saved {', '.join(self.written)}, and nothing else"
 
     @property
     def text(self) -> str:
-        """The current stage and its progress: ``writing out.npz, 1,024 of 4,096 rows``."""
+        """Current stage and its progress: ``writing out.npz, 1,024 of 4,096 rows``."""
         _, what, done, total, unit = self._stage
         if not what:
             return ""

@@ -14,11 +14,11 @@ from snailps.dataclass import dataclass
 from snailps.errors import MisuseError
 
 EPOCHS = 5
-"""Of large inputs, and of models that do not decide."""
+"""Epochs of large inputs, and of models that do not decide."""
 EPOCHS_MAX = 300
-"""Of small ones, at most."""
+"""Most epochs, of small inputs."""
 EPOCHS_FALLING = 50
-"""The same where the step size falls over the job, which then does not end before."""
+"""Most epochs where the step size falls over the job, which then does not end before."""
 EPOCHS_AUTO: Mapping[str, Any] = {
     "help": "Number of training passes over the whole input. `auto`: by its size, 5 for large "
     "inputs; for small ones more, at most 300, where the step size does not fall over the job "
@@ -35,14 +35,9 @@ EPOCHS_AUTO: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """How often a job trains on its input.
+    """Epochs of a job: at most `most`, which rates that fall over the job count with.
 
-    Attributes
-    ----------
-    most : int
-        Epochs at most, which rates that fall over the job count with.
-    least : int
-        From so many on, at least 1, the job ends once the loss stops falling; `most`: never before.
+    From `least` on, at least 1, the job ends once the loss stops falling; `most`: never before.
     """
 
     most: int
@@ -54,9 +49,10 @@ class Passes:
 
     @classmethod
     def by_size(cls, total_bytes: int, enough_bytes: int, *, ends: bool = True) -> Passes:
-        """As many as read `enough_bytes` in all, from `EPOCHS` to `EPOCHS_MAX`.
+        """Choose epochs: enough_bytes / total_bytes, from `EPOCHS` to `EPOCHS_MAX`.
 
-        With `ends`, all but `EPOCHS` of them are trained only while the loss falls.
+        With `ends`, all but `EPOCHS` of them are trained only while the loss falls; without, there
+        are at most `EPOCHS_FALLING`.
         """
         most = EPOCHS_MAX if ends else EPOCHS_FALLING
         epochs = max(EPOCHS, min(most, enough_bytes // max(1, total_bytes)))

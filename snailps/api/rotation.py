@@ -31,24 +31,24 @@ class Rotation:
         Of an epoch, at least 1; at most one for each block is used.
     most_parts : int
         Input partitions of a chunk at most, at least 1: room for workers that join.
-    visits_of_one : int
+    checkouts_of_one : int
         Checkouts of a chunk that has one partition, at least 1: its worker has all rows, so what a
         checkout is is up to the model.
     """
 
     chunks: int
     most_parts: int
-    visits_of_one: int = OUTPUTS_PER_INPUT
+    checkouts_of_one: int = OUTPUTS_PER_INPUT
 
     def __post_init__(self) -> None:
-        for name in ("chunks", "most_parts", "visits_of_one"):
+        for name in ("chunks", "most_parts", "checkouts_of_one"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise MisuseError(f"Rotation.{name}: expected a whole number from 1, got {value!r}")
 
     def checkouts(self, parts: int) -> int:
         """Checkouts of each lease of a chunk of so many input partitions."""
-        return OUTPUTS_PER_INPUT * parts if parts > 1 else self.visits_of_one
+        return OUTPUTS_PER_INPUT * parts if parts > 1 else self.checkouts_of_one
 
 
 class Checkouts(Protocol):
@@ -98,7 +98,6 @@ class NoCheckouts:
     """The checkouts of a block that is no partition: none."""
 
     def check_out(self) -> int | None:
-        """None."""
         return None
 
     def check_in(self, part: int, figures: Mapping[str, float], *, durable: bool = False) -> None:

@@ -23,7 +23,7 @@ from snailps.errors import ConfigError, MisuseError, NotFinite
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
 AnyKeys = Keys | NDArray[Any] | Sequence[int]
-"""What `as_keys` takes."""
+"""Keys in the forms that `as_keys` takes."""
 _UINT64, _FLOAT32 = np.dtype(np.uint64), np.dtype(np.float32)
 """One object each, which nearly all arrays of the type have: `is` takes a seventh of ``==``."""
 _LR_SCALES = (int, float, np.floating)

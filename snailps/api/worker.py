@@ -153,7 +153,7 @@ class Worker(ModelTables):
         raise NotImplementedError
 
     def survey_part(self) -> SurveyPart | None:
-        """What examines the blocks in the place of `survey`, and merges them at the worker.
+        """Make the part that examines blocks in the place of `survey`, and merges them here.
 
         None (the default): what `survey` returns travels to the master block by block.
         """
@@ -221,7 +221,7 @@ class Worker(ModelTables):
 
     @classmethod
     def reading(cls, settings: JobSettings) -> Reading:
-        """What it makes of tables among its input: Parquet, JSON lines, CSV with a header.
+        """Choose how tables in the input are read: Parquet, JSON lines, CSV with a header.
 
         The default: the column that the setting or field ``column`` names, a line a row; tables
         are refused if there is none, or if it is empty.
@@ -306,7 +306,7 @@ class Worker(ModelTables):
 
     @classmethod
     def model_name(cls, settings: JobSettings) -> str:
-        """What a status calls the job; the name of the class, unless overridden."""
+        """Name the job for a status: the class's name, unless overridden."""
         return cls.__name__
 
     @classmethod

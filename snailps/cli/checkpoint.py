@@ -20,7 +20,7 @@ from snailps.cli.printing import Cell, JsonObjectOption, live_line, print_json, 
 from snailps.config.output import check_output, sizes_text
 from snailps.errors import CheckpointError, ConfigError
 from snailps.local.offline_export import CheckpointSource, export
-from snailps.local.table_export import Format, export_tables, sizes_of
+from snailps.local.table_export import Format, export_tables
 from snailps.store.checkpoint.folder import (
     Checkpoint,
     CheckpointFolder,
@@ -134,7 +134,8 @@ def export_(
             )
     for file in files:
         typer.echo(file)
-    typer.echo(f"wrote {sizes_text(sizes_of(files))}", err=True)
+    sizes = {file: Path(file).stat().st_size for file in files}
+    typer.echo(f"wrote {sizes_text(sizes)}", err=True)
 
 
 def _verified(one: Checkpoint) -> Checkpoint:

@@ -34,7 +34,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def short_seconds_text(seconds: float) -> str:
-    """As `seconds_text`, with tenths below ten seconds."""
+    """Write a duration as `seconds_text` does, with tenths below ten seconds."""
     return f"{seconds:.1f} s" if seconds < 9.95 else seconds_text(seconds)
 
 

@@ -40,7 +40,7 @@ class Identity:
         self._host = socket.gethostname()
 
     def line(self, level: str, message: str, time_s: float | None = None, **more: Any) -> str:
-        """One JSON object; `more` cannot replace the usual keys."""
+        """Make one JSON object; `more` cannot replace the usual keys."""
         at = datetime.fromtimestamp(time.time() if time_s is None else time_s, timezone.utc)
         record = {
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -127,7 +127,7 @@ class JsonLines(io.TextIOBase):
 
 
 def is_object(line: str) -> bool:
-    """Whether a line is one of these objects."""
+    """Whether a line is a JSON object with all keys of a log line."""
     if not line.startswith("{"):
         return False
     try:
@@ -138,7 +138,7 @@ def is_object(line: str) -> bool:
 
 
 _identity: Identity | None = None
-"""Of this process, once its logs are JSON."""
+"""Identity of this process, once its logs are JSON."""
 _errors: TextIO
 
 

@@ -193,7 +193,7 @@ def _relayed(name: str, line: str, verbose: bool) -> str:
 
 @contextlib.contextmanager
 def _interrupting(run: Run) -> Iterator[None]:
-    """Inside, signals that end a command interrupt the run."""
+    """Let signals that end a command interrupt the run, until the end of the context."""
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
         numbers.append(signal.SIGHUP)  # the terminal is closed

@@ -173,7 +173,7 @@ def _label_files(
     from snailps.config.output import refuse_existing
     from snailps.data.atomic import atomic_file
     from snailps.data.blocks import files_of
-    from snailps.vectors.label_files import LabelWriter, check_format, label_files
+    from snailps.vectors.label_files import LabelWriter, label_files
     from snailps.vectors.label_prediction import LabelModel
 
     if text is not None or not input:
@@ -182,7 +182,8 @@ def _label_files(
         raise ConfigError(
             "--input is for a classifier (a .bin), and writes --format tsv, jsonl or parquet"
         )
-    check_format(format, output is not None)
+    if format == "parquet" and output is None:
+        raise ConfigError("--format parquet needs --output FILE: it is no stream of lines")
     if column and "-" in input:
         raise ConfigError("--column is for tables, which are files: standard input is text")
     paths = [one for given in input for one in ([given] if given == "-" else files_of([given]))]
@@ -241,7 +242,7 @@ class _LinesProgress:
         return words
 
     def _share(self) -> float:
-        """Of all bytes of the files; 0: unknown."""
+        """Estimate the answered share of all bytes of the files; 0: unknown."""
         path, finished = self._paths[max(self._at, 0)], sum(self._sizes[: max(self._at, 0)])
         ratio = (
             finished / self._of_finished

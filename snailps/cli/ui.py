@@ -134,7 +134,7 @@ class Given(Runs):
         return [self._given]
 
     def ending(self, run: Run) -> Ending | None:
-        """Its end, if it is of this machine and user."""
+        """Find the end of the run, if that is of this machine and user."""
         for one in reversed(self._registry.runs()):
             if one.address == run.address and one.number not in self._since:
                 return self._ending(one)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import typer
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""Of the Click that Typer uses: an installed one, or its own."""
+"""`UsageError` of the Click that Typer uses: an installed one, or its own."""
 
 _PHRASES = (
     (r"Input should be greater than or equal to (\S+)", r"expected at least \1"),

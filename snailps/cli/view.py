@@ -1,4 +1,4 @@
-"""What is shown of a run: one view for the live display, plain lines and the page of the status.
+"""Views of a run, shared by the live display, plain lines and the page of the status.
 
     Status, seconds left -> view_of -> View -> a line, or live_picture
     Status -> page_of -> View.line, Sections -> page_lines, page_picture
@@ -26,7 +26,7 @@ SHARED: tuple[Phase, ...] = ("survey", "loading", "restoring", "training", "expo
 LOOP_MS, LOOP_SHARE = 50.0, 0.2
 """Share of time and 99.9th percentile of a turn from which a busy master is reported."""
 LOOP_TURNS = 10_000
-"""With fewer turns, a slow one in a thousand is the start of the job."""
+"""Turns from which slow ones count: with fewer, one in a thousand is the start of the job."""
 TESTS_MAX = 4
 ENDS = {
     "interrupt": "ended early by Ctrl-C",
@@ -70,7 +70,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a run does now, in words; a text is empty where there is nothing to tell."""
+    """Words for what a run does now; a text is empty where there is nothing to tell."""
 
     phase: Phase
     progress: float
@@ -95,7 +95,7 @@ class View:
 
 
 def view_of(status: Status, eta_s: float | None) -> View:
-    """What is shown of a status, with `eta_s` seconds left, if known."""
+    """Make the view of a status, with `eta_s` seconds left, if known."""
     phase, unit, lr = status["phase"], status["unit"], status["lr"]
     counts, figures = phase in ("survey", "training"), []
     if counts and status["units_per_s"] > 0:
@@ -359,7 +359,7 @@ def ending_of(
     kept: bool = True,
     why: str = "",
 ) -> Ending:
-    """What is shown at the end.
+    """Make the view of a run's end.
 
     `figures` are the master's, empty if it ended without any; `status` is the last one seen.  `job`
     is a `Status.job_name`, or empty.  `why`: the run failed or was interrupted before a model was

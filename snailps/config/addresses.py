@@ -61,7 +61,7 @@ def parse_addr(text: str, origin: str, *, port_optional: bool = False) -> tuple[
 
 
 def host_fault(host: str) -> str:
-    """What makes `host` malformed, without resolving it; empty if nothing does.
+    """Say what makes `host` malformed, without resolving it; empty if nothing does.
 
     `getaddrinfo` raises only `OSError` for a host that passes.
     """

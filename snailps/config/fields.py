@@ -153,15 +153,9 @@ class Settings:
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse values that contradict each other; `RawConfig.build` calls it.
 
-        Parameters
-        ----------
-        where : callable
-            Name of a setting -> origin of its value, to begin a message with.
-
-        Notes
-        -----
-        An override calls ``Base.validate(self, where)``: a bare ``super()`` fails in slotted
-        dataclasses before Python 3.14.
+        `where`: name of a setting -> origin of its value, to begin a message with.  An override
+        calls ``Base.validate(self, where)``: a bare ``super()`` fails in slotted dataclasses before
+        Python 3.14.
         """
 
 
@@ -209,7 +203,7 @@ class Setting:
 
     @property
     def expected(self) -> str:
-        """What `parse` accepts, as the middle of a sentence."""
+        """Values that `parse` accepts, as the middle of a sentence."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         noun = {

@@ -1,4 +1,4 @@
-"""Whether a result can be written where a setting says.
+"""Checks that a result can be written where a setting says.
 
 output -> check_output -> its folder, made          files of a result -> refuse_existing
 sizes of files -> check_room          sizes of files -> sizes_text

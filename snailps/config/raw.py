@@ -43,7 +43,7 @@ OTHER_ENVIRONMENT = {
 
 
 class _Name(NamedTuple):
-    """What a key stands for: a setting, and the alias if the key is one."""
+    """Meaning of a key: a setting, and the alias if the key is one."""
 
     setting: Setting
     alias: Alias | None
@@ -221,7 +221,7 @@ class RawConfig:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a launcher gives each process of its cluster: all settings, and the secret."""
+    """Settings and secret that a launcher gives each process of its cluster."""
 
     raw: RawConfig
     secret: bytes = field(repr=False)

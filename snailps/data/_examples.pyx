@@ -141,7 +141,7 @@ class Examples(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What is wrong with a text: one of `FAULTS`, byte, line (in bytes) and column.
+    """Fault of a text: one of `FAULTS`, byte, line (in bytes) and column.
 
     `cells`: the cells of a table's line.
     """
@@ -506,7 +506,7 @@ cdef class RowReader:
 
 
 cdef bint _is_there(element):
-    """Whether it is no missing value: pandas' NA refuses to be a bool, NaN is not equal to itself."""
+    """Whether a value is there: pandas' NA refuses to be a bool, NaN is not equal to itself."""
     try:
         return bool(element == element)
     except TypeError:

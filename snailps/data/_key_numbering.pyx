@@ -78,7 +78,7 @@ cdef inline bint search(const Table *table, uint64_t key, Slot **found) noexcept
 
 
 cdef inline uint64_t place_of(uint64_t key, int bits) noexcept nogil:
-    """As `home_of`, among 2^bits slots."""
+    """Return the first slot of a search among 2^bits slots."""
     return table_hash(key) >> (64 - bits)
 
 
@@ -131,7 +131,7 @@ cdef void put_all(uint32_t *slots, int bits, const uint64_t *unique, int64_t n) 
 cdef int64_t add_kept(const Table *shared, int32_t *low, uint64_t *touched, const uint64_t *keys,
                       const int32_t *places, int64_t n, int64_t begin, int64_t most, int64_t room,
                       int64_t *known, int64_t *hashed, uint64_t *new, int32_t *rows) noexcept nogil:
-    """As `add_all` for keys[places[i]], of which `hashed`, at most `room`, are in the hash table.
+    """Number keys[places[i]] as `add_all` does; `hashed`, at most `room`, are in the hash table.
 
     One caller a table.
     """

@@ -58,7 +58,7 @@ cdef inline bint continues(uint8_t byte) noexcept nogil:
 cdef inline int64_t grams_of(const uint8_t *bracketed, const uint8_t *word, Py_ssize_t length,
                              int minn, int maxn, uint32_t bucket, int32_t first,
                              int32_t *out) noexcept nogil:
-    """As `bag_of`; `bracketed`: the word between its brackets, unless that is NULL."""
+    """Count n-grams, write their ids unless `out` is NULL; `bracketed`: `<word>`, or NULL."""
     cdef Py_ssize_t total = length + 2
     cdef uint64_t inverse = <uint64_t>-1 // bucket
     cdef Py_ssize_t i, j

@@ -33,14 +33,14 @@ from snailps.data.matrix_file import (
 )
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch, open_input
-from snailps.data.unpacking import DAMAGED, files_of_url, is_hidden, is_packed, is_url, told
+from snailps.data.unpacking import DAMAGED, files_of_url, is_hidden, is_packed, is_url, read_errors
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
 Unit = Literal["word", "line"]
 
 OF_FILTERS = frozenset(("_manifest.json", "_report.html"))
-"""What `snailps filter` leaves beside its outputs, in a folder that may be input again."""
+"""Files that `snailps filter` leaves beside its outputs, in a folder that may be input again."""
 # Read step of the search for the end of a unit: a word ends within the first one.
 STEP_BYTES = 1 << 16
 # The same for a part's lines, and for strands.
@@ -136,7 +136,7 @@ def first_line_of(data: bytes) -> bytes:
 
 def read_head(path: str, scratch: Scratch) -> bytes:
     """The beginning of a file, up to its `first_line_of`: how its lines are to be read."""
-    with told(path), scratch.open(path) as file:
+    with read_errors(path), scratch.open(path) as file:
         data = b""
         while step := file.read(max(STEP_BYTES, len(data))):
             data += step
@@ -196,7 +196,7 @@ def read_block(path: str, start: int, stop: int, *, unit: Unit, scratch: Scratch
 def read_ranges(
     path: str, ranges: Sequence[tuple[int, int]], least_bytes: int, *, unit: Unit, scratch: Scratch
 ) -> bytes:
-    """As `read_block`, of ranges of a file of at least `least_bytes`; at least one range."""
+    """Read ranges, one or more, as `read_block` does, of a file of at least `least_bytes`."""
     try:
         with scratch.open(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -382,7 +382,7 @@ def _readable_bytes(path: str, scratch: Scratch) -> int:
         with open_input(path) as file:
             file.read(1)
         return size_of(path)
-    with told(path):
+    with read_errors(path):
         # Before opening: opening a named pipe would wait for a writer.
         if not is_url(path) and not stat.S_ISREG(Path(path).stat().st_mode):
             raise DataError(f"expected a regular file, got something else: {path}")

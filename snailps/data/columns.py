@@ -25,7 +25,7 @@ _RANGE = re.compile(r"(?P<head>.*?)(?P<first>[0-9]+)\.\.(?P=head)(?P<last>[0-9]+
 
 
 class Kind(IntEnum):
-    """What a column is; the numbers are those of `_cells.h`."""
+    """Kind of a column; the numbers are those of `_cells.h`."""
 
     IGNORE = 0
     LABEL = 1

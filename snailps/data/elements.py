@@ -1,4 +1,4 @@
-"""What Python data is: tables of any library, columns, lists, generators.
+"""Python's data, read as columns: tables of any library, columns, lists, generators.
 
     DataFrame, Table, dict of lists -> table_of -> Table: columns by name, each a Column
     data, column -> elements_of -> Elements(values, count, name), a stream
@@ -136,7 +136,7 @@ class Column(ABC):
 
     @abstractmethod
     def is_numeric(self) -> bool:
-        """Whether it has numbers or truth values."""
+        """Whether the column has numbers or truth values."""
 
     @abstractmethod
     def numbers(self, first: int, last: int) -> NDArray[Any]:
@@ -170,7 +170,7 @@ class _PandasColumn(Column):
     mark = "tolist"
 
     def is_numeric(self) -> bool:
-        """By type; truth values with missing ones are objects, as `pandas.read_csv` makes them."""
+        """Judge by type; truth values with missing ones are objects, as by `pandas.read_csv`."""
         dtype = self.data.dtype
         if dtype.name == "object":
             return _are_truths(self.data)

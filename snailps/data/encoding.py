@@ -48,7 +48,7 @@ USUAL_MIN = 16
 KEYS_MAX = 1 << 18
 """Columns with a factor of their own, those with most entries: 3 MB of text; others share one."""
 COLUMN_BYTES = 8 + 1 + 4
-"""Of a packed column: uint64 key, int8 exponent of the factor, float32 centre."""
+"""Bytes of a packed column: uint64 key, int8 exponent of the factor, float32 centre."""
 TABLE_KEYS = 1 << 20
 """Limit of keys that are looked up in an array."""
 EXPONENT_MAX = 120
@@ -144,7 +144,7 @@ class Encoding:
     def with_columns(
         self, keys: NDArray[Any], factors: NDArray[Any], centres: NDArray[Any]
     ) -> Encoding:
-        """With factors (powers of two) and centres of these ascending keys."""
+        """Add factors (powers of two) and centres of these ascending keys."""
         steps = np.diff(np.asarray(keys, np.uint64), prepend=np.uint64(0)).astype("<u8")
         exponents = np.log2(np.asarray(factors, np.float64)).astype("i1")
         packed = steps.tobytes() + exponents.tobytes() + np.asarray(centres, "<f4").tobytes()
@@ -307,7 +307,7 @@ class Encoding:
         *,
         farthest: float = 0.0,
     ) -> Encoding:
-        """With factors and centres for the columns of some examples' entries.
+        """Add factors and centres for the columns of some examples' entries.
 
         Centres columns whose mean is at most `farthest` deviations from 0; 0: none.
         """
@@ -354,7 +354,7 @@ class Encoding:
         return (int(sizes.keys[furthest]), times) if abs(np.log(times)) > np.log(UNLIKE) else None
 
     def centred(self, targets: NDArray[Any], weights: NDArray[Any], has_constant: bool) -> Encoding:
-        """With mean and deviation of targets.
+        """Add mean and deviation of targets.
 
         Without a constant in the model, the mean is 0 and the deviation the root of mean squares.
         """

@@ -35,7 +35,7 @@ from snailps.data.matrix_file import (
 )
 from snailps.data.reading import ENDINGS, format_of
 from snailps.data.scratch import Scratch, open_input
-from snailps.data.unpacking import is_url, told
+from snailps.data.unpacking import is_url, read_errors
 from snailps.errors import DataError
 
 BLOCK_BYTES = 8 << 20
@@ -257,7 +257,7 @@ class LineExamples(ExampleFiles):
 
     def _look(self) -> None:
         path = self._files[0]
-        with told(path), open_input(path) as file:
+        with read_errors(path), open_input(path) as file:
             head = file.read(HEAD_BYTES)
             refuse_foreign(head, path)
             if not is_matrix(head) and not self._declared:

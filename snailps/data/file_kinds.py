@@ -1,4 +1,4 @@
-"""What a file is that is no input, by its first bytes.
+"""Kinds of files that are no input, by their first bytes.
 
     first bytes -> kind_of -> "a PNG image", or "" if it may be an input
     first bytes, path -> refuse_foreign -> DataError with the name, and what to do
@@ -24,7 +24,7 @@ SHOWN_CHARS = 80
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 BINARY_BYTES_MIN = 32
-"""Fewer bytes show too little."""
+"""Least bytes that show whether a file is binary."""
 BINARY_SHARE = 20
 """One control character in this many bytes is too much for text."""
 # Without zero, white space, and escape, which begins terminals' colours.

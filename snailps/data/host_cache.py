@@ -262,7 +262,7 @@ def default_folder() -> Path:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether it is a folder in which this user alone can write."""
+    """Whether a path is a folder in which this user alone can write."""
     found = path.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 

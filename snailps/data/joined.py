@@ -41,7 +41,7 @@ from snailps.data.unpacking import bare_name, is_url
 from snailps.errors import DataError
 
 Place = Callable[[int], tuple[str, int]]
-"""Of byte i of a text, or row i of a matrix file: file, byte or row there, -1 if unknown."""
+"""Byte i of a text, or row i of a matrix file -> file, byte or row there, -1 if unknown."""
 OPEN_MAX = 64
 _CELLS = (".csv", ".tsv")
 """Files of one block are read by the rules of its first one."""

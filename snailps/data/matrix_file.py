@@ -47,7 +47,7 @@ _AGAIN = "Write the file again with snailps.write_matrix"
 
 class Flags(IntFlag):
     VALUES = 1
-    """Without values all are 1."""
+    """Values of entries; without, all are 1."""
     FIELDS = 2
     WIDE = 4
     """Keys of 64 bits instead of 32."""
@@ -187,7 +187,7 @@ def read_header(head: bytes, size: int, path: str) -> Header:
 
 
 def _contradiction(header: Header, trailing: bool) -> str:
-    """What contradicts itself in a header; empty: nothing."""
+    """Say what contradicts itself in a header; empty: nothing."""
     flags = header.flags
     if trailing:
         return "bytes that have to be 0 are not"

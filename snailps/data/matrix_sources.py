@@ -68,7 +68,8 @@ class SparseRows(RowsSource):
         if X.format != "csr":
             X = X.tocsr()
         self._take(X)
-        if not self._is_summed(X):
+        # Models would take an entry that a row has twice for two features.
+        if self.entries >= 2 and not X.has_canonical_format:
             self._take(_summed(X))
         self._fields = _fields_of(fields, self.columns)
         self.flags = Flags.FIELDS if self._fields is not None else Flags(0)
@@ -94,10 +95,6 @@ class SparseRows(RowsSource):
         self.entries = int(ptr[-1] - ptr[0])
         if ptr[-1] > min(len(self._keys), len(self._values)):
             raise DataError(f"X: its row pointers end at entry {ptr[-1]:,}, but it has fewer")
-
-    def _is_summed(self, X: Any) -> bool:
-        """Whether no row has an entry twice: models would take it for two features."""
-        return self.entries < 2 or bool(X.has_canonical_format)
 
     def _all_ones(self) -> bool:
         values = self._values[self._ptr[0] : self._ptr[-1]]
@@ -218,15 +215,11 @@ def _fields_of(
 def check_finite(values: NDArray[np.float32], where: Callable[[int], str], name: str) -> None:
     at = first_not_finite(values)
     if at >= 0:
+        value = "NaN" if np.isnan(values[at]) else str(values[at])  # as scikit-learn has it
         raise DataError(
-            f"{name}: {where(at)} has value {_spelt(values[at])}: expected finite numbers within "
+            f"{name}: {where(at)} has value {value}: expected finite numbers within "
             "float32's range. Fill missing values, or leave such rows out"
         )
-
-
-def _spelt(value: Any) -> str:
-    """NaN and inf, as scikit-learn writes them."""
-    return "NaN" if value != value else str(value)
 
 
 def _even(ptr: NDArray[Any]) -> Iterator[tuple[int, int]]:

@@ -37,15 +37,9 @@ COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A matrix file that was written.
+    """A matrix file that was written, of `units` examples with `entries` entries together.
 
-    Attributes
-    ----------
-    path : str
-    bytes, units, entries : int
-        Length, number of examples, number of their entries.
-    name : str
-        Description of the data, for messages.
+    `name` describes the data, for messages.
     """
 
     path: str
@@ -137,21 +131,11 @@ def spool_matrix(
     dense: bool = False,
     on_progress: Progress | None = None,
 ) -> Spooled:
-    """Write examples into one scratch file, an input like any other.
+    """Write examples, given as to `write_matrix`, into one scratch file, an input like any other.
 
-    Parameters
-    ----------
-    X, y, sample_weight, label, fields, dense, on_progress
-        As of `write_matrix`.
-    folder : str
-        Scratch folder; empty: that of this user on this host.
-    bytes_max : int
-        Limit on all files in the folder, in bytes; 0: half of the disk's space without them.
-
-    Raises
-    ------
-    DataError
-        As `write_matrix`, or the limit does not allow it.
+    `folder`: the scratch folder; empty: that of this user on this host.  `bytes_max`: limit on all
+    files in the folder, in bytes; 0: half of the disk's space without them.  DataError: as by
+    `write_matrix`, or the limit does not allow it.
     """
     source = rows_source(X, label=label, fields=fields, dense=dense)
     content = _content_of(source, y, label, sample_weight)

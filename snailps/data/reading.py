@@ -1,4 +1,4 @@
-"""What a job makes of files that are tables: text of a column, or examples of columns by name.
+"""How a job reads files that are tables: text of a column, or examples of columns by name.
 
     settings -> Reading -> Scratch: which files are tables, and what `table_files` makes of them
 

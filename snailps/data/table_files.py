@@ -1,4 +1,4 @@
-"""What jobs take from tables in files: lines of text, sparse examples, declarations of columns.
+"""Input of jobs from tables in files: lines of text, sparse examples, declarations of columns.
 
     TableFile, Reading -> text_of -> a line a row; write_table -> a matrix file
     first table of a job, declarations of some columns -> complete -> declarations of all

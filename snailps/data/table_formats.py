@@ -37,11 +37,12 @@ from snailps.data.elements import (
     table_of_lists,
 )
 from snailps.data.examples import BOM, CELLS, OVER_LINES, ExampleReader
+from snailps.data.extras import optional_module
 from snailps.data.feature_rows import Piece, Rule
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.data.host_cache import Make
 from snailps.data.reading import format_of
-from snailps.data.unpacking import is_sequential, is_url, library, open_content, told
+from snailps.data.unpacking import is_sequential, is_url, open_content, read_errors
 from snailps.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ class TableFile(ABC):
 
     @abstractmethod
     def batches(self, names: Sequence[str]) -> Iterator[Table]:
-        """These columns, as far as they exist, of some rows at a time; once."""
+        """Yield those of these columns that exist, some rows at a time; once."""
 
     def pieces(
         self, columns: Sequence[Column], label: str = "", on_bad_line: str = ""
@@ -132,7 +133,7 @@ class ParquetFile(TableFile):
     is_typed = True
 
     def _begin(self, make: Make | None) -> None:
-        parquet = library("pyarrow.parquet", "data", f"reading {self.path}")
+        parquet = optional_module("pyarrow.parquet", f"reading {self.path}", "snailps[data]")
         if is_sequential(self.path):
             self._file = self._copied(make)
         self._parquet = parquet.ParquetFile(self._file)
@@ -269,7 +270,7 @@ class SeparatedFile(TableFile):
             raise DataError(f"{self.path}: expected names of columns in the first line; {why}")
 
     def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        """By the cells of the first rows: numbers if all present cells are."""
+        """Judge by the cells of the first rows: numbers if all present cells are."""
         text = dict.fromkeys(self.names, False)
         numbers = dict.fromkeys(self.names, False)
         left = HEAD_ROWS
@@ -409,8 +410,8 @@ def _line_of(file: BinaryIO, path: str) -> bytes:
 
 @contextmanager
 def table_errors(path: str) -> Iterator[None]:
-    """As `unpacking.told`, and for errors of parsers."""
-    known: AbstractContextManager[None] = told(path)
+    """Turn errors of parsers into DataError, and those of `unpacking.read_errors`."""
+    known: AbstractContextManager[None] = read_errors(path)
     with known:
         try:
             yield

@@ -12,7 +12,6 @@ from __future__ import annotations
 import bz2
 import glob
 import hashlib
-import importlib
 import io
 import lzma
 import re
@@ -22,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
+from snailps.data.extras import optional_module
 from snailps.errors import ConfigError, DataError, SnailError
 
 STEP_BYTES = 1 << 20
@@ -69,19 +69,6 @@ def bare_name(path: str) -> str:
     return name.removesuffix(packing_of(path))
 
 
-def library(name: str, extra: str, purpose: str) -> Any:
-    """Import an optional module that the given extra of snailps installs, or raise ConfigError.
-
-    `purpose` is for the message: ``reading x.parquet``.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            f"{purpose} needs {name.partition('.')[0]} ({error}): pip install 'snailps[{extra}]'"
-        ) from None
-
-
 def open_content(path: str) -> BinaryIO:
     """Open the content of a file or URL, unpacked.
 
@@ -98,13 +85,13 @@ def open_content(path: str) -> BinaryIO:
 
 def pieces_of(path: str) -> Iterator[bytes]:
     """The content of a file or URL in steps; all damage is a DataError."""
-    with told(path), open_content(path) as content:
+    with read_errors(path), open_content(path) as content:
         while piece := content.read(STEP_BYTES):
             yield piece
 
 
 @contextmanager
-def told(path: str) -> Iterator[None]:
+def read_errors(path: str) -> Iterator[None]:
     """Turn errors of damaged or unreadable files into DataError."""
     packing = PACKED.get(packing_of(path), "")
     try:
@@ -133,7 +120,7 @@ def told(path: str) -> Iterator[None]:
 def version_of(url: str) -> str:
     """Version of a URL's content, the same on every host; empty: unknown."""
     system, path = _system_of(url)
-    with told(url):
+    with read_errors(url):
         found = {_bare(name): value for name, value in system.info(path).items()}
     marks = [f"{name}={found[name]}" for name in _MARKS if found.get(name)]
     text = "\0".join([f"{found.get('size')}", *marks])
@@ -158,7 +145,7 @@ def files_of_url(url: str) -> list[str]:
     if url.lower().startswith(_ALWAYS_FILES):
         return [url]
     system, path = _system_of(url)
-    with told(url):
+    with read_errors(url):
         if system.isfile(path):
             return [url]
         if glob.has_magic(path):
@@ -179,7 +166,7 @@ def files_of_url(url: str) -> list[str]:
 
 def _system_of(url: str) -> tuple[Any, str]:
     """fsspec's file system of a URL, and the path in it."""
-    core = library("fsspec.core", "cloud", f"reading {url}")
+    core = optional_module("fsspec.core", f"reading {url}", "snailps[cloud]")
     try:
         system, path = core.url_to_fs(url)
     except ImportError as error:  # s3fs, gcsfs, aiohttp, ...
@@ -197,7 +184,7 @@ def _open_url(url: str) -> IO[bytes]:
     system, path = _system_of(url)
     # Not every web server has ranges: read from the beginning.
     options = {"block_size": 0} if url.lower().startswith(_ALWAYS_FILES) else {}
-    with told(url):
+    with read_errors(url):
         # fsspec's own files do not limit a line.
         return io.BufferedReader(system.open(path, "rb", **options), STEP_BYTES)
 
@@ -219,7 +206,9 @@ def _unpacked(file: IO[bytes], path: str) -> BinaryIO:
     elif packing == ".xz":
         content = _content(file, lzma.LZMADecompressor, padding=4)
     elif packing == ".zst":
-        content = _zstd_content(file, library("zstandard", "data", f"reading {path}"))
+        content = _zstd_content(
+            file, optional_module("zstandard", f"reading {path}", "snailps[data]")
+        )
     else:
         return cast(BinaryIO, file)
     return io.BufferedReader(_Pieces(content, file), STEP_BYTES)
@@ -261,7 +250,7 @@ def _zstd_content(packed: IO[bytes], zstandard: Any) -> Iterator[bytes | memoryv
 
 
 class _Pieces(io.RawIOBase):
-    """What is unpacked of a file, as a file; closing it closes both."""
+    """Content of a packed file, as a file; closing it closes both."""
 
     def __init__(self, pieces: Iterator[bytes | memoryview], packed: IO[bytes]) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from typing import Any
 
 PIECE_BYTES = 4 << 20
 PIECES_UNDER_WAY = 4
-"""As many as rows arrive at a time: the client receives the next ones while these are written."""
+"""Most pieces being written: as many as rows arrive at a time, the next ones meanwhile."""
 
 
 class WriteBehind(io.RawIOBase):

@@ -1,4 +1,4 @@
-"""What every estimator is: parameters, the one way of fitting, a repr, scikit-learn's conventions.
+"""Base of all estimators: parameters, the one way of fitting, a repr, scikit-learn's conventions.
 
     class FastText(Estimator, settings=WordVectorSettings) -> constructor, signature, get_params
     fit, partial_fit -> `_learn`: X, y -> `_source` -> Source -> run_job -> Finished -> `_take`
@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from snailps.config import JobSettings
+from snailps.data.extras import optional_module
 from snailps.data.spool import Spooled
 from snailps.dataclass import dataclass, field
 from snailps.errors import ParameterError, convergence_warning
@@ -31,7 +32,6 @@ from snailps.estimators.jobs import Finished, check_cluster, run_job
 from snailps.estimators.monitor import Monitor, Report, callbacks_of
 from snailps.estimators.parameters import Parameters
 from snailps.estimators.validation import not_fitted
-from snailps.vectors.extras import optional_module
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ _NO_VALUES: Mapping[str, Any] = MappingProxyType({"cluster": None, "callbacks": 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a model learns from: a job's input, the settings and attributes that follow from it.
+    """Input of a job, and the settings and attributes that follow from it.
 
     An attribute that is None is removed from a model that had it.
     """
@@ -72,7 +72,7 @@ class Estimator:
     _keeps_state: ClassVar[bool] = False
     """Whether a job leaves its rows with the state of their optimizer, to go on with."""
     _estimator_type: ClassVar[str | None] = None
-    """What it is for scikit-learn: "classifier", "regressor"."""
+    """Kind of estimator for scikit-learn: "classifier", "regressor"."""
     _takes_rows: ClassVar[bool] = False
     """Whether its examples are rows of a matrix."""
     _multiclass: ClassVar[bool] = True

@@ -36,7 +36,7 @@ def corpus(
     column: str = "",
     on_bytes: Callable[[int], object] | None = None,
 ) -> Iterator[Source]:
-    """What a job reads, while it runs: paths, or a scratch file of texts as of `spool_text`.
+    """Yield the input of a job while it runs: paths, or a scratch file made by `spool_text`.
 
     Lines of files have their labels; tables in files have these and the texts in columns.
     """

@@ -72,7 +72,7 @@ class FactorizationEstimator(SparseEstimator):
             self.fields = self._fitted_fields.tolist() if own else "columns"
 
     def _fields(self, matrix: Matrix) -> NDArray[np.int64] | None:
-        """What `fields` says of these columns."""
+        """Return each column's field; None: there are none; empty: entries have their own."""
         fields, name = self.fields, type(self).__name__
         if fields is None:
             return None

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data.extras import optional_module
 from snailps.errors import DataError, NotFitted
 from snailps.estimators.sparse import (
     CLASS_WEIGHT,
@@ -24,7 +25,6 @@ from snailps.estimators.sparse import (
 from snailps.models.packed_tables import Packed
 from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.linear import LinearSettings
-from snailps.vectors.extras import optional_module
 
 Floats = NDArray[np.float32]
 T = TypeVar("T", bound="LinearEstimator")

@@ -36,7 +36,7 @@ _READERS: Mapping[str, Mapping[str, str]] = {
     "snailps.models.sparse.net:Net": {"": "SparseNetClassifier"},
     "snailps.models.mlp:Mlp": {"": "MLPClassifier"},
 }
-"""By model: the estimator of its files of a loss; "": that of the others."""
+"""Estimator of the files of a model, by model and loss; "": that of the other losses."""
 _NAMES = {name for names in _READERS.values() for name in names.values()}
 
 

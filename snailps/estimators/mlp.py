@@ -89,7 +89,7 @@ class MLPClassifier(
             yield self._model.scores(values.reshape(piece.rows, matrix.columns))
 
     def _decided(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Of two classes (n,), the second's less the first's; else (n, classes)."""
+        """Return (n,) of two classes, the second's less the first's; else (n, classes)."""
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def _write(self, path: str, more: Mapping[str, NDArray[Any]]) -> None:

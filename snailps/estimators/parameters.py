@@ -39,7 +39,7 @@ _ELSEWHERE = {
 }  # fmt: skip
 """Names that other libraries use, in small letters."""
 _NOT_LR = {"alpha": "l2", "c": "l2"}
-"""The same of models with `l2`: scikit-learn's `alpha` is a penalty, and C the inverse of one."""
+"""Names in models with `l2`: scikit-learn's `alpha` is a penalty, and C the inverse of one."""
 
 OWN: Mapping[str, tuple[Any, Any]] = MappingProxyType(
     {
@@ -83,7 +83,7 @@ class Parameters:
         }
 
     def signature(self) -> inspect.Signature:
-        """Of the estimator's constructor; all parameters by keyword."""
+        """Return the signature of the estimator's constructor; all parameters by keyword."""
         own = {**self.extra, **OWN}
         return inspect.Signature(
             [

@@ -108,9 +108,9 @@ class SparseEstimator(Estimator):
     """Rows of the job's tables with the state of their optimizer; none if that is not known."""
     _hashed: bool = False
     _declared: tuple[str, ...] = ()
-    """What columns of files are, ``name:kind``; empty: they were none of tables."""
+    """Columns of the files as ``name:kind``; empty: the files were no tables."""
     _label: str = ""
-    """The column of the labels of these."""
+    """Column of the files that has the labels."""
 
     @contextlib.contextmanager
     def _source(
@@ -192,7 +192,7 @@ class SparseEstimator(Estimator):
 
     @abstractmethod
     def _target(self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool) -> Target:
-        """What is to be learnt from the labels."""
+        """Make the target of the labels."""
 
     def _shape_of(self, matrix: Matrix) -> dict[str, Any]:
         """Attributes of a model of such columns."""
@@ -215,7 +215,7 @@ class SparseEstimator(Estimator):
 
     @property
     def columns_(self) -> tuple[str, ...]:
-        """What the columns of the files are that it was fitted on, ``name:kind``."""
+        """Columns of the files that it was fitted on, as ``name:kind``."""
         self._refuse_unfitted("columns_")
         return self._declared
 
@@ -340,7 +340,7 @@ class SparseEstimator(Estimator):
         """The loss of the scores, and these as its link takes them, (n, outputs)."""
 
     def predictions(self, X: Any) -> Iterator[Doubles]:
-        """What ``snailps predict`` prints, for some rows at a time.
+        """Yield what ``snailps predict`` prints, for some rows at a time.
 
         Yields
         ------
@@ -655,7 +655,7 @@ class SparseRegressor(SparseEstimator):
 
     _estimator_type = "regressor"
     _offset: float = 0.0
-    """What is added to the model's scores: a mean may be larger than float32 can hold well."""
+    """Offset of the model's scores: a mean may be larger than float32 can hold well."""
 
     def fit(
         self: R, X: Any, y: Any = None, sample_weight: Any = None, *, columns: Sequence[str] = ()
@@ -715,7 +715,7 @@ class SparseRegressor(SparseEstimator):
         return {"_model": model, "_offset": float(model.extras["intercept"][0])}
 
     def _write(self, path: str, more: Mapping[str, NDArray[Any]]) -> None:
-        """With the constant in the row of the bias, where other programs expect it."""
+        """Write the constant into the row of the bias, where other programs expect it."""
         model, bias = self._model, np.uint64(BIAS_KEY)
         if "intercept" in model.extras and model.cls.has_bias(model.settings):
             keys, rows = model.keys, model.rows.copy()

@@ -186,7 +186,7 @@ class TextClassifier(
         return np.concatenate(found) if len(found) > 1 else found[0]
 
     def _pieces_of_chances(self, X: Any, what: str) -> Iterator[NDArray[np.float32]]:
-        """The same for some texts at a time: there may be very many classes."""
+        """Yield `predict_proba` for some texts at a time: there may be very many classes."""
         self._refuse_unfitted(what)
         counts = self._model.label_counts[self._columns].astype(np.float32)
         counts /= max(1.0, float(counts.sum()))

@@ -82,7 +82,7 @@ class TextEstimator(Estimator):
         return estimator
 
     def _column(self, data: Any, given: str = "", *, goes_on: bool = True) -> str:
-        """Which column of a table: that of the call, the parameter's, or that of the last fit."""
+        """Choose the column of a table: of the call, the parameter, or the last fit."""
         own: Any = self.column
         if not isinstance(own, str):
             raise ParameterError(f"{type(self).__name__}: column: expected a str, got {own!r:.80}")

@@ -49,7 +49,7 @@ class Matrix:
     hashed: bool = False
     """Features are known by name, not by number: tables with texts, and dicts."""
     files: ExampleFiles | None = None
-    """What the rows are read from, if they are of files."""
+    """Files that the rows are read from, if any."""
     fields: NDArray[np.int64] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -207,7 +207,7 @@ def one_axis(y: Any, who: str, rows: int = -1) -> Any:
 
 
 def _warn_of_column() -> None:
-    """As scikit-learn does, if it is there."""
+    """Warn as scikit-learn does, if it is there."""
     found = sys.modules.get("sklearn.exceptions")
     if found is not None:
         warnings.warn(

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.elements import a_kind
+from snailps.data.extras import optional_module
 from snailps.errors import DataError, ModelFileError, ParameterError
 from snailps.estimators.corpus import lines_of
 from snailps.estimators.text_base import COLUMN, TextEstimator
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.vectors.extras import optional_module
 from snailps.vectors.fasttext_bin import read_bin
 from snailps.vectors.query import Vectors
 
@@ -141,7 +141,7 @@ class WordEstimator(TextEstimator):
         return self.fit(X, y).transform(X)
 
     def set_output(self: W, *, transform: str | None = None) -> W:
-        """What `transform` returns: "default" (an array), "pandas" or "polars"; None: as before.
+        """Set what `transform` returns: "default" (an array), "pandas", "polars"; None: as before.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What a filter keeps: a condition on the labels that models give a text, and on its columns.
+"""The condition of a filter, on the labels that models give a text, and on its columns.
 
     text of the condition, labels of the models -> parse -> Condition: clauses joined by `and`
     clause, values of some rows -> bool[rows]
@@ -36,7 +36,7 @@ class Truth(NamedTuple):
 
     @classmethod
     def of(cls, yes: NDArray[Any], *present: Mask) -> Truth:
-        """That of a comparison of values that are present."""
+        """Make the truth of a comparison, known where all values are `present`."""
         known = reduce(operator.and_, present)
         found = np.asarray(yes, bool)
         return cls(found & known, ~found & known)
@@ -61,7 +61,7 @@ FORMS = 'MODEL["LABEL"] (its probability), MODEL.top (the best label), MODEL.p (
 
 
 class Score(NamedTuple):
-    """What a model says of a text: the probability of a `label`, or of its best one.
+    """Score of a text by a model: the probability of a `label`.
 
     `label` None: the best label's, `TOP` its name, `CHANCE` its probability.
     """
@@ -90,7 +90,7 @@ class Values(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """What `and` joins with others in the condition: its text, and what it needs."""
+    """Part of a condition that `and` joins with others: its text, and what it needs."""
 
     text: str
     scores: tuple[Score, ...]
@@ -117,18 +117,9 @@ class Condition:
 
 
 def parse(text: str, labels: Mapping[str, Sequence[str]]) -> Condition:
-    """Parse a condition.
+    """Parse a condition; `labels` are those of each model, by its name.
 
-    Parameters
-    ----------
-    text : str
-    labels : mapping of str to sequence of str
-        Of each model by its name.
-
-    Raises
-    ------
-    ConfigError
-        Not of the grammar, or a model or label that there is not; shows where.
+    ConfigError shows where: not of the grammar, or a model or label that there is not.
     """
     return _Parser(text, labels).condition()
 
@@ -163,7 +154,7 @@ def _unquoted(text: str) -> Iterator[tuple[int, str]]:
 
 
 def split_added(text: str) -> list[str]:
-    """What ``--add`` names, at the commas that stand outside of quotes."""
+    """Split the value of ``--add`` at the commas that stand outside of quotes."""
     cuts = [-1, *(at for at, letter in _unquoted(text) if letter == ","), len(text)]
     tasks = [text[begin + 1 : end].strip() for begin, end in pairwise(cuts)]
     return [task for task in tasks if task]

@@ -27,16 +27,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.examples import BOM
+from snailps.data.extras import optional_module
 from snailps.data.reading import format_of
 from snailps.data.table_formats import table_errors
 from snailps.data.unpacking import (
     STEP_BYTES,
     is_sequential,
     is_url,
-    library,
     open_content,
     packing_of,
-    told,
+    read_errors,
     version_of,
 )
 from snailps.errors import ConfigError, DataError
@@ -45,7 +45,7 @@ from snailps.vectors.texts import pieces_of, whole_lines
 BATCH_BYTES = 4 << 20
 BATCH_ROWS_MAX = 1 << 14
 GROUP_BYTES = 64 << 20
-"""Of a group of rows in Parquet, as it is in memory."""
+"""Bytes of a group of rows in Parquet, as it is in memory."""
 _CODEC = ("utf-8", "surrogateescape")
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Batch(ABC):
 
     @abstractmethod
     def kept(self, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]) -> Any:
-        """What `Target.write` takes: these rows, with more columns (float32 or object)."""
+        """Return these rows for `Target.write`, with more columns (float32 or object)."""
 
     def some_texts(self, rows: NDArray[np.int64]) -> list[str]:
         """Texts of a few rows."""
@@ -237,7 +237,7 @@ class _ParquetSource(Source):
 
 class _ParquetTarget(Target):
     def __init__(self, file: IO[bytes], schema: Any, codec: str) -> None:
-        parquet = library("pyarrow.parquet", "data", "writing Parquet")
+        parquet = optional_module("pyarrow.parquet", "writing Parquet", "snailps[data]")
         self._schema, self._bytes = schema, 0
         self._waiting: list[Any] = []
         self._writer = parquet.ParquetWriter(file, schema, compression=codec)
@@ -273,7 +273,7 @@ def _no_column(path: str, name: str, schema: Any) -> DataError:
 
 
 def _arrow() -> Any:
-    return library("pyarrow", "data", "filtering Parquet")
+    return optional_module("pyarrow", "filtering Parquet", "snailps[data]")
 
 
 def _of_arrow(values: NDArray[Any]) -> Any:
@@ -291,7 +291,7 @@ def _open_parquet(path: str, opened: ExitStack) -> Any:
         raise DataError(
             f"{path}: filtering Parquet needs a file that is not packed, and can be sought in"
         )
-    parquet = library("pyarrow.parquet", "data", f"reading {path}")
+    parquet = optional_module("pyarrow.parquet", f"reading {path}", "snailps[data]")
     # Else a group is read in one piece; at a URL each step would be a request.
     steps: dict[str, Any] = {} if is_url(path) else {"pre_buffer": False, "buffer_size": STEP_BYTES}
     return parquet.ParquetFile(
@@ -407,12 +407,12 @@ def _with(line: bytes, pairs: str) -> bytes:
 class _LineSource(Source):
     def __init__(self, task: Task, column: str) -> None:
         super().__init__(task, column)
-        with told(task.path):
+        with read_errors(task.path):
             self._file = self._opened.enter_context(open_content(task.path))
 
     def batches(self) -> Iterator[_Lines]:
         first, line, path = 1, 1, self.task.path
-        with told(path):
+        with read_errors(path):
             for data in whole_lines(self._file, path):
                 lines = io.BytesIO(data).readlines()
                 for at in range(0, len(lines), BATCH_ROWS_MAX):
@@ -459,7 +459,7 @@ def _packer(file: IO[bytes], packing: str) -> IO[bytes]:
     if packing == ".xz":
         return lzma.LZMAFile(file, "wb")
     if packing == ".zst":
-        zstandard = library("zstandard", "zstd", "writing .zst")
+        zstandard = optional_module("zstandard", "writing .zst", "snailps[data]")
         return cast(
             "IO[bytes]",
             zstandard.ZstdCompressor(write_checksum=True).stream_writer(file, closefd=False),
@@ -527,10 +527,10 @@ def _names_of(paths: Sequence[str]) -> list[str]:
 
 
 def version_now(path: str) -> str:
-    """What differs when a file's content does; of some URLs it is not known, and empty."""
+    """Return a text that differs when a file's content does; empty for some URLs, as unknown."""
     if is_url(path):
         return version_of(path)
-    with told(path):
+    with read_errors(path):
         found = Path(path).stat()
     if not stat.S_ISREG(found.st_mode):
         raise DataError(f"{path} is no regular file, which a filter can read more than once")

@@ -47,7 +47,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is to be done, with absolute paths.
+    """Command of a filter, with absolute paths.
 
     `models`: path by name; `add`: scores that become columns; `output`: a folder.
     """
@@ -99,7 +99,7 @@ class FilterJob:
 
     @cached_property
     def tasks(self) -> list[Task]:
-        """Of all of the input."""
+        """Tasks of the whole input."""
         return self.command.tasks()
 
     def begin(self, *, overwrite: bool = False) -> list[Task]:
@@ -228,7 +228,7 @@ class FilterJob:
         return manifest
 
     def _identify(self) -> dict[str, Any]:
-        """What makes outputs what they are: the same command, files and models."""
+        """Return what outputs depend on: the command, files and models."""
         command = self.command
         return {
             "version": VERSION, "column": command.column, "keep": self.judge.condition.text,

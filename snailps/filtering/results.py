@@ -32,7 +32,7 @@ _COMMAND, _LIST, _LOCK, _TASKS = "command.json", "tasks.txt", "lock", "tasks"
 
 
 class Done(NamedTuple):
-    """What came of a task."""
+    """Result of a task."""
 
     task: Task
     counts: Counts
@@ -54,7 +54,7 @@ class Results:
         ConfigError: it has something else and not `overwrite`, or another run is at work in it.
         """
         self.key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-        with _told(self.folder):
+        with _folder_errors(self.folder):
             state = self.folder / KEPT
             is_known = self.folder.is_dir() and (state.exists() or self.manifest() is not None)
             if (
@@ -106,7 +106,7 @@ class Results:
         return self.folder / KEPT / _LIST
 
     def manifest(self) -> dict[str, Any] | None:
-        """That of a finished run; None: there is none that a filter has written."""
+        """Read the manifest of a finished run; None: there is none that a filter has written."""
         found = _read_json(self.folder / MANIFEST) or {}
         is_whole = isinstance(found.get("identity"), dict) and isinstance(found.get("files"), list)
         return found if is_whole else None
@@ -116,7 +116,7 @@ class Results:
     def place_of(self, name: str) -> Path:
         """Where an output belongs; its folder is made, a link in its place is removed."""
         path = self.folder / name
-        with _told(self.folder):
+        with _folder_errors(self.folder):
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_symlink():
                 path.unlink()
@@ -131,7 +131,7 @@ class Results:
         })  # fmt: skip
 
     def done(self, task: Task) -> Done | None:
-        """What came of a task for this command; None: it is not finished."""
+        """Return the result of a task of this command; None: it is not finished."""
         found = _read_json(self._state_of(task))
         if found is None or found.get("key") != self.key:
             return None
@@ -207,7 +207,7 @@ def _outputs_of(identity: Mapping[str, Any]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _told(folder: Path) -> Iterator[None]:
+def _folder_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a condition keeps of some rows: each model is asked for rows that all clauses before keep.
+"""A condition applied to some rows: each model is asked for rows that all clauses before keep.
 
     batch, condition, models -> decide -> Decision: rows that are kept, added columns, counts
 
@@ -45,7 +45,7 @@ class Near:
 
 @dataclass(slots=True)
 class Counts:
-    """What came of some rows; those of several add up.
+    """Counts of some rows; those of several add up.
 
     `refused`: rows by the first clause that refuses them; `bins`: rows by a probability, of equal
     width from 0 to 1; `labels`: rows by best label; `near`: of each bound those it kept, and not;
@@ -122,13 +122,7 @@ class Judge:
         return {name: str if score.of_best == TOP else float for name, score in self.added.items()}
 
     def decide(self, batch: Batch, task: str = "", threads: int = 1) -> Decision:
-        """Which rows are kept.
-
-        Raises
-        ------
-        DataError
-            A column that is missing, or of another type.
-        """
+        """Decide which rows are kept; DataError: a column that is missing, or of another type."""
         values = _Values(self, batch, threads)
         missing = batch.is_missing()
         rows = np.flatnonzero(~missing)

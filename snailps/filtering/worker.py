@@ -25,7 +25,7 @@ from snailps.filtering.job import Command, FilterJob
 
 @dataclass(frozen=True, slots=True)
 class FilterSettings(JobSettings):
-    """Of `Filter`; `snailps.filter` gives them."""
+    """Settings of `Filter`; `snailps.filter` gives them."""
 
     column: str = setting("", help="Column of the texts.", when="The input is tables.")
     models: str = setting("", help="Paths by name, as JSON.", when="Always.")
@@ -43,7 +43,7 @@ class Filter(Worker):
 
     @classmethod
     def reading(cls, settings: JobSettings) -> Reading:
-        """Its own input is the list of tasks."""
+        """Read no tables: the job's input is the list of tasks."""
         return Reading()
 
     @classmethod

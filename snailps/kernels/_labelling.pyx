@@ -154,7 +154,7 @@ cdef class Labelling:
         return best, chances
 
     cdef object best_of_all(self, const int64_t[::1] ptr, const int32_t[::1] features, int k):
-        """The same of many labels, sorted: to put each in its place would take their square."""
+        """Find many labels by sorting: to put each in its place would take their square."""
         cdef Py_ssize_t lines = max(<Py_ssize_t>0, ptr.shape[0] - 1), first, last
         cdef Py_ssize_t step = max(<int64_t>1, SORTED_ONCE // self.job.label_num)
         cdef Py_ssize_t number = min(<int64_t>k, self.job.label_num)

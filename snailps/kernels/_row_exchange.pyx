@@ -59,7 +59,7 @@ cdef struct Record:             # of a row; its base follows, so records are not
 
 
 cdef class DriftEstimate:
-    """What a model knows about its steps: rate x curvature x steps, how far they move a row.
+    """Estimate of a model's steps: rate x curvature x steps, how far they move a row.
 
     `method`: 1 (rows without state), 2 (AdaGrad) or 4 (FTRL): 1, 2 or 3 parts of `dim` columns.
     `outputs`: the first columns, weights of outputs; the others are factors, which move together.
@@ -99,7 +99,7 @@ cdef inline uint32_t ticks(double now) noexcept nogil:
 
 cdef inline float root_of(DriftEstimate estimate, const float *row, int64_t stride,
                           int64_t column) noexcept nogil:
-    """What divides a column's steps: the root of its sum of squared gradients."""
+    """Return the divisor of a column's steps: the root of its sum of squared gradients."""
     return sqrtf(row[(estimate.parts - 1) * stride + column]) + estimate.least
 
 

@@ -339,7 +339,7 @@ class _KeptLauncher(Launcher):
 
 
 def _in_keeper(do: Callable[[Callable[[], bool]], T]) -> T:
-    """What `do` returns in the keeper's thread; `do` gives up when the caller stops waiting.
+    """Call `do` in the keeper's thread; `do` gives up when the caller stops waiting.
 
     Else processes would start after the caller has ended all others.
     """

@@ -562,7 +562,7 @@ def signal_name(number: int) -> str:
 
 
 def _ended_by(code: int) -> str:
-    """What a negative exit code means."""
+    """Explain a negative exit code."""
     name = signal_name(-code)
     return f"was ended by {name}{', maybe as memory is short' if name == 'SIGKILL' else ''}"
 

@@ -76,7 +76,7 @@ class JobResult:
 
     @cached_property
     def settings(self) -> JobSettings:
-        """As the job ran, with values from files that they name.
+        """Settings as the job ran, with values from files that they name.
 
         A model that was given by name is imported here when this is first read.
         """
@@ -228,7 +228,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def corked(self) -> Iterator[None]:
-        """Inside, this thread's asynchronous pulls and pushes are sent together, as of `Worker`."""
+        """Send this thread's asynchronous pulls and pushes together, as `Worker.corked` does."""
         self._check_open()
         client = self._driver.client
         client.cork()

@@ -188,8 +188,3 @@ _WRITERS: dict[str, Callable[[_Export, Sequence[str], Sequence[str]], None]] = {
     "safetensors": _write_safetensors,
     "parquet": _write_parquet,
 }
-
-
-def sizes_of(files: Sequence[str]) -> dict[str, Any]:
-    """Path -> bytes of the files that exist."""
-    return {file: Path(file).stat().st_size for file in files}

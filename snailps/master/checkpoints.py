@@ -328,7 +328,7 @@ class CheckpointController:
         }
 
     def advice(self) -> str:
-        """What the user of a failed job should know of its checkpoints; empty without any."""
+        """Tell the user of a failed job about its checkpoints; empty without any."""
         if not self._path:
             return ""
         if self._newest is None:

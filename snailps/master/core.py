@@ -322,12 +322,12 @@ class MasterCore:
         stopped_at = self.lifecycle.stopped_at
         here = [member for member in self.members.all.values() if member.peer != NO_PEER]
         assert stopped_at is not None
-        if self.is_over or (here and now - stopped_at < GOODBYE_S):
+        if self.lifecycle.over or (here and now - stopped_at < GOODBYE_S):
             return
         if here:
             log.warning("%s did not say goodbye within %.0f s", names_of(here), GOODBYE_S)
         job = self.job_controller.job
-        if job is not None and job.pass_ == "train" and not self.failed:
+        if job is not None and job.pass_ == "train" and not self.lifecycle.failed:
             self.job_controller.collect_figures(now)
         self.lifecycle.end()
 
@@ -445,7 +445,9 @@ class MasterCore:
 
     def _rejoin(self, event: Received, message: messages.Rejoin, call: int, now: float) -> None:
         if self.lifecycle.stopping:
-            raise ClusterError("this cluster is about to end: " + (self.verdict or "it is done"))
+            raise ClusterError(
+                "this cluster is about to end: " + (self.lifecycle.verdict or "it is done")
+            )
         self.members.rejoin(event, message, now)
         if message.leaving:
             leaving = Received(event.peer, messages.Leaving(message.leaving))
@@ -583,24 +585,6 @@ class MasterCore:
     @property
     def phase(self) -> ClusterPhase:
         return self.lifecycle.phase
-
-    @property
-    def is_over(self) -> bool:
-        """No further event has an effect."""
-        return self.lifecycle.over
-
-    @property
-    def verdict(self) -> str:
-        """Why the cluster ended; empty for the ordinary end."""
-        return self.lifecycle.verdict
-
-    @property
-    def failed(self) -> bool:
-        return self.lifecycle.failed
-
-    @property
-    def code(self) -> int:
-        return self.lifecycle.code
 
 
 _BEFORE_THE_JOB = (messages.Register, messages.Rejoin, messages.Ask)

@@ -136,7 +136,7 @@ class Departures:
         elif not member.joined:
             self._members.remove(member)
             text = f"{member.name} is gone while it joined: {why}. The job goes on"
-            self._out.say(text, logging.WARNING, told=True)
+            self._out.say(text, logging.WARNING, reported=True)
             self._event("lost", member, f"was lost while it joined ({why}); the others go on")
         elif member.role == "worker" and (member.dropped or left):
             self._members.remove(member)
@@ -221,7 +221,9 @@ class Departures:
         returned = leases.released(member, now)
         who = "The others go on" if self._members.nodes("worker") else "It was the last worker"
         leased = f"{returned} block{'' if returned == 1 else 's'} to be leased again"
-        self._out.say(f"{member.name} is lost: {why}. {who}, {leased}", logging.WARNING, told=True)
+        self._out.say(
+            f"{member.name} is lost: {why}. {who}, {leased}", logging.WARNING, reported=True
+        )
         what = "the others go on" if self._members.nodes("worker") else "another one is waited for"
         if returned:
             blocks = "its block" if returned == 1 else f"its {returned} blocks"
@@ -234,7 +236,7 @@ class Departures:
         """Promote the standbys of a server's shards."""
         heirs = self._context.replication.heirs_text(member.number)
         self._members.remove(member)
-        self._out.say(f"{member.name} is lost: {why}", logging.WARNING, told=True)
+        self._out.say(f"{member.name} is lost: {why}", logging.WARNING, reported=True)
         self._event("lost", member, f"was lost ({why}); {heirs}")
         self._job_controller.checkpoints.lost(member, why, now)
         self._context.replication.lost(member, why, now)

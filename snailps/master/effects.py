@@ -139,11 +139,11 @@ class Diagnose(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Say(Effect):
-    """A line of the log, written after the journal has its facts; `told`: also a status event."""
+    """A log line, written after the journal has its facts; `reported`: as a status event, too."""
 
     text: str
     level: int = logging.INFO
-    told: bool = False
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +203,9 @@ class Outbox(EffectQueue):
         else:
             self.fence(peer, partial(on_answer, answer, now))
 
-    def say(self, text: str, level: int = logging.INFO, *, told: bool = False) -> None:
+    def say(self, text: str, level: int = logging.INFO, *, reported: bool = False) -> None:
         """Log a line after all facts noted so far."""
-        self._effects.append(Say(text, level, told))
+        self._effects.append(Say(text, level, reported))
 
     def happened(self, kind: EventKind, who: str, text: str) -> None:
         self._effects.append(StatusEvent(kind, who, text))

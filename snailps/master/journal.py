@@ -291,7 +291,7 @@ class Journal:
             raise self._error(error) from None
 
     def base(self) -> bytes:
-        """What `keep_base` was given; ClusterError if missing or damaged."""
+        """Return what `keep_base` was given; ClusterError if missing or damaged."""
         data = self._content(BASE)
         if data is None:
             raise self._damaged(BASE, "it is missing")
@@ -303,7 +303,7 @@ class Journal:
 
     @property
     def is_long(self) -> bool:
-        """Whether it has grown enough for a `compact`."""
+        """Whether the journal has grown enough for a `compact`."""
         return self._file >= 0 and self._compactor is None and self._grown > self._due
 
     def compact(self, snapshot: Snapshot) -> None:

@@ -98,7 +98,7 @@ class Member:
 
     @property
     def short_name(self) -> str:
-        """Its name where its host does not matter."""
+        """Name where the host does not matter."""
         return f"{self.role} {self.number}"
 
     def wait_for(self, what: str, now: float) -> None:

@@ -427,7 +427,7 @@ class Membership:
             log.info("waiting for %s, %.0f s left", self.missing(), left_s)
 
     def _advice(self) -> str:
-        """What a user can do about missing nodes."""
+        """Advise a user about missing nodes."""
         nodes, servers, _ = self._lacking()
         if nodes:
             return "Were they started, with this master_addr?"
@@ -547,7 +547,7 @@ class Membership:
             self._asked.clear()
 
     def shard_stats(self) -> Iterator[tuple[Member, dict[str, Any]]]:
-        """What the primary of each shard last reported of it; a server that had it may still."""
+        """Yield what each shard's primary last reported of it; a server that had it may still."""
         primary = {one["shard"]: one["primary"] for one in self._context.replication.status()}
         for member in self.nodes("server"):
             for shard in member.stats.get("shards", []):

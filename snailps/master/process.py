@@ -207,9 +207,13 @@ class Master:
         try:
             with _beginning():
                 self._begin(listener, job)
-            while not self.core.is_over:
+            while not self.core.lifecycle.over:
                 self._turn()
-            if self.job is not None and self.job.pass_ == "train" and not self.core.failed:
+            if (
+                self.job is not None
+                and self.job.pass_ == "train"
+                and not self.core.lifecycle.failed
+            ):
                 self._observers.end()
             self._tasks.wait_all(FOLDER_S, "checkpoint")
             self._journal.end()
@@ -219,11 +223,11 @@ class Master:
             raise
         finally:
             self._close(job)
-        if self.core.failed:
+        if self.core.lifecycle.failed:
             error = ClusterError(self.verdict)
-            error.exit_code = self.core.code
+            error.exit_code = self.core.lifecycle.code
             raise error
-        return self.core.code
+        return self.core.lifecycle.code
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -242,7 +246,7 @@ class Master:
 
     @property
     def verdict(self) -> str:
-        return self.core.verdict
+        return self.core.lifecycle.verdict
 
     @property
     def job(self) -> Job | None:
@@ -601,7 +605,7 @@ class Master:
 
 
 def _say(effect: effects.Say) -> None:
-    log.log(effect.level, "%s", effect.text, extra=EVENT_REPORTED if effect.told else None)
+    log.log(effect.level, "%s", effect.text, extra=EVENT_REPORTED if effect.reported else None)
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a reading of tables needs of the cluster."""
+    """Connections, tables and figures for a reading of tables."""
 
     numbers: Iterator[int]  # incarnations for its connections
     tables: Mapping[str, tuple[int, Table]]  # number and table, by name
@@ -116,11 +116,11 @@ class Reader(Protocol):
         job: Job,
         work: Callable[[Results], Any],
         reading: Reading,
-        told: ExportProgress | None = None,
+        progress: ExportProgress | None = None,
     ) -> Any:
-        """Call `work` on the tables of the job; `told` gets the progress."""
+        """Call `work` on the tables of the job; `progress` is kept up to date."""
 
-    def export(self, job: Job, reading: Reading, told: ExportProgress) -> dict[str, Any]:
+    def export(self, job: Job, reading: Reading, progress: ExportProgress) -> dict[str, Any]:
         """Evaluate the model and write it."""
 
 

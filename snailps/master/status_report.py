@@ -87,12 +87,12 @@ class StatusReport:
                 "done": ledger.finished,
             }
         route, missing = self._members.route, self._members.missing()
-        shards, told = self._shards(), self._files
+        shards, files = self._shards(), self._files
         share = job.progress(now) if job is not None else 0.0
         doing = job.pass_text() if job is not None else ""
         eta_s = None
-        if told is not None:
-            share, doing, eta_s = told.share, told.text, told.eta_s
+        if files is not None:
+            share, doing, eta_s = files.share, files.text, files.eta_s
         elif phase == "restoring":
             share, doing, eta_s = self._job_controller.checkpoints.restored(now)
         nodes = [
@@ -131,7 +131,7 @@ class StatusReport:
             "requests_per_s": sum(s["pulls_per_s"] + s["pushes_per_s"] for s in shards),
             "checkpoint": self._job_controller.checkpoints.status(now),
             "loop": self.times.status(),
-            "message": self._core.verdict or self._job_controller.failed,
+            "message": self._core.lifecycle.verdict or self._job_controller.failed,
             "validation": job.validation if job is not None else {},
             "figures": dict(self._job_controller.figures),
             "session": self._of_session() if self._core.session else None,
@@ -201,19 +201,19 @@ class StatusReport:
 
     def _shards(self) -> list[ShardStatus]:
         """The shards, with the last reports of their servers."""
-        told: dict[int, tuple[dict[str, Any], float, float]] = {}
+        reported: dict[int, tuple[dict[str, Any], float, float]] = {}
         for member, shard in self._members.shard_stats():
             before = {s["shard"]: s for s in member.stats_before.get("shards", [])}
-            former = before.get(shard["shard"])
-            told[shard["shard"]] = (
+            previous = before.get(shard["shard"])
+            reported[shard["shard"]] = (
                 shard,
-                _rate("pulls", shard, former, member.stats_s),
-                _rate("pushes", shard, former, member.stats_s),
+                _rate("pulls", shard, previous, member.stats_s),
+                _rate("pushes", shard, previous, member.stats_s),
             )
         route = self._members.route
         found: list[ShardStatus] = []
         for one in self._core.replication.status():
-            stats, pulls_per_s, pushes_per_s = told.get(one["shard"], ({}, 0.0, 0.0))
+            stats, pulls_per_s, pushes_per_s = reported.get(one["shard"], ({}, 0.0, 0.0))
             replica = (stats.get("replica") or {}) if one["standby"] else {}
             where = route.shards[one["shard"]] if route is not None else None
             found.append(

@@ -108,7 +108,7 @@ class CopiedRows(Rows):
         self._settle(BEHIND)
 
     def span(self) -> int:
-        """With `apart`, rows that were pushed are pulled again."""
+        """Return the examples of a span; with `apart`, pull rows that were pushed again."""
         sgd, copies = self._sgd, self._copies
         if copies is not None and copies.pushed:
             self._take(copies, sgd.pull_rows(self._table, copies.keys))

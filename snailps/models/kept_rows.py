@@ -44,7 +44,7 @@ from snailps.models.rows import NO_KEYS, NO_PLACES, WHOLE, Ids, Lookup, Rows, Sc
 CACHE_BYTES = 512 << 20
 """Memory of one table's kept rows and their numbering."""
 CACHE_BYTES_ALONE = 1 << 30
-"""The same of an only worker: rows that just do not fit would be pulled again and again."""
+"""`CACHE_BYTES` of an only worker, which would pull rows that just do not fit again and again."""
 KEY_BYTES = 64
 """Memory of a key beside its row: its part of the hash table at its emptiest, and its record."""
 DRIFT = 3.0
@@ -52,7 +52,7 @@ DRIFT = 3.0
 STEPS_MIN = 4
 """Own steps on a row between two exchanges, at least: an exchange costs as much as some steps."""
 FAR = 10.0
-"""Like `DRIFT`, from which half of a delta's rest is given up with AdaGrad and SGD."""
+"""`DRIFT` from which half of a delta's rest is given up with AdaGrad and SGD."""
 MEMORY = 0.75
 """Weight of the counts so far when those of a block are added."""
 HOT_MAX = 1 << 17
@@ -64,7 +64,7 @@ SPAN_MIN = 16
 STALE = 20.0
 """Spans are at least the root of STALE x cost of an exchange (in examples) x shortest interval."""
 SPANS_MIN = 32
-"""Such a span is at most 1 / SPANS_MIN of the examples so far: first steps are long."""
+"""A span by `STALE` is at most 1 / SPANS_MIN of the examples so far: first steps are long."""
 LATE = 2
 """Spans without an answer after which training waits for it."""
 CHUNK_ROWS = 1 << 15
@@ -82,7 +82,7 @@ SGD = 1  # of abi/_row_ops.h
 
 
 def of_curvature(dim: int) -> DriftEstimate:
-    """Of rows without state that all have the curvature `DriftEstimate.a_step`, at first 0."""
+    """Make the estimate of rows without state, all of one curvature: `a_step`, at first 0."""
     return DriftEstimate(SGD, dim, far=FAR)
 
 

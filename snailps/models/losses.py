@@ -1,4 +1,4 @@
-"""What models of examples learn from labels: `LOSSES`, by the names of the setting `loss`.
+"""Losses of models of examples: `LOSSES`, by the names of the setting `loss`.
 
     scores, labels -> loss, gradient     (`slopes`, of networks; the kernels have theirs, by `code`)
     scores -> `link` -> predictions;  labels, scores -> `judge` -> metrics
@@ -72,7 +72,7 @@ def _slopes_of_poisson(scores: Floats, labels: Floats) -> tuple[Floats, Floats]:
 def _by_their_mean(
     encoding: Encoding, targets: NDArray[Any], weights: NDArray[Any], has_constant: bool
 ) -> Encoding:
-    """With the mean as deviation: a score of 0, where the bias begins, is the mean's logarithm."""
+    """Set the mean as deviation: a score of 0, where the bias begins, is the mean's logarithm."""
     counts, of = np.maximum(targets, 0).astype(np.float64), weights if len(weights) else None
     mean = float(np.average(counts, weights=of))
     if not has_constant or mean == 0:

@@ -43,5 +43,5 @@ class Pace:
 
 
 def of_workers(workers: int, *paces: Pace) -> Pace:
-    """That of so many workers, of the paces of an only one, of two, ...; the last is for more."""
+    """Choose the pace for `workers` of those for one worker, for two, ...; the last is for more."""
     return paces[min(workers, len(paces)) - 1]

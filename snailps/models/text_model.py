@@ -95,7 +95,7 @@ class TextModel(BlockTrainer):
         Pace(10, BLOCK_BYTES_MAX),
         Pace(40, BLOCK_BYTES_MAX, BLOCK_BYTES_SMALL, 40),
     )
-    """By `of_workers`."""
+    """Paces for `of_workers`."""
 
     @classmethod
     def check(cls, settings: JobSettings) -> None:

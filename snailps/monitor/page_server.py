@@ -43,7 +43,7 @@ MAKE_ROOM_S = 1.0
 FORGET_S = 60.0
 """Stop watching a run that was not looked at for this long."""
 SCRIPTS = ("curves.js", "cluster.js", "words.js", "page.js")
-"""In the order of use: each uses those before it."""
+"""Scripts in the order of use: each uses those before it."""
 _KINDS = {
     "html": "text/html",
     "css": "text/css",

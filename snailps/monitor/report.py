@@ -41,7 +41,7 @@ _PACKAGES = ("numpy", "lz4", "rich", "typer")
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What the master knows of a run at its end."""
+    """Record of a run at its end, as the master knows it."""
 
     status: Status
     history: History

@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.results import Results
+from snailps.data.extras import optional_module
 from snailps.errors import ConfigError, SnailError, explain
 from snailps.monitor.observers import job_number
 from snailps.node.background import Backlog
 from snailps.node.status import Status
-from snailps.vectors.extras import optional_module
 from snailps.vectors.files import Float32, load
 
 log = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ def _first_vectors(path: str) -> tuple[list[str], Float32] | None:
 
 
 def _first_lines(path: str) -> tuple[list[str], Float32]:
-    """As `_first_vectors`, of a ``.vec``, which may be of any size; reads its first lines only."""
+    """Read the first words and vectors of a ``.vec`` of any size: its first lines only."""
     words, rows = [], []
     with open(path, encoding="utf-8", errors="replace") as file:
         next(file, "")  # the numbers of words and of columns

@@ -13,13 +13,13 @@ from snailps.dataclass import dataclass
 
 
 class Effect:
-    """What a core wants done; its process has a table of what does each."""
+    """A core's request to its process, which has a table of what does each."""
 
     __slots__ = ()
 
 
 class Event:
-    """What a core is told; it has a table of what takes each."""
+    """A message to a core, which has a table of what takes each."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class Work(Effect):
 
 @dataclass(frozen=True, slots=True)
 class WorkDone(Event):
-    """What a `Work`, or a call that a core posted, returned or raised."""
+    """Result or error of a `Work`, or of a call that a core posted."""
 
     work: int
     result: Any = None

@@ -1,4 +1,4 @@
-"""What a user reads of a run's phases and states: one table for terminal, status and page.
+"""Words for a run's phases and states: one table for terminal, status and page.
 
     Status.phase, NodeStatus.state -> PHASE_WORDS, STATE_WORDS -> what people read
 
@@ -15,7 +15,7 @@ NAME_MARK = "\x1e"
 """Begins the line in which a process reports its name to its launcher."""
 
 Mood = Literal["good", "idle", "waits", "bad"]
-"""What a state means to a user: the colour of its text."""
+"""Meaning of a state to a user: the colour of its text."""
 
 BRIEF_S = 1.0
 """Shorter waits of a training are not shown."""
@@ -57,7 +57,7 @@ STATE_WORDS: dict[str, tuple[str, Mood]] = {
 
 
 def phase_words(status: Status) -> str:
-    """What the run does now: ``training``, ``counting words``."""
+    """Say what the run does now: ``training``, ``counting words``."""
     words = PHASE_WORDS.get(status["phase"], status["phase"])
     if status["phase"] == "survey":
         return f"{words} {'words' if status['unit'] == 'words' else 'features'}"
@@ -77,7 +77,7 @@ def lasts(seconds: float) -> bool:
 
 
 def state_words(node: NodeStatus) -> tuple[str, Mood]:
-    """What a process does now, and what that means."""
+    """Say what a process does now, and what that means."""
     words, mood = STATE_WORDS.get(node["state"], (node["state"], "good"))
     if node["role"] == "server" and node["state"] in ("ready", "back"):
         words = "serving"

@@ -38,7 +38,7 @@ EventKind = Literal[
     "warning",
 ]
 Usage = Mapping[str, float]
-"""Of a process: `cpu_s`, processor seconds; `time_s`, its monotonic time; `rss_bytes`, memory."""
+"""Use of a process: `cpu_s`, processor seconds; `time_s`, monotonic time; `rss_bytes`, memory."""
 EVENTS_MAX = 200
 """Most events of a status."""
 

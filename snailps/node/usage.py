@@ -21,7 +21,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def usage() -> Usage:
-    """What this process uses now; takes some microseconds."""
+    """Measure what this process uses now; takes some microseconds."""
     return {
         "cpu_s": round(time.process_time(), 4),
         "time_s": round(time.monotonic(), 4),

@@ -88,7 +88,7 @@ class ServerCore:
 
     @property
     def route_epoch(self) -> int:
-        """Of the last route; 0: none."""
+        """Epoch of the last route; 0: none."""
         return self.host.route_epoch
 
     def handle(self, event: Event, now: float) -> list[Effect]:

@@ -174,7 +174,7 @@ class Outbox(EffectQueue):
 
 
 def results(answers: dict[K, WorkDone]) -> dict[K, Any]:
-    """What all returned, in order; raises the first error."""
+    """Return what all returned, in order; raises the first error."""
     for answer in answers.values():
         if answer.error is not None:
             raise answer.error

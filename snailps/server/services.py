@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Buffer = NDArray[np.uint8]
 Sections = Sequence[tuple[int, int, int, int]]
-"""As `Shard.copy_next` returns them."""
+"""Sections of a buffer, as `Shard.copy_next` returns them."""
 Batch = list[tuple[int, Buffer]]
 """Fragments with their sections, valid until the next batch is taken."""
 
@@ -30,7 +30,7 @@ class Writer(Protocol):
         """Complete the file; returns its entry in `Saved`, after `to_dict`."""
 
     def abandon(self) -> None:
-        """Remove it, unless it is closed."""
+        """Remove the file, unless it is closed."""
 
 
 class Reader(Protocol):
@@ -38,7 +38,7 @@ class Reader(Protocol):
 
     @property
     def cluster_id(self) -> int:
-        """Of the cluster that wrote it."""
+        """Cluster id of the cluster that wrote the checkpoint."""
 
     def batches(self, fragments: NDArray[np.uint32]) -> Iterator[Batch]:
         """All sections of these fragments, compared with their checksums."""

@@ -115,7 +115,7 @@ class ShardHost:
 
     @property
     def route_epoch(self) -> int:
-        """Of the last route; 0: none."""
+        """Epoch of the last route; 0: none."""
         return self._route.epoch if self._route is not None else 0
 
     @property

@@ -75,7 +75,7 @@ class CachedRows:
         self._cache = RowCache(self.table.dim, cache_bytes)
         self._lock = threading.Lock()
         self._begun_s = clock()
-        self._life, self._floor = live.life(), 1
+        self._joins, self._floor = live.joins(), 1
         self._keys = self._hits = self._pulled = 0
 
     @property
@@ -86,9 +86,9 @@ class CachedRows:
         # A row is as old as the request for it, not as the answer.
         now = self._now()
         with self._lock:
-            life = self._live.life()
-            if life != self._life:
-                self._life, self._floor = life, now + 1
+            joins = self._live.joins()
+            if joins != self._joins:
+                self._joins, self._floor = joins, now + 1
             oldest = self._floor
             if self._max_age_s is not None:
                 # One tick more, as both times are rounded down: of 0 s, nothing is young enough.
@@ -96,13 +96,13 @@ class CachedRows:
             states, fresh = self._cache.find(keys, oldest, rows)
             self._keys += len(keys)
             self._hits += fresh
-        return self._fetch(keys, states, rows, now, life) if fresh < len(keys) else None
+        return self._fetch(keys, states, rows, now, joins) if fresh < len(keys) else None
 
     def _now(self) -> int:
         return 1 + int((self._clock() - self._begun_s) / TICK_S)
 
     def _fetch(
-        self, keys: Keys, states: NDArray[np.uint8], rows: Rows, now: int, life: int
+        self, keys: Keys, states: NDArray[np.uint8], rows: Rows, now: int, joins: int
     ) -> Lack | None:
         """Pull rows that are not fresh, each key once."""
         lacking = np.flatnonzero(states != FRESH)
@@ -112,8 +112,8 @@ class CachedRows:
         all_come = bool(come.all())
         with self._lock:
             kept = (wanted, found) if all_come else (wanted[come], found[come])
-            # One that was asked of another life would look as young as those of this one.
-            if life == self._live.life():
+            # One that was asked before another join would look as young as those of this one.
+            if joins == self._live.joins():
                 self._cache.put(*kept, now)
             self._pulled += len(kept[0])
         if all_come:

@@ -40,7 +40,7 @@ from snailps.store.route import fragment_of
 CACHE_BYTES = 64 << 20
 MAX_AGE_S = 60.0
 LIMIT_S = 1.0
-"""Of a lookup that may be answered without a server."""
+"""Seconds for a lookup that may be answered without a server."""
 AGAIN_S = 1.0
 """How long a shard that did not answer is left alone, and between two attempts to join again."""
 
@@ -200,11 +200,11 @@ class ClusterRows:
         self._patient = patient
         self._closed = threading.Event()
         self._lost = threading.Event()
-        self._life = 0
+        self._joins = 0
         self._why = ""  # it could not join again
         self._avoided: dict[int, float] = {}  # shard -> until when
         driver, number, self.table = self._join()
-        self._joined = driver, number  # one object, so that a lookup takes both of one life
+        self._joined = driver, number  # one object, so that a lookup takes both of one join
         self._keeper = threading.Thread(
             target=_keep, args=(weakref.ref(self), self._lost, self._closed),
             name="snailps-reader", daemon=True,
@@ -215,9 +215,9 @@ class ClusterRows:
     def connected(self) -> bool:
         return not (self._closed.is_set() or self._lost.is_set() or self._joined[0].ended.is_set())
 
-    def life(self) -> int:
+    def joins(self) -> int:
         """Number of joins; rows of earlier ones are perhaps of another table, and count as old."""
-        return self._life
+        return self._joins
 
     def pull(self, keys: Keys, rows: Rows) -> tuple[NDArray[np.bool_], SnailError | None]:
         """Pull distinct keys from each shard that answers in time: which came, why not all."""
@@ -322,7 +322,7 @@ class ClusterRows:
                 f"table {table.name!r} has rows of {table.dim} now, it had {self.table.dim}"
             )
         self._joined, self.table, self._why = (driver, number), table, ""
-        self._life += 1
+        self._joins += 1
         self._avoided.clear()
         self._lost.clear()
         if driver.ended.is_set() or self._closed.is_set():

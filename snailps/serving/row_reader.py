@@ -49,7 +49,7 @@ class Lack(NamedTuple):
     """Keys that a source did not answer: which ones have no row, and how many an old one."""
 
     new: NDArray[Any]
-    """Their places, or a mask."""
+    """Places of the keys without a row, or a mask."""
     old: int
     why: SnailError | None
     """None: they were never pushed."""
@@ -60,7 +60,7 @@ class RowSource(Protocol):
 
     @property
     def table(self) -> Table:
-        """Its declaration, which may change with the cluster that has it."""
+        """Declaration of the table, which may change with the cluster that has it."""
 
     def find(self, keys: Keys, rows: Rows) -> Lack | None:
         """Fill `rows`, as far as there are any."""

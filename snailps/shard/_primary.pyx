@@ -32,7 +32,7 @@ from snailps.transport._frame cimport (
     STREAM_STEP, BeginHead, ClockHead, FrameHeader, Group, GroupHead, LrHead, ReplicaHead, RowsHead,
     SlotsHead, StagedHead,
 )
-from snailps.transport.loop._fault_injection cimport FAULT_NO_HOLD
+from snailps.transport.loop._fault_injection cimport FAULT_NO_HOLD, leaves_out
 from snailps.transport.loop._handler cimport Reply
 from snailps.transport.loop._replication_stream cimport (
     SEED_BYTES, Stream, hold_until, stream_append, stream_break, stream_is_full, stream_take_back,
@@ -60,7 +60,7 @@ cdef bint must_wait(Context *me, uint8_t kind, Reply *reply) noexcept nogil:
 
 
 cdef uint64_t held_until(const Context *me) noexcept nogil:
-    return 0 if me.faults.left_out & FAULT_NO_HOLD else hold_until(me.stream)
+    return 0 if leaves_out(me.faults, FAULT_NO_HOLD) else hold_until(me.stream)
 
 
 cdef void hold(const Context *me, Reply *reply) noexcept nogil:

@@ -50,7 +50,9 @@ from snailps.transport._frame cimport (
     OPTION_LR_SCALE, OPTION_STATE, OPTION_WIRE_SHIFT, SLOTS_MAX, ClockHead, FrameHeader, Group,
     GroupHead, LrHead, ScanHead, ScannedHead, narrow_keys_bytes, read_narrow_keys,
 )
-from snailps.transport.loop._fault_injection cimport FAULT_NO_FENCE, POINT_APPLIED, passes
+from snailps.transport.loop._fault_injection cimport (
+    FAULT_NO_FENCE, POINT_APPLIED, leaves_out, passes,
+)
 from snailps.transport.loop._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
 from snailps.transport.loop._replication_stream cimport STREAM_NONE
 
@@ -281,7 +283,7 @@ cdef Outcome handle(void *context, void **memory, const FrameHeader *head, const
         return OUTCOME_PARK
     if me.stream.state != STREAM_NONE and must_wait(me, head.kind, reply):
         return OUTCOME_PARK
-    if is_fenced(me, head.incarnation) and not me.faults.left_out & FAULT_NO_FENCE:
+    if is_fenced(me, head.incarnation) and not leaves_out(me.faults, FAULT_NO_FENCE):
         reply.last = True
         return refuse(out, reply, b"fenced", b"incarnation %llu was given up by the master: its work "
                       b"is done by others", head.incarnation, 0)

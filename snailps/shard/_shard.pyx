@@ -34,7 +34,7 @@ from snailps.store.tables cimport marks_drop, marks_raise, store_unmark
 from snailps.transport._frame cimport ROW_BYTES_MAX
 from snailps.transport.loop._fault_injection cimport (
     FAULT_NO_FENCE, FAULT_NO_HOLD, FAULT_NO_MARKS, POINT_ACKNOWLEDGED, POINT_APPLIED, POINT_MID_SEND,
-    POINT_NONE, POINT_PROMOTED, POINT_REPLAYED, Faults, passes,
+    POINT_NONE, POINT_PROMOTED, POINT_REPLAYED, SNAIL_FAULTS, Faults, leaves_out, passes,
 )
 from snailps.transport.loop._handler cimport Handler
 from snailps.transport.loop._loop cimport ShardLoop
@@ -310,7 +310,7 @@ cdef class ShardCore:
         """Makes this standby, which has everything, a primary."""
         passes(self.context.faults, POINT_PROMOTED)
         self.context.role = ROLE_PRIMARY
-        self.context.all_new = bool(self.context.faults.left_out & FAULT_NO_MARKS)
+        self.context.all_new = leaves_out(self.context.faults, FAULT_NO_MARKS)
         standby_free(&self.context.standby)
         self.context.standby.resigned = False
 
@@ -359,8 +359,10 @@ cdef class ShardCore:
         `left_out`: "no-hold" (replies do not wait for the standby), "no-marks" (pushes are applied
         as often as they come), "no-fence" (fenced incarnations are served).  `point`: of a kill -9,
         at its passing number `passings`: "mid-send", "applied", "acknowledged" (primary),
-        "replayed", "promoted" (standby).
+        "replayed", "promoted" (standby).  MisuseError in wheels, which are built without.
         """
+        if not SNAIL_FAULTS:
+            raise MisuseError("this build of snailps injects no faults: build it in place")
         self.context.faults.left_out = sum([FAULTS[name] for name in left_out])
         self.context.faults.point = POINTS[point]
         self.context.faults.passings = passings

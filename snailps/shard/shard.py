@@ -95,7 +95,7 @@ class Shard(ShardCore):
         return used, sections
 
     def put_section(self, section: NDArray[Any], tables: Mapping[int, int], marks: bool) -> int:
-        """As `put_section` of `store.checkpoint._sections`."""
+        """Put a section as `store.checkpoint._sections` does, and copy its fragment again."""
         rows = put_section(self.store, section, tables, marks)
         self.copy_again(int(section[4:8].view("<u4")[0]))
         return rows
@@ -112,11 +112,11 @@ class Shard(ShardCore):
         return int(self._order(order))
 
     def set_clock(self, clock: int, early: bool = False) -> None:
-        """As `ShardStore.set_clock`."""
+        """Order `ShardStore.set_clock`."""
         self._order({"do": "set_clock", "clock": clock, "early": bool(early)})
 
     def close_clock(self, clock: int, slots: Sequence[int]) -> dict[str, Any]:
-        """As `ShardStore.close_clock`; also raises what an access method in Python raised."""
+        """Order `ShardStore.close_clock`; also raises what an access method in Python raised."""
         order = {"do": "close_clock", "clock": clock, "slots": list(map(int, slots))}
         closed: dict[str, Any] = self._order(order)
         return closed
@@ -294,7 +294,7 @@ class Shard(ShardCore):
             seeded = whole / max(1, expected)
             if not self.followed:
                 state = "none"
-            elif not self.loop.following():
+            elif not self.loop.hears_primary():
                 state = "lost"
             else:
                 state = "ready" if self.seeded else "seeding"

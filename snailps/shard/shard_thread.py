@@ -68,7 +68,7 @@ class ShardThread:
         self._thread.start()
 
     def turn(self, now: float) -> float:
-        """As `ShardLoop.turn`, instead of `start`; orders between turns are done at once."""
+        """Run `ShardLoop.turn`, instead of `start`; orders between turns are done at once."""
         return self._loop.turn(now)
 
     def stop(self, timeout_s: float = 5.0) -> bool:
@@ -93,7 +93,7 @@ class ShardThread:
     def back_up(
         self, fd: int, *, sync: bool, paced: bool = False, resume: bool = False, report: Report
     ) -> Future[None]:
-        """As `Shard.back_up`; the future is done once the stream has begun.  Owns `fd`, closed on
+        """Post `Shard.back_up`; the future is done once the stream has begun.  Owns `fd`, closed on
         errors."""
 
         def end(command: Future[None]) -> None:

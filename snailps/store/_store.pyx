@@ -523,7 +523,7 @@ cdef class ShardStore:
         }
 
     def waits_for(self) -> str:
-        """What the present clock waits for: "slot 3 of clock 17"; empty before its first seal."""
+        """Say what the clock waits for: "slot 3 of clock 17"; empty before its first seal."""
         cdef char text[WORDS_BYTES]
         if not self.slots.slots:
             return ""

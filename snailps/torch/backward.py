@@ -1,4 +1,4 @@
-"""What is done at the end of a backward pass that succeeds; passes whose loss was scaled.
+"""Actions at the end of a backward pass that succeeds; passes whose loss was scaled.
 
     this_pass().gathered(action)[key] = value -> backward ends well -> action({key: value, ...})
 
@@ -31,7 +31,7 @@ class BackwardPass:
         self._gathered: dict[Callable[[Any], object], dict[Any, Any]] = {}
 
     def gathered(self, action: Callable[[Any], object]) -> dict[Any, Any]:
-        """What `action` is called with when the pass has succeeded."""
+        """Return the mapping that `action` is called with when the pass has succeeded."""
         with _lock:
             return self._gathered.setdefault(action, {})
 
@@ -44,7 +44,7 @@ class BackwardPass:
             )
 
     def end(self) -> None:
-        """Does what is to be done with what was gathered."""
+        """Call each action with what was gathered for it."""
         for action, gathered in self._gathered.items():
             action(gathered)
 

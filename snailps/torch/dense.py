@@ -36,7 +36,7 @@ from snailps.transport.client._client import Pending
 
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam")
 ATTRIBUTE = "_snailps_synced"
-"""Of a module that `sync` keeps: its `Synced`."""
+"""Attribute of a module that `sync` keeps: its `Synced`."""
 LIMIT_S = 60.0
 """How long a rank waits for the others."""
 LOOK_FIRST_S, LOOK_S = 0.001, 0.05
@@ -45,11 +45,11 @@ READY, SHAPES, EDITS = (np.uint64((1 << 32) + i) for i in range(3))
 """Keys of rows in a table of steps: that the first values are there, and how many; of which shapes;
 a number that changes whenever they do."""
 BASE = 1 << 20
-"""Of the two digits of a count of steps: each is exact as float32."""
+"""Base of the two digits of a count of steps: each is exact as float32."""
 WIDTHS = tuple(1 << power for power in range(4, 10))
-"""Of a row of parameters; not that of `Tensor`, whose rows parameters once shared."""
+"""Widths of a row of parameters; not that of `Tensor`, whose rows parameters once shared."""
 ROW_COST = 8
-"""What a row costs beside its floats, in floats."""
+"""Cost of a row beside its floats, in floats."""
 
 
 class DenseParameters(ServerVector):
@@ -130,7 +130,7 @@ class DenseParameters(ServerVector):
         np.copyto(self._set, self.values)
 
     def take_edit(self) -> RowArray | None:
-        """What others have set in the parameters since `settle`, as a difference; None if nothing.
+        """Take what others have set in parameters since `settle`, as a difference; None if nothing.
 
         Raises
         ------
@@ -167,11 +167,6 @@ class DenseParameters(ServerVector):
     def push_gradient(self, rows: RowArray, given: NDArray[np.bool_]) -> Pending:
         """Starts a push of the rows that have a gradient."""
         return self.push(rows) if given.all() else self.push(rows[given], self.keys[given])
-
-    def drop_gradient(self) -> None:
-        """Drops gradients that are not to be pushed."""
-        for one in self.parameters:
-            one.grad = None
 
 
 def trained(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
@@ -486,7 +481,7 @@ class Synced:
         self._vectors: list[ServerVector] = [dense] if buffers is None else [dense, buffers]
         self._pushes: list[Pending] = []
         self._pass: weakref.ref[BackwardPass] | None = None
-        """At whose end gradients are pushed."""
+        """Pass at whose end gradients are pushed."""
         self._fresh = True  # no gradient was pushed since the last refresh
         self._seen = False  # the module itself was called since the last step
         self._loads = False  # `load_state_dict` was called since the last refresh
@@ -553,7 +548,8 @@ class Synced:
         """Drops what a pass that has failed has left in the parameters."""
         if self._pass is not None and self._pass() is None:
             self._pass = None
-            self.dense.drop_gradient()
+            for one in self.dense.parameters:
+                one.grad = None
 
     def _before_load(self, *arguments: Any) -> None:
         if not self._loads:  # of parts of the module the hooks of all are called

@@ -166,7 +166,7 @@ class TableModule(nn.Module):
 
     @property
     def _trains(self) -> bool:
-        if not (self.training and torch.is_grad_enabled()):
+        if self.rows is None or not (self.training and torch.is_grad_enabled()):
             return False
         if self._is_copy and not self.rows.requires_grad:
             self._is_copy = False  # said once

@@ -38,7 +38,7 @@ from snailps.torch.rows import Rows
 from snailps.transport.client._client import Pending
 
 Ids: TypeAlias = Sequence[Keys] | Keys
-"""Of each table, uint64 (n,); or of all, a column each: uint64 (n, tables)."""
+"""Ids of each table, uint64 (n,); or of all, a column each: uint64 (n, tables)."""
 LARGE = 1 << 15
 """Floats from which arrays are kept; smaller ones are memory that the allocator has at hand."""
 KEPT = 4
@@ -171,7 +171,7 @@ class Lookup:
             self.ids = tuple(each.copy() for each in ids)
 
     def is_of(self, ids: Ids) -> bool:
-        """Whether it was made of such ids, if it is kept."""
+        """Whether this lookup was made of equal ids."""
         if isinstance(ids, np.ndarray) or isinstance(self.ids, np.ndarray):
             return type(ids) is type(self.ids) and np.array_equal(ids, self.ids)
         return len(ids) == len(self.ids) and all(map(np.array_equal, ids, self.ids))
@@ -280,7 +280,7 @@ class Exchange:
         return [gradient for _, gradient in self.held]
 
     def _merged(self, held: list[tuple[Lookup, RowArray]]) -> list[tuple[Lookup, RowArray]]:
-        """The same gradients with each row once."""
+        """Sum gradients of a row, so that each row comes once."""
         if len(held) < 2:
             return held
         ids = [
@@ -317,7 +317,7 @@ class Exchange:
                 self._pull(lookup)
 
     def take_held(self) -> list[tuple[Lookup, RowArray]]:
-        """What is held, which is not any more."""
+        """Return the gradients that are held, and hold them no longer."""
         if not self.held:
             return []
         held, self.held = self.held, []
@@ -344,7 +344,7 @@ class Exchange:
 
 @contextlib.contextmanager
 def corked(exchanges: Iterable[Exchange]) -> Iterator[None]:
-    """Inside, what these ask and push leaves together, as far as they have one client."""
+    """Send what these ask and push together, as far as they have one client."""
     with contextlib.ExitStack() as corks:
         for rows in {id(one.rows): one.rows for one in exchanges}.values():
             corks.enter_context(rows.corked())

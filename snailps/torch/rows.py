@@ -45,7 +45,7 @@ class Rows(Protocol):
         """Starts a push; `factor` multiplies the step size of the table's optimiser."""
 
     def corked(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, asynchronous calls of this thread travel together."""
+        """Send asynchronous calls of this thread together, until the end of the context."""
 
 
 class _Named:
@@ -74,20 +74,16 @@ class ClusterRows(_Named):
         self._tables: dict[str, LocalTable] = {}
 
     def declare(self, table: Table) -> None:
-        """As `Rows.declare`."""
         options = {name: value for name, value in table.to_dict().items() if name != "name"}
         self._tables[table.name] = self._cluster.table(table.name, **options)
 
     def pull_async(self, table: str, keys: Keys, out: RowArray) -> Pending:
-        """As `Rows.pull_async`."""
         return self._tables[table].pull_async(keys, out)
 
     def push_async(self, table: str, keys: Keys, values: RowArray, factor: float) -> Pending:
-        """As `Rows.push_async`."""
         return self._tables[table].push_async(keys, values, lr_scale=factor)
 
     def corked(self) -> contextlib.AbstractContextManager[None]:
-        """As `Rows.corked`."""
         return self._cluster.corked()
 
 
@@ -104,24 +100,19 @@ class WorkerRows(_Named):
 
     @property
     def clocked(self) -> bool:
-        """As `Rows.clocked`."""
         return type(self._worker).clocked(self._worker.settings)
 
     def declare(self, table: Table) -> None:
-        """As `Rows.declare`."""
         if self.tables.setdefault(table.name, table) != table:
             raise ConfigError(f"two modules declare the table {table.name!r}, and differently")
 
     def pull_async(self, table: str, keys: Keys, out: RowArray) -> Pending:
-        """As `Rows.pull_async`."""
         return self._worker.pull_async(table, keys, out)
 
     def push_async(self, table: str, keys: Keys, values: RowArray, factor: float) -> Pending:
-        """As `Rows.push_async`."""
         return self._worker.push_async(table, keys, values, lr_scale=factor)
 
     def corked(self) -> contextlib.AbstractContextManager[None]:
-        """As `Rows.corked`."""
         return self._worker.corked()
 
 
@@ -129,7 +120,7 @@ _bound = threading.local()
 _names: weakref.WeakKeyDictionary[Cluster, dict[str, int]] = weakref.WeakKeyDictionary()
 """How many names of each kind a cluster's modules have been given."""
 _of_clusters: weakref.WeakValueDictionary[int, ClusterRows] = weakref.WeakValueDictionary()
-"""By the cluster's `id`.  Modules refer to these, these to their cluster, and nothing back."""
+"""Rows by cluster's `id`.  Modules refer to these, these to their cluster, and nothing back."""
 
 
 @contextlib.contextmanager

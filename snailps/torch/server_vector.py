@@ -20,7 +20,7 @@ from snailps.torch.rows import Rows
 from snailps.transport.client._client import Pending
 
 BASE = 1 << 15
-"""Of the digits of a count: of 2^24 / `BASE` processes each may carry at once, exactly."""
+"""Base of the digits of a count: 2^24 / `BASE` processes may each carry at once, exactly."""
 COUNT = "num_batches_tracked"
 """The one integer buffer that is kept: of the normalisations of PyTorch."""
 
@@ -137,7 +137,7 @@ class Buffers(ServerVector):
             at += one.numel()
 
     def take_change(self, share: float = 1.0, *, carries: bool = True) -> RowArray:
-        """What forwards have added since the buffers were set, or this was called, times `share`.
+        """Take what forwards have added since buffers were set, or the last call, times `share`.
 
         With `carries` it moves what has gathered in a low digit, if that is much: by one at a time,
         so that processes which do it at once leave a digit that is small, too.

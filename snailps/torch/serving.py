@@ -91,29 +91,7 @@ class ServedRows:
         return contextlib.nullcontext()
 
 
-class _Served:
-    """Of a module whose rows are not trained, whatever its mode."""
-
-    _trains = False
-
-
-class ServedEmbedding(_Served, embedding.Embedding):
-    """An `Embedding` that is read only."""
-
-
-class ServedEmbeddingBag(_Served, embedding.EmbeddingBag):
-    """An `EmbeddingBag` that is read only."""
-
-
-class ServedEmbeddingBagCollection(_Served, embedding.EmbeddingBagCollection):
-    """An `EmbeddingBagCollection` that is read only."""
-
-
-_SERVED: dict[type[embedding.TableModule], type[embedding.TableModule]] = {
-    embedding.Embedding: ServedEmbedding,
-    embedding.EmbeddingBag: ServedEmbeddingBag,
-    embedding.EmbeddingBagCollection: ServedEmbeddingBagCollection,
-}
+KINDS = (embedding.Embedding, embedding.EmbeddingBag, embedding.EmbeddingBagCollection)
 
 
 def served(
@@ -140,8 +118,8 @@ def served(
     ConfigError
         Tables of different widths, or several for a module of one.
     """
-    if kind not in _SERVED:
-        raise ConfigError(f"expected {', '.join(one.__name__ for one in _SERVED)}, got {kind!r}")
+    if kind not in KINDS:
+        raise ConfigError(f"expected {', '.join(one.__name__ for one in KINDS)}, got {kind!r}")
     several = kind is embedding.EmbeddingBagCollection
     if not tables or (len(tables) > 1 and not several):
         raise ConfigError(f"{kind.__name__}: expected one table, got {len(tables)}")
@@ -149,7 +127,7 @@ def served(
     if len({table.dim for table in declared}) > 1:
         widths = ", ".join(f"{table.name} {table.dim}" for table in declared)
         raise ConfigError(f"tables of one module have one width, got {widths}")
-    module: Any = _SERVED[kind].__new__(_SERVED[kind])
+    module: Any = kind.__new__(kind)
     nn.Module.__init__(module)
     module.tables, module.embedding_dim = declared, declared[0].dim
     padding = [embedding.as_id(padding_idx)] * len(tables)

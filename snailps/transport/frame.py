@@ -45,7 +45,7 @@ SLOTS_MAX = 4096
 
 
 class Kind(enum.IntEnum):
-    """What a frame carries.  Below 16: any connection; 16 to 31: data plane; from 32: control."""
+    """Content of a frame.  Below 16: any connection; 16 to 31: data plane; from 32: control."""
 
     HELLO = 1
     PROOF = 2

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from snailps.config.addresses import format_addr
 from snailps.errors import ConfigError, ConnectionLost, ProtocolError, SnailError, WaitTimeout
 from snailps.transport.frame import HANDSHAKE_BODY_MAX, FrameDecoder, encode_frame
 from snailps.transport.handshake import NONCE_BYTES, Channel, ClientSession, Hello, Role
@@ -86,8 +87,7 @@ def is_there(address: Address, limit_s: float = 1.0) -> bool:
 
 def show(address: Address) -> str:
     """host:port, with brackets round an IPv6 host."""
-    host, port = address[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return format_addr(*address[:2])
 
 
 def peer_of(descriptor: int) -> str:

@@ -67,7 +67,7 @@ _ROOM_LEFT = 1 << 26
 
 
 def load(path: Path_, *, words: WordsOfRows | None = None) -> Vectors:
-    """As `load_model`; of a classifier, the vectors of its words."""
+    """Open vectors as `load_model` does; of a classifier, those of its words."""
     found = load_model(path, words=words, of_texts=False)
     assert isinstance(found, Vectors)
     return found
@@ -121,7 +121,7 @@ def save_vectors(
 
 
 def identify(path: Path_, file: IO[bytes]) -> str:
-    """What a file is and what reads it, or ""; `path` gives the name, `file` keeps its position."""
+    """Say what a file is and what reads it, or ""; `path` is its name, `file` keeps its place."""
     place = file.tell()
     try:
         return Given.of(path, file).meaning
@@ -269,7 +269,7 @@ def _read_npz(given: Given) -> Vectors:
 
 
 def _means_npz(given: Given) -> str:
-    """By the names and the header of its arrays."""
+    """Say what a .npz is by the names and the header of its arrays."""
     try:
         model = ModelFile(given.path, given.file)
     except (OSError, *DAMAGED):
@@ -396,12 +396,12 @@ _MODELS = {
     "embeddings.mf": f"a matrix factorisation: {_NAMES}",
     "embeddings": f"a knowledge graph: {_NAMES}",
 }
-"""What a .npz with a header is, by the module of its model."""
+"""Meaning of a .npz with a header, by the module of its model."""
 _CURES = {
     "gzip": "unpack it, or fetch it again if that fails",
     "a zip archive (or .docx, .xlsx, .npz)": "unpack it, and name a model in it",
 }
-"""Of kinds that `kind_of` tells."""
+"""Advice about kinds that `kind_of` tells."""
 _VEC = re.compile(rb"\d+ \d+ *\r?\n")
 _OTHERS = (
     (rb"(?:[ \t]*(?:#[^\n]*)?\r?\n)*(?:import +\S|[a-z][a-z0-9_]* *: *[^\s:])",
@@ -529,7 +529,7 @@ def first_bytes(path: Path_) -> bytes:
 
 
 def identify_folder(path: Path_) -> str:
-    """What a folder is, and what to name instead of it."""
+    """Say what a folder is, and what to name instead of it."""
     try:
         names = sorted(os.listdir(path))  # noqa: PTH208
     except OSError:

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._float_text import label_lines
+from snailps.data.extras import optional_module
 from snailps.data.packed_words import PackedWords
 from snailps.data.reading import Reading
-from snailps.data.unpacking import open_content, told
-from snailps.errors import ConfigError, DataError
-from snailps.vectors.extras import optional_module
+from snailps.data.unpacking import open_content, read_errors
+from snailps.errors import DataError
 from snailps.vectors.label_arrow import label_names, label_table
 from snailps.vectors.texts import ROWS_MAX, Piece, pieces_of, whole_lines
 from snailps.vectors.words import to_text
@@ -58,7 +58,7 @@ def read_texts(
         yield from _column(path, column, rows)
         return
     with ExitStack() as stack:
-        stack.enter_context(told(path))
+        stack.enter_context(read_errors(path))
         source = file or stack.enter_context(open_content(path))
         for data in whole_lines(source, path):
             yield from pieces_of(data, rows=rows)
@@ -190,9 +190,3 @@ def label_files(
         for best, chances in model.best_of(noted(), k, threads):
             writer.write(best, chances)
     writer.close()
-
-
-def check_format(form: Format, to_file: bool) -> None:
-    """ConfigError: a format that is no stream."""
-    if form == "parquet" and not to_file:
-        raise ConfigError("--format parquet needs --output FILE: it is no stream of lines")

@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.data._labelled import LineReader, Lines
+from snailps.data.extras import optional_module
 from snailps.data.in_order import in_order
 from snailps.data.reading import Reading
-from snailps.data.unpacking import open_content, told
+from snailps.data.unpacking import open_content, read_errors
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import dataclass
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors._one_line import OneLine
-from snailps.vectors.extras import optional_module
 from snailps.vectors.fasttext_bin import MAGIC, read_bin
 from snailps.vectors.files import identify, opened
 from snailps.vectors.label_arrow import label_names, label_table
@@ -204,7 +204,7 @@ class LabelModel:
         return Vectors.of_model(self._model)
 
     def sentence_vector(self, text: str | bytes) -> NDArray[np.float32]:
-        """What a line is classified by, float32[dim]: the mean of its features' rows.
+        """Return the vector that classifies a line, float32[dim]: the mean of its features' rows.
 
         The numbers are those of the official package's ``get_sentence_vector`` for classifiers:
         words, their n-grams and the end of the line; zeros if none of them is known.
@@ -305,7 +305,7 @@ class LabelModel:
     def predict_pieces(
         self, pieces: Iterable[bytes], k: int = 1, threshold: float = 0.0
     ) -> Iterator[list[list[Prediction]]]:
-        """As `predict`, for pieces of whole lines, each answered before the next one is taken.
+        """Predict for pieces of whole lines, each answered before the next one is taken.
 
         The warning comes once, at the end.
         """
@@ -408,7 +408,7 @@ class LabelModel:
         return np.concatenate([np.empty((0, labels), np.float32), *parts])
 
     def probability_pieces(self, texts: Iterable[str | bytes]) -> Iterator[NDArray[np.float32]]:
-        """As `probabilities`, for some texts at a time; the warning comes once, at the end."""
+        """Yield `probabilities` of some texts at a time; the warning comes once, at the end."""
         unread: list[int] = []
         texts = iter(texts)
         step = max(1, _SCORES_MAX // len(self.labels))
@@ -439,7 +439,7 @@ class LabelModel:
         self.wv.save(path)
 
     def _number(self, k: int) -> int:
-        """Of labels that a line can have."""
+        """Check `k`, at most the number of labels."""
         expected = "k: expected a whole number of labels a line, at least 1"
         return min(_whole(k, 1, expected), len(self.labels))
 
@@ -447,7 +447,7 @@ class LabelModel:
         self, pieces: Iterable[Piece], k: int, threads: int = 0,
         unread: Callable[[int], object] = warn_of_unread,
     ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]:  # fmt: skip
-        """As `predict_arrays`, for pieces (`texts.pieces_of`), an answer each."""
+        """Yield `predict_arrays` of pieces (`texts.pieces_of`), an answer each."""
         return self._answers(self._best(k), [pieces], threads, unread)
 
     def _best(self, k: int) -> Callable[[Lines], tuple[NDArray[np.int32], NDArray[np.float32]]]:
@@ -461,7 +461,7 @@ class LabelModel:
         threads: int = 0,
         warn: Callable[[int], object] = warn_of_unread,
     ) -> Iterator[T]:
-        """What is asked of each piece of whole lines, in their order; an answer has a row a line.
+        """Ask about each piece of whole lines, in their order; an answer has a row a line.
 
         Threads share the pieces of one text; the next one is begun when it is answered.
         A piece that is answered by one thread is short, so its features are in the cache when their
@@ -524,7 +524,7 @@ class LabelModel:
 
 
 def threads_of(given: int) -> int:
-    """That many, or for 0 one a core; else a `DataError`."""
+    """Check a number of threads; 0: one a core.  `DataError`: no such number."""
     expected = "threads: expected 0, for one a core, or a whole number above it"
     return _whole(given, 0, expected) or kernels.cores()
 
@@ -616,7 +616,7 @@ def _pieces(path: str, column: str, label_column: str) -> Iterator[bytes]:
 
         yield from text_of(reading, path)
         return
-    with told(path), open_content(path) as file:
+    with read_errors(path), open_content(path) as file:
         yield from whole_lines(file, path)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.atomic import atomic_file
-from snailps.vectors.extras import optional_module
+from snailps.data.extras import optional_module
 
 GROUP_ROWS_MAX = 1 << 20
 Keys = NDArray[np.uint64]

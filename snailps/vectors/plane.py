@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 SEED = 20_240_917
 EDGE = 0.97
-"""So many of the coordinates are within the map; the others lie at its edge."""
+"""Share of the coordinates that are within the map; the others lie at its edge."""
 
 
 def plane(rows: NDArray[np.float32], *, sharp: bool) -> NDArray[np.float32]:

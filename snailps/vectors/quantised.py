@@ -1,4 +1,4 @@
-"""What is special in fastText's quantised models (.ftz): matrices of codes.
+"""Matrices of codes, of fastText's quantised models (.ftz).
 
     mapped file -> Cursor -> read_quantised -> QuantisedRows -> rows, float32
 

@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from snailps.data._labelled import KeptGrams
 from snailps.data._subwords import subword_ids
+from snailps.data.extras import optional_module
 from snailps.errors import DataError, ModelFileError, UnknownWord
-from snailps.vectors.extras import optional_module
 from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.questions import Query, mean_query, query_matrix, unit, vector_of

@@ -1,4 +1,4 @@
-"""What is searched for: words, vectors and lists of both, made into vectors.
+"""Questions of a search: words, vectors and lists of both, made into vectors.
 
     word, vector, list of both (perhaps with weights) -> mean_query -> one unit vector, its words
     many of them -> query_matrix -> float32[q, dim]

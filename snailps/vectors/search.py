@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from snailps.data.extras import optional_module
 from snailps.errors import ConfigError
-from snailps.vectors.extras import optional_module
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
@@ -97,7 +97,7 @@ def nearest_to(
 
 
 class IndexReport(NamedTuple):
-    """What an index is like.
+    """Size and recall of an index.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ class NeighbourIndex:
         self._index.add(np.arange(len(matrix), dtype=np.uint64), matrix, threads=threads)
 
     def search(self, queries: Float32, k: int) -> tuple[Int32, Float32]:
-        """As `nearest_rows`, but some rows may be missed for farther ones; scores are exact."""
+        """Find nearest rows, of which some may be missed for farther ones; scores are exact."""
         numbers = np.empty((len(queries), k), np.int32)
         scores = np.empty((len(queries), k), np.float32)
         # The rows found are gathered: k of them a query.

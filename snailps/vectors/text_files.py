@@ -67,7 +67,7 @@ def write_vec(
 
 
 def _lines(words: Sequence[bytes], chunk: Float32) -> Iterator[Callable[[], memoryview]]:
-    """What makes the lines of some words, a piece of a chunk at a time."""
+    """Yield functions that make the lines of some words, a piece of a chunk each."""
     together = max(1, _VALUES_TOGETHER // chunk.shape[1])
     rows = np.ascontiguousarray(chunk)
     for at in range(0, len(rows), together):

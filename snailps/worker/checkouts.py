@@ -43,7 +43,7 @@ class LeaseCheckouts:
         self._training = False
 
     def check_out(self) -> int | None:
-        """As of `api.rotation.Checkouts`; MisuseError while the lease is not being trained."""
+        """Implement `api.rotation.Checkouts`; MisuseError while the lease is not being trained."""
         if not self._training:
             raise MisuseError("check_out() outside train(): another partition is trained first")
         if self._over:

@@ -71,7 +71,7 @@ SHORT_S = 0.1
 """A block that trained in less is reported while the next one trains, if its pushes come later."""
 
 _Report = tuple[messages.Done, "Future[messages.Message]"]
-"""Of a trained block, and the future of its answer."""
+"""Report of a trained block, and the future of its answer."""
 
 
 class WorkerProcess(Node):

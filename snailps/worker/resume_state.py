@@ -126,7 +126,7 @@ class ResumeState:
             self._figures = figures
 
     def to_dict(self) -> dict[str, Any]:
-        """As `Rejoin.state` has it (docs/wire_format.md)."""
+        """Make `Rejoin.state` (docs/wire_format.md)."""
         with self._lock:
             return {
                 "started": self._started,

@@ -68,7 +68,7 @@ def made(cls: type[Worker], settings: JobSettings, threads: int) -> Worker:
 
 
 def tables_of(model: Worker) -> list[Table | Tensor]:
-    """What a model declares, which must be tables and tensors."""
+    """Return what a model declares, which must be tables and tensors."""
     with named(model, "tables"):
         declared = model.tables()
         if not isinstance(declared, Iterable):
@@ -81,7 +81,7 @@ def tables_of(model: Worker) -> list[Table | Tensor]:
 
 
 def checked_bytes(found: object) -> bytes:
-    """What a survey has returned, which must be bytes."""
+    """Return `found`, which a survey has returned and must be bytes."""
     if not isinstance(found, bytes):
         raise TypeError(f"expected bytes, got {found!r:.80}")
     return found

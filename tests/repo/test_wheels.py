@@ -187,7 +187,7 @@ def test_compiled_modules_of_one_python_are_copied_with_their_times(wheels, tmp_
 def test_extensions_are_those_of_the_sources_and_of_this_machine(wheels, monkeypatch):
     found = wheels.extensions_of(ROOT)
     assert {"snailps/_kernels", "snailps/_cython_shared", "snailps/data/_text"} <= found
-    assert "snailps/kernels/_build" not in found
+    assert not {"snailps/kernels/_build", "snailps/_kernel_probes"} & found
     of_kernels = {name for name in found if name.startswith("snailps/_kernels_")}
     monkeypatch.setattr(wheels.platform, "machine", lambda: "aarch64")
     others = wheels.extensions_of(ROOT)
@@ -237,6 +237,7 @@ def test_wheel_as_it_should_be_has_no_faults(wheels, tmp_path):
         ({"more": ["snailps/abi/_row_ops.pxd"]}, "no user needs snailps/abi/_row_ops.pxd"),
         ({"more": ["snailps/_kernels_avx2.pyx"]}, "no user needs snailps/_kernels_avx2.pyx"),
         ({"more": ["snailps/data/_cells.h"]}, "no user needs snailps/data/_cells.h"),
+        ({"more": ["snailps/_kernel_probes.pyi"]}, "no user needs snailps/_kernel_probes.pyi"),
         ({"more": ["snailps.libs/libgomp.so.1"]}, "no user needs snailps.libs/libgomp.so.1"),
         ({"without": ["snailps/py.typed"]}, "snailps/py.typed is missing"),
         ({"without": ["snailps/_kernels.pyi"]}, "snailps/_kernels.pyi is missing"),

@@ -289,7 +289,7 @@ class Master(Process):
             if self._journal.is_long:
                 self._feed(events.JournalGrown())
             self._feed(events.Tick())
-        if self.core.is_over:
+        if self.core.lifecycle.over:
             self._over_at = self._over_at or self.world.now
             if "checkpoint" not in self._lanes or self.world.now - self._over_at > FOLDER_S:
                 self._end()

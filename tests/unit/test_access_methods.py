@@ -4,11 +4,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from probes import probes_of
 from shards import ADAGRAD, ADAM, ADD, AVERAGE, FTRL, MOMENTUM, SGD, UNIFORM, ZEROS, Shards, a_table
 from twins import kernels as twin
 from twins.store import state_floats
 
-from snailps import kernels
 from snailps.api.results import Results
 from snailps.api.tables import Table
 from snailps.config import JobSettings
@@ -71,7 +71,7 @@ def test_optimiser_at_the_worker_leaves_what_it_would_have_left_at_the_shard(acc
             for step in range(4):
                 values = gradients(500, dim, 10 * block + step)
                 for row, value in zip(rows, values, strict=True):
-                    kernels.load(kernels.BUILD).apply_row(access, RATES, row, value)
+                    probes_of().apply_row(access, RATES, row, value)
                 remote.push_async(1, keys, values).wait()
             local.push_async(1, keys, rows - base, state=True).wait()
         found, expected = (pull(client, keys, width, state=True) for client in (local, remote))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from probes import probes_of
 from shards import ADD, JOB, ZEROS, Shards, a_table, keys_of, pull_frame, u64
 
 from snailps import kernels
@@ -20,7 +21,7 @@ NARROW = ["float16", "int8"]
 def as_wire(name, rows):
     """Rows as they are after a journey."""
     wire = kernels.WIRE_TYPES[name]
-    build = kernels.load(kernels.BUILD)
+    build = probes_of()
     return build.widen_rows(wire, build.narrow_rows(wire, rows), rows.shape[1])
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from probes import probes_of
 from twins import kernels as twin
 from workers_in_order import ORDERS, train_pieces
 
@@ -156,7 +157,7 @@ def test_apply_row_equals_twin(build, access, dim):
     for _ in range(5):
         value = rng.normal(size=dim + (access == AVERAGE)).astype(np.float32)
         want = twin.apply_row(access, HYPER, row, value)
-        kernels.load(build).apply_row(access, HYPER, row, value)
+        probes_of(build).apply_row(access, HYPER, row, value)
         np.testing.assert_allclose(row, want, rtol=2e-6, atol=2e-6)
 
 
@@ -168,7 +169,7 @@ def test_add_state_row_equals_twin(build, access):
     row = some_row(access, dim, rng)
     delta = rng.uniform(0, 1, len(row)).astype(np.float32)
     want = twin.add_state_row(access, HYPER, row, delta, dim)
-    kernels.load(build).add_state_row(access, HYPER, row, delta, dim)
+    probes_of(build).add_state_row(access, HYPER, row, delta, dim)
     np.testing.assert_allclose(row, want, rtol=2e-6, atol=2e-6)
 
 
@@ -176,14 +177,14 @@ def test_add_state_row_equals_twin(build, access):
 def test_add_state_row_of_what_does_not_add_up_is_refused(build):
     row = np.zeros(4 + state_of(AVERAGE, 4), np.float32)
     with pytest.raises(ValueError, match="no state that adds up"):
-        kernels.load(build).add_state_row(AVERAGE, HYPER, row, row.copy(), 4)
+        probes_of(build).add_state_row(AVERAGE, HYPER, row, row.copy(), 4)
 
 
 @builds
 @pytest.mark.parametrize("access", [ADAGRAD, ADAM, ROWWISE])
 def test_apply_zero_gradient_to_a_new_row_changes_no_weight(build, access):
     row, zeros = np.zeros(10 + state_of(access, 10), np.float32), np.zeros(10, np.float32)
-    kernels.load(build).apply_row(access, HYPER, row, zeros)
+    probes_of(build).apply_row(access, HYPER, row, zeros)
     assert not row[:-1].any()
     assert row[-1] == (access == ADAM)  # the step counts all the same
 
@@ -227,7 +228,7 @@ def test_apply_row_known_answers(build, kind):
     access, rates, row, steps = KNOWN_STEPS[kind]
     hyper, row = np.array([*rates, *[0] * (8 - len(rates))], np.float32), np.array(row, np.float32)
     for value, wanted in steps:
-        kernels.load(build).apply_row(access, hyper, row, np.array(value, np.float32))
+        probes_of(build).apply_row(access, hyper, row, np.array(value, np.float32))
         np.testing.assert_allclose(row, np.where(np.isnan(wanted), row, wanted), rtol=1e-5)
 
 
@@ -241,17 +242,17 @@ def test_apply_adam_late_step_equals_twin(steps, beta2):
     row[-1] = steps
     value = rng.normal(size=5).astype(np.float32)
     want = twin.apply_row(ADAM, hyper, row, value)
-    kernels.load(kernels.BUILD).apply_row(ADAM, hyper, row, value)
+    probes_of().apply_row(ADAM, hyper, row, value)
     np.testing.assert_allclose(row, want, rtol=2e-6, atol=2e-6)
 
 
 @builds
 def test_apply_ftrl_small_sums_stay_exactly_zero(build):
     row = np.zeros(3 * 20, np.float32)
-    kernels.load(build).apply_row(FTRL, HYPER, row, np.linspace(-0.05, 0.05, 20, dtype=np.float32))
+    probes_of(build).apply_row(FTRL, HYPER, row, np.linspace(-0.05, 0.05, 20, dtype=np.float32))
     assert not row[:20].any()
     assert row[20:40].any()
-    kernels.load(build).apply_row(FTRL, HYPER, row, np.zeros(20, np.float32))
+    probes_of(build).apply_row(FTRL, HYPER, row, np.zeros(20, np.float32))
     assert np.isfinite(row).all()
 
 
@@ -266,8 +267,8 @@ def test_init_state_of_ftrl_leaves_the_weights_what_they_are(build, weights, l1)
     hyper = HYPER.copy()
     hyper[4] = l1
     row = np.array([*weights, *[np.nan] * (2 * dim)], np.float32)
-    kernels.load(build).init_state_row(FTRL, hyper, row, dim)
-    kernels.load(build).add_state_row(FTRL, hyper, row, np.zeros(3 * dim, np.float32), dim)
+    probes_of(build).init_state_row(FTRL, hyper, row, dim)
+    probes_of(build).add_state_row(FTRL, hyper, row, np.zeros(3 * dim, np.float32), dim)
     np.testing.assert_allclose(row[:dim], weights, rtol=1e-5, atol=1e-6)
 
 
@@ -275,7 +276,7 @@ def test_init_state_of_ftrl_leaves_the_weights_what_they_are(build, weights, l1)
 @pytest.mark.parametrize("access", [ADAGRAD, ADAM, AVERAGE, MOMENTUM])
 def test_init_state_of_the_others_is_zero(build, access):
     row = np.full(5 + state_of(access, 5), 3, np.float32)
-    kernels.load(build).init_state_row(access, HYPER, row, 5)
+    probes_of(build).init_state_row(access, HYPER, row, 5)
     assert row.tolist() == [3.0] * 5 + [0.0] * state_of(access, 5)
 
 
@@ -295,7 +296,7 @@ def test_init_state_of_the_others_is_zero(build, access):
 )
 def test_apply_row_wrong_sizes_are_refused(access, row, hyper):
     with pytest.raises(ValueError, match="must"):
-        kernels.load(kernels.BUILD).apply_row(
+        probes_of().apply_row(
             access, np.zeros(hyper, np.float32), np.zeros(row, np.float32), np.zeros(4, np.float32)
         )
 
@@ -593,7 +594,7 @@ def test_train_words_setting_out_of_range_is_refused(changed):
 @builds
 def test_score_probe_error_is_within_what_is_stated(build):
     x = np.linspace(-40, 40, 200_001).astype(np.float32)
-    sigmoid, loss = kernels.load(build).score_probe(x)
+    sigmoid, loss = probes_of(build).score_probe(x)
     bounded = np.clip(x.astype(float), -30, 30)
     np.testing.assert_allclose(sigmoid, 1 / (1 + np.exp(-bounded)), atol=3e-7)
     np.testing.assert_allclose(loss, np.logaddexp(0, -bounded), atol=1e-6, rtol=3e-6)

@@ -253,7 +253,7 @@ def test_frames_that_are_missing_end_the_stream(shard):
         assert stream.told == [("lost", f"the standby says: {remote_error(error)}")]
         stream.target.pipe.close()
         standby.pass_time()
-        assert not standby._loop.following()
+        assert not standby._loop.hears_primary()
 
 
 def test_standby_takes_one_stream_in_its_life_unless_that_said_nothing():
@@ -262,7 +262,7 @@ def test_standby_takes_one_stream_in_its_life_unless_that_said_nothing():
             Peer(standby, Role.SERVER)
         standby.pass_time()
         with Peer(standby, Role.SERVER):
-            assert standby._loop.following()
+            assert standby._loop.hears_primary()
 
 
 @pytest.mark.parametrize("comes", [True, False])

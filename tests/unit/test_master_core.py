@@ -62,7 +62,7 @@ def test_nobody_comes_in_time_and_the_master_says_who_lacks():
     world.join("server")
     world.tick(seconds=61.0)
     assert world.core.phase is ClusterPhase.STOPPING
-    assert "waited 60 s (master_time_out) for 2 more of 3 nodes" in world.core.verdict
+    assert "waited 60 s (master_time_out) for 2 more of 3 nodes" in world.core.lifecycle.verdict
 
 
 def test_worker_that_is_lost_while_the_cluster_forms_is_replaced(make_job):
@@ -162,7 +162,7 @@ def test_lost_server_without_standby_ends_the_job_and_says_why(make_job):
     server, *workers = world.forms()
     world.handle(events.Gone(server, "connection closed"))
     assert world.core.phase is ClusterPhase.STOPPING
-    assert "replication is 'none'" in world.core.verdict
+    assert "replication is 'none'" in world.core.lifecycle.verdict
     assert all(world.sent(worker, m.Stop)[0].failed for worker in workers)
     for worker in workers:
         world.handle(events.Gone(worker, "connection closed"))
@@ -193,7 +193,7 @@ def test_job_ends_well_and_the_master_when_all_have_left(make_job):
     for worker in workers:
         world.note(worker, m.Finished({}))
     world.tick(times=3)
-    assert (world.core.phase, world.core.code) == (ClusterPhase.STOPPING, 0)
+    assert (world.core.phase, world.core.lifecycle.code) == (ClusterPhase.STOPPING, 0)
     kinds = [fact.kind for fact in world.facts()]
     assert kinds[-2:] == ["exported", "stopped"]
     assert kinds.count("done") == world.core.job_controller.job.ledger.size
@@ -213,7 +213,7 @@ def test_signal_ends_the_training_early_and_a_second_one_at_once(make_job):
     assert world.ask(workers[0], m.Lease("train")).number == -1
     world.handle(events.Signal())
     world.tick()
-    assert (world.core.phase, world.core.code) == (ClusterPhase.STOPPING, 130)
+    assert (world.core.phase, world.core.lifecycle.code) == (ClusterPhase.STOPPING, 130)
     assert "nothing was saved" in world.sent(server, m.Stop)[0].text
 
 
@@ -231,8 +231,8 @@ def test_job_without_a_worker_ends_where_none_comes(make_job, leaves):
     assert world.core.phase is ClusterPhase.FORMED
     world.tick(seconds=11.0)
     assert world.core.phase is ClusterPhase.STOPPING
-    assert "every worker has left" in world.core.verdict
-    assert "within 10 s" in world.core.verdict
+    assert "every worker has left" in world.core.lifecycle.verdict
+    assert "within 10 s" in world.core.lifecycle.verdict
 
 
 def test_job_whose_last_worker_is_lost_while_its_survey_is_merged_waits_for_another(make_job):
@@ -318,7 +318,7 @@ def test_job_without_a_worker_that_is_interrupted_is_saved(make_job):
         world.handle(events.Gone(worker, "connection closed"))
     world.handle(events.Signal())
     world.tick(times=3)
-    assert (world.core.phase, world.core.code) == (ClusterPhase.STOPPING, 130)
+    assert (world.core.phase, world.core.lifecycle.code) == (ClusterPhase.STOPPING, 130)
     assert "exported" in [fact.kind for fact in world.facts()]
 
 
@@ -339,7 +339,7 @@ def test_members_that_say_no_goodbye_are_not_waited_for_without_end(make_job):
         world.handle(events.Signal())
     world.tick()
     world.tick(seconds=60.0)
-    assert world.core.is_over
+    assert world.core.lifecycle.over
 
 
 # --- takeover ------------------------------------------------------------------------------------
@@ -672,8 +672,8 @@ def test_part_that_the_surveyor_fails_at_breaks_its_sender_and_is_counted_again(
         broken = [e for e in world.effects if isinstance(e, effects.Broken)]
         assert (broken[-1].peer, type(broken[-1].error)) == (worker, KeyError)
         world.handle(events.Gone(worker, "broken"))
-    assert "block 0 (" in world.core.verdict
-    assert "has cost 3 workers" in world.core.verdict
+    assert "block 0 (" in world.core.lifecycle.verdict
+    assert "has cost 3 workers" in world.core.lifecycle.verdict
 
 
 def test_clocks_are_noted_as_set_by_the_first_block_of_the_training_not_of_the_survey(make_job):
@@ -1071,7 +1071,7 @@ def test_peak_memory_of_the_process_is_in_the_figures(make_job):
         world.note(peer, m.Bye({"peak_rss_mb": 10.0}))
         world.handle(events.Gone(peer, "connection closed"))
     world.tick()
-    assert world.core.is_over
+    assert world.core.lifecycle.over
     assert world.core.job_controller.figures["peak_rss_mb"] == 100.0
 
 

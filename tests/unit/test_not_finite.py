@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from probes import probes_of
 from replicas import Replicas, assert_equal, dump
 from shards import (
     ADAGRAD,
@@ -121,7 +122,7 @@ KEYS = keys_of(FRAGMENT, 2)
 
 def as_wire(name, rows):
     """A PUSH as a client without this check sends it, its values in a wire type."""
-    packed = kernels.load(kernels.BUILD).narrow_rows(WIRES[name], rows)
+    packed = probes_of().narrow_rows(WIRES[name], rows)
     plain = push_frame({FRAGMENT: KEYS}, rows, options=WIRES[name] << 8)
     body = plain.body[: 24 + 8 + 8 * len(KEYS)] + packed.tobytes()
     return push_frame(

@@ -96,7 +96,7 @@ def test_training_of_two_workers_rotates_and_the_journal_has_it(make_job):
     assert one.path == ""
     assert one.progress == [0.0, 0.5]
     (train,) = facts(world, "train")
-    assert train["rotation"] == {"chunks": 2, "most_parts": 8, "visits_of_one": 2}
+    assert train["rotation"] == {"chunks": 2, "most_parts": 8, "checkouts_of_one": 2}
     assert facts(world, "chunk") == [{"chunk": 0, "parts": 2}]
     kinds = [fact.kind for fact in world.facts()]
     assert kinds.index("train") < kinds.index("done") < kinds.index("chunk")
@@ -138,9 +138,9 @@ def test_rotation_that_fails_or_is_none_ends_the_job_with_the_reason(make_job, m
         world.join(role)
     world.tick(times=4)
     if isinstance(wrong, Exception):
-        assert "rotation failed at the master: ValueError: planted" in world.core.verdict
+        assert "rotation failed at the master: ValueError: planted" in world.core.lifecycle.verdict
     else:
-        assert "Rotating.rotation: expected a Rotation or None, got" in world.core.verdict
+        assert "Rotating.rotation: expected a Rotation or None, got" in world.core.lifecycle.verdict
 
 
 def test_worker_waits_until_a_part_is_checked_in_and_is_told_when_it_has_had_all(make_job):
@@ -347,7 +347,7 @@ def test_loss_of_a_checkout_that_is_no_number_ends_the_job(make_job):
     (a, one), _ = tenants(world)
     checks_in(world, a, one, world.ask(a, m.Borrow(one.number)).part, loss=float("nan"))
     world.tick()
-    assert "the training has diverged" in world.core.verdict
+    assert "the training has diverged" in world.core.lifecycle.verdict
 
 
 def test_metrics_under_another_master_are_without_checkouts_that_were_not_whole():
@@ -490,7 +490,7 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     saved = unpack(pack(job.dump(world.now)))
     extent = {"open": 0, "tenancies": 0, "parts_max": 2, "parts": [2, 0]}
     metrics = saved.figures["rotation"].pop("metrics")
-    rotation = {"chunks": 2, "most_parts": 8, "visits_of_one": 2}
+    rotation = {"chunks": 2, "most_parts": 8, "checkouts_of_one": 2}
     assert saved.figures["rotation"] == {**rotation, "extent": extent}
     saved.figures["rotation"]["metrics"] = metrics
     assert saved.units == 30

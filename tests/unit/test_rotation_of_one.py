@@ -27,7 +27,7 @@ from snailps.models.word_vectors import WordVectorSettings, model, rotation, sha
 from snailps.models.word_vectors.block_size import pairs_bytes
 from snailps.models.word_vectors.examples import MASK64
 from snailps.models.word_vectors.partition_rows import PartitionRows
-from snailps.models.word_vectors.partitions import chunks_of, keeps_all_rows, visits_of_one
+from snailps.models.word_vectors.partitions import checkouts_of_one, chunks_of, keeps_all_rows
 
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0, epochs=1)
 KINDS = pytest.mark.parametrize(("model", "maxn"), [("skipgram", 0), ("skipgram", 3), ("cbow", 3)])
@@ -241,10 +241,10 @@ def test_chunks_of_one_worker_are_some_seconds_and_push_little(words: int) -> No
     (worker,) = workers_of(SMALL)
     chunks = chunks_of(worker.vocabulary, SMALL, words, 1)
     assert 1 <= words / chunks <= 16_000_000
-    assert words / chunks / visits_of_one(worker.vocabulary, SMALL, words / chunks) <= 200_000
+    assert words / chunks / checkouts_of_one(worker.vocabulary, SMALL, words / chunks) <= 200_000
     scant = replace(SMALL, worker_memory=1 << 20)
     assert chunks_of(worker.vocabulary, scant, words, 1) > chunks
-    assert visits_of_one(worker.vocabulary, scant, words) == 2
+    assert checkouts_of_one(worker.vocabulary, scant, words) == 2
     assert not keeps_all_rows(worker.vocabulary, scant)
 
 

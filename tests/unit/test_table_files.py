@@ -461,7 +461,7 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, scratch_of, monkeypat
     for name in [one for one in sys.modules if one.partition(".")[0] == "pyarrow"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ConfigError, match=r"needs pyarrow .*pip install 'snailps\[data\]'"):
+    with pytest.raises(ConfigError, match=r"needs pyarrow, .*pip install 'snailps\[data\]'"):
         read(str(tmp_path / "x.parquet"), Reading("text", column="a"), scratch_of)
 
 

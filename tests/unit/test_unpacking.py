@@ -11,12 +11,12 @@ import pytest
 
 from snailps.data import unpacking
 from snailps.data.blocks import expand, read_block
+from snailps.data.extras import optional_module
 from snailps.data.scratch import Scratch
 from snailps.data.unpacking import (
     bare_name,
     files_of_url,
     is_url,
-    library,
     open_content,
     packing_of,
     pieces_of,
@@ -160,10 +160,10 @@ def test_missing_library_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     path = tmp_path / "x.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd")
-    with pytest.raises(ConfigError, match=r"zst needs zstandard .*install 'snailps\[data\]'"):
+    with pytest.raises(ConfigError, match=r"zst needs zstandard, .*install 'snailps\[data\]'"):
         open_content(str(path))
-    with pytest.raises(ConfigError, match=r"needs nowhere .*'snailps\[cloud\]'"):
-        library("nowhere.core", "cloud", "reading x")
+    with pytest.raises(ConfigError, match=r"needs nowhere, which is not .*'snailps\[cloud\]'"):
+        optional_module("nowhere.core", "reading x", "snailps[cloud]")
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

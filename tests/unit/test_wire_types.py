@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from probes import probes_of
 from twins import wire as twin
 
 from snailps import kernels
 from snailps.kernels import WIRE_TYPES
 
-BUILDS = {build: kernels.load(build) for build in kernels.builds_available()}
+BUILDS = {build: probes_of(build) for build in kernels.builds_available()}
 FLOAT16, INT8 = WIRE_TYPES["float16"], WIRE_TYPES["int8"]
 FLOAT32_MAX = np.finfo(np.float32).max
 INF, NAN = np.inf, np.nan
@@ -359,7 +360,7 @@ def test_finite_rows_of_int8_know_a_scale_whose_products_are_too_large(build):
 @wires
 def test_finite_rows_that_are_none_have_no_bad_value(wire):
     none = np.zeros((0, 6), np.float32)
-    build = kernels.load(kernels.BUILD)
+    build = probes_of()
     assert build.finite_rows(wire, build.narrow_rows(wire, none), 6) == 0
     assert build.fitting_rows(wire, none) == 0
 
@@ -371,7 +372,7 @@ def table(build) -> list:
     """The functions behind the capsule: narrow, widen and narrow_owing by type; None for type 2."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    start = pointer(build.wire_ops(), b"snailps.wire_ops")
+    start = pointer(kernels.Kernels(build.capsule).wire_ops(), b"snailps.wire_ops")
     two = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
     three = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_uint32)
     places = (ctypes.c_void_p * 12).from_address(start)
@@ -408,7 +409,7 @@ def test_wire_ops_at_any_address_fill_exactly_one_row(build, wire):
 @wires
 def test_wire_rows_with_no_rows_are_empty(wire):
     none = np.zeros((0, 6), np.float32)
-    build = kernels.load(kernels.BUILD)
+    build = probes_of()
     packed = build.narrow_rows(wire, none)
     assert packed.shape == (0, {0: 24, FLOAT16: 12, INT8: 10}[wire])
     assert build.narrow_owing_rows(wire, none, none.copy()).shape == packed.shape
@@ -430,4 +431,4 @@ def test_wire_rows_with_no_rows_are_empty(wire):
 )
 def test_wire_rows_that_do_not_fit_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
-        call(kernels.load(kernels.BUILD), np.zeros((2, 6), np.float32))
+        call(probes_of(), np.zeros((2, 6), np.float32))

@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -76,6 +77,17 @@ def check_modules(home: Path) -> int:
     return count
 
 
+def check_no_faults() -> None:
+    """A server of this build does nothing wrong on demand, as tests make those in place do."""
+    from snailps.errors import MisuseError
+    from snailps.shard._shard import ShardCore
+
+    assert importlib.util.find_spec("snailps._kernel_probes") is None
+    with suppress(MisuseError):
+        ShardCore.__new__(ShardCore).set_faults(["no-hold"], "", 1)
+        raise AssertionError("faults can be set")
+
+
 def check_command() -> None:
     """The command is there and says its version."""
     import snailps
@@ -116,6 +128,7 @@ def main() -> None:
     begun = time.monotonic()
     home = check_files()
     modules = check_modules(home)
+    check_no_faults()
     check_command()
     with tempfile.TemporaryDirectory(prefix="snailps-smoke-") as folder:
         os.chdir(folder)

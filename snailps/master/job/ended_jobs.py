@@ -1,4 +1,4 @@
-"""What the ended jobs of a session leave to the drivers that ask for it.
+"""Results of a session's ended jobs, for the drivers that ask for them.
 
     keep(number, EndedJob) <- the master    ended_jobs[number].report() -> an answer
 
@@ -23,7 +23,7 @@ ENDED_MAX = 16
 
 @dataclass(slots=True)
 class EndedJob:
-    """What a job of a session leaves behind."""
+    """Figures, failure and tables that a job of a session leaves behind."""
 
     settings: Mapping[str, str]
     figures: Mapping[str, Any]

@@ -84,7 +84,7 @@ class Export:
 
     @property
     def cancelled(self) -> bool:
-        """It was cancelled and has not ended yet."""
+        """Whether the export was cancelled and has not ended yet."""
         return self._cancelled_at is not None
 
     def cancel(self, now: float) -> None:
@@ -106,7 +106,7 @@ class Export:
         return False
 
     def verdict(self) -> str:
-        """What an interrupted export has written, and how to get the rest."""
+        """Say what an interrupted export has written, and how to get the rest."""
         text, advice = "interrupted while saving the model", self._advice()
         if self.progress is None:
             text += "; nothing was saved"

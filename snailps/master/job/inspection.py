@@ -52,7 +52,7 @@ class Inspection:
         return bool(self._looking)
 
     def reading(self, figures: dict[str, Any]) -> Reading:
-        """What a reading of the tables that begins now needs."""
+        """Return what a reading of the tables that begins now needs."""
         numbers = iter(self._members.reserve(NUMBERS))
         return Reading(numbers, dict(self._members.table_registry.tables), figures)
 

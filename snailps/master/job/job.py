@@ -64,12 +64,10 @@ def _result(message: messages.Done | messages.GiveBack) -> BlockResult:
 
 def rotation_of(fields: Mapping[str, Any] | None) -> Rotation | None:
     """Rotation from the fields of `Rotation`; None without fields."""
-    known = [one.name for one in dataclasses.fields(Rotation)]
-    return (
-        Rotation(**{name: int(fields[name]) for name in known if name in fields})
-        if fields
-        else None
-    )
+    if not fields:
+        return None
+    of_one = fields.get("checkouts_of_one", fields.get("visits_of_one", 2))  # in older journals
+    return Rotation(int(fields["chunks"]), int(fields["most_parts"]), int(of_one))
 
 
 class Job:
@@ -105,7 +103,7 @@ class Job:
         self.expires = self.cls.expires(self.settings)
         """Units after which rows that no push touched are deleted; 0: never."""
         self.ticks = [0]
-        """Of the clock of such rows (`expiry.py`)."""
+        """Ticks of the clock of such rows (`expiry.py`)."""
         self.counts = self.cls.counts
         after_round = self.cls.after_round.__func__  # type: ignore[attr-defined]
         self.looks_after_rounds = after_round is not Worker.after_round.__func__  # type: ignore[attr-defined]
@@ -180,7 +178,7 @@ class Job:
                 )
 
     def identity(self, may_differ: Collection[str]) -> dict[str, str]:
-        """Its class and all settings but these: what must not change where it continues."""
+        """Return the class and the other settings: what must not change where the job continues."""
         settings = to_mapping(self.settings)
         own = {name: text for name, text in settings.items() if name not in may_differ}
         return {"worker_class": self.worker_class, **own}
@@ -264,7 +262,7 @@ class Job:
             )
         most_parts = min(wanted.most_parts, PARTS_MAX // OUTPUTS_PER_INPUT)
         chunks = min(wanted.chunks, len(self.input.blocks))
-        return Rotation(chunks, most_parts, min(wanted.visits_of_one, PARTS_MAX))
+        return Rotation(chunks, most_parts, min(wanted.checkouts_of_one, PARTS_MAX))
 
     def _new_ledger(
         self, nodes: Sequence[int], state: JobState | None, rotation: Rotation | None
@@ -457,12 +455,8 @@ class Job:
         """Progress of the training in words; empty outside it."""
         if self.pass_ != "train" or self.ledger.over:
             return ""
-        return self.ledger.stage(self.settings.epochs, at_most=self.may_converge)
-
-    @property
-    def may_converge(self) -> bool:
-        """The loss may end the training: the number of epochs is a bound."""
-        return self._least_epochs < self.settings.epochs
+        epochs = self.settings.epochs  # a bound, where the loss may end the training
+        return self.ledger.stage(epochs, at_most=self._least_epochs < epochs)
 
     def end_survey(self) -> None:
         """Make the summary, and the blocks of the training; may take seconds."""
@@ -474,8 +468,8 @@ class Job:
             self.input.fit(summary)
 
     def check_room(self, summary: bytes | None) -> str:
-        """What will be written after this survey, in words; empty: unknown. Beside the loop: the
-        model reads the summary. ConfigError if the disk has no room."""
+        """Say what will be written after this survey; empty: unknown. Beside the loop: the model
+        reads the summary. ConfigError if the disk has no room."""
         if not self.settings.output:
             return ""
         sizes = self.cls.file_sizes(self.settings, summary or b"")

@@ -42,10 +42,10 @@ class Observer(Protocol):
     """Sees the tables when the master reads them, and the files of the export."""
 
     def looked(self, results: Results) -> None:
-        """The tables can be read."""
+        """Look at the tables, which can be read now."""
 
     def exported(self, files: Sequence[str]) -> None:
-        """These files are written."""
+        """Look at the files of the export, which are written."""
 
 
 class ModelReader:
@@ -57,7 +57,7 @@ class ModelReader:
         self._of_rounds: tuple[Results, Callable[[], None]] | None = None
         self._links: set[ShardConnections] = set()
         self._closed = threading.Event()
-        self._told: ExportProgress | None = None
+        self._progress: ExportProgress | None = None
         self._places: NDArray[np.float32] | None = None  # of the last map
         self.observer: Observer | None = None
 
@@ -129,16 +129,16 @@ class ModelReader:
             "sharp": sharp,
         }
 
-    def export(self, job: Job, reading: Reading, told: ExportProgress) -> dict[str, Any]:
+    def export(self, job: Job, reading: Reading, progress: ExportProgress) -> dict[str, Any]:
         begin = time.monotonic()
-        self._told = told
+        self._progress = progress
         if job.ledger.open_clock >= 0:
             self._reach(job.ledger.open_clock, reading)
         self.inspect(job, reading)
         figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}
-        told.check()
+        progress.check()
         judge = partial(_judge_and_export, job)
-        figures |= self.load(job, judge, reading, told)
+        figures |= self.load(job, judge, reading, progress)
         if self.observer is not None:
             self._show_exported(self.observer, figures.get("files", []))
         if job.settings.output:
@@ -156,9 +156,9 @@ class ModelReader:
         job: Job,
         work: Callable[[Results], Result],
         reading: Reading,
-        told: ExportProgress | None = None,
+        progress: ExportProgress | None = None,
     ) -> Result:
-        results, close = self._results(job, reading, told)
+        results, close = self._results(job, reading, progress)
         try:
             results.exporting.check()  # it may have been cancelled while this connected
             return work(results)
@@ -175,8 +175,8 @@ class ModelReader:
             close()
 
     def _gives_up(self) -> bool:
-        told = self._told
-        return self._closed.is_set() or (told is not None and told.cancelled)
+        progress = self._progress
+        return self._closed.is_set() or (progress is not None and progress.cancelled)
 
     def _connect(self, reading: Reading) -> tuple[ShardConnections, Callable[[], None]]:
         """Connections of the master's own to all shards, and how to close them."""
@@ -212,7 +212,7 @@ class ModelReader:
         return links, close
 
     def _results(
-        self, job: Job, reading: Reading, told: ExportProgress | None = None
+        self, job: Job, reading: Reading, progress: ExportProgress | None = None
     ) -> tuple[Results, Callable[[], None]]:
         """The tables through a client of the master's own, and how to close it."""
         links, close = self._connect(reading)
@@ -227,7 +227,7 @@ class ModelReader:
             {name: number for name, (number, _) in tables.items()},
             {name: table for name, (_, table) in tables.items()},
             [route.fragments_of(shard).tolist() for shard in range(len(route.shards))],
-            told,
+            progress,
         )
         return results, close
 

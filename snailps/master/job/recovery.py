@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What an earlier master of this cluster left."""
+    """State that an earlier master of this cluster left."""
 
     facts: list[Fact]
     path: str = ""  # of its journal, for people

@@ -55,7 +55,7 @@ class JobState:
 
     @property
     def summary(self) -> bytes | None:
-        """Of the survey."""
+        """Summary of the survey."""
         return self.arrays["summary"].tobytes() if self.about["has_summary"] else None
 
     @property

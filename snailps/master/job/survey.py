@@ -35,7 +35,7 @@ class PartTurns:
         return self._held.get(node, 0)
 
     def begin(self, node: int) -> bool:
-        """Whether it is the turn of a worker that holds a part."""
+        """Begin to merge a worker's part, if it is its turn; False: not yet."""
         size = self._held[node]
         if self._sending and sum(self._sending.values()) + size > PARTS_BYTES_MAX:
             return False

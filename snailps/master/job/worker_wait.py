@@ -22,7 +22,7 @@ class WorkerWait:
         self._limit_s = settings.master_time_out if waits else 0.0
         self._notice_at = 0.0
         self.lacks, self.since = "", 0.0
-        """What the whole job waits for, in words, and since when; usually empty."""
+        """Lack for which the whole job waits, in words, and since when; usually empty."""
 
     def over(self) -> None:
         """Stop waiting: a worker has joined."""

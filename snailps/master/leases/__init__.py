@@ -27,4 +27,4 @@ SCHEDULES: dict[str, Callable[..., Ledger]] = {
     "ssp": lambda s, nodes, *a: SspLedger(*a, nodes=nodes, staleness=s.staleness),
     "bsp": lambda s, nodes, *a: BspLedger(*a, nodes=nodes, micro_batches=s.micro_batches),
 }
-"""By `consistency`: from a job's settings, its workers, and what each `Ledger` takes."""
+"""Ledgers by `consistency`, made of a job's settings, its workers, and what each `Ledger` takes."""

@@ -305,7 +305,7 @@ class BspLedger(Ledger):
         return self.records.holder(number) or ANY_WORKER
 
     def wait_of(self, node: int) -> Wait:
-        """What the open clock lacks."""
+        """Say what the open clock lacks, and who is to finish it."""
         if self.waits_for_copy:
             text = f"copy the rows of clock {self._open} for checkpoint {self._withheld_for}"
             return Wait((MASTER,), text)

@@ -388,7 +388,7 @@ class Ledger:
     # --- what policies answer -------------------------------------------------------------------
 
     repeats: ClassVar[Literal["epochs", "rounds"]] = "epochs"
-    """What ends a training that nothing ends early."""
+    """Unit whose number ends a training that nothing ends early."""
     needs: ClassVar[Literal["", "clock", "fence"]] = ""
     """Before a lease all shards are at their clock, or have fenced lost workers."""
 
@@ -413,7 +413,7 @@ class Ledger:
         return -1
 
     def resume_leases(self) -> None:
-        """Lease what was withheld."""
+        """Release what `withhold` held back."""
 
     def comes(self, clock: int) -> bool:
         """Whether a clock begins, or has begun; False where the training ends before it."""
@@ -446,12 +446,12 @@ class Ledger:
     # Of a rotation only: output partitions that are checked out.
 
     def check_out(self, number: int, node: int) -> int | None:
-        """Hand out one to a lease; None: others hold all that it lacks. `NO_PART`: it has had
-        all; `NO_MORE`: the ledger is closed. LookupError if the worker does not hold it."""
+        """Check out an output partition; None: others hold all that the lease lacks. `NO_PART`: it
+        has had all; `NO_MORE`: the ledger is closed. LookupError: it is not the worker's."""
         raise LookupError("no partition can be checked out: this training is no rotation")
 
     def check_in(self, number: int, node: int, part: int) -> bool:
-        """Take one back; False if the worker does not hold it for this lease."""
+        """Take an output partition back; False if the worker does not hold it for this lease."""
         return False
 
     def make_durable(self, number: int, node: int) -> list[int]:
@@ -484,7 +484,7 @@ class Ledger:
 
     @property
     def drops(self) -> bool:
-        """What is leased but not begun need not be trained any more, as it is part of no clock."""
+        """Whether leases that are not begun need not be trained any more, as part of no clock."""
         return self.closed and self.open_clock < 0
 
     @property
@@ -552,5 +552,5 @@ NO_RECORDS: NDArray[Any] = np.zeros(0, OUTCOME)
 
 
 def no_ledger() -> Ledger:
-    """That of a job before its first pass: nothing is left, and nothing done."""
+    """Make the ledger of a job before its first pass: nothing is left, and nothing done."""
     return Ledger([Block(0, "", 0, 0)], epochs=0)

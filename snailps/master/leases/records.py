@@ -30,7 +30,7 @@ class BlockState(enum.IntEnum):
     """All its pushes are acknowledged: a checkpoint includes it."""
     LEASED = 3
     MERGING = 4
-    """Its part of the survey is being merged; loss of its worker does not matter."""
+    """In a part of the survey that is being merged; loss of its worker does not matter."""
     COUNTED = 5
     """Leased, and in the part of the survey that its worker has not sent yet."""
 
@@ -62,7 +62,7 @@ _LOOK = 4096
 
 
 class BlockResult(NamedTuple):
-    """What a worker reports of a block; NaN: not reported."""
+    """Result of a block, as a worker reports it; NaN: not reported."""
 
     units: int = 0
     loss: float = math.nan

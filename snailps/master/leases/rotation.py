@@ -27,9 +27,9 @@ from snailps.master.leases.records import NO_RESULT, BlockRecords, BlockResult
 CHUNKS_AHEAD = 2
 """Chunks encoded ahead of the first with partitions left; tables have rows for one more."""
 PARTITIONS_MAX = 2
-"""Of one worker: one that trains, one that is prepared."""
+"""Most partitions of one worker: one that trains, one that is prepared."""
 PARTITION_LOSSES_MAX = 10
-"""Instead of `LOSSES_MAX`: a partition lasts far longer than a block, so chance hits it more."""
+"""`LOSSES_MAX` of a partition, which lasts far longer than a block, so chance hits it more."""
 NO_PART, NO_MORE = -1, -2
 """Stand for an output partition: the lease has had all of them, or gets no other one."""
 
@@ -187,11 +187,11 @@ class RotationLedger(Ledger):
 
     @property
     def epoch(self) -> int:
-        """That of the first chunk with partitions left."""
+        """Epoch of the first chunk with partitions left."""
         return self._open // self._chunks
 
     def piece(self, number: int) -> Block | None:
-        """That of a block."""
+        """Return the block of an entry that encodes one; None for any other number."""
         chunk = self.chunk_of(number)
         there = 0 <= chunk < self._count and number in self._blocks_of(chunk)
         return self.entry(number).block if there else None
@@ -224,8 +224,10 @@ class RotationLedger(Ledger):
             return -1
         for chunk in self._open_range:
             parts = self._at(chunk).parts or self._parts_now()
-            if self._at(chunk).unencoded or not self._follows(chunk, parts):
+            if self._at(chunk).unencoded:
                 break
+            if chunk != self._open and self._at(chunk - 1).parts != parts:
+                break  # partitions run beside the previous chunk's if those are as many
             own = self._own.get(node, parts)
             if own < parts and self._is_free(chunk, own, node):
                 return self._number(chunk, own)
@@ -238,10 +240,6 @@ class RotationLedger(Ledger):
 
     def _parts_now(self) -> int:
         return max(1, min(len(self._workers), self.rotation.most_parts))
-
-    def _follows(self, chunk: int, parts: int) -> bool:
-        """Whether partitions of a chunk with `parts` may run beside the previous chunk's."""
-        return chunk == self._open or self._at(chunk - 1).parts == parts
 
     def _is_free(self, chunk: int, part: int, node: int) -> bool:
         if not self.records.is_waiting(self._number(chunk, part)):
@@ -469,7 +467,7 @@ class RotationLedger(Ledger):
         self._changed = True
 
     def blame(self, node: int) -> int:
-        """Count what the worker trained and what it encoded: either may have cost it."""
+        """Count a loss at what the worker trained and what it encoded: either may have cost it."""
         held = self.records.held_by(node)
         blocks = [number for number in held if self.encodes(number)]
         partitions = [number for number in held if self.is_partition(number)]

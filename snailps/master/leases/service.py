@@ -328,7 +328,7 @@ class LeaseService:
         return len(numbers)
 
     def last_of(self, member: Member) -> Entry | None:
-        """What a lost worker may have sealed at some shards only."""
+        """Find the entry that a lost worker may have sealed at some shards only."""
         return None if self.job is None else self.job.ledger.last_of(member.number)
 
     def blame(self, member: Member) -> str:

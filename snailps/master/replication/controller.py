@@ -202,7 +202,7 @@ class ReplicationController:
         lines.clear()
 
     def heirs_text(self, server: int) -> str:
-        """What becomes of the shards of a server that is lost now, in words for users."""
+        """Tell users what becomes of the shards of a server that is lost now."""
         served = [shard for shard in self.status() if shard["primary"] == server]
         if not served:
             return "it served no shard"

@@ -59,7 +59,7 @@ class PendingOrders:
         return one is not None
 
     def late(self, now: float) -> dict[int, Order]:
-        """By server: an order that it has had for too long."""
+        """Find an order that a server has had for too long, by server."""
         found: dict[int, Order] = {}
         for one in self._open.values():  # in the order in which they were given, and end
             if now < one.until:

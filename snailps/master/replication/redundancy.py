@@ -96,7 +96,7 @@ class Redundancy:
             self._warned = True
             lacking = f"{len(self.places.bare)} of {len(self.places.shards)} shards have no standby"
             line = f"{lacking} just now: another loss would end the job"
-            self.lines.append(Say(line, logging.WARNING, told=True))
+            self.lines.append(Say(line, logging.WARNING, reported=True))
             text = f"{lacking} now: another loss would end the job"
             self.lines.append(StatusEvent("warning", "", text))
         if len(self.places.servers) < 2 and not self._single_reported:
@@ -121,7 +121,7 @@ class Redundancy:
         elif self._thin_s is not None:
             text = f"every shard has its standby again, after {self._thin_s:.1f} s"
             level = logging.WARNING if self._warned else logging.INFO
-            self.lines.append(Say(text, level, told=True))
+            self.lines.append(Say(text, level, reported=True))
             if self._warned:
                 self.lines.append(StatusEvent("replaced", "", text))
         self.was_full, self._thin_s = True, None

@@ -19,7 +19,7 @@ LINES = 16
 FEATURES_MAX = 4096
 """Features of a measured line, at most: their rows are copied, and a line may be a book."""
 AGAIN = 8
-"""It is measured again after 1 / AGAIN of the lines so far, besides in each block."""
+"""Curvature is measured again after 1 / AGAIN of the lines so far, besides in each block."""
 OF_LABELS = 0.3
 """Factor of a label row's curvature, as few steps follow its steepest direction."""
 

@@ -21,7 +21,7 @@ from snailps.models.classifier.settings import LR
 STEPS = 40_000.0
 """Sum of the initial rates of all lines."""
 STEPS_GRAMS = 120_000.0
-"""The same with n-grams of characters, which have more to learn."""
+"""`STEPS` with n-grams of characters, which have more to learn."""
 PACKED = 3
 """Bytes of a text for each byte of its packed file, about."""
 LINE_BYTES = 100

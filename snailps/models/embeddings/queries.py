@@ -36,18 +36,10 @@ Best = list[tuple[Any, float]]
 
 
 class NamedRows:
-    """Rows of some kinds of names.
+    """Rows of some kinds of names, from the `arrays` of a file; `path` is for messages.
 
     Names are text, or whole numbers where `whole_kinds` has their kind; questions may have either.
     In names that are not UTF-8, other bytes are lone surrogates, as in `os.fsdecode`.
-
-    Parameters
-    ----------
-    path : path
-        Of its file, for messages.
-    settings : EmbeddingSettings
-    arrays : mapping
-        Of its file.
     """
 
     kinds: tuple[str, ...] = ()
@@ -84,12 +76,9 @@ class NamedRows:
             self._names[kind] = list(map(int, self._texts[kind]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the model as an ``.npz``.
+        """Write the model as an ``.npz``.
 
-        Raises
-        ------
-        ModelFileError
-            The folder is missing or not writable, or the disk is full.
+        ModelFileError: the folder is missing or not writable, or the disk is full.
         """
         arrays: dict[str, NDArray[Any]] = {}
         for kind in self.kinds:
@@ -103,24 +92,12 @@ class NamedRows:
         return {}
 
     def vector(self, kind: str, name: Name) -> Floats:
-        """Row of a name, float32 (dim,).
-
-        Raises
-        ------
-        DataError
-            The model does not know it.
-        """
+        """Return the row of a name, float32 (dim,); DataError: the model does not know it."""
         row: Floats = self._rows[kind][self.place(kind, name)]
         return row
 
     def place(self, kind: str, name: Name) -> int:
-        """Number of a name.
-
-        Raises
-        ------
-        DataError
-            The model does not know it.
-        """
+        """Return the number of a name; DataError: the model does not know it."""
         place = self._places[kind].get(str(name))
         if place is None:
             raise DataError(
@@ -129,7 +106,7 @@ class NamedRows:
         return place
 
     def numbers(self, kind: str, names: Sequence[str]) -> NDArray[np.int32]:
-        """Number of each name, int32; -1 for unknown ones."""
+        """Return the number of each name, int32; -1 for unknown ones."""
         find = self._places[kind].get
         return np.fromiter((find(name, -1) for name in names), np.int32, len(names))
 
@@ -147,13 +124,7 @@ class NamedRows:
         return [(names[at], float(scores[at])) for at in ordered.tolist() if scores[at] > -np.inf]
 
     def kind_of(self, name: Name) -> str:
-        """The kind that has a name.
-
-        Raises
-        ------
-        DataError
-            No kind has it, or several.
-        """
+        """Find the kind that has a name; DataError: no kind has it, or several."""
         found = [kind for kind in self.kinds if str(name) in self._places[kind]]
         if len(found) == 1:
             return found[0]
@@ -164,44 +135,23 @@ class NamedRows:
         raise DataError(f"{self.path}: {name!r} is none of its {counts}")
 
     def neighbours(self, name: Name, k: int = 10, kind: str = "") -> Best:
-        """The names of its kind with the most similar rows, by their cosine.
+        """Find the `k` names of a kind with the most similar rows, by their cosine.
 
-        Parameters
-        ----------
-        name : str or int
-        k : int
-        kind : str
-            One of `kinds`; empty: the one that has the name.
-
-        Raises
-        ------
-        DataError
-            The model does not know the name, or two kinds have it; or there is no such kind.
+        `kind` is one of `kinds`; empty: the one that has the name.  DataError: the model does not
+        know the name, or two kinds have it; or there is no such kind.
         """
         kind = self.checked(kind) or self.kind_of(name)
         own = self.vector(kind, name)
         return self._best(kind, self._cosines(kind, own), k, [name])
 
     def checked(self, kind: str) -> str:
-        """The kind itself, which may be empty.
-
-        Raises
-        ------
-        DataError
-            It is none of `kinds`.
-        """
+        """Check that `kind` is empty or one of `kinds`, else DataError; return it."""
         if kind and kind not in self.kinds:
             raise DataError(f"{self.path}: has {' and '.join(self.kinds)}, no {kind!r:.40}")
         return kind
 
     def similarity(self, one: Name, other: Name, kind: str = "") -> float:
-        """Cosine of the rows of two names of one kind, as `neighbours` has them.
-
-        Raises
-        ------
-        DataError
-            No kind has both.
-        """
+        """Return the cosine of the rows of two names of one kind; DataError: no kind has both."""
         for one_kind in [self.checked(kind)] if kind else self.kinds:
             if {str(one), str(other)} <= self._places[one_kind].keys():
                 a, b = self._direction(one_kind, one), self._direction(one_kind, other)
@@ -219,7 +169,7 @@ class NamedRows:
         return direction
 
     def _factors(self, kind: str) -> Floats:
-        """The columns of rows that are compared: all of them."""
+        """Return the columns of rows that are compared: all of them."""
         return self._rows[kind]
 
     def _cosines(self, kind: str, own: Floats) -> Floats:
@@ -230,12 +180,9 @@ class NamedRows:
         return found
 
     def answers(self, data: bytes, k: int) -> Iterator[Best]:
-        """For each line the score of it, or the best names in the place of its `ASKED` cell.
+        """Yield the score of each line, or the best names in the place of its `ASKED` cell.
 
-        Raises
-        ------
-        DataError
-            Another line, or an unknown name.
+        DataError: another line, or an unknown name.
         """
         raise NotImplementedError
 
@@ -243,21 +190,9 @@ class NamedRows:
 class GraphModel(NamedRows):
     """A knowledge graph's rows: `score` of triples, best `tails` and `heads`, `neighbours`.
 
-    Parameters
-    ----------
-    path : path
-        The ``.npz`` of ``snailps train kge``.
-
-    Attributes
-    ----------
-    settings : KgeSettings
-    entity_rows, relation_rows : numpy.ndarray
-        float32 (n, dim); complex numbers are dim / 2 real parts, then as many imaginary ones.
-
-    Raises
-    ------
-    ModelFileError
-        The file cannot be read, or is of another model.
+    `path`: the ``.npz`` of ``snailps train kge``.  `entity_rows` and `relation_rows` are float32
+    (n, dim); complex numbers are dim / 2 real parts, then as many imaginary ones.  ModelFileError:
+    the file cannot be read, or is of another model.
     """
 
     kinds = ("entities", "relations")
@@ -286,19 +221,13 @@ class GraphModel(NamedRows):
         )
 
     def score(self, head: Name, relation: Name, tail: Name) -> float:
-        """Score of a triple: the larger, the likelier."""
+        """Score a triple: the larger, the likelier."""
         rows = self.vector("entities", tail)[None]
         query = self._query(head, relation, tails=True)
         return float(ranking.scores(query, rows, kge.metric_of(self.settings))[0, 0])
 
     def scores(self, triples: NDArray[np.int32]) -> Floats:
-        """Scores of numbered triples, float32 (n,).
-
-        Parameters
-        ----------
-        triples : numpy.ndarray
-            int32 (3, n): heads, relations, tails.
-        """
+        """Score numbered triples, int32 (3, n), of heads, relations and tails: float32 (n,)."""
         found = np.empty(triples.shape[1], np.float32)
         metric = kge.metric_of(self.settings)
         for at in range(0, len(found), SCORED):
@@ -309,15 +238,15 @@ class GraphModel(NamedRows):
         return found
 
     def tails(self, head: Name, relation: Name, k: int = 10, without: Iterable[Name] = ()) -> Best:
-        """The `k` best tails with their scores, but those in `without`."""
+        """Find the `k` best tails with their scores, but those in `without`."""
         return self._candidates(self._query(head, relation, tails=True), k, without)
 
     def heads(self, relation: Name, tail: Name, k: int = 10, without: Iterable[Name] = ()) -> Best:
-        """The `k` best heads with their scores, but those in `without`."""
+        """Find the `k` best heads with their scores, but those in `without`."""
         return self._candidates(self._query(tail, relation, tails=False), k, without)
 
     def answers(self, data: bytes, k: int) -> Iterator[Best]:
-        """For each line ``head relation tail`` its score, or best heads or tails for a ``?``."""
+        """Yield each line's score, ``head relation tail``, or best heads or tails for a ``?``."""
         columns = kge.KnowledgeGraph.columns.read(data, "the questions", 0, data)
         for cells in zip(*columns.names, strict=True):
             head, relation, tail = map(to_text, cells)
@@ -340,23 +269,9 @@ class GraphModel(NamedRows):
 class FactorModel(NamedRows):
     """Matrix factorisation: `predict` of a user and an item, best items by `recommend`.
 
-    Parameters
-    ----------
-    path : path
-        The ``.npz`` of ``snailps train mf``.
-
-    Attributes
-    ----------
-    settings : MfSettings
-    user_rows, item_rows : numpy.ndarray
-        float32 (n, dim); with ``loss: squared`` column 0 is the bias.
-    mean : float
-        Of all values.
-
-    Raises
-    ------
-    ModelFileError
-        The file cannot be read, or is of another model.
+    `path`: the ``.npz`` of ``snailps train mf``.  `user_rows` and `item_rows` are float32 (n, dim);
+    with ``loss: squared`` column 0 is the bias, and `mean` that of all values.  ModelFileError: the
+    file cannot be read, or is of another model.
     """
 
     kinds = ("users", "items")
@@ -383,7 +298,7 @@ class FactorModel(NamedRows):
         return {"mean": np.array([self.mean], np.float32)}
 
     def _factors(self, kind: str) -> Floats:
-        """Factors, without the bias of ratings."""
+        """Return the factors, without the bias of ratings."""
         return self._rows[kind][:, self.settings.row_dim - self.settings.dim :]
 
     def __repr__(self) -> str:
@@ -393,12 +308,9 @@ class FactorModel(NamedRows):
         )
 
     def predict(self, user: Name, item: Name) -> float:
-        """The value of a pair; a score for a ranking.  Unknown names of ratings count as average.
+        """Predict the value of a pair; of a ranking, its score.
 
-        Raises
-        ------
-        DataError
-            A name of a ranking is not known.
+        Unknown names of ratings count as average; DataError: a name of a ranking is not known.
         """
         if self.settings.loss != "squared":
             return float(self.vector("users", user) @ self.vector("items", item))
@@ -406,12 +318,9 @@ class FactorModel(NamedRows):
         return float(self.scores(np.array(pair))[0])
 
     def scores(self, pairs: NDArray[np.int32]) -> Floats:
-        """Values of numbered pairs, or scores of a ranking, float32 (n,).
+        """Predict values of numbered pairs, or scores of a ranking: float32 (n,).
 
-        Parameters
-        ----------
-        pairs : numpy.ndarray
-            int32 (2, n): users, items; of ratings -1 for unknown ones.
+        `pairs` are users and items, int32 (2, n); of ratings -1 for unknown ones.
         """
         if self.settings.loss == "squared":
             return mf.ratings(self.mean, self.user_rows, self.item_rows, pairs)
@@ -424,7 +333,7 @@ class FactorModel(NamedRows):
         return found
 
     def recommend(self, user: Name, k: int = 10, without: Iterable[Name] = ()) -> Best:
-        """The `k` best items of a user with their values, but those in `without`."""
+        """Find the `k` best items of a user with their values, but those in `without`."""
         place = self.place("users", user)
         if self.settings.loss == "squared":
             pairs = np.full((2, len(self.items)), place, np.int32)
@@ -433,7 +342,7 @@ class FactorModel(NamedRows):
         return self._best("items", self.item_rows @ self.user_rows[place], k, without)
 
     def answers(self, data: bytes, k: int) -> Iterator[Best]:
-        """For each line ``user item`` its value, or the best items for a ``?``."""
+        """Yield for each line ``user item`` its value, or the best items for a ``?``."""
         columns = mf.MatrixFactorization.columns
         found = columns.read(data, "the questions", 0, data)
         for cells in zip(*found.names, strict=True):

@@ -64,7 +64,7 @@ ROUND_LINES_ALONE = 1 << 20
 ROUND_PART = 1 / 4
 """Part of an epoch that a round is, at most.  A worker that dies loses its round."""
 FACTOR_STEP = 0.3
-"""With AdaGrad: curvature of a step on a row, by its relative sum of squared gradients."""
+"""Curvature of a step on a row, by its relative sum of squared gradients, with AdaGrad."""
 GROWTH = 0.03
 """`KeptRows.growth` with AdaGrad; this and the next two: docs/design/shared-rows.md."""
 STEPS_MIN = 0.5

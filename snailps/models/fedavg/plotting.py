@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from snailps.data.extras import optional_module
 from snailps.errors import ConfigError, DataError
 
 _AXES = (("windows_per_learner", "windows per learner"), ("seconds", "seconds"))
@@ -51,15 +52,11 @@ def label_of(run: dict[str, Any], path: Path) -> str:
 def plot_histories(paths: Sequence[Path], picture: Path) -> None:
     """Draw the histories of runs into a picture; a `ConfigError` without matplotlib."""
     runs = [(path, *read_history(path)) for path in paths]
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError(
-            "a plot needs matplotlib, which is not installed: pip install 'snailps[plot]'"
-        ) from None
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    backend = optional_module("matplotlib.backends.backend_agg", "a plot", "snailps[plot]")
+    figure = optional_module("matplotlib.figure", "a plot", "snailps[plot]").Figure(
+        figsize=(11, 4.5), layout="constrained"
+    )
+    backend.FigureCanvasAgg(figure)
     for axes, (key, name) in zip(figure.subplots(1, 2, sharey=True), _AXES, strict=True):
         for path, run, rounds in runs:
             axes.plot(

@@ -19,7 +19,7 @@ from snailps.data._text import WordCounter
 from snailps.data.atomic import atomic_file
 from snailps.data.blocks import expand
 from snailps.data.scratch import Scratch
-from snailps.data.unpacking import told
+from snailps.data.unpacking import read_errors
 from snailps.data.windows import Filter, Reader, Tokenizer, letters_only, share_of_input
 from snailps.errors import DataError
 from snailps.models.fedavg.settings import CFG, TEST, VOCAB
@@ -95,5 +95,5 @@ def _pieces(inputs: Sequence[str]) -> Iterator[bytes]:
 
 
 def _read(path: Path) -> bytes:
-    with told(str(path)):
+    with read_errors(str(path)):
         return path.read_bytes()

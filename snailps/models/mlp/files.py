@@ -38,7 +38,7 @@ class SavedNet:
     arrays: Mapping[str, Floats]
     """float32, by name of tensor."""
     extras: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """What an estimator's `save` adds: about itself, and the state of the optimizer."""
+    """Arrays that an estimator's `save` adds: about itself, and the state of the optimizer."""
 
     def scores(self, examples: Floats) -> Floats:
         """Scores of examples, float32 (n, classes), before the softmax.

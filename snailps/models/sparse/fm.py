@@ -231,7 +231,7 @@ class FactorizationMachine(SparseWorker):
 
     @classmethod
     def constant_of(cls, encoding: Encoding, centred: Floats) -> Any:
-        """What centres add to the scores by weights and products of factors."""
+        """Return what centres add to the scores by weights and products of factors."""
         products = encoding.offsets[:, None] * centred
         pairs = np.square(products[:, 1:].sum(0)) - np.square(products[:, 1:]).sum(0)
         return pairs.sum() / 2 - products[:, 0].sum()

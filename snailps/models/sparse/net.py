@@ -282,7 +282,7 @@ class Net(SparseWorker):
         # shards that have them: these are pulled one own step earlier, once steps are short.
         early = self.settings.in_flight > 1 and 0 < self._long_steps <= self._trained
         self._trained += len(batch)
-        following = self._pull_dense()
+        next_rows = self._pull_dense()
         loss = weight = 0.0
         with self.corked():
             for number in range(len(edges) + self.settings.in_flight - 1):
@@ -291,14 +291,14 @@ class Net(SparseWorker):
                 if number + 1 < self.settings.in_flight or not under_way:
                     continue
                 way, edge = under_way.popleft()
-                rows = [one.wait() for one in following]
+                rows = [one.wait() for one in next_rows]
                 last = not under_way and number + 1 >= len(edges)
                 if early and not last:
-                    following = self._pull_dense()
+                    next_rows = self._pull_dense()
                 back = self._step(way, batch, edge, rows)
                 if not early and not last:
                     # Before the way back, which takes a shard the longest: it answers in order.
-                    following = self._pull_dense()
+                    next_rows = self._pull_dense()
                 self._pushes.append(way.back(back.dz))
                 loss, weight = loss + back.loss, weight + back.weight
         return {

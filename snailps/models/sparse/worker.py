@@ -17,7 +17,7 @@ import ctypes
 import itertools
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -71,9 +71,9 @@ log = logging.getLogger(__name__)
 BLOCK_BYTES_MAX = 16 << 20
 """Some 60,000 examples of 39 features; copies of more rows would not fit in the caches."""
 BLOCK_BYTES_KEPT = 4 << 20
-"""The same of kept rows, which travel by rounds: smaller blocks take less memory."""
+"""Most bytes of a block of kept rows, which travel by rounds: smaller blocks take less memory."""
 BLOCK_BYTES_ALONE = 8 << 20
-"""The same of an only worker: each block costs master and worker some 3 ms of Python."""
+"""Most bytes of an only worker's block: each costs master and worker some 3 ms of Python."""
 ROUND_BLOCKS = 4
 """Blocks of a round of kept rows, at least; a worker that dies loses what it had not pushed."""
 ROUND_EXAMPLES = 250_000
@@ -81,9 +81,9 @@ ROUND_EXAMPLES = 250_000
 ROUND_PART = 1 / 40
 """Part of an epoch that a round is."""
 ROUND_PART_FTRL = 1 / 16
-"""The same with FTRL, whose sums add up exactly."""
+"""Part of an epoch that a round is with FTRL, whose sums add up exactly."""
 ROUND_PART_ALONE = 3 / 16
-"""The same of an only worker; of more epochs than `EPOCHS` as large a part of all of them."""
+"""Part of an epoch, or of training / `EPOCHS` if that is more, in an only worker's round."""
 ROUND_EXAMPLES_ALONE = 1_000_000
 """`ROUND_EXAMPLES` of an only worker: about a second's work."""
 ROUND_WORKERS = 8
@@ -91,11 +91,11 @@ ROUND_WORKERS = 8
 ENOUGH_BYTES = 64 << 20
 """Bytes of all epochs of a small input: about a second's work."""
 ENOUGH_BYTES_FALLING = 4 << 20
-"""The same where the step size falls over the job, which has no other end."""
+"""Bytes of all epochs where the step size falls over the job, which no loss ends."""
 BLOCK_BYTES_SMALL = 1 << 20
 """Bytes below which the lease of a block costs more than a tenth of its training."""
 ENTRIES_A_THREAD = 1 << 12
-"""Fewer entries are trained before another thread has woken."""
+"""Entries for each thread, at least: fewer are trained before another thread has woken."""
 SAMPLE = 1 << 16
 """Entries of a block whose steps are counted, at most: a counted one costs half a step."""
 EPS = 1e-8
@@ -108,11 +108,11 @@ RATE_LEAST = 1e-9
 class SparseWorker(BlockTrainer):
     """Base class of models of sparse examples; see the module's docstring."""
 
-    _has_told = False  # whether a malformed line was reported
+    _has_reported = False  # whether a malformed line was reported
     _bias_mean: Floats | None = None
     """Change of the bias's packed row by an example, in the previous block."""
     _bias_moved: Floats | None = None
-    """The same of the bias's trained row in this block, by own steps; None: not counted."""
+    """Change of the bias's trained row in this block, by own steps; None: not counted."""
 
     Settings: ClassVar[type[JobSettings]] = SparseSettings
     settings: SparseSettings
@@ -206,7 +206,7 @@ class SparseWorker(BlockTrainer):
 
     @classmethod
     def constant_of(cls, encoding: Encoding, centred: Floats) -> Any:
-        """What centres add to the scores, float64 (outputs,), or a number."""
+        """Return what centres add to the scores, float64 (outputs,), or a number."""
         return -(encoding.offsets @ centred)
 
     @classmethod
@@ -412,7 +412,9 @@ class SparseWorker(BlockTrainer):
         (rows,) = self.rows
         seen = self._seen.find(block, rows.numbering)
         if seen is not None:
-            asked = self.ask(block, [list(_found_again(seen, rows))], _examples_of(seen))
+            bias = np.array([seen[0].bias], np.int32)
+            places = [*(batch.places for batch in seen), bias[bias >= 0]]
+            asked = self.ask(block, [[*map(rows.find_again, places)]], _examples_of(seen))
             batches = [self._in_order(batch, block) for batch in seen]
         else:
             batches, asked = self._placed(block, rows)
@@ -432,8 +434,8 @@ class SparseWorker(BlockTrainer):
         """Check a block's examples, log the first malformed line, drop the text."""
         where = block.path if block.place else f"{block.path}, bytes from {block.start:,}"
         self.check_batch(self.settings, batch, where)
-        if batch.bad and not self._has_told:
-            self._has_told = True
+        if batch.bad and not self._has_reported:
+            self._has_reported = True
             log.warning("%s. Left out, as others like it will be", self._reader.first_bad)
         block._data = None  # the largest thing here
 
@@ -611,13 +613,6 @@ def _examples_of(batches: Sequence[Batch]) -> int:
 def _bias_of(batches: Sequence[Batch]) -> slice:
     """The row of the bias, or none."""
     return slice(max(0, batches[0].bias), batches[0].bias + 1)
-
-
-def _found_again(batches: Sequence[Batch], rows: Rows) -> Iterator[Lookup]:
-    """Places of batches whose numbering is still that of the kept rows."""
-    bias = np.array([batches[0].bias], np.int32)
-    for places in (*(batch.places for batch in batches), bias[bias >= 0]):
-        yield rows.find_again(places)
 
 
 def _fill_zeros(_keys: Keys, rows: Floats) -> None:

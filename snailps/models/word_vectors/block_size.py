@@ -28,11 +28,11 @@ NOISE_POOL_MIN = 20_000
 NOISE_REUSE = 4
 """How often the kernel uses each negative drawn for a block, on average."""
 COPIES = 4.5
-"""Of a row at a worker: trained, as pulled, prefetched, as a delta; and an eighth more."""
+"""Copies of a row at a worker: trained, as pulled, prefetched, as a delta; and an eighth more."""
 PAIR_BYTES = 12
 """Memory of a pair while it is sorted and trained: its context twice, and its part of a bundle."""
 BLOCKS = 2
-"""Whose pairs are in memory: one is trained, and the next one is prepared."""
+"""Blocks whose pairs are in memory: one is trained, and the next one is prepared."""
 NARROWER = 0.8
 BLOCK_BYTES_MIN = 4096
 
@@ -122,7 +122,7 @@ def tokens_per_byte(vocabulary: Vocabulary, total_bytes: int) -> float:
 
 
 def _words_per_byte(vocabulary: Vocabulary) -> float:
-    """Of a text made of these words."""
+    """Return the words in a byte of a text made of this vocabulary."""
     sizes = vocabulary.words.lengths + 1  # and a blank
     if (end := vocabulary.index(SENTENCE_END)) >= 0:
         sizes[end] = 1

@@ -29,30 +29,29 @@ Ints = NDArray[np.int32]
 WINDOW_CURVATURE = 0.3
 """Share of its way to the optimum that a window's hidden vector goes in a step, at rate 1."""
 GRAM_CURVATURE = 0.2
-"""The same with rows of n-grams, whose steps `gains_of_grams` counts."""
+"""`WINDOW_CURVATURE` with rows of n-grams, whose steps `gains_of_grams` counts."""
 OCTAVES = 2
 """Rows whose frequencies are within so many factors of two are taken to step together."""
 STEPS_APART_MIN, STEPS_APART_MAX = 100.0, 300.0
 """Steps of all workers on a word's row, or bag, between exchanges in mid-training."""
 WORDS_A_STEP_APART = 100_000.0
-"""Words of all epochs for each of these steps: copies lag by the same share of any training."""
+"""Words of all epochs per step between exchanges: copies lag by a fixed share of any training."""
 BEGIN_APART, END_APART = 0.3, 2.7
-"""Times these at the begin and at the end: copies must agree most while vectors grow."""
+"""Factors of these steps at the begin and at the end: copies must agree most while vectors grow."""
 TURNS_MAX, TURN_TARGETS = 16, 1000
 """Exchanges in a checkout at most, and least targets between two."""
 GRAM_TURNS_MAX, GRAM_TURN_TARGETS = 64, 200
-"""The same with rows of n-grams: some are in every window."""
+"""`TURNS_MAX` and `TURN_TARGETS` with rows of n-grams: some are in every window."""
 
 
 class CbowTrainer(RotationTrainer):
     """A partition is a share of the chunk's text; its targets are sorted by output partition."""
 
     def _words_of(self, block: Block, split: Split) -> NDArray[np.int64]:
-        """All: any word may be an input."""
+        """Return all words: any may be an input."""
         return np.arange(len(self._vocabulary))
 
     def examples(self, tokens: Ints, seed: int) -> Windows:
-        """As of `RotationTrainer`."""
         return Windows(tokens, None, tokens)
 
     def _sorted(self, block: Block, split: Split) -> PartitionLease:
@@ -80,7 +79,7 @@ class CbowTrainer(RotationTrainer):
     def _sharing(
         self, block: Block, part: Partition, rows: NDArray[np.int64], examples: Windows
     ) -> Sharing | None:
-        """All rows; other workers' steps on each are estimated from the vocabulary."""
+        """Share all rows; other workers' steps on each are estimated from the vocabulary."""
         s, contention = self.model.settings, self.model.contention(block.parts)
         if contention is None or not len(examples):
             return None

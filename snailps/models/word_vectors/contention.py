@@ -87,7 +87,7 @@ class WordContention:
     def steps_beside(
         self, tokens: int, input_keys: Keys, output_keys: Keys, steps: tuple[Floats, Floats]
     ) -> tuple[Floats, Floats]:
-        """The same from this block alone: the mean of the vocabulary's estimate and its own steps.
+        """Estimate steps from this block: the mean of the vocabulary's estimate and its own steps.
 
         Equals `saw` and `steps_elsewhere` for a worker's first block, without changing anything.
         """

@@ -29,7 +29,7 @@ Ints = NDArray[np.int32]
 Judged = tuple[float, int]
 """Sum of the loss, and examples."""
 Rows = tuple[Floats, ...]
-"""Of a table: rows to train, and AdaGrad's squares behind them."""
+"""Rows of a table to train, and AdaGrad's squares behind them."""
 Call = tuple[Callable[..., Judged], tuple[Any, ...], dict[str, Any]]
 """A kernel, its arguments before the bags, and its named ones."""
 
@@ -104,20 +104,16 @@ class Pairs:
         return len(self.centres)
 
     def contexts_of(self, groups: slice) -> Ints:
-        """As of `Examples`."""
         return self.contexts[self.starts[groups.start] : self.starts[groups.stop]]
 
     def select(self, groups: slice, contexts: Ints) -> Pairs:
-        """As of `Examples`."""
         starts = self.starts[groups.start : groups.stop + 1]
         return Pairs(self.centres[groups], starts - starts[0], contexts)
 
     def thread_groups(self, settings: WordVectorSettings) -> int:
-        """As of `Examples`."""
         return THREAD_BUNDLES
 
     def call(self, settings: WordVectorSettings, first: int, last: int) -> Call:
-        """As of `Examples`."""
         own = self.centres[first:last], self.starts[first : last + 1], self.contexts
         return kernels.train_pairs, own, {}
 
@@ -137,21 +133,19 @@ class Windows:
         return len(self.tokens if self.targets is None else self.targets)
 
     def contexts_of(self, groups: slice) -> Ints:
-        """As of `Examples`."""
         return self.words[groups]
 
     def select(self, groups: slice, contexts: Ints) -> Windows:
-        """As of `Examples`."""
         return Windows(
             self.tokens, None if self.targets is None else self.targets[groups], contexts
         )
 
     def thread_groups(self, settings: WordVectorSettings) -> int:
-        """As of `Examples`: a text's end cuts windows."""
+        """Least groups for a thread: a text's end cuts windows."""
         return PART_WINDOWS * settings.window if self.targets is None else THREAD_TARGETS
 
     def call(self, settings: WordVectorSettings, first: int, last: int) -> Call:
-        """As of `Examples`; the kernel gets, and checks, the range of its targets alone."""
+        """Make the call for the range of its targets alone, which the kernel gets and checks."""
         window = settings.window
         if self.targets is None:
             return kernels.train_words, (self.tokens[first:last],), {"window": window}

@@ -70,10 +70,10 @@ from snailps.models.word_vectors.examples import (
 )
 from snailps.models.word_vectors.export import file_sizes, neighbours, word_rows, write_files
 from snailps.models.word_vectors.partitions import (
+    checkouts_of_one,
     chunks_of,
     most_parts,
     parts_by_words,
-    visits_of_one,
 )
 from snailps.models.word_vectors.rotation import PartitionLease, RotationTrainer
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
@@ -93,13 +93,13 @@ ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
 LOSS_DIVERGED = 4.0
 """Mean loss, in that of untrained rows, from which the training has diverged."""
 PAIRS_JUDGED = 1000
-"""Of fewer pairs the mean loss decides nothing."""
+"""Least pairs of a mean loss that is judged."""
 TEXT_BLOCKS = 16
 """Blocks of an epoch's text for each worker."""
 TEXT_BLOCK_BYTES_MAX = BLOCK_BYTES_MAX // 2
-"""So that a chunk of one worker has some for others that join."""
+"""Most bytes of such a block, so that a chunk of one worker has some for others that join."""
 ENCODED_BYTES = 1 << 16
-"""Of a block's text, encoded by a thread at a time: some .4 ms."""
+"""Bytes of a block's text that a thread encodes at a time, in some .4 ms."""
 
 Ints = NDArray[np.int32]
 
@@ -141,7 +141,6 @@ class WordVectors(TextModel):
 
     @classmethod
     def model_name(cls, settings: JobSettings) -> str:
-        """As its command."""
         return "fasttext" if getattr(settings, "maxn", 0) else "word2vec"
 
     @classmethod
@@ -233,7 +232,7 @@ class WordVectors(TextModel):
         tokens = tokens_per_byte(vocabulary, total_bytes) * total_bytes
         parts = min(most_parts(tokens, workers), by_words)
         chunks = chunks_of(vocabulary, settings, tokens, min(workers, parts))
-        return Rotation(chunks, parts, visits_of_one(vocabulary, settings, tokens / chunks))
+        return Rotation(chunks, parts, checkouts_of_one(vocabulary, settings, tokens / chunks))
 
     # --- at a worker -------------------------------------------------------------------------
 
@@ -266,7 +265,7 @@ class WordVectors(TextModel):
         return self._contention[1]
 
     def noise_logit(self, words: NDArray[Any] | slice) -> Floats:
-        """What the scores of output rows are above those of the model (NCE); empty without."""
+        """Return how far scores of output rows lie above the model's (NCE); empty without NCE."""
         if self._noise_log is None:
             return np.zeros(0, np.float32)
         return self._noise_log[words].astype(np.float32)
@@ -393,7 +392,7 @@ class WordVectors(TextModel):
         return {"loss": float(loss) if finite else math.nan, "examples": float(pairs)}
 
     def scales(self, batch: _Batch, rows: Sequence[Trained], rate: float) -> Sequence[Scale | None]:
-        """By steps of this worker and of the others; squares of AdaGrad add up as they are."""
+        """Scale by steps of this worker and the others; squares of AdaGrad add up as they are."""
         if batch.contention is None:
             return [None, None]
         curvatures = batch.contention.curvatures_of(

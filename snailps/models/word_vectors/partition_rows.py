@@ -35,7 +35,7 @@ UNDER_WAY = 2
 """Requests that are not waited for while other rows are loaded or subtracted."""
 
 Places = NDArray[np.int64] | None
-"""Of some rows; None: of all."""
+"""Places of some rows; None: of all."""
 Some = NDArray[np.int64]
 Push = tuple[Pending, Floats]
 """A push, and the array that it has until it is acknowledged."""
@@ -154,7 +154,7 @@ class PartitionRows:
             yield some, self._packed.take(len(some))
 
     def _pulled(self, places: Places) -> Iterator[tuple[Some, Floats]]:
-        """The same, pulled, a few requests ahead."""
+        """Yield some rows at a time as the servers have them, pulled a few requests ahead."""
         model, coming = self._model, deque[tuple[Some, Pending]]()
         for some in self._some(places):
             keys = self.keys[some]

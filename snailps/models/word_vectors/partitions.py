@@ -1,7 +1,7 @@
 """How the words of a vocabulary are split into partitions, and a text into chunks.
 
     masses of words, number of parts -> assign -> partition of each word
-    vocabulary, settings, parts -> chunks_of -> chunks of an epoch; visits_of_one
+    vocabulary, settings, parts -> chunks_of -> chunks of an epoch; checkouts_of_one
     words of a text, masses of words -> most_parts, parts_by_words -> partitions at most
     vocabulary, masses, parts -> assign_by_grams -> partition of each word; those with each n-gram
 
@@ -36,9 +36,9 @@ BYTES_A_WORD = 73.0
 BYTES_A_WORD_GRAMS = 150.0
 BYTES_A_WORD_CBOW, BYTES_A_WORD_CBOW_GRAMS = 200.0, 300.0
 CBOW_TOKEN_BYTES = 46
-"""Of a kept token while a lease is prepared: its number, output partition and place."""
+"""Memory of a kept token while a lease is prepared: its number, output partition and place."""
 CBOW_WORKERS_MIN = 4
-"""Fewer workers have as many chunks as four: large checkouts train better."""
+"""Least workers that chunks are counted for: with few, large checkouts train better."""
 CHECKOUT_WORDS = 10_000
 """Least words of a checkout on average: some 25 ms of one core."""
 CHECKOUT_WORDS_MIN = 2000
@@ -51,23 +51,23 @@ PARTS_ROOM = 16
 """Input partitions that a job has room for at least, as workers may join."""
 CHUNKS_MAX = 40
 CHUNKS_ENOUGH = 6
-"""Of a whole training: with more, workers learn no more from each other."""
+"""Chunks of a whole training beyond which workers learn no more from each other."""
 LEASE_WORDS, LEASE_WORDS_SOLE = 4_000_000, 16_000_000
 """Most words of a lease where traffic allows: they are in memory twice as sorted pairs, unless one
 worker reads them piece by piece, and are trained again when its worker is lost."""
 SOLE_COPIES = 1.2
-"""Of a row at the only worker: to train on, padded."""
+"""Copies of a row at the only worker: one to train on, padded."""
 PIECE_TOKENS, PIECE_TOKENS_GRAMS = 200_000, 1_000_000
 """Kept words of a checkout of one partition: with fewer, rows of n-grams learn its subject."""
 PIECES = 3
-"""In memory at a time: one that trains, one prepared, one of the next chunk."""
+"""Pieces in memory at a time: one that trains, one prepared, one of the next chunk."""
 CHUNK_GRAMS = 2_000_000
 """Rows of n-grams that chunks are made for, where a model has fewer."""
 WORDS_AT_ONCE = 50_000
 LOAD_BEYOND, LOAD_LACK = 0.02, 0.1
-"""Partitions by n-grams have so much more or less than the mean load."""
+"""Share of the mean load by which partitions by n-grams may exceed it, or fall short of it."""
 STEPS_APART = 300.0
-"""Of other workers on an n-gram's row, between two exchanges."""
+"""Steps of other workers on an n-gram's row between two exchanges."""
 PAIRS_SHARE = 2
 """Chunks whose pairs are in memory: one trains, the next one is sorted."""
 
@@ -115,7 +115,7 @@ def chunks_of(
     return chunks_that_fit(vocabulary, s, tokens, chunks, parts)
 
 
-def visits_of_one(vocabulary: Vocabulary, settings: WordVectorSettings, tokens: float) -> int:
+def checkouts_of_one(vocabulary: Vocabulary, settings: WordVectorSettings, tokens: float) -> int:
     """Checkouts of a chunk of so many words that has one partition."""
     if not keeps_all_rows(vocabulary, settings):
         return OUTPUTS_PER_INPUT

@@ -59,27 +59,27 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int32]
 DURABLE_SHARE = 0.25
-"""Of a lease's checkouts, between two times that they are made durable, at least."""
+"""Share of a lease's checkouts between two times that they are made durable, at least."""
 DURABLE_SECONDS = 4.0
-"""The same in seconds: training that is lost for less costs less than its loss."""
+"""Seconds between two such times, at least: to train less than that again costs little."""
 DURABLE_ROWS = 0.2
-"""Rows that are pushed for that, at most, of those that the lease moves anyhow."""
+"""Rows that are pushed for that, at most, as a share of those that the lease moves anyhow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How words are split where there are so many input and output partitions."""
+    """Assignment of the words to input and output partitions, for a number of each."""
 
     inputs: Ints
     outputs: Ints
     """The partition of each word's input row, and of its output row."""
     words: tuple[Ints, ...]
     noise_sums: tuple[NDArray[np.float64], ...]
-    """Of each output partition: its words, and the running sum of their noise probabilities."""
+    """Words of each output partition, and the running sum of their noise probabilities."""
     shares: NDArray[np.float64]
     """Running sum of the input partitions' shares of the text, from 0 to 1."""
     sharers: Ints | None
-    """Of each bucket: input partitions with a word that has an n-gram of it."""
+    """Input partitions with a word that has an n-gram of a bucket, for each bucket."""
     run: int
     """Bundles of a word that are trained one after the other, with skip-gram."""
 
@@ -139,7 +139,7 @@ class PartitionLease:
     rows: Places
     """Input rows that it trains; None: all."""
     words: int
-    """Of the text that count as this lease's, durable checkouts or not."""
+    """Words of the text that count as this lease's, durable checkouts or not."""
     share: NDArray[np.int64]
     """Running sum of the checkouts' shares of these words, in any unit."""
     sharing: Sharing | None = None
@@ -175,15 +175,15 @@ class Checkout:
     outputs: Rows
     """The rows that it trains."""
     judged: Floats
-    """Those that are looked at for values that are not finite."""
+    """Rows that are searched for values that are not finite."""
     keys: Keys | None = None
     packed: Floats | None = None
-    """Of rows that travel; as the servers have them, then their deltas."""
+    """Keys and rows that travel: as the servers have them, then their deltas."""
     number: int = 0
     """Checkouts of the lease before this one."""
     tasks: list[Future[Judged]] = field(default_factory=list)
     results: list[Judged] = field(default_factory=list)
-    """Of the kernels: at work; done."""
+    """Kernels at work, and results of those that are done."""
 
     def wait(self) -> None:
         """Waits for the kernels."""
@@ -192,7 +192,7 @@ class Checkout:
 
 
 class DurablePoints:
-    """Behind which checkouts of a lease these are made durable, besides its end.
+    """Points of a lease, besides its end, at which its checkouts are made durable.
 
     If its worker is lost, those checkouts are not trained again.  `rows` are pushed each time;
     `opened` were pulled when the lease began.
@@ -204,7 +204,7 @@ class DurablePoints:
         self._since = time.monotonic()
 
     def is_due(self, checkouts: int, moved: int) -> bool:
-        """Whether to make so many checkouts durable, which moved so many rows."""
+        """Whether to make the first `checkouts` durable, which moved `moved` rows."""
         left = self._output_parts - self._first
         whole = self._opened + self._rows + moved * left / (checkouts - self._first)
         times = int(DURABLE_ROWS * whole / self._rows)
@@ -213,7 +213,7 @@ class DurablePoints:
         return self._last + apart <= checkouts < self._output_parts and lasts >= DURABLE_SECONDS
 
     def note(self, checkouts: int) -> None:
-        """So many checkouts are durable."""
+        """Record that the lease's first `checkouts` are durable."""
         self._last, self._since = checkouts, time.monotonic()
 
 
@@ -299,10 +299,10 @@ class RotationTrainer(ABC):
         present: NDArray[np.int64] | None = None,
         tokens: int = 0,
     ) -> Partition:
-        """The partition of a lease: as it is here, else a new one.
+        """Return the partition of a lease: as it is here, else a new one.
 
-        Of the words that are `present` only, where memory has no room for its rows beside the kept
-        `tokens` of a lease.
+        A new one has only the words that are `present`, where memory has no room for all its rows
+        beside the kept `tokens` of a lease.
         """
         model, of = self.model, (block.part, block.parts)
         before = self.part

@@ -43,7 +43,6 @@ class SkipGramTrainer(RotationTrainer):
     """A lease has the pairs whose centre is in its input partition."""
 
     def examples(self, tokens: Ints, seed: int) -> Pairs:
-        """As of `RotationTrainer`."""
         window, run = self.model.settings.window, max(1, self.model.run)
         centres, starts, contexts, _ = kernels.sort_pairs(tokens, window, seed, BUNDLE, run=run)
         return Pairs(centres, starts, contexts)
@@ -61,7 +60,7 @@ class SkipGramTrainer(RotationTrainer):
         return inputs, sharers, max(1, run)
 
     def _sorted(self, block: Block, split: Split) -> PartitionLease:
-        """Without the pairs of durable checkouts."""
+        """Sort the pairs, without those of durable checkouts."""
         s = self.model.settings
         ids, words = shared_text.get_chunk(self.model, block.chunk, block.chunk_blocks)
         pairs = np.empty(block.output_parts, np.int64)

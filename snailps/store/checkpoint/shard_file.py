@@ -217,7 +217,7 @@ class ShardFile:
             yield from batch
 
     def batches(self, owned: NDArray[np.bool_]) -> Iterator[list[tuple[int, Buffer]]]:
-        """As `sections`, in lists of what one read gives, valid until the next one."""
+        """Yield `sections` in lists of what one read gives, valid until the next one."""
         wanted = self.index[owned[self.index["fragment"]]]
         wanted = wanted[np.argsort(wanted["at"])]
         buffer = new_buffer(BATCH_BYTES)

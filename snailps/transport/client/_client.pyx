@@ -377,5 +377,5 @@ cdef class Client:
         return self.connections.counters()
 
     def cut(self, uint32_t shard) -> None:
-        """Break the connection to a shard, for tests of recovery."""
+        """Break the connection to a shard; the next one goes where the route says."""
         self.connections.cut(shard)

@@ -167,7 +167,7 @@ cdef class PendingRequests:
         self.live_lock = threading.Lock()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """As `Client.flush`."""
+        """Implement `Client.flush`."""
         cdef Pending pending
         cdef double until_s = now_s() + (self.timeout_s if timeout_s is None else timeout_s)
         first = None
@@ -189,7 +189,7 @@ cdef class PendingRequests:
             raise first
 
     def open_pushes(self) -> list[Pending]:
-        """As `Client.open_pushes`."""
+        """Implement `Client.open_pushes`."""
         cdef Pending pending
         with self.live_lock:
             live = list(self.live)
@@ -197,7 +197,7 @@ cdef class PendingRequests:
                 if pending.request.kind in (KIND_PUSH, KIND_BACKWARD) and not pending.done]
 
     def waits(self) -> list[list[Any]]:
-        """As `Client.waits`."""
+        """Implement `Client.waits`."""
         cdef Pending pending
         cdef double now = now_s()
         found = []
@@ -213,7 +213,7 @@ cdef class PendingRequests:
         return found
 
     cdef name_of(self, uint32_t table):
-        """What to call a table in messages."""
+        """Name a table in messages."""
         known = self.tables.get(table)
         return f"table {table}" if known is None else f"table {known[0]!r}"
 
@@ -266,7 +266,7 @@ cdef class PendingRequests:
                 self.live.pop(pending, None)
 
     cdef settle(self, Pending pending):
-        """Its answer was seen: it need not be kept any longer."""
+        """Let go of a request whose answer was seen."""
         if pending.waits:
             return                          # `wait_here` lets go of it
         with self.live_lock:
@@ -599,7 +599,7 @@ cdef Request *_product(PendingRequests requests, Pending pending, int kind, uint
 
 
 cdef bint _is_array(given, dtype, int ndim) except -1:
-    """Whether it is a NumPy array of this type and so many dimensions."""
+    """Whether an object is a NumPy array of this type and `ndim` dimensions."""
     if not isinstance(given, Array) or given.ndim != ndim:
         return False
     found = given.dtype
@@ -659,7 +659,7 @@ def _array(name, given, dtype, length):
 
 
 def _shown(given):
-    """What came instead of an array that C can walk, for a message: its type before its values."""
+    """Describe what came instead of an array that C can walk: its type before its values."""
     if not isinstance(given, np.ndarray):
         return f"{type(given).__name__} {given!r:.80}"
     order = "" if given.flags.c_contiguous else ", not contiguous"

@@ -43,4 +43,4 @@ cdef void write_backward(const WireOps *wire, char *to, const Request *r, uint32
 cdef bint take_product(const WireOps *wire, const Request *r, uint32_t shard, uint32_t first,
                        uint32_t count, const char *body, uint64_t body_bytes) noexcept nogil
 # What this connection has carried of the batch: nothing, if it is a new one.
-cdef Sent *sent_of(Product *p, uint32_t shard, uint64_t life) noexcept nogil
+cdef Sent *sent_of(Product *p, uint32_t shard, uint64_t connection_id) noexcept nogil

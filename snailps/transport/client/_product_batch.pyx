@@ -220,9 +220,9 @@ cdef bint take_product(const WireOps *wire, const Request *r, uint32_t shard, ui
     return True
 
 
-cdef Sent *sent_of(Product *p, uint32_t shard, uint64_t life) noexcept nogil:
+cdef Sent *sent_of(Product *p, uint32_t shard, uint64_t connection_id) noexcept nogil:
     cdef Sent *sent = &p.sent[shard]
-    if sent.life != life:
-        sent.life = life
+    if sent.connection_id != connection_id:
+        sent.connection_id = connection_id
         sent.examples = 0
     return sent

@@ -49,7 +49,7 @@ cdef struct Request
 
 
 cdef struct Sent:                   # what a connection has carried of a batch, one way
-    uint64_t life                   # number of that connection
+    uint64_t connection_id          # of that connection
     uint32_t examples
 
 

@@ -71,7 +71,7 @@ class FileServer:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it serves; a defect may have ended it."""
+        """Whether the server serves; a defect may have ended it."""
         return self._thread.is_alive()
 
     def add(self, path: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""What waits to be sent to a peer: frames as buffers, without a copy for each peer.
+"""The queue of frames to be sent to a peer: buffers, without a copy for each peer.
 
     message -> Encoded (once, for all receivers) -> SendQueue of each peer -> socket
 

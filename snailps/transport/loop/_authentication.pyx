@@ -27,7 +27,7 @@ from snailps.transport.loop._event_loop cimport Loop
 
 
 cdef class Authenticator:
-    """Of one loop.
+    """Authentication of the new connections of one loop.
 
     Parameters
     ----------

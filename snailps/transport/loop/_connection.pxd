@@ -35,7 +35,7 @@ cdef struct Conn:
     uint32_t parked
     uint32_t parked_pushes          # ... and batches: what keeps its order
     uint64_t parked_bytes
-    uint32_t owed                   # replies to it that wait for the standby
+    uint32_t unanswered             # replies to it that wait for the standby
     const char *stuck_why
     uint64_t replayed               # frames of the stream that are done,
     uint64_t replayed_bytes

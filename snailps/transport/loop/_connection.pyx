@@ -149,7 +149,7 @@ cdef uint32_t unknown_max(long fd, unsigned long descriptors_max) noexcept nogil
 
 cdef bint conn_is_full(const Conn *conn) noexcept nogil:
     return buffer_held(&conn.out) > DATA_BODY_MAX or conn.parked_bytes > PARKED_BYTES_MAX \
-        or conn.parked >= PARKED_PER_CONN_MAX or conn.owed >= PARKED_PER_CONN_MAX
+        or conn.parked >= PARKED_PER_CONN_MAX or conn.unanswered >= PARKED_PER_CONN_MAX
 
 
 cdef int conn_flush(Conns *conns, Conn *conn) noexcept nogil:

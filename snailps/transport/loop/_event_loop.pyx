@@ -163,7 +163,7 @@ cdef bint _attempt(Loop *loop, Conn *conn, const FrameHeader *asked, const char 
     loop.retry_parked |= reply.wake
     if reply.hold:
         if held_put(&loop.stream, conn.id, asked.request, reply.kind, reply.hold):
-            conn.owed += 1
+            conn.unanswered += 1
         else:
             _end(loop, conn)                # no memory: the client asks again on another connection
         return True
@@ -414,7 +414,7 @@ cdef void _release_held(Loop *loop) noexcept nogil:
         conn = conn_of(&loop.conns, first.conn_id)
         if conn == NULL or conn.shut:
             continue
-        conn.owed -= 1
+        conn.unanswered -= 1
         if not buffer_reserve(&conn.out, FRAME_HEADER_BYTES) \
                 or not grow(<void **>&loop.released, &loop.released_cap, loop.released_num + 1, 8):
             conn.lost = loop.lost = True
@@ -461,7 +461,7 @@ cdef void close_conn(Loop *loop, Conn *conn) noexcept nogil:
         _park_forget(&loop.parking, conn)
     if not conn.opened:
         loop.reception.forget(loop.reception.self, conn.id)
-    if conn.owed:
+    if conn.unanswered:
         held_forget(&loop.stream, conn.id)
     if conn.id == loop.follows and conn.replayed == 0:
         loop.follows = 0            # it sent nothing: another may come
@@ -569,7 +569,7 @@ cdef bint _send_stream(Loop *loop) noexcept nogil:
     cdef ssize_t sent
     cdef uint64_t turn = 0
     while stream_waiting(s) and turn < STREAM_TURN_BYTES:
-        if loop.faults.point == POINT_MID_SEND and due(&loop.faults, POINT_MID_SEND):
+        if due(&loop.faults, POINT_MID_SEND):
             c_send(loop.stream_fd, s.out.data + s.out.start, stream_waiting(s) // 2 + 1,
                    MSG_NOSIGNAL | MSG_DONTWAIT)
             die()

@@ -258,7 +258,7 @@ cdef class ShardLoop:
         if conn != NULL:
             close_conn(self.loop, conn)
 
-    def following(self) -> bool:
+    def hears_primary(self) -> bool:
         """Whether the primary of this standby can be heard."""
         return conn_of(&self.loop.conns, self.loop.follows) != NULL
 

@@ -1,4 +1,4 @@
-"""What the master orders servers to do with their rows: tables, clocks, fences, checkpoints.
+"""Orders of the master about servers' rows: tables, clocks, fences, checkpoints.
 
     master -> server   MakeTables>Ok  DropTables>Ok  Expire>Report  SetClock>Report
                        CloseClock>Report  Fence>Report  Save>Ok  StopSaving>Ok  Load>Ok

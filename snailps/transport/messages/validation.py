@@ -1,4 +1,4 @@
-"""What a field of a message may hold: ranges, lengths and nested forms, declared beside the field.
+"""Shapes of a message's fields: ranges, lengths and nested forms, declared beside the field.
 
     pid: Annotated[int, Whole(0, 1 << 32)]      value from JSON -> check -> the value, or Misfit
 
@@ -17,13 +17,13 @@ from typing import Annotated, Any, Protocol
 from snailps.config.addresses import PORT_MAX, host_fault
 
 SHOWN_CHARS = 60
-"""Of a wrong value, in an error."""
+"""Characters of a wrong value in an error, at most."""
 NAME_CHARS_MAX = 256
 WORDS_CHARS_MAX = 1 << 16
 TRACE_CHARS_MAX = 1 << 17
 PATH_CHARS_MAX = 1 << 16
 SETTING_CHARS_MAX = 1 << 20
-"""Of a setting, such as `input` with many files, in any message."""
+"""Most characters of a setting, such as `input` with many files, in any message."""
 ITEMS_MAX = 1 << 20
 DEPTH_MAX = 16
 COUNT_MAX = 1 << 53
@@ -50,7 +50,7 @@ class Misfit(ValueError):
         return f"{where}expected {self.expected}, got {self.got}"
 
     def inside(self, step: str) -> Misfit:
-        """The same error, seen from one level further out."""
+        """Extend `path` by `step`, one level further out."""
         self.path = step + self.path
         return self
 

@@ -75,7 +75,7 @@ class Tls:
 
 
 def _where_else(folder: Path) -> str:
-    """What to do about a folder that is none of a node."""
+    """Advise about a folder that is none of a node."""
     nodes = sorted(path.parent for path in folder.glob(f"*/{CERTIFICATE}"))
     if nodes or (folder / CA_KEY).exists():
         node = nodes[0] if nodes else folder / "node1"

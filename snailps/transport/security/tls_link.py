@@ -15,7 +15,7 @@ from typing import Any
 
 Address = tuple[str, int]
 RECORD_BYTES = 1 << 14
-"""Of a full record, mostly followed by another; a shorter one mostly is not."""
+"""Bytes of a full record, mostly followed by another; a shorter one mostly is not."""
 LAST_BYTES = 1 << 20
 """Most bytes delivered of what a broken connection had brought."""
 CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
@@ -68,7 +68,7 @@ class TlsLink:
                 moved += got
 
     def _pump_down(self, buffer: memoryview) -> int:
-        """From the peer to the plain socket; bytes read."""
+        """Pump bytes from the peer to the plain socket; return how many were read."""
         assert self.near is not None
         data: memoryview | bytes = self.down
         got = 0
