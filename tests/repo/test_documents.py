@@ -69,6 +69,12 @@ def test_every_page_is_reached_from_the_readme():
 # --- ARCHITECTURE.md -------------------------------------------------------------------------
 
 
+def is_generated(path):
+    """Sources that the build makes: copies of the kernels, headers of Cython."""
+    copied = re.fullmatch(r"_kernels_\w+\.pyx", path.name)
+    return copied or (path.suffix == ".h" and path.with_suffix(".pyx").exists())
+
+
 def section(text, title):
     """Text of a section of level 2."""
     return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE).group(1)
@@ -80,6 +86,20 @@ def test_architecture_has_1500_words_three_pictures_and_twelve_invariants():
     assert len(re.findall(r"^```$", ARCHITECTURE, re.MULTILINE)) == 2 * 3
     numbers = re.findall(r"^(\d+)\. \*\*", section(ARCHITECTURE, "Twelve invariants"), re.MULTILINE)
     assert [int(number) for number in numbers] == list(range(1, 13))
+
+
+def test_size_of_the_code_is_that_of_the_tree():
+    """Lines of snailps/ and tests/ that docs/limits.md has are at most 2% from those here."""
+    table = section((ROOT / "docs" / "limits.md").read_text(encoding="utf-8"), "Size of the code")
+    for part, label in (("snailps", "snailps, all"), ("tests", "tests")):
+        said = re.search(rf"^\| {label} \| [\d,]+ \| ([\d,]+) \|", table, re.MULTILINE).group(1)
+        files = [
+            path
+            for path in (ROOT / part).rglob("*")
+            if path.suffix in (".py", ".pyx", ".pxd", ".h") and not is_generated(path)
+        ]
+        lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+        assert lines == pytest.approx(int(said.replace(",", "")), rel=0.02)
 
 
 def test_code_map_names_every_directory_and_no_other():
