@@ -1,14 +1,9 @@
-"""``python -m snailps.cli.settings > docs/settings.md``: the page of all settings, models included.
-
-roles, a job, each model -> documented_classes -> config.describe -> standard output
-"""
+"""Classes of all settings that users may give: of the roles, a job, each model."""
 
 from __future__ import annotations
 
-import sys
-
 from snailps import models
-from snailps.config import ROLE_CLASSES, JobSettings, describe
+from snailps.config import ROLE_CLASSES, JobSettings
 from snailps.config.fields import Settings
 from snailps.models.embeddings.settings import EmbeddingSettings
 from snailps.models.sparse.settings import ClassesSettings, SparseSettings
@@ -31,7 +26,3 @@ def documented_classes() -> list[tuple[str, type[Settings]]]:
             sections.append((title, base))
     sections += [(f"Model: {', '.join(which)}", cls) for cls, which in names.items()]
     return sections
-
-
-if __name__ == "__main__":
-    sys.stdout.write(describe(documented_classes()))

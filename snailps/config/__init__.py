@@ -24,7 +24,6 @@ from snailps.config.settings import (
     WorkerSettings,
     effective_shard_num,
 )
-from snailps.config.settings_page import describe
 
 __all__ = [
     "CHECKPOINT_SETTINGS",
@@ -42,7 +41,6 @@ __all__ = [
     "Setting",
     "Settings",
     "WorkerSettings",
-    "describe",
     "effective_shard_num",
     "format_addr",
     "parse_addr",

@@ -31,23 +31,6 @@ IGNORED = {
     "min_len": "lines of any length are trained on",
 }
 
-# Unchanged names, and what a user of SwiftSnails should know before keeping the value.
-SAME_NAME = {
-    "listen_addr": "with or without `tcp://`; empty still means this host's address, free port",
-    "master_addr": "with or without `tcp://`",
-    "expected_node_num": "servers and workers together, as before",
-    "master_time_out": "seconds; the master now names the missing nodes, and ends the job",
-    "init_timeout": "seconds",
-    "frag_num": "a fragment is now the unit of moving and saving; keep the default of 1024",
-    "shard_num": (
-        "SwiftSnails counted locks (30 to 300), snailps counts threads: a larger value is capped "
-        "at the cores of the machine, with a notice"
-    ),
-    "param_backup_period": "pushes, 0 for never",
-    "window": "words",
-    "sample": "threshold of subsampling",
-}
-
 
 def cbow_to_model(text: str, origin: str) -> str:
     """Map ``cbow: 1`` to CBOW, 0 to skip-gram."""
