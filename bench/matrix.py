@@ -60,7 +60,7 @@ def one_pass(path: Path, columns: int) -> Counter[str]:
     seconds: Counter[str] = Counter()
     numbers, reader, scratch = KeptNumbers(columns + 1), ExampleReader(), Scratch("", 0)
     rows, no_weights = np.zeros((columns, 3), np.float32), np.zeros(0, np.float32)
-    numbers.begin_round()
+    numbers.begin_period()
     for block in cut([Source(str(path), path.stat().st_size)], BLOCK_BYTES):
         times = [time.thread_time()]
         data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)

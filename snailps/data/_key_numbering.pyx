@@ -369,7 +369,7 @@ cdef class KeptNumbers:
     def __len__(self):
         return self.known
 
-    def begin_round(self) -> None:
+    def begin_period(self) -> None:
         """Mark every key as not touched."""
         memset(&self.touched[0], 0, ((self.known + 63) // 64) * sizeof(uint64_t))
 

@@ -559,6 +559,8 @@ class Membership:
         return int(sum(shard.get(counter, 0) for _, shard in self.shard_stats()))
 
     def note_stats(self, member: Member, answer: Answer, now: float) -> None:
+        if self._context.lifecycle.stopping:
+            return  # shards that have stopped are in no report: figures are of the one before
         if isinstance(answer, messages.Report):
             member.take_stats(answer.data, now)
             self._context.replication.heard(member, now)

@@ -51,14 +51,14 @@ class BlockTrainer(Worker):
     """Rows of each trained table."""
     span_least = 1
     _asked = 0  # blocks
-    _trained = _closed = 0  # blocks of this round, and of the one before
+    _trained = _closed = 0  # blocks of this period, and of the one before
 
     # --- to be written by the model -------------------------------------------------------------
 
     @classmethod
     @abstractmethod
     def pace(cls, settings: JobSettings, workers: int) -> Pace:
-        """Blocks and rounds for so many workers."""
+        """Blocks and periods for so many workers."""
 
     @abstractmethod
     def step(
@@ -96,7 +96,7 @@ class BlockTrainer(Worker):
                 rows.begin_known()
         self._asked += 1
         pace = self.pace(self.settings, self.workers)
-        size = pace.round_size(block, examples, self._asked)
+        size = pace.period_size(block, examples, self._asked)
         return tuple(rows.ask(some, size) for rows, some in zip(self.rows, found, strict=True))
 
     # --- training -------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class BlockTrainer(Worker):
         return metrics
 
     def results_of(self, tasks: Sequence[Future[Any]]) -> list[Any]:
-        """Results of kernels at work, beside which rows of the last round are sent."""
+        """Results of kernels at work, beside which rows of the last period are sent."""
         for task, rows in itertools.product(tasks, self.rows):
             while not task.done() and rows.send_some():
                 pass
@@ -145,7 +145,7 @@ class BlockTrainer(Worker):
 
     @property
     def unpushed(self) -> int:
-        """Blocks of this round, and of the one before while some of its rows are not pushed."""
+        """Blocks of this period, and of the one before while some of its rows are not pushed."""
         return self._trained + self._closed * any(rows.sends for rows in self.rows)
 
     def finish(self) -> None:

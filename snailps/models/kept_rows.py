@@ -5,7 +5,7 @@
     exchange: rows that are due -> PUSH share x (local - base), PULL behind it -> answer
               local += answer - (base + pushed); base = answer
     close, every few blocks: all rows that were trained -> PUSH, or send_some beside kernels
-    ready: rows that a round has pushed, when a block uses them again -> PULL -> merged
+    ready: rows that a period has pushed, when a block uses them again -> PULL -> merged
 
 Each worker exchanges its copy of a row when the steps of all workers since the last exchange would
 go so far that copies disagree (`DriftEstimate`); an only worker only pushes.  No optimiser and no
@@ -17,8 +17,8 @@ text; the arithmetic is `kernels/_row_exchange.pyx`.  docs/design/shared-rows.md
 * `find` may run in several threads at once, but not while `ask` does.  Blocks are asked for, and
   trained, in one order.
 * A row is in one exchange at a time: none begins while answers are missing, except pulls of rows
-  that no exchange since their round has sent.
-* After a round is closed, and `send_some` until it returns False, the client has the share of each
+  that no exchange since their period has sent.
+* After a period is closed, and `send_some` until it returns False, the client has the share of each
   delta of the trained blocks.  The rest goes with later exchanges of the row, is given up where all
   workers have gone far (`FAR_OF_ALL`), or is lost when kept rows are dropped.  An only worker's
   share is all of it.
@@ -56,9 +56,9 @@ FAR = 10.0
 MEMORY = 0.75
 """Weight of the counts so far when those of a block are added."""
 HOT_MAX = 1 << 17
-"""Rows, the most frequent ones, that are exchanged between rounds."""
+"""Rows, the most frequent ones, that are exchanged between periods."""
 CHOOSE = 8
-"""Rows and intervals are chosen anew after 1 / CHOOSE of the examples so far, and of a round."""
+"""Rows and intervals are chosen anew after 1 / CHOOSE of the examples so far, and of a period."""
 SPAN_MIN = 16
 """Examples between two calls of `exchange`, at least."""
 STALE = 20.0
@@ -68,7 +68,7 @@ SPANS_MIN = 32
 LATE = 2
 """Spans without an answer after which training waits for it."""
 CHUNK_ROWS = 1 << 15
-"""Rows of one request; frequent rows are exchanged again once all chunks of a round are merged."""
+"""Rows of one request; frequent rows are exchanged again once all chunks of a period are merged."""
 MADE_BYTES = 128 << 10
 """Rows whose first values are made at a time: they are in cache when they are copied."""
 CHUNK_BYTES = 16 << 20
@@ -109,7 +109,7 @@ class KeptBlock:
 
     `new` are the places that the block uses first, of `new_keys`, which `pull` brings (None:
     `ready` pulls them, or there are none); `touched` includes them.  `row_num` counts places in
-    use, and `closes` says whether the block is the last of its round.
+    use, and `closes` says whether the block is the last of its period.
     """
 
     places: _Places
@@ -156,7 +156,7 @@ class KeptRows(Rows):
         estimate: DriftEstimate,
         *,
         room: int = 0,
-        round_blocks: int = 1,
+        period_blocks: int = 1,
         steps_min: float = STEPS_MIN,
         drift: float = DRIFT,
         growth: float = np.inf,
@@ -166,7 +166,7 @@ class KeptRows(Rows):
     ) -> None:
         super().__init__(sgd, table)
         self.estimate, self._room, self._pulls_bases = estimate, room, pulls_bases
-        self._round_blocks, self._steps_min, self._drift = round_blocks, steps_min, drift
+        self._period_blocks, self._steps_min, self._drift = period_blocks, steps_min, drift
         self._growth = growth
         # A waiting main thread's time says nothing about kernel threads.
         own_time = time.thread_time if sgd.worker.threads == 1 else time.perf_counter
@@ -178,20 +178,20 @@ class KeptRows(Rows):
         self._made_rows = max(1, MADE_BYTES // (4 * sgd.layout.width))
         self._asked.makes = fill_first is not None and not self.are_shared
         self.numbering = 0  # how often places were given anew
-        self._blocks, self._size = 0, 0.0  # of this round
-        self._blocks_a_round = round_blocks
+        self._blocks, self._size = 0, 0.0  # of this period
+        self._blocks_a_period = period_blocks
         # Of the training thread.
         self._kept = self._asked
         self._made = (0, 0)  # range of places whose rows were made here, and not pushed yet
-        self._touched: list[Ids] = []  # in this round
+        self._touched: list[Ids] = []  # in this period
         self._on_way: deque[_Exchange] = deque()
         self._left: deque[tuple[Ids, bool]] = deque()  # chunks to be sent, and whether made here
         self._bases: deque[tuple[Ids, Keys, Floats, Pending | None]] = deque()  # of the next ones
         self._no_rows = np.empty((0, sgd.layout.width), np.float32)
         self._now = 0.0  # examples trained
-        self._begun = 0.0  # the same when the round began
-        self._round_examples = 0.0  # of a whole round, as far as known
-        self._rounds = 0
+        self._begun = 0.0  # the same when the period began
+        self._period_examples = 0.0  # of a whole period, as far as known
+        self._periods = 0
         self._hot = np.empty(0, np.int32)
         self._due = np.empty(0, np.float64)
         self._interval = np.empty(0, np.float64)
@@ -230,8 +230,8 @@ class KeptRows(Rows):
     def ask(self, found: Sequence[Lookup], size: float = np.inf) -> KeptBlock:
         """Give the missing keys of a block places and start to pull their rows.
 
-        `found` has all keys of the block and is completed.  `size` is the part of a round that the
-        block is: a round's blocks add up to 1, and are `round_blocks` at least.
+        `found` has all keys of the block and is completed.  `size` is the part of a period that the
+        block is: a period's blocks add up to 1, and are `period_blocks` at least.
         """
         numbered = self._number(found)
         if numbered is None:
@@ -255,10 +255,10 @@ class KeptRows(Rows):
         touched = np.concatenate([*(one.touched for one in found), fresh])
         self._blocks += 1
         self._size += size
-        self._blocks_a_round = max(self._round_blocks, ceil(1 / max(size, 1e-6)))
-        closes = self._blocks >= self._round_blocks and self._size > 1 - 1e-6
+        self._blocks_a_period = max(self._period_blocks, ceil(1 / max(size, 1e-6)))
+        closes = self._blocks >= self._period_blocks and self._size > 1 - 1e-6
         if closes:
-            places.numbers.begin_round()
+            places.numbers.begin_period()
             self._blocks, self._size = 0, 0.0
         return KeptBlock(places, new.stop, new, keys, pull, touched, closes)
 
@@ -328,7 +328,7 @@ class KeptRows(Rows):
 
     def _begin_anew(self, places: _Places) -> None:
         """Push shares of all trained rows, and continue with other places."""
-        self._send_round(answers=False)
+        self._send_period(answers=False)
         self._settle()
         self._kept = places
         self._choose_at = 0.0
@@ -339,10 +339,10 @@ class KeptRows(Rows):
         """Another worker has joined: push all deltas; the servers' rows are then the bases.
 
         What the other worker pushed to these rows before is lost.  The rows stay those of this
-        round: later blocks of the round do not name them again.
+        period: later blocks of the period do not name them again.
         """
         touched = self._touched
-        self._send_round(answers=False)
+        self._send_period(answers=False)
         self._settle()
         self._touched = touched
         self._kept.exchange.keep_bases(self._kept.used)
@@ -355,16 +355,16 @@ class KeptRows(Rows):
         if not self.exchanges or examples == 0:
             return
         kept.exchange.count(places, examples, MEMORY, weights)
-        if self._rounds == 0:
-            self._round_examples = examples / share * self._blocks_a_round
+        if self._periods == 0:
+            self._period_examples = examples / share * self._blocks_a_period
         if self._now >= self._choose_at:
             self._choose()
 
     def _choose(self) -> None:
-        """Choose the rows that are exchanged between rounds, and the intervals."""
+        """Choose the rows that are exchanged between periods, and the intervals."""
         kept, known = self._kept, self._kept.exchange
-        # Rows that a round exchanges as often gain nothing.
-        least = 2 * self._steps_min * known.examples / max(1.0, self._round_examples)
+        # Rows that a period exchanges as often gain nothing.
+        least = 2 * self._steps_min * known.examples / max(1.0, self._period_examples)
         hot = known.frequent(kept.used, max(least, 1.0))
         if len(hot) > HOT_MAX:
             top = np.argpartition(known.counted(hot), len(hot) - HOT_MAX)[-HOT_MAX:]
@@ -380,11 +380,11 @@ class KeptRows(Rows):
         if self._growth < np.inf:
             at_least = self._steps_min * known.examples / known.counted(hot)
             interval = np.minimum(interval, np.maximum(self._now * self._growth, at_least))
-        few = interval < self._round_examples / 2
+        few = interval < self._period_examples / 2
         self._hot, self._interval = hot[few], interval[few]
         self._due = last[few] + self._interval
         self._shortest = float(self._interval.min()) if len(self._hot) else 0.0
-        self._choose_at = self._now + min(self._now / CHOOSE, self._round_examples / CHOOSE)
+        self._choose_at = self._now + min(self._now / CHOOSE, self._period_examples / CHOOSE)
 
     def span(self) -> int:
         if not self.exchanges or len(self._hot) == 0:
@@ -416,20 +416,20 @@ class KeptRows(Rows):
         self._exchange_s = _mean(self._exchange_s, self._left_at - begin)
 
     def close(self, asked: KeptBlock, scale: Scale | None = None) -> bool:
-        """Push the deltas of all rows of the round, if it ends here, without waiting for answers.
+        """Push the deltas of all rows of the period, if it ends here, without waiting for answers.
 
         With several threads, rows without bases are left to `send_some`.
         """
         if not asked.closes:
             return False
         self._settle()
-        self._send_round(answers=self.exchanges)
+        self._send_period(answers=self.exchanges)
         # With one thread a seed gives the same bits each time: no row is read while it is trained.
         while self._sgd.worker.threads == 1 and self.send_some():
             pass
-        self._round_examples = self._now - self._begun
+        self._period_examples = self._now - self._begun
         self._begun = self._now
-        self._rounds += 1
+        self._periods += 1
         return True
 
     @property
@@ -438,10 +438,10 @@ class KeptRows(Rows):
 
     def flush(self) -> None:
         self._settle()
-        self._send_round(answers=False)
+        self._send_period(answers=False)
         self._settle()
 
-    def _send_round(self, *, answers: bool) -> None:
+    def _send_period(self, *, answers: bool) -> None:
         if not self._touched:
             return
         self._settle()
@@ -473,11 +473,11 @@ class KeptRows(Rows):
             self._send(chunk, answers=False)
 
     def send_some(self) -> bool:
-        """Send some of the rows that a closed round has left.
+        """Send some of the rows that a closed period has left.
 
         Bases are made, if no push has changed the row since it was made, or pulled, as no other
         worker changes them.  Kernels may train the rows meanwhile: steps that are missed go with
-        the next round.
+        the next period.
         """
         sgd, exchange = self._sgd, self._kept.exchange
         while self._left and len(self._bases) < CHUNKS_ON_WAY:
@@ -550,7 +550,7 @@ class KeptRows(Rows):
     def _settle(self, *, wait: bool = True) -> None:
         """Merge answers in the order of the requests: those that have arrived or, with `wait`, all.
 
-        With `wait`, rows that a closed round has left are sent first.
+        With `wait`, rows that a closed period has left are sent first.
         """
         while wait and self.send_some():
             pass

@@ -35,7 +35,7 @@ class Lookup:
     """Places of distinct keys of a block, which `ask` completes.
 
     Until then those at the indices `missing` are -1; `touched` are places that no block of this
-    round has used.
+    period has used.
     """
 
     keys: Keys
@@ -70,7 +70,7 @@ class Rows(ABC):
 
     @property
     def sends(self) -> bool:
-        """Whether a closed round has rows left for `send_some`."""
+        """Whether a closed period has rows left for `send_some`."""
         return False
 
     # --- in preparing threads, blocks in their order --------------------------------------------
@@ -85,7 +85,7 @@ class Rows(ABC):
 
     @abstractmethod
     def ask(self, found: Sequence[Lookup], size: float = np.inf) -> Any:
-        """Complete the places of a block, and start to pull its rows; `size`: part of a round."""
+        """Complete the places of a block, and start to pull its rows; `size`: part of a period."""
 
     # --- in the training thread -----------------------------------------------------------------
 
@@ -112,12 +112,12 @@ class Rows(ABC):
         return
 
     def send_some(self) -> bool:
-        """Send some rows of a closed round beside kernels; False if there are none."""
+        """Send some rows of a closed period beside kernels; False if there are none."""
         return False
 
     @abstractmethod
     def close(self, asked: Any, scale: Scale | None = None) -> bool:
-        """Push at the end of a block, if a round ends with it; whether one does."""
+        """Push at the end of a block, if a period ends with it; whether one does."""
 
     @abstractmethod
     def flush(self) -> None:

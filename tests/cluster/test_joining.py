@@ -10,7 +10,7 @@ from test_cluster import figures_of
 from test_linear import FEATURES, planted
 from texts import ANIMALS, TOOLS, topic_contrast, write_topics
 
-from snailps.models.sparse.worker import ROUND_BLOCKS
+from snailps.models.sparse.worker import PERIOD_BLOCKS
 from snailps.vectors.files import load
 from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 
@@ -209,7 +209,7 @@ def test_checkpoint_counts_blocks_only_once_what_is_kept_of_them_is_pushed(tmp_p
     (tmp_path / "journal").mkdir()
     job = sparse(tmp_path, "SettlingLinear") | {"input": "input", "output": "out", "epochs": 1}
     job["block_bytes"] = (tmp_path / "input").stat().st_size // 20 + 1
-    gate = Gate(tmp_path / "gates", ROUND_BLOCKS + 2)
+    gate = Gate(tmp_path / "gates", PERIOD_BLOCKS + 2)
     # By the clock: one that came between push and block would be the last one by pushes.
     job["checkpoint_interval"] = 1
     with Cluster(tmp_path, job=job) as cluster:
@@ -217,7 +217,7 @@ def test_checkpoint_counts_blocks_only_once_what_is_kept_of_them_is_pushed(tmp_p
         _, (first,) = cluster.nodes()
         gate.meet()  # two blocks behind the push, and a third one at work
         master.wait_line(
-            rf"checkpoint \d+: {ROUND_BLOCKS / 20:.0%} of the training, {FEATURES + 1} rows"
+            rf"checkpoint \d+: {PERIOD_BLOCKS / 20:.0%} of the training, {FEATURES + 1} rows"
         )
         first.send(signal.SIGKILL)
         cluster.codes()
@@ -227,8 +227,8 @@ def test_checkpoint_counts_blocks_only_once_what_is_kept_of_them_is_pushed(tmp_p
         assert codes == [0, 0, 0], master.stderr
         second = cluster.processes[-1]
     trained = journal(tmp_path)
-    assert list(trained[first.pid]) == list(range(ROUND_BLOCKS + 2))
-    assert list(trained[second.pid]) == list(range(ROUND_BLOCKS, 20))
+    assert list(trained[first.pid]) == list(range(PERIOD_BLOCKS + 2))
+    assert list(trained[second.pid]) == list(range(PERIOD_BLOCKS, 20))
     assert figures_of(master)["examples"] == 4000
 
 

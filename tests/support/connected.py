@@ -13,7 +13,7 @@ from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block
 from snailps.models.kept_rows import KeptRows
 from snailps.models.sparse.batch import TABLE
-from snailps.models.sparse.worker import ROUND_BLOCKS
+from snailps.models.sparse.worker import PERIOD_BLOCKS
 
 BLOCK_BYTES_MAX = 1 << 30
 
@@ -71,7 +71,7 @@ def in_order(model):
 
 def keep(model, room):
     """Has a worker of sparse examples keep so many rows at most."""
-    kept = KeptRows(model.sgd, TABLE, model.estimate, room=room, round_blocks=ROUND_BLOCKS)
+    kept = KeptRows(model.sgd, TABLE, model.estimate, room=room, period_blocks=PERIOD_BLOCKS)
     model.rows = (kept,)
 
 

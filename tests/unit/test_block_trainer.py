@@ -29,7 +29,7 @@ class Two(BlockTrainer):
     def setup(self):
         self.sgd = LocalSgd(self, RowLayout.padded(DIM))
         self.rows = tuple(
-            KeptRows(self.sgd, name, of_curvature(DIM), round_blocks=blocks)
+            KeptRows(self.sgd, name, of_curvature(DIM), period_blocks=blocks)
             if blocks
             else CopiedRows(self.sgd, name)
             for name, blocks in zip("ab", self.kinds, strict=True)

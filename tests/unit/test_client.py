@@ -544,7 +544,10 @@ def test_clock_that_is_asked_for_ahead_is_told_once_a_caller_waits_for_it(shard,
 def test_memory_of_large_requests_goes_back_when_nothing_is_asked_for(shard):
     client = shard.client()
     keys = np.arange(700_000, dtype=np.uint64)
+    reach = client.reach_async(9)  # no clock is open: as long as it is asked for, all is kept
     client.pull_async(1, keys, np.empty((len(keys), 4), np.float32)).wait()
     while_kept = resident_bytes()
     given_back = 10 * len(keys)  # of 20 bytes a key
+    shard.threads[0].set_clock(9)
+    reach.wait()
     until(lambda: while_kept - resident_bytes() >= given_back, "memory that goes back")

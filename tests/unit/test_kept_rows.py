@@ -87,7 +87,7 @@ class Worker:
     """A worker that adds numbers to rows."""
 
     def __init__(
-        self, store, *, workers=1, threads=1, room=IDS, round_blocks=1, a_step=0.0, growth=np.inf,
+        self, store, *, workers=1, threads=1, room=IDS, period_blocks=1, a_step=0.0, growth=np.inf,
         pulls_bases=False, makes=False,
     ):  # fmt: skip
         self.client = Client(store, workers, threads)
@@ -100,7 +100,7 @@ class Worker:
         estimate = of_curvature(DIM)
         estimate.a_step = a_step
         self.shared = KeptRows(
-            self.sgd, "a", estimate, room=room, round_blocks=round_blocks, growth=growth,
+            self.sgd, "a", estimate, room=room, period_blocks=period_blocks, growth=growth,
             pulls_bases=pulls_bases, fill_first=fill_first if makes else None,
             seconds=lambda: 0.0,
         )  # fmt: skip
@@ -157,11 +157,11 @@ blocks_of = st.lists(
     st.booleans(),
 )
 def test_only_worker_has_the_stores_rows_and_its_own_deltas_whatever_room_there_is(
-    blocks, room, round_blocks, bases, makes
+    blocks, room, period_blocks, bases, makes
 ):
     store = Store()
     worker = Worker(
-        store, room=room, round_blocks=round_blocks, pulls_bases=bases == "pulled", makes=makes
+        store, room=room, period_blocks=period_blocks, pulls_bases=bases == "pulled", makes=makes
     )
     expected = store.rows.copy()
     coming = worker.ask(blocks[0])
@@ -171,7 +171,7 @@ def test_only_worker_has_the_stores_rows_and_its_own_deltas_whatever_room_there_
         np.testing.assert_allclose(before, expected[ids], atol=1e-5)
         expected[ids] += number + 1
         assert worker.shared._kept.room <= max(room, 8)
-        assert worker.unpushed == bool((number + 1) % round_blocks)
+        assert worker.unpushed == bool((number + 1) % period_blocks)
     worker.shared.flush()
     worker.sgd.close()
     np.testing.assert_allclose(store.rows, expected, atol=1e-4)
@@ -179,7 +179,7 @@ def test_only_worker_has_the_stores_rows_and_its_own_deltas_whatever_room_there_
 
 
 def test_only_worker_pulls_a_row_once_and_pushes_it_once_a_round():
-    worker = Worker(Store(), round_blocks=3)
+    worker = Worker(Store(), period_blocks=3)
     for ids in ([0, 1], [1, 2], [2, 3]):
         assert not worker.client.pushes
         worker.train(worker.ask(ids), 1)
@@ -216,7 +216,7 @@ def test_only_worker_pushes_a_round_some_rows_at_a_time(monkeypatch):
 def test_only_worker_without_bases_pulls_them_with_the_rows_that_it_pushes():
     store = Store()
     first = store.rows.copy()
-    worker = Worker(store, round_blocks=3, pulls_bases=True)
+    worker = Worker(store, period_blocks=3, pulls_bases=True)
     for ids in ([0, 1], [1, 2], [2, 3]):
         assert worker.client.pulled == [[0, 1], [2], [3]][: len(worker.client.pulled)]
         worker.train(worker.ask(ids), 1)
@@ -243,7 +243,7 @@ def test_only_worker_that_makes_rows_pulls_those_only_that_it_has_pushed_before(
     """None, where it keeps their bases."""
     store = Store()
     expected = store.rows.copy()
-    worker = Worker(store, round_blocks=2, pulls_bases=pulls_bases, makes=True)
+    worker = Worker(store, period_blocks=2, pulls_bases=pulls_bases, makes=True)
     for ids in ([0, 1], [1, 2], [0, 3], [2, 4]):
         np.testing.assert_array_equal(worker.train(worker.ask(ids), 1), expected[ids])
         expected[ids] += 1
@@ -256,7 +256,7 @@ def test_only_worker_that_makes_rows_pulls_those_only_that_it_has_pushed_before(
 @pytest.mark.parametrize("pulls_bases", [False, True])
 def test_only_worker_makes_no_row_once_servers_may_have_it(pulls_bases):
     store = Store()
-    worker = Worker(store, pulls_bases=pulls_bases, makes=True, round_blocks=9)
+    worker = Worker(store, pulls_bases=pulls_bases, makes=True, period_blocks=9)
     store.rows[1:] += 7
     worker.train(worker.ask([0]), 1)
     coming = worker.ask([1])
@@ -288,7 +288,7 @@ def test_round_that_is_sent_later_goes_piece_by_piece_as_rows_are_found(monkeypa
     monkeypatch.setattr(kept_rows, "PIECE_BYTES", 8 * DIM)
     store, ids = Store(), list(range(6))
     first = store.rows.copy()
-    worker = Worker(store, pulls_bases=True, makes=makes, round_blocks=2, threads=2)
+    worker = Worker(store, pulls_bases=True, makes=makes, period_blocks=2, threads=2)
     shared = worker.shared
     for _ in range(2):
         worker.train(worker.ask(ids), 1)
@@ -332,7 +332,7 @@ def test_block_that_is_found_again_by_its_places_counts_as_touched_once_a_round(
 
 def test_ask_without_room_begins_anew_with_own_deltas_in_the_rows():
     store = Store()
-    worker = Worker(store, room=3, round_blocks=4)
+    worker = Worker(store, room=3, period_blocks=4)
     expected = store.rows[[0, 3, 4]] + np.float32([[1], [0], [0]])
     worker.train(worker.ask([0, 1, 2]), 1)
     first, second = worker.ask([0, 3]), worker.ask([4])
@@ -359,11 +359,11 @@ def test_ask_for_more_keys_than_there_is_room_for_grows():
     st.integers(1, 3),
     st.integers(2, 7),
 )
-def test_no_delta_of_any_worker_is_lost_or_counted_twice(steps, round_blocks, room):
+def test_no_delta_of_any_worker_is_lost_or_counted_twice(steps, period_blocks, room):
     """Workers train in any order, and their requests are served in any order."""
     store = Store()
     expected = store.rows.copy()
-    workers = [Worker(store, workers=3, round_blocks=round_blocks, room=room) for _ in range(3)]
+    workers = [Worker(store, workers=3, period_blocks=period_blocks, room=room) for _ in range(3)]
     for number, (who, served, ids) in enumerate(steps):
         workers[who].train(workers[who].ask(sorted(ids)), number + 1, spans=2, examples=40)
         expected[sorted(ids)] += number + 1
@@ -389,7 +389,7 @@ def test_answer_brings_what_others_did_and_keeps_steps_made_meanwhile():
 
 
 def test_frequent_row_is_exchanged_between_rounds_and_a_rare_one_with_the_round():
-    worker = Worker(Store(), workers=4, round_blocks=100, a_step=0.1)
+    worker = Worker(Store(), workers=4, period_blocks=100, a_step=0.1)
     asked, places = worker.ask(range(IDS))
     (rows,) = worker.shared.ready(asked)
     counts = np.ones(IDS, int)
@@ -408,14 +408,14 @@ def test_frequent_row_is_exchanged_between_rounds_and_a_rare_one_with_the_round(
 def test_intervals_grow_as_steps_get_shorter():
     spans = []
     for a_step in (0.1, 0.01, 0.001):
-        worker = Worker(Store(), workers=4, round_blocks=1000, a_step=a_step)
+        worker = Worker(Store(), workers=4, period_blocks=1000, a_step=a_step)
         worker.train(worker.ask([1]), 1, spans=10, examples=10)
         spans.append(worker.shared.span())
     assert spans == [SPAN_MIN, *(pytest.approx(DRIFT / step / 4, abs=1) for step in (0.01, 0.001))]
 
 
 def test_rows_that_are_not_steep_are_exchanged_as_often_as_the_examples_grow_by_a_part():
-    worker = Worker(Store(), workers=4, round_blocks=1000, growth=0.25)
+    worker = Worker(Store(), workers=4, period_blocks=1000, growth=0.25)
     exchanged = []
     for number in range(200):
         before = len(worker.client.pushes)
@@ -427,14 +427,14 @@ def test_rows_that_are_not_steep_are_exchanged_as_often_as_the_examples_grow_by_
     assert exchanged[:4] == [1, 2, 3, 4]  # four steps at least, a span at least
     assert apart[8:].min() > 0.1
     assert apart[8:].max() < 0.4
-    worker = Worker(Store(), workers=4, round_blocks=1000)
+    worker = Worker(Store(), workers=4, period_blocks=1000)
     worker.train(worker.ask([1]), 1, spans=200, examples=16)
     assert worker.client.pushes == []
 
 
 def test_row_of_a_round_is_pulled_again_by_the_block_that_uses_it():
     store = Store()
-    worker = Worker(store, workers=2, round_blocks=2)
+    worker = Worker(store, workers=2, period_blocks=2)
     for number, ids in enumerate(([1, 2], [2, 3], [3], [2], [1, 2])):
         before = len(worker.client.pulled)
         worker.train(worker.ask(ids), 1)
@@ -447,7 +447,7 @@ def test_row_of_a_round_is_pulled_again_by_the_block_that_uses_it():
 
 
 def test_training_waits_for_an_answer_that_is_late():
-    worker = Worker(Store(), workers=4, round_blocks=100, a_step=0.1)
+    worker = Worker(Store(), workers=4, period_blocks=100, a_step=0.1)
     asked, places = worker.ask([3])
     worker.shared.ready(asked)
     worker.shared.saw(np.repeat(places, 100), 100)
@@ -507,11 +507,11 @@ def test_second_worker_that_joins_shares_rows_of_the_first():
 
 
 @pytest.mark.parametrize("makes", [False, True])
-@pytest.mark.parametrize("round_blocks", [1, 2])
-def test_second_worker_that_joins_one_without_bases_gives_it_bases(round_blocks, makes):
+@pytest.mark.parametrize("period_blocks", [1, 2])
+def test_second_worker_that_joins_one_without_bases_gives_it_bases(period_blocks, makes):
     store = Store()
     expected = store.rows.copy()
-    worker = Worker(store, pulls_bases=True, round_blocks=round_blocks, makes=makes)
+    worker = Worker(store, pulls_bases=True, period_blocks=period_blocks, makes=makes)
     coming = worker.ask([1, 2])
     worker.train(coming, 1)
     worker.workers_changed(2)
@@ -531,7 +531,7 @@ def test_second_worker_that_joins_one_without_bases_gives_it_bases(round_blocks,
 def test_second_worker_that_joins_in_a_round_leaves_its_later_blocks_their_deltas(makes):
     store = Store()
     expected = store.rows.copy()
-    worker = Worker(store, pulls_bases=True, round_blocks=3, makes=makes)
+    worker = Worker(store, pulls_bases=True, period_blocks=3, makes=makes)
     worker.train(worker.ask([1, 2]), 1)
     worker.workers_changed(2)
     for ids in ([2, 3], [4]):
@@ -593,7 +593,7 @@ def test_worker_that_is_left_alone_takes_what_the_others_did_last(pulls_bases):
 def test_round_has_as_many_blocks_as_make_one_whole_and_its_least_number():
     closes = {}
     for size in (0.1, 0.3, 0.5, 1.0):
-        shared = Worker(Store(), workers=2, round_blocks=3).shared
+        shared = Worker(Store(), workers=2, period_blocks=3).shared
         asked = [shared.ask([shared.find(keys_of([1]))], size) for _ in range(21)]
         closes[size] = np.flatnonzero([kept.closes for kept in asked]).tolist()
     assert closes[0.1] == [9, 19]
@@ -604,7 +604,7 @@ def test_round_has_as_many_blocks_as_make_one_whole_and_its_least_number():
 def test_worker_that_dies_takes_along_only_blocks_since_its_last_round():
     store = Store()
     expected = store.rows[[1, 2]].copy()
-    worker = Worker(store, workers=2, round_blocks=3)
+    worker = Worker(store, workers=2, period_blocks=3)
     for number in range(5):
         worker.train(worker.ask([1, 2]), 1)
         assert worker.unpushed == (number != 2)

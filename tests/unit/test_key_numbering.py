@@ -125,7 +125,7 @@ def test_kept_numbers_over_batches_stay_and_tell_what_is_new_and_touched(shift):
         assert ids == {known[key] for key in keys.tolist()} - touched
         touched |= ids
         if batch % 4 == 3:
-            numbers.begin_round()
+            numbers.begin_period()
             touched = set()
     assert len(numbers) == len(known)
 
@@ -143,7 +143,7 @@ def test_kept_numbers_touched_again_by_number_are_told_once_a_round():
     numbers = KeptNumbers(1 << 10)
     rows, *_ = numbered(numbers, np.arange(100, dtype=np.uint64))
     assert numbers.touch(rows).tolist() == []
-    numbers.begin_round()
+    numbers.begin_period()
     assert numbers.touch(rows[[7, 70, 7]]).tolist() == rows[[7, 70]].tolist()
     found = numbers.find(np.arange(100, dtype=np.uint64))
     assert set(found[2].tolist()) == set(range(100)) - set(rows[[7, 70]].tolist())
@@ -158,7 +158,7 @@ def test_kept_numbers_found_by_several_threads_are_touched_once(shift):
     numbers = KeptNumbers(1 << 20)
     numbered(numbers, keys)
     for _ in range(5):
-        numbers.begin_round()
+        numbers.begin_period()
         with ThreadPoolExecutor(4) as pool:
             found = list(pool.map(numbers.find, [keys] * 4))
         assert all((rows == np.arange(100_000)).all() for rows, _, _ in found)

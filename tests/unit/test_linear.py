@@ -20,7 +20,7 @@ from snailps.models.copied_rows import CopiedRows
 from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.export import read_npz
 from snailps.models.sparse.linear import Linear, LinearSettings
-from snailps.models.sparse.worker import ROUND_BLOCKS
+from snailps.models.sparse.worker import PERIOD_BLOCKS
 
 FEATURES = 40
 TRUE = np.random.default_rng(0).normal(0, 1.5, FEATURES)
@@ -307,10 +307,10 @@ def test_block_bytes_of_kept_rows_are_more_for_an_only_worker(options, workers, 
 def test_model_owes_pushes_until_the_fourth_block(make):
     model = make(LinearSettings(epochs=5))
     owed = []
-    for number in range(ROUND_BLOCKS + 1):
+    for number in range(PERIOD_BLOCKS + 1):
         train(model, planted(50, number), number)
         owed.append(model.unpushed)
-    assert owed == [*range(1, ROUND_BLOCKS), 0, 1]
+    assert owed == [*range(1, PERIOD_BLOCKS), 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_model_owes_pushes_until_a_part_of_an_epoch_is_trained(make, method, wor
 
 @pytest.mark.parametrize(("workers", "limit"), [(1, "_ALONE"), (2, "")])
 def test_model_owes_pushes_of_so_many_examples_at_most(make, monkeypatch, workers, limit):
-    monkeypatch.setattr(f"snailps.models.sparse.worker.ROUND_EXAMPLES{limit}", 40)
+    monkeypatch.setattr(f"snailps.models.sparse.worker.PERIOD_EXAMPLES{limit}", 40)
     model = make(LinearSettings(), workers=workers)
     for number in range(8):
         train(model, planted(5, number), number, (number / 5000, (number + 1) / 5000))

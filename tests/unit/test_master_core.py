@@ -311,6 +311,30 @@ def test_run_ends_once_each_server_has_told_its_counters_or_is_lost(make_job, is
     assert world.core.members.shard_sum("rows") == (0 if is_lost else 5)
 
 
+def test_report_of_a_server_whose_shards_have_stopped_is_not_taken_for_that_of_the_run(make_job):
+    """A look around may be answered behind the order to stop, without shards that are gone."""
+    world = World(make_job())
+    server, *workers = world.forms()
+    while sum(world.trains(worker) for worker in workers):
+        world.tick()
+    world.obey, before = False, len(world.effects)
+    world.core.members.ask_stats()
+    for worker in workers:
+        world.note(worker, m.Finished({}))
+    world.tick(times=3)
+    late, asked = [
+        effect
+        for effect in world.effects[before:]
+        if isinstance(effect, effects.Order) and effect.message == m.Ask("stats")
+    ]
+    (row, *_) = world.report._shards()
+    shard = {"shard": row["shard"], "rows": 5, "replica": {"seeded": 0.0}}
+    world.handle(events.Answered(asked.number, m.Report({"shards": [shard], "standbys": []})))
+    assert world.sent(server, m.Stop)
+    world.handle(events.Answered(late.number, m.Report({"shards": [], "standbys": []})))
+    assert world.core.members.shard_sum("rows") == 5
+
+
 def test_job_without_a_worker_that_is_interrupted_is_saved(make_job):
     world = World(make_job())
     _, *workers = world.forms()

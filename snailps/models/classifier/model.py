@@ -63,14 +63,14 @@ PLACES_MAX = 1 << 26
 """Features that a table of places is kept for, at most; 4 bytes each."""
 CURVATURE = 2.0
 """Curvature of the loss in an input row, a gradient, where copies are trained (ssp, bsp)."""
-ROUND_BLOCKS = 10
-"""Blocks of a round of one of several workers, at most."""
-ROUND_GROWTH = 8
-"""A round is at most 1 / ROUND_GROWTH of a worker's blocks so far."""
-ROUND_TOKENS_ALONE = 16_000_000
+PERIOD_BLOCKS = 10
+"""Blocks of a period of one of several workers, at most."""
+PERIOD_GROWTH = 8
+"""A period is at most 1 / PERIOD_GROWTH of a worker's blocks so far."""
+PERIOD_TOKENS_ALONE = 16_000_000
 """Tokens between pushes of an only worker: about two seconds' work, lost with it."""
-ROUND_PART_ALONE = 1 / 2
-"""Part of an only worker's training that a round is, at most."""
+PERIOD_PART_ALONE = 1 / 2
+"""Part of an only worker's training that a period is, at most."""
 STEPS_MIN = (0.4, 4.0)
 """`KeptRows.steps_min` of words and labels; a word's step is 1 / the length of its line."""
 GROWTH = (1 / 8, 1 / 256)
@@ -130,8 +130,10 @@ class Classifier(TextModel):
     settings: ClassifierSettings
     unit: ClassVar[Literal["line", "word"]] = "line"
     paces: ClassVar[tuple[Pace, ...]] = (
-        replace(TextModel.paces[0], round_part=ROUND_PART_ALONE, round_examples=ROUND_TOKENS_ALONE),
-        replace(TextModel.paces[1], round_blocks=ROUND_BLOCKS, round_growth=ROUND_GROWTH),
+        replace(
+            TextModel.paces[0], period_part=PERIOD_PART_ALONE, period_examples=PERIOD_TOKENS_ALONE
+        ),
+        replace(TextModel.paces[1], period_blocks=PERIOD_BLOCKS, period_growth=PERIOD_GROWTH),
     )
 
     def tables(self) -> Sequence[Table]:

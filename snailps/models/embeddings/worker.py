@@ -59,10 +59,10 @@ LINES_BYTES = 256 << 20
 NOISE_USES = 4
 """Draws of a row among the candidates as a negative, about, if not all names are candidates."""
 NOISE_MIN = 4096
-ROUND_LINES = 250_000
-ROUND_LINES_ALONE = 1 << 20
-ROUND_PART = 1 / 4
-"""Part of an epoch that a round is, at most.  A worker that dies loses its round."""
+PERIOD_LINES = 250_000
+PERIOD_LINES_ALONE = 1 << 20
+PERIOD_PART = 1 / 4
+"""Part of an epoch that a period is, at most.  A worker that dies loses its period."""
 FACTOR_STEP = 0.3
 """Curvature of a step on a row, by its relative sum of squared gradients, with AdaGrad."""
 GROWTH = 0.03
@@ -202,11 +202,11 @@ class EmbeddingWorker(BlockTrainer):
     @classmethod
     def pace(cls, settings: JobSettings, workers: int) -> Pace:
         assert isinstance(settings, EmbeddingSettings)
-        small, part = BLOCK_BYTES_SMALL // 2, ROUND_PART / settings.epochs
+        small, part = BLOCK_BYTES_SMALL // 2, PERIOD_PART / settings.epochs
         return of_workers(
             workers,
-            Pace(10, BLOCK_BYTES_MAX, BLOCK_BYTES_SMALL, round_examples=ROUND_LINES_ALONE),
-            Pace(20, BLOCK_BYTES_MAX, small, 4, part, ROUND_LINES),
+            Pace(10, BLOCK_BYTES_MAX, BLOCK_BYTES_SMALL, period_examples=PERIOD_LINES_ALONE),
+            Pace(20, BLOCK_BYTES_MAX, small, 4, part, PERIOD_LINES),
         )
 
     @classmethod

@@ -71,23 +71,23 @@ log = logging.getLogger(__name__)
 BLOCK_BYTES_MAX = 16 << 20
 """Some 60,000 examples of 39 features; copies of more rows would not fit in the caches."""
 BLOCK_BYTES_KEPT = 4 << 20
-"""Most bytes of a block of kept rows, which travel by rounds: smaller blocks take less memory."""
+"""Most bytes of a block of kept rows, which travel by periods: smaller blocks take less memory."""
 BLOCK_BYTES_ALONE = 8 << 20
 """Most bytes of an only worker's block: each costs master and worker some 3 ms of Python."""
-ROUND_BLOCKS = 4
-"""Blocks of a round of kept rows, at least; a worker that dies loses what it had not pushed."""
-ROUND_EXAMPLES = 250_000
-"""Examples of a round; log loss and traffic by this and the next: docs/design/shared-rows.md."""
-ROUND_PART = 1 / 40
-"""Part of an epoch that a round is."""
-ROUND_PART_FTRL = 1 / 16
-"""Part of an epoch that a round is with FTRL, whose sums add up exactly."""
-ROUND_PART_ALONE = 3 / 16
-"""Part of an epoch, or of training / `EPOCHS` if that is more, in an only worker's round."""
-ROUND_EXAMPLES_ALONE = 1_000_000
-"""`ROUND_EXAMPLES` of an only worker: about a second's work."""
-ROUND_WORKERS = 8
-"""From this many workers a round is a part of each worker's share of an epoch, as it is with 8."""
+PERIOD_BLOCKS = 4
+"""Blocks of a period of kept rows, at least; a worker that dies loses what it had not pushed."""
+PERIOD_EXAMPLES = 250_000
+"""Examples of a period; log loss and traffic by this and the next: docs/design/shared-rows.md."""
+PERIOD_PART = 1 / 40
+"""Part of an epoch that a period is."""
+PERIOD_PART_FTRL = 1 / 16
+"""Part of an epoch that a period is with FTRL, whose sums add up exactly."""
+PERIOD_PART_ALONE = 3 / 16
+"""Part of an epoch, or of training / `EPOCHS` if that is more, in an only worker's period."""
+PERIOD_EXAMPLES_ALONE = 1_000_000
+"""`PERIOD_EXAMPLES` of an only worker: about a second's work."""
+PERIOD_WORKERS = 8
+"""From this many workers a period is a part of each worker's share of an epoch, as it is with 8."""
 ENOUGH_BYTES = 64 << 20
 """Bytes of all epochs of a small input: about a second's work."""
 ENOUGH_BYTES_FALLING = 4 << 20
@@ -272,13 +272,13 @@ class SparseWorker(BlockTrainer):
         few, epochs = max(1, min(5, 20 // settings.epochs)), settings.epochs
         if not cls.keeps_rows(settings):
             return of_workers(workers, Pace(10, BLOCK_BYTES_MAX), Pace(80, BLOCK_BYTES_MAX))
-        alone = ROUND_PART_ALONE / min(EPOCHS, epochs)
-        part = ROUND_PART_FTRL if settings.method == "ftrl" else ROUND_PART
-        part *= min(1.0, ROUND_WORKERS / workers) / epochs
+        alone = PERIOD_PART_ALONE / min(EPOCHS, epochs)
+        part = PERIOD_PART_FTRL if settings.method == "ftrl" else PERIOD_PART
+        part *= min(1.0, PERIOD_WORKERS / workers) / epochs
         return of_workers(
             workers,
-            Pace(10, BLOCK_BYTES_ALONE, BLOCK_BYTES_SMALL, few, alone, ROUND_EXAMPLES_ALONE),
-            Pace(20, BLOCK_BYTES_KEPT, BLOCK_BYTES_SMALL, few, part, ROUND_EXAMPLES),
+            Pace(10, BLOCK_BYTES_ALONE, BLOCK_BYTES_SMALL, few, alone, PERIOD_EXAMPLES_ALONE),
+            Pace(20, BLOCK_BYTES_KEPT, BLOCK_BYTES_SMALL, few, part, PERIOD_EXAMPLES),
         )
 
     @classmethod
@@ -388,7 +388,7 @@ class SparseWorker(BlockTrainer):
                 self.sgd,
                 TABLE,
                 estimate_of(self.shares),
-                round_blocks=ROUND_BLOCKS,
+                period_blocks=PERIOD_BLOCKS,
                 steps_min=max(STEPS_MIN, layout.width / 2),  # wide rows cost more to exchange
                 drift=self.drift,
                 fill_first=_fill_zeros if table.init == "zeros" else None,
