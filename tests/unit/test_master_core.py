@@ -118,7 +118,7 @@ def test_log_says_that_a_node_is_lost_once_the_journal_knows_it(make_job, role):
         n for n, e in enumerate(world.effects) if isinstance(e, effects.Say) and "lost" in e.text
     )
     assert noted < said
-    assert world.effects[said].told
+    assert world.effects[said].reported
 
 
 def test_silent_worker_is_expelled_and_told_so(make_job):

@@ -11,9 +11,10 @@ import official_fasttext
 import pytest
 
 import snailps
-from snailps.data import extras, query
+from snailps.data import extras
 from snailps.errors import ConfigError, DataError, ModelFileError, UnknownWord
 from snailps.estimators import loading
+from snailps.vectors import query
 from snailps.vectors.files import load, write_npz
 from snailps.vectors.query import Vectors
 from snailps.vectors.search import NeighbourIndex, nearest_rows
