@@ -97,7 +97,8 @@ class Worker(ModelTables):
     -----
     Only `train` must be written.  The order of calls in a worker: `tables`, [`survey` of leased
     blocks], `setup`, then `prepare` and `train` for each leased block, then `finish`.  `prepare`
-    of the next block runs in another thread while `train` works on the current one.
+    of the next block runs in another thread while `train` works on the current one.  Class methods
+    are given an instance of the class's own `Settings`: annotate it so.
     """
 
     Settings: ClassVar[type[JobSettings]] = JobSettings
@@ -215,12 +216,12 @@ class Worker(ModelTables):
         return False
 
     @classmethod
-    def surveyor(cls, settings: JobSettings) -> Surveyor | None:
+    def surveyor(cls, settings: Any) -> Surveyor | None:
         """An object that merges the results of `survey`; None (the default): no survey."""
         return None
 
     @classmethod
-    def reading(cls, settings: JobSettings) -> Reading:
+    def reading(cls, settings: Any) -> Reading:
         """Choose how tables in the input are read: Parquet, JSON lines, CSV with a header.
 
         The default: the column that the setting or field ``column`` names, a line a row; tables
@@ -232,7 +233,7 @@ class Worker(ModelTables):
         return Reading()
 
     @classmethod
-    def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
+    def adopt(cls, settings: Any, explicit: Callable[[str], str | None]) -> JobSettings:
         """The settings, completed from a file that they name; called first, at the master.
 
         Parameters
@@ -245,10 +246,11 @@ class Worker(ModelTables):
         SnailError
             The file cannot be read, or contradicts a setting of the user.
         """
-        return settings
+        completed: JobSettings = settings
+        return completed
 
     @classmethod
-    def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
+    def loader(cls, settings: Any) -> Callable[[Results], None] | None:
         """A function that sets initial rows, at the master, between survey and training.
 
         None (the default): rows begin as `tables` declares.  Only for models with a `surveyor`.
@@ -257,7 +259,7 @@ class Worker(ModelTables):
 
     @classmethod
     def inspector(
-        cls, settings: JobSettings
+        cls, settings: Any
     ) -> Callable[[Results], Mapping[str, Sequence[tuple[str, float]]]] | None:
         """A function that inspects the model during training and at its end, at the master.
 
@@ -268,7 +270,7 @@ class Worker(ModelTables):
 
     @classmethod
     def rotation(
-        cls, settings: JobSettings, total_bytes: int, workers: int, summary: bytes
+        cls, settings: Any, total_bytes: int, workers: int, summary: bytes
     ) -> Rotation | None:
         """How the training rotates rows among workers; None (the default): ordinary blocks.
 
@@ -288,7 +290,7 @@ class Worker(ModelTables):
         return None
 
     @classmethod
-    def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
+    def passes(cls, settings: Any, total_bytes: int) -> Passes:
         """Epochs of a job whose setting `epochs` is ``auto``; asked at the master, quickly.
 
         Parameters
@@ -300,17 +302,17 @@ class Worker(ModelTables):
         return Passes(EPOCHS, EPOCHS)
 
     @classmethod
-    def constant_loss(cls, settings: JobSettings) -> float:
+    def constant_loss(cls, settings: Any) -> float:
         """Mean loss of the best model that does not look at its examples; 0: not known."""
         return 0.0
 
     @classmethod
-    def model_name(cls, settings: JobSettings) -> str:
+    def model_name(cls, settings: Any) -> str:
         """Name the job for a status: the class's name, unless overridden."""
         return cls.__name__
 
     @classmethod
-    def rounds(cls, settings: JobSettings) -> int:
+    def rounds(cls, settings: Any) -> int:
         """Maximum number of rounds; 0 (the default): an ordinary job on blocks of its input.
 
         In rounds the input is not cut into blocks.  Each worker trains one block per round, without
@@ -320,12 +322,12 @@ class Worker(ModelTables):
         return 0
 
     @classmethod
-    def fraction(cls, settings: JobSettings) -> float:
+    def fraction(cls, settings: Any) -> float:
         """Share of the workers that take part in a round, drawn for each round: up to 1."""
         return 1.0
 
     @classmethod
-    def deadline(cls, settings: JobSettings) -> float:
+    def deadline(cls, settings: Any) -> float:
         """Seconds after which a round ends without unfinished workers.  0: it waits for all."""
         return 0.0
 
@@ -349,7 +351,7 @@ class Worker(ModelTables):
         return {}
 
     @classmethod
-    def clocked(cls, settings: JobSettings) -> bool:
+    def clocked(cls, settings: Any) -> bool:
         """Whether blocks are contributions to common steps: ``bsp``, or a job in rounds."""
         return settings.consistency == "bsp" or cls.rounds(settings) > 0
 
@@ -359,7 +361,7 @@ class Worker(ModelTables):
         return {}
 
     @classmethod
-    def expires(cls, settings: JobSettings) -> int:
+    def expires(cls, settings: Any) -> int:
         """Units after which rows that no push touched are deleted.  0 (the default): never.
 
         Applies to tables declared with ``track="touch"``; accurate to within a quarter.
@@ -367,11 +369,11 @@ class Worker(ModelTables):
         return 0
 
     @classmethod
-    def check(cls, settings: JobSettings) -> None:
+    def check(cls, settings: Any) -> None:
         """Raise `ConfigError` for contradicting settings; at the master, before the job starts."""
 
     @classmethod
-    def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
+    def block_bytes(cls, settings: Any, total_bytes: int, workers: int) -> int:
         """Size of a block: all workers together hold a twentieth of an epoch; 1 MiB at most.
 
         At least 1 KiB, or a tenth of an epoch.
@@ -380,7 +382,7 @@ class Worker(ModelTables):
         return max(least, min(1 << 20, total_bytes // (20 * workers)))
 
     @classmethod
-    def shuffles(cls, settings: JobSettings) -> bool:
+    def shuffles(cls, settings: Any) -> bool:
         """Whether the order of the input is none: its blocks are drawn, anew in each epoch.
 
         Then each block is spread over its file (`data.blocks.strands`), and a model should draw
@@ -391,7 +393,7 @@ class Worker(ModelTables):
 
     @classmethod
     def pieces(
-        cls, settings: JobSettings, sources: Sequence[Source], workers: int
+        cls, settings: Any, sources: Sequence[Source], workers: int
     ) -> Sequence[tuple[str, int, int]] | None:
         """The blocks of an epoch as path, start, stop, for input that is not cut by size.
 
@@ -400,9 +402,7 @@ class Worker(ModelTables):
         return None
 
     @classmethod
-    def fit_block(
-        cls, settings: JobSettings, block_bytes: int, total_bytes: int, summary: bytes
-    ) -> int:
+    def fit_block(cls, settings: Any, block_bytes: int, total_bytes: int, summary: bytes) -> int:
         """Size of a block in training, given the survey's summary; unchanged by default.
 
         Only called if there is a survey and the user has not set `block_bytes`.
@@ -410,7 +410,7 @@ class Worker(ModelTables):
         return block_bytes
 
     @classmethod
-    def result_files(cls, settings: JobSettings) -> Sequence[str]:
+    def result_files(cls, settings: Any) -> Sequence[str]:
         """Paths of the files that `export` will write: they are not replaced unasked.
 
         The default is ``OUTPUT.npz``; of a class with an `export` of its own, nothing.
@@ -428,7 +428,7 @@ class Worker(ModelTables):
         return None
 
     @classmethod
-    def file_sizes(cls, settings: JobSettings, summary: bytes) -> Mapping[str, int]:
+    def file_sizes(cls, settings: Any, summary: bytes) -> Mapping[str, int]:
         """About how many bytes the files have that `export` will write, by path, in its order.
 
         Asked between survey and training: a job whose files have no room on the disk is refused

@@ -17,7 +17,6 @@ from concurrent.futures import Future
 from typing import Any
 
 from snailps.api.worker import Block, Worker
-from snailps.config import JobSettings
 from snailps.dataclass import dataclass
 from snailps.models.local_sgd import LocalSgd
 from snailps.models.pace import Pace
@@ -57,7 +56,7 @@ class BlockTrainer(Worker):
 
     @classmethod
     @abstractmethod
-    def pace(cls, settings: JobSettings, workers: int) -> Pace:
+    def pace(cls, settings: Any, workers: int) -> Pace:
         """Blocks and periods for so many workers."""
 
     @abstractmethod
@@ -84,7 +83,7 @@ class BlockTrainer(Worker):
     # --- preparing ------------------------------------------------------------------------------
 
     @classmethod
-    def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
+    def block_bytes(cls, settings: Any, total_bytes: int, workers: int) -> int:
         return cls.pace(settings, workers).block_bytes(total_bytes, workers)
 
     def ask(

@@ -98,7 +98,7 @@ class TextModel(BlockTrainer):
     """Paces for `of_workers`."""
 
     @classmethod
-    def check(cls, settings: JobSettings) -> None:
+    def check(cls, settings: Any) -> None:
         """Refuse access methods that do not add up deltas."""
         if settings.optimizer not in cls.optimizers:
             others = "".join(f", or {name}" for name in cls.optimizers[2:])
@@ -108,16 +108,16 @@ class TextModel(BlockTrainer):
             )
 
     @classmethod
-    def pace(cls, settings: JobSettings, workers: int) -> Pace:
+    def pace(cls, settings: Any, workers: int) -> Pace:
         return of_workers(workers, *cls.paces)
 
     @classmethod
     @abstractmethod
-    def summarize(cls, settings: JobSettings, counter: WordCounter) -> bytes:
+    def summarize(cls, settings: Any, counter: WordCounter) -> bytes:
         """The survey's summary: vocabularies."""
 
     @classmethod
-    def surveyor(cls, settings: JobSettings) -> Surveyor | None:
+    def surveyor(cls, settings: Any) -> Surveyor | None:
         return WordSurveyor(partial(cls.summarize, settings))
 
     def survey_part(self) -> SurveyPart:

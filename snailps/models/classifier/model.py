@@ -149,8 +149,7 @@ class Classifier(TextModel):
         return "classifier"
 
     @classmethod
-    def summarize(cls, settings: JobSettings, counter: WordCounter) -> bytes:
-        assert isinstance(settings, ClassifierSettings)
+    def summarize(cls, settings: ClassifierSettings, counter: WordCounter) -> bytes:
         s, prefix = settings.decided(small=False), settings.label.encode()
         warn_of_unread(counter.unread, "the input")
         if s.continue_from:
@@ -165,8 +164,7 @@ class Classifier(TextModel):
         return with_rows(summary, chosen(s, words.words, places))
 
     @classmethod
-    def reading(cls, settings: JobSettings) -> Reading:
-        assert isinstance(settings, ClassifierSettings)
+    def reading(cls, settings: ClassifierSettings) -> Reading:
         return Reading(
             "text",
             column=settings.column,
@@ -175,22 +173,21 @@ class Classifier(TextModel):
         )
 
     @classmethod
-    def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
+    def adopt(
+        cls, settings: ClassifierSettings, explicit: Callable[[str], str | None]
+    ) -> JobSettings:
         """Take shape and loss from `continue_from`; else the text's length decides ``auto``."""
-        assert isinstance(settings, ClassifierSettings)
         if settings.continue_from:
             return warm_start.adopt(settings, explicit).decided(small=False)
         return settings.decided(small=is_small(settings.input)) if settings.input else settings
 
     @classmethod
-    def shuffles(cls, settings: JobSettings) -> bool:
-        assert isinstance(settings, ClassifierSettings)
+    def shuffles(cls, settings: ClassifierSettings) -> bool:
         return settings.shuffle
 
     @classmethod
-    def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
+    def passes(cls, settings: ClassifierSettings, total_bytes: int) -> Passes:
         """Small texts get the epochs that their lines need, unless a model is continued."""
-        assert isinstance(settings, ClassifierSettings)
         epochs = EPOCHS
         if not settings.continue_from:
             steps = STEPS_GRAMS if settings.maxn > 0 else STEPS
@@ -199,8 +196,7 @@ class Classifier(TextModel):
         return Passes(epochs, epochs)
 
     @classmethod
-    def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
-        assert isinstance(settings, ClassifierSettings)
+    def loader(cls, settings: ClassifierSettings) -> Callable[[Results], None] | None:
         if not settings.continue_from:
             return None
         return lambda results: warm_start.put_model(results, *_unpack(results))
@@ -425,8 +421,7 @@ class Classifier(TextModel):
         return (f"{settings.output}.bin",)
 
     @classmethod
-    def file_sizes(cls, settings: JobSettings, summary: bytes) -> Mapping[str, int]:
-        assert isinstance(settings, ClassifierSettings)
+    def file_sizes(cls, settings: ClassifierSettings, summary: bytes) -> Mapping[str, int]:
         s, rest = surveyed(settings, summary)
         words, labels = unpack_summary(rest)
         rows = len(words) + len(labels) + s.buckets

@@ -112,10 +112,9 @@ class KnowledgeGraph(EmbeddingWorker):
         return "kge"
 
     @classmethod
-    def check(cls, settings: JobSettings) -> None:
+    def check(cls, settings: KgeSettings) -> None:
         """Refuse hold-out files that are not triples, before the training."""
         EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
-        assert isinstance(settings, KgeSettings)
         for name, paths in (("test", settings.test), ("valid", settings.valid)):
             files.check_heads(cls.columns, name, paths)
 

@@ -115,10 +115,9 @@ class MatrixFactorization(EmbeddingWorker):
         return "mf"
 
     @classmethod
-    def check(cls, settings: JobSettings) -> None:
+    def check(cls, settings: MfSettings) -> None:
         """Refuse malformed lines, and a squared loss of lines without values."""
         EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
-        assert isinstance(settings, MfSettings)
         files.check_heads(cls.columns, "test", settings.test)
         if settings.loss != "squared":
             return

@@ -189,9 +189,8 @@ class EmbeddingWorker(BlockTrainer):
         return cls.columns.read(block.data, block.path, block.start, block.head())
 
     @classmethod
-    def check(cls, settings: JobSettings) -> None:
+    def check(cls, settings: Any) -> None:
         """Refuse optimisers whose deltas do not add up, and malformed lines."""
-        assert isinstance(settings, EmbeddingSettings)
         if settings.method not in METHODS:
             raise ConfigError(
                 f"optimizer: {settings.optimizer} does not fit {cls.__name__}, whose workers run "
@@ -200,8 +199,7 @@ class EmbeddingWorker(BlockTrainer):
         files.check_heads(cls.columns, "input", settings.input)
 
     @classmethod
-    def pace(cls, settings: JobSettings, workers: int) -> Pace:
-        assert isinstance(settings, EmbeddingSettings)
+    def pace(cls, settings: EmbeddingSettings, workers: int) -> Pace:
         small, part = BLOCK_BYTES_SMALL // 2, PERIOD_PART / settings.epochs
         return of_workers(
             workers,

@@ -206,29 +206,24 @@ class FedAvg(Worker):
         return "fedavg"
 
     @classmethod
-    def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
+    def adopt(cls, settings: FedAvgSettings, explicit: Callable[[str], str | None]) -> JobSettings:
         """Take settings that the user did not set from cfg.json."""
-        assert isinstance(settings, FedAvgSettings)
         return files.adopt(settings, explicit)
 
     @classmethod
-    def check(cls, settings: JobSettings) -> None:
-        assert isinstance(settings, FedAvgSettings)
+    def check(cls, settings: FedAvgSettings) -> None:
         evaluation.judge_of(settings)
 
     @classmethod
-    def rounds(cls, settings: JobSettings) -> int:
-        assert isinstance(settings, FedAvgSettings)
+    def rounds(cls, settings: FedAvgSettings) -> int:
         return settings.rounds
 
     @classmethod
-    def fraction(cls, settings: JobSettings) -> float:
-        assert isinstance(settings, FedAvgSettings)
+    def fraction(cls, settings: FedAvgSettings) -> float:
         return settings.fraction
 
     @classmethod
-    def deadline(cls, settings: JobSettings) -> float:
-        assert isinstance(settings, FedAvgSettings)
+    def deadline(cls, settings: FedAvgSettings) -> float:
         return settings.deadline
 
     @classmethod

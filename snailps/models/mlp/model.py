@@ -79,13 +79,11 @@ class Mlp(Worker):
         return "mlp"
 
     @classmethod
-    def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        assert isinstance(settings, MlpSettings)
+    def adopt(cls, settings: MlpSettings, explicit: Callable[[str], str | None]) -> JobSettings:
         return adopted(settings)
 
     @classmethod
-    def check(cls, settings: JobSettings) -> None:
-        assert isinstance(settings, MlpSettings)
+    def check(cls, settings: MlpSettings) -> None:
         if settings.method not in METHODS:
             raise ConfigError(
                 f"optimizer: {settings.optimizer} does not fit {cls.__name__}, whose servers step "
@@ -99,13 +97,12 @@ class Mlp(Worker):
 
     @classmethod
     def pieces(
-        cls, settings: JobSettings, sources: Sequence[Source], workers: int
+        cls, settings: MlpSettings, sources: Sequence[Source], workers: int
     ) -> Sequence[tuple[str, int, int]]:
         """Ranges of whole examples: with ``bsp`` a micro-batch, else up to `BATCHES_MAX` batches.
 
         All workers together hold at most a twentieth of an epoch.
         """
-        assert isinstance(settings, MlpSettings)
         headers = [read_header(source.path) for source in sources]
         size = settings.part_size
         if settings.consistency != "bsp":
@@ -118,21 +115,18 @@ class Mlp(Worker):
         ]
 
     @classmethod
-    def surveyor(cls, settings: JobSettings) -> Surveyor | None:
+    def surveyor(cls, settings: MlpSettings) -> Surveyor | None:
         """Rows are set after a survey, so `continue_from` needs one."""
-        assert isinstance(settings, MlpSettings)
         return NoSurvey() if settings.continue_from else None
 
     @classmethod
-    def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
-        assert isinstance(settings, MlpSettings)
+    def loader(cls, settings: MlpSettings) -> Callable[[Results], None] | None:
         return put_tables if settings.continue_from else None
 
     @classmethod
     def inspector(
-        cls, settings: JobSettings
+        cls, settings: MlpSettings
     ) -> Callable[[Results], Mapping[str, Sequence[tuple[str, float]]]] | None:
-        assert isinstance(settings, MlpSettings)
         return _look if settings.test else None
 
     @classmethod

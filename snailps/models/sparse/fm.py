@@ -169,16 +169,14 @@ class FactorizationMachine(SparseWorker):
         return "fm"
 
     @classmethod
-    def check_batch(cls, settings: JobSettings, batch: Batch, where: str) -> None:
-        assert isinstance(settings, FmSettings)
+    def check_batch(cls, settings: FmSettings, batch: Batch, where: str) -> None:
         check_fields(settings, batch, where, trained=False)
 
     @classmethod
     def scores(
-        cls, settings: JobSettings, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
+        cls, settings: FmSettings, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
     ) -> Floats:
         """Bias, weights, and a product for each pair of features."""
-        assert isinstance(settings, FmSettings)
         check_fields(settings, batch, "examples", trained=True)
         first = untrained(settings, batch.keys, rows)
         if len(Encoding.of_text(settings.encoding).centred_keys):
@@ -201,19 +199,17 @@ class FactorizationMachine(SparseWorker):
         return found[:, None]
 
     @classmethod
-    def farthest(cls, settings: JobSettings) -> float:
+    def farthest(cls, settings: FmSettings) -> float:
         """No centring with factors by field: a key alone does not determine the field."""
-        assert isinstance(settings, FmSettings)
         return 0.0 if settings.fields else FARTHEST_OF_FACTORS
 
     @classmethod
-    def decoded(cls, settings: JobSettings, keys: Keys, rows: Floats, centred: Floats) -> Floats:
+    def decoded(cls, settings: FmSettings, keys: Keys, rows: Floats, centred: Floats) -> Floats:
         """Rows for values and targets as they are written.
 
         Weights get the divisor of targets, factors its root, as only their products count.  Centres
         go to the constant and the weights: sum of (v_i . v_j) (x_i - c_i) (x_j - c_j).
         """
-        assert isinstance(settings, FmSettings)
         encoding = Encoding.of_text(settings.encoding)
         made = rows.astype(np.float64)
         if len(centred):

@@ -97,21 +97,19 @@ class Linear(SparseWorker):
         return "logistic"
 
     @classmethod
-    def has_bias(cls, settings: JobSettings) -> bool:
-        assert isinstance(settings, LinearSettings)
+    def has_bias(cls, settings: LinearSettings) -> bool:
         return settings.bias
 
     @classmethod
-    def farthest(cls, settings: JobSettings) -> float:
+    def farthest(cls, settings: LinearSettings) -> float:
         """No limit: the bias takes what centring subtracts."""
         return FARTHEST if cls.has_bias(settings) else 0.0
 
     @classmethod
     def scores(
-        cls, settings: JobSettings, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
+        cls, settings: LinearSettings, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
     ) -> Floats:
         """Products of values and weights, and the bias."""
-        assert isinstance(settings, LinearSettings)
         return kernels.linear_scores(
             rows,
             batch.ptr,
@@ -122,8 +120,7 @@ class Linear(SparseWorker):
         )
 
     @classmethod
-    def result_files(cls, settings: JobSettings) -> Sequence[str]:
-        assert isinstance(settings, LinearSettings)
+    def result_files(cls, settings: LinearSettings) -> Sequence[str]:
         return [f"{settings.output}.{name}" for name in settings.formats]
 
     @classmethod

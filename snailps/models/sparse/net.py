@@ -146,9 +146,8 @@ class Net(SparseWorker):
         return "sparse_net"
 
     @classmethod
-    def check(cls, settings: JobSettings) -> None:
+    def check(cls, settings: NetSettings) -> None:
         """Refuse optimisers that do not run at the servers, and batches too large for them."""
-        assert isinstance(settings, NetSettings)
         why = f"{cls.__name__}, whose servers step by gradients"
         check_method(settings, METHODS, why, ("l1", "l2"))
         if settings.consistency == "bsp" and settings.first_layer == "servers":
@@ -189,9 +188,8 @@ class Net(SparseWorker):
         return FARTHEST
 
     @classmethod
-    def decoded(cls, settings: JobSettings, keys: Keys, rows: Floats, centred: Floats) -> Floats:
+    def decoded(cls, settings: NetSettings, keys: Keys, rows: Floats, centred: Floats) -> Floats:
         """Weights times the factors of values."""
-        assert isinstance(settings, NetSettings)
         return rows * factors_of(settings, keys)[:, None]
 
     @classmethod
@@ -231,9 +229,8 @@ class Net(SparseWorker):
 
     @classmethod
     def scores(
-        cls, settings: JobSettings, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
+        cls, settings: NetSettings, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
     ) -> Floats:
-        assert isinstance(settings, NetSettings)
         z = np.empty((len(batch), rows.shape[1]), np.float32)
         kernels.csr_product(batch.ptr, batch.places, batch.values, rows, z)
         return settings.layers.scores(z, [extras[name] for name in settings.layers.names])

@@ -143,7 +143,7 @@ class SparseWorker(BlockTrainer):
     @classmethod
     @abstractmethod
     def scores(
-        cls, settings: JobSettings, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
+        cls, settings: Any, rows: Floats, batch: Batch, extras: Mapping[str, Floats]
     ) -> Floats:
         """Scores (n, outputs) of a batch before any link; `rows` are weights of `batch.keys`."""
 
@@ -153,7 +153,7 @@ class SparseWorker(BlockTrainer):
         return cls.scores(results.settings, results.pull(TABLE, batch.keys), batch, extras)
 
     @classmethod
-    def has_bias(cls, settings: JobSettings) -> bool:
+    def has_bias(cls, settings: Any) -> bool:
         """Whether every example has a constant feature, a row of key `BIAS_KEY`."""
         return True
 
@@ -163,9 +163,8 @@ class SparseWorker(BlockTrainer):
         return cls.has_bias(settings)
 
     @classmethod
-    def constant_loss(cls, settings: JobSettings) -> float:
+    def constant_loss(cls, settings: SparseSettings) -> float:
         """Loss of the best constant score on a sample of labels."""
-        assert isinstance(settings, SparseSettings)
         return LOSSES[settings.loss].constant_loss(Encoding.of_text(settings.encoding))
 
     @classmethod
@@ -174,7 +173,7 @@ class SparseWorker(BlockTrainer):
         return {}
 
     @classmethod
-    def farthest(cls, settings: JobSettings) -> float:
+    def farthest(cls, settings: Any) -> float:
         """`farthest` of `Encoding.measured`: how far from 0 columns are centred; 0: none is."""
         return 0.0
 
@@ -188,13 +187,12 @@ class SparseWorker(BlockTrainer):
         return results.pull(TABLE, keys)
 
     @classmethod
-    def decoded(cls, settings: JobSettings, keys: Keys, rows: Floats, centred: Floats) -> Floats:
+    def decoded(cls, settings: Any, keys: Keys, rows: Floats, centred: Floats) -> Floats:
         """Rows (n, dim) of the finished model, for values and targets as they are written.
 
         The default is for rows of weights: times the factors of values and targets; the bias less
         what `centred` rows have added, and with the mean of targets.
         """
-        assert isinstance(settings, SparseSettings)
         encoding = Encoding.of_text(settings.encoding)
         made: Floats = rows * factors_of(settings, keys)[:, None]
         constant = cls.constant_of(encoding, centred)
@@ -230,14 +228,12 @@ class SparseWorker(BlockTrainer):
     # --- at the master -----------------------------------------------------------------------
 
     @classmethod
-    def reading(cls, settings: JobSettings) -> Reading:
-        assert isinstance(settings, SparseSettings)
+    def reading(cls, settings: SparseSettings) -> Reading:
         return settings.reading()
 
     @classmethod
-    def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
+    def adopt(cls, settings: SparseSettings, explicit: Callable[[str], str | None]) -> JobSettings:
         """Declare all columns of an input of tables; encode labels and values by a sample."""
-        assert isinstance(settings, SparseSettings)
         declared = evaluate.with_columns(settings)
         return encoded(
             declared,
@@ -247,28 +243,25 @@ class SparseWorker(BlockTrainer):
         )
 
     @classmethod
-    def check(cls, settings: JobSettings) -> None:
+    def check(cls, settings: Any) -> None:
         """Refuse unsupported optimisers, and hold-out files with a malformed beginning."""
-        assert isinstance(settings, SparseSettings)
         why = "whose workers run the optimiser and push differences of weights and state"
         check_method(settings, METHODS, f"{cls.__name__}, {why}")
         evaluate.check_input(cls, settings)
 
     @classmethod
-    def check_batch(cls, settings: JobSettings, batch: Batch, where: str) -> None:
+    def check_batch(cls, settings: Any, batch: Batch, where: str) -> None:
         """Refuse examples that the model cannot train on; called before and during the job."""
         if isinstance(settings, ClassesSettings):
             check_classes(batch, settings.classes, where)
 
     @classmethod
-    def shuffles(cls, settings: JobSettings) -> bool:
-        assert isinstance(settings, SparseSettings)
+    def shuffles(cls, settings: SparseSettings) -> bool:
         return settings.draws_order
 
     @classmethod
-    def pace(cls, settings: JobSettings, workers: int) -> Pace:
+    def pace(cls, settings: SparseSettings, workers: int) -> Pace:
         """Copies of rows grow stale, so blocks of those are an eightieth of the share."""
-        assert isinstance(settings, SparseSettings)
         few, epochs = max(1, min(5, 20 // settings.epochs)), settings.epochs
         if not cls.keeps_rows(settings):
             return of_workers(workers, Pace(10, BLOCK_BYTES_MAX), Pace(80, BLOCK_BYTES_MAX))
@@ -282,9 +275,8 @@ class SparseWorker(BlockTrainer):
         )
 
     @classmethod
-    def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
+    def passes(cls, settings: SparseSettings, total_bytes: int) -> Passes:
         """Small inputs get as many epochs as `ENOUGH_BYTES` allows, while the loss falls."""
-        assert isinstance(settings, SparseSettings)
         ends = settings.method not in cls.falling
         enough_bytes = ENOUGH_BYTES if ends else ENOUGH_BYTES_FALLING
         return Passes.by_size(total_bytes, enough_bytes, ends=ends)
@@ -299,26 +291,23 @@ class SparseWorker(BlockTrainer):
         return settings.consistency == "async" and not settings.expire_after
 
     @classmethod
-    def expires(cls, settings: JobSettings) -> int:
+    def expires(cls, settings: SparseSettings) -> int:
         """Number of examples after which an unused row is deleted."""
-        assert isinstance(settings, SparseSettings)
         return int(settings.expire_after * 1e6)
 
     @classmethod
-    def surveyor(cls, settings: JobSettings) -> Surveyor | None:
+    def surveyor(cls, settings: SparseSettings) -> Surveyor | None:
         """Counts features if `min_count` is above 1."""
-        assert isinstance(settings, SparseSettings)
         if settings.min_count > 1:
             return _Counting(settings)
         return NoSurvey() if settings.continue_from else None
 
     @classmethod
-    def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
-        assert isinstance(settings, SparseSettings)
+    def loader(cls, settings: SparseSettings) -> Callable[[Results], None] | None:
         return put_tables if settings.continue_from else None
 
     @classmethod
-    def result_files(cls, settings: JobSettings) -> Sequence[str]:
+    def result_files(cls, settings: Any) -> Sequence[str]:
         return (f"{settings.output}.npz",)
 
     @classmethod

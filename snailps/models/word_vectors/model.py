@@ -144,9 +144,8 @@ class WordVectors(TextModel):
         return "fasttext" if getattr(settings, "maxn", 0) else "word2vec"
 
     @classmethod
-    def block_bytes(cls, settings: JobSettings, total_bytes: int, workers: int) -> int:
+    def block_bytes(cls, settings: WordVectorSettings, total_bytes: int, workers: int) -> int:
         """A block to encode for workers that rotate: `TEXT_BLOCKS` an epoch and worker."""
-        assert isinstance(settings, WordVectorSettings)
         if not cls._may_rotate(settings):
             return super().block_bytes(settings, total_bytes, workers)
         return max(512, min(TEXT_BLOCK_BYTES_MAX, total_bytes // (TEXT_BLOCKS * workers)))
@@ -156,9 +155,8 @@ class WordVectors(TextModel):
         return settings.consistency == "async" and not settings.max_steps
 
     @classmethod
-    def summarize(cls, settings: JobSettings, counter: WordCounter) -> bytes:
+    def summarize(cls, settings: WordVectorSettings, counter: WordCounter) -> bytes:
         """The vocabulary, and how many rows its n-grams have."""
-        assert isinstance(settings, WordVectorSettings)
         if settings.continue_from:
             vocabulary = count_on(settings, counter)
         else:
@@ -168,10 +166,9 @@ class WordVectors(TextModel):
 
     @classmethod
     def fit_block(
-        cls, settings: JobSettings, block_bytes: int, total_bytes: int, summary: bytes
+        cls, settings: WordVectorSettings, block_bytes: int, total_bytes: int, summary: bytes
     ) -> int:
         """Smaller blocks where the rows of one would not fit into `worker_memory`."""
-        assert isinstance(settings, WordVectorSettings)
         settings, vocabulary = unpack_vocabulary(settings, summary)
         size = fit_block(vocabulary, settings, block_bytes, total_bytes)
         if not cls._may_rotate(settings):  # else a block is to be encoded: its rows are not used
@@ -179,31 +176,30 @@ class WordVectors(TextModel):
         return size
 
     @classmethod
-    def adopt(cls, settings: JobSettings, explicit: Callable[[str], str | None]) -> JobSettings:
+    def adopt(
+        cls, settings: WordVectorSettings, explicit: Callable[[str], str | None]
+    ) -> JobSettings:
         """Takes dim, model and subwords from the file that the training starts from.
 
         With `optimizer: adagrad`, sets the default rate of AdaGrad unless `lr` is set.
         """
-        assert isinstance(settings, WordVectorSettings)
         adopted = adopt(settings, explicit)
         if adopted.optimizer == "adagrad" and explicit("lr") is None:
             return replace(adopted, lr=ADAGRAD_LR_SUBWORDS if adopted.maxn else ADAGRAD_LR)
         return adopted
 
     @classmethod
-    def loader(cls, settings: JobSettings) -> Callable[[Results], None] | None:
+    def loader(cls, settings: WordVectorSettings) -> Callable[[Results], None] | None:
         """Sets the rows from `continue_from` or `pretrained`."""
-        assert isinstance(settings, WordVectorSettings)
         if settings.continue_from:
             return put_words
         return put_vectors if settings.pretrained else None
 
     @classmethod
     def inspector(
-        cls, settings: JobSettings
+        cls, settings: WordVectorSettings
     ) -> Callable[[Results], Mapping[str, Sequence[tuple[str, float]]]] | None:
         """Neighbours of `validation_words`."""
-        assert isinstance(settings, WordVectorSettings)
         return neighbours if settings.validation_words else None
 
     @classmethod
@@ -218,10 +214,9 @@ class WordVectors(TextModel):
 
     @classmethod
     def rotation(
-        cls, settings: JobSettings, total_bytes: int, workers: int, summary: bytes
+        cls, settings: WordVectorSettings, total_bytes: int, workers: int, summary: bytes
     ) -> Rotation | None:
         """None for a text of so few words that a part's are no sample of all negatives."""
-        assert isinstance(settings, WordVectorSettings)
         settings, vocabulary = unpack_vocabulary(settings, summary)
         if not cls._may_rotate(settings) or len(vocabulary) >= IDS_END:
             return None
@@ -468,15 +463,13 @@ class WordVectors(TextModel):
     # --- at the master -----------------------------------------------------------------------
 
     @classmethod
-    def result_files(cls, settings: JobSettings) -> Sequence[str]:
+    def result_files(cls, settings: WordVectorSettings) -> Sequence[str]:
         """A file of each format."""
-        assert isinstance(settings, WordVectorSettings)
         return [f"{settings.output}.{name}" for name in settings.formats]
 
     @classmethod
-    def file_sizes(cls, settings: JobSettings, summary: bytes) -> Mapping[str, int]:
+    def file_sizes(cls, settings: WordVectorSettings, summary: bytes) -> Mapping[str, int]:
         """A file of each format."""
-        assert isinstance(settings, WordVectorSettings)
         return file_sizes(*unpack_vocabulary(settings, summary))
 
     @classmethod
