@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import struct
 import tokenize
 import zipfile
@@ -42,6 +43,16 @@ EXPANDED_MAX = 100
 EXPANDED_BYTES = 16 << 20
 """A larger array may be `EXPANDED_MAX` times its size in the file: deflate could announce 1,000."""
 _HEAD_BYTES = 4096
+_COLUMN = re.compile(r"\(\s*'([^']*)'\s*,\s*'([^']*)'\s*\)")
+_BEGIN = re.compile(r"\s*\{")
+_FIELD = re.compile(
+    rf"""(?x) \s* '(?P<name>
+        descr          (?=' \s*:\s* (?: '[^']*' | \[ \s* (?: {_COLUMN.pattern} \s*,?\s* )+ \] ) )
+      | fortran_order  (?=' \s*:\s* (?: True | False ) )
+      | shape          (?=' \s*:\s* \( [-\d\sL,]* \) )
+    )' \s*:\s* (?P<value> '[^']*' | \[[^]]*\] | \w+ | \([^)]*\) ) \s* ,?"""
+)
+"""A field of a header and its value: a type or columns of (name, type), a truth value, sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +71,25 @@ class Member:
 
 
 def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape of a ``.npy``, whether in Fortran order, and type; `DAMAGED` if it is none."""
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    return readers[np.lib.format.read_magic(file)](file)
+    """Shape of a ``.npy``, whether in Fortran order, and type; `DAMAGED` if it is none.
+
+    NumPy reads it by `ast`, which fails if two threads of Python 3.10 and 3.11 parse at once.
+    """
+    width = {(1, 0): 2, (2, 0): 4}[np.lib.format.read_magic(file)]
+    text = file.read(int.from_bytes(file.read(width), "little")).decode("latin-1")
+    fields: dict[str, str] = {}
+    at = _BEGIN.match(text)
+    while at is not None and (field := _FIELD.match(text, at.end())) is not None:
+        fields[field["name"]], at = field["value"], field
+    if at is None or text[at.end() :].strip() != "}" or len(fields) < 3:
+        raise ValueError(f"it has no header of an array: {text!r:.200}")
+    kind, names = fields["descr"], _COLUMN.findall(fields["descr"])
+    shape = tuple(int(size) for size in re.findall(r"-?\d+", fields["shape"]))
+    try:
+        dtype = np.dtype(names or kind.strip("'"))
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    return shape, fields["fortran_order"] == "True", dtype
 
 
 def member_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file_bytes: int) -> Member:
