@@ -73,18 +73,19 @@ class Member:
 def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape of a ``.npy``, whether in Fortran order, and type; `DAMAGED` if it is none.
 
-    NumPy reads it by `ast`, which fails if two threads of Python 3.10 and 3.11 parse at once.
+    NumPy reads it by `ast`, which fails by chance where two threads of Python 3.11 parse at once.
     """
     width = {(1, 0): 2, (2, 0): 4}[np.lib.format.read_magic(file)]
-    text = file.read(int.from_bytes(file.read(width), "little")).decode("latin-1")
+    size = int.from_bytes(file.read(width), "little")
+    text = file.read(size).decode("latin-1")
     fields: dict[str, str] = {}
     at = _BEGIN.match(text)
     while at is not None and (field := _FIELD.match(text, at.end())) is not None:
         fields[field["name"]], at = field["value"], field
-    if at is None or text[at.end() :].strip() != "}" or len(fields) < 3:
+    if at is None or text[at.end() :].strip() != "}" or len(fields) < 3 or len(text) < size:
         raise ValueError(f"it has no header of an array: {text!r:.200}")
     kind, names = fields["descr"], _COLUMN.findall(fields["descr"])
-    shape = tuple(int(size) for size in re.findall(r"-?\d+", fields["shape"]))
+    shape = tuple(int(one) for one in re.findall(r"-?\d+", fields["shape"]))
     try:
         dtype = np.dtype(names or kind.strip("'"))
     except TypeError as error:
