@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from snailps._kernel_probes import Probes
 
 from snailps import kernels
+from snailps._kernel_probes import Probes
 
 Call = Callable[[kernels.Kernels], object]
 DIM, ROWS, EXAMPLES, VALUES = 100, 1000, 1000, 20

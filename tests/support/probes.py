@@ -1,8 +1,7 @@
 """What the kernels of a build do with one row."""
 
-from snailps._kernel_probes import Probes
-
 from snailps import kernels
+from snailps._kernel_probes import Probes
 
 
 def probes_of(build: str = kernels.BUILD) -> Probes:
