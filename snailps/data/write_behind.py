@@ -21,7 +21,7 @@ from typing import Any
 
 PIECE_BYTES = 4 << 20
 PIECES_UNDER_WAY = 4
-"""Most pieces being written: as many as rows arrive at a time, the next ones meanwhile."""
+"""Pieces that are written at a time; the client receives as many others meanwhile."""
 
 
 class WriteBehind(io.RawIOBase):

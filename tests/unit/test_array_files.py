@@ -300,21 +300,30 @@ def test_header_of_npy_is_read_as_numpy_reads_it(version, dtype, shape):
 @pytest.mark.parametrize(
     "header",
     [
-        "{'shape': (2L, 3L), 'descr': \"<f4\", 'fortran_order': False, }",
         "{'descr': '<f4', 'fortran_order': False}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (1,)} and more",
         "{'descr': open('x'), 'fortran_order': False, 'shape': (1,)}",
         "{'descr': [('a', '<f4', (2,))], 'fortran_order': False, 'shape': (1,)}",
         "{'descr': 'nonsense', 'fortran_order': False, 'shape': (1,)}",
         "{'descr': '<f4', 'fortran_order': 0, 'shape': 3}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3 4)}",
+        "{'descr': '<f4' 'fortran_order': False, 'shape': (3,)}",
+        "'descr': '<f4', 'fortran_order': False, 'shape': (3,)}",
         "(" * 5000,
     ],
 )
-def test_header_that_numpy_does_not_write_is_refused(header):
+def test_header_that_is_none_of_numpys_is_refused(header):
     size = len(header).to_bytes(2, "little")
     file = io.BytesIO(b"\x93NUMPY\x01\x00" + size + header.encode())
     with pytest.raises(ValueError, match=r"no header of an array|not understood"):
         npy_header(file)
+
+
+def test_header_may_have_its_fields_in_any_order_and_numbers_of_python_2():
+    text = b" {'shape': (2L, 3L), 'descr': '<f4', 'fortran_order': False, } \n"
+    file = io.BytesIO(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
+    assert npy_header(file) == ((2, 3), False, np.dtype("<f4"))
 
 
 def test_headers_are_read_while_other_threads_parse():

@@ -152,7 +152,7 @@ class JobController:
             # A worker that the last job was ended without still pushes to its tables.
             behind = any(member.dropped for member in self._members.nodes("worker"))
             self._members.table_registry.forget_job(now, in_use=behind)
-            self.ended_jobs.forget_rows()
+            self.ended_jobs.forget_tables()
             self._members.rows.expired = 0
             self.expiry.begin(now)
         if not self._members.joined("worker"):

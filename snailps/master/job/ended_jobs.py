@@ -80,7 +80,7 @@ class EndedJobs:
         """Answer a call once the present job has ended."""
         self._calls.append(call)
 
-    def forget_rows(self) -> None:
-        """The next job begins: tables and summaries of these are gone."""
+    def forget_tables(self) -> None:
+        """Forget tables and summaries, which are gone once the next job begins."""
         for ended in self._jobs.values():
             ended.tables = ended.summary = None

@@ -1,4 +1,4 @@
-"""The export of a job at the master: begin, progress, cancel, and where it was interrupted.
+"""The export of a job at the master: progress, cancelling, the servers' counters at its end.
 
     training done -> Work(export) -> written(figures) -> on_end        signal -> cancel -> verdict
                   -> Ask(stats) to the servers -> counters
@@ -46,7 +46,6 @@ class Export:
 
     def begin(self, now: float) -> ExportProgress:
         """Begin the export; its thread writes its progress into the result."""
-        self.forget()
         self._reported_at = now
         for member in self._members.nodes():
             member.state = "waiting for the export"
@@ -76,7 +75,7 @@ class Export:
                 self._on_end(self._figures, now)
 
     def forget(self) -> None:
-        """The job has ended, or another one begins."""
+        """Forget the export of a job that has ended."""
         if self._counters is not None:
             self._counters.forget()
         self._counters = self._figures = None

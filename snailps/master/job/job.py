@@ -66,7 +66,7 @@ def rotation_of(fields: Mapping[str, Any] | None) -> Rotation | None:
     """Rotation from the fields of `Rotation`; None without fields."""
     if not fields:
         return None
-    of_one = fields.get("checkouts_of_one", fields.get("visits_of_one", 2))  # in older journals
+    of_one = fields.get("checkouts_of_one", fields.get("visits_of_one"))  # of older journals
     return Rotation(int(fields["chunks"]), int(fields["most_parts"]), int(of_one))
 
 
