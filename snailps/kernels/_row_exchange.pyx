@@ -49,7 +49,7 @@ ONE_STEP: Final[float] = C_ONE_STEP
 # Steps of each other worker for one of this one, at least, by which AdaGrad's steps are shortened: of
 # rows with one step others are seldom seen, but have often made one, too.
 OTHERS_LEAST: Final[float] = C_OTHERS_LEAST
-# A row that no other worker has changed is pulled in every 2nd, 4th, then 8th round that uses it.
+# A row that no other worker has changed is pulled in every 2nd, 4th, then 8th push period that uses it.
 QUIET_MAX: Final[int] = C_QUIET_MAX
 
 cdef struct Record:             # of a row; its base follows, so records are not aligned to 8
@@ -148,7 +148,7 @@ cdef inline float share_of(float own, float others) noexcept nogil:
 cdef inline uint8_t quieter(uint8_t quiet, int64_t place) noexcept nogil:
     """`quiet` of a row after an answer without a change.
 
-    Rows that become quieter together begin at different counts: their pulls are spread over rounds.
+    Rows that become quieter together begin at different counts: their pulls are spread over push periods.
     """
     cdef int level = quiet & QUIET
     if level == C_QUIET_MAX:

@@ -223,8 +223,8 @@ class Deeds:
         self._weather(victim, fault, Weather(delay_s=DELAY_S))
 
     def _silence(self, victim, fault):
-        whom = CLIENTS[fault.bytes % 3] if fault.whom == "data" else anyone
-        self._weather(victim, fault, Weather(silent=True, whom=whom))
+        clients = CLIENTS[fault.bytes % 3] if fault.whom == "data" else anyone
+        self._weather(victim, fault, Weather(silent=True, clients=clients))
 
     def _weather(self, victim, fault, weather):
         for link in self._links(victim, fault):

@@ -34,7 +34,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 def anyone(hello):
-    """The default of `whom`: all connections, also those whose `Hello` has not come yet."""
+    """The default of `clients`: all connections, also those whose `Hello` has not come yet."""
     return True
 
 
@@ -52,7 +52,7 @@ class Weather:
         Nothing passes, not even the end of a connection: a hang, or a partition.
     mute : bool
         Nothing passes from the target: requests are done, and their answers do not arrive.
-    whom : callable
+    clients : callable
         Given the client's `Hello`: whether this is meant for its connection.
     """
 
@@ -60,7 +60,7 @@ class Weather:
     bytes_per_s: float = 0.0
     silent: bool = False
     mute: bool = False
-    whom: Callable[[Hello], bool] = anyone
+    clients: Callable[[Hello], bool] = anyone
 
 
 FAIR = Weather()
@@ -92,10 +92,10 @@ class Proxy:
         """A link from a new listening socket to (host, port)."""
         return self.do(lambda: Link(self, target, listen))
 
-    def partition(self, links, whom=anyone):
+    def partition(self, links, clients=anyone):
         """Silence on these links until `heal`."""
         for link in links:
-            link.set(Weather(silent=True, whom=whom))
+            link.set(Weather(silent=True, clients=clients))
 
     def heal(self, links=None):
         """Fair weather on these links, default all."""
@@ -194,7 +194,7 @@ class Link:
         self.pipes = set()
         self.weather = FAIR
         self.accepted = self.cuts = 0
-        self.fuse = None  # (bytes left, whom): the pipe that uses it up is cut
+        self.fuse = None  # (bytes left, clients): the pipe that uses it up is cut
         self._socket = socket.create_server(listen, backlog=256)
         self._socket.setblocking(False)
         self.address = self._socket.getsockname()[:2]
@@ -211,28 +211,28 @@ class Link:
 
         self.proxy.do(change)
 
-    def cut(self, whom=anyone):
+    def cut(self, clients=anyone):
         """Resets the connections, or those of some clients; how many."""
 
         def cut():
-            victims = [pipe for pipe in self.pipes if pipe.is_of(whom)]
+            victims = [pipe for pipe in self.pipes if pipe.is_of(clients)]
             for pipe in victims:
                 pipe.reset()
             return len(victims)
 
         return self.proxy.do(cut)
 
-    def held(self, whom=anyone):
+    def held(self, clients=anyone):
         """Kinds of the frames from the target that `mute` weather holds back, of some clients."""
         return self.proxy.do(
-            lambda: [kind for pipe in self.pipes if pipe.is_of(whom) for kind in pipe.held()]
+            lambda: [kind for pipe in self.pipes if pipe.is_of(clients) for kind in pipe.held()]
         )
 
-    def cut_after(self, count, whom=anyone):
+    def cut_after(self, count, clients=anyone):
         """Resets the connection that brings the next `count` bytes of a client, in mid-frame."""
 
         def arm():
-            self.fuse = [count, whom]
+            self.fuse = [count, clients]
 
         self.proxy.do(arm)
 
@@ -276,9 +276,9 @@ class Pipe:
             return
         link.proxy.watch(server, selectors.EVENT_WRITE, self._on_connected)
 
-    def is_of(self, whom):
+    def is_of(self, clients):
         """Whether the client is one of those; before it has said who it is: no."""
-        return whom is anyone or (self.hello is not None and whom(self.hello))
+        return clients is anyone or (self.hello is not None and clients(self.hello))
 
     def held(self):
         """Kinds of whole frames on their way to the client, if the first bytes begin one."""
@@ -304,7 +304,7 @@ class Pipe:
         if self not in self.link.pipes or not self._connected:
             return
         weather = self.link.weather
-        if weather is not FAIR and not self.is_of(weather.whom):
+        if weather is not FAIR and not self.is_of(weather.clients):
             weather = FAIR
         wanted = dict.fromkeys(self._sockets, 0)
         if weather.silent:

@@ -132,7 +132,7 @@ def test_silence_keeps_what_was_sent_until_it_is_healed(link):
 def test_answers_that_are_held_back_come_when_that_is_over_and_never_after_a_cut(link):
     push = encode_frame(Frame(Kind.PUSHED, request=1))
     with connect(link, Role.WORKER) as worker, connect(link, Role.SERVER) as server:
-        link.set(Weather(mute=True, whom=lambda hello: hello.role == Role.WORKER))
+        link.set(Weather(mute=True, clients=lambda hello: hello.role == Role.WORKER))
         worker.sendall(push)
         until(lambda: link.held() == [Kind.PUSHED], "the answer that is held back")
         assert both_ways(server, push) == push
@@ -160,7 +160,7 @@ def test_cut_resets_connections_and_leaves_new_ones(link):
 
 def test_faults_are_meant_for_those_that_said_so(link):
     with connect(link, Role.WORKER) as worker, connect(link, Role.SERVER) as server:
-        link.set(Weather(silent=True, whom=lambda hello: hello.role == Role.WORKER))
+        link.set(Weather(silent=True, clients=lambda hello: hello.role == Role.WORKER))
         worker.sendall(b"x")
         assert is_silent(worker)
         assert both_ways(server, b"y") == b"y"

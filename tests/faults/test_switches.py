@@ -55,7 +55,7 @@ def lose_connections_with_replies_on_their_way(rig):
     """Pushes are applied, their acknowledgements do not arrive, and they are sent again."""
     links = [link for place in rig.alive("server") for link in place.data]
     for link in links:
-        link.set(Weather(mute=True, whom=is_worker))
+        link.set(Weather(mute=True, clients=is_worker))
     rig.until(
         lambda: any(Kind.PUSHED in link.held(is_worker) for link in links),
         "an acknowledgement that is held back",

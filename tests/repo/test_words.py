@@ -39,6 +39,9 @@ OF_ROTATION = {
     r"\bsettled?\b|\bunsettled\b": "durable",
 }
 """Gone where a rotation is made; borrowed memory, visited rows and settled requests are others."""
+OF_KEPT_ROWS = {r"\brounds?\b(?!\()": "push period"}
+"""A round is federated averaging's."""
+KEEPS = re.compile(r"snailps/models/(?:kept_rows|rows|pace|block_trainer)\.py")
 ROTATES = re.compile(r"snailps/(?:worker/|models/word_vectors/|api/rotation|master/leases/)")
 
 
@@ -62,3 +65,9 @@ def test_a_rotation_has_partitions_and_checkouts():
     paths = [path for path in CODE if ROTATES.match(path.relative_to(ROOT).as_posix())]
     assert len(paths) > 20
     assert list(found(OF_ROTATION, paths)) == []
+
+
+def test_kept_rows_are_pushed_by_push_periods():
+    paths = [path for path in CODE if KEEPS.match(path.relative_to(ROOT).as_posix())]
+    assert len(paths) == 4
+    assert list(found(OF_KEPT_ROWS, paths)) == []
