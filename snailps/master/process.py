@@ -66,7 +66,7 @@ from snailps.node.metric_samples import of_master, of_process
 from snailps.node.metrics import Sample
 from snailps.node.probe_service import ProbeService
 from snailps.node.process import raise_descriptors
-from snailps.node.status import EVENT_REPORTED, Status
+from snailps.node.status import EVENT_REPORTED, Progress, Status
 from snailps.node.usage import peak_rss_mb, release_memory, usage
 from snailps.transport import messages
 from snailps.transport._heartbeat import HeartbeatThread
@@ -169,7 +169,7 @@ class Master:
         self._heartbeats_at = self._usage_at = 0.0
         self._phase: JobPhase | None = None
         self._log_tail = LogTail()
-        self._observers = Observers(self.status)
+        self._observers = Observers(self.status, self._progress)
         self._metrics: MetricsServer | None = None
         self._scrapes: deque[Future[list[Sample]]] = deque()
         self._performers = self._effect_table()
@@ -260,6 +260,9 @@ class Master:
 
     def status(self) -> Status:
         return self._report.status(time.monotonic())
+
+    def _progress(self) -> Progress:
+        return self._report.progress(time.monotonic())
 
     def _origins(self) -> list[list[str]]:
         """Key, value and origin of the settings of the job and of the master."""
@@ -373,7 +376,7 @@ class Master:
             add(Observer(board.on_status, ("training",), POINTS_S, CURVE_NODES_PER_S, board.close))
         if self._on_status is not None:
             add(Observer(self._on_status, PHASES, STATUS_S))
-        add(Observer(self._history.on_status, ("training",), POINTS_S))
+        add(Observer(self._history.on_progress, ("training",), POINTS_S, whole=False))
 
     def _close(self, job: Job | None) -> None:
         if self._metrics is not None:

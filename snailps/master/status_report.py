@@ -1,7 +1,7 @@
 """The status of the run: a `Status` for the display, `snailps status` and `json_log`.
 
     Membership, JobController, ReplicationController, HeartbeatMonitor
-    with events, usage and turns of this process -> status() -> Report, Observers
+    with events, usage and turns of this process -> status(), progress() -> Report, Observers
 
 Reads the core from outside, and changes nothing of it.
 """
@@ -26,6 +26,7 @@ from snailps.node.status import (
     MasterStatus,
     NodeStatus,
     Phase,
+    Progress,
     SessionStatus,
     ShardStatus,
     Status,
@@ -73,6 +74,16 @@ class StatusReport:
             self._phase, self._phase_since = self._core.reported_phase, now
         return self._phase
 
+    def progress(self, now: float) -> Progress:
+        job = self._job_controller.job
+        return {
+            "units": job.metrics.units if job is not None else 0,
+            "units_per_s": job.rate(now) if job is not None else 0.0,
+            "loss": job.metrics.loss if job is not None else None,
+            "elapsed_s": now - self._core.begun,
+            "session": self._of_session() if self._core.session else None,
+        }
+
     def status(self, now: float) -> Status:
         phase = self.note_phase(now)
         job = self._job_controller.job
@@ -117,12 +128,9 @@ class StatusReport:
             "progress": share,
             "pass_": doing,
             "unit": job.counts if job is not None else "examples",
-            "units": job.metrics.units if job is not None else 0,
-            "units_per_s": job.rate(now) if job is not None else 0.0,
-            "loss": job.metrics.loss if job is not None else None,
+            **self.progress(now),
             "lr": job.metrics.lr if job is not None else None,
             "eta_s": eta_s,
-            "elapsed_s": now - self._core.begun,
             "blocks": blocks,
             "nodes": nodes,
             "shards": shards,
@@ -134,7 +142,6 @@ class StatusReport:
             "message": self._core.lifecycle.verdict or self._job_controller.failed,
             "validation": job.validation if job is not None else {},
             "figures": dict(self._job_controller.figures),
-            "session": self._of_session() if self._core.session else None,
             "events": self.events.listed(),
             "master": self._of_master(),
             "job_name": job.name if job is not None else "",

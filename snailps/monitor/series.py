@@ -1,6 +1,6 @@
 """Curves of a run, with a bounded number of points.
 
-    Status, facts of an earlier master -> RunHistory -> Ask("history"), facts of the journal
+    Progress, facts of an earlier master -> RunHistory -> Ask("history"), facts of the journal
     Status, that history -> Series -> columns of the page
 
 A full one drops every second point and doubles the interval, so that it always covers the whole
@@ -14,7 +14,7 @@ from typing import Any
 
 from snailps.monitor.observers import job_number
 from snailps.monitor.picture import plain
-from snailps.node.status import History, Status
+from snailps.node.status import History, Progress, Status
 
 POINTS_MAX = 512
 ANOTHER_S = 5.0
@@ -73,7 +73,7 @@ class RunHistory(_Points):
             self._job = job
             self._clear()
 
-    def on_status(self, status: Status) -> None:
+    def on_progress(self, status: Progress) -> None:
         """Add a point and note it, if it is due; another job begins anew."""
         job, at_s, units = job_number(status), status["elapsed_s"], status["units"]
         rate, loss = round(status["units_per_s"], 1), status["loss"]

@@ -174,7 +174,17 @@ class TableStatus(TypedDict):
     expired: int  # rows deleted for their age
 
 
-class Status(TypedDict):
+class Progress(TypedDict):
+    """The part of a `Status` that takes as long to make with any number of processes."""
+
+    units: int  # words or examples since the start of the pass
+    units_per_s: float  # current rate
+    loss: float | None
+    elapsed_s: float  # from the start of the master
+    session: SessionStatus | None  # None where the cluster runs the one job of its master's file
+
+
+class Status(Progress):
     version: str
     address: str
     life: str
@@ -184,12 +194,8 @@ class Status(TypedDict):
     progress: float  # share of the pass, export, restore or loading of first rows, 0 to 1
     pass_: str  # the pass, or the step of an export, restore or loading and its progress
     unit: Literal["words", "examples"]
-    units: int  # words or examples since the start of the pass
-    units_per_s: float  # current rate
-    loss: float | None
     lr: float | None
     eta_s: float | None  # of what `progress` is of, else None
-    elapsed_s: float  # from the start of the master
     blocks: BlockCounts
     nodes: list[NodeStatus]
     shards: list[ShardStatus]
@@ -202,7 +208,6 @@ class Status(TypedDict):
     # last result of the model's inspector (of word vectors: words and neighbours with cosines)
     validation: dict[str, list[tuple[str, float]]]
     figures: dict[str, object]
-    session: SessionStatus | None  # None where the cluster runs the one job of its master's file
     events: list[EventStatus]  # the newest ones, the oldest first
     master: MasterStatus
     job_name: str  # the model's name, or that of the user's class; empty without a job

@@ -110,20 +110,20 @@ def test_history_goes_on_at_a_master_that_takes_over():
     facts = []
     first = RunHistory(lambda kind, data: facts.append(data), 5000.0)
     for second in range(2000):
-        first.on_status(status_at(float(second), second, rate=2.0, loss=1.0))
+        first.on_progress(status_at(float(second), second, rate=2.0, loss=1.0))
     assert len(facts) < POINTS_MAX + 600
     second = RunHistory(unkept, 7010.0, facts)
     before, after = first.columns(), second.columns()
     assert [at + 7010.0 for at in after["at_s"]] == [at + 5000.0 for at in before["at_s"]]
     assert {**after, "at_s": 0} == {**before, "at_s": 0}
-    second.on_status(status_at(1.0))
+    second.on_progress(status_at(1.0))
     assert second.columns()["at_s"][-2:] == [after["at_s"][-1], 1.0]
 
 
 def test_history_of_a_long_training_is_bounded_and_even():
     history = RunHistory(unkept, 0.0)
     for second in range(10_000):
-        history.on_status(status_at(float(second), second, loss=1 / (1 + second)))
+        history.on_progress(status_at(float(second), second, loss=1 / (1 + second)))
     at_s = history.columns()["at_s"]
     assert POINTS_MAX / 2 < len(at_s) <= POINTS_MAX
     gaps = {later - earlier for earlier, later in itertools.pairwise(at_s[:-1])}
@@ -133,8 +133,8 @@ def test_history_of_a_long_training_is_bounded_and_even():
 
 def test_history_of_another_job_begins_anew():
     history = RunHistory(unkept, 0.0)
-    history.on_status(status_at(1.0, 1))
-    history.on_status(status_at(9.0, 5, job=2, loss=0.5))
+    history.on_progress(status_at(1.0, 1))
+    history.on_progress(status_at(9.0, 5, job=2, loss=0.5))
     assert history.columns() == {"at_s": [9.0], "units": [5], "units_per_s": [1.0], "loss": [0.5]}
 
 
@@ -229,5 +229,5 @@ def test_usage_of_all_processes_is_in_the_status():
 def test_history_of_a_master_whose_clock_was_set_back_goes_on():
     point = {"at": 5000.0, "job": 1, "units": 7, "rate": 1.0, "loss": None}
     history = RunHistory(unkept, 1400.0, [point])  # an hour earlier than the point
-    history.on_status(status_at(1.0))
+    history.on_progress(status_at(1.0))
     assert history.columns()["at_s"] == [0.0, 1.0]

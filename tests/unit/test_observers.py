@@ -10,7 +10,7 @@ class Watch:
 
     def __init__(self, **more):
         self.made, self.seen, self.closed = [], [], []
-        self.observers = Observers(self._make)
+        self.observers = Observers(self._make, lambda: "progress")
         close = lambda: self.closed.append(1)  # noqa: E731 - a callback
         self.add(self.seen.append, ("training",), 1.0, close=close, **more)
 
@@ -57,3 +57,13 @@ def test_news_are_seen_at_once_by_all_and_one_status_is_for_all():
     watch.step(0.2, news=news)
     watch.step(0.3, news=news)
     assert watch.seen == slow == watch.made == [0, 1]
+
+
+def test_no_status_is_made_where_progress_is_enough_for_all_that_are_due():
+    watch, points = Watch(), []
+    watch.add(points.append, ("training", "survey"), 1.0, whole=False)
+    watch.step(0.0, phase="survey")
+    watch.step(1.0, phase="survey")
+    assert (points, watch.made) == (["progress"] * 2, [])
+    watch.step(2.0)
+    assert (points[2:], watch.seen) == ([0], [0])
