@@ -4,14 +4,14 @@
     dL/dscores -> the layers backwards -> gradients of weights and biases, dL/dZ
 
 The first layer's product, Z, is computed elsewhere, from sparse (`sparse/net.py`) or dense examples
-(`mlp/`).  Parameters are a weight matrix of each later layer, then one array of all biases,
+(`mlp/`).  Parameters, by name: a weight matrix of each later layer, and one array of all biases,
 those of the first layer included.  No tables, no sockets.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,19 +49,20 @@ class Layers:
     def names(self) -> list[str]:
         return [*(f"dense{number}" for number in range(1, len(self.sizes))), BIASES]
 
-    def scores(self, z: Floats, parameters: Sequence[Floats]) -> Floats:
+    def scores(self, z: Floats, parameters: Mapping[str, Floats]) -> Floats:
         """Scores of examples, float32 (m, outputs), before any link function."""
         return self._forward(z, parameters)[-1]
 
     def step(
         self,
         z: Floats,
-        parameters: Sequence[Floats],
+        parameters: Mapping[str, Floats],
         labels: Floats,
         weights: Floats,
+        gradients: Mapping[str, Floats],
         out_of: int = 0,
-    ) -> tuple[float, float, Floats, list[Floats]]:
-        """Weighted sum of losses, sum of weights, dL/dZ and gradients in the order of `names`.
+    ) -> tuple[float, float, Floats]:
+        """Write the gradients of all parameters; weighted sum of losses, sum of weights, dL/dZ.
 
         L is the loss divided by `out_of`, the size of the batch that these m examples (0: all)
         belong to, so that gradients of the parts add up.  Empty `weights` are ones.
@@ -74,29 +75,24 @@ class Layers:
             weight = float(weights.sum(dtype=np.float64))
         delta *= np.float32(1 / max(1, out_of or len(labels)))
         biases = [delta.sum(axis=0)]
-        gradients: list[Floats] = []
-        for number in range(len(self.sizes) - 1, 0, -1):
-            gradients.append(outputs[number - 1].T @ delta)
-            delta = delta @ parameters[number - 1].T
-            self._times_slope(delta, outputs[number - 1])
+        for number, name in reversed([*enumerate(self.names[:-1])]):
+            np.matmul(outputs[number].T, delta, out=gradients[name])
+            delta = delta @ parameters[name].T
+            self._times_slope(delta, outputs[number])
             biases.append(delta.sum(axis=0))
-        gradients.reverse()
-        return (
-            float(loss.sum(dtype=np.float64)),
-            weight,
-            np.ascontiguousarray(delta, np.float32),
-            [*gradients, np.concatenate(biases[::-1])],
-        )
+        np.concatenate(biases[::-1], out=gradients[BIASES])
+        loss_sum = float(loss.sum(dtype=np.float64))
+        return loss_sum, weight, np.ascontiguousarray(delta, np.float32)
 
-    def _forward(self, z: Floats, parameters: Sequence[Floats]) -> list[Floats]:
+    def _forward(self, z: Floats, parameters: Mapping[str, Floats]) -> list[Floats]:
         """Outputs of all layers, from the first one's activation to the scores."""
         edges = np.cumsum((0, *self.sizes))
-        biases = [parameters[-1][a:b] for a, b in itertools.pairwise(edges)]
-        outputs = [self._active(z + biases[0])]
-        for number, bias in enumerate(biases[1:], 1):
-            x = outputs[-1] @ parameters[number - 1]
+        first, *biases = [parameters[BIASES][a:b] for a, b in itertools.pairwise(edges)]
+        outputs = [self._active(z + first)]
+        for name, bias in zip(self.names, biases, strict=False):
+            x = outputs[-1] @ parameters[name]
             x += bias
-            outputs.append(x if number == len(self.sizes) - 1 else self._active(x))
+            outputs.append(x if len(outputs) == len(biases) else self._active(x))
         return outputs
 
     def _active(self, x: Floats) -> Floats:

@@ -53,15 +53,16 @@ def test_gradients_are_those_of_the_loss(loss, activation, hidden):
     z = rng.normal(size=(9, hidden[0]))
     labels = labels_of(np.arange(10), loss)
     weights = rng.uniform(0.5, 2, 9)
-    shapes = [tensor.shape for tensor in layers.tensors(access="sgd", lr=1.0)]
-    parameters = [rng.normal(size=shape) for shape in shapes]
+    shapes = {tensor.name: tensor.shape for tensor in layers.tensors(access="sgd", lr=1.0)}
+    parameters = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    gradients, unused = ({name: np.empty(shapes[name]) for name in shapes} for _ in range(2))
 
     def mean_loss():
-        return layers.step(z, parameters, labels, weights)[0] / 9
+        return layers.step(z, parameters, labels, weights, unused)[0] / 9
 
-    _, weight, dz, gradients = layers.step(z, parameters, labels, weights)
+    _, weight, dz = layers.step(z, parameters, labels, weights, gradients)
     assert weight == pytest.approx(weights.sum())
-    for array, gradient in [(z, dz), *zip(parameters, gradients, strict=True)]:
+    for array, gradient in [(z, dz), *((parameters[name], gradients[name]) for name in shapes)]:
         assert gradient.shape == array.shape
         for at in np.ndindex(array.shape):
             kept, h = array[at], 1e-6
@@ -76,10 +77,11 @@ def test_gradients_are_those_of_the_loss(loss, activation, hidden):
 def test_extreme_scores_give_finite_losses_and_gradients():
     layers = Layers((2, 1), "sigmoid", "logistic")
     z = np.array([[1e30, -1e30], [500, -500]], np.float32)
-    parameters = [np.full((2, 1), 1e4, np.float32), np.zeros(3, np.float32)]
-    loss, _, dz, gradients = layers.step(z, parameters, np.zeros(2, np.float32), np.empty(0))
+    parameters = {"dense1": np.full((2, 1), 1e4, np.float32), "biases": np.zeros(3, np.float32)}
+    gradients = {name: np.full_like(of_it, np.nan) for name, of_it in parameters.items()}
+    loss, _, dz = layers.step(z, parameters, np.zeros(2, np.float32), np.empty(0), gradients)
     assert np.isfinite(loss)
-    assert all(np.isfinite(one).all() for one in (dz, *gradients))
+    assert all(np.isfinite(one).all() for one in (dz, *gradients.values()))
 
 
 # --- the whole network ---------------------------------------------------------------------------
@@ -385,9 +387,9 @@ def test_dense_layers_of_the_next_batch_are_pulled_before_the_step_by_several_wo
     settings = {"batch_size": 64 * workers, "in_flight": in_flight}
     with Setup(first_layer="servers", **settings) as one:
         one.model.workers, one.model._trained = workers, trained
-        events, step, pull = [], one.model._step, one.model._pull_dense
+        events, step, pull = [], one.model._step, one.model._dense.pull
         one.model._step = lambda *given: events.append("step") or step(*given)
-        one.model._pull_dense = lambda: events.append("pull") or pull()
+        one.model._dense.pull = lambda: events.append("pull") or pull()
         ptr, keys, values = batch(np.random.default_rng(1), 3 * 64, COLUMNS, 7)
         one.train(libsvm(ptr, keys, values, labels_of(ptr, "logistic")))
     steps = [number for number, event in enumerate(events) if event == "step"]

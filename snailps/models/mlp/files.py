@@ -54,7 +54,7 @@ class SavedNet:
 def scores(settings: MlpSettings, arrays: Mapping[str, Floats], examples: Floats) -> Floats:
     """Scores of examples, float32 (n, classes), before the softmax."""
     layers = settings.layers
-    return layers.scores(examples @ arrays[FIRST], [arrays[name] for name in layers.names])
+    return layers.scores(examples @ arrays[FIRST], arrays)
 
 
 def write_npz(

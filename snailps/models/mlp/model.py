@@ -236,17 +236,11 @@ class Mlp(Worker):
         out_of: int,
     ) -> tuple[float, float]:
         """Compute the gradients of a batch or of a part of one; sums of losses and of weights."""
-        names = self._layers.names
-        loss, weight, dz, found = self._layers.step(
-            x @ weights[FIRST],
-            [weights[name] for name in names],
-            labels.astype(np.float32),
-            of_examples,
-            out_of,
-        )
+        loss, weight, dz = self._layers.step(
+            x @ weights[FIRST], weights.arrays, labels.astype(np.float32), of_examples,
+            gradients.arrays, out_of,
+        )  # fmt: skip
         np.matmul(x.T, dz, out=gradients[FIRST])
-        for name, gradient in zip(names, found, strict=True):
-            gradients[name][...] = gradient
         return loss, weight
 
     def _numbers(self, block: Block) -> NDArray[np.int64]:

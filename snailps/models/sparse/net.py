@@ -31,7 +31,7 @@ from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.layers import Layers, check_widths
 from snailps.models.losses import LOSSES
-from snailps.models.parameters import pulled
+from snailps.models.parameters import Parameters, Vector, pulled
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import TABLE, Batch, Floats, Keys, batch_reader
 from snailps.models.sparse.first_layer import (
@@ -212,14 +212,13 @@ class Net(SparseWorker):
         """Scores with the first layer computed at the shards, as it may exceed the memory here."""
         s = results.settings
         assert isinstance(s, NetSettings)
-        parameters = [extras[name] for name in s.layers.names]
         found = np.empty((len(batch), s.outputs), np.float32)
         entries = _entries(batch)
         for first in range(0, len(batch), s.batch_size):
             last = min(len(batch), first + s.batch_size)
             part = entries.part(first, last)
             z = results.forward(TABLE, part.ptr, part.keys, part.values)
-            found[first:last] = s.layers.scores(z, parameters)
+            found[first:last] = s.layers.scores(z, extras)
         return found
 
     @classmethod
@@ -233,7 +232,7 @@ class Net(SparseWorker):
     ) -> Floats:
         z = np.empty((len(batch), rows.shape[1]), np.float32)
         kernels.csr_product(batch.ptr, batch.places, batch.values, rows, z)
-        return settings.layers.scores(z, [extras[name] for name in settings.layers.names])
+        return settings.layers.scores(z, extras)
 
     # --- at a worker -------------------------------------------------------------------------
 
@@ -252,7 +251,8 @@ class Net(SparseWorker):
         self._layers, self._loss_unit = s.layers, loss_unit(s)
         self._numbers = KeyNumbers()
         self._place = "worker" if s.consistency == "bsp" else s.first_layer
-        self._pushes: list[Pending] = []
+        self._dense = Parameters(self, [self._find_tensor(name) for name in s.layers.names])
+        self._backs: deque[Pending] = deque()  # of the first layer
         self._trained = 0
         self._reader = batch_reader(
             s,
@@ -279,7 +279,7 @@ class Net(SparseWorker):
         # shards that have them: these are pulled one own step earlier, once steps are short.
         early = self.settings.in_flight > 1 and 0 < self._long_steps <= self._trained
         self._trained += len(batch)
-        next_rows = self._pull_dense()
+        next_pull = self._dense.pull()
         loss = weight = 0.0
         with self.corked():
             for number in range(len(edges) + self.settings.in_flight - 1):
@@ -288,15 +288,15 @@ class Net(SparseWorker):
                 if number + 1 < self.settings.in_flight or not under_way:
                     continue
                 way, edge = under_way.popleft()
-                rows = [one.wait() for one in next_rows]
+                weights = self._dense.use(next_pull)
                 last = not under_way and number + 1 >= len(edges)
                 if early and not last:
-                    next_rows = self._pull_dense()
-                back = self._step(way, batch, edge, rows)
+                    next_pull = self._dense.pull()
+                back = self._step(way, batch, edge, weights)
                 if not early and not last:
                     # Before the way back, which takes a shard the longest: it answers in order.
-                    next_rows = self._pull_dense()
-                self._pushes.append(way.back(back.dz))
+                    next_pull = self._dense.pull()
+                self._backs.append(way.back(back.dz))
                 loss, weight = loss + back.loss, weight + back.weight
         return {
             "units": float(len(batch)),
@@ -307,6 +307,7 @@ class Net(SparseWorker):
         }
 
     def finish(self) -> None:
+        self._dense.settle()
         self._settle(0)
         self._reader.close()
 
@@ -333,23 +334,15 @@ class Net(SparseWorker):
             first += now
         return edges
 
-    def _step(
-        self, way: Way, batch: Batch, edge: tuple[int, int], rows: Sequence[Floats]
-    ) -> Stepped:
+    def _step(self, way: Way, batch: Batch, edge: tuple[int, int], weights: Vector) -> Stepped:
         """Push the gradients of the dense layers; dL/dZ is returned for the way back."""
-        first, last = edge
-        tensors = [self._find_tensor(name) for name in self._layers.names]
-        loss, weight, dz, gradients = self._layers.step(
-            way.wait(),
-            [tensor.from_rows(of_it) for tensor, of_it in zip(tensors, rows, strict=True)],
-            batch.labels[first:last],
-            batch.weights[first:last],
-        )
-        self._settle(2 * (1 + len(tensors)))
-        for tensor, gradient in zip(tensors, gradients, strict=True):
-            self._pushes.append(
-                self.push_async(tensor.name, tensor.keys(), tensor.to_rows(gradient))
-            )
+        examples, gradients = slice(*edge), self._dense.blank()
+        loss, weight, dz = self._layers.step(
+            way.wait(), weights.arrays, batch.labels[examples], batch.weights[examples],
+            gradients.arrays,
+        )  # fmt: skip
+        self._settle(2)
+        self._dense.push(gradients)
         return Stepped(loss, weight, dz)
 
     def _start(self, entries: Entries) -> Way:
@@ -357,15 +350,10 @@ class Net(SparseWorker):
             return AtServers(self, TABLE, entries)
         return AtWorker(self, TABLE, entries, self._numbers)
 
-    def _pull_dense(self) -> list[Pending]:
-        """Start to pull the dense layers, behind all own pushes."""
-        names = self._layers.names
-        return [self.pull_async(name, self._find_tensor(name).keys()) for name in names]
-
     def _settle(self, kept: int) -> None:
-        """Wait for all pushes but the newest `kept`; their arrays must not change before."""
-        while len(self._pushes) > kept:
-            self._pushes.pop(0).wait()
+        """Wait for all ways back but the newest `kept`; their arrays must not change before."""
+        while len(self._backs) > kept:
+            self._backs.popleft().wait()
 
     def _choose(self, first: Sequence[Entries]) -> None:
         """Choose the place of the first layer that moves fewer bytes."""
