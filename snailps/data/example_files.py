@@ -10,7 +10,6 @@ of the rows at a time.  No models, no cluster.
 
 from __future__ import annotations
 
-import stat
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from snailps.data.blocks import cut, expand, files_of, read_block
 from snailps.data.columns import TRUTH, Column, Kind, columns_by_name, columns_of, declaration_of
 from snailps.data.examples import ExampleReader
 from snailps.data.feature_rows import NAMED, Piece, RowsSource, dense_piece
-from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
+from snailps.data.file_kinds import HEAD_BYTES, is_pipe, refuse_foreign
 from snailps.data.matrix_file import (
     HEADER_BYTES,
     KEY_LIMIT,
@@ -251,7 +250,7 @@ class LineExamples(ExampleFiles):
         if self._declared:
             self.columns, self.field_num = 0, self._reader.field_num
             self.flags |= Flags.HASHED | Flags.FIELDS
-        self._is_pipe = any(map(_is_pipe, files))
+        self._is_pipe = any(map(is_pipe, files))
         if not self._is_pipe:
             self._look()
 
@@ -489,13 +488,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_pipe(path: str) -> bool:
-    if is_url(path):
-        return False
-    try:
-        mode = Path(path).stat().st_mode
-    except OSError:
-        return False
-    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)

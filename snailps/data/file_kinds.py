@@ -5,12 +5,14 @@
     first lines, path -> refuse_header -> DataError with the columns, one of which is to be named
 
 A pattern has bytes that no text begins with, as far as the format has any.  Unknown formats with
-many control characters are binary data.  Opens no files.
+many control characters are binary data.  Opens no files: `is_pipe` says which must not be.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 
 from snailps.data.reading import format_of
 from snailps.errors import DataError
@@ -83,6 +85,15 @@ _OURS: tuple[tuple[str, bytes, str], ...] = (
 )  # fmt: skip
 _COMPILED = tuple((name, re.compile(begin, re.DOTALL), cure) for name, begin, cure in _KINDS)
 _COMPILED_OURS = tuple((name, re.compile(begin, re.DOTALL), cure) for name, begin, cure in _OURS)
+
+
+def is_pipe(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a pipe or such a device: opening one may wait, and reads are for once."""
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 - nothing is built for a name
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
 def kind_of(head: bytes, *, text: bool = False) -> str:

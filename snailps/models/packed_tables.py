@@ -21,7 +21,7 @@ from snailps.config import JobSettings
 from snailps.data.scratch import release_whole, whole_file
 from snailps.dataclass import dataclass
 from snailps.errors import ModelFileError
-from snailps.vectors.model_file import check_rows, read_model, write_model
+from snailps.vectors.model_file import check_rows, read_model, refuse_pipe, write_model
 
 CONTINUE_FROM: Mapping[str, Any] = {
     "help": "A file of weights with the state of their optimizer, from which training continues; "
@@ -107,6 +107,7 @@ def widened(packed: Packed, before: Tensor, after: Tensor, places: NDArray[np.in
 def opened(settings: JobSettings) -> str:
     """The path of `continue_from`, fetched first if it is a driver's file."""
     path: str = settings.continue_from  # type: ignore[attr-defined]
+    refuse_pipe(path)
     return whole_file(path, settings.scratch_dir, settings.scratch_bytes)
 
 

@@ -37,7 +37,7 @@ from snailps.vectors.fasttext_bin import (
     read_header,
     write_bin,
 )
-from snailps.vectors.model_file import ModelFile, model_writer
+from snailps.vectors.model_file import ModelFile, model_writer, refuse_pipe
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
 from snailps.vectors.text_files import (
@@ -514,6 +514,7 @@ def _free_memory() -> int | None:
 
 def first_bytes(path: Path_) -> bytes:
     """The first bytes of a file; if it is missing, the error suggests a similar name."""
+    refuse_pipe(path)
     try:
         with open(path, "rb") as file:
             return file.read(2)

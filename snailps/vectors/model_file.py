@@ -26,6 +26,7 @@ from numpy.typing import DTypeLike, NDArray
 from snailps.config import CHECKPOINT_SETTINGS, Settings, to_mapping
 from snailps.data.array_archives import DAMAGED, Member, arrays_of, member_of, values_of
 from snailps.data.atomic import atomic_file
+from snailps.data.file_kinds import is_pipe
 from snailps.errors import MisuseError, ModelFileError, SnailError
 
 HEADER = "about"
@@ -178,6 +179,15 @@ class ModelFile:
         return member_of(self._archive, self._archive.getinfo(f"{name}.npy"), self._bytes)
 
 
+def refuse_pipe(path: str | os.PathLike[str]) -> None:
+    """Refuse what can be read once only, before it is opened, which would wait for its writer."""
+    if is_pipe(path):
+        raise ModelFileError(
+            f"{path}: a pipe or a device, and a model is read at any place: write it into a file, "
+            "and name that"
+        )
+
+
 @contextmanager
 def read_model(
     path: str | os.PathLike[str], what: str, names: Collection[str] = (HEADER,)
@@ -196,6 +206,7 @@ def read_model(
             found = identify(path, file)
         return ModelFileError(f"{expected} {got}: it is {found}" if found else f"{expected} {got}")
 
+    refuse_pipe(path)
     try:
         with open(path, "rb") as file:
             arrays = ModelFile(path, file).arrays()

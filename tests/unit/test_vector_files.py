@@ -12,9 +12,12 @@ from hypothesis.extra.numpy import arrays
 
 from snailps.data.atomic import atomic_file, human_bytes
 from snailps.errors import ModelFileError
+from snailps.models.packed_tables import opened, read_packed
+from snailps.models.word_vectors.settings import WordVectorSettings as Settings
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.files import load, write_npz
-from snailps.vectors.text_files import write_vec
+from snailps.vectors.label_prediction import LabelModel
+from snailps.vectors.text_files import vec_shape, write_vec
 
 WORDS = [b"</s>", "größe".encode(), b"a", "日本".encode(), b"walking", b"__x__"]
 COUNTS = [9, 7, 5, 5, 2, 1]
@@ -188,6 +191,17 @@ def test_load_npz_that_is_encrypted_is_refused(tmp_path):
 
 
 # --- any file -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["m.bin", "m.vec", "m.npz"])
+@pytest.mark.parametrize(
+    "read",
+    [load, LabelModel, vec_shape, read_packed, lambda path: opened(Settings(continue_from=path))],
+)
+def test_pipe_is_refused_before_it_is_opened(tmp_path, read, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ModelFileError, match=f"{name}: a pipe or a device, .* into a file"):
+        read(str(tmp_path / name))
 
 
 def test_load_missing_file_names_the_one_that_was_meant(tmp_path):
