@@ -69,7 +69,8 @@ log = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 AWAY_S = 1.0
-"""Time that a signal waits for a lost master to return before this process leaves without it."""
+"""Time that a signal waits for a lost master to return, or for one that was asked to register us,
+before this process leaves without it."""
 
 WATCH_S = 0.2
 """Polling interval of threads that no event wakes."""
@@ -513,6 +514,11 @@ class Node:
 
     def _on_signal(self, number: int) -> None:
         self._signalled = True
+        until = time.monotonic() + AWAY_S
+        # The master may have registered us, and would take us for lost.
+        while self._control is not None and self.welcome is None and time.monotonic() < until:
+            if self.ended.wait(WATCH_S / 4):
+                break
         if self.welcome is not None and not self.ended.is_set():
             self._leave_on(signal.Signals(number).name)
             return

@@ -141,6 +141,7 @@ def test_loader_puts_rows_once_whoever_leaves_or_joins_meanwhile(tmp_path, job, 
     job |= {"worker_class": "cluster_models:Loaded", "lines": 1000}
     with Cluster(tmp_path, job=job, workers=2, servers=2) as cluster:
         master, _, (leaving, _) = cluster.started_at(at_load)
+        cluster.await_joined(leaving)
         leaving.send(signal.SIGTERM)
         master.wait_line("SIGTERM")
         late = cluster.start("worker")

@@ -209,6 +209,21 @@ def test_master_that_was_stopped_itself_expels_no_member_at_once():
     assert monitor.silence_s(1, 20.1) == 21.0
 
 
+def test_signal_before_the_answer_to_register_asks_the_master_too(monkeypatch):
+    """It knows this process by then, and would take one that just ends for lost."""
+    with joined(10 * LIMIT_S) as (node, _):
+        asked = threading.Event()
+        monkeypatch.setattr(node, "on_leave_request", lambda why: asked.set())
+        welcome, node.welcome = node.welcome, None
+        hearing = threading.Thread(target=node._on_signal, args=(signal.SIGTERM,))
+        hearing.start()
+        time.sleep(0.05)
+        node.welcome = welcome
+        assert asked.wait(LIMIT_S)
+        hearing.join(LIMIT_S)
+        assert not node.ended.is_set()
+
+
 def test_signal_while_the_master_comes_back_asks_it_and_does_not_end_the_process(monkeypatch):
     with joined(10 * LIMIT_S) as (node, _):
         asked = threading.Event()
