@@ -97,12 +97,6 @@ class Run:
                     launcher.interrupt()
                 turn()
                 now = time.monotonic()
-                if lost_at is not None:
-                    # The master is ending and reports why itself.
-                    if now - lost_at > ENDING_S:
-                        return
-                    launcher.wait(LOOK_S)
-                    continue
                 try:
                     status = line.look(LOOK_S)
                 except WaitTimeout:
@@ -111,9 +105,14 @@ class Run:
                         show({**status, "message": "the master does not answer"})
                     continue
                 except SnailError:
-                    lost_at = now
+                    # It is ending and reports why itself, or was too busy to take the connection.
+                    line.close()
+                    lost_at = lost_at or now
+                    if now - lost_at > ENDING_S:
+                        return
+                    launcher.wait(LOOK_S)
                     continue
-                heard_at = time.monotonic()
+                heard_at, lost_at = time.monotonic(), None
                 if status["phase"] in STARTING:
                     launcher.check()
                 if status["phase"] not in ("stopping", "done", "failed"):

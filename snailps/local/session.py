@@ -606,6 +606,8 @@ class Cluster:
                     break  # the master has closed the connection after its verdict
                 raise
             yield status
+            if news is not None and news.is_set():
+                news = None  # no more of them
             if time.monotonic() > until:
                 return
             wait_s = min(LOOK_S, (1.5 if news is None else 3) * wait_s or LOOK_FIRST_S)

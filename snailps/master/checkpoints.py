@@ -77,7 +77,11 @@ class _Pending:
         if away_s > STALL_S / 2:  # the master was stopped, and the servers perhaps with it
             self.since += away_s
         if broadcast is None:
-            if self.work or now - self.since <= STALL_S:
+            silent_s = now - self.since
+            if self.work and silent_s > LATE_S and not self.late:
+                self.late = True
+                log.warning("a checkpoint waits for the master's disk: %.0f s", silent_s)
+            if self.work or silent_s <= STALL_S:
                 return ""
             return f"no answer in {STALL_S:.0f} s: servers did not make their tables"
         moved = sum(int(member.stats.get("saved_bytes", 0)) for member in self.servers)

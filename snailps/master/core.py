@@ -553,7 +553,7 @@ class MasterCore:
             return
         workers = self.members.joined("worker")
         for worker in workers:
-            worker.late = False  # there is no job under way that it joined late
+            worker.late = worker.worked = False  # there is no job under way that it joined late
         self.job_controller.prepare(done.result, len(workers), call)
 
     def _standby_reported(

@@ -185,6 +185,8 @@ class Departures:
             return False
         if member.role == "server":
             return self._job_controller.phase is not JobPhase.RESTORING
+        if self._job_controller.phase is JobPhase.EXPORTING:
+            return True  # the servers have the model
         others = any(other is not member for other in self._members.joined("worker"))
         return others or (self._job_controller.can_wait and not self._session)
 

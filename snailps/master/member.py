@@ -46,8 +46,8 @@ class Member:
     finished: bool = False  # a worker: no block left, all pushes acknowledged
     leaving: bool = False  # it has the order to leave (SIGTERM)
     late: bool = False  # it joined after the start
-    worked: bool = False  # it has had a block
-    dropped: bool = False  # the job ended without the block it still works on
+    worked: bool = False  # it has had a block of this job
+    dropped: int = 0  # number of the job that ended without what it still works on; 0: none
     since: float = 0.0  # when it registered, monotonic seconds
     epoch: int = 0  # of the route that it took last
     waited_s: float = 0.0  # waits for others in this job

@@ -280,11 +280,14 @@ class StatusReport:
         if phase in _MASTERS_WORK:
             found.append(("all nodes", f"the master, {phase}", now - self._phase_since))
         silent_s = SILENT_BEATS * self._core.settings.heartbeat_interval
+        over_at = self._job_controller.leases.over_at if phase == "training" else 0.0
         for node in nodes:
             name = f"{node['role']} {node['id']}"
             member = self._members.all[node["id"]]
             if node["waits"]:
                 found.append((name, node["waits"], node["waits_s"]))
+            if over_at and node["role"] == "worker" and not (member.finished or member.dropped):
+                found.append(("the job", f"the end of {name}'s part", now - over_at))
             if node["state"] == "connecting":
                 waited_s = now - max(member.since, self._members.since)
                 found.append((name, "its connections to every shard", waited_s))

@@ -13,6 +13,7 @@ from snailps.master.job.job import Job
 from snailps.master.job.state import pack
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PARTS_BYTES_MAX, SurveyMerge
 from snailps.master.leases.records import BlockState
+from snailps.master.leases.service import DROP_S
 from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_step, job_step
 from snailps.node.effects import WorkDone
 from snailps.node.limits import ORDER_S
@@ -537,6 +538,30 @@ def works(world, seconds):
         world.tick(seconds=1.0)
 
 
+def test_round_whose_only_worker_was_lost_with_the_master_begins_anew_at_the_shards():
+    """They may have its seal at some places only."""
+    values = {"worker_class": "clock_models:Mean", "fraction": "0.34"}
+
+    def job():
+        return Job(RawConfig.from_mapping(values, "test"), (JobSettings, MasterSettings), 100.0)
+
+    world = World(job())
+    _, *workers = world.forms()
+    drawn = next(one for one in workers if world.ask(one, m.Lease("train")) is not None)
+    (other,) = {*workers} - {drawn}
+    after = takes_over(world, job())
+    for number in (1, other):
+        rejoin(after, number)
+    for _ in range(50):
+        after.tick()
+        after.handle(events.Heartbeats({1: 0.1, other: 0.1}))
+        after.now += 1.0
+    assert after.core.reported_phase == "training"
+    orders = [effect.message for effect in after.effects if isinstance(effect, effects.Order)]
+    assert [one.clock for one in orders if isinstance(one, m.SetClock)] == [0]
+    assert after.ask(other, m.Lease("train")).slot == 0
+
+
 def test_time_of_a_training_outlives_masters_and_lacks_their_outages(make_job):
     world = World(make_job(max_seconds="100"))
     world.forms()
@@ -873,6 +898,71 @@ def test_driver_that_asks_of_the_job_at_work_is_told_when_that_has_ended(make_jo
             finishes(world, workers)
         assert world.answers[call].data == left_by(world, driver, number)
         assert world.answers[call].data["failure"].endswith(failure)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"consistency": "ssp", "staleness": "2"}, {"assign": "own"}], ids=str
+)
+def test_worker_that_is_stuck_in_the_job_before_has_no_part_in_the_next_ones(make_job, more):
+    world = World(session=True)
+    _, worker, stuck = world.forms()
+    driver = world.join("driver")
+    world.ask(driver, m.Submit({**make_job.values, "max_seconds": "5"}))
+    world.tick()
+    held = world.ask(stuck, m.Lease("train")).number
+    assert world.trains(worker)
+    world.tick(6.0)
+    world.note(worker, m.Finished({}))
+    world.tick(DROP_S + 1, times=2)
+    assert world.core.reported_phase == "idle"
+    for number in (2, 3):
+        submit = m.Submit({**make_job.values, **more, "epochs": "1"})
+        assert world.ask(driver, submit) == m.Submitted(number)
+        world.tick()
+        if number == 2:
+            finishes(world, [worker])
+    assert len(world.sent(stuck, m.Start)) == 1
+    assert world.ask(stuck, m.Done("train", held, 5, 0.1, {})) == m.Enough()
+    world.note(stuck, m.Finished({}))
+    world.tick()
+    assert len(world.sent(stuck, m.Start)) == 2  # that of the job at work
+    finishes(world, [worker, stuck])
+
+
+def test_newcomer_that_does_not_begin_is_named_at_the_end_and_given_up(make_job):
+    world = World(make_job())
+    _, *workers = world.forms()
+    newcomer = world.join("worker")
+    world.tick(times=3)
+    assert world.sent(newcomer, m.Start)
+    while any(world.trains(worker) for worker in workers):
+        world.tick()
+    for worker in workers:
+        world.note(worker, m.Finished({}))
+    world.tick(DROP_S / 2)
+    (wait,) = world.status()["waits"]
+    assert (wait["who"], wait["whom"]) == ("the job", "the end of worker 4's part")
+    world.tick(DROP_S, times=2)
+    assert world.core.reported_phase == "stopping"
+
+
+def test_session_whose_only_worker_is_lost_during_the_export_has_its_result(make_job, tmp_path):
+    world, driver, workers = exporting_session(make_job, tmp_path)
+    for worker in workers:
+        world.handle(events.Gone(worker, "killed"))
+    assert world.core.reported_phase == "exporting"
+    world.slow = False
+    world.work()
+    world.tick()
+    assert left_by(world, driver, 1)["failure"] == ""
+
+
+def test_export_of_a_job_that_fails_meanwhile_is_cancelled(make_job, tmp_path):
+    world, _, (worker, _) = exporting_session(make_job, tmp_path)
+    progress = world.core.job_controller.export.progress
+    world.note(worker, m.Failed("it cannot end"))
+    assert progress.cancelled
+    assert any(isinstance(effect, effects.CancelExport) for effect in world.effects)
 
 
 def test_master_remembers_the_last_jobs_only(make_job):

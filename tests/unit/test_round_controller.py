@@ -130,12 +130,13 @@ def test_deadline_cuts_nobody_off_while_the_last_round_is_looked_at():
     assert rounds.closed == [0, 1]
 
 
-def test_look_that_fails_fails_the_job_and_names_its_round(rounds):
+@pytest.mark.parametrize("error", [ValueError("no rows"), SystemExit(0)])
+def test_look_that_fails_fails_the_job_and_names_its_round(rounds, error):
     rounds.train()
     rounds.apply()
     rounds.train()
     _, then = rounds.looks.pop()
-    then(WorkDone(0, None, error=ValueError("no rows")), 0.0)
+    then(WorkDone(0, None, error=error), 0.0)
     (text,) = rounds.failed
     assert "round 1: after_round failed" in text
 

@@ -86,6 +86,27 @@ def test_wait_for_a_job_ends_as_soon_as_the_master_tells_that_it_has(monkeypatch
     assert time.monotonic() - begun < LIMIT_S
 
 
+def test_master_that_ends_a_failed_job_is_asked_at_the_pace_of_looks():
+    """The news that our job has ended are no reason to ask once they are known."""
+    waits = []
+
+    class Ended(threading.Event):
+        def wait(self, limit_s=None):
+            waits.append(limit_s)
+            return super().wait(0.0)
+
+    class Told(Driver):
+        def when_ended(self, number, do):
+            do()
+
+    looks = [status(), *[status("stopping", 0, 1)] * 5, status(jobs=1)]
+    driver = Told(looks, {1: left(failure="a bug")})
+    driver.ended = Ended()
+    with pytest.raises(ClusterError, match="a bug"):
+        Cluster(None, driver).train("nowhere:Model")
+    assert len(waits) > 5
+
+
 def test_job_that_began_between_two_looks_is_not_taken_for_ours():
     looks = [status(), status("training", 1, 1), status("training", 2, 2)]
     seen = []

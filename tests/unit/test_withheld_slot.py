@@ -314,11 +314,19 @@ def test_master_that_takes_over_withholds_nothing():
     assert other.take(1).number == 1
 
 
+def service_and_worker():
+    """A service that may give up its only worker, which has had a block."""
+    job = SimpleNamespace(jobs=1)
+    service = LeaseService(SimpleNamespace(members=None, out=None, job_controller=job))
+    return service, [
+        SimpleNamespace(number=1, finished=False, dropped=0, worked=True, name="worker 1")
+    ]
+
+
 def test_workers_that_wait_for_the_copy_at_the_end_are_not_given_up():
     """A copy may take longer than a late block is waited for."""
     book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
-    service = LeaseService(SimpleNamespace(members=None, out=None))
-    workers = [SimpleNamespace(number=1, finished=False, dropped=False, name="worker 1")]
+    service, workers = service_and_worker()
     book.take(1)
     book.withhold(7)
     book.close()
@@ -334,8 +342,7 @@ def test_workers_that_wait_for_the_copy_at_the_end_are_not_given_up():
 
 def test_worker_that_hangs_while_a_slot_is_withheld_is_given_up():
     book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
-    service = LeaseService(SimpleNamespace(members=None, out=None))
-    workers = [SimpleNamespace(number=1, finished=False, dropped=False, name="worker 1")]
+    service, workers = service_and_worker()
     book.take(1)
     book.withhold(7)
     book.close()

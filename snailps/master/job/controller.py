@@ -28,7 +28,7 @@ from snailps.errors import (
 )
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.context import Context
-from snailps.master.effects import Compact, Fact, LeaveRounds, Snapshot
+from snailps.master.effects import CancelExport, Compact, Fact, LeaveRounds, Snapshot
 from snailps.master.job.ended_jobs import EndedJob, EndedJobs
 from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.export import Export
@@ -209,7 +209,7 @@ class JobController:
         except SnailError as error:
             self._context.fail_job(str(error), error.exit_code)
             return
-        except Exception as error:  # of the model's class
+        except (Exception, SystemExit) as error:  # of the model's class
             log.error("rotation failed", exc_info=error)
             text = f"rotation failed at the master: {explain(error)}"
             self._context.fail_job(text, trace=frames_of(error))
@@ -265,7 +265,7 @@ class JobController:
 
     def _start(self, member: Member, workers: int) -> None:
         self._starting.pop(member, None)  # it joined while the job began, which reaches all workers
-        if self.job is None or self.phase not in AT_WORK:
+        if self.job is None or self.phase not in AT_WORK or member.dropped:
             return
         member.state, member.finished = "starting", False
         member.block_since = 0.0
@@ -581,6 +581,9 @@ class JobController:
         self._answer_submitter(ClusterError(with_frames(text, trace)))
         self._out.disown(self._side)  # its thread may run on for a while, its result ignored
         self._side = 0
+        if self.export.progress is not None:  # its thread would go on writing
+            self.export.progress.cancel()
+            self._out.put(CancelExport())
         self.export.forget()
         self._out.put(LeaveRounds())
         for call in self._summaries:

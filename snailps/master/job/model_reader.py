@@ -54,7 +54,7 @@ class ModelReader:
     def __init__(self, timeout_s: float, trust: Trust, cluster_id: int) -> None:
         self._timeout_s, self._trust, self._cluster_id = timeout_s, trust, cluster_id
         self._route: Route | None = None
-        self._of_rounds: tuple[Results, Callable[[], None]] | None = None
+        self._of_rounds: tuple[Job, Results, Callable[[], None]] | None = None
         self._links: set[ShardConnections] = set()
         self._closed = threading.Event()
         self._progress: ExportProgress | None = None
@@ -76,7 +76,7 @@ class ModelReader:
     def leave_rounds(self) -> None:
         tables, self._of_rounds = self._of_rounds, None
         if tables is not None:
-            tables[1]()
+            tables[-1]()
 
     def close(self) -> None:
         """Fail whatever is being read."""
@@ -106,9 +106,11 @@ class ModelReader:
         job.validation = {name: list(figures) for name, figures in found.items()}
 
     def after_round(self, job: Job, round_: int, reading: Reading) -> Mapping[str, Any]:
+        if self._of_rounds is not None and self._of_rounds[0] is not job:
+            self.leave_rounds()  # of a job that failed while this connected
         if self._of_rounds is None:  # kept for all rounds: workers wait while it connects
-            self._of_rounds = self._results(job, reading)
-        results, _ = self._of_rounds
+            self._of_rounds = job, *self._results(job, reading)
+        _, results, _ = self._of_rounds
         results.figures = reading.figures
         return job.cls.after_round(results, round_)
 
@@ -132,13 +134,16 @@ class ModelReader:
     def export(self, job: Job, reading: Reading, progress: ExportProgress) -> dict[str, Any]:
         begin = time.monotonic()
         self._progress = progress
-        if job.ledger.open_clock >= 0:
-            self._reach(job.ledger.open_clock, reading)
-        self.inspect(job, reading)
-        figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}
-        progress.check()
-        judge = partial(_judge_and_export, job)
-        figures |= self.load(job, judge, reading, progress)
+        try:
+            if job.ledger.open_clock >= 0:
+                self._reach(job.ledger.open_clock, reading)
+            self.inspect(job, reading)
+            figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}
+            progress.check()
+            judge = partial(_judge_and_export, job)
+            figures |= self.load(job, judge, reading, progress)
+        finally:
+            self._progress = None  # a cancelled one is not that of later readings
         if self.observer is not None:
             self._show_exported(self.observer, figures.get("files", []))
         if job.settings.output:

@@ -144,7 +144,7 @@ class RoundController:
             self._job.round_done(round_, figures)
         except SnailError as error:
             self._context.fail_job(str(error))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             log.error("after_round failed", exc_info=error)
             self._context.fail_job(
                 f"round {number}: after_round failed at the master: {explain(error)}"

@@ -57,6 +57,8 @@ class LeaseService:
         self.clocks_noted = False
         """The journal has noted that all shards stood at the first clock of the training."""
         self._drop_at = self._name_at = 0.0
+        self.over_at = 0.0
+        """When the last block of the pass was done, and its workers were waited for; 0: before."""
         self._turns = PartTurns()
 
     def running(self) -> tuple[Job, Ledger]:
@@ -253,7 +255,9 @@ class LeaseService:
             self._out.note("settled_all", {"node": member.number, "but": []})
             self.job.ledger.records.make_all_durable(member.number)
         if member.dropped:  # of this job or, in a session, of one that ended without it
-            member.dropped = False
+            number, member.dropped = member.dropped, 0
+            if number != self._context.job_controller.jobs:
+                self._context.job_controller.start(member)
             return
         member.finished, member.figures, member.state = True, message.figures, "finished"
         if self.job is not None and self.job.ledger.drops:
@@ -296,6 +300,8 @@ class LeaseService:
 
     def all_back(self, job: Job, now: float) -> None:
         """All members are back or given up: repeat what the lost master may not have sent."""
+        if (rounds := self._context.job_controller.round) is not None:
+            rounds.lost(now)  # the lost master may not have said so
         self.answer(now)
         if job.ledger.needs == "clock":
             self.send_workers(messages.CameBack())
@@ -348,18 +354,24 @@ class LeaseService:
         return f"block {number}{where} has cost {cost} workers: look at what is in it"
 
     def drop_late(self, ledger: Ledger, workers: list[Member], now: float) -> bool:
-        """Give up late blocks of a closed ledger, if it is time; whether there were any."""
+        """Give up late blocks of a closed ledger, and workers that have not begun when a ledger is
+        over, if it is time; whether there were any."""
         late = [member for member in workers if not (member.finished or member.dropped)]
-        if ledger.waits_for_copy:
-            self.hurry(now)  # the workers wait for the master
-        if not late or not ledger.closed or now < self._drop_at:
+        if not ledger.closed:
+            late = [member for member in late if ledger.over and not member.worked]
+        if ledger.waits_for_copy or (ledger.over and not ledger.closed and not self.over_at):
+            self.hurry(now)  # the workers wait for the master, or it begins to wait for them
+        self.over_at = (self.over_at or now) if ledger.over else 0.0
+        if not late or now < self._drop_at:
             return False
         for member in late:
-            ledger.abandon(member.number)
+            if ledger.closed:
+                ledger.abandon(member.number)
             if self.job is not None:
                 self.job.withdraw_checkouts()
-            member.dropped = True
-            log.warning("%s is given up: %.0f s at its block", member.name, DROP_S)
+            member.dropped = self._context.job_controller.jobs
+            what = "at its block" if member.worked else "behind the last block, and not begun"
+            log.warning("%s is given up: %.0f s %s", member.name, DROP_S, what)
         return True
 
     def hurry(self, now: float) -> None:
