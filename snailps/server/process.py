@@ -74,6 +74,7 @@ class Server(Node):
         self._calls_lock = threading.Lock()
         self._last_call = 0
         self._shards: dict[int, ShardThread] = {}
+        self._not_started: dict[int, SnailError] = {}  # why
         self._posts: dict[int, Future[Any]] = {}  # posts that a shard has not answered
         self._given_up: set[int] = set()  # dials
         self._performers = self._effect_table()
@@ -222,6 +223,7 @@ class Server(Node):
             if not isinstance(error, SnailError):
                 log.exception("shard %d cannot be started", effect.number)
                 error = ClusterError(f"shard {effect.number} cannot be started: {explain(error)}")
+            self._not_started[effect.shard] = error
             self._inbox.put(WorkDone(effect.shard, error=error))
         else:
             self._shards[effect.shard] = shard
@@ -251,7 +253,8 @@ class Server(Node):
     def _post(self, effect: effects.Post) -> None:
         shard = self._shards.get(effect.shard)
         if shard is None:
-            self._inbox.put(WorkDone(effect.post, error=ConnectionLost(GONE)))
+            error = self._not_started.get(effect.shard) or ConnectionLost(GONE)
+            self._inbox.put(WorkDone(effect.post, error=error))
             return
         future = shard.post(partial(effect.do, shard.shard), at_standby=effect.at_standby)
         self._posts[effect.post] = future

@@ -16,7 +16,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
 from snailps.abi._wire_types cimport WireOps
-from snailps.shard._context cimport Context, RowRequest, is_repeated
+from snailps.shard._context cimport RowRequest, is_repeated
 from snailps.store.core._clock_buffer cimport Sums
 from snailps.store.tables cimport (
     Shard, Table, store_dim, store_floats, store_has, store_pull, store_put, store_scan,

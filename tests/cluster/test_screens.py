@@ -41,12 +41,13 @@ class Pane:
 
     def __init__(self, folder, columns, words, **variables):
         self._folder = folder
-        self._tmux = ["tmux", "-L", f"snailps-{os.getpid()}-{columns}", "-f", "/dev/null"]
+        # Relative to the folder: a socket's path has 107 bytes at most.
+        self._tmux = ["tmux", "-S", f"tmux-{columns}", "-f", "/dev/null"]
         sets = [f"{name}={value}" for name, value in variables.items()]
         command = shlex.join(["env", *sets, *words])
         # The pane outlives the command: its last screen is what matters.
         script = f"{command}; echo {ENDED} $?; read wait"
-        env = environment(LC_ALL="C.UTF-8", TMUX_TMPDIR=str(folder))
+        env = environment(LC_ALL="C.UTF-8")
         # pytest-xdist sets COLUMNS, which has precedence over the terminal's width.
         unset = ("NO_COLOR", "TMUX", "COLUMNS", "LINES")
         env = {key: value for key, value in env.items() if key not in unset}

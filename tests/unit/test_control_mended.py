@@ -1,6 +1,7 @@
 """A node's control connection that breaks and is mended: calls made again, notes kept, in order."""
 
 import contextlib
+import os
 import queue
 import threading
 from concurrent.futures import Future
@@ -65,6 +66,19 @@ def test_open_calls_are_made_again_in_order_before_anything_new(line):
         assert future.result(LIMIT_S) == answer
     assert not client.away
     assert client.told.empty()
+
+
+def test_peer_that_lives_and_does_not_read_is_lost_and_holds_nobody_up(monkeypatch):
+    monkeypatch.setattr(control_client, "SEND_S", 0.05)
+    far, told = Far(), queue.Queue()
+    client = ControlClient(far.near, lambda message: None, told.put)
+    client.start()
+    call = client.call_async(messages.Submit({}, blob=os.urandom(8 << 20)))
+    client.note(messages.Leaving("SIGTERM"))
+    with pytest.raises(ConnectionLost, match="is gone: connection closed"):
+        call.result(LIMIT_S)
+    assert told.get(timeout=LIMIT_S) == "connection closed"
+    client.close()
 
 
 def test_calls_fail_where_no_other_connection_is_found(line):

@@ -169,6 +169,21 @@ def test_batch_in_flight_lacks_the_one_before_and_no_other():
         assert close(rows_of(client, 100, 4), reference.rows)
 
 
+def test_flush_leaves_summing_a_product_to_the_one_who_waits_for_it():
+    """Another thread may be at it: shards' parts would be added twice."""
+    reference = Reference(100, 4, SGD, HYPER)
+    with table_of(2, 4, SGD) as (_, client):
+        data = batch(rng(1), 30, 100, 5)
+        forward = client.forward_async(1, *data, 4)
+        while not forward.done:
+            client.flush()
+        part = forward.rows.copy()
+        client.flush()
+        assert np.array_equal(forward.rows, part)
+        assert close(forward.wait(), reference.forward(*data))
+        assert not close(part, forward.rows)
+
+
 def test_pushes_and_batches_keep_their_order():
     with table_of(1, 1, ADD, ZEROS) as (_, client):
         key, one = np.array([7], np.uint64), np.ones((1, 1), np.float32)

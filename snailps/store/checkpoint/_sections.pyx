@@ -196,8 +196,8 @@ def put_section(ShardStore store not None, section: NDArray[Any], tables: Mappin
                     f"table {top.table} of the checkpoint has rows of {top.floats} floats (track "
                     f"{top.track}), the table here {table.slab.floats} (track {table.track})")
             with nogil:
-                failed = _put_rows(store.shard, table, head.fragment, <const char *>&view[0] + at,
-                                   top.rows, top.row_bytes)
+                failed = part_put(&table.slab, &table.slab.parts[head.fragment],
+                                  store.shard.frag_num, <const char *>&view[0] + at, top.rows)
             if failed == -2:
                 raise CheckpointError(f"section of fragment {head.fragment}: a key of another one "
                                       "(frag_num is not the checkpoint's)")
@@ -218,21 +218,6 @@ def put_section(ShardStore store not None, section: NDArray[Any], tables: Mappin
             at += top.retention_bytes
     return rows
 
-
-cdef int _put_rows(const Shard *shard, Table *table, uint32_t fragment, const char *rows,
-                   uint64_t count, uint32_t row_bytes) noexcept nogil:
-    """Put rows that lie `row_bytes` apart; 0, or the failure of `part_put`."""
-    cdef Slab *slab = &table.slab
-    cdef Part *part = &slab.parts[fragment]
-    cdef uint64_t i
-    cdef int failed
-    if row_bytes == slab.stride:
-        return part_put(slab, part, shard.frag_num, rows, count)
-    for i in range(count):
-        failed = part_put(slab, part, shard.frag_num, rows + i * row_bytes, 1)
-        if failed:
-            return failed
-    return 0
 
 
 cdef int _check_room(uint64_t at, uint64_t needed, uint64_t length, uint32_t fragment) except -1:

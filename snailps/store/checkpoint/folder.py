@@ -166,7 +166,7 @@ class CheckpointFolder:
                 raise write_error(self.path / PASSED, error) from error
 
     def take(self) -> None:
-        """Make the folder, lock it for this process, and remove unfinished checkpoints."""
+        """Make the folder, and lock it for this process."""
         if self._lock >= 0:
             return
         try:

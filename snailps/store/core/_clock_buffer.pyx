@@ -13,7 +13,7 @@ frames, marks or connections.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from snailps.abi._key_table cimport number_of
 from snailps.abi._row_ops cimport ACCESS_AVERAGE, ACCESS_PYTHON

@@ -178,7 +178,7 @@ cdef class PendingRequests:
                     pending.abandoned and not request_changes(pending.request)):
                 continue
             try:
-                pending.wait(max(0.0, until_s - now_s()))
+                pending.wait_for(max(0.0, until_s - now_s()))   # Z is for its own waiter to sum
             except WaitTimeout:
                 raise
             except SnailError as error:     # of a pull: its own wait raises it

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import queue
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,6 +39,9 @@ from snailps.transport.sockets import dial, receive
 log = logging.getLogger(__name__)
 
 RECV_BYTES = 256 << 10
+SEND_S = 60.0
+"""Seconds in which a peer takes no byte before its connection counts as lost."""
+_TIMEVAL = struct.Struct("ll")
 
 AnswerOrFuture = messages.Message | Future[messages.Message] | None
 """Result of a handler: the answer to a call, a future of it, or None for `Ok`."""
@@ -86,6 +90,14 @@ def ask(sock: socket.socket, message: messages.Message, limit_s: float) -> messa
             return answer
 
 
+def _bounded(sock: socket.socket) -> socket.socket:
+    """Bound each send: a peer that lives and does not read must not hold up all who send here."""
+    limit = _TIMEVAL.pack(*divmod(int(SEND_S * 1e6), 1_000_000))
+    with contextlib.suppress(OSError):  # it is closed already: its reader will see
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    return sock
+
+
 class ControlClient:
     """A node's connection to its master.  One reader thread; calls from any thread.
 
@@ -106,7 +118,7 @@ class ControlClient:
         peer_name: str = "the master",
         mend: Callable[[str], socket.socket | None] = lambda why: None,
     ) -> None:
-        self._sock = sock
+        self._sock = _bounded(sock)
         self._mend = mend
         self.away = False  # broken, and another connection is looked for
         self._generation = 0
@@ -189,8 +201,11 @@ class ControlClient:
 
     def _write(self, data: bytes) -> None:
         """With `_send_lock` held."""
-        with contextlib.suppress(OSError):
-            self._sock.sendall(data)  # a lost connection is noticed, and told, by the reader
+        with contextlib.suppress(OSError):  # a lost connection is noticed, and told, by the reader
+            try:
+                self._sock.sendall(data)
+            except BlockingIOError:
+                self._sock.shutdown(socket.SHUT_RDWR)
 
     def _answer(self, generation: int, frame: Frame) -> None:
         """Answer a call, if it came by the present connection."""
@@ -239,7 +254,7 @@ class ControlClient:
         if sock is None:
             return False
         with self._send_lock:
-            old, self._sock = self._sock, sock
+            old, self._sock = self._sock, _bounded(sock)
             old.close()
             if self._lost is not None:  # closed meanwhile, which did not see this one
                 sock.close()
