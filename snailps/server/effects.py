@@ -68,8 +68,9 @@ class CloseListeners(Effect):
 @dataclass(frozen=True, slots=True)
 class Post(Effect):
     """A call of a shard's method, in its thread, behind those posted before; `WorkDone` follows,
-    with `ConnectionLost` where the shard runs no more. With `at_standby` it follows once the
-    standby has done it, too, or will not be promoted; posts behind it do not wait for that."""
+    with `ConnectionLost` where the shard runs no more, or why it did not start. With `at_standby`
+    it follows once the standby has done it, too, or will not be promoted; posts behind it do not
+    wait for that."""
 
     shard: int
     post: int
