@@ -25,8 +25,8 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
-ERROR = "snailps: error: "
-"""Prefix of the line in which a process reports why it failed."""
+from snailps.node.phrases import OWN_ERROR
+
 OWN = "snailps: "
 EVENTS = "snailps.events"
 """Logger of records with fields only, whose text is in other lines."""
@@ -121,8 +121,8 @@ class JsonLines(io.TextIOBase):
         line = line.rstrip()
         if is_object(line):
             return line
-        if line.startswith(ERROR):
-            return self._identity.line("error", line.removeprefix(ERROR), fatal=True)
+        if line.startswith(OWN_ERROR):
+            return self._identity.line("error", line.removeprefix(OWN_ERROR), fatal=True)
         return self._identity.line("info", line.removeprefix(OWN))
 
 

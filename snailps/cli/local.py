@@ -28,8 +28,9 @@ from snailps.cli.printing import is_live, print_figures, print_json
 from snailps.config import JobSettings, MasterSettings, RawConfig, ServerSettings, WorkerSettings
 from snailps.errors import EXIT_INTERRUPTED, ClusterError, ConfigError
 from snailps.kernels import cores
-from snailps.local.launcher import OWN_ERROR, MasterEnded, labelled, signal_name
+from snailps.local.launcher import MasterEnded, labelled, signal_name
 from snailps.local.run import LOCAL, Result, Run
+from snailps.node.phrases import OWN_ERROR
 from snailps.node.usage import peak_rss_mb
 
 if TYPE_CHECKING:

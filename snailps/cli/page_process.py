@@ -8,7 +8,6 @@ It must never harm the run: if the page cannot start, that is a line of text.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import select
 import signal
 import subprocess
@@ -21,20 +20,19 @@ import typer
 
 from snailps.cli.options import doors_of
 from snailps.config import ClusterSettings
+from snailps.local.fork import end_with_parent
 
 UiOption = Annotated[
     bool, typer.Option("--ui", help="Show the run on a page; prints its address.", metavar="")
 ]
 START_S = 10.0
 END_S = 4.0
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _end_with_parent() -> None:
     """In the child: SIGTERM when the parent ends.  Ctrl-C is the parent's alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
 
 
 class PageProcess:

@@ -18,6 +18,8 @@ from pathlib import Path
 from snailps.api import class_loading
 from snailps.errors import EXIT_INTERRUPTED
 
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
 _ARG_START, _ARG_END = 47, 48
 """Fields of /proc/PID/stat, from 0: start and end of the command line in memory."""
 
@@ -25,6 +27,11 @@ _ARG_START, _ARG_END = 47, 48
 def may_fork() -> bool:
     """Whether this process has a single thread, libraries included; else a fork may hang."""
     return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
+
+
+def end_with_parent(number: int) -> None:
+    """In a child, before exec: have the kernel send it a signal when its parent ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, number)
 
 
 def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) -> None:

@@ -10,7 +10,6 @@ secret, one `Document`, from a pipe, servers and workers once the master's addre
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -37,15 +36,10 @@ from snailps.errors import (
 )
 from snailps.kernels.numa import ANYWHERE, cpus_of_workers, keep_thread_on, numa_nodes
 from snailps.local import LAUNCHED
-from snailps.local.fork import become, may_fork
+from snailps.local.fork import become, end_with_parent, may_fork
 from snailps.node.limits import END_S
-from snailps.node.phrases import NAME_MARK
+from snailps.node.phrases import NAME_MARK, OWN_ERROR
 
-OWN_ERROR = "snailps: error: "
-"""Prefix of the line in which a process reports why it failed."""
-
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 LOOK_S = 0.1
 OWN_CODES = (EXIT_OK, EXIT_FAILED, EXIT_WRONG, EXIT_STOPPED, EXIT_INTERRUPTED)
 RESTARTS_MAX = 3
@@ -63,7 +57,7 @@ READ_S = 5.0
 def _die_with_parent() -> None:
     """In a child, before exec: SIGKILL when the parent dies, and a session of its own, so that
     Ctrl-C reaches the parent only, which ends the job in order."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     os.setsid()
 
 

@@ -14,6 +14,9 @@ from snailps.node.status import NodeStatus, Phase, Status
 NAME_MARK = "\x1e"
 """Begins the line in which a process reports its name to its launcher."""
 
+OWN_ERROR = "snailps: error: "
+"""Begins the line in which a process reports why it failed."""
+
 Mood = Literal["good", "idle", "waits", "bad"]
 """Meaning of a state to a user: the colour of its text."""
 

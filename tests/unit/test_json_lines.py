@@ -8,7 +8,8 @@ import re
 import pytest
 
 from snailps.cli.json_lines import Identity, JsonFormatter, JsonLines, is_object
-from snailps.local.launcher import OWN_ERROR, _as_text
+from snailps.local.launcher import _as_text
+from snailps.node.phrases import OWN_ERROR
 
 KEYS = ["time", "level", "process", "host", "pid", "message"]
 
