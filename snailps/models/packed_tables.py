@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.tables import Tensor
+from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Results
 from snailps.config import JobSettings
 from snailps.data.scratch import release_whole, whole_file
@@ -118,16 +118,21 @@ def put_tables(results: Results) -> None:
     results.exporting.plan([packed.rows.size for packed in tables.values()])
     for name, packed in tables.items():
         table = results.tables.get(name)
-        width = -1 if table is None else table.dim + table.state_floats
-        if packed.rows.shape[1] != width:
-            expected = f"rows of {width} numbers" if table else f"tables {sorted(results.tables)}"
+        width = packed.rows.shape[1]
+        if table is None or width != table.dim + table.state_floats:
+            expected = f"tables {sorted(results.tables)}"
+            if table is not None:
+                expected = f"rows of {table.dim + table.state_floats} numbers"
             raise ModelFileError(
                 f"{path}: continue_from: table {name}: expected {expected}, as the settings have "
-                f"it, got {packed.rows.shape[1]} numbers a row"
+                f"it, got {width} numbers a row"
             )
         step = max(1, _PUT_FLOATS // width)
         edges = range(0, len(packed.keys), step)
-        pieces = ((packed.keys[at : at + step], packed.rows[at : at + step]) for at in edges)
+        pieces = (
+            (packed.keys[at : at + step], _resumed(table, packed.rows[at : at + step]))
+            for at in edges
+        )
         results.put_packed(
             name,
             results.exporting.count(
@@ -135,6 +140,19 @@ def put_tables(results: Results) -> None:
             ),
         )
     release_whole(path)
+
+
+def _resumed(table: Table, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows with the same weights under the table's hyper-parameters.
+
+    FTRL's weights follow from z and n: after a change of `lr`, `beta` or `l1` the z of before would
+    scale them.  Where the weight is 0, z may not exceed `l1`.
+    """
+    if table.access != "ftrl":
+        return rows
+    w, z, n = np.split(rows, 3, axis=1)
+    wanted = -w * (table.beta + np.sqrt(n)) / table.lr - table.l1 * np.sign(w)
+    return np.hstack((w, np.where(w == 0, np.clip(z, -table.l1, table.l1), wanted), n))
 
 
 class NoSurvey:

@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
+from twins.kernels import ftrl_weights
 
 import snailps
 from snailps.api.results import Results
@@ -633,6 +634,31 @@ def test_rows_of_a_file_to_go_on_with_are_checked(tmp_path):
     np.savez(tmp_path / "m.npz", keys=keys, rows=rows)
     with pytest.raises(ModelFileError, match=r"state of their optimizer, .* got .*arrays"):
         put_tables(results)
+
+
+@pytest.mark.parametrize("changed", [{}, {"lr": 0.01}, {"beta": 3.0}, {"l1": 2.0}])
+def test_rows_to_go_on_with_keep_their_weights_with_another_step_size(tmp_path, changed):
+    path, before = str(tmp_path / "m.npz"), {"access": "ftrl", "lr": 0.1, "beta": 1.0, "l1": 0.5}
+    table = Table("weights", 2, **before | changed)
+    z, n = np.array([[-3, 0.75], [4, -0.5]]), np.array([[2.0, 0], [9, 100]])
+    w = ftrl_weights(Table("weights", 2, **before).store_arguments()[5], z, n)
+    assert (w == 0).sum() == 1
+    packed = Packed(np.array([3, 5], np.uint64), np.hstack((w, z, n)).astype(np.float32))
+    write_packed(path, {"weights": packed})
+    taken = []
+    results = Results(
+        SparseSettings(continue_from=path), b"", {}, None, {"weights": 0}, {"weights": table}, []
+    )
+    results.put_packed = lambda name, pieces: taken.extend(pieces)
+    put_tables(results)
+    ((keys, rows),) = taken
+    rows = rows.astype(np.float64)
+    assert keys.tolist() == [3, 5]
+    assert (rows[:, :2] == packed.rows[:, :2]).all()
+    assert (rows[:, 4:] == n).all()
+    hyper = table.store_arguments()[5]
+    assert ftrl_weights(hyper, rows[:, 2:4], n) == pytest.approx(w, rel=1e-5, abs=1e-9)
+    assert changed or rows[:, 2:4] == pytest.approx(z, rel=1e-5)
 
 
 def test_file_of_a_command_does_not_tell_the_number_of_columns(jobs, tmp_path, monkeypatch):
