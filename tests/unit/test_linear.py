@@ -13,10 +13,12 @@ from twins import linear as twin
 
 from snailps.api.block import Block
 from snailps.config import RawConfig
+from snailps.data._admission import Admitted
 from snailps.data.joined import JoinedFile, open_parts
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.copied_rows import CopiedRows
+from snailps.models.packed_tables import Packed, write_packed
 from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.export import read_npz
 from snailps.models.sparse.linear import Linear, LinearSettings
@@ -404,6 +406,16 @@ def test_survey_of_blocks_admits_what_came_often_enough(make):
     (batch,) = prepared.batch
     assert batch.keys.tolist() == [5, BIAS_KEY]
     assert prepared.asked[0].new_keys[batch.places].tolist() == [5]
+
+
+def test_survey_admits_rare_features_that_the_continued_model_has(make, tmp_path):
+    known = Packed(np.array([6, BIAS_KEY], np.uint64), np.ones((2, 3), np.float32))
+    path = write_packed(str(tmp_path / "before.npz"), {TABLE: known})
+    settings = LinearSettings(min_count=3, expected_features=1000, continue_from=path)
+    surveyor = Linear.surveyor(settings)
+    surveyor.add(make(settings).survey(block_of("1 5:1 6:1\n0 5:1\n1 5:1 7:1\n")))
+    admitted = Admitted(surveyor.result()).admit(np.array([5, 6, 7, 8], np.uint64))
+    assert admitted.tolist() == [True, True, False, False]
 
 
 def test_survey_with_part_that_is_none_refuses():

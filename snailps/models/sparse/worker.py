@@ -42,7 +42,7 @@ from snailps.models.kept_rows import DRIFT, STEPS_MIN, KeptRows
 from snailps.models.local_sgd import LocalSgd, RowLayout
 from snailps.models.losses import LOSSES
 from snailps.models.pace import Pace, of_workers
-from snailps.models.packed_tables import NoSurvey, put_tables
+from snailps.models.packed_tables import NoSurvey, opened, put_tables, read_packed
 from snailps.models.rows import Lookup, Rows, Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.sparse import evaluate
@@ -572,7 +572,7 @@ def factors_of(settings: SparseSettings, keys: Keys) -> Floats:
 
 class _Counting:
     def __init__(self, settings: SparseSettings) -> None:
-        features = settings.expected_features
+        self._settings, features = settings, settings.expected_features
         if settings.hash_bits:
             features = min(features, 1 << min(settings.hash_bits, 30))
         self._filter = Admission(settings.min_count, features)
@@ -592,6 +592,11 @@ class _Counting:
             keys, counts = keys[more], counts[more] - 1
 
     def result(self) -> bytes:
+        """The filter; it admits all features that a continued model has."""
+        if self._settings.continue_from:
+            known = read_packed(opened(self._settings)).get(TABLE)
+            for keys in [] if known is None else [known.keys] * self._settings.min_count:
+                self._filter.count(keys)
         return self._filter.verdict()
 
 
