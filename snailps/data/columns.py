@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import pairwise
+from typing import Any
 
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
@@ -100,6 +101,15 @@ def declaration_of(column: Column) -> str:
     if column.kind is Kind.BUCKET:
         words += ["bucket", *(f"{bound:.17g}" for bound in column.bounds)]
     return f"{column.name}:{' '.join(words)}"
+
+
+def is_number(cell: Any) -> bool:
+    """Whether a cell of CSV, str or bytes, is a number."""
+    try:
+        float(TRUTH.get(cell, cell))
+    except ValueError:
+        return False
+    return True
 
 
 def _declared(declared: Declared) -> tuple[Column, ...]:

@@ -20,7 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.blocks import cut, expand, files_of, read_block
-from snailps.data.columns import TRUTH, Column, Kind, columns_by_name, columns_of, declaration_of
+from snailps.data.columns import (
+    TRUTH,
+    Column,
+    Kind,
+    columns_by_name,
+    columns_of,
+    declaration_of,
+    is_number,
+)
 from snailps.data.examples import ExampleReader
 from snailps.data.feature_rows import NAMED, Piece, RowsSource, dense_piece
 from snailps.data.file_kinds import HEAD_BYTES, is_pipe, refuse_foreign
@@ -422,51 +430,70 @@ def is_named(declared: str) -> bool:
 
 
 class _Labels:
+    """Labels of tables: all numbers, or all texts, of files of any format."""
+
     def __init__(self, are_numbers: bool, column: str) -> None:
         self._are_numbers, self._column = are_numbers, column
-        self._places: dict[Any, int] = {}
         self._parts: list[NDArray[Any]] = []
+        self._shared: dict[Any, Any] = {}
+        self._paths: dict[str, str] = {}
+        """The first file with labels of each kind."""
 
     def clear(self) -> None:
-        self._places.clear()
         self._parts.clear()
+        self._shared.clear()
+        self._paths.clear()
 
     def add(self, labels: NDArray[Any] | list[Any], path: str, first: int) -> None:
         """Add the labels of some rows, of which `first` is the first in its file."""
-        if isinstance(labels, np.ndarray):
-            self._parts.append(labels)
-            return
-        if self._are_numbers and labels and isinstance(labels[0], str):  # cells of CSV
-            if all(one in TRUTH for one in labels):
-                self._parts.append(np.array([TRUTH[one] for one in labels], np.bool_))
-                return
-            try:
-                self._parts.append(_numbers(labels))
-            except ValueError:
-                row = next(at for at, one in enumerate(labels) if one and not _is_number(one))
-                raise DataError(
-                    f"{path}: column {self._column!r}, row {first + row:,} is {labels[row]!r:.60}: "
-                    "expected a number as label, as those of the first rows are"
-                ) from None
-            return
-        places = self._places
+        if isinstance(labels, list):
+            texts = all(one is None or isinstance(one, str) for one in labels)
+            read = self._cells if texts and self._are_numbers else self._values
+            labels = read(labels, path, first)
+        self._look_at(labels, path)
+        self._parts.append(labels)
+
+    def _cells(self, labels: list[Any], path: str, first: int) -> NDArray[Any]:
+        """Texts, such as cells of CSV, that are numbers."""
+        if all(one in TRUTH for one in labels):
+            return np.array([TRUTH[one] for one in labels], np.bool_)
         try:
-            found = [places.setdefault((type(one), one), len(places)) for one in labels]
+            return _numbers(labels)
+        except ValueError:
+            row = next(at for at, one in enumerate(labels) if one and not is_number(one))
+            like = self._paths.get("numbers", path)
+            raise DataError(
+                f"{path}: column {self._column!r}, row {first + row:,} is {labels[row]!r:.60}: "
+                f"expected a number as label, as those of the first rows of {like} are"
+            ) from None
+
+    def _values(self, labels: list[Any], path: str, first: int) -> NDArray[Any]:
+        """Values of any type, each in memory once."""
+        found, share = np.empty(len(labels), object), self._shared.setdefault
+        try:
+            found[:] = [None if one == "" else share((type(one), one), one) for one in labels]
         except TypeError:
             raise DataError(
                 f"{path}: column {self._column!r} has lists: expected one label a row"
             ) from None
-        self._parts.append(np.array(found, np.int64))
+        return found
+
+    def _look_at(self, labels: NDArray[Any], path: str) -> None:
+        """Refuse texts beside numbers."""
+        some = labels if labels.dtype == object else labels[:1]
+        for is_text in {isinstance(one, str) for one in some if one is not None}:
+            self._paths.setdefault("texts" if is_text else "numbers", path)
+        if len(self._paths) > 1:
+            got = " and ".join(f"{kind} in {where}" for kind, where in self._paths.items())
+            raise DataError(
+                f"column {self._column!r}: expected labels of one kind, got {got}: convert them"
+            )
 
     def whole(self) -> NDArray[Any]:
         found = np.concatenate(self._parts) if self._parts else np.empty(0)
-        if not self._places:
-            if found.dtype.kind != "f" or not np.isfinite(found).all():
-                return found
-            return _whole_if_all(found)
-        values = np.empty(len(self._places), object)
-        values[:] = [None if value == "" else value for _, value in self._places]
-        return values[found]
+        if found.dtype.kind != "f" or not np.isfinite(found).all():
+            return found
+        return _whole_if_all(found)
 
 
 def _whole_if_all(found: NDArray[Any]) -> NDArray[Any]:
@@ -475,16 +502,8 @@ def _whole_if_all(found: NDArray[Any]) -> NDArray[Any]:
     return found.astype(np.int64) if is_whole else found
 
 
-def _numbers(cells: list[str]) -> NDArray[Any]:
+def _numbers(cells: list[Any]) -> NDArray[Any]:
     try:
         return np.array([int(one) for one in cells], np.int64)
-    except (ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError):
         return np.array([float(TRUTH.get(one, one or "nan")) for one in cells], np.float64)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(TRUTH.get(text, text))
-    except ValueError:
-        return False
-    return True

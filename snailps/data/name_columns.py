@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from snailps.data._examples import first_row
 from snailps.data.blocks import first_line_of
-from snailps.data.columns import Column, Kind
+from snailps.data.columns import Column, Kind, is_number
 from snailps.data.examples import CELLS, ExampleReader, format_of_rows
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
@@ -67,7 +67,7 @@ class NameColumns:
             columns.append(Column("value", Kind.LABEL))
             columns += [Column(f"column {at}", Kind.IGNORE) for at in range(names + 1, width)]
         first = 0
-        if start <= head.index(line) and width > names and not _is_number(cells[names]):
+        if start <= head.index(line) and width > names and not is_number(cells[names]):
             first = data.index(line) + len(line) if line in data else len(data)
         reader = ExampleReader(format, columns=columns, needs_labels=False, may_skip=False)
         try:
@@ -84,14 +84,6 @@ class NameColumns:
     def _shape(self) -> str:
         shape = " ".join(self.expected) + (" [value]" if self.valued else "")
         return f"lines of {shape}, separated by tabs, commas or blanks"
-
-
-def _is_number(text: bytes) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 class NameCounts:

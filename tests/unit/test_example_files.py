@@ -210,6 +210,45 @@ def test_text_among_numbers_of_labels_is_told_with_its_row(write):
         rows_of(example_files([write("x.csv", text)], "y"))
 
 
+@pytest.mark.parametrize("labels", [[0, 1], ["0", "1"]])
+def test_labels_of_files_of_several_formats_are_those_of_each(write, tmp_path, labels):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pytest.importorskip("pyarrow").table({"x": [1, 1], "y": labels})
+    lines = write("a.jsonl", '{"x": 1, "y": 1}\n{"x": 1, "y": 0}\n')
+    cells, path = write("b.csv", "x,y\n1,0\n1,1\n"), str(tmp_path / "c.parquet")
+    parquet.write_table(table, path)
+    found = example_files([lines, cells, path], "y")
+    rows_of(found)
+    assert found.labels().tolist() == [1, 0, 0, 1, 0, 1]
+    found = example_files([path, cells], "y")
+    rows_of(found)
+    assert found.labels().tolist() == labels * 2
+
+
+def test_texts_beside_numbers_as_labels_are_refused_with_both_files(write, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    words, numbers = str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")
+    parquet.write_table(pa.table({"x": [1, 1], "y": ["no", "yes"]}), words)
+    parquet.write_table(pa.table({"x": [1, 1], "y": [1, 0]}), numbers)
+    with pytest.raises(DataError, match=r"'y': .*texts in .*a\.parquet and numbers in .*b\."):
+        rows_of(example_files([words, numbers], "y"))
+    with pytest.raises(DataError, match=r"a\.parquet: .*row 1 is 'no': .*rows of .*b\."):
+        rows_of(example_files([numbers, words], "y"))
+
+
+def test_labels_that_are_missing_in_a_whole_file_are_missing(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    paths = []
+    for name, labels in {"a": [1, 0], "b": [None, None]}.items():
+        paths.append(str(tmp_path / f"{name}.parquet"))
+        parquet.write_table(pa.table({"x": [1, 1], "y": labels}), paths[-1])
+    found = example_files(paths, "y")
+    rows_of(found)
+    assert np.isnan(found.labels()).tolist() == [False, False, True, True]
+
+
 @pytest.mark.parametrize(
     ("odd", "label"),
     [
