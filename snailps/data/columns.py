@@ -63,7 +63,8 @@ Declared = str | Sequence[str] | Sequence[Column]
 def columns_of(declared: Declared, *, needs_label: bool = True) -> tuple[Column, ...]:
     """Parse ``name:kind`` a column, in the order of the file; ``a1..a9:kind`` is nine columns.
 
-    A string separates columns by commas or newlines.  One label, unless `needs_label` is False.
+    A name in single quotes is taken as it is.  A string separates columns by commas or newlines.
+    One label, unless `needs_label` is False.
     """
     columns = _declared(declared)
     labels = [column.name for column in columns if column.kind is Kind.LABEL]
@@ -93,14 +94,23 @@ def columns_by_name(declared: Sequence[str], label: str) -> tuple[Column, ...]:
 
 
 def declaration_of(column: Column) -> str:
+    """The declaration that `columns_of` parses as this column."""
+    name = column.name
+    if not name or name != name.strip() or _RANGE.fullmatch(name) or _quoted(name) is not None:
+        name = f"'{name}'"
+    words = [column.kind.name.lower()]
     if column.kind is Kind.HASHED:
-        return f"{column.name}:hashed {column.bits}"
-    if column.kind not in (Kind.NUMERIC, Kind.BUCKET):
-        return f"{column.name}:{column.kind.name.lower()}"
-    words = ["numeric"] + ["log"] * column.log
+        words.append(str(column.bits))
+    elif column.kind in (Kind.NUMERIC, Kind.BUCKET):
+        words = ["numeric"] + ["log"] * column.log
     if column.kind is Kind.BUCKET:
         words += ["bucket", *(f"{bound:.17g}" for bound in column.bounds)]
-    return f"{column.name}:{' '.join(words)}"
+    return f"{name}:{' '.join(words)}"
+
+
+def _quoted(name: str) -> str | None:
+    """What is between single quotes; None: there are none."""
+    return name[1:-1] if len(name) > 1 and name[0] == name[-1] == "'" else None
 
 
 def is_number(cell: Any) -> bool:
@@ -134,8 +144,9 @@ def _columns_of_part(part: str) -> Iterable[Column]:
             f"columns: expected name:kind, got {part!r}. Kinds are label, ignore, numeric, "
             "categorical and hashed BITS"
         )
-    column = _column(name, kind.split(), part)
-    found = _RANGE.fullmatch(name)
+    quoted = _quoted(name)
+    column = _column(name if quoted is None else quoted, kind.split(), part)
+    found = None if quoted is not None else _RANGE.fullmatch(name)
     if not found:
         return [column]
     first, last = int(found["first"]), int(found["last"])

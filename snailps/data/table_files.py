@@ -134,7 +134,7 @@ def read_rows(
         if found := _others(table):
             raise DataError(
                 f"{path} has columns that the model or the first file has not: {_shown(found)}. "
-                f"Leave them out: columns=['{found[0]}:ignore']"
+                f"Leave them out: columns=[{_ignored(found[0])!r}]"
             )
         yield from table.pieces(features, label)
 
@@ -217,12 +217,16 @@ def _check(table: TableFile, columns: Sequence[Column], label: str, needs_labels
     if others:
         raise DataError(
             f"{table.path} has columns that the first file has not: {_shown(others)}. Declare "
-            f"{others[0]}:ignore in columns, or another kind; label_column is {label}"
+            f"{_ignored(others[0])} in columns, or another kind; label_column is {label}"
         )
 
 
 def _others(table: TableFile) -> list[str]:
     return [name for name in table.names if table.known is not None and name not in table.known]
+
+
+def _ignored(name: str) -> str:
+    return declaration_of(Column(name, Kind.IGNORE))
 
 
 def _shown(names: Sequence[str]) -> str:

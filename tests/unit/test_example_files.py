@@ -1,5 +1,6 @@
 """Rows of files as examples: the same rows as those of matrices and tables in memory."""
 
+import json
 import os
 import threading
 
@@ -284,6 +285,19 @@ def test_names_that_json_lines_have_later_are_refused(write, monkeypatch):
     assert [len(row) for row in rows_of(ignored)] == [1, 1, 0]
     model = example_files([path], names=["a"], others=True, needs_labels=False)
     assert [len(row) for row in rows_of(model)] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("name", ["age ", " a", "a 1..a 3", "", "'a'", "a:b", "a,b", "'", "a\nb"])
+@pytest.mark.parametrize("value", [2, "Rome"])
+def test_column_may_have_any_name(write, name, value):
+    row = json.dumps({name: value, "y": 1})
+    first = example_files([write("x.jsonl", row)], "y")
+    declared = [one for one in first.declared if one != "y:label"]
+    again = example_files([write("x.jsonl", row)], "y", declared, names=[name])
+    assert first.names == again.names == [name]
+    assert rows_of(first) == rows_of(again) != [[]]
+    ignored = example_files([write("x.jsonl", f'{row[:-1]}, "b": 1}}')], "y", declared)
+    assert ignored.names == [name, "b"]
 
 
 def test_lines_have_labels_and_keys(write):
