@@ -86,8 +86,8 @@ def test_unknown_parameter_is_refused_with_the_one_that_is_meant(name, meant):
         ({"dim": 0}, "FastText: dim: expected a whole number from 1 to 4096; got '0'"),
         ({"dim": True}, "dim: expected a whole number"),
         ({"dim": 2.0}, "dim: expected a whole number"),
-        ({"lr": "fast"}, "lr: expected a number from"),
-        ({"lr": None}, "lr: expected a number from"),
+        ({"lr": "fast"}, "lr: expected auto, or a number from"),
+        ({"sample": None}, "sample: expected a number from"),
         ({"loss": "hs"}, "loss: expected one of ns, nce; got 'hs'"),
         ({"minn": 9}, r"minn: expected 1 to maxn \(6, from default of maxn\), got 9"),
         (
@@ -114,13 +114,16 @@ def test_settings_of_a_job_are_those_that_differ_from_the_models():
     assert settings(changed.get_params(), "FastText") == {
         "dim": 3, "lr": 0.1, "worker_memory": 1 << 30, "formats": ("bin",),
     }  # fmt: skip
+    given = FastText(lr=0.05, optimizer="adagrad").get_params()
+    assert settings(given, "FastText")["lr"] == 0.05  # adagrad's is another one by default
+    assert settings(FastText(**given).get_params(), "FastText")["lr"] == 0.05
     found = Word2Vec.parameters.settings(Word2Vec().get_params(), "Word2Vec")
     assert found == {"maxn": 0, "formats": ("bin",)}
 
 
 def test_parameters_are_stored_untouched_and_shown_where_they_differ():
     callbacks = [print]
-    model = FastText(dim=8, callbacks=callbacks, lr=0.05)
+    model = FastText(dim=8, callbacks=callbacks, lr="auto")
     assert model.callbacks is callbacks
     assert repr(model) == "FastText(dim=8, callbacks=[<built-in function print>])"
     assert repr(Word2Vec()) == "Word2Vec()"

@@ -21,6 +21,7 @@ from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
 from snailps.models.word_vectors import model as blocks_of
 from snailps.models.word_vectors.block_size import fit_block
+from snailps.models.word_vectors.settings import ADAGRAD_LR, ADAGRAD_LR_SUBWORDS, LR
 
 TEXT = b"the cat sat on the mat and the dog sat by the cat\n" * 3
 SMALL = WordVectorSettings(dim=8, min_count=1, sample=0.0, bucket=1000, window=2)
@@ -110,14 +111,14 @@ def test_train_with_sixteen_threads_on_a_tiny_block_loses_no_examples(make):
 def test_train_on_a_block_without_known_words_counts_them_and_moves_nothing(make, data):
     model = make(text=b"the cat sat the cat sat")
     figures = train(model, data)
-    assert figures == {"units": len(data.split()) + data.count(b"\n"), "lr": SMALL.lr / 2}
+    assert figures == {"units": len(data.split()) + data.count(b"\n"), "lr": SMALL.rate / 2}
     prepared = model.prepare(block_of(data))
     assert (prepared.metrics, prepared.asked) == ({"units": figures["units"]}, ())
 
 
 def test_train_on_a_block_of_a_single_known_word_pushes_no_numbers_that_are_none(make):
     model = make(text=b"the cat sat the cat sat")
-    assert train(model, b"cat") == {"units": 1, "lr": SMALL.lr / 2}
+    assert train(model, b"cat") == {"units": 1, "lr": SMALL.rate / 2}
     model.finish()
     model.setup()
     assert np.isfinite(model.pull("input", np.arange(3, dtype=np.uint64))).all()
@@ -271,7 +272,7 @@ def demo(tmp_path, *overrides):
 
 def test_settings_of_the_old_demo_ask_for_adagrad(tmp_path):
     s = demo(tmp_path)
-    assert (s.optimizer, s.lr, s.model, s.dim) == ("adagrad", 0.7, "cbow", 100)
+    assert (s.optimizer, s.rate, s.model, s.dim) == ("adagrad", 0.7, "cbow", 100)
     assert (s.window, s.negatives, s.sample, s.min_count) == (4, 23, 0.001, 3)
     for table in WordVectors(s).tables()[:2]:
         assert (table.access, table.state_floats) == ("adagrad", 100)
@@ -281,12 +282,12 @@ def test_settings_of_the_old_demo_ask_for_adagrad(tmp_path):
 
 def test_rate_that_nobody_set_is_that_of_the_optimizer():
     def rate(**given):
-        return job_settings(WordVectors, RawConfig.from_mapping(given, "test")).lr
+        return job_settings(WordVectors, RawConfig.from_mapping(given, "test")).rate
 
-    assert rate() == WordVectorSettings().lr
-    assert rate(optimizer="adagrad", maxn="0") == blocks_of.ADAGRAD_LR
-    assert rate(adagrad="1", maxn="0") == blocks_of.ADAGRAD_LR
-    assert rate(optimizer="adagrad") == blocks_of.ADAGRAD_LR_SUBWORDS
+    assert rate() == LR
+    assert rate(optimizer="adagrad", maxn="0") == ADAGRAD_LR
+    assert rate(adagrad="1", maxn="0") == ADAGRAD_LR
+    assert rate(optimizer="adagrad") == rate(optimizer="adagrad", lr="auto") == ADAGRAD_LR_SUBWORDS
     assert rate(optimizer="adagrad", lr=0.05) == 0.05
     with pytest.raises(ConfigError, match="leave it at auto, or adagrad"):
         rate(optimizer="adam")

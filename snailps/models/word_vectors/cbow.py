@@ -99,7 +99,7 @@ class CbowTrainer(RotationTrainer):
             gains = moves = occurrences / windows
             curvature, most, least = WINDOW_CURVATURE, TURNS_MAX, TURN_TARGETS
         begin, _ = block.progress
-        way = gains[rows] * (curvature * s.lr * (1.0 - begin))
+        way = gains[rows] * (curvature * s.rate * (1.0 - begin))
         turns = max(1, min(most, len(examples) // (block.output_parts * least)))
         apart = s.epochs * self._vocabulary.tokens / WORDS_A_STEP_APART
         apart = min(max(apart, STEPS_APART_MIN), STEPS_APART_MAX)

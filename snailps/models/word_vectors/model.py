@@ -88,8 +88,6 @@ from snailps.models.word_vectors.warm_start import adopt, count_on, put_vectors,
 BUCKETS_MARKED = 1 << 24
 MOVING_STEPS = 30.0
 """Steps of other workers in the time of a block from which a row is pulled as it begins."""
-ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
-"""Rows of subwords get many gradients, whose sums of squares shorten the steps."""
 LOSS_DIVERGED = 4.0
 """Mean loss, in that of untrained rows, from which the training has diverged."""
 PAIRS_JUDGED = 1000
@@ -131,7 +129,7 @@ class WordVectors(TextModel):
         s = self.settings
         make = partial(Table, dim=s.dim, wire=s.wire)
         if s.optimizer == "adagrad":
-            make = partial(make, access="adagrad", lr=s.lr, eps=ADAGRAD_EPS)
+            make = partial(make, access="adagrad", lr=s.rate, eps=ADAGRAD_EPS)
         text = (text_table(),) if self._may_rotate(s) else ()
         return (
             make("input", init="uniform", scale=1.0 / s.dim, seed=s.seed),
@@ -179,14 +177,8 @@ class WordVectors(TextModel):
     def adopt(
         cls, settings: WordVectorSettings, explicit: Callable[[str], str | None]
     ) -> JobSettings:
-        """Takes dim, model and subwords from the file that the training starts from.
-
-        With `optimizer: adagrad`, sets the default rate of AdaGrad unless `lr` is set.
-        """
-        adopted = adopt(settings, explicit)
-        if adopted.optimizer == "adagrad" and explicit("lr") is None:
-            return replace(adopted, lr=ADAGRAD_LR_SUBWORDS if adopted.maxn else ADAGRAD_LR)
-        return adopted
+        """Takes dim, model and subwords from the file that the training starts from."""
+        return adopt(settings, explicit)
 
     @classmethod
     def loader(cls, settings: WordVectorSettings) -> Callable[[Results], None] | None:
@@ -362,7 +354,7 @@ class WordVectors(TextModel):
         return self._rotating.train(block) if block.part >= 0 else super().train(block)
 
     def rates(self, block: Block) -> Rates:
-        begin, end = (self.settings.lr * (1.0 - share) for share in block.progress)
+        begin, end = (self.settings.rate * (1.0 - share) for share in block.progress)
         return begin, end
 
     def step(

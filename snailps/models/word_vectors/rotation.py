@@ -483,7 +483,7 @@ class _Training:
     def _rates(self, number: int) -> tuple[float, float]:
         """Learning rate at the begin and at the end of a checkout."""
         begin, end = self._block.progress
-        step, lr = (end - begin) / self._block.output_parts, self._model.settings.lr
+        step, lr = (end - begin) / self._block.output_parts, self._model.settings.rate
         return lr * (1.0 - begin - step * number), lr * (1.0 - begin - step * (number + 1))
 
     def _finish(self, checkout: Checkout) -> None:

@@ -14,6 +14,9 @@ from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.ngram_rows import AUTO
 
+LR = 0.05
+ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
+"""Rows of subwords get many gradients, whose sums of squares shorten the steps."""
 ADAGRAD_EPS = 1.0
 """With a smaller one rare words take steps as long as those of frequent ones; docs/training.md has
 the effect."""
@@ -61,14 +64,15 @@ class WordVectorSettings(JobSettings):
         aliases=["negative"],
     )
     lr: float = setting(
-        0.05,
+        0.0,
         help=(
-            "Initial learning rate; it falls linearly to 0 over the job. With `optimizer: adagrad` "
-            "the default is 0.3, or 0.7 with subwords."
+            "Initial learning rate; it falls linearly to 0 over the job. `auto`: 0.05; with "
+            "`optimizer: adagrad` 0.3, or 0.7 with subwords."
         ),
         when="Lower if the loss jumps.",
         low=1e-6,
         high=10.0,
+        auto=True,
         aliases=["learning_rate"],
     )
     sample: float = setting(
@@ -167,6 +171,12 @@ class WordVectorSettings(JobSettings):
         when="The input is tables.",
         unit="column",
     )
+
+    @property
+    def rate(self) -> float:
+        """Initial learning rate; `lr`, decided."""
+        adagrad = ADAGRAD_LR_SUBWORDS if self.maxn else ADAGRAD_LR
+        return self.lr or (adagrad if self.optimizer == "adagrad" else LR)
 
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse impossible subword lengths, two initial models, and unknown formats."""

@@ -118,7 +118,7 @@ class SkipGramTrainer(RotationTrainer):
         sizes, entries = part.bags.entries(present)
         own = np.bincount(entries, np.repeat(groups, sizes), len(part.keys))[rows]
         way = np.bincount(entries, np.repeat(groups / sizes, sizes), len(part.keys))[rows]
-        rate = GROUP_CURVATURE * s.lr * (1.0 - block.progress[0])
+        rate = GROUP_CURVATURE * s.rate * (1.0 - block.progress[0])
         turns = max(1, min(TURNS_MAX, len(centres) // (block.output_parts * TURN_GROUPS)))
         # Of all workers: what a copy lacks are the steps of the others.
         apart = STEPS_APART * sharers / np.maximum(sharers - 1, 1)
