@@ -268,8 +268,10 @@ class LineExamples(ExampleFiles):
             head = file.read(HEAD_BYTES)
             refuse_foreign(head, path)
             if not is_matrix(head) and not self._declared:
-                line = head.split(b"\n", 1)[0].split(b"#")[0].split()
-                self.has_fields = any(item.count(b":") == 2 for item in line[1:2])
+                lines = head + file.readline()
+                while not self._reader.learn_format(lines) and (lines := file.readline()):
+                    pass
+                self.has_fields = self._reader.format == "libffm"
                 return
             if not is_matrix(head) or is_url(path) or not file.seekable():
                 return

@@ -310,10 +310,11 @@ def test_lines_have_labels_and_keys(write):
     assert rows_of(found)[1] == [0, 0, 0, 2, 0, 0, 0, 0]
 
 
-def test_fields_of_libffm_are_kept_and_counted(write):
-    found = example_files([write("x.ffm", "1 2:0:1 5:7:0.5\n0 1:3:2\n")])
+@pytest.mark.parametrize("first", ["", "0\n", "# comment\n" * 99, "\n", "0 qid:3\n"])
+def test_fields_of_libffm_are_kept_and_counted(write, first):
+    found = example_files([write("x.ffm", f"{first}1 2:0:1 5:7:0.5\n0 1:3:2")])
     assert found.has_fields
-    assert rows_of(found) == [[(0, 1, 2), (7, 0.5, 5)], [(3, 2, 1)]]
+    assert rows_of(found)[-2:] == [[(0, 1, 2), (7, 0.5, 5)], [(3, 2, 1)]]
     assert found.field_num == 6
 
 
