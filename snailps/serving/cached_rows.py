@@ -7,6 +7,7 @@ Thread-safe.  How rows come, `reader.ClusterRows` knows: no sockets.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -71,7 +72,8 @@ class CachedRows:
         max_age_s: float | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._live, self._max_age_s, self._clock = live, max_age_s, clock
+        self._live, self._clock = live, clock
+        self._max_age_s = math.inf if max_age_s is None else max_age_s
         self._cache = RowCache(self.table.dim, cache_bytes)
         self._lock = threading.Lock()
         self._begun_s = clock()
@@ -90,7 +92,7 @@ class CachedRows:
             if joins != self._joins:
                 self._joins, self._floor = joins, now + 1
             oldest = self._floor
-            if self._max_age_s is not None:
+            if self._max_age_s < math.inf:
                 # One tick more, as both times are rounded down: of 0 s, nothing is young enough.
                 oldest = max(oldest, now + 1 - int(self._max_age_s / TICK_S))
             states, fresh = self._cache.find(keys, oldest, rows)

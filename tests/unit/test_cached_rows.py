@@ -84,7 +84,7 @@ def test_each_key_is_asked_once_and_answered_everywhere(make, source):
     ("options", "passed_s", "is_asked_again"),
     [
         ({"max_age_s": 10.0}, 9.5, False), ({"max_age_s": 10.0}, 10.5, True),
-        ({"max_age_s": None}, 1e8, False),
+        ({"max_age_s": None}, 1e8, False), ({"max_age_s": float("inf")}, 1e8, False),
         ({"max_age_s": 0.0}, 0.0, True),  # at one moment: 10 ms are one to the cache
         ({"cache_bytes": 0}, 0.0, True),
     ],
