@@ -345,7 +345,12 @@ class EmbeddingBag(TableModule):
         lookup = self.exchange.look_up([ids_of(input)], to_train=self._trains)
         return bagged(self, lookup, starts, weights, self.mode)
 
-    def prefetch(self, input: Tensor, offsets: Tensor | None = None) -> None:
+    def prefetch(
+        self,
+        input: Tensor,
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> None:
         """Starts to pull what `forward` of the same ids will want."""
         self.exchange.prefetch([ids_of(input)])
 

@@ -262,6 +262,14 @@ def test_prefetched_rows_are_not_pulled_again(store):
     assert len(store.pulls) == 1
 
 
+def test_prefetch_takes_the_arguments_of_the_next_call(store):
+    ours = EmbeddingBag(DIM, "t", mode="sum")
+    call = torch.tensor([5, 6]), torch.tensor([0]), torch.tensor([1.0, 2])
+    ours.prefetch(*call)
+    ours(*call)
+    assert len(store.pulls) == 1
+
+
 @pytest.mark.parametrize(("staleness", "pulls"), [(1, 2), (0, 2)])
 def test_prefetched_rows_lack_no_more_steps_than_staleness_allows(store, staleness, pulls):
     ours = Embedding(DIM, "t", optimizer="sgd", lr=LR, staleness=staleness)
