@@ -121,9 +121,9 @@ class Judge:
     def column_types(self) -> dict[str, type]:
         return {name: str if score.of_best == TOP else float for name, score in self.added.items()}
 
-    def decide(self, batch: Batch, task: str = "", threads: int = 1) -> Decision:
+    def decide(self, batch: Batch, task: str = "") -> Decision:
         """Decide which rows are kept; DataError: a column that is missing, or of another type."""
-        values = _Values(self, batch, threads)
+        values = _Values(self, batch)
         missing = batch.is_missing()
         rows = np.flatnonzero(~missing)
         counts = Counts.none(len(self.condition.clauses))
@@ -172,10 +172,10 @@ class Judge:
 class _Values:
     """Scores and columns of the rows of a batch that are still in question."""
 
-    def __init__(self, judge: Judge, batch: Batch, threads: int) -> None:
+    def __init__(self, judge: Judge, batch: Batch) -> None:
         self.batch = batch
         self.rows: NDArray[np.int64] = np.arange(batch.rows)
-        self._judge, self._threads = judge, threads
+        self._judge = judge
         self._chances: dict[Score, NDArray[np.float32]] = {}
         self._best: dict[str, NDArray[np.int32]] = {}
         self.unread: dict[str, list[int]] = {}
@@ -199,16 +199,14 @@ class _Values:
         best = np.full(self.batch.rows, -1, np.int32)
         of_best = np.full(self.batch.rows, np.nan, np.float32)
         if not columns:
-            found, chances = model.predict_arrays(texts, threads=self._threads, unread=unread)
+            found, chances = model.predict_arrays(texts, threads=1, unread=unread)
             best[rows], of_best[rows] = found[:, 0], chances[:, 0]
         else:
             of_labels = {column: np.full(self.batch.rows, np.nan, np.float32) for column in columns}
             together = max(1, SCORES_MAX // len(judge.names[name]))
             for at in range(0, len(rows), together):
                 here = rows[at : at + together]
-                some = model.probabilities(
-                    texts[at : at + together], threads=self._threads, unread=unread
-                )
+                some = model.probabilities(texts[at : at + together], threads=1, unread=unread)
                 top = some.argmax(axis=1)
                 best[here] = np.where(np.isnan(some[:, 0]), -1, top)
                 of_best[here] = some[np.arange(len(here)), top]
