@@ -146,13 +146,14 @@ def _resumed(table: Table, rows: NDArray[np.float32]) -> NDArray[np.float32]:
     """Rows with the same weights under the table's hyper-parameters.
 
     FTRL's weights follow from z and n: after a change of `lr`, `beta` or `l1` the z of before would
-    scale them.  Where the weight is 0, z may not exceed `l1`.
+    scale them.  Where the weight is 0, z may not exceed `l1`.  What fits stays to the bit.
     """
     if table.access != "ftrl":
         return rows
     w, z, n = np.split(rows, 3, axis=1)
     wanted = -w * (table.beta + np.sqrt(n)) / table.lr - table.l1 * np.sign(w)
-    return np.hstack((w, np.where(w == 0, np.clip(z, -table.l1, table.l1), wanted), n))
+    wanted = np.where(w == 0, np.clip(z, -table.l1, table.l1), wanted)
+    return np.hstack((w, np.where(np.isclose(z, wanted, 1e-5, 0), z, wanted), n))
 
 
 class NoSurvey:
