@@ -66,7 +66,9 @@ def stepped(now):
     worker = worker_of(1)
     nodes = SimpleNamespace(all={1: worker}, nodes=lambda *roles: [])
     nodes.rows = SimpleNamespace(clocks_set=True, expiring=False, moving=False)
-    controller = JobController(context_of(nodes, TestOutbox()))
+    context = context_of(nodes, TestOutbox())
+    controller = context.job_controller = JobController(context)
+    controller.jobs = 1
     blocks = [Block(n, "in", n, n + 1) for n in range(40)]
     book = BspLedger(blocks, micro_batches=MICRO_BATCHES, nodes=[1])
     controller.job = SimpleNamespace(
