@@ -99,7 +99,7 @@ def test_steps_that_are_left_when_a_training_ends_early_are_trained_however_long
         controller.leases.done(
             worker, messages.Done("train", number, 1, 1.0, {}), lambda answer: None, now.s
         )
-    assert (book.finished, worker.dropped) == (3 * MICRO_BATCHES, False)
+    assert (book.finished, worker.dropped) == (3 * MICRO_BATCHES, 0)
 
 
 def test_a_block_of_a_step_that_does_not_end_is_not_waited_for(stepped, now):
