@@ -64,9 +64,9 @@ def context_of(members, out, **parts):
 def worker_of(number):
     """A worker, as far as leases and a job's controller look at it."""
     return SimpleNamespace(
-        number=number, name=f"worker {number}", dropped=0, worked=True, finished=False, leaving=False,
-        wait_for=lambda text, now: None, log_wait=lambda now: None, waits="", resume_state={},
-        done=0, block_since=0.0, trained=lambda units, seconds, now, checkout=False: None,
+        number=number, name=f"worker {number}", dropped=0, worked=True, finished=False,
+        leaving=False, wait_for=lambda text, now: None, log_wait=lambda now: None, waits="",
+        resume_state={}, done=0, block_since=0.0, trained=lambda units, seconds, now, checkout=False: None,
     )  # fmt: skip
 
 
