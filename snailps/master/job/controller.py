@@ -233,6 +233,7 @@ class JobController:
         rotation: Rotation | None = None,
     ) -> None:
         job.begin_pass("train", now, nodes, state, rotation)
+        self.leases.over_at = 0.0
         self._go(JobPhase.TRAINING)
         self.checkpoints.training_begins(now)
         if job.ledger.clock >= 0:
