@@ -262,6 +262,12 @@ class SeparatedFile(TableFile):
         self._unnamed = {
             name for cell, name in zip(cells, self.names, strict=True) if not cell.strip()
         }
+        for cell in found:
+            if cell.decode(errors="ignore").encode() != cell:
+                raise DataError(
+                    f"{self.path}: the name of a column, {cell!r:.60}, is not UTF-8: convert the "
+                    "file, such as by iconv -f latin1 -t utf-8"
+                )
         twice = [name for at, name in enumerate(self.names) if name in self.names[:at]]
         numbers = [name for name in self.names if _NUMBER.fullmatch(name)]
         if not cells or twice or len(numbers) == len(cells) or b"\r" in b"".join(found):
