@@ -59,7 +59,9 @@ def trained(make, settings, *, room=0, texts=TEXTS, **options):
 @pytest.mark.parametrize("min_count", [1, 2])
 def test_seen_blocks_train_the_rows_that_read_ones_do(monkeypatch, kind, workers, min_count):
     model_class, settings_class = MODELS[kind]
-    settings = settings_class(format="libsvm", epochs=EPOCHS, min_count=min_count)
+    settings = settings_class(
+        format="libsvm", epochs=EPOCHS, min_count=min_count, expected_features=1000
+    )
     with connected(model_class, 1) as make:
         summary = b""
         if min_count > 1:
