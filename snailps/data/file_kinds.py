@@ -88,7 +88,7 @@ _COMPILED_OURS = tuple((name, re.compile(begin, re.DOTALL), cure) for name, begi
 
 
 def is_pipe(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a pipe or such a device: opening one may wait, and reads are for once."""
+    """Whether a path is a pipe or a character device: opening it may block, and it is read once."""
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116 - nothing is built for a name
     except OSError:

@@ -233,7 +233,7 @@ class CheckpointController:
     def step(self, now: float) -> None:
         saving = self._saving
         if saving is not None:
-            if not saving.ordered:
+            if not (saving.ordered or saving.work):
                 self._save_when_open(saving, now)
             elif why := saving.stalls(now):
                 self._save_failed(saving, CheckpointError(why), now)

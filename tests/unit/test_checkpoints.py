@@ -143,6 +143,18 @@ def test_words_of_an_earlier_checkpoint_and_of_those_that_have_told_are_no_answe
     assert world.controller.saved == 1
 
 
+def test_disk_of_the_master_that_does_not_answer_is_named(world, caplog):
+    world.controller.begin(world.job, world.now)
+    for seconds in (0, LATE_S / 2, LATE_S + 2, LATE_S + 3):
+        world.controller.step(world.now + seconds)
+    assert [record.message for record in caplog.records] == [
+        f"a checkpoint waits for the master's disk: {LATE_S + 2:.0f} s"
+    ]
+    world.out.do_works(world.now)
+    world.saved(1, 2)
+    assert world.controller.saved == 1
+
+
 def given_up(world, why):
     """Gives up a checkpoint that is being saved."""
     if why == "lost":

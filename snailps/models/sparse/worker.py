@@ -594,9 +594,9 @@ class _Counting:
     def result(self) -> bytes:
         """The filter; it admits all features that a continued model has."""
         if self._settings.continue_from:
-            known = read_packed(opened(self._settings)).get(TABLE)
-            for keys in [] if known is None else [known.keys] * self._settings.min_count:
-                self._filter.count(keys)
+            known = read_packed(opened(self._settings))
+            for _ in range(self._settings.min_count if TABLE in known else 0):
+                self._filter.count(known[TABLE].keys)
         return self._filter.verdict()
 
 

@@ -219,7 +219,6 @@ def put_section(ShardStore store not None, section: NDArray[Any], tables: Mappin
     return rows
 
 
-
 cdef int _check_room(uint64_t at, uint64_t needed, uint64_t length, uint32_t fragment) except -1:
     if needed > length - at:
         raise CheckpointError(f"section of fragment {fragment} ends in the middle of what it says "

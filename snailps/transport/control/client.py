@@ -101,6 +101,7 @@ def _bounded(sock: socket.socket) -> socket.socket:
 class ControlClient:
     """A node's connection to its master.  One reader thread; calls from any thread.
 
+    A peer that takes no byte for `SEND_S` is lost: calls, notes and answers wait for each other.
     `on_message(message)` returns the answer to a call, None (`Ok`; notes), or a future of the
     answer; SnailErrors are sent back.  Notes come in the reader thread, calls in one of their own,
     in order: slow handlers return a future.  `on_lost(why)`: once, unless `close` came first.
