@@ -17,6 +17,8 @@ UNITS = ("words", "examples")
 RATES = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}
 LOOPBACK, UNCAPPED = "loopback", "none"
 DIGITS = 5
+JOIN_S, JOIN_SPAN_S, JOIN_LEAST_S = 30.0, 30.0, 10.0
+"""Until a joined host is expected to be of use; for how long speed is measured, and at least."""
 DISTURBANCE = {
     "others_cores": (0.1, "other processes used {:.2f} cores"),
     "unseen_s": (3.0, "this bench was stopped for {:.0f} s, or could not look"),
@@ -50,6 +52,14 @@ def numbers_of(text: str) -> list[int]:
     return sorted(set(numbers))
 
 
+def shares_of(text: str) -> list[float]:
+    """Shares of a core, of `0.22,0.22,0.11`; none of nothing."""
+    shares = [float(word) for word in text.split(",") if word]
+    if any(not share > 0 for share in shares):
+        raise ValueError(f"shares of a core are above 0, with commas between them: {text!r}")
+    return shares
+
+
 def unit_of(figures: Mapping[str, Any]) -> str:
     """What a job counts: words or examples."""
     return next(unit for unit in UNITS if f"{unit}_per_s" in figures)
@@ -79,6 +89,11 @@ class Samples:
         gaps = [b - a for a, b in pairwise(self._times) if a < end and b > begin]
         return max(gaps, default=0.0)
 
+    @property
+    def last(self) -> float:
+        """Time of the last sample; 0 without any."""
+        return self._times[-1] if self._times else 0.0
+
     def has(self, name: str) -> bool:
         """Whether a counter is known."""
         return any(name in counters for counters in self._counters)
@@ -105,8 +120,7 @@ def figures_of(
     samples: Samples,
     begin: float,
     *,
-    hosts: int,
-    core: float,
+    cores: float,
 ) -> dict[str, Any]:
     """One run: the master's figures and what was sampled while it trained.
 
@@ -120,9 +134,8 @@ def figures_of(
         in which it served interrupts, ``interrupts``.
     begin : float
         When the training began, on the clock of the samples.
-    hosts : int
-    core : float
-        Share of each host; 0: no limit.
+    cores : float
+        That the hosts have in all; 0: no limit.
     """
     unit = unit_of(told)
     units, train_s = told[unit], told["train_s"]
@@ -153,7 +166,7 @@ def figures_of(
             "interrupts": spent("interrupts") / units * 1e6,
         },
         # 1: hosts compute all the time; less: they wait for each other or for the network.
-        "quota_used": (ours_s - cpu_s["master"]) / (hosts * core * train_s) if core else None,
+        "quota_used": (ours_s - cpu_s["master"]) / (cores * train_s) if cores else None,
         "throttled": spent("throttled") / periods if periods else None,
         "others_cores": max(0.0, (spent("machine") - ours_s) / train_s),
         "unseen_s": samples.gap(begin, end),
@@ -161,6 +174,30 @@ def figures_of(
         "test": numbers_in(told.get("test", {})),
         "blocks": told.get("blocks"),
         "ended_by": told.get("ended_by"),
+    }
+
+
+def joined_of(progress: Samples, joined: float | None, begin: float | None) -> dict[str, float]:
+    """Units a second before a host joined, from `JOIN_S` after it on, and their quotient.
+
+    Each over up to `JOIN_SPAN_S`; empty if the training ended before.
+
+    Parameters
+    ----------
+    progress : Samples
+        ``units`` so far, as the master told.
+    joined, begin : float, optional
+        When the host's processes were started, and when the training began.
+    """
+    if joined is None or begin is None or progress.last < joined + JOIN_S + JOIN_LEAST_S:
+        return {}
+    before = max(begin, joined - JOIN_SPAN_S), joined
+    after = joined + JOIN_S, min(progress.last, joined + JOIN_S + JOIN_SPAN_S)
+    rates = [progress.spent("units", *span) / (span[1] - span[0]) for span in (before, after)]
+    return {
+        "before_join_per_s": rates[0],
+        "after_join_per_s": rates[1],
+        "join_speed_up": significant(rates[1] / rates[0], 4),
     }
 
 

@@ -34,9 +34,11 @@ from host_figures import (
     compare,
     disturbed,
     figures_of,
+    joined_of,
     link_of,
     numbers_in,
     numbers_of,
+    shares_of,
     summarise,
     table,
 )
@@ -84,8 +86,11 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     add("--test", type=Path, help="what it is judged on: for word vectors held-out text")
     add("--hosts", default="1,2,4,8", help="numbers of hosts, with commas between them")
     add("--core", type=float, default=0.22, help="share of a core of each host; 0: no limit")
+    add("--cores", default="", help="of each host, with commas between them; others have --core")
     add("--period-ms", type=float, default=100.0, help="in which a host may use its share")
     add("--link", default="loopback", help="loopback; none: wires without a limit; or 100mbit")
+    add("--rtt-ms", type=float, default=0.0,
+        help="round-trip time between hosts of even and odd numbers; needs --link")  # fmt: skip
     add("--replication", choices=("sync", "none", "async"), default="sync", help="as the product")
     add("--shards", type=int, default=1, help="of each server")
     add("--threads", type=int, default=1, help="of each worker")
@@ -93,9 +98,12 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     add("--repeat", type=int, default=3, help="runs of each number of hosts, in turns")
     add("--beside", action="store_true",
         help="compare with N clusters of one host at once, measured once")  # fmt: skip
+    add("--cpu-ratio-max", type=float,
+        help="fail if a unit takes so many times the processor time of these")  # fmt: skip
     add("--seed", type=int, default=1, help="of the first run; the next one has the next")
     add("--account", action="store_true", help="what the processor time is spent on (perf)")
     add("--kill-every", type=float, default=0.0, help="seconds between kills of a worker")
+    add("--join-after", type=float, default=0.0, help="seconds until one more host joins")
     add("--similarity", action="append", default=[], type=Path, metavar="FILE")
     add("--analogies", type=Path, metavar="FILE")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="for all processes")
@@ -123,10 +131,17 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     try:
         args.hosts = numbers_of(args.hosts)
         link_of(args.link)
-        if args.core:
-            quota(args.core, args.period_ms)
+        args.cores = shares_of(args.cores)
+        for share in [args.core, *args.cores] if args.core else ():
+            quota(share, args.period_ms)
     except ValueError as error:
         fail(str(error))
+    if args.rtt_ms and not link_of(args.link)[0]:
+        fail("--rtt-ms needs hosts with wires: --link none, or a rate")
+    if args.cores and not args.core:
+        fail("--cores needs --core: a host without a limit has no share")
+    if args.cpu_ratio_max and not args.beside:
+        fail("--cpu-ratio-max compares with what --beside measures")
     if args.kill_every and args.hosts[0] == 1:
         say("one host: its only worker is killed, and its work waits for the next one to start")
     return args
@@ -194,10 +209,12 @@ class Hosts:
     processes: list[Process] = field(default_factory=list)
     roles: dict[int, str] = field(default_factory=dict)  # of all processes, the killed ones, too
     samples: Samples = field(default_factory=Samples)
+    progress: Samples = field(default_factory=Samples)
     recorder: Recorder | None = None
     begin: float | None = None
     trained: float | None = None
     kills: int = 0
+    joined: float | None = None
     _line: StatusLine | None = None
     _sampled: float = 0.0
 
@@ -210,8 +227,7 @@ class Hosts:
             self.recorder = Recorder(self.folder / "perf.data")
         self._start("master", 0, ["--json"])
         for host in range(1, self.number + 1):
-            self._start("server", host, ["--set", f"listen_addr={self._side(host).address}"])
-            self._start("worker", host, [])
+            self._start_host(host)
 
     def run(self, limit_s: float) -> dict:
         """Waits for the end; the master's figures."""
@@ -226,6 +242,9 @@ class Hosts:
             if self.processes[0].has_ended():
                 break
             self._check()
+            if self._is_one_more_due(now):
+                self._start_host(self.number + 1)
+                self.joined = now
             if phase == TRAINING and self.args.kill_every:
                 next_kill = next_kill or now + self.args.kill_every
                 if now >= next_kill:
@@ -241,6 +260,11 @@ class Hosts:
         if not text.startswith("{"):
             self.fail("the master printed no figures")
         return json.loads(text.splitlines()[-1])
+
+    def _is_one_more_due(self, now: float) -> bool:
+        if not self.args.join_after or self.joined is not None or self.begin is None:
+            return False
+        return now >= self.begin + self.args.join_after
 
     def training_began(self, told: dict) -> float:
         """When the training began, as nearly as it was seen."""
@@ -277,6 +301,10 @@ class Hosts:
     def _side(self, host: int) -> Side:
         return self.network.sides[host]
 
+    def _start_host(self, host: int) -> None:
+        self._start("server", host, ["--set", f"listen_addr={self._side(host).address}"])
+        self._start("worker", host, [])
+
     def _start(self, role: str, host: int, options: list[str]) -> None:
         command = [sys.executable, "-m", "snailps", role, "-c", str(self.folder / "cluster.conf")]
         name = role if role == "master" else f"{role}-{host}"
@@ -308,13 +336,20 @@ class Hosts:
                     # It may not listen yet: a refused connection is an answer.
                     socket.create_connection((master.address, self.port), 1.0).close()
                     self._line = StatusLine(f"{master.address}:{self.port}", OPEN)
-                    return self._line.look(ASK_S)["phase"]  # dials, so from here
-            return self._line.look(ASK_S)["phase"]
+                    return self._look()  # dials, so from here
+            return self._look()
         except (OSError, SnailError):
             if self._line is not None:
                 self._line.close()
                 self._line = None
             return ""
+
+    def _look(self) -> str:
+        assert self._line is not None
+        told = self._line.look(ASK_S)
+        if told["phase"] == TRAINING:
+            self.progress.add(time.monotonic(), {"units": told["units"]})
+        return told["phase"]
 
     def _sample(self, phase: str) -> float:
         """Samples all counters; the time."""
@@ -408,20 +443,27 @@ def group_of(host: int) -> str:
 def made(args: argparse.Namespace, number: int, folder: Path) -> Iterator[Hosts]:
     """Hosts with their network and their groups; all of it goes when the block ends."""
     wired, mbit = link_of(args.link)
+    sides = 1 + number + bool(args.join_after)
     with contextlib.ExitStack() as stack:
         groups = None
         if args.core:
             groups = stack.enter_context(Groups(args.period_ms))
             groups.add(group_of(0), UNLIMITED)
-            for host in range(1, number + 1):
-                groups.add(group_of(host), args.core)
-        network = stack.enter_context(switched(number + 1) if wired else alone(number + 1))
+            for host in range(1, sides):
+                groups.add(group_of(host), share(args, host))
+        chosen = switched(sides, args.rtt_ms) if wired else alone(sides)
+        network = stack.enter_context(chosen)
         if mbit is not None:
             network.cap(mbit, network.sides[1:])
         port = PORT if network.sides[0].fd != HERE else free_port()
         hosts = Hosts(args, number, network, groups, folder, port)
         stack.callback(hosts.close)
         yield hosts
+
+
+def share(args: argparse.Namespace, host: int) -> float:
+    """Of a core, of a host, the first of which is 1."""
+    return args.cores[host - 1] if host <= len(args.cores) else args.core
 
 
 def free_port() -> int:
@@ -493,9 +535,12 @@ def run_once(args: argparse.Namespace, number: int, seed: int) -> dict:
             hosts.start(settings_of(args, hosts, prefix, seed))
             told = hosts.run(args.limit_s)
             figures = figures_of(
-                told, hosts.samples, hosts.training_began(told), hosts=number, core=args.core
-            )
+                told, hosts.samples, hosts.training_began(told),
+                cores=sum(share(args, host) for host in range(1, number + 1)),
+            )  # fmt: skip
             figures["kills"] = hosts.kills
+            if args.join_after:
+                figures |= joined_of(hosts.progress, hosts.joined, hosts.begin)
             if args.account:
                 figures["accounts"] = hosts.accounts(figures)
         figures["test"] |= {k: v for k, v in quality_of(args, prefix).items() if v is not None}
@@ -511,8 +556,7 @@ def run_once(args: argparse.Namespace, number: int, seed: int) -> dict:
 
 def one_host(args: argparse.Namespace) -> list[str]:
     """The command of this bench for a cluster of one host, which has no network and no standby."""
-    own = ["--hosts", "1", "--repeat", "1", "--json"]
-    own += ["--core", str(args.core), "--period-ms", str(args.period_ms)]
+    own = ["--hosts", "1", "--repeat", "1", "--json", "--period-ms", str(args.period_ms)]
     own += ["--shards", str(args.shards), "--threads", str(args.threads)]
     for name in ("model", "conf", "input", "epochs"):
         if (value := getattr(args, name)) is not None:
@@ -532,16 +576,18 @@ def beside(args: argparse.Namespace, number: int, train_s: float) -> dict[str, f
     own = one_host(args)
     file = args.out.with_name(BESIDE_FILE) if args.out else None
     known = json.loads(file.read_text()) if file and file.exists() else {}
-    key = " ".join([f"{number} x", *own, f"on {machine()}"])
+    shares = [share(args, host) for host in range(1, number + 1)]
+    key = " ".join([f"{number} x", *own, f"of {shares} cores", f"on {machine()}"])
     if key in known:
         return known[key]
     own += ["--set", f"max_seconds={max(BESIDE_S, train_s):.0f}", "--limit-s", str(args.limit_s)]
     if args.scratch is not None:
         own += ["--scratch", str(args.scratch)]
     begun = [
-        subprocess.Popen([sys.executable, __file__, *own, "--seed", str(args.seed + i)],
+        subprocess.Popen([sys.executable, __file__, *own, "--core", str(core), "--seed",
+                          str(args.seed + i)],
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for i in range(number)
+        for i, core in enumerate(shares)
     ]  # fmt: skip
     try:
         ended = [(child.communicate(timeout=args.limit_s), child.returncode) for child in begun]
@@ -580,9 +626,11 @@ def rights(args: argparse.Namespace) -> None:
                 say("no network namespaces: hosts use this machine's loopback, uncounted")
     except (NoQuota, NotPermitted) as error:
         fail(str(error))
-    if args.core and args.hosts[-1] * args.core > cores:
-        say(f"{args.hosts[-1]} hosts of {args.core:g} cores, and this machine has {cores}: they "
-            "will not get their shares")  # fmt: skip
+    most = args.hosts[-1] + bool(args.join_after)
+    wanted = sum(share(args, host) for host in range(1, most + 1))
+    if wanted > cores:
+        say(f"{most} hosts want {wanted:.2f} cores, and this machine has {cores}: they will not "
+            "get their shares")  # fmt: skip
 
 
 def about(args: argparse.Namespace) -> dict:
@@ -660,6 +708,13 @@ def main() -> None:
             print("", accounts_table(runs), sep="\n", flush=True)
     if warning := disturbed(runs):
         say(warning)
+    for summary in summaries:
+        ratio = summary.get("cpu_ratio_beside")
+        if args.cpu_ratio_max and ratio and ratio > args.cpu_ratio_max:
+            fail(
+                f"{summary['hosts']} hosts: a unit takes {ratio:.2f} times the processor time of "
+                f"clusters of one host; at most {args.cpu_ratio_max:g} is wanted"
+            )
 
 
 if __name__ == "__main__":

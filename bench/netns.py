@@ -2,6 +2,7 @@
 
     unshare, veth -> Link: near <-> far -> start(side, command), inside(side), cap(Mbit/s)
     unshare, veth, bridge -> Switched: any number of sides, each with a wire to the switch
+        with a round-trip time: to one of two switches, between which `relay.py` carries frames late
     unshare -> Alone: one side, with a loopback device of its own
 
 It owns the namespaces, the wires and what was started through `start`.  The namespaces have no
@@ -11,10 +12,13 @@ when it ends, however it ends.  It knows nothing of snailps.
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import shutil
 import signal
+import struct
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,12 +32,16 @@ will do, since tbf has a finer one; 250 kB at 1 Gbit/s hold several of TCP's 64 
 BURST_BYTES_MIN = 128 << 10
 LATENCY_MS = 20
 """How long the queue in front of the cap may get before packets are lost: a switch with 2.5 MB."""
+RELAY = Path(__file__).with_name("relay.py")
+MTU_RELAYED = 32_000
+"""A relay takes about as long for a large frame as for a small one."""
 END_S = 5.0
 HERE = -1
 """In the place of a descriptor: the namespace of this process."""
 
 _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
+_TUNSETIFF, _TAP, _NO_PACKET_INFO = 0x400454CA, 0x0002, 0x1000  # of linux/if_tun.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -142,25 +150,30 @@ class Link(Network):
 
 
 class Switched(Network):
-    """Sides with a wire each to one switch; made by `switched`.
+    """Sides with a wire each to a switch, in turn to the first and the last one; by `switched`.
 
     Attributes
     ----------
     sides : list of Side
     """
 
-    def __init__(self, switch: Side) -> None:
+    def __init__(self, switches: Sequence[Side]) -> None:
         super().__init__()
-        self._switch = switch
+        self._switches = switches
         self.sides: list[Side] = []
+
+    def switch_of(self, number: int) -> Side:
+        """The switch of a side."""
+        return self._switches[number % len(self._switches)]
 
     def cap(self, mbit_per_s: float | None, sides: Sequence[Side]) -> None:
         """Limits what each of these sides sends, and what it receives, as `Link.cap` does."""
         for side in sides:
             with self.inside(side):
                 _shape(side.device, mbit_per_s)
-            with self.inside(self._switch):
-                _shape(_port(self.sides.index(side)), mbit_per_s)
+            number = self.sides.index(side)
+            with self.inside(self.switch_of(number)):
+                _shape(_port(number), mbit_per_s)
 
 
 class Alone(Network):
@@ -208,9 +221,16 @@ def linked(mbit_per_s: float | None = None) -> Iterator[Link]:
 
 
 @contextlib.contextmanager
-def switched(number: int) -> Iterator[Switched]:
+def switched(number: int, rtt_ms: float = 0.0) -> Iterator[Switched]:
     """So many namespaces, 10.0.0.1 and on, each with a wire to a bridge in one of its own, for as
     long as the ``with`` block lasts.
+
+    Parameters
+    ----------
+    number : int
+    rtt_ms : float
+        Round-trip time between sides of even and of odd numbers, if any: they have bridges of
+        their own then, with a relay between them.
 
     Raises
     ------
@@ -219,21 +239,30 @@ def switched(number: int) -> Iterator[Switched]:
     """
     _need_tools()
     with contextlib.ExitStack() as stack:
-        switch = _side(stack, "bridge", "")
-        network = Switched(switch)
+        switches = [_side(stack, "bridge", "") for _ in range(2 if rtt_ms else 1)]
+        network = Switched(switches)
         stack.callback(network.end_all)
-        with network.inside(switch):
-            run_tool("ip", "link", "add", switch.device, "type", "bridge")
-            run_tool("ip", "link", "set", switch.device, "up")
+        mtu = ("mtu", str(MTU_RELAYED)) if rtt_ms else ()
+        for switch in switches:
+            with network.inside(switch):
+                run_tool("ip", "link", "add", switch.device, "type", "bridge")
+                run_tool("ip", "link", "set", switch.device, *mtu, "up")
+        if rtt_ms:
+            taps = [_tap(stack, network, switch) for switch in switches]
+            words = [sys.executable, str(RELAY), *map(str, taps), str(rtt_ms / 2)]
+            network.start(switches[0], words, pass_fds=taps)
         for i in range(number):
             side = _side(stack, "eth0", f"10.0.0.{i + 1}")
             network.sides.append(side)
             there = f"/proc/{os.getpid()}/fd/{side.fd}"
+            switch = network.switch_of(i)
             with network.inside(switch):
                 wire = ("ip", "link", "add", _port(i), "type", "veth")
                 run_tool(*wire, "peer", "name", "eth0", "netns", there)
-                run_tool("ip", "link", "set", _port(i), "master", switch.device, "up")
+                run_tool("ip", "link", "set", _port(i), *mtu, "master", switch.device, "up")
             with network.inside(side):
+                if mtu:
+                    run_tool("ip", "link", "set", side.device, *mtu)
                 _bring_up(side)
         yield network
 
@@ -278,6 +307,20 @@ def _side(stack: contextlib.ExitStack, device: str, address: str) -> Side:
     fd = _new_namespace()
     stack.callback(os.close, fd)
     return Side(device, address, fd)
+
+
+def _tap(stack: contextlib.ExitStack, network: Network, switch: Side) -> int:
+    """Descriptor of a device of a switch, which gives and takes its frames."""
+    with network.inside(switch):
+        try:
+            fd = os.open("/dev/net/tun", os.O_RDWR)
+        except OSError as error:
+            raise NotPermitted(f"a relay needs /dev/net/tun: {error.strerror}") from None
+        stack.callback(os.close, fd)
+        fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", b"relay", _TAP | _NO_PACKET_INFO))
+        whole = ("mtu", str(MTU_RELAYED), "master", switch.device)
+        run_tool("ip", "link", "set", "relay", *whole, "up")
+    return fd
 
 
 def _bring_up(side: Side) -> None:

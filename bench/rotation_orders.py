@@ -3,7 +3,7 @@
 The trainers and kernels are the program's, tables are in memory, and a list decides which worker
 trains its next turn.  Hours on one core; smaller with --texts, --models and so on.
 
-    python bench/checkouts.py --texts ids --models cbow --workers 4,8 --write checkouts.md
+    python bench/rotation_orders.py --texts ids --models cbow --workers 4,8 --write orders.md
 """
 
 from __future__ import annotations

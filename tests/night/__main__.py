@@ -109,6 +109,14 @@ def parts(pytest: Sequence[str], tests: Sequence[str], seed: int) -> list[Part]:
         Part("fuzz/control", 20, (python, "-m", "fuzz.control", "1_000_000", str(seed)), on_path),
         Part("draws", 20, (*pytest, "--more=10", "tests/unit")),
         Part("quality", 30, (*pytest, "tests/quality")),
+        *(
+            Part(f"scaling/{model}", 6, on_data(
+                "words/text8like.txt.gz",
+                python, "bench/hosts.py", "--model", model, "--hosts", "2", "--epochs", "2",
+                "--repeat", "1", "--beside", "--cpu-ratio-max", "1.3", "--table", "--input",
+            ))
+            for model in ("word2vec", "fasttext")
+        ),
         Part("sanitize", 30, (*make, "sanitize")),
         Part("torch", 5, (*make, "test-torch", "ARGS=--long")),
         Part("browser", 3, (*make, "test-browser")),
@@ -123,6 +131,12 @@ def parts(pytest: Sequence[str], tests: Sequence[str], seed: int) -> list[Part]:
             for name in rounds.NAMES
         ),
     ]  # fmt: skip
+
+
+def on_data(name: str, *command: str) -> tuple[str, ...]:
+    """The command and a file of the test data, or what says that there is none."""
+    file = rounds.data_folder() / name
+    return (*command, str(file)) if file.exists() else ("echo", f"SKIPPED: there is no {file}")
 
 
 # --- what is kept -------------------------------------------------------------------------------

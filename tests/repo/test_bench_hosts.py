@@ -3,8 +3,10 @@
 import importlib
 import json
 import re
+import socket
 import subprocess
 import sys
+import time
 from itertools import chain, pairwise, repeat
 from pathlib import Path
 from types import SimpleNamespace
@@ -179,7 +181,7 @@ def sampled(figures):
 def test_figures_of_a_run_are_those_of_its_training(figures):
     told = {"words": 1000, "words_per_s": 200.0, "train_s": 5.0, "bytes_per_word": 8.0,
             "train_loss": 2.5, "test": {"auc": 0.9, "of": "file", "exact": True}}  # fmt: skip
-    run = figures.figures_of(told, sampled(figures), 102.0, hosts=4, core=0.25)
+    run = figures.figures_of(told, sampled(figures), 102.0, cores=1.0)
     assert run["units_per_s"] == 200
     assert run["bytes_per_unit"] == 8
     assert run["wire_bytes_per_unit"] == pytest.approx(2500)
@@ -190,14 +192,58 @@ def test_figures_of_a_run_are_those_of_its_training(figures):
     assert run["throttled"] == pytest.approx(0.75)
     assert run["others_cores"] == pytest.approx(0.3)
     assert run["test"] == {"auc": 0.9}
-    free = figures.figures_of(told, sampled(figures), 102.0, hosts=4, core=0)
+    free = figures.figures_of(told, sampled(figures), 102.0, cores=0)
     assert free["quota_used"] is None
 
 
 @pytest.mark.parametrize("told", [{"words": 0, "train_s": 1.0}, {"words": 5, "train_s": 0.0}])
 def test_figures_of_no_training_are_refused(figures, told):
     with pytest.raises(ValueError, match="nothing was trained"):
-        figures.figures_of({**told, "words_per_s": None}, sampled(figures), 0, hosts=1, core=1)
+        figures.figures_of({**told, "words_per_s": None}, sampled(figures), 0, cores=1)
+
+
+def test_host_that_joins_is_judged_from_half_a_minute_on(figures):
+    progress = figures.Samples()
+    for now in range(0, 100, 2):  # 10 a second, 12 from 50 s on
+        progress.add(float(now), {"units": 10.0 * now + 2.0 * max(0, now - 50)})
+    found = figures.joined_of(progress, 40.0, 0.0)
+    rates = {"before_join_per_s": 10.0, "after_join_per_s": 12.0, "join_speed_up": 1.2}
+    assert found == pytest.approx(rates)
+    # The training ended too soon for an answer, or before anything joined.
+    assert figures.joined_of(progress, 60.0, 0.0) == {}
+    assert figures.joined_of(progress, None, 0.0) == {}
+
+
+def test_shares_of_hosts_are_numbers_above_0(figures):
+    assert figures.shares_of("0.22,0.22,0.11") == [0.22, 0.22, 0.11]
+    assert figures.shares_of("") == []
+    for text in ("0.2,0", "-1", "nan", "a"):
+        with pytest.raises(ValueError):
+            figures.shares_of(text)
+
+
+def test_relay_carries_each_frame_late_and_in_order():
+    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+    (one, near), (far, other) = pairs
+    words = [sys.executable, str(BENCH / "relay.py"), str(near.fileno()), str(far.fileno()), "50"]
+    child = subprocess.Popen(words, pass_fds=(near.fileno(), far.fileno()))
+    try:
+        near.close()
+        far.close()
+        begin = time.monotonic()
+        for text in (b"1", b"2", b"3"):
+            one.sendall(text)
+        other.settimeout(LIMIT_S)
+        assert [other.recv(10) for _ in range(3)] == [b"1", b"2", b"3"]
+        assert time.monotonic() - begin >= 0.05
+        one.settimeout(LIMIT_S)
+        other.sendall(b"back")
+        assert one.recv(10) == b"back"
+    finally:
+        child.terminate()
+        child.wait(LIMIT_S)
+        one.close()
+        other.close()
 
 
 def run_of(hosts, seed, rate, cpu, loss=2.0, **more):
