@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from snailps import kernels
-from snailps.models.word_vectors.skip_gram import BUNDLE, RUN_WORDS, longest_run
+from snailps.models.word_vectors.skip_gram import BUNDLE, RUN_WORDS, bundling
 
 SENTENCE = 1024  # tokens; the corpus is one line, and fastText cuts there
 NOISE = 1 << 22
@@ -133,7 +133,7 @@ def train(ids: np.ndarray, words: list[str], o: argparse.Namespace) -> tuple[np.
     pointers, rows = bags(words, o.subwords, o.buckets)
     most = min(RUN_WORDS, len(words))  # words are in falling order of their counts
     kept = counts[:most] * np.minimum(keep[:most], 1.0)
-    bundles_a_run = longest_run(kept, pointers[: most + 1], rows[: pointers[most]], o.threads)
+    lanes, bundles_a_run = bundling(kept, pointers[: most + 1], rows[: pointers[most]], o.threads)
     inputs = kernels.padded(len(words) + (o.buckets if o.subwords else 0), o.dim)
     for part in np.array_split(inputs[:, : o.dim], 64):
         part[:] = rng.random(part.shape, np.float32) * (2 / o.dim) - 1 / o.dim
@@ -159,7 +159,7 @@ def train(ids: np.ndarray, words: list[str], o: argparse.Namespace) -> tuple[np.
             else:
                 pairs = kernels.sort_pairs(tokens[t], o.window, seed, BUNDLE, run=bundles_a_run)[:3]
                 loss, examples = kernels.train_pairs(
-                    inputs, outputs, o.dim, *pairs, *rest, **arguments
+                    inputs, outputs, o.dim, *pairs, *rest, lanes=lanes, **arguments
                 )
             results.append((loss, examples, time.thread_time() - begun))
 

@@ -146,7 +146,7 @@ def main() -> None:
         data = b"".join(b" ".join(line) + b"\n" for line in TEXTS[text](options.lines))
         for model in options.models.split(","):
             for times in map(float, options.rates.split(",")):
-                settings = settings_of(model, times * WordVectorSettings().lr)
+                settings = settings_of(model, times * WordVectorSettings().rate)
                 alone = loss_of(settings, data, 1, in_turns, options.epochs)
                 for workers in map(int, options.workers.split(",")):
                     losses = [

@@ -594,13 +594,13 @@ cdef class Kernels:
                     const float[::1] noise_logit, *, int negatives, float lr_start, float lr_stop,
                     uint64_t seed,
                     squares: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
-                    float eps=1.0, CheckedBags bags=None) -> tuple[float, int]:
+                    float eps=1.0, CheckedBags bags=None, int lanes=16) -> tuple[float, int]:
         """Train skip-gram word vectors on sorted pairs, in place; returns (sum of losses, pairs).
 
         Bundles are those of `sort_pairs` or a range of them with all of `contexts`; the rest is as
         for `train_words`.  Centres are numbers of bags, contexts rows of `outputs`.  The rate is
-        linear from the first to behind the last bundle.  GROUP bundles share SHARED noise words,
-        each weighted ``contexts * negatives / SHARED``; a noise word that is the context of a pair
+        linear from the first to behind the last bundle.  `lanes` (1 to GROUP) bundles share SHARED
+        noise words, each weighted ``contexts * negatives / SHARED``; a noise word that is the context of a pair
         does not count for it.  A group reads the vectors of its centres, makes one step of each
         noise row, then bundle by bundle one step a context and one of each row of the bag.
         """
@@ -610,6 +610,8 @@ cdef class Kernels:
         memset(&job, 0, sizeof(job))
         self.check_tables(inputs, outputs, dim, noise, noise_logit, negatives)
         self.check_bags_of_words(bags, bag_ptr, bag_rows, inputs.shape[0])
+        if not 1 <= lanes <= _jobs.GROUP:
+            raise ValueError(f"lanes must be 1 to {GROUP}, got {lanes}")
         if starts.shape[0] != n + 1:
             raise ValueError(f"starts must have one number more than centres ({n}), got "
                              f"{starts.shape[0]}")
@@ -649,6 +651,7 @@ cdef class Kernels:
         job.negatives = negatives
         job.rate_start = lr_start
         job.rate_stop = lr_stop
+        job.lanes = lanes
         job.stream = hash_key(seed)
         scratch = zeros(self.table.pairs_scratch(&job))
         with nogil:

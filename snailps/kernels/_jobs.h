@@ -98,6 +98,7 @@ typedef struct { /* word vectors, skip-gram, on sorted pairs */
     float negatives;
     float rate_start, rate_stop;
     float epsilon;
+    int lanes; /* bundles of a group at most */
     uint64_t stream;
 } snail_pairs_job;
 

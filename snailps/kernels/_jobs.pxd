@@ -111,6 +111,7 @@ cdef extern from "kernels/_jobs.h" nogil:
         float rate_start
         float rate_stop
         float epsilon
+        int lanes
         uint64_t stream
 
     ctypedef struct LabelsJob "snail_labels_job":

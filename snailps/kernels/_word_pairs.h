@@ -56,14 +56,14 @@ typedef struct {
     snail_bundles groups[2];
 } snail_pairs;
 
-/* Bundle b is in lane b % 16.  A group ends early where a centre would come again, as in
- * _word_vectors.h.
+/* Bundle b is in lane b % 16.  A group has fewer than 16 where the job says so, and ends early where
+ * a centre would come again, as in _word_vectors.h.
  *
  * A word that was in its lane in the group before stays, and its vector with it: nothing is read of
  * its bag, and what it learns is owed to that until it leaves. */
 static void snail_plan_bundles(const snail_pairs_job *job, snail_bundles *g,
                                const snail_bundles *before, int64_t first, uint64_t number) {
-    const int64_t end = snail_least64(first + SNAIL_GROUP, job->bundle_num);
+    const int64_t end = snail_least64(first + job->lanes, job->bundle_num);
     int64_t b = first;
     for (int i = 0; i < SNAIL_GROUP; i++) g->bundle[i] = g->centre[i] = -1;
     for (; b < end; b++) {

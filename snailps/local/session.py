@@ -599,6 +599,7 @@ class Cluster:
             (news or self._driver.ended).wait(wait_s)
             if self._driver.ended.is_set():
                 break
+            heard = news is not None and news.is_set()  # the status is newer
             try:
                 status = self.status()
             except SnailError:
@@ -606,7 +607,7 @@ class Cluster:
                     break  # the master has closed the connection after its verdict
                 raise
             yield status
-            if news is not None and news.is_set():
+            if heard:
                 news = None  # no more of them
             if time.monotonic() > until:
                 return

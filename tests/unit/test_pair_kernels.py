@@ -300,14 +300,16 @@ def test_train_pairs_one_thread_equals_twin(build, subwords, nce, run):
     run=st.integers(1, 6),
     negatives=st.integers(1, 20),
     subwords=st.integers(0, 4),
+    lanes=st.integers(1, 16),
     seed=st.integers(0, 2**64 - 1),
 )
 def test_train_pairs_any_shape_equals_twin(
-    build, words, tokens, dim, window, most, run, negatives, subwords, seed
+    build, words, tokens, dim, window, most, run, negatives, subwords, lanes, seed
 ):
     toy = Toy(words, tokens, dim, subwords, seed=seed % 1000, most=most, run=run, window=window)
     # A low rate: with one word in every place the vectors would explode, and rounding with them.
     changed = {"negatives": negatives, "seed": seed, "lr_start": 2e-3, "lr_stop": 1e-3}
+    changed["lanes"] = lanes
     assert_close(toy.train(build, **changed), toy.twin(**changed), dim)
 
 
@@ -508,6 +510,7 @@ def test_train_pairs_array_that_does_not_fit_is_refused(name):
     ("changed", "words"),
     [
         ({"negatives": 0}, "negatives must be at least 1"),
+        ({"lanes": 17}, "lanes must be 1 to 16"),
         ({"squares": (kernels.padded(3, 20), kernels.padded(46, 20))}, "squares must have the"),
         ({"squares": (kernels.padded(90, 20), kernels.padded(46, 20)), "eps": 0}, "eps must be"),
     ],

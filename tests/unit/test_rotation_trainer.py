@@ -179,17 +179,37 @@ def test_workers_of_cbow_with_grams_learn_in_lockstep_as_in_turns(workers: int) 
     assert last < 1.1 * losses(settings, in_turns, workers)[-1]
 
 
-def test_rows_of_grams_in_every_word_do_not_diverge_in_lockstep() -> None:
-    """They diverged where one worker learnt: deltas of such rows were summed whole."""
+def numbered(name: bytes, words: int, line_num: int) -> bytes:
+    """Lines of eight words that are next to each other in a list of numbered names."""
     rng = np.random.default_rng(1)
-    words = (rng.integers(600, size=(2000, 1)) + rng.integers(30, size=(2000, 8))) % 600
-    lines = b"".join(b" ".join(b"item%04d" % word for word in line) + b"\n" for line in words)
-    settings = replace(SMALL, minn=3, maxn=6, bucket=5000, model="cbow", lr=0.1)
+    at = (rng.integers(words, size=(line_num, 1)) + rng.integers(30, size=(line_num, 8))) % words
+    return b"".join(b" ".join(name % word for word in line) + b"\n" for line in at)
+
+
+@pytest.mark.parametrize(
+    ("model", "lr", "words", "line_num"),
+    [("cbow", 0.1, 600, 2000), ("skipgram", 0.05, 1000, 8000), ("skipgram", 0.1, 1000, 8000)],
+)
+def test_rows_of_grams_in_every_word_do_not_diverge_in_lockstep(
+    model: str, lr: float, words: int, line_num: int
+) -> None:
+    """They diverged where one worker learnt: deltas of such rows were summed whole."""
+    lines = numbered(b"item%04d", words, line_num)
+    settings = replace(SMALL, minn=3, maxn=6, bucket=5000, model=model, lr=lr)
     found = [
         losses_in_order(workers_of(settings, num, lines), [[lines]], lockstep, epochs=3)
         for num in (1, 4)
     ]
     assert found[1][-1] < 1.1 * found[0][-1], found
+
+
+@pytest.mark.parametrize("lr", [0.05, 0.2])
+def test_words_that_share_most_of_their_grams_are_learnt_at_any_rate(lr: float) -> None:
+    """Sixteen of them side by side went one way together, and diverged."""
+    lines = numbered(b"http://www.example.com/page%04d", 500, 4000)
+    settings = replace(SMALL, minn=3, maxn=6, bucket=5000, lr=lr)
+    found = losses_in_order(workers_of(settings, 1, lines), [[lines]], in_turns, epochs=3)
+    assert found[-1] < 0.6 * found[0], found
 
 
 def test_gains_of_grams_are_whole_steps_of_windows() -> None:

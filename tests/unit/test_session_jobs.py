@@ -68,7 +68,8 @@ def left(**changes):
     return {"settings": {"worker_class": "nowhere:Model"}, "figures": {"n": 1}, **DONE, **changes}
 
 
-def test_wait_for_a_job_ends_as_soon_as_the_master_tells_that_it_has(monkeypatch):
+@pytest.mark.parametrize("later", [True, False], ids=["in a wait", "behind a look"])
+def test_wait_for_a_job_ends_as_soon_as_the_master_tells_that_it_has(monkeypatch, later):
     monkeypatch.setattr(session, "LOOK_FIRST_S", 2 * LIMIT_S)
     monkeypatch.setattr(session, "LOOK_S", 2 * LIMIT_S)
 
@@ -77,7 +78,7 @@ def test_wait_for_a_job_ends_as_soon_as_the_master_tells_that_it_has(monkeypatch
             if self.told.count("status") == 1:  # the first one of the job at work
                 number, do = self.asked
                 assert number == 1
-                threading.Timer(0.01, do).start()
+                threading.Timer(0.01, do).start() if later else do()
             return super().status()
 
     looks = [status(), status("training", 1, 1), status()]

@@ -9,8 +9,9 @@ from snailps.models.word_vectors.block_size import pairs_bytes
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.models.word_vectors.skip_gram import (
     BUNDLE,
+    LANES,
     RUN_MAX,
-    longest_run,
+    bundling,
 )
 
 
@@ -35,15 +36,17 @@ def test_runs_are_long_where_bags_share_few_rows_and_single_where_they_share_mos
     words = 500
     own = np.arange(words + 1, dtype=np.int64)
     kept = np.ones(words)
-    assert longest_run(kept, own, own[:-1].astype(np.int32), 64) == RUN_MAX  # nothing is shared
+    whole = (LANES, RUN_MAX)
+    assert bundling(kept, own, own[:-1].astype(np.int32), 64) == whole  # nothing is shared
     # Ten rows a bag: some of few words each, one of all words.
     rng = np.random.default_rng(1)
     rows = words + rng.integers(5000, size=(words, 10))
     rows[:, 0] = np.arange(words)
     natural = rows.ravel().astype(np.int32)
-    assert longest_run(kept, 10 * own, natural, 2) == RUN_MAX
+    assert bundling(kept, 10 * own, natural, 2) == whole
     rows[:, 1:] = words + rng.integers(8, size=(words, 9))
     alike = rows.ravel().astype(np.int32)
-    one, many = (longest_run(kept, 10 * own, alike, threads) for threads in (1, 4))
-    assert many == 0  # not even one bundle after the other
-    assert one < 4
+    one, many = (bundling(kept, 10 * own, alike, threads) for threads in (1, 4))
+    assert many.lanes < one.lanes < LANES  # few side by side
+    assert many.run == one.run == 1
+    assert bundling(kept, 10 * own, alike, 1, rate=2.0).lanes == one.lanes // 2

@@ -99,6 +99,8 @@ class Pairs:
     centres: Ints
     starts: NDArray[np.int64]
     contexts: Ints
+    lanes: int
+    """Bundles that are trained side by side, at most."""
 
     def __len__(self) -> int:
         return len(self.centres)
@@ -108,14 +110,14 @@ class Pairs:
 
     def select(self, groups: slice, contexts: Ints) -> Pairs:
         starts = self.starts[groups.start : groups.stop + 1]
-        return Pairs(self.centres[groups], starts - starts[0], contexts)
+        return Pairs(self.centres[groups], starts - starts[0], contexts, self.lanes)
 
     def thread_groups(self, settings: WordVectorSettings) -> int:
         return THREAD_BUNDLES
 
     def call(self, settings: WordVectorSettings, first: int, last: int) -> Call:
         own = self.centres[first:last], self.starts[first : last + 1], self.contexts
-        return kernels.train_pairs, own, {}
+        return kernels.train_pairs, own, {"lanes": self.lanes}
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,8 +80,9 @@ from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 from snailps.models.word_vectors.shared_text import IDS_END, cut_text, put_block, text_table
 from snailps.models.word_vectors.skip_gram import (
     RUN_WORDS,
+    Bundling,
     SkipGramTrainer,
-    longest_run,
+    bundling,
 )
 from snailps.models.word_vectors.warm_start import adopt, count_on, put_vectors, put_words
 
@@ -287,16 +288,17 @@ class WordVectors(TextModel):
         super().finish()
 
     @cached_property
-    def run(self) -> int:
-        """`run_of` all words."""
-        return self.run_of(np.arange(len(self.vocabulary)))
+    def bundling(self) -> Bundling:
+        """`bundling_of` all words."""
+        return self.bundling_of(np.arange(len(self.vocabulary)))
 
-    def run_of(self, words: NDArray[np.int64]) -> int:
-        """`longest_run` where a worker trains these words."""
+    def bundling_of(self, words: NDArray[np.int64]) -> Bundling:
+        """How pairs are trained where a worker trains these words."""
         kept = self.vocabulary.counts.astype(np.float64) * self._keep
         most = np.sort(words[np.argsort(-kept[words], kind="stable")[:RUN_WORDS]])
         bag_ptr, bag_rows, _ = self.bags(most)
-        return longest_run(kept[most], bag_ptr, bag_rows, self.threads)
+        rate = self.settings.rate / self.settings.usual_rate
+        return bundling(kept[most], bag_ptr, bag_rows, self.threads, rate)
 
     @cached_property
     def _rotating(self) -> RotationTrainer:

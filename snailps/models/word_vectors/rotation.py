@@ -80,8 +80,8 @@ class Split:
     """Running sum of the input partitions' shares of the text, from 0 to 1."""
     sharers: Ints | None
     """Input partitions with a word that has an n-gram of a bucket, for each bucket."""
-    run: int
-    """Bundles of a word that are trained one after the other, with skip-gram."""
+    bundling: Any
+    """How the pairs of skip-gram are trained; None with CBOW."""
 
     @property
     def is_whole(self) -> bool:
@@ -335,18 +335,18 @@ class RotationTrainer(ABC):
     def _new_split(self, parts: int, output_parts: int) -> Split:
         kept = self._vocabulary.counts.astype(np.float64) * self._keep
         seed = self.model.settings.seed
-        inputs, sharers, run = self._input_parts(kept, parts)
+        inputs, sharers, bundling = self._input_parts(kept, parts)
         outputs = assign(kept, output_parts, 2 * seed + 1)
         words = tuple(np.flatnonzero(outputs == at).astype(np.int32) for at in range(output_parts))
         shares = np.zeros(parts + 1)
         shares[1:] = np.bincount(inputs, kept, parts).cumsum() / kept.sum()
         shares[-1] = 1.0
         noise_sums = tuple(self._noise[own].cumsum() for own in words)
-        return Split(inputs, outputs, words, noise_sums, shares, sharers, run)
+        return Split(inputs, outputs, words, noise_sums, shares, sharers, bundling)
 
-    def _input_parts(self, kept: NDArray[np.float64], parts: int) -> tuple[Ints, Ints | None, int]:
-        """The partition of each word's input row, `Split.sharers` and `Split.run`."""
-        return assign(kept, parts, 2 * self.model.settings.seed), None, 1
+    def _input_parts(self, kept: NDArray[np.float64], parts: int) -> tuple[Ints, Ints | None, Any]:
+        """The partition of each word's input row, `Split.sharers` and `Split.bundling`."""
+        return assign(kept, parts, 2 * self.model.settings.seed), None, None
 
     # --- a lease, trained ---------------------------------------------------------------------
 

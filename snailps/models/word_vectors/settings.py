@@ -175,8 +175,13 @@ class WordVectorSettings(JobSettings):
     @property
     def rate(self) -> float:
         """Initial learning rate; `lr`, decided."""
+        return self.lr or self.usual_rate
+
+    @property
+    def usual_rate(self) -> float:
+        """Learning rate where `lr` is auto."""
         adagrad = ADAGRAD_LR_SUBWORDS if self.maxn else ADAGRAD_LR
-        return self.lr or (adagrad if self.optimizer == "adagrad" else LR)
+        return adagrad if self.optimizer == "adagrad" else LR
 
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse impossible subword lengths, two initial models, and unknown formats."""

@@ -7,6 +7,8 @@ docs/design/word-pairs.md says why pairs are sorted at all.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,7 +26,7 @@ BUNDLE = 8
 RUN_MAX = 16
 """Bundles of a word that are trained one after the other, with its hidden vector at hand."""
 RUN_WORDS = 4096
-"""The most frequent words, from which `longest_run` estimates how much bags share."""
+"""The most frequent words, from which `bundling` estimates how much bags share."""
 _SHARED_MAX = 4.0
 """Gradients of other words that a hidden vector may lack in a run."""
 TURNS_MAX = 16
@@ -34,7 +36,9 @@ TURN_GROUPS = 64
 GROUP_CURVATURE = 4.0
 """Share of its way to the optimum that a group's hidden vector goes in a step, at rate 1."""
 LANES = 16
-"""Words that the kernel trains side by side."""
+"""Words that the kernel trains side by side, at most."""
+LANES_SHARED = 2.5
+"""Rows that words side by side may share with one of them, as a part of its bag, at most."""
 
 Ints = NDArray[np.int32]
 
@@ -43,21 +47,24 @@ class SkipGramTrainer(RotationTrainer):
     """A lease has the pairs whose centre is in its input partition."""
 
     def examples(self, tokens: Ints, seed: int) -> Pairs:
-        window, run = self.model.settings.window, max(1, self.model.run)
+        window, (lanes, run) = self.model.settings.window, self.model.bundling
         centres, starts, contexts, _ = kernels.sort_pairs(tokens, window, seed, BUNDLE, run=run)
-        return Pairs(centres, starts, contexts)
+        return Pairs(centres, starts, contexts, lanes)
 
-    def _input_parts(self, kept: NDArray[np.float64], parts: int) -> tuple[Ints, Ints | None, int]:
-        """Words that share n-grams come together, unless a worker could then train none at once."""
+    def _input_parts(
+        self, kept: NDArray[np.float64], parts: int
+    ) -> tuple[Ints, Ints | None, Bundling]:
+        """Words that share n-grams come together, unless a worker could then train few at once."""
         s = self.model.settings
         if s.maxn == 0 or parts == 1:
-            return (*super()._input_parts(kept, parts)[:2], max(1, self.model.run))
+            return (*super()._input_parts(kept, parts)[:2], self.model.bundling)
         for together in (True, False):
             inputs, sharers = assign_by_grams(self._vocabulary, s, kept, parts, together=together)
-            run = min(self.model.run_of(np.flatnonzero(inputs == part)) for part in range(parts))
-            if run > 0:
+            each = [self.model.bundling_of(np.flatnonzero(inputs == at)) for at in range(parts)]
+            least = Bundling(*map(min, zip(*each, strict=True)))
+            if least.lanes >= LANES // 2:
                 break
-        return inputs, sharers, max(1, run)
+        return inputs, sharers, least
 
     def _sorted(self, block: Block, split: Split) -> PartitionLease:
         """Sort the pairs, without those of durable checkouts."""
@@ -69,7 +76,7 @@ class SkipGramTrainer(RotationTrainer):
             s.window,
             (s.seed * PHI + block.chunk) & MASK64,
             BUNDLE,
-            run=split.run,
+            run=split.bundling.run,
             inputs=split.inputs,
             part=block.part,
             outputs=split.outputs,
@@ -94,7 +101,7 @@ class SkipGramTrainer(RotationTrainer):
             after - before,
             np.concatenate(([0], pairs.cumsum())),
             self._sharing(block, split, part, rows, centres),
-            Pairs(centres, starts, contexts),
+            Pairs(centres, starts, contexts, split.bundling.lanes),
             bounds,
         )
 
@@ -116,8 +123,15 @@ class SkipGramTrainer(RotationTrainer):
         present = np.flatnonzero(groups)
         groups = groups[present]
         sizes, entries = part.bags.entries(present)
-        own = np.bincount(entries, np.repeat(groups, sizes), len(part.keys))[rows]
-        way = np.bincount(entries, np.repeat(groups / sizes, sizes), len(part.keys))[rows]
+        own = np.bincount(entries, np.repeat(groups, sizes), len(part.keys))
+        # A step on a word moves the hidden vector of another one by each row that both have: by
+        # this row, and as often as any word has them by the other shared ones.
+        often = np.zeros(len(own))
+        often[rows] = np.where(sharers > 1, own[rows] / len(centres), 0.0)
+        ptr = np.concatenate(([0], sizes.cumsum()))
+        beside = np.add.reduceat(often[entries], ptr[:-1])
+        moves = np.repeat(groups / sizes, sizes) * (1.0 + np.repeat(beside, sizes) - often[entries])
+        way, own = np.bincount(entries, moves, len(own))[rows], own[rows]
         rate = GROUP_CURVATURE * s.rate * (1.0 - block.progress[0])
         turns = max(1, min(TURNS_MAX, len(centres) // (block.output_parts * TURN_GROUPS)))
         # Of all workers: what a copy lacks are the steps of the others.
@@ -125,19 +139,34 @@ class SkipGramTrainer(RotationTrainer):
         return Sharing(sharers, own, rate * way, apart, turns)
 
 
-def longest_run(
-    kept: NDArray[np.float64], bag_ptr: NDArray[np.int64], bag_rows: Ints, threads: int
-) -> int:
-    """How many bundles of a word may be trained in a run: fewer where bags share most rows.
+class Bundling(NamedTuple):
+    """How many centres are trained side by side, and how many bundles of one in a row."""
 
-    A word's hidden vector misses what the other `LANES` words of each thread change in rows of its
-    bag until its run ends.  `kept` is how often each word is trained.  0: even bundles that follow
-    each other in no run share too much, and may diverge.
+    lanes: int
+    run: int
+
+
+def bundling(
+    kept: NDArray[np.float64],
+    bag_ptr: NDArray[np.int64],
+    bag_rows: Ints,
+    threads: int,
+    rate: float = 1.0,
+) -> Bundling:
+    """Choose fewer lanes and shorter runs where words' bags share most of their rows.
+
+    A word's hidden vector lacks what the other words in the lanes of each thread change in rows of
+    its bag until its run ends; steps that all go one way add up, and diverge where there are many.
+    `kept` is how often each word is trained, `rate` a multiple of the default one.
     """
     if not len(kept):
-        return RUN_MAX
+        return Bundling(LANES, RUN_MAX)
     sizes = np.diff(bag_ptr)
     share = np.repeat(kept / kept.sum(), sizes)
     of_others = np.bincount(bag_rows, weights=share)[bag_rows] - share
-    shared = (LANES * threads - 1) * float((share * of_others / np.repeat(sizes, sizes)).sum())
-    return int(np.clip(_SHARED_MAX / max(shared, 1e-9), 0, RUN_MAX))
+    shared = max(1e-9, threads * float((share * of_others / np.repeat(sizes, sizes)).sum()))
+    lanes = LANES
+    while lanes > 1 and lanes * shared * rate > LANES_SHARED:
+        lanes //= 2
+    run = int(np.clip(_SHARED_MAX / (LANES * shared), 1, RUN_MAX))
+    return Bundling(lanes, run if lanes == LANES else 1)  # what is in a lane stays in whole groups

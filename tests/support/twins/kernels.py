@@ -353,7 +353,7 @@ def sort_pairs(tokens, window, seed, most=12, *, run=1, inputs=None, part=0, out
 
 
 def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_logit, *, negatives,
-                lr_start, lr_stop, seed, squares=None, eps=1.0):  # fmt: skip
+                lr_start, lr_stop, seed, squares=None, eps=1.0, lanes=GROUP):  # fmt: skip
     """float64 (inputs, outputs, loss_sum, pairs, squares of inputs, of outputs), trained.
 
     A word of successive groups keeps its lane and hidden vector; its bag gets what it has learnt
@@ -367,7 +367,7 @@ def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_l
     if squares is not None:
         sums = [one[:, :dim].astype(np.float64) for one in squares]
     loss, count, begin, number = 0.0, 0, 0, 0
-    lanes = [None] * GROUP  # word, contexts, hidden vector, what the bag is owed
+    width, lanes = lanes, [None] * GROUP  # word, contexts, hidden vector, what the bag is owed
 
     def step(rows, of, row, gradient):
         if of is None:
@@ -384,7 +384,7 @@ def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_l
 
     while begin < len(bundles):
         end = begin
-        while end < min(begin + GROUP, len(bundles)):
+        while end < min(begin + width, len(bundles)):
             if bundles[end][0] in [centre for centre, _ in bundles[begin:end]]:
                 break
             end += 1
@@ -414,7 +414,7 @@ def train_pairs(inputs, outputs, dim, bundles, bag_ptr, bag_rows, noise, noise_l
         for word, gradient in steps:
             step(outputs, sums[1], word, gradient)
         following = [None] * GROUP
-        for number_of in range(end, min(end + GROUP, len(bundles))):
+        for number_of in range(end, min(end + width, len(bundles))):
             if bundles[number_of][0] in following:
                 break
             following[number_of % GROUP] = bundles[number_of][0]
