@@ -547,12 +547,21 @@ class Membership:
             self._asked.clear()
 
     def shard_stats(self) -> Iterator[tuple[Member, dict[str, Any]]]:
-        """Yield what each shard's primary last reported of it; a server that had it may still."""
+        """Yield what was last reported of each shard: by its primary, else by another server.
+
+        A server that has just become the primary has reported nothing as such yet.
+        """
         primary = {one["shard"]: one["primary"] for one in self._context.replication.status()}
-        for member in self.nodes("server"):
-            for shard in member.stats.get("shards", []):
-                if primary.get(shard["shard"]) == member.number:
-                    yield member, shard
+        found: dict[int, tuple[bool, Member, dict[str, Any]]] = {}
+        for kind in ("shards", "standbys"):
+            for member in self.nodes("server"):
+                for shard in member.stats.get(kind, []):
+                    number = shard["shard"]
+                    of_primary = kind == "shards" and primary.get(number) == member.number
+                    if number in primary and (of_primary or number not in found):
+                        found[number] = of_primary, member, shard
+        for _, member, shard in found.values():
+            yield member, shard
 
     def shard_sum(self, counter: str) -> int:
         """Sum of a counter over all shards, as last reported."""

@@ -77,6 +77,7 @@ def stepped(now):
         settings=SimpleNamespace(consistency="bsp"),
         done=lambda message, node, now: book.done(message.number, node),
         withdraw_checkouts=lambda: None,
+        metrics=SimpleNamespace(units=0),
         end_early=lambda why: book.close(3 * MICRO_BATCHES),
     )  # fmt: skip
     return (
@@ -102,7 +103,7 @@ def test_steps_that_are_left_when_a_training_ends_early_are_trained_however_long
     assert (book.finished, worker.dropped) == (3 * MICRO_BATCHES, 0)
 
 
-def test_a_block_of_a_step_that_does_not_end_is_not_waited_for(stepped, now):
+def test_a_block_of_a_step_that_does_not_end_is_not_waited_for(stepped, now, caplog):
     controller, book, step, worker = stepped
     controller._end_early(controller.job, "interrupt", now.s)
     book.take(1)
@@ -113,3 +114,4 @@ def test_a_block_of_a_step_that_does_not_end_is_not_waited_for(stepped, now):
     step()
     assert worker.dropped
     assert book.over
+    assert "nothing is trained: no block was finished" in caplog.text

@@ -39,6 +39,18 @@ def checkouts(ledger, number, node):
 # --- what there is --------------------------------------------------------------------------------
 
 
+def test_epoch_has_a_loss_of_each_checkout():
+    """Not of each block: those are only encoded."""
+    ledger = ledger_of(blocks=8, chunks=2, nodes=[1])
+    encodes(ledger, 0)
+    assert ledger.results_per_epoch == 2 * ledger.rotation.checkouts_of_one
+    ledger = ledger_of(blocks=8, chunks=2)
+    encodes(ledger, 0)
+    assert all(ledger.take(node) for node in (1, 2))
+    assert ledger.parts_max == 2
+    assert ledger.results_per_epoch == 2 * 2 * 4  # chunks, parts, output parts of each
+
+
 @pytest.mark.parametrize("wrong", [0, -1, 1.0, True, "2"])
 def test_rotation_of_anything_but_counts_is_refused(wrong):
     with pytest.raises(MisuseError, match="chunks: expected a whole number from 1"):

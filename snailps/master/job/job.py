@@ -411,7 +411,7 @@ class Job:
 
     def _enough(self, epochs: int) -> str:
         """`ended_by`, if the loss after `epochs` whole epochs ends the training."""
-        if self.metrics.is_low(self.settings.target_loss, len(self.input.blocks)):
+        if self.metrics.is_low(self.settings.target_loss, self.ledger.results_per_epoch):
             return "target_loss"
         if self._least_epochs <= epochs < self.settings.epochs and self.metrics.is_flat(epochs):
             return "converged"

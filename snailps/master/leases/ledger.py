@@ -504,6 +504,11 @@ class Ledger:
         return self._size
 
     @property
+    def results_per_epoch(self) -> int:
+        """How many losses an epoch has: that of each block."""
+        return len(self._blocks)
+
+    @property
     def leased(self) -> int:
         return self.records.leased
 

@@ -108,6 +108,12 @@ class RotationLedger(Ledger):
     needs = "fence"
     """What lost workers had leased or checked out must have no other writer before the fence."""
 
+    @property
+    def results_per_epoch(self) -> int:
+        """That of each checkout, with as many parts as so far at most."""
+        parts = max(1, self.parts_max)
+        return self._chunks * parts * self.rotation.checkouts(parts)
+
     # --- numbers -------------------------------------------------------------------------------
 
     def encodes(self, number: int) -> bool:

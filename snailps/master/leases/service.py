@@ -372,6 +372,8 @@ class LeaseService:
             member.dropped = self._context.job_controller.jobs
             what = "at its block" if member.worked else "behind the last block, and not begun"
             log.warning("%s is given up: %.0f s %s", member.name, DROP_S, what)
+        if ledger.closed and self.job is not None and not self.job.metrics.units:
+            log.warning("nothing is trained: no block was finished, and the model is as it began")
         return True
 
     def hurry(self, now: float) -> None:

@@ -59,6 +59,8 @@ SOLE_COPIES = 1.2
 """Copies of a row at the only worker: one to train on, padded."""
 PIECE_TOKENS, PIECE_TOKENS_GRAMS = 200_000, 1_000_000
 """Kept words of a checkout of one partition: with fewer, rows of n-grams learn its subject."""
+PIECE_DIM = 100
+"""Length of vectors from which on a checkout has fewer words: some seconds of a core."""
 PIECES = 3
 """Pieces in memory at a time: one that trains, one prepared, one of the next chunk."""
 CHUNK_GRAMS = 2_000_000
@@ -136,8 +138,10 @@ def keeps_all_rows(vocabulary: Vocabulary, s: WordVectorSettings) -> bool:
 
 
 def piece_tokens(s: WordVectorSettings) -> int:
-    """Kept words of a piece at most."""
-    return PIECE_TOKENS_GRAMS if s.maxn else PIECE_TOKENS
+    """Kept words of a piece at most: fewer of long vectors, as a training ends between two."""
+    if not s.maxn:
+        return PIECE_TOKENS
+    return max(PIECE_TOKENS, PIECE_TOKENS_GRAMS * PIECE_DIM // max(PIECE_DIM, s.dim))
 
 
 def _row_bytes(s: WordVectorSettings) -> int:
