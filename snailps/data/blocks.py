@@ -329,7 +329,7 @@ def _files_of(text: str) -> list[str]:
         return [text]
     if is_url(text):
         return files_of_url(text)
-    path = Path(text).expanduser()
+    path = local_path(text)
     if path.is_dir():
         files = list(_files_below(str(path)))
         if not files:
@@ -342,11 +342,17 @@ def _files_of(text: str) -> list[str]:
             f"input not found: {text} does not exist (seen from {Path.cwd()}). "
             "Correct the path, or mount its folder here"
         )
-    found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (absolute patterns)
-    files = [_absolute(Path(name)) for name in found if not Path(name).is_dir()]
+    found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (may be absolute)
+    paths = [Path(name) for name in found if Path(name).name not in OF_FILTERS]
+    files = [_absolute(path) for path in paths if not path.is_dir()]
     if not files:
         raise DataError(f"the pattern {text} matches no file (seen from {Path.cwd()})")
     return files
+
+
+def local_path(text: str) -> Path:
+    """A path whose ``~`` is a user's folder, where there is that user."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path's raises for other names
 
 
 def _absolute(path: Path) -> str:

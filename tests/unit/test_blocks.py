@@ -16,6 +16,7 @@ from scipy.sparse import csr_matrix
 from snailps.data import blocks
 from snailps.data._text import WordCounter
 from snailps.data.blocks import (
+    OF_FILTERS,
     STEP_BYTES,
     Block,
     Source,
@@ -280,6 +281,21 @@ def test_expand_relative_name_becomes_absolute(tree, scratch, monkeypatch):
 def test_expand_existing_name_with_brackets_is_no_pattern(tree, scratch):
     path = write(tree / "x[1].txt", b"content")
     assert expand([path], scratch) == [Source(path, 7)]
+
+
+def test_expand_pattern_leaves_out_what_a_filter_tells_of_its_files(tree, scratch):
+    for name in OF_FILTERS:
+        write(tree / "sub" / name, b"content")
+    assert names(expand([str(tree / "sub" / "*")], scratch), tree) == ["sub/c.txt"]
+    assert len(expand([str(tree / "sub" / min(OF_FILTERS))], scratch)) == 1
+
+
+def test_expand_name_of_no_user_is_a_file(tree, scratch, monkeypatch):
+    monkeypatch.chdir(tree)
+    with pytest.raises(DataError, match="not found: ~nosuch does not exist"):
+        expand(["~nosuch"], scratch)
+    write(tree / "~nosuch", b"content")
+    assert names(expand(["~nosuch"], scratch), tree) == ["~nosuch"]
 
 
 @pytest.mark.parametrize(

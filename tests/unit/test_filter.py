@@ -17,6 +17,7 @@ from snailps.cli.filter import command
 from snailps.errors import ConfigError, DataError
 from snailps.filtering import formats, job, scores
 from snailps.filtering.formats import tasks_of
+from snailps.filtering.job import Command, FilterJob, settings_for
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
 from snailps.vectors.label_prediction import LabelModel
 
@@ -384,6 +385,28 @@ def test_inputs_are_never_overwritten(model, tmp_path):
     assert (tmp_path / "out" / "a.txt").read_text() == "up\n"
     names = formats._names_of(["https://h/x/a.txt?y=1/2", "/data/c/b.txt", "/data/c/d/../b.txt"])
     assert names == ["a.txt", "b.txt", "d/b.txt"]
+
+
+def test_inputs_are_those_of_the_folder_whose_name_looks_like_a_pattern(
+    model, tmp_path, monkeypatch
+):
+    for folder in ("a[bc]", "ab"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{folder}.txt").write_text("up\n")
+    monkeypatch.chdir(tmp_path / "a[bc]")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keep(model, "*.txt", "../out", column="")
+    assert [path.name for path in (tmp_path / "out").glob("*.txt")] == ["a[bc].txt"]
+    with pytest.raises(ConfigError, match="is in the input's folder, ~/ab"):
+        keep(model, "~/ab", tmp_path / "ab" / "out", column="")
+    assert keep(model, "~/ab", "../home", column="")["kept"] == 1
+
+
+def test_condition_of_several_lines_is_one_line_for_workers(model, tmp_path):
+    condition = f"{KEEP}\n  and hq.top == {LABEL}"
+    command = Command((), "text", {"hq": str(model)}, condition, (), str(tmp_path / "out"))
+    sent = settings_for(FilterJob(command))["keep"]
+    assert sent == condition.replace("\n", " ")
 
 
 def test_folder_that_is_in_use_is_refused(model, tmp_path):
