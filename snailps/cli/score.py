@@ -292,7 +292,7 @@ def _predict_examples(
 
 def _input_lines() -> Iterator[bytes]:
     """Standard input, some whole lines at a time; line by line from a terminal."""
-    from snailps.vectors.texts import whole_lines
+    from snailps.data.file_kinds import whole_lines
 
     stream = typer.get_binary_stream("stdin")
     yield from whole_lines(stream, "standard input", 1 if stream.isatty() else _LINES_BYTES)

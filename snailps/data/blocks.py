@@ -22,7 +22,13 @@ from pathlib import Path
 from typing import BinaryIO, Literal, NoReturn
 
 from snailps.data.driver_files import is_driver_file, size_of
-from snailps.data.file_kinds import CSV_BYTES, HEAD_BYTES, refuse_foreign, refuse_header
+from snailps.data.file_kinds import (
+    CSV_BYTES,
+    HEAD_BYTES,
+    UNIT_BYTES_MAX,
+    refuse_foreign,
+    refuse_header,
+)
 from snailps.data.matrix_file import (
     HEADER_BYTES,
     gather,
@@ -52,8 +58,6 @@ STRANDS = 32
 _BANDS = [int(f"{band:05b}"[::-1], 2) for band in range(STRANDS)]
 # Requested instead of a unit: the head of a block's file.
 HEAD = "head"
-# No text has a longer word or line; another file would fill the memory.
-UNIT_BYTES_MAX = 1 << 30
 
 # A unit begins at 0 and behind each of these.  For words these are fastText's separators, so a
 # newline stays with the word before it, and a blank between words is a unit of its own.

@@ -47,7 +47,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Command of a filter; only `inputs`, which workers of a cluster do not ask for, may be relative.
+    """Command of a filter, with absolute paths but for `inputs`, which workers do not ask for.
 
     `models`: path by name; `add`: scores that become columns; `output`: a folder.
     """
@@ -368,7 +368,7 @@ def filter(
     """
     threads = threads_of(threads)
     paths = [input] if isinstance(input, (str, os.PathLike)) else input
-    inputs = tuple(map(os.fspath, paths))
+    inputs = tuple(os.fspath(path) for path in paths)
     files = {name: str(Path(path).absolute()) for name, path in models.items()}
     folder = str(Path(output).absolute())
     job = FilterJob(Command(inputs, column, files, keep, tuple(add), folder))

@@ -286,7 +286,8 @@ def test_expand_existing_name_with_brackets_is_no_pattern(tree, scratch):
 def test_expand_pattern_leaves_out_what_a_filter_tells_of_its_files(tree, scratch):
     for name in OF_FILTERS:
         write(tree / "sub" / name, b"content")
-    assert names(expand([str(tree / "sub" / "*")], scratch), tree) == ["sub/c.txt"]
+    found = expand([str(tree / "sub" / "*")], scratch)
+    assert OF_FILTERS.isdisjoint(Path(source.path).name for source in found)
     assert len(expand([str(tree / "sub" / min(OF_FILTERS))], scratch)) == 1
 
 

@@ -19,6 +19,7 @@ from snailps.filtering import formats, job, scores
 from snailps.filtering.formats import tasks_of
 from snailps.filtering.job import Command, FilterJob, settings_for
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
+from snailps.vectors.label_files import read_texts
 from snailps.vectors.label_prediction import LabelModel
 
 TEXTS = ["up up", "down", None, "up down", "other", "down down up", "up\nup", "größe up", ""]
@@ -167,6 +168,64 @@ def test_large_parquet_is_cut_between_groups_of_rows(model, tmp_path, monkeypatc
     ]
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_dictionary_costs_no_more_than_its_values(model, tmp_path, monkeypatch, ordered):
+    """Batches of a few rows have only what they use of it, or an order all of it."""
+    monkeypatch.setattr(formats, "BATCH_ROWS_MAX", 16)
+    urls = [f"https://example.org/{at * 7919 % 997:08d}/{'p' * 100}" for at in range(997)]
+    codes = pa.array([None, *range(996, 0, -1)], pa.int16())
+    column = pa.DictionaryArray.from_arrays(codes, urls, ordered=ordered)
+    table = pa.table({"text": ["up"] * 997, "url": column})
+    write_parquet(tmp_path / "a.parquet", table)
+    groups = []
+    write_group = formats._ParquetTarget._write_group
+    monkeypatch.setattr(
+        formats._ParquetTarget, "_write_group",
+        lambda target: (groups.append(target._bytes), write_group(target)),
+    )  # fmt: skip
+    keep(model, tmp_path / "a.parquet", tmp_path / "out")
+    found = pq.read_table(tmp_path / "out" / "a.parquet")
+    assert found.schema.equals(table.schema)
+    assert found["url"].to_pylist() == table["url"].to_pylist()
+    if not ordered:
+        assert sum(groups) < 2 * table["url"].cast("string").nbytes
+        sizes = [(tmp_path / name / "a.parquet").stat().st_size for name in (".", "out")]
+        assert sizes[1] < 1.1 * sizes[0]
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "dictionary"])
+def test_text_of_parquet_that_is_no_utf8_is_as_in_other_files(model, tmp_path, kind):
+    raw = pa.array([b"up", b"up gr\xf6\xdfe", None], pa.binary())
+    texts = pa.Array.from_buffers(pa.string(), 3, raw.buffers())
+    texts = texts.dictionary_encode() if kind == "dictionary" else texts.cast(kind)
+    write_parquet(tmp_path / "a.parquet", pa.table({"text": texts, "more": texts}))
+    condition = f"hq[{LABEL}] >= .6 and more != 'up'"
+    done = keep(model, tmp_path / "a.parquet", tmp_path / "out", condition)
+    assert (done["kept"], done["without_text"]) == (1, 1)
+    found = pq.read_table(tmp_path / "out" / "a.parquet")["more"].cast("large_binary")
+    assert found.to_pylist() == [b"up gr\xf6\xdfe"]
+    assert "up gr\ufffd\ufffde" in (tmp_path / "out" / "_report.html").read_text()
+
+
+def test_texts_of_json_have_the_bytes_of_the_file(tmp_path):
+    """Latin-1 is read as trained; halves of pairs are other bytes that are no text."""
+    words = (b"</s>", b"\xe9", b"\xed\xa0\x80")
+    model = write_model(tmp_path / "hq.bin", words)
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "\xe9"}\n{"text": "\\ud800 \xe9 \xe9"}\n')
+    (tmp_path / "a.txt").write_bytes(b"\xe9\n\xed\xa0\x80 \xe9 \xe9\n")
+    condition = f"hq[{LABEL}] > 2"
+    found = [
+        keep(model, tmp_path / name, tmp_path / f"{name}.out", condition, column)["scores"]
+        for name, column in (("a.jsonl", "text"), ("a.txt", ""))
+    ]
+    assert found[0] == found[1]
+    written = [
+        b"".join(bytes(piece.data) for piece in read_texts(str(tmp_path / name), column))
+        for name, column in (("a.jsonl", "text"), ("a.txt", ""))
+    ]
+    assert written[0] == written[1]
+
+
 def test_old_timestamps_keep_their_dates(model, tmp_path):
     dates = [datetime(9999, 12, 31, 23, 59, 59, 1), datetime(1, 1, 1), None]
     rows = pa.table({"text": ["up"] * 3, "t": pa.array(dates, pa.timestamp("us"))})
@@ -194,11 +253,11 @@ def test_parquet_is_asked_for_a_batch_at_a_time(model, tmp_path, monkeypatch):
             read.append(size)
             return super().read(size)
 
-    def noted(self, rows, row_groups):
+    def noted(self, rows, row_groups, columns):
         if not asked:
             read.clear()  # of the file's end
         asked.append((rows, row_groups))
-        return iter_batches(self, rows, row_groups=row_groups)
+        return iter_batches(self, rows, row_groups=row_groups, columns=columns)
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
     monkeypatch.setattr(formats, "open_content", File)
@@ -289,6 +348,7 @@ def test_ended_run_goes_on_and_its_bytes_are_the_same(model, tmp_path, monkeypat
         ({"output": "t.txt/x"}, "--output .*t.txt/x"),
         ({"path": "_report.html", "column": ""}, "keeps _report.html for itself"),
         ({"condition": "hq.p > .5 # and more\n and n > 3"}, "has no comments"),
+        ({"path": "late.jsonl", "add": ["m=hq.p"]}, "--add m: .*late.jsonl has that name"),
         ({"add": ["x=hq.p", "x=hq.p"]}, "there is a column x before"),
         ({"path": "twice.parquet"}, "has 2 columns 'text'"),
         ({"output": "full"}, "is not empty"),
@@ -310,7 +370,7 @@ def test_mistake_is_told_and_leaves_nothing(model, tmp_path, monkeypatch, change
         "t.txt": "up\n", "t.csv": "text\nup\n", "bad.jsonl": '\n{"text": "up"}\n \r\n{"text"\n',
         "list.jsonl": "[1]\n", "number.jsonl": '\n{"text": 5}\n', "full/x": "",
         "mixed.jsonl": '\n{"text": "up", "m": 1}\n\n{"text": "up", "m": "a"}\n',
-        "late.jsonl": '{"text": "up", "m": 1}\n' * 20 + '{"text": "up", "m": "a"}\n' * 20,
+        "late.jsonl": '{"text": "down", "m": 1}\n' * 20 + '{"text": "up", "m": "a"}\n' * 20,
         "packed.parquet.gz": "", "_report.html": "up\n",
     }.items():  # fmt: skip
         (tmp_path / name).parent.mkdir(exist_ok=True)
