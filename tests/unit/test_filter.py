@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import signal
 from datetime import datetime
 
 import numpy as np
@@ -14,12 +15,13 @@ import zstandard
 
 import snailps
 from snailps.cli.filter import command
+from snailps.cli.main import app_for
 from snailps.errors import ConfigError, DataError
 from snailps.filtering import formats, job, scores
 from snailps.filtering.formats import tasks_of
 from snailps.filtering.job import Command, FilterJob, settings_for
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
-from snailps.vectors.label_files import read_texts
+from snailps.vectors.label_files import LabelWriter, read_texts
 from snailps.vectors.label_prediction import LabelModel
 
 TEXTS = ["up up", "down", None, "up down", "other", "down down up", "up\nup", "größe up", ""]
@@ -467,6 +469,25 @@ def test_condition_of_several_lines_is_one_line_for_workers(model, tmp_path):
     command = Command((), "text", {"hq": str(model)}, condition, (), str(tmp_path / "out"))
     sent = settings_for(FilterJob(command))["keep"]
     assert sent == condition.replace("\n", " ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_that_ends_a_command_leaves_no_unfinished_file(model, tmp_path, monkeypatch, number):
+    (tmp_path / "a.txt").write_text("up\n")
+    handlers = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)]
+    kill = lambda *_: os.kill(os.getpid(), number)  # noqa: E731
+    monkeypatch.setattr(formats._LineTarget, "write", kill)
+    monkeypatch.setattr(LabelWriter, "write", kill)
+    out, read = tmp_path / "out", ["--input", str(tmp_path / "a.txt")]
+    for words in (
+        ["filter", "--model", f"hq={model}", "--keep", KEEP, *read, "--output", str(out / "texts")],
+        ["predict", str(model), *read, "--output", str(out / "labels")],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            app_for(words[:1])(words, standalone_mode=False)
+        assert ended.value.code == 128 + number
+    assert not [path for path in out.rglob("*") if path.name.endswith(".part")]
+    assert handlers == [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)]
 
 
 def test_folder_that_is_in_use_is_refused(model, tmp_path):
