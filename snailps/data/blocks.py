@@ -14,6 +14,7 @@ No vocabulary, no leases.
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import re
 import stat
@@ -23,6 +24,7 @@ from typing import BinaryIO, Literal, NoReturn
 
 from snailps.data.driver_files import is_driver_file, size_of
 from snailps.data.file_kinds import (
+    BOM,
     CSV_BYTES,
     HEAD_BYTES,
     UNIT_BYTES_MAX,
@@ -63,7 +65,8 @@ HEAD = "head"
 # newline stays with the word before it, and a blank between words is a unit of its own.
 _ENDS = {"word": re.compile(rb"[ \n\r\t\v\f\0]"), "line": re.compile(rb"\n")}
 # Behind a byte order mark and blank lines.
-_FIRST_LINE = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r]*\n)*([^\n]+)")
+_FIRST_LINE = re.compile(rb"(?:%b)?(?:[ \t\r]*\n)*([^\n]+)" % BOM)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +407,11 @@ def _readable_bytes(path: str, scratch: Scratch) -> int:
             refuse_foreign(head[:HEAD_BYTES], path, text=text)
             if text and not tables.column:
                 refuse_header(head, path)
+            if text and head.startswith(BOM):
+                log.warning(
+                    "%s begins with a byte order mark, which is read as letters of its first word, "
+                    "as by fastText: sed -i '1s/^\\xef\\xbb\\xbf//' FILE removes it", path,
+                )  # fmt: skip
             return os.fstat(file.fileno()).st_size
 
 

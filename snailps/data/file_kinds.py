@@ -20,6 +20,8 @@ from typing import IO
 from snailps.data.reading import format_of
 from snailps.errors import DataError
 
+BOM = b"\xef\xbb\xbf"
+"""Byte order mark of UTF-8, which some editors write."""
 HEAD_BYTES = 512
 """First bytes that suffice; a tar archive shows itself at byte 257."""
 
@@ -130,7 +132,7 @@ def refuse_header(head: bytes, path: str) -> None:
     if format not in ("csv", "tsv"):
         return
     from snailps.data._examples import first_row
-    from snailps.data.examples import BOM, CELLS
+    from snailps.data.examples import CELLS
 
     head = head.removeprefix(BOM)
     cells, end = first_row(head, *CELLS[format])

@@ -138,7 +138,7 @@ class Lines:
 
     def __init__(self, elements: Elements, labels: Elements | None, prefix: str) -> None:
         self._elements, self._labels, self._prefix = elements, labels, prefix
-        self._known: dict[Any, str] = {}  # label -> beginning of its line
+        self._known: dict[Any, str] = {}  # type and label -> beginning of its line
         # Of a piece: units, their lines, the labels before each.
         self._units: list[Any] = []
         self._lines: list[str] = []
@@ -262,10 +262,11 @@ class Lines:
         label = next(labels, _END)
         if label is _END:
             raise _miscounted(self._elements, self._labels, number)
+        key = type(label), label  # 1 and True are equal
         try:
-            return self._known[label]
+            return self._known[key]
         except KeyError:
-            known = self._known[label] = self._word_of(number, label)
+            known = self._known[key] = self._word_of(number, label)
             return known
         except TypeError:  # not hashable: several
             return "".join(self._word_of(number, one) for one in _several(label))

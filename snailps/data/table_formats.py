@@ -36,10 +36,10 @@ from snailps.data.elements import (
     table_of,
     table_of_lists,
 )
-from snailps.data.examples import BOM, CELLS, OVER_LINES, ExampleReader
+from snailps.data.examples import CELLS, OVER_LINES, ExampleReader
 from snailps.data.extras import optional_module
 from snailps.data.feature_rows import Piece, Rule
-from snailps.data.file_kinds import HEAD_BYTES, UNIT_BYTES_MAX, line_of, refuse_foreign
+from snailps.data.file_kinds import BOM, HEAD_BYTES, UNIT_BYTES_MAX, line_of, refuse_foreign
 from snailps.data.host_cache import Make
 from snailps.data.reading import format_of
 from snailps.data.unpacking import is_sequential, is_url, open_content, read_errors

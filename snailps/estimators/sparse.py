@@ -508,7 +508,7 @@ class SparseClassifier(SparseEstimator):
         ParameterError, DataError, ClusterError
             As of `fit`; or X has other columns, or a parameter makes another model.
         """
-        every = [] if classes is None else np.asarray(classes, object).tolist()
+        every = [] if classes is None else values_of(classes)
         given = {"columns": columns, "sample_weight": sample_weight, "classes": every}
         return self._learn(X, y, goes_on=True, epochs=1, **given)
 

@@ -41,6 +41,7 @@ from snailps.data.joined import (
 )
 from snailps.data.matrix_file import examples_of
 from snailps.data.matrix_writer import write_matrix
+from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 from snailps.models.sparse.batch import BatchReader
@@ -289,6 +290,17 @@ def test_expand_pattern_leaves_out_what_a_filter_tells_of_its_files(tree, scratc
     found = expand([str(tree / "sub" / "*")], scratch)
     assert OF_FILTERS.isdisjoint(Path(source.path).name for source in found)
     assert len(expand([str(tree / "sub" / min(OF_FILTERS))], scratch)) == 1
+
+
+def test_byte_order_mark_of_a_text_is_warned_of(tree, caplog):
+    write(tree / "x.txt", b"\xef\xbb\xbf__label__a text\n")
+    for form in ("", "examples", "text"):
+        with contextlib.closing(
+            Scratch(str(tree / form), 1 << 20, tables=Reading(form))
+        ) as scratch:
+            expand([str(tree / "x.txt"), str(tree / "a.txt")], scratch)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{tree}/x.txt begins with a byte order mark")
 
 
 def test_expand_name_of_no_user_is_a_file(tree, scratch, monkeypatch):

@@ -639,6 +639,17 @@ def test_report_shows_counts_scores_and_texts_near_the_bound(model, tmp_path):
         assert (at < refused) == (p >= 0.6)
 
 
+def test_report_shows_the_rows_of_the_first_clause_of_a_bound(model, tmp_path):
+    (tmp_path / "a.txt").write_text("up\ndown\n")
+    condition = f"{KEEP} and ({KEEP} or hq.p > 7)"
+    keep(model, tmp_path / "a.txt", tmp_path / "out", condition, column="")
+    page = (tmp_path / "out" / "_report.html").read_text()
+    kept, refused = (page.index(f">{side} by <code>hq[&quot;") for side in ("kept", "refused"))
+    assert kept < page.index("<td class=t>up") < refused < page.index("<td class=t>down")
+    assert "x1=720.0" in page  # a bound beyond the picture is at its edge
+    assert "x1=5040" not in page
+
+
 def test_command_prints_what_came_of_it(model, tmp_path, capsys):
     write_parquet(tmp_path / "a.parquet")
     options = {"column": "text", "add": f"hq,good=hq[{LABEL}]"}

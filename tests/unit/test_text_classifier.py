@@ -1,6 +1,7 @@
 """`TextClassifier` without a cluster: labels, probabilities, files; jobs are made up."""
 
 import contextlib
+import gzip
 import inspect
 import pickle
 from pathlib import Path
@@ -176,6 +177,9 @@ def test_model_goes_through_files_and_pickle(jobs, tmp_path):
     loaded = TextClassifier.load(tmp_path / "c.bin", lr=0.2)
     assert (loaded.dim, loaded.loss, loaded.lr) == (2, "softmax", 0.2)
     assert loaded.predict(TEXTS).tolist() == ["1", "0", "0"]
+    packed = tmp_path / "c.bin.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "c.bin").read_bytes()))
+    assert TextClassifier.load(packed).predict(TEXTS).tolist() == ["1", "0", "0"]
     assert snailps.load(tmp_path / "c.bin").predict("good")[0][0].label == "__label__1"
     with pytest.raises(ModelFileError, match=r"expected a name that ends in .bin"):
         model.save(tmp_path / "c.npz")
