@@ -414,17 +414,16 @@ def parquet_batches(
     file: Any, groups: Iterable[int], rows_max: int, size: int, names: Sequence[str] | None = None
 ) -> Iterator[Any]:
     """Rows of groups of a Parquet file, of all columns or of some, about `size` bytes at a time."""
-    wanted = tuple(f"{name}." for name in names) if names is not None else ""
+    paths = [f"{file.schema.column(at).path}." for at in range(len(file.schema))]
+    wanted = "" if names is None else tuple(f"{name}." for name in names)
+    places = [at for at, path in enumerate(paths) if path.startswith(wanted)]
 
     def rows_at_once(group: int) -> int:
         """A power of two, so that groups alike share one."""
         about = file.metadata.row_group(group)
-        columns = map(about.column, range(about.num_columns))
-        total = sum(
-            column.total_uncompressed_size
-            for column in columns
-            if f"{column.path_in_schema}.".startswith(wanted)
-        )
+        total = about.total_byte_size
+        if len(places) < len(paths):
+            total = sum(about.column(at).total_uncompressed_size for at in places)
         rows: int = max(1, size * about.num_rows // max(total, 1))
         return min(rows_max, 1 << rows.bit_length() - 1)
 

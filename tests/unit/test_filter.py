@@ -350,7 +350,10 @@ def test_ended_run_goes_on_and_its_bytes_are_the_same(model, tmp_path, monkeypat
         ({"output": "t.txt/x"}, "--output .*t.txt/x"),
         ({"path": "_report.html", "column": ""}, "keeps _report.html for itself"),
         ({"condition": "hq.p > .5 # and more\n and n > 3"}, "has no comments"),
-        ({"path": "late.jsonl", "add": ["m=hq.p"]}, "--add m: .*late.jsonl has that name"),
+        (
+            {"path": "late.jsonl", "add": ["m=hq.p"], "condition": "hq.p > 2"},
+            "--add m: .*late.jsonl has that name",
+        ),
         ({"add": ["x=hq.p", "x=hq.p"]}, "there is a column x before"),
         ({"path": "twice.parquet"}, "has 2 columns 'text'"),
         ({"output": "full"}, "is not empty"),
@@ -372,7 +375,7 @@ def test_mistake_is_told_and_leaves_nothing(model, tmp_path, monkeypatch, change
         "t.txt": "up\n", "t.csv": "text\nup\n", "bad.jsonl": '\n{"text": "up"}\n \r\n{"text"\n',
         "list.jsonl": "[1]\n", "number.jsonl": '\n{"text": 5}\n', "full/x": "",
         "mixed.jsonl": '\n{"text": "up", "m": 1}\n\n{"text": "up", "m": "a"}\n',
-        "late.jsonl": '{"text": "down", "m": 1}\n' * 20 + '{"text": "up", "m": "a"}\n' * 20,
+        "late.jsonl": '{"text": "up", "m": 1}\n' * 20 + '{"text": "up", "m": "a"}\n' * 20,
         "packed.parquet.gz": "", "_report.html": "up\n",
     }.items():  # fmt: skip
         (tmp_path / name).parent.mkdir(exist_ok=True)
