@@ -11,6 +11,7 @@ import typer
 
 from snailps.cli.figures import short_seconds_text
 from snailps.cli.printing import live_line, print_json
+from snailps.cli.signals import exits_by_signals
 from snailps.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def command(
         models[name] = path
     progress = _Progress()
     with ExitStack() as stack:
+        stack.enter_context(exits_by_signals())
         joined = None
         if cluster:
             from snailps.local.cluster import connect

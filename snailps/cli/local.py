@@ -25,6 +25,7 @@ from snailps.cli.json_lines import is_object
 from snailps.cli.options import command_line, doors_of, short_options
 from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import is_live, print_figures, print_json
+from snailps.cli.signals import ending_signals
 from snailps.config import JobSettings, MasterSettings, RawConfig, ServerSettings, WorkerSettings
 from snailps.errors import EXIT_INTERRUPTED, ClusterError, ConfigError
 from snailps.kernels import cores
@@ -195,9 +196,7 @@ def _relayed(name: str, line: str, verbose: bool) -> str:
 @contextlib.contextmanager
 def _interrupting(run: Run) -> Iterator[None]:
     """Let signals that end a command interrupt the run, until the end of the context."""
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
-        numbers.append(signal.SIGHUP)  # the terminal is closed
+    numbers = [signal.SIGINT, *ending_signals()]
     old = {number: signal.signal(number, run.interrupt) for number in numbers}
     try:
         yield

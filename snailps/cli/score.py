@@ -34,6 +34,7 @@ from snailps.cli.printing import (
     print_json,
     print_rows,
 )
+from snailps.cli.signals import exits_by_signals
 from snailps.data.reading import format_of
 from snailps.data.unpacking import is_packed
 from snailps.errors import ConfigError
@@ -194,6 +195,7 @@ def _label_files(
         refuse_existing([str(output)], unfinished=False, option="--output")
     model, progress = LabelModel(path), _LinesProgress(paths)
     with ExitStack() as stack:
+        stack.enter_context(exits_by_signals())
         file: IO[bytes] = sys.stdout.buffer
         if output is not None:
             file = stack.enter_context(atomic_file(output))
@@ -292,7 +294,7 @@ def _predict_examples(
 
 def _input_lines() -> Iterator[bytes]:
     """Standard input, some whole lines at a time; line by line from a terminal."""
-    from snailps.vectors.texts import whole_lines
+    from snailps.data.file_kinds import whole_lines
 
     stream = typer.get_binary_stream("stdin")
     yield from whole_lines(stream, "standard input", 1 if stream.isatty() else _LINES_BYTES)

@@ -14,6 +14,7 @@ No vocabulary, no leases.
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import re
 import stat
@@ -22,7 +23,14 @@ from pathlib import Path
 from typing import BinaryIO, Literal, NoReturn
 
 from snailps.data.driver_files import is_driver_file, size_of
-from snailps.data.file_kinds import CSV_BYTES, HEAD_BYTES, refuse_foreign, refuse_header
+from snailps.data.file_kinds import (
+    BOM,
+    CSV_BYTES,
+    HEAD_BYTES,
+    UNIT_BYTES_MAX,
+    refuse_foreign,
+    refuse_header,
+)
 from snailps.data.matrix_file import (
     HEADER_BYTES,
     gather,
@@ -52,14 +60,13 @@ STRANDS = 32
 _BANDS = [int(f"{band:05b}"[::-1], 2) for band in range(STRANDS)]
 # Requested instead of a unit: the head of a block's file.
 HEAD = "head"
-# No text has a longer word or line; another file would fill the memory.
-UNIT_BYTES_MAX = 1 << 30
 
 # A unit begins at 0 and behind each of these.  For words these are fastText's separators, so a
 # newline stays with the word before it, and a blank between words is a unit of its own.
 _ENDS = {"word": re.compile(rb"[ \n\r\t\v\f\0]"), "line": re.compile(rb"\n")}
 # Behind a byte order mark and blank lines.
-_FIRST_LINE = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r]*\n)*([^\n]+)")
+_FIRST_LINE = re.compile(rb"(?:%b)?(?:[ \t\r]*\n)*([^\n]+)" % BOM)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +336,7 @@ def _files_of(text: str) -> list[str]:
         return [text]
     if is_url(text):
         return files_of_url(text)
-    path = Path(text).expanduser()
+    path = local_path(text)
     if path.is_dir():
         files = list(_files_below(str(path)))
         if not files:
@@ -342,11 +349,17 @@ def _files_of(text: str) -> list[str]:
             f"input not found: {text} does not exist (seen from {Path.cwd()}). "
             "Correct the path, or mount its folder here"
         )
-    found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (absolute patterns)
-    files = [_absolute(Path(name)) for name in found if not Path(name).is_dir()]
+    found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (may be absolute)
+    paths = [Path(name) for name in found if Path(name).name not in OF_FILTERS]
+    files = [_absolute(path) for path in paths if not path.is_dir()]
     if not files:
         raise DataError(f"the pattern {text} matches no file (seen from {Path.cwd()})")
     return files
+
+
+def local_path(text: str) -> Path:
+    """A path whose ``~`` is a user's folder, where there is that user."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path's raises for other names
 
 
 def _absolute(path: Path) -> str:
@@ -394,6 +407,11 @@ def _readable_bytes(path: str, scratch: Scratch) -> int:
             refuse_foreign(head[:HEAD_BYTES], path, text=text)
             if text and not tables.column:
                 refuse_header(head, path)
+            if text and head.startswith(BOM):
+                log.warning(
+                    "%s begins with a byte order mark, which is read as letters of its first word, "
+                    "as by fastText: sed -i '1s/^\\xef\\xbb\\xbf//' FILE removes it", path,
+                )  # fmt: skip
             return os.fstat(file.fileno()).st_size
 
 

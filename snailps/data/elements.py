@@ -347,10 +347,12 @@ def _column(names: list[Any], column: str, of: str, what: str) -> Any:
     if column:
         if column in names:
             return column
-        raise DataError(f"{what}: {of} has no column {column!r}; it has {_shown(names)}")
+        raise DataError(f"{what}: {of} has no column {column!r}; it has {shown_names(names)}")
     if len(names) == 1:
         return names[0]
-    raise DataError(f"{what}: say which column of {of} to read, column=...; it has {_shown(names)}")
+    raise DataError(
+        f"{what}: say which column of {of} to read, column=...; it has {shown_names(names)}"
+    )
 
 
 def _no_column(column: str, of: str, what: str) -> None:
@@ -369,6 +371,6 @@ def _kind(value: object) -> str:
     return type(value).__name__
 
 
-def _shown(names: list[Any]) -> str:
+def shown_names(names: Sequence[Any]) -> str:
     shown = ", ".join(repr(name) for name in names[:8])
     return (shown or "none") + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -31,7 +31,7 @@ from snailps.data.columns import (
 )
 from snailps.data.examples import ExampleReader
 from snailps.data.feature_rows import NAMED, Piece, RowsSource, dense_piece
-from snailps.data.file_kinds import HEAD_BYTES, is_pipe, refuse_foreign
+from snailps.data.file_kinds import HEAD_BYTES, is_pipe, refuse_foreign, whole_lines
 from snailps.data.matrix_file import (
     HEADER_BYTES,
     KEY_LIMIT,
@@ -402,12 +402,9 @@ class LineExamples(ExampleFiles):
 def lines_of(stream: Any, path: str) -> Iterator[tuple[bytes, str, int]]:
     """Pieces of whole lines of a stream, each with its offset; refuses matrix files."""
     start = 0
-    while lines := stream.readlines(1 if stream.isatty() else BLOCK_BYTES):
-        data = b"".join(lines)
-        if start == 0:
-            if is_matrix(data):
-                raise DataError(f"{path} is a matrix file: name the file instead of a pipe")
-            refuse_foreign(data[:HEAD_BYTES], path)
+    for data in whole_lines(stream, path, 1 if stream.isatty() else BLOCK_BYTES, text=False):
+        if start == 0 and is_matrix(data):
+            raise DataError(f"{path} is a matrix file: name the file instead of a pipe")
         yield data, path, start
         start += len(data)
 

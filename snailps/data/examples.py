@@ -17,6 +17,7 @@ import numpy as np
 from snailps.data._examples import EntryReader, Examples, Fault, RowReader, first_row
 from snailps.data.blocks import first_line_of
 from snailps.data.columns import Column, Declared, Kind, columns_of
+from snailps.data.file_kinds import BOM
 from snailps.data.joined import Place
 from snailps.data.matrix_file import check_labels, examples_of, is_matrix
 from snailps.data.scratch import open_input
@@ -28,7 +29,6 @@ HASH_BITS_MAX = 62
 STEP_BYTES = 1 << 20
 SHOWN_BYTES = 40
 EXAMPLE = "label:label, age:numeric log, city:categorical"
-BOM = b"\xef\xbb\xbf"
 CELLS = {"tsv": (b"\t", 0), "csv": (b",", 1), "blank": (b" ", 0)}
 """Separator and quotes of a format's rows, for `RowReader`; `blank` is for names."""
 OVER_LINES = 2

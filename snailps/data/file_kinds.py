@@ -3,6 +3,7 @@
     first bytes -> kind_of -> "a PNG image", or "" if it may be an input
     first bytes, path -> refuse_foreign -> DataError with the name, and what to do
     first lines, path -> refuse_header -> DataError with the columns, one of which is to be named
+    open file, path -> whole_lines -> some lines at a time, none of them endless
 
 A pattern has bytes that no text begins with, as far as the format has any.  Unknown formats with
 many control characters are binary data.  Opens no files: `is_pipe` says which must not be.
@@ -13,15 +14,23 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Iterator
+from typing import IO
 
 from snailps.data.reading import format_of
 from snailps.errors import DataError
 
+BOM = b"\xef\xbb\xbf"
+"""Byte order mark of UTF-8, which some editors write."""
 HEAD_BYTES = 512
 """First bytes that suffice; a tar archive shows itself at byte 257."""
 
 CSV_BYTES = 1 << 16
 """First bytes searched for the first two lines of CSV."""
+UNIT_BYTES_MAX = 1 << 30
+"""No text has a longer word or line; another file would fill the memory."""
+READ_BYTES = 1 << 20
+"""Bytes of a file, or of items, that are read or joined at a time: pieces enough for threads."""
 SHOWN_CHARS = 80
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
@@ -123,7 +132,7 @@ def refuse_header(head: bytes, path: str) -> None:
     if format not in ("csv", "tsv"):
         return
     from snailps.data._examples import first_row
-    from snailps.data.examples import BOM, CELLS
+    from snailps.data.examples import CELLS
 
     head = head.removeprefix(BOM)
     cells, end = first_row(head, *CELLS[format])
@@ -135,6 +144,28 @@ def refuse_header(head: bytes, path: str) -> None:
             f"({', '.join(names)[:SHOWN_CHARS]}): say which one has the texts, for example "
             f"column={names[0]!r:.40}. Name it .txt if all of it is text"
         )
+
+
+def line_of(file: IO[bytes], where: str) -> bytes:
+    """The next line of an open file, with its end; empty: there is none."""
+    line = file.readline(UNIT_BYTES_MAX)
+    if len(line) == UNIT_BYTES_MAX:
+        raise DataError(f"{where} has a line of more than {len(line):,} bytes: is it text?")
+    return line
+
+
+def whole_lines(
+    file: IO[bytes], path: str, size: int = READ_BYTES, *, text: bool = True
+) -> Iterator[bytes]:
+    """Whole lines of an open file, about `size` bytes at a time; `text` is of `refuse_foreign`."""
+    at = 0
+    while data := file.read(size):
+        if not data.endswith(b"\n"):
+            data += line_of(file, f"{path}, from byte {at:,} on,")
+        if not at:
+            refuse_foreign(data[:HEAD_BYTES], path, text=text)
+        yield data
+        at += len(data)
 
 
 def _found(head: bytes, text: bool) -> tuple[str, str] | None:

@@ -77,7 +77,6 @@ def spool_text(
     labels: Any = None,
     bytes_max: int = 0,
     column: str = "",
-    label_prefix: str = LABEL_PREFIX.decode(),
     on_progress: OnProgress | None = None,
     on_bytes: Callable[[int], object] | None = None,
 ) -> Spooled:
@@ -96,7 +95,6 @@ def spool_text(
         Limit on all files in the folder, in bytes; 0: half of the disk's space without them.
     column : str
         Which column of a table.
-    label_prefix : str
     on_progress : callable, optional
         ``on_progress(units, units_total or None)``, about once a MiB and at the end.
     on_bytes : callable, optional
@@ -122,7 +120,7 @@ def spool_text(
             raise _miscounted(found, own)
     with HostCache(folder, bytes_max).new_file(f"writing {found.name}") as file:
         units = 0
-        for piece, units in Lines(found, own, label_prefix).pieces():
+        for piece, units in Lines(found, own, LABEL_PREFIX.decode()).pieces():
             file.write(piece)
             if on_progress is not None:
                 on_progress(units, found.count)
@@ -138,7 +136,7 @@ class Lines:
 
     def __init__(self, elements: Elements, labels: Elements | None, prefix: str) -> None:
         self._elements, self._labels, self._prefix = elements, labels, prefix
-        self._known: dict[Any, str] = {}  # label -> beginning of its line
+        self._known: dict[Any, str] = {}  # type and label -> beginning of its line
         # Of a piece: units, their lines, the labels before each.
         self._units: list[Any] = []
         self._lines: list[str] = []
@@ -262,10 +260,11 @@ class Lines:
         label = next(labels, _END)
         if label is _END:
             raise _miscounted(self._elements, self._labels, number)
+        key = type(label), label  # 1 and True are equal
         try:
-            return self._known[label]
+            return self._known[key]
         except KeyError:
-            known = self._known[label] = self._word_of(number, label)
+            known = self._known[key] = self._word_of(number, label)
             return known
         except TypeError:  # not hashable: several
             return "".join(self._word_of(number, one) for one in _several(label))

@@ -17,7 +17,7 @@ from typing import Any
 
 from snailps.data._examples import Examples
 from snailps.data.columns import Column, Kind, columns_by_name, declaration_of
-from snailps.data.elements import Elements
+from snailps.data.elements import Elements, shown_names
 from snailps.data.feature_rows import NAMED, Piece, RowsSource
 from snailps.data.host_cache import Make, ScratchFile
 from snailps.data.label_words import word_of
@@ -133,15 +133,15 @@ def read_rows(
             table.known = {*(column.name for column in columns), label}
         if found := _others(table):
             raise DataError(
-                f"{path} has columns that the model or the first file has not: {_shown(found)}. "
-                f"Leave them out: columns=[{_ignored(found[0])!r}]"
+                f"{path} has columns that the model or the first file has not: "
+                f"{shown_names(found)}. Leave them out: columns=[{_ignored(found[0])!r}]"
             )
         yield from table.pieces(features, label)
 
 
 def names_of(path: str) -> str:
     with open_table(path) as table, table_errors(path):
-        return _shown(table.names)
+        return shown_names(table.names)
 
 
 def label_kind(path: str, label: str) -> Kind:
@@ -196,7 +196,7 @@ def _word(label: Any) -> Any:
 def _require(table: TableFile, names: Sequence[str]) -> None:
     for name in names:
         if name not in table.names:
-            has = _shown(table.names)
+            has = shown_names(table.names)
             if len(table.names) == 1 and (found := re.search(r"[,;\t|]", table.names[0])):
                 has += f". Cells of .csv are separated by ',', of .tsv by tabs; got {found[0]!r}"
             raise DataError(f"{table.path} has no column {name!r}; it has {has}")
@@ -216,7 +216,7 @@ def _check(table: TableFile, columns: Sequence[Column], label: str, needs_labels
     others = _others(table)
     if others:
         raise DataError(
-            f"{table.path} has columns that the first file has not: {_shown(others)}. Declare "
+            f"{table.path} has columns that the first file has not: {shown_names(others)}. Declare "
             f"{_ignored(others[0])} in columns, or another kind; label_column is {label}"
         )
 
@@ -227,8 +227,3 @@ def _others(table: TableFile) -> list[str]:
 
 def _ignored(name: str) -> str:
     return declaration_of(Column(name, Kind.IGNORE))
-
-
-def _shown(names: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, names[:12]))
-    return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")

@@ -16,10 +16,10 @@ import shutil
 import stat
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -36,10 +36,10 @@ from snailps.data.elements import (
     table_of,
     table_of_lists,
 )
-from snailps.data.examples import BOM, CELLS, OVER_LINES, ExampleReader
+from snailps.data.examples import CELLS, OVER_LINES, ExampleReader
 from snailps.data.extras import optional_module
 from snailps.data.feature_rows import Piece, Rule
-from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
+from snailps.data.file_kinds import BOM, HEAD_BYTES, UNIT_BYTES_MAX, line_of, refuse_foreign
 from snailps.data.host_cache import Make
 from snailps.data.reading import format_of
 from snailps.data.unpacking import is_sequential, is_url, open_content, read_errors
@@ -49,12 +49,13 @@ log = logging.getLogger(__name__)
 
 HEAD_ROWS = 10_000
 """Rows that show what the columns of CSV and of JSON lines are."""
+HEAD_BYTES_MAX = 64 << 20
+"""The same of JSON lines that are long."""
 BATCH_ROWS = 1 << 14
 BATCH_BYTES = 4 << 20
-"""Bytes of CSV parsed together."""
+"""Bytes of rows parsed together."""
 HEADER_BYTES = 1 << 16
 """First read of CSV: the names of columns, and some rows."""
-LINE_BYTES_MAX = 1 << 30
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 """A number, too, so that such a cell is refused instead of making the column one of texts."""
@@ -173,7 +174,12 @@ class ParquetFile(TableFile):
 
     def batches(self, names: Sequence[str]) -> Iterator[Table]:
         there = [name for name in names if name in self.names]
-        for batch in self._parquet.iter_batches(BATCH_ROWS, columns=there):
+        if twice := [name for name in there if self.names.count(name) > 1]:
+            raise DataError(
+                f"{self.path} has {self.names.count(twice[0])} columns {twice[0]!r}: rename one"
+            )
+        groups = range(self._parquet.num_row_groups)
+        for batch in parquet_batches(self._parquet, groups, BATCH_ROWS, BATCH_BYTES, there):
             table = table_of(batch)
             assert table is not None
             yield table
@@ -185,12 +191,13 @@ class JsonLines(TableFile):
     is_complete = False
 
     def _begin(self, make: Make | None) -> None:
-        self._next = 1  # number of the next line
-        self._head = list(islice(self._rows(), HEAD_ROWS))
+        self._lines = self._bytes = 0  # so far
+        self._later = self._rows()
+        self._head = self._take(HEAD_ROWS, HEAD_BYTES_MAX)
         if not self._head:
             raise DataError(f"{self.path} is empty: it has no line")
         self.names = list(dict.fromkeys(name for row in self._head for name in row))
-        self.has_more = len(self._head) == HEAD_ROWS
+        self.has_more = len(self._head) == HEAD_ROWS or self._bytes >= HEAD_BYTES_MAX
 
     def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
         return {
@@ -201,44 +208,37 @@ class JsonLines(TableFile):
 
     def batches(self, names: Sequence[str]) -> Iterator[Table]:
         """Refuses names that are not among the known ones."""
-        first, rows, later = 1, self._head, self._rows()
+        first, rows, head_rows = 1, self._head, len(self._head)
         while rows:
             for number, row in enumerate(rows, first):
                 if self.known is not None and not row.keys() <= self.known:
                     other = min(row.keys() - self.known)
                     raise DataError(
                         f"{self.path}: row {number:,} has {other!r}, which the first "
-                        f"{HEAD_ROWS:,} rows have not: declare it in columns, as {other}:numeric, "
+                        f"{head_rows:,} rows have not: declare it in columns, as {other}:numeric, "
                         f"{other}:categorical or {other}:ignore"
                     )
             first += len(rows)
             lists = {name: [row.get(name) for row in rows] for name in names}
             yield table_of_lists(lists, self.path)
-            rows = self._head = list(islice(later, BATCH_ROWS))
+            rows = self._head = self._take(BATCH_ROWS, BATCH_BYTES)
+
+    def _take(self, count: int, size: int) -> list[dict[str, Any]]:
+        """The following rows: `count`, or as many as have `size` bytes."""
+        found: list[dict[str, Any]] = []
+        stop = self._bytes + size
+        for row in islice(self._later, count):
+            found.append(row)
+            if self._bytes >= stop:
+                break
+        return found
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         """The following rows, without blank lines."""
-        while line := _line_of(self._file, self.path):
-            number, self._next = self._next, self._next + 1
-            if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line.decode(*_CODEC))
-            except ValueError as error:
-                raise DataError(f"{self.path}, line {number:,}: no JSON: {error}") from None
-            except RecursionError:
-                raise DataError(
-                    f"{self.path}, line {number:,}: expected an object of numbers and texts, got "
-                    "lists or objects nested too deeply: leave such names out"
-                ) from None
-            if not isinstance(row, dict):
-                raise DataError(
-                    f"{self.path}, line {number:,}: expected an object with names, {{...}}, got "
-                    f"{row!r:.60}"
-                )
-            yield row
+        while line := line_of(self._file, self.path):
+            self._lines, self._bytes = self._lines + 1, self._bytes + len(line)
+            if line.removeprefix(BOM).strip():
+                yield object_of(line, self.path, self._lines)
 
 
 class SeparatedFile(TableFile):
@@ -270,8 +270,11 @@ class SeparatedFile(TableFile):
                 )
         twice = [name for at, name in enumerate(self.names) if name in self.names[:at]]
         numbers = [name for name in self.names if _NUMBER.fullmatch(name)]
-        if not cells or twice or len(numbers) == len(cells) or b"\r" in b"".join(found):
-            got = data[first : first + size].decode(*_CODEC).strip()
+        line = data[first : first + size]
+        more = line.rstrip(b"\r\n") + separator + b"more\n"  # no cell behind a malformed one
+        is_odd = b"\r" in b"".join(found) or len(first_row(more, *self._cells)[0]) <= len(found)
+        if not cells or twice or len(numbers) == len(cells) or is_odd:
+            got = line.decode(*_CODEC).strip()
             why = f"it has {twice[0]!r} twice" if twice else f"got {got!r:.80}"
             raise DataError(f"{self.path}: expected names of columns in the first line; {why}")
 
@@ -356,9 +359,9 @@ class SeparatedFile(TableFile):
             if end:
                 yield data[:end], at
                 at, data = at + end, data[end:]
-            elif len(data) > LINE_BYTES_MAX:
+            elif len(data) > UNIT_BYTES_MAX:
                 raise DataError(
-                    f"{self.path} has a row of more than {LINE_BYTES_MAX:,} bytes at byte {at:,}: "
+                    f"{self.path} has a row of more than {UNIT_BYTES_MAX:,} bytes at byte {at:,}: "
                     "is it text, and is a quote closed?"
                 )
         if data:
@@ -388,7 +391,7 @@ def first_cells(path: str) -> list[str] | None:
         if not is_url(path) and not stat.S_ISREG(Path(path).stat().st_mode):
             return []  # reading would consume it
         with open_content(path) as file:
-            line = _line_of(file, path).removeprefix(BOM)
+            line = line_of(file, path).removeprefix(BOM)
     return [cell.decode(*_CODEC).strip() for cell in first_row(line, *CELLS[found])[0]]
 
 
@@ -407,11 +410,59 @@ def _refuse_other_files(path: str) -> None:
             refuse_foreign(file.read(HEAD_BYTES), path, text=True)
 
 
-def _line_of(file: BinaryIO, path: str) -> bytes:
-    line = file.readline(LINE_BYTES_MAX)
-    if len(line) == LINE_BYTES_MAX:
-        raise DataError(f"{path} has a line of more than {LINE_BYTES_MAX:,} bytes: is it text?")
-    return line
+def parquet_batches(
+    file: Any, groups: Iterable[int], rows_max: int, size: int, names: Sequence[str] | None = None
+) -> Iterator[Any]:
+    """Rows of groups of a Parquet file, of all columns or of some, about `size` bytes at a time."""
+    paths = [f"{file.schema.column(at).path}." for at in range(len(file.schema))]
+    wanted = "" if names is None else tuple(f"{name}." for name in names)
+    places = [at for at, path in enumerate(paths) if path.startswith(wanted)]
+
+    def rows_at_once(group: int) -> int:
+        """A power of two, so that groups alike share one."""
+        about = file.metadata.row_group(group)
+        total = about.total_byte_size
+        if len(places) < len(paths):
+            total = sum(about.column(at).total_uncompressed_size for at in places)
+        rows: int = max(1, size * about.num_rows // max(total, 1))
+        return min(rows_max, 1 << rows.bit_length() - 1)
+
+    for rows, alike in groupby(groups, rows_at_once):
+        yield from file.iter_batches(rows, row_groups=list(alike), columns=names)
+
+
+def object_of(line: bytes, path: str, number: int) -> dict[str, Any]:
+    """The object of a line of JSON."""
+    try:
+        row = json.loads(line.removeprefix(BOM).decode(*_CODEC))
+    except ValueError as error:
+        raise DataError(f"{path}, line {number:,}: no JSON: {error}") from None
+    except RecursionError:
+        raise DataError(
+            f"{path}, line {number:,}: expected an object of numbers and texts, got lists or "
+            "objects nested too deeply: leave such names out"
+        ) from None
+    if not isinstance(row, dict):
+        raise DataError(
+            f"{path}, line {number:,}: expected an object with names, {{...}}, got {row!r:.60}"
+        )
+    return row
+
+
+def raw_text(value: Any) -> Any:
+    """The bytes of a text that was read, as a file of text has them; other values as they are.
+
+    Halves of pairs, which some crawls have in JSON, become bytes that are no text, as in others.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return value.encode(*_CODEC)
+    except UnicodeEncodeError:
+        return b"".join(
+            one.encode("utf-8", _CODEC[1] if "\udc80" <= one <= "\udcff" else "surrogatepass")
+            for one in value
+        )
 
 
 @contextmanager

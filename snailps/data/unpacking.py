@@ -50,7 +50,7 @@ def is_url(path: str) -> bool:
 
 def packing_of(path: str) -> str:
     """Packing of a file, by its name: ``.gz``, ...; empty: none."""
-    ending = Path(path).suffix.lower()
+    ending = Path(_name_of(path)).suffix
     return ending if ending in PACKED else ""
 
 
@@ -65,8 +65,13 @@ def is_sequential(path: str) -> bool:
 
 def bare_name(path: str) -> str:
     """The name of a file in small letters, without the ending of its packing."""
-    name = Path(path).name.lower()
-    return name.removesuffix(packing_of(path))
+    return _name_of(path).removesuffix(packing_of(path))
+
+
+def _name_of(path: str) -> str:
+    """The name of a file in small letters, of a page without its query."""
+    is_page = path.lower().startswith(_ALWAYS_FILES)
+    return Path(re.split("[?#]", path, maxsplit=1)[0] if is_page else path).name.lower()
 
 
 def open_content(path: str) -> BinaryIO:

@@ -58,7 +58,16 @@ def classes_of(values: Iterable[Any], known: Sequence[Any] = ()) -> NDArray[Any]
             f"y: expected labels like {like!r:.60}"
             f"{', which the model has' if known else ''}; got {other!r:.60}"
         )
-    return np.array(sorted(set(every)))
+    labels = sorted(set(every))
+    found = np.array(labels)
+    if found.tolist() == labels:
+        return found
+    if all(isinstance(value, int) and 0 <= value < 1 << 64 for value in labels):
+        return np.array(labels, np.uint64)
+    raise DataError(
+        f"y: labels from {labels[0]!r:.60} to {labels[-1]!r:.60} have no type of number in common: "
+        "give them as str"
+    )
 
 
 def accuracy(predicted: Sequence[Any], values: Sequence[Any], weights: Any = None) -> float:

@@ -508,7 +508,7 @@ class SparseClassifier(SparseEstimator):
         ParameterError, DataError, ClusterError
             As of `fit`; or X has other columns, or a parameter makes another model.
         """
-        every = [] if classes is None else np.asarray(classes).tolist()
+        every = [] if classes is None else values_of(classes)
         given = {"columns": columns, "sample_weight": sample_weight, "classes": every}
         return self._learn(X, y, goes_on=True, epochs=1, **given)
 
@@ -521,7 +521,7 @@ class SparseClassifier(SparseEstimator):
         if classes is not None:
             found, known = every, self.classes_.tolist() if goes_on else []
             every = classes_of(found.tolist(), [*known, *classes])
-            numbers = np.searchsorted(every, found)[numbers]
+            numbers = np.searchsorted(every, found.astype(every.dtype))[numbers]
         weights = weights_of(sample_weight, rows)
         of_class = class_weights_of(self.class_weight, every, numbers, name)
         if of_class is not None:

@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -250,7 +250,7 @@ class TextClassifier(
         """
         classes = parameters.pop("classes", None)
         estimator = super().load(path, **parameters)
-        given = [] if classes is None else np.asarray(classes).tolist()
+        given = [] if classes is None else values_of(classes)
         known = {label: _PREFIX + word_of(label) for label in given}
         estimator.__dict__.update(cls._named(estimator._model, known))
         others = [label for label in estimator.classes_.tolist() if label not in given]
@@ -259,5 +259,5 @@ class TextClassifier(
         return estimator
 
     @staticmethod
-    def _open(path: str | os.PathLike[str]) -> LabelModel:
-        return LabelModel(path)
+    def _open(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> LabelModel:
+        return LabelModel(path, file=file)

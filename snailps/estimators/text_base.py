@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from snailps.errors import ParameterError
 from snailps.estimators.base import Estimator, Source
@@ -23,6 +23,7 @@ from snailps.estimators.corpus import corpus, is_path, is_table
 from snailps.estimators.display import SpoolDisplay
 from snailps.estimators.jobs import Finished
 from snailps.vectors.fasttext_bin import BinHeader, read_header
+from snailps.vectors.files import opened
 
 T = TypeVar("T", bound="TextEstimator")
 COLUMN: Mapping[str, tuple[str, Any]] = MappingProxyType({"column": ("str", "")})
@@ -38,8 +39,11 @@ class TextEstimator(Estimator):
 
     @staticmethod
     @abstractmethod
-    def _open(path: str | os.PathLike[str]) -> Any:
-        """The model of a .bin file, which may be removed afterwards: it is mapped."""
+    def _open(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> Any:
+        """The model of a .bin file, which may be removed afterwards: it is mapped.
+
+        `file` is read in the path's place.
+        """
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model; ``.bin`` is fastText's, and whole: `load` and `snailps.load` read it.
@@ -70,7 +74,8 @@ class TextEstimator(Estimator):
             The file has another value of a parameter.
         """
         estimator = cls(**parameters)
-        estimator._model, estimator._header = cls._open(path), read_header(path)
+        with opened(path) as file:
+            estimator._model, estimator._header = cls._open(path, file), read_header(path, file)
         for name, value in estimator._header.shape.items():
             if (mine := parameters.get(name, cls.parameters.fixed.get(name, value))) != value:
                 raise ParameterError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,8 +170,8 @@ class WordEstimator(TextEstimator):
         return np.array([f"{name}{number}" for number in range(self._model.dim)], object)
 
     @staticmethod
-    def _open(path: str | os.PathLike[str]) -> Vectors:
-        model = read_bin(path)
+    def _open(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> Vectors:
+        model = read_bin(path, file=file)
         if model.header.model == "supervised":
             raise ModelFileError(
                 f"{path}: holds a classifier, not word vectors: snailps.load(path).wv has those of "

@@ -14,6 +14,7 @@ import ast
 import difflib
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
@@ -56,6 +57,7 @@ COMPARED: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Lt: ("<", operator.lt), ast.LtE: ("<=", operator.le), ast.Gt: (">", operator.gt),
     ast.GtE: (">=", operator.ge), ast.Eq: ("==", operator.eq), ast.NotEq: ("!=", operator.ne),
 }  # fmt: skip
+_QUOTED = re.compile(r""" "(?:\\.|[^"\\])*"? | '(?:\\.|[^'\\])*'? """, re.VERBOSE | re.DOTALL)
 TOP, CHANCE = "top", "p"
 FORMS = 'MODEL["LABEL"] (its probability), MODEL.top (the best label), MODEL.p (its probability)'
 
@@ -145,12 +147,8 @@ def parse_added(text: str, labels: Mapping[str, Sequence[str]]) -> dict[str, Sco
 
 def _unquoted(text: str) -> Iterator[tuple[int, str]]:
     """Places and letters outside of quotes."""
-    quote = ""
-    for at, letter in enumerate(text):
-        if not quote:
-            yield at, letter
-        if letter in "\"'" and quote in ("", letter):
-            quote = "" if quote else letter
+    quoted = {at for found in _QUOTED.finditer(text) for at in range(*found.span())}
+    return ((at, letter) for at, letter in enumerate(text) if at not in quoted)
 
 
 def split_added(text: str) -> list[str]:
@@ -195,7 +193,10 @@ class _Parser:
 
     def _clause(self, node: ast.expr) -> Clause:
         self._scores, self._columns, self._bounds = [], [], []
-        test = self._test(node)
+        try:
+            test = self._test(node)
+        except RecursionError:
+            self.fail(node, "this is nested too deeply")
         text = ast.get_source_segment(self.text, node) or self.text
         return Clause(
             text, _unique(self._scores), _unique(self._columns), _unique(self._bounds), test

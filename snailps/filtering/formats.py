@@ -17,8 +17,7 @@ import lzma
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from itertools import groupby
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -26,10 +25,16 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.examples import BOM
 from snailps.data.extras import optional_module
+from snailps.data.file_kinds import whole_lines
 from snailps.data.reading import format_of
-from snailps.data.table_formats import table_errors
+from snailps.data.table_formats import (
+    BATCH_BYTES,
+    object_of,
+    parquet_batches,
+    raw_text,
+    table_errors,
+)
 from snailps.data.unpacking import (
     STEP_BYTES,
     is_sequential,
@@ -40,13 +45,12 @@ from snailps.data.unpacking import (
     version_of,
 )
 from snailps.errors import ConfigError, DataError
-from snailps.vectors.texts import pieces_of, whole_lines
+from snailps.vectors.texts import pieces_of
+from snailps.vectors.words import to_text
 
-BATCH_BYTES = 4 << 20
 BATCH_ROWS_MAX = 1 << 14
 GROUP_BYTES = 64 << 20
 """Bytes of a group of rows in Parquet, as it is in memory."""
-_CODEC = ("utf-8", "surrogateescape")
 log = logging.getLogger(__name__)
 
 
@@ -88,8 +92,8 @@ class Batch(ABC):
     def some_texts(self, rows: NDArray[np.int64]) -> list[str]:
         """Texts of a few rows."""
         texts = self.texts(rows)
-        texts = texts if isinstance(texts, list) else texts.to_pylist()
-        return [x.decode("utf-8", "replace") if isinstance(x, bytes) else x for x in texts]
+        texts = texts if isinstance(texts, list) else _raw(texts).to_pylist()
+        return [text.decode("utf-8", "replace") for text in texts]
 
 
 class Source(ABC):
@@ -154,7 +158,8 @@ class _ArrowBatch(Batch):
         if kinds.is_dictionary(found.type):
             found = found.dictionary_decode()
         if any(kind(found.type) for kind in (kinds.is_string, kinds.is_large_string)):
-            return np.array(found.to_pylist(), object)
+            texts = [None if text is None else to_text(text) for text in _raw(found).to_pylist()]
+            return np.array(texts, object)
         if (
             kinds.is_integer(found.type)
             or kinds.is_floating(found.type)
@@ -170,7 +175,9 @@ class _ArrowBatch(Batch):
     def kept(self, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]) -> Any:
         arrow = _arrow()
         try:
-            found = [_taken(column).take(arrow.array(rows)) for column in self._found.columns]
+            found = [
+                _shrunk(_taken(column).take(arrow.array(rows))) for column in self._found.columns
+            ]
         except arrow.ArrowException as error:
             raise DataError(f"{self._path} has a column that cannot be filtered: {error}") from None
         arrays = [*found, *(_of_arrow(values) for values in added.values())]
@@ -192,20 +199,14 @@ class _ParquetSource(Source):
     def batches(self) -> Iterator[Batch]:
         first, groups = 1, range(*(self.task.groups or (0, self._parquet.num_row_groups)))
         with table_errors(self.task.path):
-            for rows, alike in groupby(groups, self._rows_at_once):
-                for found in self._parquet.iter_batches(rows, row_groups=list(alike)):
-                    # Encoded sizes say little of texts that are often the same.
-                    few = max(1, found.num_rows * 2 * BATCH_BYTES // max(found.nbytes, 1))
-                    for at in range(0, found.num_rows, few):
-                        some = found.slice(at, few)
-                        yield _ArrowBatch(some, self._column, first, self.task.path)
-                        first += some.num_rows
-
-    def _rows_at_once(self, group: int) -> int:
-        """Rows of a group that make a batch: a power of two, so that groups alike share one."""
-        about = self._parquet.metadata.row_group(group)
-        rows: int = max(1, BATCH_BYTES * about.num_rows // max(about.total_byte_size, 1))
-        return min(BATCH_ROWS_MAX, 1 << rows.bit_length() - 1)
+            for found in parquet_batches(self._parquet, groups, BATCH_ROWS_MAX, BATCH_BYTES):
+                # Encoded sizes say little of texts that are often the same.
+                size = max(1, sum(map(_plain_bytes, found.columns)))
+                few = max(1, found.num_rows * 2 * BATCH_BYTES // size)
+                for at in range(0, found.num_rows, few):
+                    some = found.slice(at, few)
+                    yield _ArrowBatch(some, self._column, first, self.task.path)
+                    first += some.num_rows
 
     def _check_there(self, name: str) -> None:
         count = self._schema.names.count(name)
@@ -258,7 +259,10 @@ class _ParquetTarget(Target):
         self._writer.is_open = False
 
     def _write_group(self) -> None:
-        self._writer.write_table(_arrow().Table.from_batches(self._waiting, self._schema))
+        table = _arrow().Table.from_batches(self._waiting, self._schema)
+        with suppress(_arrow().ArrowException):  # more values than the codes' type has
+            table = table.unify_dictionaries()
+        self._writer.write_table(table)
         self._waiting, self._bytes = [], 0
 
 
@@ -266,6 +270,33 @@ def _taken(column: Any) -> Any:
     """A column that rows can be taken of."""
     plain = {"string_view": "large_string", "binary_view": "large_binary"}.get(str(column.type))
     return column if plain is None else column.cast(plain)
+
+
+def _raw(texts: Any) -> Any:
+    """Texts as bytes, which need not be UTF-8 whatever their type says."""
+    return texts.cast("large_binary")
+
+
+def _plain_bytes(column: Any) -> int:
+    """Size of a column, about, if its values were written out in each row."""
+    size: int = column.nbytes
+    if _arrow().types.is_dictionary(column.type):
+        values = column.dictionary
+        size = column.indices.nbytes + len(column) * values.nbytes // max(len(values), 1)
+    return size
+
+
+def _shrunk(column: Any) -> Any:
+    """A column whose dictionary has no other values than the column; one with an order as it is."""
+    arrow, kind = _arrow(), column.type
+    if not arrow.types.is_dictionary(kind) or kind.ordered or "view" in str(kind.value_type):
+        return column
+    codes = column.indices
+    used = arrow.array(np.unique(codes.drop_null()), codes.type)
+    places = optional_module("pyarrow.compute", "filtering Parquet", "snailps[data]")
+    return arrow.DictionaryArray.from_arrays(
+        places.index_in(codes, used).cast(codes.type), column.dictionary.take(used)
+    )
 
 
 def _no_column(path: str, name: str, schema: Any) -> DataError:
@@ -321,33 +352,23 @@ class _Lines(Batch):
         self._rows: list[dict[str, Any]] = []
         self._texts: list[Any] = [line.removesuffix(b"\n") for line in lines]
         if column:
-            self._rows = list(map(self._object, lines, self._numbers))
+            self._rows = [
+                object_of(one, path, number)
+                for one, number in zip(lines, self._numbers, strict=True)
+            ]
             self._texts = [row.get(column) for row in self._rows]
             for number, text in zip(self._numbers, self._texts, strict=True):
                 if not isinstance(text, (str, type(None))):
                     raise DataError(
                         f"{path}, line {number:,}: {column!r} is no text, but {text!r:.60}"
                     )
-            # Halves of pairs are in some crawls: bytes that are no text, as in others.
-            self._texts = [
-                None if text is None else text.encode("utf-8", "surrogatepass")
-                for text in self._texts
-            ]
-
-    def _object(self, line: bytes, number: int) -> dict[str, Any]:
-        try:
-            row = json.loads(line.removeprefix(BOM).decode(*_CODEC))
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{self._path}, line {number:,}: no JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise DataError(
-                f"{self._path}, line {number:,}: expected an object with names, {{...}}, got "
-                f"{row!r:.60}"
-            )
-        return row
+            self._texts = list(map(raw_text, self._texts))
 
     def has(self, name: str) -> bool:
         return any(name in row for row in self._rows)
+
+    def has_already(self, name: str) -> ConfigError:
+        return ConfigError(f"--add {name}: {self._path} has that name")
 
     def is_missing(self) -> NDArray[np.bool_]:
         return np.fromiter((text is None for text in self._texts), bool, self.rows)
@@ -380,7 +401,7 @@ class _Lines(Batch):
             return b"".join(lines)
         for name in added:
             if any(name in self._rows[row] for row in rows.tolist()):
-                raise ConfigError(f"--add {name}: {self._path} has that name")
+                raise self.has_already(name)
         values = zip(*(array.tolist() for array in added.values()), strict=True)
         keys = [json.dumps(name) for name in added]
         return b"".join(map(_with, lines, (
@@ -429,8 +450,12 @@ class _LineSource(Source):
                 raise ConfigError(f"{name}: {path} is text, which has no columns")
             return
         first = next(self.batches(), None)
+        if first is None:
+            return
+        for name in filter(first.has, added):
+            raise first.has_already(name)
         for name in (self._column, *columns):
-            if first is not None and not first.has(name):
+            if not first.has(name):
                 log.warning("%s: none of its first %d lines has %r", path, first.rows, name)
 
     def target(self, file: IO[bytes], added: Mapping[str, type]) -> Target:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from snailps.data.atomic import atomic_file
-from snailps.data.blocks import files_of
+from snailps.data.blocks import files_of, local_path
 from snailps.data.in_order import in_order
 from snailps.data.unpacking import is_url
 from snailps.dataclass import dataclass
@@ -47,7 +47,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Command of a filter, with absolute paths.
+    """Command of a filter, with absolute paths but for `inputs`, which workers do not ask for.
 
     `models`: path by name; `add`: scores that become columns; `output`: a folder.
     """
@@ -126,8 +126,8 @@ class FilterJob:
         """No output is an input, nor would be one of the same command again."""
         folder = self.results.folder.resolve()
         for name in self.command.inputs:
-            is_folder = not is_url(name) and Path(name).is_dir()
-            if is_folder and folder.is_relative_to(Path(name).resolve()):
+            is_folder = not is_url(name) and local_path(name).is_dir()
+            if is_folder and folder.is_relative_to(local_path(name).resolve()):
                 raise ConfigError(
                     f"--output {folder} is in the input's folder, {name}: the next run would read "
                     "it, too"
@@ -286,12 +286,6 @@ def _sha256(path: str) -> str:
     return digest.hexdigest()
 
 
-def absolute(paths: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """Paths that mean the same in another process."""
-    names = [os.fspath(path) for path in paths]
-    return tuple(name if is_url(name) else str(Path(name).absolute()) for name in names)
-
-
 class Runs(Protocol):
     """A cluster's session."""
 
@@ -302,9 +296,9 @@ def settings_for(job: FilterJob) -> dict[str, str | int]:
     """Settings of a job of `filtering.worker.Filter` that makes the tasks that are left."""
     command = job.command
     return {
-        "column": command.column, "models": json.dumps(command.models), "keep": command.keep,
-        "add": json.dumps(command.add), "folder": command.output, "key": job.results.key,
-        "epochs": 1,
+        "column": command.column, "models": json.dumps(command.models),
+        "keep": job.judge.condition.text, "add": json.dumps(command.add),
+        "folder": command.output, "key": job.results.key, "epochs": 1,
     }  # fmt: skip
 
 
@@ -374,9 +368,10 @@ def filter(
     """
     threads = threads_of(threads)
     paths = [input] if isinstance(input, (str, os.PathLike)) else input
+    inputs = tuple(os.fspath(path) for path in paths)
     files = {name: str(Path(path).absolute()) for name, path in models.items()}
     folder = str(Path(output).absolute())
-    job = FilterJob(Command(absolute(paths), column, files, keep, tuple(add), folder))
+    job = FilterJob(Command(inputs, column, files, keep, tuple(add), folder))
     try:
         left = job.begin(overwrite=overwrite)
         if cluster is None:

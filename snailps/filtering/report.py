@@ -92,7 +92,7 @@ def _histogram(bins: Sequence[int], bounds: Sequence[float]) -> str:
     )
     lines = "".join(
         f"<line class=bound x1={bound * width:.1f} x2={bound * width:.1f} y1=0 y2={height} />"
-        for bound in bounds
+        for bound in (min(max(bound, 0.0), 1.0) for bound in bounds)
     )
     marks = "".join(
         f"<text x={share * width:.0f} y={height + 14} text-anchor={anchor}>{share:g}</text>"

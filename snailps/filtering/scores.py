@@ -133,7 +133,9 @@ class Judge:
             passed = clause.test(values).yes
             counts.refused[number] = int(len(rows) - passed.sum())
             for score, bound in clause.bounds:
-                counts.near[f"{score} {bound!r}"] = self._near(values, score, bound, passed, task)
+                name = f"{score} {bound!r}"
+                if name not in counts.near:  # an earlier clause's are of more rows
+                    counts.near[name] = self._near(values, score, bound, passed, task)
             rows = rows[passed]
         values.rows = rows
         counts.kept = len(rows)

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 
 from snailps.data._float_text import label_lines
 from snailps.data.extras import optional_module
+from snailps.data.file_kinds import whole_lines
 from snailps.data.packed_words import PackedWords
 from snailps.data.reading import Reading
 from snailps.data.unpacking import open_content, read_errors
 from snailps.errors import DataError
 from snailps.vectors.label_arrow import label_names, label_table
-from snailps.vectors.texts import ROWS_MAX, Piece, pieces_of, whole_lines
+from snailps.vectors.texts import ROWS_MAX, Piece, pieces_of
 from snailps.vectors.words import to_text
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def read_texts(
 
 
 def _column(path: str, name: str, rows: int) -> Iterator[Piece]:
-    from snailps.data.table_formats import open_table, table_errors
+    from snailps.data.table_formats import open_table, raw_text, table_errors
 
     with open_table(path) as table, table_errors(path):
         if name not in table.names and not table.has_more:
@@ -73,7 +74,7 @@ def _column(path: str, name: str, rows: int) -> Iterator[Piece]:
         done = 1
         for batch in table.batches([name]):
             found = batch.column(name)
-            texts = found.data if table.is_typed else found.values(0, batch.rows)
+            texts = found.data if table.is_typed else map(raw_text, found.values(0, batch.rows))
             try:
                 yield from pieces_of(texts, rows=rows, what="row", first=done)
             except DataError as error:

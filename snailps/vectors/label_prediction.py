@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.data._labelled import LineReader, Lines
 from snailps.data.extras import optional_module
+from snailps.data.file_kinds import whole_lines
 from snailps.data.in_order import in_order
 from snailps.data.reading import Reading
 from snailps.data.unpacking import open_content, read_errors
@@ -34,7 +35,7 @@ from snailps.vectors.files import identify, opened
 from snailps.vectors.label_arrow import label_names, label_table
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
-from snailps.vectors.texts import Piece, pieces_of, whole_lines
+from snailps.vectors.texts import Piece, pieces_of
 from snailps.vectors.words import one_line, to_bytes, to_text
 
 log = logging.getLogger(__name__)

@@ -708,7 +708,7 @@ class Vectors:
 
     def _neighbours(self, query: Float32, k: int, banned: Iterable[str | bytes]) -> list[Neighbour]:
         """The `k` words nearest to a vector, without some."""
-        if k < 1:
+        if not isinstance(k, Integral) or k < 1:
             raise DataError(f"expected a number of neighbours of at least 1, got {k}")
         bans = [self.index[raw] for raw in map(to_bytes, banned) if raw in self.index]
         found = zip(*nearest_to(self.normalised, query, k, bans), strict=True)

@@ -1,7 +1,6 @@
 """Texts of any library as pieces of whole lines, each for a thread.
 
     str, bytes               -> pieces of lines
-    open file                -> whole_lines
     list, generator, column  -> joined, an item a line -> pieces of lines
     Arrow (a column's own memory, whichever library has it) -> pieces of offsets into it
 
@@ -15,19 +14,17 @@ import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
+from snailps.data.file_kinds import READ_BYTES
 from snailps.errors import DataError
 from snailps.vectors.words import to_bytes
 
 PIECE_BYTES = 1 << 17
 """Bytes of a text that a thread answers at once: its features stay in the second cache."""
-READ_BYTES = 1 << 20
-"""Bytes of a file or of items that are read or joined at a time: pieces enough for threads."""
 ITEMS = 32
 """Items of a generator that are taken before their size is looked at."""
 ROWS_MAX = 1 << 16
@@ -80,17 +77,6 @@ def pieces_of(
         raise DataError(
             f"expected lines of text, as str, bytes or a list of them, got {texts!r:.80}"
         )
-
-
-def whole_lines(file: IO[bytes], path: str, size: int = READ_BYTES) -> Iterator[bytes]:
-    """Whole lines of an open file, about `size` bytes at a time; DataError: it is no text."""
-    head = True
-    while lines := file.readlines(size):
-        data = b"".join(lines)
-        if head:
-            refuse_foreign(data[:HEAD_BYTES], path, text=True)
-            head = False
-        yield data
 
 
 def _arrow_of(texts: object) -> Any:

@@ -16,6 +16,7 @@ from scipy.sparse import csr_matrix
 from snailps.data import blocks
 from snailps.data._text import WordCounter
 from snailps.data.blocks import (
+    OF_FILTERS,
     STEP_BYTES,
     Block,
     Source,
@@ -40,6 +41,7 @@ from snailps.data.joined import (
 )
 from snailps.data.matrix_file import examples_of
 from snailps.data.matrix_writer import write_matrix
+from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 from snailps.models.sparse.batch import BatchReader
@@ -280,6 +282,33 @@ def test_expand_relative_name_becomes_absolute(tree, scratch, monkeypatch):
 def test_expand_existing_name_with_brackets_is_no_pattern(tree, scratch):
     path = write(tree / "x[1].txt", b"content")
     assert expand([path], scratch) == [Source(path, 7)]
+
+
+def test_expand_pattern_leaves_out_what_a_filter_tells_of_its_files(tree, scratch):
+    for name in OF_FILTERS:
+        write(tree / "sub" / name, b"content")
+    found = expand([str(tree / "sub" / "*")], scratch)
+    assert OF_FILTERS.isdisjoint(Path(source.path).name for source in found)
+    assert len(expand([str(tree / "sub" / min(OF_FILTERS))], scratch)) == 1
+
+
+def test_byte_order_mark_of_a_text_is_warned_of(tree, caplog):
+    write(tree / "x.txt", b"\xef\xbb\xbf__label__a text\n")
+    for form in ("", "examples", "text"):
+        with contextlib.closing(
+            Scratch(str(tree / form), 1 << 20, tables=Reading(form))
+        ) as scratch:
+            expand([str(tree / "x.txt"), str(tree / "a.txt")], scratch)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{tree}/x.txt begins with a byte order mark")
+
+
+def test_expand_name_of_no_user_is_a_file(tree, scratch, monkeypatch):
+    monkeypatch.chdir(tree)
+    with pytest.raises(DataError, match="not found: ~nosuch does not exist"):
+        expand(["~nosuch"], scratch)
+    write(tree / "~nosuch", b"content")
+    assert names(expand(["~nosuch"], scratch), tree) == ["~nosuch"]
 
 
 @pytest.mark.parametrize(

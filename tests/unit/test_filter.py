@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import signal
 from datetime import datetime
 
 import numpy as np
@@ -14,10 +15,13 @@ import zstandard
 
 import snailps
 from snailps.cli.filter import command
+from snailps.cli.main import app_for
 from snailps.errors import ConfigError, DataError
 from snailps.filtering import formats, job, scores
 from snailps.filtering.formats import tasks_of
+from snailps.filtering.job import Command, FilterJob, settings_for
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
+from snailps.vectors.label_files import LabelWriter, read_texts
 from snailps.vectors.label_prediction import LabelModel
 
 TEXTS = ["up up", "down", None, "up down", "other", "down down up", "up\nup", "größe up", ""]
@@ -166,6 +170,64 @@ def test_large_parquet_is_cut_between_groups_of_rows(model, tmp_path, monkeypatc
     ]
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_dictionary_costs_no_more_than_its_values(model, tmp_path, monkeypatch, ordered):
+    """Batches of a few rows have only what they use of it, or an order all of it."""
+    monkeypatch.setattr(formats, "BATCH_ROWS_MAX", 16)
+    urls = [f"https://example.org/{at * 7919 % 997:08d}/{'p' * 100}" for at in range(997)]
+    codes = pa.array([None, *range(996, 0, -1)], pa.int16())
+    column = pa.DictionaryArray.from_arrays(codes, urls, ordered=ordered)
+    table = pa.table({"text": ["up"] * 997, "url": column})
+    write_parquet(tmp_path / "a.parquet", table)
+    groups = []
+    write_group = formats._ParquetTarget._write_group
+    monkeypatch.setattr(
+        formats._ParquetTarget, "_write_group",
+        lambda target: (groups.append(target._bytes), write_group(target)),
+    )  # fmt: skip
+    keep(model, tmp_path / "a.parquet", tmp_path / "out")
+    found = pq.read_table(tmp_path / "out" / "a.parquet")
+    assert found.schema.equals(table.schema)
+    assert found["url"].to_pylist() == table["url"].to_pylist()
+    if not ordered:
+        assert sum(groups) < 2 * table["url"].cast("string").nbytes
+        sizes = [(tmp_path / name / "a.parquet").stat().st_size for name in (".", "out")]
+        assert sizes[1] < 1.1 * sizes[0]
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "dictionary"])
+def test_text_of_parquet_that_is_no_utf8_is_as_in_other_files(model, tmp_path, kind):
+    raw = pa.array([b"up", b"up gr\xf6\xdfe", None], pa.binary())
+    texts = pa.Array.from_buffers(pa.string(), 3, raw.buffers())
+    texts = texts.dictionary_encode() if kind == "dictionary" else texts.cast(kind)
+    write_parquet(tmp_path / "a.parquet", pa.table({"text": texts, "more": texts}))
+    condition = f"hq[{LABEL}] >= .6 and more != 'up'"
+    done = keep(model, tmp_path / "a.parquet", tmp_path / "out", condition)
+    assert (done["kept"], done["without_text"]) == (1, 1)
+    found = pq.read_table(tmp_path / "out" / "a.parquet")["more"].cast("large_binary")
+    assert found.to_pylist() == [b"up gr\xf6\xdfe"]
+    assert "up gr\ufffd\ufffde" in (tmp_path / "out" / "_report.html").read_text()
+
+
+def test_texts_of_json_have_the_bytes_of_the_file(tmp_path):
+    """Latin-1 is read as trained; halves of pairs are other bytes that are no text."""
+    words = (b"</s>", b"\xe9", b"\xed\xa0\x80")
+    model = write_model(tmp_path / "hq.bin", words)
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "\xe9"}\n{"text": "\\ud800 \xe9 \xe9"}\n')
+    (tmp_path / "a.txt").write_bytes(b"\xe9\n\xed\xa0\x80 \xe9 \xe9\n")
+    condition = f"hq[{LABEL}] > 2"
+    found = [
+        keep(model, tmp_path / name, tmp_path / f"{name}.out", condition, column)["scores"]
+        for name, column in (("a.jsonl", "text"), ("a.txt", ""))
+    ]
+    assert found[0] == found[1]
+    written = [
+        b"".join(bytes(piece.data) for piece in read_texts(str(tmp_path / name), column))
+        for name, column in (("a.jsonl", "text"), ("a.txt", ""))
+    ]
+    assert written[0] == written[1]
+
+
 def test_old_timestamps_keep_their_dates(model, tmp_path):
     dates = [datetime(9999, 12, 31, 23, 59, 59, 1), datetime(1, 1, 1), None]
     rows = pa.table({"text": ["up"] * 3, "t": pa.array(dates, pa.timestamp("us"))})
@@ -193,11 +255,11 @@ def test_parquet_is_asked_for_a_batch_at_a_time(model, tmp_path, monkeypatch):
             read.append(size)
             return super().read(size)
 
-    def noted(self, rows, row_groups):
+    def noted(self, rows, row_groups, columns):
         if not asked:
             read.clear()  # of the file's end
         asked.append((rows, row_groups))
-        return iter_batches(self, rows, row_groups=row_groups)
+        return iter_batches(self, rows, row_groups=row_groups, columns=columns)
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
     monkeypatch.setattr(formats, "open_content", File)
@@ -288,6 +350,10 @@ def test_ended_run_goes_on_and_its_bytes_are_the_same(model, tmp_path, monkeypat
         ({"output": "t.txt/x"}, "--output .*t.txt/x"),
         ({"path": "_report.html", "column": ""}, "keeps _report.html for itself"),
         ({"condition": "hq.p > .5 # and more\n and n > 3"}, "has no comments"),
+        (
+            {"path": "late.jsonl", "add": ["m=hq.p"], "condition": "hq.p > 2"},
+            "--add m: .*late.jsonl has that name",
+        ),
         ({"add": ["x=hq.p", "x=hq.p"]}, "there is a column x before"),
         ({"path": "twice.parquet"}, "has 2 columns 'text'"),
         ({"output": "full"}, "is not empty"),
@@ -384,6 +450,47 @@ def test_inputs_are_never_overwritten(model, tmp_path):
     assert (tmp_path / "out" / "a.txt").read_text() == "up\n"
     names = formats._names_of(["https://h/x/a.txt?y=1/2", "/data/c/b.txt", "/data/c/d/../b.txt"])
     assert names == ["a.txt", "b.txt", "d/b.txt"]
+
+
+def test_inputs_are_those_of_the_folder_whose_name_looks_like_a_pattern(
+    model, tmp_path, monkeypatch
+):
+    for folder in ("a[bc]", "ab"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{folder}.txt").write_text("up\n")
+    monkeypatch.chdir(tmp_path / "a[bc]")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keep(model, "*.txt", "../out", column="")
+    assert [path.name for path in (tmp_path / "out").glob("*.txt")] == ["a[bc].txt"]
+    with pytest.raises(ConfigError, match="is in the input's folder, ~/ab"):
+        keep(model, "~/ab", tmp_path / "ab" / "out", column="")
+    assert keep(model, "~/ab", "../home", column="")["kept"] == 1
+
+
+def test_condition_of_several_lines_is_one_line_for_workers(model, tmp_path):
+    condition = f"{KEEP}\n  and hq.top == {LABEL}"
+    command = Command((), "text", {"hq": str(model)}, condition, (), str(tmp_path / "out"))
+    sent = settings_for(FilterJob(command))["keep"]
+    assert sent == condition.replace("\n", " ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_that_ends_a_command_leaves_no_unfinished_file(model, tmp_path, monkeypatch, number):
+    (tmp_path / "a.txt").write_text("up\n")
+    handlers = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)]
+    kill = lambda *_: os.kill(os.getpid(), number)  # noqa: E731
+    monkeypatch.setattr(formats._LineTarget, "write", kill)
+    monkeypatch.setattr(LabelWriter, "write", kill)
+    out, read = tmp_path / "out", ["--input", str(tmp_path / "a.txt")]
+    for words in (
+        ["filter", "--model", f"hq={model}", "--keep", KEEP, *read, "--output", str(out / "texts")],
+        ["predict", str(model), *read, "--output", str(out / "labels")],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            app_for(words[:1])(words, standalone_mode=False)
+        assert ended.value.code == 128 + number
+    assert not [path for path in out.rglob("*") if path.name.endswith(".part")]
+    assert handlers == [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)]
 
 
 def test_folder_that_is_in_use_is_refused(model, tmp_path):
@@ -533,6 +640,17 @@ def test_report_shows_counts_scores_and_texts_near_the_bound(model, tmp_path):
     for text, p in chances.items():
         at = page.index(text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"), kept)
         assert (at < refused) == (p >= 0.6)
+
+
+def test_report_shows_the_rows_of_the_first_clause_of_a_bound(model, tmp_path):
+    (tmp_path / "a.txt").write_text("up\ndown\n")
+    condition = f"{KEEP} and ({KEEP} or hq.p > 7)"
+    keep(model, tmp_path / "a.txt", tmp_path / "out", condition, column="")
+    page = (tmp_path / "out" / "_report.html").read_text()
+    kept, refused = (page.index(f">{side} by <code>hq[&quot;") for side in ("kept", "refused"))
+    assert kept < page.index("<td class=t>up") < refused < page.index("<td class=t>down")
+    assert "x1=720.0" in page  # a bound beyond the picture is at its edge
+    assert "x1=5040" not in page
 
 
 def test_command_prints_what_came_of_it(model, tmp_path, capsys):

@@ -116,6 +116,7 @@ def test_clauses_are_what_and_joins_and_know_what_they_need():
         ("n > hq.top", "hq.top", "expected a number"),
         ('url > "a"', '"a"', "no order"),
         ("(" * 400 + "n", None, "nested"),
+        ("n > 1 and " + "not " * 2000 + "n > 2", "not " * 2000 + "n > 2", "nested too deeply"),
     ],
 )
 def test_mistake_is_shown_where_it_stands(text, marked, words):
@@ -136,8 +137,11 @@ def test_column_of_another_type_is_refused_when_it_is_seen(text):
 
 
 def test_added_columns_are_split_at_commas_outside_of_quotes_and_have_names():
-    parts = split_added("""hq, lang.p,good=hq["yes"] ,x = lang,hq['a,"b']""")
-    assert parts == ["hq", "lang.p", 'good=hq["yes"]', "x = lang", "hq['a,\"b']"]
+    parts = split_added("""hq, lang.p,good=hq["yes"] ,x = lang,hq['a,"b'],hq["a\\",b"]""")
+    assert parts == [
+        "hq", "lang.p", 'good=hq["yes"]', "x = lang", "hq['a,\"b']", r'hq["a\",b"]',
+    ]  # fmt: skip
+    assert parse(r'url == "\" # x"', LABELS).columns == ("url",)
     assert parse_added("hq", LABELS) == {
         "hq.top": Score("hq", None, "top"), "hq.p": Score("hq", None, "p"),
     }  # fmt: skip

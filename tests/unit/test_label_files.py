@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from snailps.cli.main import app_for
 from snailps.cli.score import _LinesProgress
+from snailps.data import file_kinds
 from snailps.data._float_text import label_lines
 from snailps.errors import DataError
 from snailps.vectors.fasttext_bin import BinHeader, write_bin
@@ -127,6 +128,14 @@ def test_what_cannot_be_labelled_is_refused_with_the_next_step(
     (tmp_path / "bad.gz").write_bytes(gzip.compress(RAW.encode())[:-20])
     pq.write_table(pa.table({"body": ["up", None]}), tmp_path / "n.parquet")
     assert said in str(run(path, *words, code=1).exception)
+
+
+def test_endless_line_is_refused_before_it_fills_the_memory(path, tmp_path, monkeypatch):
+    monkeypatch.setattr(file_kinds, "UNIT_BYTES_MAX", 1 << 20)
+    raw = b"up\n" * 400_000 + b"down " * 500_000
+    (tmp_path / "t.txt.gz").write_bytes(gzip.compress(raw))
+    said = str(run(path, "--input", str(tmp_path / "t.txt.gz"), code=1).exception)
+    assert "t.txt.gz, from byte 1,048,578 on, has a line of more than 1,048,576 bytes" in said
 
 
 def test_output_is_never_what_is_read(path, tmp_path):

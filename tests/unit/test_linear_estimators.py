@@ -5,6 +5,7 @@ import copy
 import pathlib
 import pickle
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -255,6 +256,15 @@ def test_classes_that_float64_cannot_tell_apart_are_refused(jobs, tmp_path):
     table.write_text("a,y\n" + "".join(f"1,{one}\n" for one in [2**63 + 2**12, 2**63 + 2**13]))
     with pytest.raises(DataError, match="is a float64, which has not each"):
         snailps.LogisticRegression().fit(table, "y")
+
+
+@pytest.mark.parametrize("given", [list, partial(np.array, dtype=np.uint64)])
+def test_classes_beyond_63_bits_are_named_to_partial_fit(jobs, given):
+    ids = [7, (1 << 63) + 1, (1 << 63) + 2]
+    y = np.array([ids[at] for at in (2, 0, 1, 1)], np.uint64)
+    model = snailps.LogisticRegression().partial_fit(X, y, classes=given(ids))
+    assert model.classes_.tolist() == ids
+    assert jobs.labels == [[2, 0, 1, 1]]
 
 
 def test_partial_fit_goes_on_with_weights_and_state(jobs):

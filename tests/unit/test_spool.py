@@ -140,8 +140,9 @@ def test_spool_text_labels_are_of_fasttext(spooled):
         spooled(texts, labels=["pos", "neg"]) == b"__label__pos good film\n__label__neg bad film\n"
     )
     assert spooled(texts, labels=np.array([1, 0])) == b"__label__1 good film\n__label__0 bad film\n"
-    several = spooled(texts, labels=[["b", "a"], {"y", "x"}], label_prefix="#")
-    assert several == b"#b #a good film\n#x #y bad film\n"
+    assert spooled(["a", "b"], labels=[1, True]) == b"__label__1 a\n__label__True b\n"
+    several = spooled(texts, labels=[["b", "a"], {"y", "x"}])
+    assert several.replace(b"__label__", b"#") == b"#b #a good film\n#x #y bad film\n"
 
 
 @pytest.mark.parametrize("labels", [["x"], ["x"] * 3, iter(["x"]), iter(["x"] * 3)])

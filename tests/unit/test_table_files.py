@@ -397,6 +397,8 @@ def test_labels_may_be_missing_for_predictions(tmp_path, scratch_of, ending):
         ("x.csv", b"a,a\n3,4\n", "'a' twice"),
         ("x.csv", b"a,y\n3\n", "line 2, column 2: expected 2 columns, got 1"),
         ("x.csv", b"a,y\r3,4\r", "expected names of columns in the first line"),
+        ("x.csv", b'a,"y"x\n3,4\n', "names of columns in the first line; got 'a,\"y\"x'"),
+        ("x.csv", b'a,"y\n3,4\n', "expected names of columns in the first line"),
         ("x.csv", b"l\xe4nge,y\n1,0\n", r"a column, b.l.xe4nge., is not UTF-8: convert the file"),
         ("x.csv", b'a,y\n3,"4\n5,6\n', "line 2, column 3: expected a closing quote, then"),
         ("x.csv.gz", b"no gzip", "cannot unpack"),
@@ -455,6 +457,41 @@ def test_name_that_json_lines_have_later_is_refused_or_declared(tmp_path, scratc
     short = written(tmp_path, "jsonl", [{"a": 1, "y": 0}] * 2, name="short")
     with pytest.raises(DataError, match="has no column 'b'"):
         complete(short, ("b:numeric",), "y")
+
+
+def test_long_rows_of_json_are_read_a_few_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_formats, "HEAD_BYTES_MAX", 1000)
+    monkeypatch.setattr(table_formats, "BATCH_BYTES", 500)
+    path = written(tmp_path, "jsonl", [{"a": "x" * 80}] * 40)
+    with table_formats.open_table(path) as table:
+        assert table.has_more
+        assert [batch.rows for batch in table.batches(["a"])] == [12, 6, 6, 6, 6, 4]
+
+
+def test_long_rows_of_parquet_are_read_a_few_at_a_time(tmp_path, monkeypatch):
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    monkeypatch.setattr(table_formats, "BATCH_BYTES", 1000)
+    rows = {"a": [f"{at:0100}" for at in range(20)], "b": range(20)}
+    path = str(tmp_path / "x.parquet")
+    parquet.write_table(arrow.table(rows), path, use_dictionary=False, compression="none")
+    for name, sizes in (("a", [8, 8, 4]), ("b", [20])):
+        with table_formats.open_table(path) as table:
+            assert [batch.rows for batch in table.batches([name])] == sizes
+
+
+def test_column_that_parquet_has_twice_is_refused_where_it_is_read(tmp_path):
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    path = str(tmp_path / "x.parquet")
+    parquet.write_table(arrow.table([["a"], ["b"], ["c"]], ["x", "x", "y"]), path)
+    with table_formats.open_table(path) as table:
+        (batch,) = table.batches(["y"])
+        assert batch.column("y").values(0, 1) == ["c"]
+        with pytest.raises(DataError, match=r"x.parquet has 2 columns 'x': rename one"):
+            list(table.batches(["x"]))
 
 
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, scratch_of, monkeypatch):

@@ -1,6 +1,7 @@
 """`TextClassifier` without a cluster: labels, probabilities, files; jobs are made up."""
 
 import contextlib
+import gzip
 import inspect
 import pickle
 from pathlib import Path
@@ -57,6 +58,12 @@ def test_values_are_python_values_of_one_kind():
 
 def test_classes_are_sorted_and_of_one_kind():
     assert classes_of([2, 1, 2], [7]).tolist() == [1, 2, 7]
+    hashes = [7, (1 << 63) + 1, (1 << 63) + 2]
+    assert (classes_of(hashes).dtype, classes_of(hashes).tolist()) == (np.uint64, hashes)
+    with pytest.raises(DataError, match="from -1 to 9223372036854775809 have no type of number"):
+        classes_of([(1 << 63) + 1, -1])
+    with pytest.raises(DataError, match="give them as str"):
+        classes_of([0.5, (1 << 53) + 1])
     with pytest.raises(DataError, match="expected labels like 7, which the model has; got 'a'"):
         classes_of(["a"], [7])
 
@@ -170,6 +177,9 @@ def test_model_goes_through_files_and_pickle(jobs, tmp_path):
     loaded = TextClassifier.load(tmp_path / "c.bin", lr=0.2)
     assert (loaded.dim, loaded.loss, loaded.lr) == (2, "softmax", 0.2)
     assert loaded.predict(TEXTS).tolist() == ["1", "0", "0"]
+    packed = tmp_path / "c.bin.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "c.bin").read_bytes()))
+    assert TextClassifier.load(packed).predict(TEXTS).tolist() == ["1", "0", "0"]
     assert snailps.load(tmp_path / "c.bin").predict("good")[0][0].label == "__label__1"
     with pytest.raises(ModelFileError, match=r"expected a name that ends in .bin"):
         model.save(tmp_path / "c.npz")

@@ -54,6 +54,9 @@ def scratch(tmp_path):
         ("s3://bucket/x.parquet", "", "x.parquet"),
         ("x.zst", ".zst", "x"),
         ("gz", "", "gz"),
+        ("https://h/a.d/Z.txt.gz?sig=1/2.zst#x.xz", ".gz", "z.txt"),
+        ("HTTP://h/x.jsonl?X-Amz-Signature=1", "", "x.jsonl"),
+        ("s3://bucket/what?.jsonl", "", "what?.jsonl"),
     ],
 )
 def test_names_tell_how_files_are_packed(path, packing, bare):

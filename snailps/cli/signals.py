@@ -1,0 +1,30 @@
+"""Signals that end a command: SIGTERM, and SIGHUP of a terminal that is closed."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+
+def ending_signals() -> list[signal.Signals]:
+    """SIGTERM, and SIGHUP unless nohup has it ignored."""
+    is_heard = signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+    return [signal.SIGTERM, *([signal.SIGHUP] if is_heard else [])]
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+@contextlib.contextmanager
+def exits_by_signals() -> Iterator[None]:
+    """Let such a signal end the block as Ctrl-C does: what is unfinished is removed."""
+    old = {number: signal.signal(number, _exit) for number in ending_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
