@@ -246,15 +246,19 @@ class CheckpointController:
         self._pushes_saved = self._members.shard_sum("pushes")  # of earlier jobs of a session
 
     def check(self, job: Job, now: float) -> None:
+        if self.is_due(now):
+            self.begin(job, now)
+
+    def is_due(self, now: float) -> bool:
+        """Whether one is to begin."""
         if self.running or not self.writes:
-            return
+            return False
         pushes = self._members.shard_sum("pushes")
         # pushes of a lost server are not counted
         self._pushes_saved = min(self._pushes_saved, pushes)
         in_time = self._interval_s and now - self._begun_at >= self._interval_s
         in_work = self._period and pushes - self._pushes_saved >= self._period
-        if in_time or (in_work and now >= self._begun_at):
-            self.begin(job, now)
+        return bool(in_time or (in_work and now >= self._begun_at))
 
     @property
     def writes(self) -> bool:

@@ -15,7 +15,7 @@ from snailps.config import RawConfig
 from snailps.data.pipeline import MisuseError
 from snailps.errors import ConfigError, DataError
 from snailps.master.job.settings import job_settings
-from snailps.models.fedavg import FedAvg
+from snailps.models.fedavg import FedAvg, evaluation
 from snailps.models.fedavg.evaluation import RoundEvaluator
 from snailps.models.fedavg.feeds import Feeds, stages_of
 from snailps.models.fedavg.network import Network, plain_output, sum_into
@@ -377,8 +377,28 @@ def test_arrays_are_written_once_a_second_and_at_the_end(folder):
         lines = read_history(folder / "out.history.jsonl")[1]
         found.append((saved_round(folder), len(lines)))
     assert found == [(1, 1), (1, 2), (3, 3), (3, 4)]
-    assert len(evaluator.finish()) == 3
+    assert len(evaluator.finish(Tables(evaluator._settings, 1.4))) == 3
     assert saved_round(folder) == 4
+
+
+def test_files_of_rounds_that_another_process_looked_at_are_written_at_the_end(folder):
+    """Where a master took over behind the last round, and where results are asked for later."""
+    settings = settings_of(folder, output=str(folder / "out"))
+    tables = Tables(settings, 1.4)
+    assert RoundEvaluator(settings).finish(tables) == []  # no round was trained
+    line = {"loss": 2.0, "windows_per_learner": 8, "seconds": 1.4}
+    tables.figures["by_round"] = [{**line, "round": number} for number in (1, 2)]
+    assert len(RoundEvaluator(settings).finish(tables)) == 3
+    assert saved_round(folder) == 2
+    assert [one["round"] for one in read_history(folder / "out.history.jsonl")[1]] == [1, 2]
+
+
+def test_data_that_were_prepared_anew_are_read_anew(folder):
+    settings = settings_of(folder)
+    FedAvg.check(settings)
+    before = evaluation.judge_of(settings)
+    FedAvg.check(settings)
+    assert evaluation.judge_of(settings) is not before
 
 
 def test_arrays_of_the_last_good_round_are_written_when_a_loss_is_no_number(folder):

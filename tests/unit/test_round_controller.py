@@ -39,7 +39,7 @@ class Rounds:
             note=lambda kind, data: self.facts.append((kind, data)), say=self.said.append
         )
         jobs = SimpleNamespace(
-            checkpoints=SimpleNamespace(running=False), figures={},
+            checkpoints=SimpleNamespace(running=False, is_due=lambda now: False), figures={},
             inspection=SimpleNamespace(after_round=self._look),
         )  # fmt: skip
         context = SimpleNamespace(
@@ -89,6 +89,24 @@ def test_next_round_is_trained_while_the_last_is_looked_at_and_closed_behind_tha
     rounds.looked(3.0)
     assert rounds.closed == [0, 1]
     assert rounds.job.figures == [(0, {"loss": 3.0})]
+
+
+def test_round_that_is_ready_waits_for_a_checkpoint_that_is_due(rounds):
+    """It would never come where rounds are shorter than the looks at them."""
+    checkpoints = rounds.control._context.job_controller.checkpoints
+    rounds.train()
+    rounds.apply()
+    checkpoints.is_due = lambda now: True
+    rounds.train()
+    rounds.looked(3.0)
+    assert rounds.closed == [0]
+    assert not rounds.control.busy  # so that it may begin
+    checkpoints.is_due, checkpoints.running = lambda now: False, True
+    rounds.control.step(0.0)
+    assert rounds.closed == [0]
+    checkpoints.running = False
+    rounds.control.step(0.0)
+    assert rounds.closed == [0, 1]
 
 
 def test_what_is_trained_behind_the_target_is_never_closed(rounds):

@@ -521,8 +521,9 @@ class JobController:
         self._out.put(LeaveRounds())
         progress = self.export.begin(now)
         log.info("training done, exporting")
+        figures = {**self.figures, **({"by_round": job.by_round} if job.round_figures else {})}
         export = partial(
-            self._services.reader.export, job, self.inspection.reading(dict(self.figures)), progress
+            self._services.reader.export, job, self.inspection.reading(figures), progress
         )
         self._beside(export, self._exported)
 

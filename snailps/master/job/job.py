@@ -635,6 +635,11 @@ class Job:
 
     # --- figures ---------------------------------------------------------------------------
 
+    @property
+    def by_round(self) -> list[dict[str, Any]]:
+        """What `Worker.after_round` said of each round so far, with its number from 1 on."""
+        return [{**each, "round": n} for n, each in enumerate(self.round_figures, 1)]
+
     def rate(self, now: float) -> float:
         """Units per second over the last few seconds."""
         return self.metrics.rate(self._pass_begun, now)
@@ -647,8 +652,7 @@ class Job:
         by_schedule = self.ledger.figures()
         if self.ledger.clock >= 0:  # rounds that were applied
             losses, units = losses[: self.ledger.clock], self._at_round[0]
-            by_round = [{**each, "round": n} for n, each in enumerate(self.round_figures, 1)]
-            by_schedule["by_round"] = by_round
+            by_schedule["by_round"] = self.by_round
         known = [loss for loss in losses if loss is not None]
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
         bad = {"bad_lines": self.metrics.bad_lines} if self.metrics.bad_lines else {}

@@ -109,10 +109,15 @@ class RoundController:
         if may_cut and (without := self._ledger.cut_off()):
             names = ", ".join(f"worker {node}" for node in without)
             self._out.say(f"round {self._ledger.round + 1} goes on without {names}")
-        # While a checkpoint is written no round is closed: rows stay as they are.
-        saves = self._context.job_controller.checkpoints.running
-        if self._ledger.ready and not (self.looks or saves):
+        if self._ledger.ready and not (self.looks or self._saves(now)):
             self.close(self._ledger.parts, now)
+
+    def _saves(self, now: float) -> bool:
+        """Whether a checkpoint is written, for which rows stay as they are; or is to begin, which
+        it can between two rounds only."""
+        checkpoints = self._context.job_controller.checkpoints
+        may_begin = not (self._ledger.over or self._ledger.closed)
+        return checkpoints.running or (may_begin and checkpoints.is_due(now))
 
     def close(self, parts: list[int], now: float) -> None:
         """Have the shards apply the round with these slots; idempotent."""

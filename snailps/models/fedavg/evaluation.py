@@ -42,6 +42,10 @@ SAVE_EVERY_S = 1.0
 """Seconds of training between writings of the arrays: learners need the core, too."""
 
 
+def _nothing() -> None:
+    """Writes no history."""
+
+
 class RoundEvaluator:
     """Test windows, a network to score them with, and the history of the run."""
 
@@ -58,15 +62,15 @@ class RoundEvaluator:
         self._writing: Future[None] | None = None
         self._saved_s = -math.inf  # seconds of training at the last writing of the arrays
         self._unsaved: tuple[int, Floats, Floats] | None = None  # round, its arrays
+        self._has_saved = False  # arrays
         self._history: list[dict[str, Any]] = []
 
     def look(self, results: Results, round_: int) -> dict[str, Any]:
         """Mean loss, windows per learner, seconds of training; start to write the round's files."""
-        embedding = results.pull("embedding", np.arange(len(self._words), dtype=np.uint64))
-        output = results.pull("output", np.arange(self._network.panels, dtype=np.uint64))
+        embedding, output = self._pull(results)
         s = self._settings
         if round_ and not self._history:
-            self._go_on()
+            self._go_on(results)
         figures = {
             "loss": self.loss(embedding, output),
             "windows_per_learner": (round_ + 1) * s.bpe * s.bs,
@@ -82,7 +86,7 @@ class RoundEvaluator:
             self._write(math.inf)
         return figures
 
-    def _write(self, seconds: float, history: Callable[[], None] = lambda: None) -> None:
+    def _write(self, seconds: float, history: Callable[[], None] = _nothing) -> None:
         """Start to write a history, and the arrays if they are due after `seconds` of training."""
         self._wait()
         due = None
@@ -93,14 +97,21 @@ class RoundEvaluator:
         def save() -> None:
             if due is not None:
                 self._save(*due)
+                self._has_saved = True
             history()
 
         self._writing = self._writer.submit(save)
 
-    def _go_on(self) -> None:
-        """Read the history of a run that continues from a checkpoint."""
+    def _pull(self, results: Results) -> tuple[Floats, Floats]:
+        """The rows of the embedding, and of the output layer."""
+        embedding = results.pull("embedding", np.arange(len(self._words), dtype=np.uint64))
+        return embedding, results.pull("output", np.arange(self._network.panels, dtype=np.uint64))
+
+    def _go_on(self, results: Results) -> None:
+        """Take the history of rounds that another process has looked at."""
+        self._history = [dict(line) for line in results.figures.get("by_round", ())]
         path = self._paths()["history.jsonl"]
-        if self._settings.output and path.exists():
+        if not self._history and self._settings.output and path.exists():
             _, self._history = read_history(path)
 
     def loss(self, embedding: Floats, output: Floats) -> float:
@@ -119,9 +130,19 @@ class RoundEvaluator:
         ]
         return sum(task.result() for task in tasks) / self._test_num
 
-    def finish(self) -> list[str]:
-        """Write what is not written yet; returns the paths of the files."""
-        self._write(math.inf)
+    def finish(self, results: Results) -> list[str]:
+        """Write what is not written yet; returns the paths of the files.
+
+        Without a round that was looked at here, the tables are those of the last one.
+        """
+        history: Callable[[], None] = _nothing
+        if self._settings.output and self._unsaved is None and not self._has_saved:
+            self._go_on(results)
+            if self._history:
+                self._unsaved = self._history[-1]["round"], *self._pull(results)
+                labels = self._labels(results.figures)
+                history = partial(self._save_history, self._history[:], labels)
+        self._write(math.inf, history)
         self._wait()
         return [str(path) for path in self._paths().values()] if self._history else []
 

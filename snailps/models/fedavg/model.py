@@ -113,8 +113,9 @@ class FedAvg(Worker):
         if self._keeping is not None:
             self._keeping.result()
         client = self._client_of(block.index)
-        if self._since is None:
-            self._since = 0 if self._shares_moments else block.clock
+        if self._since is None:  # a checkpoint of one worker has no moments
+            has_moments = self._shares_moments and self._base.output[1:].any()
+            self._since = 0 if has_moments else block.clock
         steps = (block.clock - self._since) * self.settings.bpe
         tasks = [
             self._pool.submit(
@@ -212,6 +213,7 @@ class FedAvg(Worker):
 
     @classmethod
     def check(cls, settings: FedAvgSettings) -> None:
+        evaluation.judge_of.cache_clear()  # the data may be others than those of an earlier job
         evaluation.judge_of(settings)
 
     @classmethod
@@ -240,7 +242,7 @@ class FedAvg(Worker):
     def export(cls, results: Results) -> Mapping[str, Any]:
         """Wait for the files of the last round."""
         assert isinstance(results.settings, FedAvgSettings)
-        return {"files": evaluation.judge_of(results.settings).finish()}
+        return {"files": evaluation.judge_of(results.settings).finish(results)}
 
 
 def _named(table: str, moment: str) -> str:

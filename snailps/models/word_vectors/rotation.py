@@ -484,7 +484,8 @@ class _Training:
         """Learning rate at the begin and at the end of a checkout."""
         begin, end = self._block.progress
         step, lr = (end - begin) / self._block.output_parts, self._model.settings.rate
-        return lr * (1.0 - begin - step * number), lr * (1.0 - begin - step * (number + 1))
+        first, last = (max(0.0, 1.0 - begin - step * at) for at in (number, number + 1))
+        return lr * first, lr * last
 
     def _finish(self, checkout: Checkout) -> None:
         """Waits for the kernels; has what changed pushed, and the partition checked in."""
