@@ -17,6 +17,7 @@ from snailps.api.class_loading import search_here
 from snailps.api.export_progress import ExportProgress
 from snailps.cli.options import OverwriteOption
 from snailps.cli.printing import Cell, JsonObjectOption, live_line, print_json, print_rows
+from snailps.config.fields import home_expanded
 from snailps.config.output import check_output, sizes_text
 from snailps.errors import CheckpointError, ConfigError
 from snailps.local.offline_export import CheckpointSource, export
@@ -106,6 +107,8 @@ def export_(
 
     For example: snailps checkpoint export out/ads.checkpoints --output out/ads --format parquet
     """
+    if not output:
+        raise ConfigError("--output: expected what the names of the files begin with, got nothing")
     if (table or state) and not (tables or format):
         raise ConfigError("--table and --state are of tables: add --format")
     all_ = found_at(path)
@@ -119,6 +122,7 @@ def export_(
     if allow_module:  # code that the user has named, which may be in this folder, as in training
         search_here()
     modules = allow_module or ()
+    output = home_expanded(output)
     check_output(output)
     progress = ExportProgress()
     with live_line(progress.line):

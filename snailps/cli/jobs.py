@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from snailps.cli.figures import count_text
+from snailps.config.fields import home_expanded
 from snailps.errors import EXIT_INTERRUPTED, ConfigError
 from snailps.node.phrases import phase_words
 from snailps.node.run_registry import Run, RunRegistry
@@ -195,11 +196,11 @@ def shown(path: str) -> str:
 
 def find(name: str, runs: Sequence[Run]) -> Run:
     """The run with this number, output or address; of several, the newest."""
-    wanted = str(Path(name).expanduser().absolute())
+    wanted = str(Path(home_expanded(name)).absolute())
     for run in reversed(runs):
         if name in (str(run.number), run.address) or (run.output and wanted == run.output):
             return run
-    for run in reversed(runs):  # a part of the output, if it is unique
+    for run in reversed(runs):  # a part of the output
         if run.output and name in (Path(run.output).name, *run.figures.get("files", [])):
             return run
     known = ", ".join(str(run.number) for run in runs)

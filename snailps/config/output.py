@@ -23,10 +23,12 @@ def check_output(output: str) -> None:
     """Make the folder of the result, to fail before the job, not hours later at the export."""
     if not output:
         return
-    if output.endswith("/"):
+    folder, name = os.path.split(output)
+    if name in ("", ".", ".."):
+        example = os.path.join(folder, name, "model")  # noqa: PTH118 (keeps ``./``)
         raise ConfigError(
             f"output: {output}: expected what the names of the result files begin with, got a "
-            f"folder; write {output}model, for example"
+            f"folder; write {example}, for example"
         )
     folder = Path(output).absolute().parent
     if folder.exists() and not folder.is_dir():

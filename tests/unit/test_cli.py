@@ -257,6 +257,9 @@ def test_train_leaves_what_the_input_is_like_for_the_master_to_say(
     [
         ("--input in.txt", ["--output is missing", "--help"]),
         ("--output out", ["--input is missing", "--help"]),
+        ("--input in.txt --output=", ["--output: expected a path, got nothing"]),
+        ("--input in.txt --output out --set output=", ["--set output=: expected a path"]),
+        ("--input in.txt --output out --formats=", ["formats: expected bin", "got nothing"]),
         ("--input in.txt --output out --dim many", ["--dim", "many"]),
         ("--input in.txt --output out --dim 0", ["--dim", "1 to 4096"]),
         ("--input in.txt --output out --lr -1", ["--lr", "-1"]),
@@ -286,6 +289,16 @@ def test_train_with_wrong_option_names_it(monkeypatch, capsys, options, parts):
     err = re.sub(r"[\s│]+", " ", err)  # boxes and broken lines
     for part in parts:
         assert part in err
+
+
+def test_path_of_a_user_that_is_not_known_is_no_run(monkeypatch, capsys):
+    code, _, err = call(monkeypatch, capsys, "status", "~nosuch/x")
+    assert (code, "no run '~nosuch/x'" in err) == (2, True)
+
+
+def test_files_of_a_checkpoint_need_a_name(monkeypatch, capsys, tmp_path):
+    code, _, err = call(monkeypatch, capsys, "checkpoint", "export", f"{tmp_path}", "--output=")
+    assert (code, "--output: expected" in err, "got nothing" in err) == (2, True, True)
 
 
 @pytest.mark.parametrize(
