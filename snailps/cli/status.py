@@ -71,16 +71,16 @@ def command(
     For example: snailps status --watch
     """
     raw = read_config(config, sets)
-    registry = RunRegistry()
+    settings, registry = connection_settings(raw), RunRegistry()
     address = ""
     if name is None and (raw.explicit("master_addr", ClusterSettings) or config is not None):
-        address = connection_settings(raw).master_addr
+        address = settings.master_addr
     elif (
         name is not None and ":" in name and not any(one.address == name for one in registry.runs())
     ):
         address = name
     if address:
-        trust = trust_at(address, connection_settings(raw))
+        trust = trust_at(address, settings)
         if watch:
             watch_master(address, interval_s, trust, as_json=as_json)
         _show(ask(address, trust=trust), as_json=as_json, tables=verbose)

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import sys
+import threading
 from itertools import pairwise
 from typing import ClassVar
 
@@ -16,10 +17,11 @@ from typer.testing import CliRunner
 
 from snailps import __version__, kernels, models
 from snailps.cli import main as cli
+from snailps.cli import page_process
 from snailps.cli.local import without_effect
 from snailps.cli.printing import print_json
 from snailps.cli.train import separate
-from snailps.config import RawConfig, WorkerSettings
+from snailps.config import ClusterSettings, RawConfig, WorkerSettings
 from snailps.config.fields import settings_of
 from snailps.local.launcher import MasterEnded
 
@@ -294,6 +296,37 @@ def test_train_with_wrong_option_names_it(monkeypatch, capsys, options, parts):
 def test_path_of_a_user_that_is_not_known_is_no_run(monkeypatch, capsys):
     code, _, err = call(monkeypatch, capsys, "status", "~nosuch/x")
     assert (code, "no run '~nosuch/x'" in err) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["status", "ui"])
+def test_setting_that_is_unknown_is_told_and_no_other_job_shown(monkeypatch, capsys, command):
+    monkeypatch.setattr("snailps.cli.ui.PageServer", None)  # which would serve for ever
+    code, out, err = call(monkeypatch, capsys, command, "--set", "master_adr=1")
+    assert (code, out) == (2, "")
+    assert "unknown setting 'master_adr'; did you mean 'master_addr'?" in err
+
+
+def test_page_of_a_run_that_is_over_before_it_has_begun_is_not_missed(monkeypatch):
+    ready, end = os.pipe()
+
+    class Page:
+        """A process that says nothing until it is ended."""
+
+        def __init__(self, command, **given):
+            self.stdout = open(ready)
+
+        def terminate(self):
+            os.close(end)
+
+    said = []
+    monkeypatch.setattr(page_process.subprocess, "Popen", Page)
+    page = page_process.PageProcess("127.0.0.1:1", ClusterSettings())
+    page.report(said.append)
+    reader = next(one for one in threading.enumerate() if one.name == "page")
+    page._process.wait = lambda limit_s: reader.join(limit_s)
+    page.close()
+    page._process.stdout.close()
+    assert said == []
 
 
 def test_files_of_a_checkpoint_need_a_name(monkeypatch, capsys, tmp_path):

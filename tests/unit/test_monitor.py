@@ -466,7 +466,20 @@ def test_watcher_asks_seldom_when_nobody_looks_and_the_cluster_is_large():
     assert one.period_s() == IDLE_S
 
 
-def test_watcher_shows_the_last_picture_of_a_lost_master(control):
+def test_master_that_hangs_up_before_it_says_how_it_ended_is_not_shown_as_lost(
+    control, monkeypatch
+):
+    monkeypatch.setattr(watcher_module, "ENDING_S", 0.0)
+    endings, states = iter([None, None, Ending(0)]), []
+    one = Watcher(RUN, ending=lambda run: next(endings))
+    monkeypatch.setattr(one, "_renew", lambda: states.append(one._state))
+    one._look(control)
+    one._note_lost(ConnectionLost("the master is gone: closed"))
+    assert states == ["live", "ended"]
+
+
+def test_watcher_shows_the_last_picture_of_a_lost_master(control, monkeypatch):
+    monkeypatch.setattr(watcher_module, "ENDING_S", 0.0)
     one = Watcher(RUN)
     one.start()
     try:
