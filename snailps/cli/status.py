@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from snailps.cli.options import ConfigOption, SetOption, connection_settings, read_config, runs_like
-from snailps.cli.printing import page_lines, page_picture, print_json
+from snailps.cli.printing import is_live, page_lines, page_picture, print_json
 from snailps.config import ClusterSettings, RawConfig, parse_addr
 from snailps.errors import EXIT_FAILED, EXIT_OK, ConfigError, ProtocolError, RemoteError, SnailError
 from snailps.node.run_registry import Run, RunRegistry, birth_of, trust_at
@@ -219,7 +219,7 @@ def _watch(
 @contextlib.contextmanager
 def _screen(*, as_json: bool) -> Iterator[tuple[Callable[[Status], None], Callable[[str], None]]]:
     """Where to show one status after the other, and where to tell of waits."""
-    if as_json or not sys.stdout.isatty():
+    if as_json or not is_live(sys.stdout):
         yield partial(_show, as_json=as_json, end="\n"), partial(typer.echo, err=as_json)
         return
     from rich.console import Console
