@@ -43,7 +43,7 @@ def _open_streams() -> None:
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
             os.set_inheritable(descriptor, True)
-            setattr(sys, name, open(descriptor, mode))
+            setattr(sys, name, open(descriptor, mode))  # noqa: SIM115 (for good)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
 

@@ -162,7 +162,8 @@ def train(
             raise ConfigError(f"--{key} is missing: snailps train {name} --help shows how")
         if entry is not None and not entry.value.strip():
             raise ConfigError(
-                f"{entry.origin}: expected a path, got nothing: snailps train {name} --help shows how"
+                f"{entry.origin}: expected a path, got nothing; snailps train {name} --help "
+                "shows how"
             )
     with _unlogged():  # the master reports it
         settings = job_settings(cls, raw, known_classes(raw))

@@ -323,7 +323,7 @@ def test_page_of_a_run_that_is_over_before_it_has_begun_is_not_missed(monkeypatc
         """A process that says nothing until it is ended."""
 
         def __init__(self, command, **given):
-            self.stdout = open(ready)
+            self.stdout = os.fdopen(ready)
 
         def terminate(self):
             os.close(end)
@@ -363,7 +363,7 @@ def test_checkpoint_whose_bytes_are_damaged_gives_way_to_an_older_one(
 def test_status_is_lines_where_a_terminal_moves_no_cursor(monkeypatch, capsys):
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    with _screen(as_json=False) as (show, say):
+    with _screen(as_json=False) as (_, say):
         say("waiting")
     assert capsys.readouterr().out == "waiting\n"
 
