@@ -16,6 +16,7 @@ from statuses import HOSTILE, status
 
 from snailps.errors import RemoteError
 from snailps.monitor import watcher as watcher_module
+from snailps.monitor.access import new_token
 from snailps.monitor.page_server import PageServer
 from snailps.monitor.watcher import Run
 from snailps.transport import messages
@@ -188,7 +189,7 @@ def serve(monkeypatch):
 
     def serve(told):
         monkeypatch.setattr(watcher_module, "visit", lambda *_: StubControl(told))
-        page = PageServer("127.0.0.1", 0, lambda: [RUN])
+        page = PageServer("127.0.0.1", 0, lambda: [RUN], token=new_token())
         page.start()
         pages.append(page)
         return page.url
@@ -265,7 +266,7 @@ def test_page_has_landmarks_names_and_a_place_for_faults(chrome, serve):
 def test_page_without_a_run_says_so_and_shows_the_next(chrome, monkeypatch):
     runs = []
     monkeypatch.setattr(watcher_module, "visit", lambda *_: StubControl(status()))
-    page = PageServer("127.0.0.1", 0, lambda: list(runs))
+    page = PageServer("127.0.0.1", 0, lambda: list(runs), token=new_token())
     page.start()
     try:
         chrome.goto(page.url)
