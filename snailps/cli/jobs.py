@@ -211,6 +211,14 @@ def find(name: str, runs: Sequence[Run]) -> Run:
     )
 
 
+def only_one(runs: Sequence[Run], how: str) -> Run | None:
+    """The only run, or None; of several `how` says, by the newest, how to name one."""
+    if len(runs) > 1:
+        names = ", ".join(f"{run.number} at {run.address}" for run in runs)
+        raise ConfigError(f"{len(runs)} jobs run on this machine ({names}): {how.format(runs[-1])}")
+    return runs[0] if runs else None
+
+
 def _end_of(path: str, room: int) -> str:
     """A path, or as many of its last folders as fit."""
     if len(path) <= room:

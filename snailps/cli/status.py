@@ -21,7 +21,7 @@ import typer
 from snailps.cli.options import ConfigOption, SetOption, connection_settings, read_config, runs_like
 from snailps.cli.printing import is_live, page_lines, page_picture, print_json
 from snailps.config import ClusterSettings, RawConfig, parse_addr
-from snailps.errors import EXIT_FAILED, EXIT_OK, ConfigError, ProtocolError, RemoteError, SnailError
+from snailps.errors import EXIT_FAILED, EXIT_OK, ProtocolError, RemoteError, SnailError
 from snailps.node.run_registry import Run, RunRegistry, birth_of, trust_at
 
 if TYPE_CHECKING:
@@ -113,15 +113,9 @@ def _chosen(name: str | None, registry: RunRegistry, *, watch: bool, as_json: bo
             is_said = True
         time.sleep(LOOK_S)
         running = registry.going_on()
-    if len(running) > 1:
-        numbers = ", ".join(str(run.number) for run in running)
-        if not as_json:
-            typer.echo("\n".join(jobs.table_of(running, registry, jobs.columns_here())))
-        raise ConfigError(
-            f"{len(running)} jobs run on this machine ({numbers}): snailps status RUN shows one, "
-            f"for example snailps status {running[-1].number}"
-        )
-    return running[0] if running else None
+    if len(running) > 1 and not as_json:
+        typer.echo("\n".join(jobs.table_of(running, registry, jobs.columns_here())))
+    return jobs.only_one(running, "snailps status RUN shows one, as snailps status {0.number}")
 
 
 def _of_process(pid: int, registry: RunRegistry) -> Run:

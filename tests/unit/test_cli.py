@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -20,6 +21,7 @@ from snailps import __version__, kernels, models
 from snailps.cli import main as cli
 from snailps.cli import page_process
 from snailps.cli.entry import _open_streams
+from snailps.cli.jobs import only_one
 from snailps.cli.local import without_effect
 from snailps.cli.printing import print_json
 from snailps.cli.score import _answer
@@ -27,7 +29,7 @@ from snailps.cli.status import _screen
 from snailps.cli.train import separate
 from snailps.config import ClusterSettings, RawConfig, WorkerSettings
 from snailps.config.fields import settings_of
-from snailps.errors import CheckpointError, DataError
+from snailps.errors import CheckpointError, ConfigError, DataError
 from snailps.local.launcher import MasterEnded
 from snailps.store.checkpoint.folder import Checkpoint
 
@@ -402,6 +404,14 @@ def test_closed_streams_are_taken_before_a_socket_gets_their_descriptors(monkeyp
     ascii_out.write("w\xf6rd")
     ascii_out.seek(0)
     assert ascii_out.read() == "w\\xf6rd"
+
+
+def test_one_of_several_runs_is_named_by_the_user():
+    runs = [SimpleNamespace(number=number, address=f"a:{number}") for number in (1, 2)]
+    assert only_one([], "") is None
+    assert only_one(runs[:1], "") is runs[0]
+    with pytest.raises(ConfigError, match=r"^2 jobs .* \(1 at a:1, 2 at a:2\): say 2 or a:2$"):
+        only_one(runs, "say {0.number} or {0.address}")
 
 
 def test_files_of_a_checkpoint_need_a_name(monkeypatch, capsys, tmp_path):
