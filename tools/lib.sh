@@ -69,7 +69,7 @@ inventory() { # ROLE HOST COUNT SETTING=VALUE..., one a line, checked
             if (number["master"] != 1) bad("expected one master, got " number["master"] + 0)
             if (!number["server"]) bad("expected a server, got none")
             if (!number["worker"]) bad("expected a worker, got none")
-        }' "$HOSTS"
+        }' <(LC_ALL=C sed $'1s/^\xef\xbb\xbf//; s/\r$//' "$HOSTS") # as Windows writes it, too
 }
 
 read_inventory() { # LINES; ALL, the hosts, each once; MASTER, its host; ADDRESS, where it listens

@@ -158,6 +158,8 @@ follow() {
     if [ "$code" != 0 ] && ! alive master; then
         state master
         tail -n 5 logs/master.log
+        ended=$(cat run/master.code 2>/dev/null || echo 0)
+        [ "$ended" = 0 ] || code=$ended # it has begun no job, and `status` knows no code
     fi >&2
     exit "$code"
 }

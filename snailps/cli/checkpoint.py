@@ -17,6 +17,7 @@ from snailps.api.class_loading import search_here
 from snailps.api.export_progress import ExportProgress
 from snailps.cli.options import OverwriteOption
 from snailps.cli.printing import Cell, JsonObjectOption, live_line, print_json, print_rows
+from snailps.config.fields import home_expanded
 from snailps.config.output import check_output, sizes_text
 from snailps.errors import CheckpointError, ConfigError
 from snailps.local.offline_export import CheckpointSource, export
@@ -106,6 +107,8 @@ def export_(
 
     For example: snailps checkpoint export out/ads.checkpoints --output out/ads --format parquet
     """
+    if not output:
+        raise ConfigError("--output: expected what the names of the files begin with, got nothing")
     if (table or state) and not (tables or format):
         raise ConfigError("--table and --state are of tables: add --format")
     all_ = found_at(path)
@@ -114,28 +117,44 @@ def export_(
         raise CheckpointError(f"{path}: no good checkpoint here; 'checkpoint list' shows why")
     for one in all_[all_.index(good[-1]) + 1 :]:
         if one.state == "damaged":
-            instead = f"checkpoint {good[-1].number} is written instead"
-            typer.echo(f"checkpoint {one.number} is damaged, {instead}: {one.why}", err=True)
+            _say_instead(one, good[-1], one.why)
     if allow_module:  # code that the user has named, which may be in this folder, as in training
         search_here()
     modules = allow_module or ()
+    output = home_expanded(output)
     check_output(output)
-    progress = ExportProgress()
-    with live_line(progress.line):
-        if tables or format:
-            files = export_tables(
-                CheckpointSource(good[-1].path, modules), output, format or "npz",
+
+    def write(one: Checkpoint) -> list[str]:
+        progress = ExportProgress()
+        with live_line(progress.line):
+            if not (tables or format):
+                return export(
+                    one.path, output, overwrite=overwrite, progress=progress, modules=modules
+                )
+            return export_tables(
+                CheckpointSource(one.path, modules), output, format or "npz",
                 tables=table, state=state, overwrite=overwrite, how="add --overwrite",
                 progress=progress,
             )  # fmt: skip
-        else:
-            files = export(
-                good[-1].path, output, overwrite=overwrite, progress=progress, modules=modules
-            )
+
+    files: list[str] = []
+    while not files:
+        newest = good.pop()
+        try:
+            files = write(newest)
+        except CheckpointError as error:  # of bytes that only reading them shows as damaged
+            if not good:
+                raise
+            _say_instead(newest, good[-1], str(error))
     for file in files:
         typer.echo(file)
     sizes = {file: Path(file).stat().st_size for file in files}
     typer.echo(f"wrote {sizes_text(sizes)}", err=True)
+
+
+def _say_instead(one: Checkpoint, other: Checkpoint, why: str) -> None:
+    instead = f"checkpoint {other.number} is written instead"
+    typer.echo(f"checkpoint {one.number} is damaged, {instead}: {why}", err=True)
 
 
 def _verified(one: Checkpoint) -> Checkpoint:

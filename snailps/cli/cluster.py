@@ -14,10 +14,11 @@ from typing import Annotated
 import typer
 
 from snailps.cli.common import ConfigOption, SetOption, known_classes, read_config
+from snailps.cli.jobs import only_one
 from snailps.cli.status import DIAL_S, ask, trust_for
 from snailps.config import ClusterSettings, parse_addr
-from snailps.errors import ConfigError, SnailError, WaitTimeout
-from snailps.node.run_registry import Run, RunRegistry, trust_at
+from snailps.errors import SnailError, WaitTimeout
+from snailps.node.run_registry import RunRegistry, trust_at
 from snailps.transport import messages
 from snailps.transport.control import Trust, visit
 
@@ -53,7 +54,8 @@ def drain_command(
     settings = raw.build(ClusterSettings, also_known=known_classes(raw))
     address, trust = settings.master_addr, None
     if config is None and raw.explicit("master_addr", ClusterSettings) is None:
-        run = running_here(RunRegistry())
+        how = "name the one, as --set master_addr={0.address}"
+        run = only_one(RunRegistry().running(), how)
         if run is not None:
             address, trust = run.address, trust_for(run, raw)
     drain(
@@ -64,18 +66,6 @@ def drain_command(
         on_wait=lambda text: typer.echo(text, err=True),
     )
     typer.echo(f"server {server} has left")
-
-
-def running_here(registry: RunRegistry) -> Run | None:
-    """The user's only running run on this machine, or None; refuses to choose among several."""
-    running = registry.running()
-    if len(running) > 1:
-        names = ", ".join(f"run {run.number} at {run.address}" for run in running)
-        raise ConfigError(
-            f"{len(running)} jobs run on this machine ({names}): name the one, as "
-            f"--set master_addr={running[-1].address}"
-        )
-    return running[0] if running else None
 
 
 def drain(

@@ -30,7 +30,7 @@ def command(
     """Trains fastText vectors on 1 master, 2 servers and 2 workers, and shows neighbours.
 
     The text is every docstring and comment of the running Python's standard library, so nothing
-    is downloaded. Takes about a minute on two cores.
+    is downloaded. Takes 15 to 30 s on two cores.
 
     For example: snailps demo --output out/demo
     """

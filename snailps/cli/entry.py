@@ -10,6 +10,7 @@ threads, and BLAS threads, which spin while idle, take cores from them.
 from __future__ import annotations
 
 import gc
+import io
 import os
 import signal
 import sys
@@ -26,10 +27,25 @@ def main() -> None:
         signal.signal(signal.SIGINT, _leave)
     for name in BLAS_THREADS:
         os.environ.setdefault(name, "1")
+    _open_streams()
     gc.disable()  # until `run` calls the command
     from snailps.cli.main import main as run
 
     run()
+
+
+def _open_streams() -> None:
+    """Take descriptors that the caller has closed, before a socket does, and its encoding as it is.
+
+    A character that standard output cannot encode is escaped, as standard error does anyway.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, mode))  # noqa: SIM115 (for good)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _leave(number: int, frame: types.FrameType | None) -> None:

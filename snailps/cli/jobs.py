@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from snailps.cli.figures import count_text
+from snailps.config.fields import home_expanded
 from snailps.errors import EXIT_INTERRUPTED, ConfigError
 from snailps.node.phrases import phase_words
 from snailps.node.run_registry import Run, RunRegistry
@@ -195,11 +196,11 @@ def shown(path: str) -> str:
 
 def find(name: str, runs: Sequence[Run]) -> Run:
     """The run with this number, output or address; of several, the newest."""
-    wanted = str(Path(name).expanduser().absolute())
+    wanted = str(Path(home_expanded(name)).absolute())
     for run in reversed(runs):
         if name in (str(run.number), run.address) or (run.output and wanted == run.output):
             return run
-    for run in reversed(runs):  # a part of the output, if it is unique
+    for run in reversed(runs):  # a part of the output
         if run.output and name in (Path(run.output).name, *run.figures.get("files", [])):
             return run
     known = ", ".join(str(run.number) for run in runs)
@@ -208,6 +209,14 @@ def find(name: str, runs: Sequence[Run]) -> Run:
         + (f" ({known})" if known else ", which lists none yet")
         + ", or the output of a run. A master elsewhere: --set master_addr=HOST:PORT"
     )
+
+
+def only_one(runs: Sequence[Run], how: str) -> Run | None:
+    """The only run, or None; of several `how` says, by the newest, how to name one."""
+    if len(runs) > 1:
+        names = ", ".join(f"{run.number} at {run.address}" for run in runs)
+        raise ConfigError(f"{len(runs)} jobs run on this machine ({names}): {how.format(runs[-1])}")
+    return runs[0] if runs else None
 
 
 def _end_of(path: str, room: int) -> str:

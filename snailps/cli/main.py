@@ -121,11 +121,16 @@ _SPREAD = ("--train", *(f"--{key.replace('_', '-')}" for key in PATHS))
 
 
 def spread_inputs(words: list[str]) -> list[str]:
-    """``--input a b c`` as ``--input a --input b --input c``: options take one value each."""
+    """``--input a b c`` as ``--input a --input b --input c``: options take one value each.
+
+    The first word of ``predict`` that no option takes is its model.
+    """
     result: list[str] = []
-    spreading = ""
+    spreading, may_spread = "", words[:1] != ["predict"]
     for at, word in enumerate(words):
-        if word in _SPREAD:
+        if not may_spread:
+            may_spread = at > 0 and "-" not in (word[:1], words[at - 1][:1])
+        elif word in _SPREAD:
             spreading = word
         elif word.startswith("-"):
             spreading = ""

@@ -255,4 +255,4 @@ def reachable_here(host: str, port: int) -> tuple[str, int]:
 
 
 def _absolute(path: object) -> str:
-    return str(Path(str(path)).expanduser().absolute()) if path else ""
+    return str(Path(str(path)).absolute()) if path else ""

@@ -47,10 +47,17 @@ class PageProcess:
             preexec_fn=_end_with_parent,  # as the launcher does
             text=True,
         )
+        self._closing = False
 
     def report(self, say: Callable[[str], object]) -> None:
         """Report the page's address once it is known, in a thread of its own."""
-        threading.Thread(target=lambda: say(self._line()), name="page", daemon=True).start()
+
+        def wait_and_say() -> None:
+            line = self._line()
+            if not self._closing:  # a short run has ended before its page has begun
+                say(line)
+
+        threading.Thread(target=wait_and_say, name="page", daemon=True).start()
 
     def _line(self) -> str:
         """The page's address, or that there is none, for the user."""
@@ -62,6 +69,7 @@ class PageProcess:
 
     def close(self) -> None:
         """End the page, once open browsers have the last state."""
+        self._closing = True
         with contextlib.suppress(OSError):
             self._process.terminate()
         try:

@@ -36,7 +36,7 @@ from snailps.cli.printing import (
 )
 from snailps.cli.signals import exits_by_signals
 from snailps.data.reading import format_of
-from snailps.data.unpacking import is_packed
+from snailps.data.unpacking import is_packed, read_errors
 from snailps.errors import ConfigError
 from snailps.vectors.words import to_text
 
@@ -263,7 +263,8 @@ def _answer(
     """Print scores of lines, or the best names in the place of a ``?``."""
     if metrics:
         raise ConfigError(f"--metrics: {model.path} is judged when it is trained, by --test")
-    data = typer.get_binary_stream("stdin").read() if file == "-" else Path(file).read_bytes()
+    with read_errors(file):
+        data = typer.get_binary_stream("stdin").read() if file == "-" else Path(file).read_bytes()
     for number, best in enumerate(model.answers(data, k), 1):
         print_rows(("line", "name", "score"), [(number, *entry) for entry in best], as_json=as_json)
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from snailps.cli.options import ConfigOption, SetOption, connection_settings, read_config, runs_like
-from snailps.cli.printing import page_lines, page_picture, print_json
+from snailps.cli.printing import is_live, page_lines, page_picture, print_json
 from snailps.config import ClusterSettings, RawConfig, parse_addr
-from snailps.errors import EXIT_FAILED, EXIT_OK, ConfigError, ProtocolError, RemoteError, SnailError
+from snailps.errors import EXIT_FAILED, EXIT_OK, ProtocolError, RemoteError, SnailError
 from snailps.node.run_registry import Run, RunRegistry, birth_of, trust_at
 
 if TYPE_CHECKING:
@@ -71,16 +71,16 @@ def command(
     For example: snailps status --watch
     """
     raw = read_config(config, sets)
-    registry = RunRegistry()
+    settings, registry = connection_settings(raw), RunRegistry()
     address = ""
     if name is None and (raw.explicit("master_addr", ClusterSettings) or config is not None):
-        address = connection_settings(raw).master_addr
+        address = settings.master_addr
     elif (
         name is not None and ":" in name and not any(one.address == name for one in registry.runs())
     ):
         address = name
     if address:
-        trust = trust_at(address, connection_settings(raw))
+        trust = trust_at(address, settings)
         if watch:
             watch_master(address, interval_s, trust, as_json=as_json)
         _show(ask(address, trust=trust), as_json=as_json, tables=verbose)
@@ -113,15 +113,9 @@ def _chosen(name: str | None, registry: RunRegistry, *, watch: bool, as_json: bo
             is_said = True
         time.sleep(LOOK_S)
         running = registry.going_on()
-    if len(running) > 1:
-        numbers = ", ".join(str(run.number) for run in running)
-        if not as_json:
-            typer.echo("\n".join(jobs.table_of(running, registry, jobs.columns_here())))
-        raise ConfigError(
-            f"{len(running)} jobs run on this machine ({numbers}): snailps status RUN shows one, "
-            f"for example snailps status {running[-1].number}"
-        )
-    return running[0] if running else None
+    if len(running) > 1 and not as_json:
+        typer.echo("\n".join(jobs.table_of(running, registry, jobs.columns_here())))
+    return jobs.only_one(running, "snailps status RUN shows one, as snailps status {0.number}")
 
 
 def _of_process(pid: int, registry: RunRegistry) -> Run:
@@ -219,7 +213,7 @@ def _watch(
 @contextlib.contextmanager
 def _screen(*, as_json: bool) -> Iterator[tuple[Callable[[Status], None], Callable[[str], None]]]:
     """Where to show one status after the other, and where to tell of waits."""
-    if as_json or not sys.stdout.isatty():
+    if as_json or not is_live(sys.stdout):
         yield partial(_show, as_json=as_json, end="\n"), partial(typer.echo, err=as_json)
         return
     from rich.console import Console

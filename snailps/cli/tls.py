@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from snailps.config.output import make_folder
 from snailps.data.atomic import publish
 from snailps.errors import ConfigError, SnailError
 from snailps.transport.security.tls import CA, CA_KEY, CERTIFICATE, KEY
@@ -76,7 +77,7 @@ def init(folder: Path, names: Sequence[str]) -> list[Path]:
             raise ConfigError(f"{name!r} cannot be the name of a node: letters, digits, . _ -")
         if (folder / name).exists():
             raise ConfigError(f"{folder / name} exists already: remove it, or choose another name")
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    make_folder(folder, "folder", mode=0o755)
     if (folder / CA).exists() != (folder / CA_KEY).exists():
         raise ConfigError(f"{folder} has only one of {CA} and {CA_KEY}: nothing can be signed here")
     if not (folder / CA).exists():

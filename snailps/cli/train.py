@@ -157,8 +157,14 @@ def train(
     _refuse_change(cls.Settings, options, over, dict.fromkeys(own, f"train {name}"))
     _refuse_change(cls.Settings, options, over, dict.fromkeys(needed, "demo"))
     for key in _REQUIRED:
-        if not raw.explicit(key, JobSettings) and not (judged and key == "output"):
+        entry = raw.explicit(key, JobSettings)
+        if entry is None and not (judged and key == "output"):
             raise ConfigError(f"--{key} is missing: snailps train {name} --help shows how")
+        if entry is not None and not entry.value.strip():
+            raise ConfigError(
+                f"{entry.origin}: expected a path, got nothing; snailps train {name} --help "
+                "shows how"
+            )
     with _unlogged():  # the master reports it
         settings = job_settings(cls, raw, known_classes(raw))
     _show_completed(cls, raw, settings)

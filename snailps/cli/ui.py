@@ -58,9 +58,8 @@ def command(
     For example: snailps ui
     """
     raw = read_config(config, sets)
-    runs = Runs(RunRegistry(), name)
+    settings, runs = connection_settings(raw), Runs(RunRegistry(), name)
     if name is None and (config is not None or raw.explicit("master_addr", ClusterSettings)):
-        settings = connection_settings(raw)
         runs = Given(RunRegistry(), settings.master_addr, trust_at(settings.master_addr, settings))
     host, port = parse_addr(listen, "--listen", port_optional=True)
     token = token or new_token()  # other users of this machine reach a loopback address, too

@@ -50,7 +50,8 @@ def _sentence(error: Exception, words: Sequence[str]) -> str:
         return f"there is no command {command[1]!r}" + _near(command[1], near)
     if missing := re.match(r"Missing (argument|option|parameter):? *(.*)", text):
         names = re.findall(r"-{1,2}[\w-]+", missing[2])
-        return f"{names[-1] if names else missing[2].strip(chr(39)).upper()} is missing"
+        word = missing[2].strip("'").partition("'")[0]
+        return f"{names[-1] if names else word if '|' in word else word.upper()} is missing"
     if needing := re.match(r"Option '?(-{1,2}[\w-]+)'? requires an argument", text):
         return f"{needing[1]}: expected a value, got none"
     if more := re.match(r"Got unexpected extra arguments? ?\(?(?:s\) \()?(.*?)\)?$", text):

@@ -11,8 +11,8 @@ or roles; models declare their settings by subclassing `JobSettings`.
 
 from snailps.config.addresses import format_addr, parse_addr, parse_port_range
 from snailps.config.fields import Alias, Setting, Settings, setting, settings_of
-from snailps.config.files import Entry, read_conf
-from snailps.config.raw import OTHER_ENVIRONMENT, Document, RawConfig, to_mapping
+from snailps.config.files import Entry
+from snailps.config.raw import Document, RawConfig, to_mapping
 from snailps.config.settings import (
     CHECKPOINT_SETTINGS,
     ROLE_CLASSES,
@@ -27,7 +27,6 @@ from snailps.config.settings import (
 
 __all__ = [
     "CHECKPOINT_SETTINGS",
-    "OTHER_ENVIRONMENT",
     "ROLE_CLASSES",
     "Alias",
     "ClusterSettings",
@@ -45,7 +44,6 @@ __all__ = [
     "format_addr",
     "parse_addr",
     "parse_port_range",
-    "read_conf",
     "setting",
     "settings_of",
     "to_mapping",

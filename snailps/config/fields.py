@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import os
 import re
 import types
 import typing
@@ -82,7 +83,7 @@ def setting(
         One line each: what the setting does; when to change it.
     unit : str
         ``"bytes"`` on an int also accepts 64K, 16M and 2G (powers of 1024); ``"s"`` stands for
-        seconds; any other text is for the reader only.
+        seconds; ``"path"`` on a str expands ``~``; any other text is for the reader only.
     low, high : number, optional
         Range of a number, both ends included.
     choices : iterable of str, optional
@@ -193,6 +194,8 @@ class Setting:
             raise self._refusal(text, origin)
         if self.choices and value not in self.choices:
             raise self._refusal(text, origin)
+        if self.unit == "path":
+            value = home_expanded(value)
         if self.check is not None:
             value = self.check(value, self._place(origin))
         return value
@@ -368,6 +371,11 @@ def format_value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(quote(str(item)) for item in value)
     return repr(value) if isinstance(value, float) else str(value)
+
+
+def home_expanded(path: str) -> str:
+    """A path without its ``~`` or ``~user``; as it is where no such user is known."""
+    return os.path.expanduser(path)  # noqa: PTH111 (pathlib's raises for an unknown user)
 
 
 def parse_bool(text: str, unit: str = "") -> bool:

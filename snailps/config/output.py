@@ -23,24 +23,29 @@ def check_output(output: str) -> None:
     """Make the folder of the result, to fail before the job, not hours later at the export."""
     if not output:
         return
-    if output.endswith("/"):
+    folder, name = os.path.split(output)
+    if name in ("", ".", ".."):
+        example = os.path.join(folder, name, "model")  # noqa: PTH118 (keeps ``./``)
         raise ConfigError(
             f"output: {output}: expected what the names of the result files begin with, got a "
-            f"folder; write {output}model, for example"
+            f"folder; write {example}, for example"
         )
-    folder = Path(output).absolute().parent
+    make_folder(Path(output).absolute().parent, f"output: {output}", "output")
+
+
+def make_folder(folder: Path, where: str, what: str = "folder", mode: int = 0o777) -> None:
+    """Make a folder that can be written to; else `ConfigError`: ``where: ... another what``."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(
-            f"output: {output}: {folder} is a file, and a folder is needed there; choose another "
-            "output"
+            f"{where}: {folder} is a file, and a folder is needed there; choose another {what}"
         )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=mode, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise ConfigError(
-            f"output: {output}: cannot write in {folder}: {error.strerror}; choose another output"
+            f"{where}: cannot write in {folder}: {error.strerror}; choose another {what}"
         ) from None
 
 

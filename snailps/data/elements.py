@@ -344,7 +344,7 @@ def _sliced(column: Column) -> Iterator[Any]:
 
 
 def _column(names: list[Any], column: str, of: str, what: str) -> Any:
-    if column:
+    if column != "":  # 0 is a name of pandas
         if column in names:
             return column
         raise DataError(f"{what}: {of} has no column {column!r}; it has {shown_names(names)}")

@@ -48,7 +48,8 @@ class NameRows:
     `data` is a 2-D array, a list or generator of rows, a table, or a dict of columns; with `valued`
     also a sparse matrix, with rows (row, column, value).  `expected` names the columns: ``("user",
     "item")``. `values` has one a row, or names a column.  `columns` selects some of a table, empty:
-    its first ones. `valued`: a column of values may follow.
+    the `usual` ones, as far as it has all names of rows among them, else its first ones.  `valued`:
+    a column of values may follow.
     """
 
     def __init__(
@@ -58,10 +59,11 @@ class NameRows:
         values: Any = None,
         *,
         columns: Sequence[str] = (),
+        usual: Sequence[Any] = (),
         valued: bool = False,
     ) -> None:
         self._data, self._expected, self._values = data, tuple(expected), values
-        self._columns, self._valued = tuple(columns), valued
+        self._columns, self._usual, self._valued = tuple(columns), tuple(usual), valued
         self._sparse = hasattr(data, "tocoo")
         self._known = None if self._sparse else _names_of_columns(data)
         shape = " ".join(self._expected) + (" [value]" if valued else "")
@@ -78,7 +80,7 @@ class NameRows:
         if self._sparse:
             parts, where = self._of_sparse(), Elements((), None, self.name, "row")
         elif self._known is not None:
-            parts, where = self._of_table(self._known)
+            parts, where = self._of_table(self.chosen())
         else:
             where = elements_of(self._data, what="X")
             parts = self._of_rows(where)
@@ -105,18 +107,35 @@ class NameRows:
             part = slice(at, at + PIECE)
             yield [ids[part].tolist() for ids in (entries.row, entries.col, entries.data)]
 
-    def _of_table(self, known: Sequence[Any]) -> tuple[Iterator[list[list[Any]]], Elements]:
-        width = len(self._expected)
-        chosen: list[Any] = list(self._columns or known[: width + self._valued])
+    def chosen(self) -> list[Any]:
+        """The columns of a table that are read, that of values behind the others; else none."""
+        if self._known is None:
+            return []
+        known, width = self._known, len(self._expected)
+        chosen = list(self._columns) or self._usual_of(known)
         if isinstance(self._values, str):
-            chosen = [*(self._columns or [one for one in known if one != self._values])[:width]]
+            chosen = [*(chosen or [one for one in known if one != self._values])[:width]]
             chosen.append(self._values)
-        elif self._values is not None:
-            chosen = chosen[:width]
+        else:
+            chosen = chosen or list(known[: width + self._valued])
+            chosen = chosen if self._values is None else chosen[:width]
         lacking = [name for name in chosen if name not in known]
         if lacking or not width <= len(chosen) <= width + self._valued:
             got = f"no column {lacking[0]!r} in" if lacking else f"{len(chosen)} of"
             raise DataError(f"X: expected columns {self._shape}; got {got} {list(known)!r:.120}")
+        return chosen
+
+    def _usual_of(self, known: Sequence[Any]) -> list[Any]:
+        """The usual columns, if a table has those of names; where no column was that of values,
+        the first of the others is."""
+        usual, width = list(self._usual), len(self._expected)
+        if not usual or not set(usual[:width]) <= set(known):
+            return []
+        if len(usual) == width and self._valued:
+            usual += [one for one in known if one not in usual][:1]
+        return [one for one in usual if one in known]
+
+    def _of_table(self, chosen: Sequence[Any]) -> tuple[Iterator[list[list[Any]]], Elements]:
         found = [elements_of(self._data, name, what="X") for name in chosen]
         streams = [iter(column.values) for column in found]
         end: list[list[Any]] = [[] for _ in streams]

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from snailps.config.fields import home_expanded
 from snailps.data.elements import a_kind, elements_of, is_missing
 from snailps.data.file_kinds import CSV_BYTES, refuse_header
 from snailps.data.spool import spool_text
@@ -85,7 +86,7 @@ def paths_of(data: Any, otherwise: str) -> list[str]:
     path = os.fspath(data)
     if is_url(path):
         return [path]
-    whole = os.path.expanduser(path)  # noqa: PTH111
+    whole = home_expanded(path)
     if whole and (os.path.exists(whole) or glob(whole, recursive=True)):  # noqa: PTH110, PTH207
         return [path]
     shown = path if len(path) <= SHOWN_CHARS else path[:SHOWN_CHARS] + "..."

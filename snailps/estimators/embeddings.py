@@ -40,7 +40,6 @@ class NameEstimator(Estimator):
     _reader: ClassVar[type[GraphModel] | type[FactorModel]]
     _lines: ClassVar[NameColumns]
     _kind_of_column: ClassVar[tuple[int, ...]]
-    _columns: tuple[str, ...] = ()
     loss: Any
 
     @contextlib.contextmanager
@@ -53,7 +52,7 @@ class NameEstimator(Estimator):
             given = paths_of(X, f"rows are a list or a table of {self._shape}")
             yield Source(given, attributes={"_whole": (), "_columns": ()})
             return
-        rows = self._rows_of(X, y, tuple(columns))
+        rows = self._rows_of(X, y, columns=columns)
         with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
             spooled, whole, valued = spool_names(rows, on_bytes=display.show)
         with spooled:
@@ -62,19 +61,20 @@ class NameEstimator(Estimator):
                     f"y: {type(self).__name__} with loss='squared' predicts values, and X has none:"
                     " give them as y, or choose loss='softmax', which ranks items"
                 )
-            yield Source(spooled, attributes={"_whole": whole, "_columns": tuple(columns)})
+            yield Source(spooled, attributes={"_whole": whole, "_columns": tuple(rows.chosen())})
 
     @property
     def _shape(self) -> str:
         return " ".join(self._lines.expected) + (" [value]" if self._lines.valued else "")
 
-    def _rows_of(self, X: Any, y: Any = None, columns: tuple[str, ...] = ()) -> NameRows:
+    def _rows_of(self, X: Any, y: Any = None, **columns: Sequence[Any]) -> NameRows:
         refuse_names_of_files(X)
-        return NameRows(X, self._lines.expected, y, columns=columns, valued=self._lines.valued)
+        return NameRows(X, self._lines.expected, y, valued=self._lines.valued, **columns)
 
     def _take(self, done: Finished, source: Source) -> dict[str, Any]:
         model = self._reader(done.files[0])
         model.path = type(self).__name__  # for messages: that file is gone
+        model.columns = source.attributes["_columns"]
         if whole := source.attributes["_whole"]:
             found = zip(self._kind_of_column, whole, strict=True)
             others = {kind for kind, is_whole in found if not is_whole}
@@ -108,8 +108,7 @@ class NameEstimator(Estimator):
 
     def _pieces(self, X: Any, y: Any) -> Iterator[tuple[list[list[str]], NDArray[Any]]]:
         if not is_path(X):
-            known = self._columns if _has(X, self._columns) else ()
-            for piece in self._rows_of(X, y, known).pieces():
+            for piece in self._rows_of(X, y, usual=self._model.columns).pieces():
                 yield piece.names, piece.values
             return
         for found in files.columns_of(self._lines, paths_of(X, f"rows are {self._shape}")):
@@ -145,13 +144,6 @@ class NameEstimator(Estimator):
         estimator = cls(**parameters)
         estimator._model = cls._reader(path)
         return estimator._adopted(estimator._model.settings, parameters)
-
-
-def _has(data: Any, columns: tuple[str, ...]) -> bool:
-    """Whether data is a table with these columns."""
-    found = getattr(data, "columns", None)
-    found = data if isinstance(data, dict) else getattr(data, "column_names", found)
-    return bool(columns) and found is not None and set(columns) <= set(found)
 
 
 class KnowledgeGraph(NameEstimator, settings=KgeSettings):
@@ -190,7 +182,8 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings):
         y : None
             Has no effect; pipelines give it.
         columns : sequence of str
-            The three columns of a table.
+            The three columns of a table.  A table that is asked about later has them by these
+            names, wherever they are.
 
         Raises
         ------
@@ -339,7 +332,8 @@ class MatrixFactorization(NameEstimator, settings=MfSettings):
         y : array, list or str, optional
             Values; a str names a column of a table.  Rankings need none.
         columns : sequence of str
-            The columns of a table; else its first two or three.
+            The columns of a table; else its first two or three.  A table that is asked about later
+            has them by these names, wherever they are.
 
         Raises
         ------

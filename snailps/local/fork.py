@@ -50,6 +50,9 @@ def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) 
                 with contextlib.suppress(OSError):  # the descriptor of the listing itself
                     os.close(descriptor)
         _show([sys.executable, "-m", "snailps", *words])
+        # As a new process makes them: encoding and position are those of this one's own streams.
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
         sys.argv[1:] = words
         class_loading.inherit()
         main()

@@ -140,6 +140,5 @@ class CheckpointFiles:
 
 
 def folder_of(settings: JobSettings) -> Path:
-    if settings.checkpoint_dir:
-        return Path(settings.checkpoint_dir).expanduser().absolute()
-    return Path(f"{settings.output}.checkpoints" if settings.output else "checkpoints").absolute()
+    default = f"{settings.output}.checkpoints" if settings.output else "checkpoints"
+    return Path(settings.checkpoint_dir or default).absolute()

@@ -37,7 +37,7 @@ _MAY_DIFFER = {*CHECKPOINT_SETTINGS, "scratch_dir", "scratch_bytes"}
 def journal_path(settings: MasterSettings, job: Job) -> Path | None:
     """Folder of a job's journal; None where there is none."""
     path = settings.journal_dir or (f"{job.settings.output}.journal" if job.settings.output else "")
-    return Path(path).expanduser().absolute() if path else None
+    return Path(path).absolute() if path else None
 
 
 def first_fact(cluster_id: int, job: Job, frag_num: int, at: float) -> Fact:

@@ -1,10 +1,10 @@
-"""Access to the page: addresses, host names and tokens of requests.
+"""Access to the page: tokens of requests, and the sites that they come from.
 
     client's headers -> Access.judge -> None, or why it is refused
 
-Without a token the page is for this machine: it listens on a loopback address and accepts only
-requests that name a loopback host, against web pages elsewhere that make a name of theirs point
-here (DNS rebinding).  With a token, each request must carry it.  Must not know sockets or files.
+Each request must carry the token.  So a web page elsewhere that makes a name of its own point here
+(DNS rebinding) reads nothing: a browser sends the cookie to the host alone that it is of.  Must not
+know sockets or files.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ import secrets
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 
-from snailps.config.addresses import host_of
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
-from snailps.transport.security.trust import is_loopback
 
 TOKEN_BYTES = 24
 TOKEN_CHARACTERS_MIN = 16
@@ -40,11 +38,11 @@ def check_token(token: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rule of one page; an empty `token` needs a `host` that is a loopback address."""
+    """The rule of one page."""
 
     host: str
     port: int
-    token: str = ""
+    token: str
 
     def judge(self, headers: Mapping[str, str], asked_token: str = "") -> tuple[int, str] | None:
         """Status code and reason of a refusal, or None.
@@ -55,14 +53,9 @@ class Access:
         if foreign and headers.get("Sec-Fetch-Mode") != "navigate":
             # Another site's page embeds or reads this one; following a link is allowed.
             return 403, "This page is not for other sites."
-        if self.token:
-            if self._has_token(headers, asked_token):
-                return None
-            return 401, "Open the whole address that `snailps ui` printed: it ends with a token."
-        host = host_of(headers.get("Host", ""))
-        if not is_loopback(host):
-            return 421, "Open this page by the address that `snailps ui` printed."
-        return None
+        if self._has_token(headers, asked_token):
+            return None
+        return 401, "Open the whole address that `snailps ui` printed: it ends with a token."
 
     def _has_token(self, headers: Mapping[str, str], asked: str) -> bool:
         given = [asked, headers.get("Authorization", "").removeprefix("Bearer ")]

@@ -21,12 +21,11 @@ from importlib import resources
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from snailps.errors import ClusterError, ConfigError
+from snailps.errors import ClusterError
 from snailps.monitor.access import Access, check_token
 from snailps.monitor.picture import packed, plain
 from snailps.monitor.watcher import Ending, Run, Watcher
 from snailps.node.http_server import BoundedServer
-from snailps.transport.security.trust import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +69,9 @@ def static(name: str) -> bytes:
 class PageServer:
     """Serve the page of one or more runs.
 
-    `port` 0 takes any free one; `token` is needed unless `host` is a loopback address.  `runs()`
-    gives the runs that can be shown, newest first, and is called in several threads;
-    `ending(run)` says how a run ended, None as long as that is not known.
+    `port` 0 takes any free one; each request needs the `token`.  `runs()` gives the runs that can
+    be shown, newest first, and is called in several threads; `ending(run)` says how a run ended,
+    None as long as that is not known.
     """
 
     def __init__(
@@ -81,16 +80,10 @@ class PageServer:
         port: int,
         runs: Callable[[], list[Run]],
         *,
+        token: str,
         ending: Callable[[Run], Ending | None] = lambda run: None,
-        token: str = "",
     ) -> None:
-        if token:
-            check_token(token)
-        elif not is_loopback(host):
-            raise ConfigError(
-                f"--listen {host}:{port}: other machines could read this page, so it needs a "
-                "--token; or listen on 127.0.0.1"
-            )
+        check_token(token)
         self._runs, self._ending = runs, ending
         self._watchers: dict[str, Watcher] = {}
         self._lock = threading.Lock()
@@ -117,8 +110,7 @@ class PageServer:
         if host in ("0.0.0.0", "::", ""):
             host = socket.gethostname()
         shown = f"[{host}]" if ":" in host else host
-        tail = f"?token={self.access.token}" if self.access.token else ""
-        return f"http://{shown}:{self.port}/{tail}"
+        return f"http://{shown}:{self.port}/?token={self.access.token}"
 
     def start(self) -> None:
         self._thread.start()
@@ -240,7 +232,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _respond(self, *, with_body: bool) -> None:
         page = self.server.page
-        parts = urlsplit(self.path)
+        try:
+            parts = urlsplit(self.path)
+        except ValueError:
+            self.send_error(HTTPStatus.BAD_REQUEST)
+            return
         query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
         token = query.pop("token", "")
         refused = page.access.judge(self.headers, token)  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ class TensorboardLog:
     def __init__(self, folder: str) -> None:
         self._module = optional_module("tensorboardX", "tensorboard", "snailps[tensorboard]")
         # of the first job; later ones of a session have ``job-2``, ... in it
-        self._folder = Path(folder).expanduser()
+        self._folder = Path(folder)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

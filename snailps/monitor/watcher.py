@@ -40,6 +40,9 @@ DETAILS_S = 5.0
 """Interval of log lines and settings."""
 AGAIN_S = 1.0
 """Pause before dialling a master again."""
+ENDING_TRIES, ENDING_S = 20, 0.1
+"""How often, and after which pauses, a live master that hangs up is looked up for its end: it
+closes its port before it writes its report and says how it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +235,10 @@ class Watcher:
     def _note_lost(self, error: SnailError) -> None:
         """Note that the master does not answer; keep the last picture, or show the end."""
         ending = self._ending(self.run)
+        for _ in range(ENDING_TRIES if self._state == "live" else 0):
+            if ending is not None or self._closed.wait(ENDING_S):
+                break
+            ending = self._ending(self.run)
         with self._changed:
             if self._state == "ended":
                 return

@@ -27,6 +27,7 @@ from typing import Literal
 from snailps import kernels
 from snailps.api.tables import Table
 from snailps.config import ClusterSettings, ListenerSettings, parse_addr, parse_port_range
+from snailps.config.fields import home_expanded
 from snailps.data.unpacking import is_url
 from snailps.dataclass import dataclass
 from snailps.errors import SnailError
@@ -404,7 +405,7 @@ def check_input(paths: Sequence[str], *, master: bool) -> list[Finding]:
 def _can_read(path: str) -> bool:
     if is_url(path) or any(mark in path for mark in "*?["):
         return True  # the master opens a URL, and expands a glob
-    return os.access(Path(path).expanduser(), os.R_OK)
+    return os.access(home_expanded(path), os.R_OK)
 
 
 def check_kernels() -> list[Finding]:

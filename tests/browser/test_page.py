@@ -16,6 +16,7 @@ from statuses import HOSTILE, status
 
 from snailps.errors import RemoteError
 from snailps.monitor import watcher as watcher_module
+from snailps.monitor.access import new_token
 from snailps.monitor.page_server import PageServer
 from snailps.monitor.watcher import Run
 from snailps.transport import messages
@@ -23,6 +24,7 @@ from snailps.transport.security.trust import OPEN
 
 WORD = "<img/src=x/onerror=window.harmed=1>"
 """A word of the text, which a page that shows words as markup would run."""
+RUN = Run("1", "127.0.0.1:1", OPEN)
 SEEN_S = 10.0
 """A loss is on the page so long after the master knows of it, at most."""
 
@@ -187,7 +189,7 @@ def serve(monkeypatch):
 
     def serve(told):
         monkeypatch.setattr(watcher_module, "visit", lambda *_: StubControl(told))
-        page = PageServer("127.0.0.1", 0, lambda: [Run("1", "127.0.0.1:1", OPEN)])
+        page = PageServer("127.0.0.1", 0, lambda: [RUN], token=new_token())
         page.start()
         pages.append(page)
         return page.url
@@ -264,13 +266,17 @@ def test_page_has_landmarks_names_and_a_place_for_faults(chrome, serve):
 def test_page_without_a_run_says_so_and_shows_the_next(chrome, monkeypatch):
     runs = []
     monkeypatch.setattr(watcher_module, "visit", lambda *_: StubControl(status()))
-    page = PageServer("127.0.0.1", 0, lambda: list(runs))
+    page = PageServer("127.0.0.1", 0, lambda: list(runs), token=new_token())
     page.start()
     try:
         chrome.goto(page.url)
         chrome.wait_for("byId('empty').innerText.includes('No master runs')")
-        runs.append(Run("1", "127.0.0.1:1", OPEN))
+        runs.append(RUN)
         chrome.wait_for("!byId('run').hidden && byId('empty').hidden")
+        runs.clear()
+        page.watch(RUN).end("it is over")
+        chrome.wait_for("view.picture.state === 'ended' && view.version === 0")  # "none" has come
+        assert chrome.evaluate("byId('empty').hidden && !byId('run').hidden")
         stayed_here(chrome, page.url)
     finally:
         page.close()

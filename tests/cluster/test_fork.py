@@ -35,7 +35,9 @@ print(child.wait())
 
 def code_of(body):
     script = SCRIPT.replace("BODY", body) + "#" * 200  # its words leave room for the copy's
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=LIMIT_S)
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, env=env, timeout=LIMIT_S)
     return int(done.stdout), done.stderr.decode()
 
 
@@ -49,6 +51,7 @@ def code_of(body):
         ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
         ("assert sys.argv[1:] == ['server', '--x']", 0),
         ("assert b'\\0server\\0--x' in Path('/proc/self/cmdline').read_bytes()", 0),
+        ("assert {sys.stdout.encoding, sys.stderr.encoding} == {'utf-8'}", 0),
         ("os.close(read)", 0),
         ("os.close(write)", 1),
     ],

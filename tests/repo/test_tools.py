@@ -32,7 +32,10 @@ FAKE = """
 import os, signal, sys
 role, *words = sys.argv[1:]
 if role in ("--version", "status"):
-    sys.exit(print("snailps 1", role, *words, os.environ.get("SNAILPS_TLS", "")))
+    print("snailps 1", role, *words, os.environ.get("SNAILPS_TLS", ""))
+    sys.exit("--pid" in words and not os.path.exists(f"/proc/{words[-1]}"))
+if "inptu=x" in words:
+    sys.exit(2)
 if "stubborn=1" in words:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
@@ -70,7 +73,7 @@ class Here:
         with zipfile.ZipFile(self.wheels / name, "w") as wheel:
             wheel.writestr("snailps/__main__.py", FAKE)
 
-    def open(self, name, *words):
+    def open(self, name, *words, **more):
         """A script under way."""
         return subprocess.Popen(
             [str(ROOT / "tools" / name), *map(str, words)],
@@ -80,6 +83,7 @@ class Here:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            **more,
         )
 
     def __call__(self, name, *words, code=0):
@@ -250,7 +254,7 @@ def test_stop_ends_all_of_ours_and_nothing_else(here):
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
         here.path("three", "run/worker-9.pid").write_text(f"{other.pid} 1 {2**22 + 1}\n")
         wait_for(lambda: here("logs", "--once"), lambda said: said.count("words ") == 5)
-        said = here("stop", "6")
+        said = here("stop", "06")
         assert other.poll() is None
     assert "one: master: SIGINT, ends the job and saves the model" in said
     assert "one: master: ended with code 130" in said
@@ -265,7 +269,12 @@ def test_logs_follow_until_interrupted_and_leave_no_process(here):
     here("distribute")
     here("start")
     wait_for(lambda: here("logs", "--once"), lambda said: said.count("words ") == 5)
-    script = here.open("logs")
+    # Ctrl-C is for all processes of the terminal, and not ignored there.
+    script = here.open(
+        "logs",
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         lines = iter(script.stdout.readline, "")
         assert sum("words" in next(lines) for _ in range(5)) == 5
@@ -273,10 +282,23 @@ def test_logs_follow_until_interrupted_and_leave_no_process(here):
             log.write("\nmore\n")
         assert [next(lines), next(lines)] == ["two: worker-1:\n", "two: worker-1: more\n"]
     finally:
-        script.terminate()
+        os.killpg(script.pid, signal.SIGINT)
     assert list(lines) == []  # the pipe is closed: by all who had it
     assert script.wait(WAIT_S) == 0
     script.stdout.close()
+
+
+def test_watch_of_a_master_that_begins_no_job_ends_with_its_code(here):
+    here("distribute")
+    said = here("start", "-w", "inptu=x", code=2)
+    assert "ended with code 2" in said
+
+
+def test_inventory_of_windows_is_read(here):
+    lines = INVENTORY.strip().replace("\n", "\r\n")
+    (here.folder / "hosts").write_bytes(b"\xef\xbb\xbf" + lines.encode())
+    here("distribute")
+    assert here("run", "echo here").count(": here") == 3
 
 
 def test_collect_has_a_folder_a_host(here):
@@ -355,3 +377,5 @@ def test_help_of_a_script_is_its_head(here, script):
 def test_unknown_words_are_refused_with_the_help(here):
     assert "tools/start [-c FILE]" in here("start", "--fast", code=2)
     assert "expected a number of lines, got x" in here("logs", "-n", "x", code=2)
+    assert "expected a number of lines, got none" in here("logs", "-n", code=2)
+    assert "-c: expected a file, got none" in here("start", "-c", code=2)

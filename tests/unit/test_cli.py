@@ -1,12 +1,15 @@
 """The command line: help worth reading, errors that name the option."""
 
 import errno
+import io
 import json
 import math
 import os
 import re
 import sys
+import threading
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -16,12 +19,19 @@ from typer.testing import CliRunner
 
 from snailps import __version__, kernels, models
 from snailps.cli import main as cli
+from snailps.cli import page_process
+from snailps.cli.entry import _open_streams
+from snailps.cli.jobs import only_one
 from snailps.cli.local import without_effect
 from snailps.cli.printing import print_json
+from snailps.cli.score import _answer
+from snailps.cli.status import _screen
 from snailps.cli.train import separate
-from snailps.config import RawConfig, WorkerSettings
+from snailps.config import ClusterSettings, RawConfig, WorkerSettings
 from snailps.config.fields import settings_of
+from snailps.errors import CheckpointError, ConfigError, DataError
 from snailps.local.launcher import MasterEnded
+from snailps.store.checkpoint.folder import Checkpoint
 
 COMMANDS = {
     "master": ["--config", "--set", "--json", "--json-log", "worker_class", "Ctrl-C"],
@@ -176,6 +186,7 @@ def options_of(name):
 @pytest.mark.parametrize(("words", "expected"), [
     ("trian", "there is no command 'trian'; did you mean train? snailps --help"),
     ("nn", "MODEL is missing. snailps nn --help"),
+    ("completion", "error: bash|zsh|fish is missing. snailps completion --help"),
     ("nn m -k", "-k: expected a value, got none."),
     ("nn m -k 0", "-k: expected at least 1; got '0'. snailps nn --help"),
     ("similarity m a b c", "expected fewer words; 'c' is more than the command takes."),
@@ -215,6 +226,9 @@ def test_version_tells_version_and_kernels(monkeypatch, capsys):
         ("--input=a b", "--input=a b"),
         ("--train a b --test c d", "--train a --train b --test c --test d"),
         ("--labels a b --test-labels c", "--labels a --labels b --test-labels c"),
+        ("predict m.bin --input a b", "predict m.bin --input a --input b"),
+        ("predict -k 3 m.bin --input a b", "predict -k 3 m.bin --input a --input b"),
+        ("predict --input a m.bin", "predict --input a m.bin"),
         ("nn model word", "nn model word"),
         ("", ""),
     ],
@@ -257,6 +271,9 @@ def test_train_leaves_what_the_input_is_like_for_the_master_to_say(
     [
         ("--input in.txt", ["--output is missing", "--help"]),
         ("--output out", ["--input is missing", "--help"]),
+        ("--input in.txt --output=", ["--output: expected a path, got nothing"]),
+        ("--input in.txt --output out --set output=", ["--set output=: expected a path"]),
+        ("--input in.txt --output out --formats=", ["formats: expected bin", "got nothing"]),
         ("--input in.txt --output out --dim many", ["--dim", "many"]),
         ("--input in.txt --output out --dim 0", ["--dim", "1 to 4096"]),
         ("--input in.txt --output out --lr -1", ["--lr", "-1"]),
@@ -286,6 +303,120 @@ def test_train_with_wrong_option_names_it(monkeypatch, capsys, options, parts):
     err = re.sub(r"[\s│]+", " ", err)  # boxes and broken lines
     for part in parts:
         assert part in err
+
+
+def test_path_of_a_user_that_is_not_known_is_no_run(monkeypatch, capsys):
+    code, _, err = call(monkeypatch, capsys, "status", "~nosuch/x")
+    assert (code, "no run '~nosuch/x'" in err) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["status", "ui"])
+def test_setting_that_is_unknown_is_told_and_no_other_job_shown(monkeypatch, capsys, command):
+    monkeypatch.setattr("snailps.cli.ui.PageServer", None)  # which would serve for ever
+    code, out, err = call(monkeypatch, capsys, command, "--set", "master_adr=1")
+    assert (code, out) == (2, "")
+    assert "unknown setting 'master_adr'; did you mean 'master_addr'?" in err
+
+
+def test_page_of_a_run_that_is_over_before_it_has_begun_is_not_missed(monkeypatch):
+    ready, end = os.pipe()
+
+    class Page:
+        """A process that says nothing until it is ended."""
+
+        def __init__(self, command, **given):
+            self.stdout = os.fdopen(ready)
+
+        def terminate(self):
+            os.close(end)
+
+    said = []
+    monkeypatch.setattr(page_process.subprocess, "Popen", Page)
+    page = page_process.PageProcess("127.0.0.1:1", ClusterSettings())
+    page.report(said.append)
+    reader = next(one for one in threading.enumerate() if one.name == "page")
+    page._process.wait = lambda limit_s: reader.join(limit_s)
+    page.close()
+    page._process.stdout.close()
+    assert said == []
+
+
+def test_checkpoint_whose_bytes_are_damaged_gives_way_to_an_older_one(
+    monkeypatch, capsys, tmp_path
+):
+    def export(path, output, **given):
+        if path.name != "1":
+            raise CheckpointError(f"{path}: fragment 3 is damaged")
+        return [__file__]
+
+    found = [Checkpoint(number, tmp_path / f"{number}", "good") for number in (1, 2, 3)]
+    monkeypatch.setattr("snailps.cli.checkpoint.found_at", lambda path: found)
+    monkeypatch.setattr("snailps.cli.checkpoint.export", export)
+    words = ["checkpoint", "export", f"{tmp_path}", "--output", f"{tmp_path}/x"]
+    code, out, err = call(monkeypatch, capsys, *words)
+    assert (code, out) == (0, f"{__file__}\n")
+    assert "checkpoint 3 is damaged, checkpoint 2 is written instead: " in err
+    assert "checkpoint 2 is damaged, checkpoint 1 is written instead: " in err
+    found[:] = found[1:]
+    code, _, err = call(monkeypatch, capsys, *words)
+    assert (code, "2: fragment 3 is damaged" in err) == (CheckpointError.exit_code, True)
+
+
+def test_status_is_lines_where_a_terminal_moves_no_cursor(monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with _screen(as_json=False) as (_, say):
+        say("waiting")
+    assert capsys.readouterr().out == "waiting\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "tls init /proc/x",
+        "tls init {file}/x",
+        "fedavg prepare {file} --into /proc/x",
+    ],
+)
+def test_folder_that_cannot_be_made_is_a_line(monkeypatch, capsys, tmp_path, words):
+    file = tmp_path / "c.txt"
+    file.write_text("a b c d e\n" * 2000)
+    code, _, err = call(monkeypatch, capsys, *words.format(file=file).split())
+    assert (code, err.count("\n")) == (2, 1)
+    assert "folder: cannot write in" in err
+
+
+@pytest.mark.parametrize("name", ["nosuch", ""])
+def test_questions_of_a_file_that_cannot_be_read_are_a_line(tmp_path, name):
+    with pytest.raises(DataError, match="cannot read"):
+        _answer(None, str(tmp_path / name), 5, metrics=False, as_json=False)
+
+
+def test_closed_streams_are_taken_before_a_socket_gets_their_descriptors(monkeypatch, tmp_path):
+    ascii_out = io.TextIOWrapper(io.BytesIO(), "ascii")
+    for name, stream in {"stdin": None, "stdout": ascii_out, "stderr": None}.items():
+        monkeypatch.setattr(sys, name, stream)
+    _open_streams()
+    with sys.stdin as into, sys.stderr as errors:
+        assert into.read() == ""
+        assert errors.write("nothing is there to read it") > 0
+        assert os.get_inheritable(errors.fileno())
+    ascii_out.write("w\xf6rd")
+    ascii_out.seek(0)
+    assert ascii_out.read() == "w\\xf6rd"
+
+
+def test_one_of_several_runs_is_named_by_the_user():
+    runs = [SimpleNamespace(number=number, address=f"a:{number}") for number in (1, 2)]
+    assert only_one([], "") is None
+    assert only_one(runs[:1], "") is runs[0]
+    with pytest.raises(ConfigError, match=r"^2 jobs .* \(1 at a:1, 2 at a:2\): say 2 or a:2$"):
+        only_one(runs, "say {0.number} or {0.address}")
+
+
+def test_files_of_a_checkpoint_need_a_name(monkeypatch, capsys, tmp_path):
+    code, _, err = call(monkeypatch, capsys, "checkpoint", "export", f"{tmp_path}", "--output=")
+    assert (code, "--output: expected" in err, "got nothing" in err) == (2, True, True)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from snailps.config import Document, Entry, RawConfig, Settings, read_conf, setting, to_mapping
+from snailps.config import Document, Entry, RawConfig, Settings, setting, to_mapping
+from snailps.config.files import read_conf
 from snailps.config.quoting import cut_comment, quote, split_list, unquote
 from snailps.errors import ConfigError
 

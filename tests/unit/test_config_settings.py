@@ -26,7 +26,10 @@ from snailps.config import (
 )
 from snailps.config.addresses import check_class_path
 from snailps.config.legacy import IGNORED
+from snailps.config.output import check_output
+from snailps.dataclass import replace
 from snailps.errors import ConfigError
+from snailps.master.checkpoint_files import folder_of
 
 CONFIG = Path(__file__).parents[2] / "config"
 CLASSES = [cls for _, cls in ROLE_CLASSES]
@@ -129,6 +132,21 @@ def test_addresses_are_normalised_when_built():
 def test_address_nobody_can_connect_to_is_refused(key):
     with pytest.raises(ConfigError, match=f"^--set {key}: .* to listen on"):
         build(ServerSettings, f"{key}=0.0.0.0:5")
+
+
+def test_paths_of_home_are_expanded_once_and_of_an_unknown_user_stay(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    job = build(JobSettings, "output=~/out/x", "checkpoint_dir=~nosuch/x", "scratch_dir=")
+    assert (job.output, job.checkpoint_dir) == ("/home/me/out/x", "~nosuch/x")
+    assert folder_of(replace(job, checkpoint_dir="")) == Path("/home/me/out/x.checkpoints")
+    assert job.scratch_dir == ""
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_output_that_is_a_folder_is_refused_with_what_to_write(tmp_path, name):
+    wrong = f"{tmp_path}/{name}"
+    with pytest.raises(ConfigError, match=f"got a folder; write {tmp_path}/{name}.*model"):
+        check_output(wrong)
 
 
 def test_master_addr_empty_is_refused():

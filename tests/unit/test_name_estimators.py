@@ -159,6 +159,43 @@ def test_columns_of_a_table_are_chosen_and_found_again(jobs):
     assert model.predict(table).tolist() == pytest.approx([3.08, 3.18])
 
 
+@pytest.mark.parametrize("how", [{"y": "stars"}, {"columns": ["who", "film", "stars"]}])
+def test_columns_of_fit_are_found_by_name_in_any_order_and_after_load(jobs, tmp_path, how):
+    table = {"stars": [4.0, 2.0], "who": ["1", "2"], "film": ["8", "9"]}
+    fitted = snailps.MatrixFactorization(dim=1).fit(table, **how)
+    fitted.save(tmp_path / "m.npz")
+    loaded = snailps.MatrixFactorization.load(tmp_path / "m.npz")
+    pairs = {"note": ["", None], "film": table["film"], "who": table["who"]}
+    for model in (fitted, loaded, pickle.loads(pickle.dumps(fitted))):
+        assert model.predict(table).tolist() == pytest.approx([3.08, 3.18])
+        assert model.predict(pairs).tolist() == pytest.approx([3.08, 3.18])
+        assert model.evaluate(table) == model.evaluate(pairs, table["stars"])
+        assert model.evaluate(table, "stars")["unknown"] == 0
+
+
+def test_columns_without_that_of_values_leave_the_next_to_be_it(jobs, tmp_path):
+    table = {"who": ["1", "2"], "film": ["8", "9"]}
+    model = snailps.MatrixFactorization(dim=1).fit(table, [4.0, 2.0])
+    turned = {"film": ["8", "9"], "stars": [4.0, 2.0], "who": ["1", "2"]}
+    assert model.evaluate(turned) == model.evaluate(table, [4.0, 2.0])
+    numbered = {0: ["1", "2"], 1: ["8", "9"]}  # names that are no text are not saved
+    model = snailps.MatrixFactorization(dim=1).fit(numbered, [4.0, 2.0])
+    assert model.predict(dict(reversed(numbered.items()))).tolist() == pytest.approx([3.08, 3.18])
+    model.save(tmp_path / "m.npz")
+    assert snailps.MatrixFactorization.load(tmp_path / "m.npz").factors_.columns == ()
+
+
+def test_triples_are_found_by_the_names_of_their_columns_after_load(jobs, tmp_path):
+    table = dict(zip(("tail", "rel", "head"), zip(*TRIPLES, strict=True), strict=True))
+    table = {name: list(table[name]) for name in ("head", "tail", "rel")}
+    table["head"], table["tail"] = table["tail"], table["head"]
+    graph = snailps.KnowledgeGraph(model="transe", dim=2, epochs=1)
+    graph.fit(table, columns=["head", "rel", "tail"]).save(tmp_path / "g.npz")
+    loaded = snailps.KnowledgeGraph.load(tmp_path / "g.npz")
+    assert loaded.evaluate(table) == graph.evaluate(TRIPLES)
+    assert loaded.evaluate(table)["unknown"] == 0
+
+
 def test_what_is_wrong_is_told_before_a_job_begins(jobs, tmp_path):
     for made in (snailps.KnowledgeGraph(), snailps.MatrixFactorization()):
         with pytest.raises(NotFitted, match="needs a fitted model"):

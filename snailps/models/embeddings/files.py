@@ -5,7 +5,8 @@
 
 An ``.npz`` has ``about`` (the settings), and for each kind of names the array of its name, their
 bytes, a name a line (uint8; UTF-8 if the input was), and ``KIND.rows`` (float32, a row a name).
-If names of some kinds are whole numbers, it has ``whole``: 1 for these kinds, else 0 (uint8).
+If names of some kinds are whole numbers, it has ``whole``: 1 for these kinds, else 0 (uint8).  What
+`KnowledgeGraph` and `MatrixFactorization` saved has ``columns``: those of their table, as names.
 """
 
 from __future__ import annotations

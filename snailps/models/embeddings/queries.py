@@ -39,10 +39,12 @@ class NamedRows:
     """Rows of some kinds of names, from the `arrays` of a file; `path` is for messages.
 
     Names are text, or whole numbers where `whole_kinds` has their kind; questions may have either.
-    In names that are not UTF-8, other bytes are lone surrogates, as in `os.fsdecode`.
+    In names that are not UTF-8, other bytes are lone surrogates, as in `os.fsdecode`.  `columns`:
+    those of the table that it was trained on, that of values behind the others.
     """
 
     kinds: tuple[str, ...] = ()
+    columns: tuple[Any, ...] = ()
 
     def __init__(
         self,
@@ -60,6 +62,9 @@ class NamedRows:
             for kind, names in self._texts.items()
         }
         self._names: dict[str, list[Any]] = {**self._texts}
+        if "columns" in arrays:
+            none = np.zeros((0, 0), np.float32)
+            self.columns = tuple(files.unpacked_names(arrays["columns"], none))
         whole = arrays.get("whole", np.zeros(len(self.kinds), np.uint8)).tolist()
         try:
             self.say_whole(kind for kind, yes in zip(self.kinds, whole, strict=True) if yes)
@@ -86,6 +91,9 @@ class NamedRows:
             arrays[f"{kind}.rows"] = self._rows[kind]
         if self.whole_kinds:
             arrays["whole"] = np.array([kind in self.whole_kinds for kind in self.kinds], np.uint8)
+        texts = [one for one in self.columns if isinstance(one, str) and one and "\n" not in one]
+        if texts and len(texts) == len(self.columns):
+            arrays["columns"] = files.packed_names(list(map(to_bytes, texts)))
         files.write(os.fspath(path), self._settings, arrays | self._others())
 
     def _others(self) -> dict[str, NDArray[Any]]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from snailps.config.output import make_folder
 from snailps.data._text import WordCounter
 from snailps.data.atomic import atomic_file
 from snailps.data.blocks import expand
@@ -69,7 +70,7 @@ def prepare(
         )
     rng = np.random.Generator(np.random.PCG64(seed))
     starts = rng.choice(windows, test_windows, replace=False)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, "folder")
     with atomic_file(folder / VOCAB) as file:
         file.write(b"\n".join(words) + b"\n")
     with atomic_file(folder / TEST) as file:

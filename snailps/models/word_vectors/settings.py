@@ -184,7 +184,7 @@ class WordVectorSettings(JobSettings):
         return adagrad if self.optimizer == "adagrad" else LR
 
     def validate(self, where: Callable[[str], str]) -> None:
-        """Refuse impossible subword lengths, two initial models, and unknown formats."""
+        """Refuse impossible subword lengths, two initial models, and wrong formats."""
         JobSettings.validate(self, where)
         if self.maxn and not 1 <= self.minn <= self.maxn:
             raise ConfigError(
@@ -195,6 +195,11 @@ class WordVectorSettings(JobSettings):
             raise ConfigError(
                 f"{where('pretrained')}: pretrained: expected nothing with continue_from (from "
                 f"{where('continue_from')}), got {self.pretrained}: set one of them"
+            )
+        if self.output and not self.formats:
+            raise ConfigError(
+                f"{where('formats')}: formats: expected bin, vec or npz, got nothing, and the "
+                "result would be lost: name one, or leave output empty"
             )
         for name in self.formats:
             if name not in ("bin", "vec", "npz"):

@@ -58,7 +58,8 @@ async function follow() {
         show(picture);
         if (picture.state === "ended") await pause(5000);
       } else {
-        empty(picture);
+        if (!view.picture || view.picture.state !== "ended") empty(picture);
+        view.version = 0;
         await pause(RETRY_MS);
       }
     } catch (error) {
