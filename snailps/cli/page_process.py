@@ -8,7 +8,6 @@ It must never harm the run: if the page cannot start, that is a line of text.
 from __future__ import annotations
 
 import contextlib
-import select
 import signal
 import subprocess
 import sys
@@ -25,7 +24,6 @@ from snailps.local.fork import end_with_parent
 UiOption = Annotated[
     bool, typer.Option("--ui", help="Show the run on a page; prints its address.", metavar="")
 ]
-START_S = 10.0
 END_S = 4.0
 
 
@@ -63,8 +61,7 @@ class PageProcess:
         """The page's address, or that there is none, for the user."""
         out = self._process.stdout
         assert out is not None
-        ready, _, _ = select.select([out], [], [], START_S)
-        url = out.readline().strip() if ready else ""
+        url = out.readline().strip()  # nothing, where the page has ended
         return f"live page: {url}" if url else "the live page did not start; snailps ui says why"
 
     def close(self) -> None:
