@@ -203,6 +203,20 @@ def test_rows_of_grams_in_every_word_do_not_diverge_in_lockstep(
     assert found[1][-1] < 1.1 * found[0][-1], found
 
 
+def test_rate_falls_with_the_time_that_a_lease_takes_of_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A lease of a long text is planned for less of the training than it gets of the time."""
+    monkeypatch.setattr(rotation, "time", SimpleNamespace(monotonic=lambda: 105.0))
+    training = object.__new__(rotation._Training)
+    training._block = SimpleNamespace(progress=(0.0, 0.1), output_parts=10, had=0)  # type: ignore[assignment]
+    training._since = 100.0
+    for max_seconds, expected in ((10.0, (0.5, 0.4)), (0.0, (0.95, 0.94))):
+        settings = replace(SMALL, lr=1.0, max_seconds=max_seconds)
+        training._model = SimpleNamespace(settings=settings)  # type: ignore[assignment]
+        assert training._rates(5) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("lr", [0.05, 0.2])
 def test_words_that_share_most_of_their_grams_are_learnt_at_any_rate(lr: float) -> None:
     """Sixteen of them side by side went one way together, and diverged."""

@@ -181,6 +181,8 @@ class Checkout:
     """Keys and rows that travel: as the servers have them, then their deltas."""
     number: int = 0
     """Checkouts of the lease before this one."""
+    rates: tuple[float, float] = (0.0, 0.0)
+    """Learning rate at its begin and at its end."""
     tasks: list[Future[Judged]] = field(default_factory=list)
     results: list[Judged] = field(default_factory=list)
     """Kernels at work, and results of those that are done."""
@@ -388,6 +390,7 @@ class _Training:
         )
         self._totals = {"units": 0.0, "loss": 0.0, "examples": 0.0}
         self._begun = self._done = block.had  # checkouts
+        self._since = time.monotonic()
         self._moved = 0  # output rows
         self._returned: deque[Future[None]] = deque()
 
@@ -468,7 +471,7 @@ class _Training:
         checkout.number, self._begun = self._begun, self._begun + 1
         turns, part = self._inputs.turns, self._part
         edges = np.linspace(0, len(checkout.examples), turns + 1).astype(int).tolist()
-        begin, end = self._rates(checkout.number)
+        begin, end = checkout.rates = self._rates(checkout.number)
         for turn, groups in enumerate(itertools.pairwise(edges)):
             lr = [begin + (end - begin) * at / turns for at in (turn, turn + 1)]
             seed = self._block.seed + checkout.part * PHI + (turn << 32)
@@ -481,11 +484,18 @@ class _Training:
             self._inputs.exchange(checkout.number * turns + turn + 1)
 
     def _rates(self, number: int) -> tuple[float, float]:
-        """Learning rate at the begin and at the end of a checkout."""
+        """Learning rate at the begin and at the end of a checkout that begins now.
+
+        Where time is limited, a lease may be longer than what is left of it.
+        """
         begin, end = self._block.progress
-        step, lr = (end - begin) / self._block.output_parts, self._model.settings.rate
-        first, last = (max(0.0, 1.0 - begin - step * at) for at in (number, number + 1))
-        return lr * first, lr * last
+        step, settings = (end - begin) / self._block.output_parts, self._model.settings
+        first, last = (1.0 - begin - step * at for at in (number, number + 1))
+        if settings.max_seconds:
+            spent = (time.monotonic() - self._since) / settings.max_seconds
+            each = spent / max(1, number - self._block.had)  # of the checkouts so far
+            first, last = min(first, 1.0 - begin - spent), min(last, 1.0 - begin - spent - each)
+        return settings.rate * max(0.0, first), settings.rate * max(0.0, last)
 
     def _finish(self, checkout: Checkout) -> None:
         """Waits for the kernels; has what changed pushed, and the partition checked in."""
@@ -493,7 +503,7 @@ class _Training:
         sgd = self._model.sgd
         figures = {
             "units": float(self._lease.words_of(checkout.part)),
-            "lr": self._rates(checkout.number)[1],
+            "lr": checkout.rates[1],
             **self._model.figures_of(checkout.results, are_finite(checkout.judged)),
         }
         for name in self._totals:
