@@ -194,6 +194,8 @@ def joined_of(progress: Samples, joined: float | None, begin: float | None) -> d
     before = max(begin, joined - JOIN_SPAN_S), joined
     after = joined + JOIN_S, min(progress.last, joined + JOIN_S + JOIN_SPAN_S)
     rates = [progress.spent("units", *span) / (span[1] - span[0]) for span in (before, after)]
+    if not rates[0]:
+        return {}
     return {
         "before_join_per_s": rates[0],
         "after_join_per_s": rates[1],

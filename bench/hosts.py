@@ -540,6 +540,7 @@ def run_once(args: argparse.Namespace, number: int, seed: int) -> dict:
             )  # fmt: skip
             figures["kills"] = hosts.kills
             if args.join_after:
+                figures["quota_used"] = None  # the shares have changed
                 figures |= joined_of(hosts.progress, hosts.joined, hosts.begin)
             if args.account:
                 figures["accounts"] = hosts.accounts(figures)
@@ -710,6 +711,8 @@ def main() -> None:
         say(warning)
     for summary in summaries:
         ratio = summary.get("cpu_ratio_beside")
+        if args.cpu_ratio_max and summary["hosts"] > 1 and ratio is None:
+            fail(f"{summary['hosts']} hosts: no processor time of clusters beside to compare with")
         if args.cpu_ratio_max and ratio and ratio > args.cpu_ratio_max:
             fail(
                 f"{summary['hosts']} hosts: a unit takes {ratio:.2f} times the processor time of "

@@ -124,7 +124,7 @@ def export_(
     output = home_expanded(output)
     check_output(output)
 
-    def write(one: Checkpoint) -> list[str]:
+    def write(one: Checkpoint, overwrite: bool) -> list[str]:
         progress = ExportProgress()
         with live_line(progress.line):
             if not (tables or format):
@@ -137,19 +137,21 @@ def export_(
                 progress=progress,
             )  # fmt: skip
 
-    files: list[str] = []
-    while not files:
+    is_again = False
+    while True:
         newest = good.pop()
         try:
-            files = write(newest)
+            files = write(newest, overwrite or is_again)  # what the damaged one left is ours
+            break
         except CheckpointError as error:  # of bytes that only reading them shows as damaged
             if not good:
                 raise
             _say_instead(newest, good[-1], str(error))
+            is_again = True
     for file in files:
         typer.echo(file)
     sizes = {file: Path(file).stat().st_size for file in files}
-    typer.echo(f"wrote {sizes_text(sizes)}", err=True)
+    typer.echo(f"wrote {sizes_text(sizes) if sizes else 'no file'}", err=True)
 
 
 def _say_instead(one: Checkpoint, other: Checkpoint, why: str) -> None:

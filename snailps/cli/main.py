@@ -120,16 +120,21 @@ def _options(
 _SPREAD = ("--train", *(f"--{key.replace('_', '-')}" for key in PATHS))
 
 
+_PREDICT_FLAGS = ("--json", "--metrics", "--overwrite")
+
+
 def spread_inputs(words: list[str]) -> list[str]:
     """``--input a b c`` as ``--input a --input b --input c``: options take one value each.
 
-    The first word of ``predict`` that no option takes is its model.
+    The first word of ``predict`` that no option takes is its model; behind it files may follow.
     """
     result: list[str] = []
     spreading, may_spread = "", words[:1] != ["predict"]
     for at, word in enumerate(words):
         if not may_spread:
-            may_spread = at > 0 and "-" not in (word[:1], words[at - 1][:1])
+            before = words[at - 1]
+            is_taken = before[:1] == "-" and "=" not in before and before not in _PREDICT_FLAGS
+            may_spread = at > 0 and word[:1] != "-" and not is_taken
         elif word in _SPREAD:
             spreading = word
         elif word.startswith("-"):

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal, NoReturn
 
+from snailps.config.fields import home_expanded
 from snailps.data.driver_files import is_driver_file, size_of
 from snailps.data.file_kinds import (
     BOM,
@@ -336,7 +337,7 @@ def _files_of(text: str) -> list[str]:
         return [text]
     if is_url(text):
         return files_of_url(text)
-    path = local_path(text)
+    path = Path(home_expanded(text))
     if path.is_dir():
         files = list(_files_below(str(path)))
         if not files:
@@ -355,11 +356,6 @@ def _files_of(text: str) -> list[str]:
     if not files:
         raise DataError(f"the pattern {text} matches no file (seen from {Path.cwd()})")
     return files
-
-
-def local_path(text: str) -> Path:
-    """A path whose ``~`` is a user's folder, where there is that user."""
-    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path's raises for other names
 
 
 def _absolute(path: Path) -> str:

@@ -61,9 +61,11 @@ class NameRows:
         columns: Sequence[str] = (),
         usual: Sequence[Any] = (),
         valued: bool = False,
+        finds_values: bool = False,
     ) -> None:
         self._data, self._expected, self._values = data, tuple(expected), values
         self._columns, self._usual, self._valued = tuple(columns), tuple(usual), valued
+        self._finds_values = finds_values
         self._sparse = hasattr(data, "tocoo")
         self._known = None if self._sparse else _names_of_columns(data)
         shape = " ".join(self._expected) + (" [value]" if valued else "")
@@ -127,12 +129,13 @@ class NameRows:
 
     def _usual_of(self, known: Sequence[Any]) -> list[Any]:
         """The usual columns, if a table has those of names; where no column was that of values,
-        the first of the others is."""
+        the only other one is, if it is looked for."""
         usual, width = list(self._usual), len(self._expected)
         if not usual or not set(usual[:width]) <= set(known):
             return []
-        if len(usual) == width and self._valued:
-            usual += [one for one in known if one not in usual][:1]
+        others = [one for one in known if one not in usual]
+        if self._finds_values and len(usual) == width and len(others) == 1:
+            usual += others
         return [one for one in usual if one in known]
 
     def _of_table(self, chosen: Sequence[Any]) -> tuple[Iterator[list[list[Any]]], Elements]:

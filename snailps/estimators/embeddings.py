@@ -67,7 +67,7 @@ class NameEstimator(Estimator):
     def _shape(self) -> str:
         return " ".join(self._lines.expected) + (" [value]" if self._lines.valued else "")
 
-    def _rows_of(self, X: Any, y: Any = None, **columns: Sequence[Any]) -> NameRows:
+    def _rows_of(self, X: Any, y: Any = None, **columns: Any) -> NameRows:
         refuse_names_of_files(X)
         return NameRows(X, self._lines.expected, y, valued=self._lines.valued, **columns)
 
@@ -81,12 +81,14 @@ class NameEstimator(Estimator):
             model.say_whole(kind for at, kind in enumerate(model.kinds) if at not in others)
         return {"_model": model}
 
-    def _numbered(self, X: Any, y: Any = None, *, needs_all: bool = False) -> tuple[Ids, Floats]:
+    def _numbered(
+        self, X: Any, y: Any = None, *, needs_all: bool = False, finds_values: bool = False
+    ) -> tuple[Ids, Floats]:
         """Numbers of the names of rows, int32 (columns, n), and values; -1: unknown, or refused."""
         model: NamedRows = self._model
         ids: list[Ids] = [np.zeros((len(self._kind_of_column), 0), np.int32)]
         values = [np.zeros(0, np.float32)]
-        for names, found in self._pieces(X, y):
+        for names, found in self._pieces(X, y, finds_values):
             ids.append(
                 np.array(
                     [
@@ -106,9 +108,13 @@ class NameEstimator(Estimator):
                 )
         return np.concatenate(ids, axis=1), np.concatenate(values)
 
-    def _pieces(self, X: Any, y: Any) -> Iterator[tuple[list[list[str]], NDArray[Any]]]:
+    def _pieces(
+        self, X: Any, y: Any, finds_values: bool
+    ) -> Iterator[tuple[list[list[str]], NDArray[Any]]]:
         if not is_path(X):
-            for piece in self._rows_of(X, y, usual=self._model.columns).pieces():
+            known = self._model.columns
+            rows = self._rows_of(X, y, usual=known, finds_values=finds_values)
+            for piece in rows.pieces():
                 yield piece.names, piece.values
             return
         for found in files.columns_of(self._lines, paths_of(X, f"rows are {self._shape}")):
@@ -414,7 +420,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings):
             Ratings have no values.
         """
         model = self.factors_
-        ids, values = self._numbered(X, y)
+        ids, values = self._numbered(X, y, finds_values=True)
         good = (ids >= 0).all(0)
         unknown = {"unknown": int((~good).sum())}
         if model.settings.loss == "squared":

@@ -18,8 +18,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from snailps.config.fields import home_expanded
 from snailps.data.atomic import atomic_file
-from snailps.data.blocks import files_of, local_path
+from snailps.data.blocks import files_of
 from snailps.data.in_order import in_order
 from snailps.data.unpacking import is_url
 from snailps.dataclass import dataclass
@@ -126,8 +127,9 @@ class FilterJob:
         """No output is an input, nor would be one of the same command again."""
         folder = self.results.folder.resolve()
         for name in self.command.inputs:
-            is_folder = not is_url(name) and local_path(name).is_dir()
-            if is_folder and folder.is_relative_to(local_path(name).resolve()):
+            path = Path(home_expanded(name))
+            is_folder = not is_url(name) and path.is_dir()
+            if is_folder and folder.is_relative_to(path.resolve()):
                 raise ConfigError(
                     f"--output {folder} is in the input's folder, {name}: the next run would read "
                     "it, too"

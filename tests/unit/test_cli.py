@@ -229,6 +229,10 @@ def test_version_tells_version_and_kernels(monkeypatch, capsys):
         ("predict m.bin --input a b", "predict m.bin --input a --input b"),
         ("predict -k 3 m.bin --input a b", "predict -k 3 m.bin --input a --input b"),
         ("predict --input a m.bin", "predict --input a m.bin"),
+        (
+            "predict --json --k=3 m.bin --input a b",
+            "predict --json --k=3 m.bin --input a --input b",
+        ),
         ("nn model word", "nn model word"),
         ("", ""),
     ],
@@ -344,10 +348,14 @@ def test_page_of_a_run_that_is_over_before_it_has_begun_is_not_missed(monkeypatc
 def test_checkpoint_whose_bytes_are_damaged_gives_way_to_an_older_one(
     monkeypatch, capsys, tmp_path
 ):
-    def export(path, output, **given):
-        if path.name != "1":
+    written, damaged = [__file__], ["2", "3"]
+    overwrites = []
+
+    def export(path, output, overwrite, **given):
+        overwrites.append(overwrite)
+        if path.name in damaged:
             raise CheckpointError(f"{path}: fragment 3 is damaged")
-        return [__file__]
+        return written
 
     found = [Checkpoint(number, tmp_path / f"{number}", "good") for number in (1, 2, 3)]
     monkeypatch.setattr("snailps.cli.checkpoint.found_at", lambda path: found)
@@ -357,6 +365,12 @@ def test_checkpoint_whose_bytes_are_damaged_gives_way_to_an_older_one(
     assert (code, out) == (0, f"{__file__}\n")
     assert "checkpoint 3 is damaged, checkpoint 2 is written instead: " in err
     assert "checkpoint 2 is damaged, checkpoint 1 is written instead: " in err
+    # What an export has left of a damaged one is its own.
+    assert overwrites == [False, True, True]
+    written, damaged[:] = [], []  # by a class that writes nothing: no reason to try others
+    assert call(monkeypatch, capsys, *words)[:2] == (0, "")
+    assert len(overwrites) == 4
+    damaged[:] = ["2", "3"]
     found[:] = found[1:]
     code, _, err = call(monkeypatch, capsys, *words)
     assert (code, "2: fragment 3 is damaged" in err) == (CheckpointError.exit_code, True)

@@ -385,7 +385,9 @@ def test_files_of_rounds_that_another_process_looked_at_are_written_at_the_end(f
     """Where a master took over behind the last round, and where results are asked for later."""
     settings = settings_of(folder, output=str(folder / "out"))
     tables = Tables(settings, 1.4)
+    (folder / "out.history.jsonl").write_text('{}\n{"round": 3, "loss": 1.0}\n')  # of another run
     assert RoundEvaluator(settings).finish(tables) == []  # no round was trained
+    assert not (folder / "out.weights.npz").exists()
     line = {"loss": 2.0, "windows_per_learner": 8, "seconds": 1.4}
     tables.figures["by_round"] = [{**line, "round": number} for number in (1, 2)]
     assert len(RoundEvaluator(settings).finish(tables)) == 3

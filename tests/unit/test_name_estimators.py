@@ -178,6 +178,10 @@ def test_columns_without_that_of_values_leave_the_next_to_be_it(jobs, tmp_path):
     model = snailps.MatrixFactorization(dim=1).fit(table, [4.0, 2.0])
     turned = {"film": ["8", "9"], "stars": [4.0, 2.0], "who": ["1", "2"]}
     assert model.evaluate(turned) == model.evaluate(table, [4.0, 2.0])
+    wide = {**turned, "title": ["a", "b"]}  # which of the others it is is not guessed
+    assert model.predict(wide).tolist() == model.predict(table).tolist()
+    with pytest.raises(DataError, match="y"):
+        model.evaluate(wide)
     numbered = {0: ["1", "2"], 1: ["8", "9"]}  # names that are no text are not saved
     model = snailps.MatrixFactorization(dim=1).fit(numbered, [4.0, 2.0])
     assert model.predict(dict(reversed(numbered.items()))).tolist() == pytest.approx([3.08, 3.18])

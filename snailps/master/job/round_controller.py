@@ -38,7 +38,7 @@ class RoundController:
         self._forgotten = False
         self.closing = False
         """The round is being applied."""
-        self._looks_at = -1
+        self._looks_at = self._saved_in = -1
 
     @property
     def looks(self) -> bool:
@@ -114,10 +114,13 @@ class RoundController:
 
     def _saves(self, now: float) -> bool:
         """Whether a checkpoint is written, for which rows stay as they are; or is to begin, which
-        it can between two rounds only."""
-        checkpoints = self._context.job_controller.checkpoints
-        may_begin = not (self._ledger.over or self._ledger.closed)
-        return checkpoints.running or (may_begin and checkpoints.is_due(now))
+        it can between two rounds only. A round waits for one: the next may be due at its end."""
+        checkpoints, round_ = self._context.job_controller.checkpoints, self._ledger.round
+        if checkpoints.running:
+            self._saved_in = round_
+            return True
+        may_begin = not (self._ledger.over or self._ledger.closed or self._saved_in == round_)
+        return may_begin and checkpoints.is_due(now)
 
     def close(self, parts: list[int], now: float) -> None:
         """Have the shards apply the round with these slots; idempotent."""

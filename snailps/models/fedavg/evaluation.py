@@ -70,7 +70,7 @@ class RoundEvaluator:
         embedding, output = self._pull(results)
         s = self._settings
         if round_ and not self._history:
-            self._go_on(results)
+            self._go_on()
         figures = {
             "loss": self.loss(embedding, output),
             "windows_per_learner": (round_ + 1) * s.bpe * s.bs,
@@ -107,11 +107,10 @@ class RoundEvaluator:
         embedding = results.pull("embedding", np.arange(len(self._words), dtype=np.uint64))
         return embedding, results.pull("output", np.arange(self._network.panels, dtype=np.uint64))
 
-    def _go_on(self, results: Results) -> None:
-        """Take the history of rounds that another process has looked at."""
-        self._history = [dict(line) for line in results.figures.get("by_round", ())]
+    def _go_on(self) -> None:
+        """Read the history of a run that continues from a checkpoint."""
         path = self._paths()["history.jsonl"]
-        if not self._history and self._settings.output and path.exists():
+        if self._settings.output and path.exists():
             _, self._history = read_history(path)
 
     def loss(self, embedding: Floats, output: Floats) -> float:
@@ -137,7 +136,8 @@ class RoundEvaluator:
         """
         history: Callable[[], None] = _nothing
         if self._settings.output and self._unsaved is None and not self._has_saved:
-            self._go_on(results)
+            # Not of the file: that may be of another run.
+            self._history = [dict(line) for line in results.figures.get("by_round", ())]
             if self._history:
                 self._unsaved = self._history[-1]["round"], *self._pull(results)
                 labels = self._labels(results.figures)
