@@ -1,4 +1,4 @@
-"""Kinds of files that are no input, by their first bytes.
+"""Files that are no input, by their first bytes, and whole lines of the others.
 
     first bytes -> kind_of -> "a PNG image", or "" if it may be an input
     first bytes, path -> refuse_foreign -> DataError with the name, and what to do

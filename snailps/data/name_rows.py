@@ -49,7 +49,8 @@ class NameRows:
     also a sparse matrix, with rows (row, column, value).  `expected` names the columns: ``("user",
     "item")``. `values` has one a row, or names a column.  `columns` selects some of a table, empty:
     the `usual` ones, as far as it has all names of rows among them, else its first ones.  `valued`:
-    a column of values may follow.
+    a column of values may follow; of a table with usual names it is the only other one, if it
+    `finds_values`.
     """
 
     def __init__(
