@@ -17,6 +17,8 @@ from typing import Protocol
 from snailps.dataclass import dataclass
 from snailps.errors import MisuseError
 
+CHUNKS_AHEAD = 2
+"""Chunks encoded ahead of the first with partitions left; tables have rows for one more."""
 OUTPUTS_PER_INPUT = 2
 """Output partitions for each input partition: with one for each, all would wait for the slowest."""
 

@@ -8,10 +8,10 @@ know how the ledger chooses.
 
 import random
 
-from snailps.api.rotation import Rotation
+from snailps.api.rotation import CHUNKS_AHEAD, Rotation
 from snailps.data.blocks import Block
 from snailps.master.leases import RotationLedger
-from snailps.master.leases.rotation import CHUNKS_AHEAD, NO_PART
+from snailps.master.leases.rotation import NO_PART
 
 
 def blocks_of(count, size=10):

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rotation_site import Site, blocks_of, taken_over
 
-from snailps.api.rotation import Rotation
+from snailps.api.rotation import CHUNKS_AHEAD, Rotation
 from snailps.errors import MisuseError
 from snailps.master.leases import RotationLedger
 from snailps.master.leases.ledger import LOSSES_MAX
 from snailps.master.leases.records import BlockResult
-from snailps.master.leases.rotation import CHUNKS_AHEAD, NO_PART, PARTITION_LOSSES_MAX
+from snailps.master.leases.rotation import NO_PART, PARTITION_LOSSES_MAX
 
 
 def ledger_of(blocks=8, epochs=2, chunks=2, most_parts=8, nodes=(1, 2), **more):

@@ -18,14 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
+from snailps.api.rotation import CHUNKS_AHEAD, OUTPUTS_PER_INPUT, Rotation
 from snailps.data.blocks import Block
 from snailps.dataclass import asdict, dataclass, field
 from snailps.master.leases.ledger import ANY_WORKER, LOSSES_MAX, MASTER, Entry, Ledger, Wait
 from snailps.master.leases.records import NO_RESULT, BlockRecords, BlockResult
 
-CHUNKS_AHEAD = 2
-"""Chunks encoded ahead of the first with partitions left; tables have rows for one more."""
 PARTITIONS_MAX = 2
 """Most partitions of one worker: one that trains, one that is prepared."""
 PARTITION_LOSSES_MAX = 10

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import Floats, Keys
+from snailps.models.ngram_rows import WORDS_AT_ONCE
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors.block_size import NOISE_POWER
 from snailps.models.word_vectors.settings import WordVectorSettings
@@ -25,7 +26,6 @@ Ints = NDArray[np.int32]
 
 PAIRS = 2000
 """Number of word pairs of a block on which the curvature is measured."""
-WORDS_AT_ONCE = 50_000
 
 
 class WordContention:

@@ -21,6 +21,7 @@ from snailps import kernels
 from snailps.api.rotation import OUTPUTS_PER_INPUT
 from snailps.data._subwords import assign_bags, subwords_csr
 from snailps.data.vocabulary import Vocabulary
+from snailps.models.ngram_rows import WORDS_AT_ONCE
 from snailps.models.word_vectors.block_size import (
     COPIES,
     NOISE_POWER,
@@ -65,7 +66,6 @@ PIECES = 3
 """Pieces in memory at a time: one that trains, one prepared, one of the next chunk."""
 CHUNK_GRAMS = 2_000_000
 """Rows of n-grams that chunks are made for, where a model has fewer."""
-WORDS_AT_ONCE = 50_000
 LOAD_BEYOND, LOAD_LACK = 0.02, 0.1
 """Share of the mean load by which partitions by n-grams may exceed it, or fall short of it."""
 STEPS_APART = 300.0

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.rotation import CHUNKS_AHEAD
 from snailps.api.tables import Table
 from snailps.api.worker import Worker
 
@@ -26,7 +27,7 @@ ROW_IDS = 256
 IDS_END = 1 << 24
 """Ids are below this."""
 _COUNT_BASE = 1 << 20
-_RING = 3
+_RING = CHUNKS_AHEAD + 1
 _SEPARATOR = re.compile(rb"[ \n]")
 _BLOCK_BITS, _ROW_BITS = 24, 24
 
