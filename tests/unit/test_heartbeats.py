@@ -211,14 +211,15 @@ def test_master_that_was_stopped_itself_expels_no_member_at_once():
 
 def test_signal_before_the_answer_to_register_asks_the_master_too(monkeypatch):
     """It knows this process by then, and would take one that just ends for lost."""
-    with joined(10 * LIMIT_S) as (node, _):
+    with joined(10 * LIMIT_S) as (joins, _):
         asked = threading.Event()
+        node = Node(Role.DRIVER, joins.settings)  # without threads, which know the answer
+        node._control = joins.control
         monkeypatch.setattr(node, "on_leave_request", lambda why: asked.set())
-        welcome, node.welcome = node.welcome, None
         hearing = threading.Thread(target=node._on_signal, args=(signal.SIGTERM,))
         hearing.start()
         time.sleep(0.05)
-        node.welcome = welcome
+        node.welcome = joins.welcome
         assert asked.wait(LIMIT_S)
         hearing.join(LIMIT_S)
         assert not node.ended.is_set()
