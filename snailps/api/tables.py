@@ -190,7 +190,7 @@ class Table:
     wire : str
         Type of the rows on the network: ``float32``, ``float16``, ``int8`` (with
         a scale per row) or ``auto``: float16 if the network is slow or the model has
-        `Worker.narrow_rows`, else float32.  In memory
+        `Worker.narrow_rows`, int8 if both, else float32.  In memory
         they are float32; rows with state and those of ``average`` are always sent as float32, and
         so is a push with values that the type cannot hold.
     finite : bool

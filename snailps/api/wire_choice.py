@@ -24,6 +24,9 @@ AGAIN_BYTES = 256 << 20
 """Traffic after which it is measured again."""
 FAST_BYTES_PER_S = 400e6
 """Speed, about 4 Gbit/s, from which converting rows costs more time than it saves."""
+SLOW_BYTES_PER_S = 30e6
+"""Speed, about a quarter of a Gbit/s, below which `narrow_rows` are int8: the network is waited for
+longer than it takes to mend the rounding."""
 _EXACT = {"add", "sgd"}
 """Access methods that add pushed values, for which float16's rounding error is negligible.  Others
 divide by the size of earlier gradients, so that small values matter, too."""
@@ -35,15 +38,15 @@ class WireChoice:
     ``auto`` starts as float32 and is decided for all tables by the client's goodput after
     `MEASURED_BYTES`, and again after every `AGAIN_BYTES`.  If all shards are on this machine it
     stays float32, unless connections are encrypted (`sealed`).  A model with `narrow_rows` takes
-    float16 for tables of `_EXACT` without that.  `exact` runs (repeatable to the
-    bit) have no measurement and no error feedback.
+    float16 for tables of `_EXACT` without that, and int8 if the network is slow.  `exact` runs
+    (repeatable to the bit) have no measurement and no error feedback.
     """
 
     def __init__(
         self, client: Client, route: Route, *, sealed: bool = False, exact: bool = False
     ) -> None:
         self._client, self._exact = client, exact
-        self._chosen = "float32"
+        self._chosen, self._narrow = "float32", "float16"
         self._measured = (0, 0.0)  # bytes, seconds at the last decision
         self._enough: float = MEASURED_BYTES
         here = all(is_loopback(shard.host) for shard in route.shards)
@@ -57,7 +60,7 @@ class WireChoice:
             if self._enough < math.inf:
                 self._measure()
             is_narrow = narrow and not self._exact and table.access in _EXACT
-            name = "float16" if is_narrow else self._chosen
+            name = self._narrow if is_narrow else self._chosen
         return WIRE_TYPES["float32" if state or table.access == "average" else name]
 
     def of_push(
@@ -75,10 +78,9 @@ class WireChoice:
             return
         speed = (moved - self._measured[0]) / (seconds - self._measured[1])
         chosen = "float32" if speed >= FAST_BYTES_PER_S else "float16"
-        if self._enough == MEASURED_BYTES or chosen != self._chosen:
-            log.info(
-                "wire: auto: %.0f MB/s to and from the servers: rows travel as %s",
-                speed / 1e6,
-                chosen,
-            )
-        self._chosen, self._enough, self._measured = chosen, AGAIN_BYTES, (moved, seconds)
+        narrow = "float16" if speed >= SLOW_BYTES_PER_S else "int8"
+        if self._enough == MEASURED_BYTES or (chosen, narrow) != (self._chosen, self._narrow):
+            text = "wire: auto: %.0f MB/s to and from the servers: rows travel as %s, narrow: %s"
+            log.info(text, speed / 1e6, chosen, narrow)
+        self._chosen, self._narrow = chosen, narrow
+        self._enough, self._measured = AGAIN_BYTES, (moved, seconds)

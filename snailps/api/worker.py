@@ -88,8 +88,9 @@ class Worker(ModelTables):
     prefetch : int
         Blocks that are leased and prepared ahead, at least 1; `setup` may raise it.
     narrow_rows : bool
-        With `wire: auto`, have rows of ``add`` and ``sgd`` travel as float16 on any network: for a
-        model that moves so many that sending them takes the processor longer than rounding.
+        With `wire: auto`, have rows of ``add`` and ``sgd`` travel as float16 on any network, as
+        int8 on a slow one: for a model that moves so many that sending them takes the processor
+        longer than rounding.
     slowest : int
         With ``consistency: ssp``: blocks that the slowest worker has finished, as last reported.
 

@@ -8,6 +8,7 @@ from snailps.api.wire_choice import (
     AGAIN_BYTES,
     FAST_BYTES_PER_S,
     MEASURED_BYTES,
+    SLOW_BYTES_PER_S,
     WireChoice,
 )
 from snailps.store.route import Route, ShardAddress
@@ -68,6 +69,17 @@ def test_narrow_rows_are_float16_on_a_fast_network_where_that_does_not_matter(ta
     if table.wire == "auto":
         repeatable = WireChoice(Speed(0), route_to("10.0.0.1"), exact=True)
         assert repeatable.of_pull(table, narrow=True) == kernels.WIRE_TYPES["float32"]
+
+
+@pytest.mark.parametrize(
+    ("speed", "chosen"), [(SLOW_BYTES_PER_S, "float16"), (SLOW_BYTES_PER_S - 1, "int8")]
+)
+def test_narrow_rows_are_int8_with_feedback_on_a_slow_network(speed, chosen):
+    client, table = Speed(int(speed)), Table("t", 4, wire="auto")
+    wires = WireChoice(client, route_to("10.0.0.1"))
+    assert wires.of_pull(table, narrow=True) == kernels.WIRE_TYPES[chosen]
+    assert wires.of_push(table, narrow=True) == (kernels.WIRE_TYPES[chosen], chosen == "int8")
+    assert wires.of_pull(table) == kernels.WIRE_TYPES["float16"]
 
 
 def test_auto_looks_again_when_much_more_has_moved(caplog):
