@@ -40,7 +40,6 @@ cdef enum:
     HUGE_PAGE = 2 << 20
     MERGED_TOGETHER = 1 << 16
 
-SENTENCE_END = b"</s>"
 DUMP_MAGIC = b"SNWC"
 
 cdef int LINE_TOKENS_MAX = 1024     # fastText's MAX_LINE_SIZE: a sentence ends once it has *more*

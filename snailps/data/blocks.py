@@ -43,6 +43,7 @@ from snailps.data.matrix_file import (
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch, open_input
 from snailps.data.unpacking import DAMAGED, files_of_url, is_hidden, is_packed, is_url, read_errors
+from snailps.data.word_counts import SEPARATORS
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
@@ -62,9 +63,9 @@ _BANDS = [int(f"{band:05b}"[::-1], 2) for band in range(STRANDS)]
 # Requested instead of a unit: the head of a block's file.
 HEAD = "head"
 
-# A unit begins at 0 and behind each of these.  For words these are fastText's separators, so a
-# newline stays with the word before it, and a blank between words is a unit of its own.
-_ENDS = {"word": re.compile(rb"[ \n\r\t\v\f\0]"), "line": re.compile(rb"\n")}
+# A unit begins at 0 and behind each of these.  So a newline stays with the word before it, and a
+# blank between words is a unit of its own.
+_ENDS = {"word": re.compile(b"[%b]" % SEPARATORS), "line": re.compile(rb"\n")}
 # Behind a byte order mark and blank lines.
 _FIRST_LINE = re.compile(rb"(?:%b)?(?:[ \t\r]*\n)*([^\n]+)" % BOM)
 log = logging.getLogger(__name__)

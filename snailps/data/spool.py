@@ -19,13 +19,13 @@ import numpy as np
 from snailps.data.elements import Elements, a_kind, elements_of, is_missing
 from snailps.data.host_cache import HostCache, ScratchFile
 from snailps.data.vocabulary import LABEL_PREFIX
+from snailps.data.word_counts import SEPARATORS
 from snailps.errors import DataError
 
 WRITE_BYTES = 1 << 20
 OnProgress = Callable[[int, int | None], object]
 
-_WORD_ENDS = " \n\r\t\v\f\0"
-"""fastText's separators of words."""
+_WORD_ENDS = SEPARATORS.decode()
 _WORD_END = re.compile(f"[{_WORD_ENDS}]")
 _RARE_ENDS = [end.encode() for end in _WORD_ENDS if end not in " \n"]
 _CODEC = ("utf-8", "surrogateescape")

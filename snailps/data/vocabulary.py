@@ -17,7 +17,7 @@ import numpy as np
 
 from snailps.data._text import Lexicon, WordCounter
 from snailps.data.packed_words import PackedWords
-from snailps.data.word_counts import pack, unpack
+from snailps.data.word_counts import END_OF_LINE, pack, unpack
 from snailps.dataclass import dataclass, field
 from snailps.errors import DataError
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LABEL_PREFIX = b"__label__"
-END_OF_LINE = b"</s>"
 _MAGIC = b"SNVO"
 
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 VERSION = 1
 SEPARATORS = b" \n\r\t\v\f\0"
+"""fastText's, of words: a word that contains one could never be looked up."""
+END_OF_LINE = b"</s>"
+"""The word that a newline counts as."""
 HEADER_BYTES = 32
 _PIECE = 1 << 20
 

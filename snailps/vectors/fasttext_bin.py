@@ -24,6 +24,7 @@ from snailps.data._labelled import KeptGrams
 from snailps.data._text import without_tails
 from snailps.data.atomic import atomic_file
 from snailps.data.packed_words import PackedWords
+from snailps.data.word_counts import SEPARATORS
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ModelFileError
 from snailps.vectors.quantised import Cursor, QuantisedRows, read_quantised
@@ -45,9 +46,7 @@ _ENTRY_BYTES_MIN = 1 + _ENTRY_TAIL.itemsize  # of one letter
 _INT32_MAX = 2**31 - 1
 _MAXN_MAX = 1000
 """Longest n-grams that are believed: a word of so many letters already has half a million."""
-# Bytes at which fastText splits words; a word that contains one could never be looked up.
-_SEPARATORS = b" \t\n\v\f\r\0"
-_IS_SEPARATOR = np.isin(np.arange(256), list(_SEPARATORS))
+_IS_SEPARATOR = np.isin(np.arange(256), list(SEPARATORS))
 _IS_NEWLINE = np.arange(256) == ord("\n")
 _NPZ_HOLDS = "; a .npz may hold words with blanks"
 

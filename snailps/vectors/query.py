@@ -22,6 +22,7 @@ import numpy.typing as npt
 from snailps.data._labelled import KeptGrams
 from snailps.data._subwords import subword_ids
 from snailps.data.extras import optional_module
+from snailps.data.word_counts import END_OF_LINE
 from snailps.errors import DataError, ModelFileError, UnknownWord
 from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.quantised import QuantisedRows
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
 # The end-of-line token: an ordinary word in every list, but not suggested as a spelling.
-_EOS = "</s>"
+_EOS = END_OF_LINE.decode()
 # Rows gathered at a time when word vectors are composed: 2**16 rows of dim 100 are 26 MB.
 _GATHER_ROWS = 1 << 16
 # Words searched for close spellings, most frequent first: some 50 ms.
@@ -696,7 +697,7 @@ class Vectors:
         if not 2 <= count <= 1000:
             raise DataError(f"count: expected 2 to 1,000 words, got {count}")
         if words is None:
-            names = [word for word in self.words[: count + 1] if word != "</s>"][:count]
+            names = [word for word in self.words[: count + 1] if word != _EOS][:count]
         elif isinstance(words, str):
             names = [words, *(word for word, _ in self.most_similar(words, topn=count - 1))]
         else:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.data._subwords import subwords_csr
-from snailps.data._text import SENTENCE_END
 from snailps.data.atomic import human_bytes
 from snailps.data.vocabulary import Vocabulary
+from snailps.data.word_counts import END_OF_LINE
 from snailps.errors import ConfigError
 from snailps.models.word_vectors.settings import WordVectorSettings
 
@@ -124,6 +124,6 @@ def tokens_per_byte(vocabulary: Vocabulary, total_bytes: int) -> float:
 def _words_per_byte(vocabulary: Vocabulary) -> float:
     """Return the words in a byte of a text made of this vocabulary."""
     sizes = vocabulary.words.lengths + 1  # and a blank
-    if (end := vocabulary.index(SENTENCE_END)) >= 0:
+    if (end := vocabulary.index(END_OF_LINE)) >= 0:
         sizes[end] = 1
     return float(vocabulary.counts.sum() / (vocabulary.counts * sizes.astype(np.float64)).sum())

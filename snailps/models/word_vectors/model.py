@@ -37,6 +37,7 @@ from snailps.config import JobSettings
 from snailps.data._subwords import subwords_csr
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
+from snailps.data.word_counts import END_OF_LINE
 from snailps.dataclass import dataclass, replace
 from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.copied_rows import CopiedRows
@@ -202,7 +203,7 @@ class WordVectors(TextModel):
         s, vocabulary = unpack_vocabulary(results.settings, results.summary)
         words = vocabulary.words[: count + 1]
         rows = np.concatenate([np.array(some, np.float32) for some in word_rows(results, s, words)])
-        kept = [i for i, word in enumerate(words) if word != b"</s>"][:count]
+        kept = [i for i, word in enumerate(words) if word != END_OF_LINE][:count]
         return [words[i].decode("utf-8", "replace") for i in kept], rows[kept]
 
     @classmethod
