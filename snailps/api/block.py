@@ -57,6 +57,9 @@ class Block:
     part, parts : int
         Of a lease of an input partition: its number, from 0; of a block to encode -1.  How many
         its chunk has; of a block to encode 0, as that is decided when all blocks are encoded.
+    sizes : tuple of int
+        Of a partition: how large each is to be, to the others; with workers of different speed they
+        differ.
     output_parts : int
         Of a partition: how many output partitions its chunk has, twice `parts`.
     had : int
@@ -100,6 +103,7 @@ class Block:
     chunk_blocks: int = 0
     part: int = -1
     parts: int = 0
+    sizes: tuple[int, ...] = ()
     output_parts: int = 0
     had: int = 0
     durable: tuple[int, ...] = ()

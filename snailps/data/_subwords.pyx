@@ -16,14 +16,13 @@ from libc.string cimport memcmp, memcpy
 import numpy as np
 
 from snailps.data.packed_words import PackedWords
+from snailps.data.word_counts import END_OF_LINE
 
 cdef extern from *:
     int __builtin_ctzll(unsigned long long) nogil
 
 cdef enum:
     BRACKETED_MAX = 62      # bytes of a word that is copied between its brackets
-
-SENTENCE_END = b"</s>"
 
 # Makes a word without n-grams that a part has go to the least loaded part.
 cdef double NOTHING_SHARED = 1e-6
@@ -140,7 +139,7 @@ def subword_ids(bytes word not None, int minn, int maxn, int64_t bucket,
     cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(word)
     cdef Py_ssize_t length = PyBytes_GET_SIZE(word)
     cdef int64_t found = 0
-    if maxn > 0 and word != SENTENCE_END:
+    if maxn > 0 and word != END_OF_LINE:
         found = bag_of(text, length, minn, maxn, <uint32_t>bucket, 0, NULL)
     ids = np.empty(found, dtype=np.int32)
     cdef int32_t[::1] out = ids
@@ -187,7 +186,8 @@ def subwords_csr(words: Sequence[bytes], int minn, int maxn,
 def assign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not None,
               const double[::1] mass not None, const float[::1] worth not None,
               uint64_t[:, ::1] has not None, int32_t[::1] sharers not None,
-              double[::1] load not None, double most, int32_t[::1] out not None) -> None:
+              double[::1] load not None, const double[::1] most not None,
+              int32_t[::1] out not None) -> None:
     """Assign words to partitions one by one, each to the part that has most of its n-grams already.
 
     Parameters
@@ -203,8 +203,9 @@ def assign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not N
         How many parts these are: read and written.
     load : float64 array (parts,)
         Read and written.
-    most : float
-        Load that a part may have; where none has room, the least loaded one takes the word.
+    most : float64 array (parts,)
+        Load that a part may have; where none has room, the one with the least of its own takes the
+        word.
     out : int32 array (words,)
         Written: the part of each word.
     """
@@ -227,12 +228,12 @@ def assign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not N
                         bits &= bits - 1
             best, score = 0, -1.0
             for part in range(parts):
-                found = shared[part] * (1.0 - load[part] / most)
-                if load[part] + mass[i] <= most and found > score:
+                found = shared[part] * (1.0 - load[part] / most[part])
+                if load[part] + mass[i] <= most[part] and found > score:
                     best, score = part, found
             if score < 0.0:
                 for part in range(1, parts):
-                    if load[part] < load[best]:
+                    if load[part] * most[best] < load[best] * most[part]:
                         best = part
             out[i] = <int32_t>best
             load[best] += mass[i]

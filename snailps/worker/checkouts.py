@@ -32,12 +32,13 @@ class LeaseCheckouts:
     ) -> None:
         self._number, self._ask, self._note, self._stand = number, ask, note, stand
         self._training = self._over = False
-        self._since = 0.0
+        self._begun: dict[int, float] = {}  # when each that is held was checked out
+        self._last = 0.0  # when the last one was checked in
         self.cut = False
         """The training ends before the lease has had all."""
 
     def begin(self) -> None:
-        self._training, self._since = True, time.monotonic()
+        self._training = True
 
     def end(self) -> None:
         self._training = False
@@ -51,6 +52,7 @@ class LeaseCheckouts:
         answer = self._ask(messages.Borrow(self._number), None, self._heard)
         assert isinstance(answer, messages.Borrowed)
         if answer.part >= 0:
+            self._begun[answer.part] = time.monotonic()
             return answer.part
         self._over = True
         self.cut = self.cut or answer.ends
@@ -65,6 +67,7 @@ class LeaseCheckouts:
         if not self._stand.checked_in(self._number, part):
             raise MisuseError(f"check_in({part}): this lease does not hold that partition")
         units = int(metrics.pop("units", metrics.get("examples", 0)))
+        # One that was checked out ahead is trained when the one before is done.
         now = time.monotonic()
-        seconds, self._since = now - self._since, now
+        seconds, self._last = now - max(self._last, self._begun.pop(part, now)), now
         self._note(messages.GiveBack(self._number, part, units, seconds, metrics, durable))

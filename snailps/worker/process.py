@@ -518,7 +518,7 @@ class WorkerProcess(Node):
 
         def heard(answer: messages.Message) -> None:
             if isinstance(answer, messages.Leased) and answer.number >= 0:
-                self._stand.got(pass_, answer.number, answer.parts, answer.had)
+                self._stand.got(pass_, answer)
 
         answer = self._ask(messages.Lease(pass_, back, held), None, heard)
         assert isinstance(answer, messages.Leased)
@@ -609,6 +609,7 @@ class WorkerProcess(Node):
             chunk_blocks=lease.slices,
             part=lease.part,
             parts=lease.parts,
+            sizes=tuple(lease.sizes) or (1,) * lease.parts,
             output_parts=lease.visiting,
             had=len(lease.had),
             durable=tuple(lease.had),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ class _Checkouts:
     """The output partitions of a held lease: all that it had, and those that it holds."""
 
     parts: int
+    sizes: list[int]
     had: set[int] = field(default_factory=set)
     holds: set[int] = field(default_factory=set)
 
@@ -63,12 +63,13 @@ class ResumeState:
             self._held.clear()
             self._checkouts.clear()
 
-    def got(self, pass_: str, number: int, parts: int = 0, had: Collection[int] = ()) -> None:
-        """Note a leased block, or a leased partition of a chunk of `parts`, with what it had."""
+    def got(self, pass_: str, lease: messages.Leased) -> None:
+        """Note a leased block, or a leased partition of a chunk, with what it had."""
         with self._lock:
-            self._held.add((pass_, number))
-            if parts:
-                self._checkouts[number] = _Checkouts(parts, set(had))
+            self._held.add((pass_, lease.number))
+            if lease.parts:
+                own = _Checkouts(lease.parts, lease.sizes, set(lease.had))
+                self._checkouts[lease.number] = own
 
     def reported(self, done: messages.Done) -> None:
         """Note that the master has the result of a block."""
@@ -138,6 +139,7 @@ class ResumeState:
                     {
                         "number": number,
                         "parts": checkouts.parts,
+                        "sizes": checkouts.sizes,
                         "had": sorted(checkouts.had),
                         "holds": sorted(checkouts.holds),
                     }

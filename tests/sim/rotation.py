@@ -20,7 +20,10 @@ from tests.sim.jobs import UNITS
 from tests.sim.model import DIM
 
 WORDS = 12
-"""Rows of each kind: word w is in input partition ``w % parts``, output ``w % output_parts``."""
+"""Rows of each kind: input partitions have as many as their sizes, word w is in output partition
+``w % output_parts``."""
+RATED = 20
+"""Seconds that a second of a checkout counts as: no training takes long enough for a speed."""
 INPUTS, OUTPUTS, TEXT = 1 << 33, 1 << 34, 1 << 35
 RING, TEXT_BLOCKS = 3, 1000
 
@@ -119,7 +122,9 @@ class Rotating:
     def train(self, block):
         """All checkouts of a partition; its figures, and whether it has had all parts."""
         worker, job = self._worker, self._job
-        mine = [INPUTS + word for word in range(block.part, WORDS, block.parts)]
+        sizes = block.sizes
+        ends = [WORDS * sum(sizes[: block.part + at]) // sum(sizes) for at in (0, 1)]
+        mine = [INPUTS + word for word in range(*ends)]
         begun = yield from self._pull(mine)
         state = {"cut": False, "over": False}
         done, own = 0, set()
@@ -139,10 +144,11 @@ class Rotating:
                 )
             own.add(part)
             durable = job.plan.durable > self._random.random()
+            since = worker.world.now
             begun = yield from self._checkout(block, part, mine if durable else (), begun)
             if durable:
                 job.durable.tell(block.number, own)
-            self._check_in(block, part, durable)
+            self._check_in(block, part, RATED * (worker.world.now - since), durable)
             done += 1
         yield from self._check_inputs(block, mine, begun)
         yield from self._push(block, mine)
@@ -195,7 +201,8 @@ class Rotating:
         worker = self._worker
         theirs = [OUTPUTS + word for word in range(part, WORDS, 2 * block.parts)]
         before = yield from self._pull(theirs)
-        yield worker.cluster.think_s() * worker._slow / block.parts
+        share = block.sizes[block.part] / sum(block.sizes)
+        yield worker.cluster.think_s() * worker._slow * share
         yield from self._push(block, theirs)
         after = yield from self._pull(theirs)
         for key in theirs:
@@ -210,12 +217,12 @@ class Rotating:
             begun = yield from self._pull(mine)
         return begun
 
-    def _check_in(self, block, part, durable):
+    def _check_in(self, block, part, seconds, durable):
         worker = self._worker
         if not worker._stand.checked_in(block.number, part):
             self._job.books.wrong.append(f"partition {block.number} does not hold part {part}")
         figures = {"examples": 1.0, "loss": 1.0}
-        worker.control.note(messages.GiveBack(block.number, part, UNITS, 0.1, figures, durable))
+        worker.control.note(messages.GiveBack(block.number, part, UNITS, seconds, figures, durable))
 
     def _push(self, block, keys):
         """Ones to these rows, and to own ones that tell this push from others."""

@@ -33,7 +33,7 @@ class Block:
 
     __slots__ = (
         "chunk", "chunk_blocks", "chunk_index", "clock", "had", "index", "number", "part", "parts",
-        "pull", "reach", "seed", "slot", "slots",
+        "pull", "reach", "seed", "sizes", "slot", "slots",
     )  # fmt: skip
 
     def __init__(self, lease):
@@ -43,6 +43,7 @@ class Block:
         )  # fmt: skip
         self.chunk, self.chunk_index, self.chunk_blocks = lease.chunk, lease.slice, lease.slices
         self.part, self.parts, self.had = lease.part, lease.parts, frozenset(lease.had)
+        self.sizes = lease.sizes or [1] * lease.parts
         self.pull = self.reach = None
 
 
@@ -163,7 +164,7 @@ class Worker(RoutedNode):
     def _lease(self, pass_, back, held=0):
         def heard(answer):
             if isinstance(answer, messages.Leased) and answer.number >= 0:
-                self._stand.got(pass_, answer.number, answer.parts, answer.had)
+                self._stand.got(pass_, answer)
 
         return (yield from self._ask(messages.Lease(pass_, back, held), None, heard))
 

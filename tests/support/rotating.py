@@ -197,6 +197,7 @@ def blocks_of_chunk(
             part,
             num,
         )
+        block.sizes = (1,) * num
         block.output_parts, block.checkouts = output_parts, shared.checkouts(part, num)  # type: ignore[assignment]
         partitions.append(block)
     return partitions

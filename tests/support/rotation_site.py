@@ -43,7 +43,7 @@ class Site:
         self.next_node = 100
         self.leaving = set()
         self.ledger = RotationLedger(self.blocks, self.epochs, self.rotation, nodes=self.nodes)
-        self.parts = {}
+        self.parts, self.sizes = {}, {}  # of each chunk that was decided
         self.chunk_blocks, self.partitions = {}, {}  # number -> worker, in the order leased
         self.had, self.holds = {}, {}
         self.durable = {}  # of each partition that is not done: checkouts that need not be repeated
@@ -60,10 +60,11 @@ class Site:
         if node in self.leaving:
             return
         entry = self.ledger.take(node)
-        for chunk, parts in self.ledger.decided():
+        for chunk, parts, sizes in self.ledger.decided():
             assert chunk not in self.parts
             assert 1 <= parts <= self.rotation.most_parts
-            self.parts[chunk] = parts
+            assert len(sizes) in (0, parts)
+            self.parts[chunk], self.sizes[chunk] = parts, sizes
         if entry is None:
             assert str(self.ledger.wait_of(node))
             self.refused.add(node)
@@ -80,13 +81,16 @@ class Site:
             return
         assert number not in self.done_partitions
         assert self.encoded_of(chunk) == entry.chunk_blocks
-        assert entry.parts == self.parts[chunk]
+        assert (entry.parts, entry.sizes) == self.split_of(chunk)
         assert entry.output_parts == 2 * entry.parts
         assert number == self.number_of(chunk, entry.part)
         assert sum(holder == node for holder in self.partitions.values()) < 2
         self.partitions[number] = node
         assert set(entry.had) == self.durable.get(number, set())
         self.had[number], self.holds[number] = set(entry.had), set()
+
+    def split_of(self, chunk):
+        return self.parts[chunk], self.sizes[chunk]
 
     def is_trained(self, chunk):
         parts = self.parts.get(chunk)
@@ -114,10 +118,10 @@ class Site:
         part = number - self.number_of(chunk, 0)
         for other in self.begun:
             theirs = self.ledger.chunk_of(other)
-            assert self.parts[theirs] == self.parts[chunk]
+            assert self.split_of(theirs) == self.split_of(chunk)
             assert other - self.number_of(theirs, 0) != part
         for earlier in range(chunk):
-            if self.parts[earlier] != self.parts[chunk]:
+            if self.split_of(earlier) != self.split_of(chunk):
                 assert self.is_trained(earlier)
         self.begun.add(number)
 
@@ -145,7 +149,10 @@ class Site:
         number = self.first_of(node)
         if number is not None and self.holds[number]:
             part = self.rng.choice(sorted(self.holds[number]))
-            assert self.ledger.check_in(number, node, part)
+            seconds = self.rng.choice([0.0, 0.1, 1.0])
+            speed = 10 * (1 + node % 3)
+            units = round(speed * seconds)
+            assert self.ledger.check_in(number, node, part, units, seconds)
             self.holds[number].discard(part)
             if self.rng.random() < 0.3:
                 before = self.durable.get(number, set())

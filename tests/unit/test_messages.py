@@ -85,11 +85,12 @@ KNOWN = [
             640,
             [["/a", 0, 10, ""], ["/b", 10, 630, "2"]],
             True,
+            [1, 2, 1],
         ),
         b'{"is":"Leased","number":1,"path":"/in.txt","start":2,"stop":3,"epoch":4,"seed":5,'
         b'"progress":[0.0,0.5],"clock":6,"slot":1,"slots":4,"index":-1,"chunk":7,"slice":-1,'
         b'"slices":8,"part":2,"parts":3,"visiting":6,"had":[1],"first":true,"version":"9",'
-        b'"spread":640,"files":[["/a",0,10,""],["/b",10,630,"2"]],"by_file":true}',
+        b'"spread":640,"files":[["/a",0,10,""],["/b",10,630,"2"]],"by_file":true,"sizes":[1,2,1]}',
     ),
     (m.Borrow(9), b'{"is":"Borrow","number":9}'),
     (m.Borrowed(5), b'{"is":"Borrowed","part":5,"ends":false}'),
@@ -210,7 +211,7 @@ def test_message_that_lacks_a_required_field_is_refused(message):
     fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
     blob = fields.pop("blob", b"")
     for field in dataclasses.fields(message):
-        if field.name in ("blob", "progress", "part", "parts", "visiting"):
+        if field.name in ("blob", "progress", "part", "parts", "visiting", "sizes"):
             continue  # a block's shares come with its number, its parts with its chunk
         rest = {name: value for name, value in fields.items() if name != field.name}
         data = body({"is": type(message).__name__, **rest}, blob)
@@ -347,6 +348,16 @@ def test_field_of_whatever_content_gives_a_message_or_a_protocol_error(message):
         (
             {"is": "Leased", "number": 1, "progress": [0, 1], "chunk": 3, "part": 2, "parts": 2},
             "a block or a partition",
+        ),
+        (
+            {"is": "Leased", "number": 1, "progress": [0, 1], "chunk": 3, "part": 1, "parts": 2,
+             "visiting": 4, "sizes": [0, 1]},
+            r"Leased.sizes\[0\]",
+        ),
+        (
+            {"is": "Leased", "number": 1, "progress": [0, 1], "chunk": 3, "part": 1, "parts": 2,
+             "visiting": 4, "sizes": [1]},
+            "one for each of 2 partitions",
         ),
         ({"is": "GiveBack", "number": 1, "part": -1, "units": 1, "seconds": 1,
           "metrics": {}}, "GiveBack.part"),

@@ -44,22 +44,34 @@ def vocabulary(words: int = 3000, tokens: int = 10_000_000) -> Vocabulary:
 @pytest.mark.parametrize("parts", [1, 2, 7, 64])
 def test_parts_have_the_same_mass_and_size(parts: int) -> None:
     mass = np.sqrt(zipf(20_000))
-    placed = assign(mass, parts, seed=3)
+    placed = assign(mass, (1,) * parts, seed=3)
     sums = np.bincount(placed, mass, parts)
     assert sums.max() / sums.mean() < 1.02
     assert np.ptp(np.bincount(placed, minlength=parts)) <= 80 * parts
-    assert (assign(mass, parts, seed=3) == placed).all()
+    assert (assign(mass, (1,) * parts, seed=3) == placed).all()
+
+
+def test_parts_have_masses_as_their_sizes() -> None:
+    mass, sizes = zipf(20_000), (20, 20, 16, 8)
+    found = np.bincount(assign(mass, sizes, seed=3), mass) / mass.sum()
+    assert found == pytest.approx(np.array(sizes) / 64, rel=0.02)
+    known, settings = vocabulary(2000), WordVectorSettings(bucket=5000)
+    own = known.counts.astype(np.float64)
+    for together in (True, False):
+        placed, _ = assign_by_grams(known, settings, own, sizes, together=together)
+        found = np.bincount(placed, own) / own.sum()
+        assert found == pytest.approx(np.array(sizes) / 64, rel=0.11)
 
 
 def test_splits_of_two_seeds_have_nothing_to_do_with_each_other() -> None:
     mass = zipf(50_000)
-    pairs = np.bincount(assign(mass, 4, 1) * 4 + assign(mass, 4, 2), minlength=16)
+    pairs = np.bincount(assign(mass, (1,) * 4, 1) * 4 + assign(mass, (1,) * 4, 2), minlength=16)
     assert pairs.min() > 0.8 * pairs.mean()
 
 
 @pytest.mark.parametrize("words", [0, 1, 5])
 def test_fewer_words_than_parts(words: int) -> None:
-    placed = assign(np.ones(words), 8, seed=1)
+    placed = assign(np.ones(words), (1,) * 8, seed=1)
     assert len(set(placed.tolist())) == words
 
 
@@ -180,7 +192,7 @@ def test_a_short_text_has_fewer_parts_than_workers() -> None:
 def test_few_or_very_frequent_words_allow_few_parts(mass: np.ndarray, parts: int) -> None:
     assert parts_by_words(mass) == parts
     if parts:
-        placed = assign(mass, 2 * parts, 1)
+        placed = assign(mass, (1,) * 2 * parts, 1)
         assert np.bincount(placed).min() >= 7
         assert mass.max() < 0.9 * mass[placed == placed[mass.argmax()]].sum()
 
@@ -189,22 +201,22 @@ def test_few_or_very_frequent_words_allow_few_parts(mass: np.ndarray, parts: int
 def test_words_split_by_their_grams_share_few_and_are_balanced(parts: int) -> None:
     settings = WordVectorSettings(bucket=5000)
     known, mass = vocabulary(3000), np.sqrt(zipf(3000))
-    inputs, sharers = assign_by_grams(known, settings, mass, parts)
+    inputs, sharers = assign_by_grams(known, settings, mass, (1,) * parts)
     load = np.bincount(inputs, mass, parts)
     assert load.max() <= 1.02 * load.mean()
     assert load.min() > 0.85 * load.mean()
     assert sharers.tolist() == sharers_of(known, settings, inputs)
-    at_random = sharers_of(known, settings, assign(mass, parts, 1))
+    at_random = sharers_of(known, settings, assign(mass, (1,) * parts, 1))
     assert sharers.sum() < 0.95 * sum(at_random)
-    again, _ = assign_by_grams(known, settings, mass, parts)
+    again, _ = assign_by_grams(known, settings, mass, (1,) * parts)
     assert (again == inputs).all()
 
 
 def test_words_are_split_evenly_and_their_sharers_are_known_if_not_together() -> None:
     settings, mass = WordVectorSettings(bucket=5000), zipf(900)
-    inputs, sharers = assign_by_grams(vocabulary(900), settings, mass, 3, together=False)
+    inputs, sharers = assign_by_grams(vocabulary(900), settings, mass, (1,) * 3, together=False)
     assert sharers.tolist() == sharers_of(vocabulary(900), settings, inputs)
-    together, fewer = assign_by_grams(vocabulary(900), settings, mass, 3)
+    together, fewer = assign_by_grams(vocabulary(900), settings, mass, (1,) * 3)
     assert fewer.sum() < sharers.sum()
     load = np.bincount(inputs, mass, 3)
     assert load.max() <= np.bincount(together, mass, 3).max()
@@ -212,7 +224,7 @@ def test_words_are_split_evenly_and_their_sharers_are_known_if_not_together() ->
 
 def test_word_that_is_heavier_than_a_partition_goes_to_the_least_loaded_one() -> None:
     mass = np.array([100.0, *np.ones(99)])
-    inputs, _ = assign_by_grams(vocabulary(100), WordVectorSettings(bucket=5000), mass, 4)
+    inputs, _ = assign_by_grams(vocabulary(100), WordVectorSettings(bucket=5000), mass, (1,) * 4)
     assert np.bincount(inputs, minlength=4)[inputs[0]] == 1
     assert np.bincount(inputs, mass, 4).max() == 100
 
@@ -241,5 +253,5 @@ def test_grams_of_workers_are_those_that_a_split_gives(workers: int) -> None:
     settings = WordVectorSettings(bucket=5000)
     known = vocabulary(3000)
     found = grams_of_workers(known, settings, workers)
-    sharers = sharers_of(known, settings, assign(zipf(3000), workers, 1))
+    sharers = sharers_of(known, settings, assign(zipf(3000), (1,) * workers, 1))
     assert found == pytest.approx(sum(sharers), rel=0.03)

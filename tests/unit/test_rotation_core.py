@@ -97,7 +97,7 @@ def test_training_of_two_workers_rotates_and_the_journal_has_it(make_job):
     assert one.progress == [0.0, 0.5]
     (train,) = facts(world, "train")
     assert train["rotation"] == {"chunks": 2, "most_parts": 8, "checkouts_of_one": 2}
-    assert facts(world, "chunk") == [{"chunk": 0, "parts": 2}]
+    assert facts(world, "chunk") == [{"chunk": 0, "parts": 2, "sizes": ()}]
     kinds = [fact.kind for fact in world.facts()]
     assert kinds.index("train") < kinds.index("done") < kinds.index("chunk")
 
@@ -488,7 +488,7 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     world.ask(a, m.Done("train", one.number, 30, 2.0, {"loss": 9.0, "examples": 3.0}))
     world.ask(b, m.Borrow(two.number))
     saved = unpack(pack(job.dump(world.now)))
-    extent = {"open": 0, "tenancies": 0, "parts_max": 2, "parts": [2, 0]}
+    extent = {"open": 0, "tenancies": 0, "parts_max": 2, "parts": [2, 0], "sizes": [[], []]}
     metrics = saved.figures["rotation"].pop("metrics")
     rotation = {"chunks": 2, "most_parts": 8, "checkouts_of_one": 2}
     assert saved.figures["rotation"] == {**rotation, "extent": extent}
@@ -588,9 +588,16 @@ class Master:
         return answer
 
 
+def leased(number, had=()):
+    """A partition of two, one three times as large as the other."""
+    return m.Leased(
+        number, progress=[0.0, 1.0], chunk=0, part=0, parts=2, visiting=4, had=[*had], sizes=[3, 1]
+    )
+
+
 def outputs_of(*answers):
     master, stand = Master(*answers), ResumeState()
-    stand.got("train", 9, 2)
+    stand.got("train", leased(9))
     checkouts = LeaseCheckouts(9, master.ask, master.notes.append, stand)
     checkouts.begin()
     return checkouts, master, stand
@@ -599,7 +606,9 @@ def outputs_of(*answers):
 def test_checkouts_check_out_until_all_are_had_and_check_in_with_figures():
     checkouts, master, stand = outputs_of(m.Borrowed(2), m.Borrowed(0), m.Borrowed(-1))
     assert [checkouts.check_out(), checkouts.check_out()] == [2, 0]
-    assert stand.to_dict()["visits"] == [{"number": 9, "parts": 2, "had": [0, 2], "holds": [0, 2]}]
+    assert stand.to_dict()["visits"] == [
+        {"number": 9, "parts": 2, "sizes": [3, 1], "had": [0, 2], "holds": [0, 2]}
+    ]
     checkouts.check_in(2, {"units": 4, "loss": 1.5, "examples": 3})
     (note,) = master.notes
     assert (note.number, note.part, note.units, note.metrics) == (
@@ -617,9 +626,11 @@ def test_checkouts_check_out_until_all_are_had_and_check_in_with_figures():
 
 def test_worker_that_goes_on_with_a_partition_tells_a_master_what_was_durable_before():
     stand = ResumeState()
-    stand.got("train", 9, 2, [0, 3])
+    stand.got("train", leased(9, [0, 3]))
     stand.checked_out(9, 1)
-    assert stand.to_dict()["visits"] == [{"number": 9, "parts": 2, "had": [0, 1, 3], "holds": [1]}]
+    assert stand.to_dict()["visits"] == [
+        {"number": 9, "parts": 2, "sizes": [3, 1], "had": [0, 1, 3], "holds": [1]}
+    ]
 
 
 def test_checkouts_that_end_early_are_cut():
@@ -659,7 +670,7 @@ def test_state_of_a_worker_is_whole_whatever_its_threads_do():
 
     def encode(base):
         for number in range(base, base + 500):
-            stand.got("train", number, 2)
+            stand.got("train", leased(number))
             stand.checked_out(number, 1)
             assert stand.checked_in(number, 1)
             stand.reported(m.Done("train", number, 1, 1.0, {}))
@@ -682,7 +693,7 @@ def test_state_of_a_worker_is_whole_whatever_its_threads_do():
         for checkout in state["visits"]:
             assert set(checkout["holds"]) <= set(checkout["had"])
     stand.start()
-    stand.got("train", 1)
+    stand.got("train", m.Leased(1, progress=[0.0, 1.0]))
     assert stand.to_dict()["visits"] == []
     assert not stand.checked_in(1, 0)
     stand.checked_out(1, 0)  # of a partition that has ended

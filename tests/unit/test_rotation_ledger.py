@@ -27,13 +27,20 @@ def encodes(ledger, chunk, node=1):
         assert ledger.done(number, node)
 
 
-def checkouts(ledger, number, node):
+def checkouts(ledger, number, node, units=0, seconds=0.0):
     """All checkouts of a partition, one after the other; the parts in their order."""
     parts = []
     while (part := ledger.check_out(number, node)) != NO_PART:
         parts.append(part)
-        assert ledger.check_in(number, node, part)
+        assert ledger.check_in(number, node, part, units, seconds)
     return parts
+
+
+def rate(ledger, *nodes, units=10):
+    """Workers train a part of what they have leased, so that their speed is known."""
+    for node in nodes:
+        (number, *_) = filter(ledger.is_partition, ledger.records.held_by(node))
+        assert ledger.check_in(number, node, ledger.check_out(number, node), units, 1.0)
 
 
 # --- what there is --------------------------------------------------------------------------------
@@ -111,7 +118,7 @@ def test_partition_is_leased_when_all_blocks_of_its_chunk_are_done():
     assert ledger.done(2, 1)
     lease = ledger.take(1)
     assert (lease.number, lease.chunk, lease.part, lease.parts) == (4, 0, 0, 2)
-    assert ledger.decided() == [(0, 2)]
+    assert ledger.decided() == [(0, 2, ())]
     assert ledger.decided() == []
     assert ledger.take(2).part == 1
 
@@ -135,10 +142,12 @@ def test_worker_keeps_its_part_and_holds_two_partitions_at_most():
     ledger = ledger_of(blocks=4, epochs=1, chunks=4)
     for chunk in range(3):
         encodes(ledger, chunk)
-    own = [ledger.take(2) for _ in range(2)]
+    own, others = [ledger.take(2)], [ledger.take(1)]
+    rate(ledger, 2, 1)
+    own.append(ledger.take(2))
     assert [(one.chunk, one.part) for one in own] == [(0, 0), (1, 0)]
     assert ledger.take(2) is None or ledger.take(2).part < 0
-    others = [ledger.take(1) for _ in range(2)]
+    others.append(ledger.take(1))
     assert [(one.chunk, one.part) for one in others] == [(0, 1), (1, 1)]
     for entry in own:
         checkouts(ledger, entry.number, 2)
@@ -152,9 +161,11 @@ def test_part_of_another_worker_is_taken_by_an_idle_one_only():
     encodes(ledger, 1)
     first = ledger.take(1)
     assert ledger.take(2).part == 1
+    third = ledger.take(3).number
+    rate(ledger, 1, 2, 3)
     assert (ledger.take(1).chunk, ledger.take(1)) == (1, None) or ledger.rotation.chunks == 4
     checkouts(ledger, first.number, 1)
-    assert ledger.retire(3) == []
+    assert ledger.retire(3) == [third]
     late = [entry for entry in iter(lambda: ledger.take(2), None) if entry.part >= 0]
     assert [(one.chunk, one.part) for one in late] == [(1, 1)]  # nothing beside its own
     ledger.release(1)
@@ -196,13 +207,109 @@ def test_training_that_one_worker_begins_goes_on_with_two_parts_when_another_joi
     assert [(one.chunk, one.part, one.parts) for one in both] == [(2, 0, 2), (2, 1, 2)]
 
 
+def trained(ledger, node, units, seconds=4.0):
+    """A worker leases a partition and trains it; the lease."""
+    lease = ledger.take(node)
+    while lease.part < 0:
+        assert ledger.done(lease.number, node)
+        lease = ledger.take(node)
+    checkouts(ledger, lease.number, node, units, seconds)
+    assert ledger.done(lease.number, node)
+    return lease
+
+
+def test_partitions_are_as_large_as_their_workers_are_fast():
+    ledger = ledger_of(blocks=4, epochs=2, chunks=4, nodes=(1, 2, 3))
+    first = [trained(ledger, node, units) for node, units in ((1, 40), (2, 40), (3, 20))]
+    assert [lease.sizes for lease in first] == [()] * 3
+    later = [trained(ledger, node, units) for node, units in ((1, 42), (2, 38), (3, 20))]
+    assert [(lease.chunk, lease.part) for lease in later] == [(1, 0), (1, 1), (1, 2)]
+    assert [lease.sizes for lease in later] == [(19, 19, 10)] * 3
+    assert ledger.progress == pytest.approx(2 / 8)
+    kept = [trained(ledger, node, units) for node, units in ((1, 40), (2, 40), (3, 20))]
+    assert [lease.sizes for lease in kept] == [(19, 19, 10)] * 3  # a little is no reason to change
+    assert [one[2] for one in ledger.decided()] == [(), (19, 19, 10), (19, 19, 10)]
+
+
+def test_progress_and_shares_of_partitions_are_by_their_sizes():
+    ledger = ledger_of(blocks=4, epochs=1, chunks=2)
+    for node, units in ((1, 30), (2, 10)):
+        trained(ledger, node, units)
+    large = trained(ledger, 1, 30)
+    assert large.sizes == (24, 8)
+    assert ledger.progress == pytest.approx(0.5 + 0.75 / 2)
+    again = taken_over(ledger, (1, 2))
+    assert again.entry(large.number).sizes == (24, 8)
+    assert again.share(again.records.done() - again.records._first) == pytest.approx(0.5 + 0.75 / 2)
+    saved = {"known": ledger.durable(), "extent": {**ledger.extent}}
+    del saved["extent"]["sizes"]  # of a checkpoint of before there were any
+    alike = ledger_of(blocks=4, epochs=1, chunks=2, **saved)
+    assert alike.share(alike.records.done() - alike.records._first) == pytest.approx(0.5 + 0.5 / 2)
+
+
+def test_other_sizes_wait_for_the_chunk_before_and_for_speeds():
+    ledger = ledger_of(blocks=4, epochs=1, chunks=4)
+    for chunk in range(3):
+        encodes(ledger, chunk)
+    one, two = ledger.take(1), ledger.take(2)
+    rate(ledger, 1, units=30)
+    assert ledger.take(1) is None  # nobody knows yet how fast worker 2 is
+    assert ledger.woken({1: None}) == [1]
+    rate(ledger, 2)
+    assert ledger.woken({1: None}) == []  # other sizes wait for the whole chunk
+    assert ledger.take(1) is None
+    checkouts(ledger, one.number, 1)
+    assert ledger.done(one.number, 1)
+    assert ledger.take(1) is None
+    assert "worker 2 to finish chunk 0" in str(ledger.wait_of(1))
+    checkouts(ledger, two.number, 2)
+    assert ledger.done(two.number, 2)
+    assert [(lease.chunk, lease.sizes) for lease in map(ledger.take, (1, 2))] == [(1, (24, 8))] * 2
+
+
+def test_worker_is_woken_when_the_speeds_of_all_are_known():
+    ledger = ledger_of(blocks=4, epochs=1, chunks=4)
+    for chunk in range(3):
+        encodes(ledger, chunk)
+    for node in (1, 2):
+        ledger.take(node)
+    ledger.woken({1: None})
+    rate(ledger, 1)
+    assert ledger.take(1) is None
+    assert ledger.woken({1: None}) == []
+    rate(ledger, 2)
+    assert ledger.woken({1: None}) == [1]
+    assert ledger.take(1).chunk == 1
+
+
+def test_worker_in_the_place_of_a_lost_one_is_taken_to_be_as_fast():
+    ledger = ledger_of(blocks=4, epochs=1, chunks=4)
+    for node, units in ((1, 30), (2, 10)):
+        trained(ledger, node, units)
+    trained(ledger, 1, 30)
+    assert ledger.retire(2) == []
+    ledger.join(3)
+    last = trained(ledger, 3, 1, seconds=0.1)  # too little for a speed
+    assert (last.chunk, last.part, last.sizes) == (1, 1, (24, 8))
+    assert trained(ledger, 3, 1, seconds=0.1).sizes == (24, 8)
+
+
+def test_speed_is_of_the_last_minute_and_no_partition_is_twice_the_mean():
+    ledger = ledger_of(blocks=4, epochs=1, chunks=4, nodes=(1, 2, 3))
+    for node, units in ((1, 10_000), (2, 10), (3, 10)):
+        trained(ledger, node, units)
+    assert trained(ledger, 1, 1000, seconds=1000.0).sizes == (32, 1, 1)
+    assert {trained(ledger, node, 1000, seconds=1000.0).sizes for node in (2, 3)} == {(32, 1, 1)}
+    assert trained(ledger, 1, 1).sizes == ()
+
+
 def test_parts_are_never_more_than_the_model_has_room_for():
     ledger = ledger_of(most_parts=2, nodes=(1, 2, 3))
     encodes(ledger, 0)
     assert {ledger.take(node).part for node in (1, 2)} == {0, 1}
     extra = ledger.take(3)
     assert extra.chunk_index >= 0
-    assert ledger.decided() == [(0, 2)]
+    assert ledger.decided() == [(0, 2, ())]
 
 
 # --- output partitions ----------------------------------------------------------------------------
@@ -284,9 +391,10 @@ def test_part_is_checked_out_by_one_partition_across_chunks():
     a, b = ledger.take(1).number, ledger.take(2).number
     checkouts(ledger, a, 1)
     assert ledger.done(a, 1)
+    rate(ledger, 2)
     later = ledger.take(1).number
-    assert [ledger.check_out(b, 2) for _ in range(2)] == [2, 3]
-    assert [ledger.check_out(later, 1) for _ in range(3)] == [0, 1, None]
+    assert [ledger.check_out(b, 2) for _ in range(2)] == [3, 0]
+    assert [ledger.check_out(later, 1) for _ in range(3)] == [1, 2, None]
 
 
 # --- durable checkouts ----------------------------------------------------------------------------
@@ -486,6 +594,7 @@ def test_run_with_fewer_epochs_has_no_partition_of_chunks_behind_its_last_one():
     slow, quick = ledger.take(1).number, ledger.take(2).number
     encodes(ledger, 1, node=2)
     assert ledger.done(quick, 2)
+    rate(ledger, 1)
     ahead = ledger.take(2)
     assert ahead.chunk == 1
     assert ledger.done(ahead.number, 2)
@@ -542,6 +651,7 @@ def test_every_pair_of_parts_is_checked_out_once_and_no_part_has_two_writers(see
         "tenancies": len(expected),
         "parts_max": max(site.parts.values()),
         "parts": [],
+        "sizes": [],
     }
     assert ledger.share(ledger.records.done()) == pytest.approx(1.0)
     assert ledger.finished == ledger.size

@@ -109,14 +109,15 @@ def test_every_target_of_cbow_is_trained_once_whoever_does_it(workers: int) -> N
 def targets_of(worker: MemoryWorker, parts: int) -> list[slice]:
     """Checkouts of a partition; their targets' words are of the output partition."""
     block = SimpleNamespace(
-        chunk=1, chunk_blocks=3, part=parts - 1, parts=parts, output_parts=2 * parts
-    )
+        chunk=1, chunk_blocks=3, part=parts - 1, parts=parts, sizes=(1,) * parts,
+        output_parts=2 * parts,
+    )  # fmt: skip
     block.progress = (0.0, 0.1)
     lease = worker._rotating.prepare(block)  # type: ignore[arg-type]
     examples = lease.examples
     assert isinstance(examples, Windows)
     assert examples.targets is not None
-    ids, _ = shared_text.get_chunk(worker, 1, 3, parts - 1, parts)
+    ids, _ = shared_text.get_chunk(worker, 1, 3, parts - 1, (1,) * parts)
     np.testing.assert_array_equal(ids[examples.targets], examples.words)
     np.testing.assert_array_equal(np.sort(examples.targets), np.flatnonzero(ids >= 0))
     found = []
@@ -135,7 +136,7 @@ def test_shares_of_a_chunk_are_the_chunk(parts: int) -> None:
         ids = np.arange(size, dtype=np.int32) + 1000 * at
         shared_text.put_block(made[0], 1, at, ids, size + 1)
     whole, words = shared_text.get_chunk(made[0], 1, 5)
-    shares = [shared_text.get_chunk(made[0], 1, 5, part, parts) for part in range(parts)]
+    shares = [shared_text.get_chunk(made[0], 1, 5, part, (1,) * parts) for part in range(parts)]
     np.testing.assert_array_equal(np.concatenate([ids for ids, _ in shares]), whole)
     assert sum(own for _, own in shares) == words == 1521
     assert max(len(ids) for ids, _ in shares) - min(len(ids) for ids, _ in shares) <= 1

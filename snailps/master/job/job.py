@@ -521,6 +521,7 @@ class Job:
             self.input.spread(entry.block.path),
             [list(file) for file in files],
             by_file,
+            list(entry.sizes),
         )
 
     def check_fetch(self, number: int, unit: str) -> None:
@@ -555,7 +556,7 @@ class Job:
     def checked_in(self, message: messages.GiveBack, node: int, now: float) -> bool:
         """Check in an output partition, and count it; False if the worker does not hold it."""
         number, ledger = message.number, self.ledger
-        if not ledger.check_in(number, node, message.part):
+        if not ledger.check_in(number, node, message.part, message.units, message.seconds):
             return False
         self.metrics.came(message.units, now)
         self._check_loss(message)

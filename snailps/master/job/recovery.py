@@ -161,7 +161,7 @@ def _replay(job: Job, fact: Fact, now: float) -> None:
         node = data["node"]
         job.replay(messages.Done.of_result(data), node, now)
     elif fact.kind == "chunk":
-        ledger.decide(data["chunk"], data["parts"])
+        ledger.decide(data["chunk"], data["parts"], data["sizes"])
     elif fact.kind == "visits":
         job.replay_durable(data)
     elif fact.kind == "settled":

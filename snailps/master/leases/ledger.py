@@ -49,6 +49,7 @@ class Entry:
     chunk_blocks: int = 0
     part: int = -1
     parts: int = 0
+    sizes: tuple[int, ...] = ()
     output_parts: int = 0
     had: tuple[int, ...] = ()
 
@@ -450,8 +451,11 @@ class Ledger:
         has had all; `NO_MORE`: the ledger is closed. LookupError: it is not the worker's."""
         raise LookupError("no partition can be checked out: this training is no rotation")
 
-    def check_in(self, number: int, node: int, part: int) -> bool:
-        """Take an output partition back; False if the worker does not hold it for this lease."""
+    def check_in(
+        self, number: int, node: int, part: int, units: int = 0, seconds: float = 0.0
+    ) -> bool:
+        """Take an output partition back, trained in so many seconds; False if the worker does not
+        hold it for this lease."""
         return False
 
     def make_durable(self, number: int, node: int) -> list[int]:
@@ -466,12 +470,13 @@ class Ledger:
         """The workers that hold what a lease wants to check out; None if it holds one."""
         return None
 
-    def decided(self) -> list[tuple[int, int]]:
-        """Chunks, and their numbers of partitions, that were decided since the last call."""
+    def decided(self) -> list[tuple[int, int, tuple[int, ...]]]:
+        """Chunks, and the number and sizes of their partitions, that were decided since the last
+        call."""
         return []
 
-    def decide(self, chunk: int, parts: int) -> None:
-        """Take the number of partitions of a chunk from an earlier master."""
+    def decide(self, chunk: int, parts: int, sizes: Sequence[int] = ()) -> None:
+        """Take the number and the sizes of the partitions of a chunk from an earlier master."""
 
     def claim_all(
         self, node: int, numbers: Iterable[int], checkouts: Iterable[Mapping[str, Any]]

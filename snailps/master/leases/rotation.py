@@ -28,6 +28,14 @@ PARTITIONS_MAX = 2
 """Most partitions of one worker: one that trains, one that is prepared."""
 PARTITION_LOSSES_MAX = 10
 """`LOSSES_MAX` of a partition, which lasts far longer than a block, so chance hits it more."""
+RATED_SHARE = 0.25
+"""Share of a lease's checkouts from which on its worker's speed is known."""
+RATED_S, RATED_S_MAX = 0.5, 60.0
+"""Seconds of checkouts of which a speed is made: with fewer it is none, of more the last ones."""
+UNEVEN = 1.2
+"""Time of a chunk over the least possible from which on sizes change, which costs a barrier."""
+SIZE_MEAN, SIZE_MAX = 16, 32
+"""Mean size of partitions that differ, and the largest: a worker has memory for twice the mean."""
 NO_PART, NO_MORE = -1, -2
 """Stand for an output partition: the lease has had all of them, or gets no other one."""
 
@@ -37,6 +45,7 @@ class _Chunk:
     unencoded: int  # blocks that are not done
     next_block: int  # number of the first block that may wait for a worker
     parts: int = 0  # 0: not decided
+    sizes: tuple[int, ...] = ()  # of these to each other; empty: all alike
     undone: int = 0  # partitions that are not done
 
 
@@ -51,14 +60,15 @@ class _Checkouts:
 
 class RotationLedger(Ledger):
     """Blocks and partitions of one chunk after the other. Chunk k is the ``k % chunks``-th piece of
-    the blocks of epoch ``k // chunks``. Entry ``k * stride + s`` encodes its s-th block, entry
-    ``k * stride + blocks_most + i`` is its i-th partition: numbers do not depend on the epochs.
-    Records are kept of open chunks only, `CHUNKS_AHEAD` behind the first with partitions left. A
-    chunk has as many as there are workers when its first one is leased, at most `most_parts`;
-    `decided` reports that once. Partition (k, i) is leased when all blocks of k are done, and (k -
-    1, i) is done or held by the same worker; where the numbers of k and k - 1 differ, when all of
-    k - 1 are done. So no partition has two writers. An entry is durable once done: a worker reports
-    it with all pushes acknowledged. Durable checkouts of a partition count for its next lease."""
+    the blocks of epoch ``k // chunks``. Entry ``k * stride + s`` encodes its s-th block, entry ``k
+    * stride + blocks_most + i`` is its i-th partition: numbers do not depend on the epochs. Records
+    are kept of open chunks only, `CHUNKS_AHEAD` behind the first with partitions left. A chunk has
+    as many as there are workers when its first one is leased, at most `most_parts`, of sizes as the
+    workers' speeds where these differ; `decided` reports that once. Partition (k, i) is leased when
+    all blocks of k are done, and (k - 1, i) is done or held by the same worker; where numbers or
+    sizes of k and k - 1 differ, when all of k - 1 are done. So no partition has two writers. An
+    entry is durable once done: a worker reports it with all pushes acknowledged. Durable checkouts
+    of a partition count for its next lease."""
 
     def __init__(
         self,
@@ -85,7 +95,10 @@ class RotationLedger(Ledger):
         self._checkouts: dict[int, _Checkouts] = {}
         self._durable: dict[int, set[int]] = {}  # durable checkouts of unfinished partitions
         self._out: dict[int, int] = {}  # output partition -> input partition
-        self._decided: list[tuple[int, int]] = []
+        self._decided: list[tuple[int, int, tuple[int, ...]]] = []
+        self._last_sizes: tuple[int, ...] = ()  # of the last chunk that was decided
+        self._begins = False  # whether the next chunk could, when it was looked at last
+        self._work: dict[int, tuple[float, float]] = {}  # units and seconds of a worker's checkouts
         self._changed = True
         extent = extent or {"open": 0, "tenancies": 0, "parts_max": 0, "parts": []}
         self._open = min(int(extent["open"]), self._count)
@@ -99,8 +112,9 @@ class RotationLedger(Ledger):
         self.records.finished += self._closed_blocks + self._closed_partitions
         self._open_chunks: deque[_Chunk] = deque()
         self._open_more()
-        for chunk, parts in enumerate(extent["parts"], self._open):
-            self.decide(chunk, int(parts))
+        sizes = extent.get("sizes") or [()] * len(extent["parts"])
+        for chunk, (parts, own) in enumerate(zip(extent["parts"], sizes, strict=True), self._open):
+            self.decide(chunk, int(parts), own)
         self._advance()
 
     needs = "fence"
@@ -185,6 +199,7 @@ class RotationLedger(Ledger):
             chunk_blocks=count,
             part=self._part(number),
             parts=parts,
+            sizes=self._at(chunk).sizes,
             output_parts=self.rotation.checkouts(parts),
             had=tuple(sorted(self._durable.get(number, ()))),
         )
@@ -230,8 +245,8 @@ class RotationLedger(Ledger):
             parts = self._at(chunk).parts or self._parts_now()
             if self._at(chunk).unencoded:
                 break
-            if chunk != self._open and self._at(chunk - 1).parts != parts:
-                break  # partitions run beside the previous chunk's if those are as many
+            if chunk != self._open and not self._runs_beside(chunk, parts):
+                break
             own = self._own.get(node, parts)
             if own < parts and self._is_free(chunk, own, node):
                 return self._number(chunk, own)
@@ -241,6 +256,59 @@ class RotationLedger(Ledger):
                 if part not in self._owners and self._is_free(chunk, part, node):
                     return self._number(chunk, part)
         return -1
+
+    def _runs_beside(self, chunk: int, parts: int) -> bool:
+        """Whether partitions of a chunk may be leased beside those of the one before: if these are
+        as many and as large, which is known once the speed of each worker is."""
+        before, left = self._at(chunk - 1), self._at(chunk)
+        if before.parts != parts or parts == 1:
+            return before.parts == parts
+        if left.parts:
+            return left.sizes == before.sizes
+        rated = all(map(self._is_rated, self._partitions_of(chunk - 1)))
+        return rated and self._sizes_now(parts) == before.sizes
+
+    def _look_at_speeds(self) -> None:
+        """Have waiting workers woken if the next chunk may begin beside the last one now."""
+        undecided = (chunk for chunk in self._open_range if not self._at(chunk).parts)
+        chunk = next(undecided, self._open)
+        begins = chunk != self._open and not self._at(chunk).unencoded
+        begins = begins and self._runs_beside(chunk, self._parts_now())
+        self._changed = self._changed or (begins and not self._begins)
+        self._begins = begins
+
+    def _is_rated(self, number: int) -> bool:
+        """Whether the speed is known of the worker that has a partition, or must not be."""
+        known = self.records.is_done(number) or self._speed(self.records.holder(number)) > 0
+        return known or self._given(number) >= RATED_SHARE * self.outputs_of(number)
+
+    def _given(self, number: int) -> int:
+        """Checkouts of a partition that are checked in."""
+        if self.records.is_done(number):
+            return self.outputs_of(number)
+        if (checkouts := self._checkouts.get(number)) is not None:
+            return len(checkouts.had) - len(checkouts.holds)
+        return len(self._durable.get(number, ()))
+
+    def _speed(self, node: int) -> float:
+        """Units a second of a worker; 0: not known."""
+        units, seconds = self._work.get(node, (0.0, 0.0))
+        return units / seconds if seconds >= RATED_S else 0.0
+
+    def _sizes_now(self, parts: int) -> tuple[int, ...]:
+        """Sizes of the next chunk's partitions, so that workers need the same time for each."""
+        before = self._last_sizes if len(self._last_sizes) == parts else ()
+        old = np.asarray(before or (SIZE_MEAN,) * parts, np.float64)
+        speeds = np.array([self._speed(self._owners.get(part, 0)) for part in range(parts)])
+        known = speeds > 0
+        if not known.any():
+            return before
+        # A worker that is new, in the place of another one, is taken to be as fast.
+        speeds[~known] = old[~known] * (speeds[known].sum() / old[known].sum())
+        if (old / speeds).max() * speeds.sum() < UNEVEN * old.sum():
+            return before
+        sizes = np.rint(speeds * (SIZE_MEAN * parts / speeds.sum())).clip(1, SIZE_MAX)
+        return tuple(sizes.astype(int).tolist()) if len(set(sizes)) > 1 else ()
 
     def _parts_now(self) -> int:
         return max(1, min(len(self._workers), self.rotation.most_parts))
@@ -270,26 +338,29 @@ class RotationLedger(Ledger):
             return
         chunk, part = self.chunk_of(number), self._part(number)
         if not self._at(chunk).parts:
-            self.decide(chunk, self._parts_now())
-            self._decided.append((chunk, self._at(chunk).parts))
+            parts = self._parts_now()
+            self.decide(chunk, parts, self._sizes_now(parts))
+            self._decided.append((chunk, parts, self._at(chunk).sizes))
         self._checkouts[number] = _Checkouts(set(self._durable.get(number, ())))
         if node not in self._own and part not in self._owners:
             self._own[node], self._owners[part] = part, node
+        self._look_at_speeds()
 
-    def decide(self, chunk: int, parts: int) -> None:
+    def decide(self, chunk: int, parts: int, sizes: Sequence[int] = ()) -> None:
         """Set the parts of a chunk, unless it is not open or decided already."""
         known = chunk not in self._open_range or self._at(chunk).parts
-        if known or not 0 < parts <= self.rotation.most_parts:
+        if known or not 0 < parts <= self.rotation.most_parts or len(sizes) not in (0, parts):
             return
         left = self._at(chunk)
-        left.parts = parts
+        left.parts, left.sizes = parts, tuple(int(size) for size in sizes)
+        self._last_sizes = left.sizes
         numbers = self._partitions_of(chunk)
         left.undone = len(self.records.not_done(numbers.start, numbers.stop))
         self.parts_max = max(self.parts_max, parts)
         for part in [part for part in self._owners if part >= parts]:
             del self._own[self._owners.pop(part)]
 
-    def decided(self) -> list[tuple[int, int]]:
+    def decided(self) -> list[tuple[int, int, tuple[int, ...]]]:
         decided, self._decided = self._decided, []
         return decided
 
@@ -399,12 +470,18 @@ class RotationLedger(Ledger):
         checkouts.holds.add(part)
         self._out[part] = number
 
-    def check_in(self, number: int, node: int, part: int) -> bool:
+    def check_in(
+        self, number: int, node: int, part: int, units: int = 0, seconds: float = 0.0
+    ) -> bool:
         checkouts = self._checkouts.get(number)
         if checkouts is None or self.records.holder(number) != node or part not in checkouts.holds:
             return False
         checkouts.holds.discard(part)
         del self._out[part]
+        before, spent = self._work.get(node, (0.0, 0.0))
+        kept = min(1.0, max(0.0, RATED_S_MAX - seconds) / max(spent, RATED_S))
+        self._work[node] = before * kept + units, spent * kept + seconds
+        self._look_at_speeds()
         return True
 
     def make_durable(self, number: int, node: int) -> list[int]:
@@ -434,7 +511,7 @@ class RotationLedger(Ledger):
         """How many partitions may be unknown here: the journal has it, if its machine lives."""
         known = [one for one in checkouts if self.is_partition(one["number"])]
         for one in known:
-            self.decide(self.chunk_of(one["number"]), one["parts"])
+            self.decide(self.chunk_of(one["number"]), one["parts"], one.get("sizes", ()))
         super().claim_all(node, numbers, ())
         for one in known:
             # Else it is done: the lost master had noted that, and not answered.
@@ -465,6 +542,7 @@ class RotationLedger(Ledger):
     def leave(self, node: int) -> None:
         """A worker finishes what it has leased; its part has no owner."""
         self._workers.pop(node, None)
+        self._work.pop(node, None)
         part = self._own.pop(node, None)
         if part is not None:
             del self._owners[part]
@@ -549,18 +627,17 @@ class RotationLedger(Ledger):
         for chunk in self._open_range:
             parts = self._at(chunk).parts
             if parts:
-                trained = float(parts - self._at(chunk).undone)
                 for number in self._partitions_of(chunk):
-                    checkouts = self._checkouts.get(number)
-                    given = len(self._durable.get(number, ()))
-                    if checkouts is not None:
-                        given = len(checkouts.had) - len(checkouts.holds)
-                    trained += given / self.rotation.checkouts(parts)
-                done += trained / parts * self._chunk_bytes(chunk)
+                    share = self._given(number) / self.rotation.checkouts(parts)
+                    done += self._bytes_of_part(number) * share
         return min(1.0, done / self._total_bytes)
 
-    def _chunk_bytes(self, chunk: int) -> int:
-        return self._bytes_before(chunk + 1) - self._bytes_before(chunk)
+    def _bytes_of_part(self, number: int) -> float:
+        """Bytes of the text that count as a partition's."""
+        chunk = self.chunk_of(number)
+        left, of_chunk = self._at(chunk), self._bytes_before(chunk + 1) - self._bytes_before(chunk)
+        sizes = left.sizes or (1,) * left.parts
+        return of_chunk * sizes[self._part(number)] / sum(sizes)
 
     def share(self, numbers: Collection[int] | NDArray[np.int64]) -> float:
         """Share of all bytes of the closed chunks, and of these partitions of open ones. Numbers
@@ -568,8 +645,7 @@ class RotationLedger(Ledger):
         done = float(self._bytes_before(self._open))
         for number in numbers:
             if self.is_partition(number):
-                chunk = self._open + self.chunk_of(number)
-                done += self._chunk_bytes(chunk) / self._at(chunk).parts
+                done += self._bytes_of_part(self._open * self._stride + number)
         return min(1.0, done / self._total_bytes)
 
     # --- what is kept of it ----------------------------------------------------------------------
@@ -588,6 +664,7 @@ class RotationLedger(Ledger):
             "tenancies": self._closed_partitions,
             "parts_max": self.parts_max,
             "parts": [left.parts for left in self._open_chunks],
+            "sizes": [list(left.sizes) for left in self._open_chunks],
         }
 
     def durable(self, clock: int = -1) -> NDArray[Any]:

@@ -446,8 +446,8 @@ class LeaseService:
             if ledger.needs == "clock" and not self.clocks_noted:
                 self.clocks_noted = True
                 self._out.note("clocks", {})
-            for chunk, parts in ledger.decided():
-                self._out.note("chunk", {"chunk": chunk, "parts": parts})
+            for chunk, parts, sizes in ledger.decided():
+                self._out.note("chunk", {"chunk": chunk, "parts": parts, "sizes": sizes})
             if member.waits or not member.block_since:
                 member.block_since = now
             member.wait_for("", now)

@@ -57,7 +57,7 @@ class CbowTrainer(RotationTrainer):
     def _sorted(self, block: Block, split: Split) -> PartitionLease:
         """Reads this partition's share of the chunk."""
         ids, words = shared_text.get_chunk(
-            self.model, block.chunk, block.chunk_blocks, block.part, block.parts
+            self.model, block.chunk, block.chunk_blocks, block.part, block.sizes
         )
         kept = np.flatnonzero(ids >= 0)
         outputs = split.outputs[ids[kept]].astype(np.uint16)  # which sort in one pass
@@ -85,6 +85,8 @@ class CbowTrainer(RotationTrainer):
             return None
         keys, number = part.keys[rows], len(part.keys)
         others, _ = contention.steps_elsewhere(len(examples), keys, keys[:0])
+        size = block.sizes[block.part]
+        others *= (sum(block.sizes) - size) / max(1, block.parts - 1) / size
         counts = np.bincount(part.place[examples.words], minlength=part.word_num)
         present = np.flatnonzero(counts)
         counts = counts[present]

@@ -1,15 +1,16 @@
 """How the words of a vocabulary are split into partitions, and a text into chunks.
 
-    masses of words, number of parts -> assign -> partition of each word
+    masses of words, sizes of parts -> assign -> partition of each word
     vocabulary, settings, parts -> chunks_of -> chunks of an epoch; checkouts_of_one
     words of a text, masses of words -> most_parts, parts_by_words -> partitions at most
-    vocabulary, masses, parts -> assign_by_grams -> partition of each word; those with each n-gram
+    vocabulary, masses, sizes -> assign_by_grams -> partition of each word; those with each n-gram
 
 Pure functions of their arguments, so that all workers split alike.  `rotation.py` trains.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heapify, heapreplace
 from math import ceil
@@ -67,19 +68,20 @@ PIECES = 3
 CHUNK_GRAMS = 2_000_000
 """Rows of n-grams that chunks are made for, where a model has fewer."""
 LOAD_BEYOND, LOAD_LACK = 0.02, 0.1
-"""Share of the mean load by which partitions by n-grams may exceed it, or fall short of it."""
+"""Share of its load by which a partition by n-grams may exceed it, or fall short of it."""
 STEPS_APART = 300.0
 """Steps of other workers on an n-gram's row between two exchanges."""
 PAIRS_SHARE = 2
 """Chunks whose pairs are in memory: one trains, the next one is sorted."""
 
 
-def assign(mass: NDArray[np.float64], parts: int, seed: int) -> NDArray[np.int32]:
-    """The partition of each word, so that all have about the same sum of `mass`.
+def assign(mass: NDArray[np.float64], sizes: Sequence[int], seed: int) -> NDArray[np.int32]:
+    """The partition of each word, so that their sums of `mass` are as these sizes.
 
-    The heaviest words go one by one to the lightest partition, the others in shuffled rounds of
-    one word a partition.
+    The heaviest words go one by one to the partition that has least of its own, the others in
+    shuffled rounds, of as many words a partition as its size.
     """
+    parts = len(sizes)
     order = np.argsort(-mass, kind="stable")
     found = np.empty(len(mass), np.int32)
     singly = min(len(order), PLACED_SINGLY * parts)
@@ -88,11 +90,11 @@ def assign(mass: NDArray[np.float64], parts: int, seed: int) -> NDArray[np.int32
     for word in order[:singly].tolist():
         weight, part = heap[0]
         found[word] = part
-        heapreplace(heap, (weight + float(mass[word]), part))
-    rest = order[singly:]
-    rounds = -(-len(rest) // parts)
-    shuffled = np.random.default_rng(seed).random((rounds, parts)).argsort(1)
-    found[rest] = shuffled.ravel()[: len(rest)]
+        heapreplace(heap, (weight + float(mass[word]) / sizes[part], part))
+    rest, places = order[singly:], np.repeat(np.arange(parts, dtype=np.int32), sizes)
+    rounds = -(-len(rest) // len(places))
+    shuffled = np.random.default_rng(seed).random((rounds, len(places))).argsort(1)
+    found[rest] = places[shuffled.ravel()[: len(rest)]]
     return found
 
 
@@ -269,17 +271,18 @@ def assign_by_grams(
     vocabulary: Vocabulary,
     s: WordVectorSettings,
     mass: NDArray[np.float64],
-    parts: int,
+    sizes: Sequence[int],
     *,
     together: bool = True,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Split words so that few partitions have the same n-gram; int32 (words,), int32 (bucket,).
 
     Returns the partition of each word, and the number of partitions with a word that has an n-gram
-    of each bucket.  All have about the same sum of `mass`, as with `assign`: the heaviest words
-    come first, and each goes to the partition that has most of its n-grams, if that has room; if
-    not `together`, to the one that has least to do.
+    of each bucket.  Sums of `mass` are as the sizes, as with `assign`: the heaviest words come
+    first, and each goes to the partition that has most of its n-grams, if that has room; if not
+    `together`, to the one that has least to do.
     """
+    parts = len(sizes)
     order = np.argsort(-mass, kind="stable")
     pieces = np.array_split(order, len(order) // WORDS_AT_ONCE + 1)
     steps, words_of = np.zeros(s.bucket), np.zeros(s.bucket, np.int32)
@@ -294,9 +297,10 @@ def assign_by_grams(
     worth = ((1.0 + steps / STEPS_APART) / np.maximum(words_of, 1)).astype(np.float32)
     worth *= together
     has, sharers = np.zeros((s.bucket, -(-parts // 64)), np.uint64), np.zeros(s.bucket, np.int32)
-    # What others have beyond the mean, the last partition lacks.
-    beyond = min(LOAD_BEYOND, LOAD_LACK / max(1, parts - 1))
-    load, most = np.zeros(parts), float(mass.sum()) / parts * (1.0 + beyond)
+    # What others have beyond their share, the last partition lacks.
+    beyond = min(LOAD_BEYOND, LOAD_LACK * min(sizes) / max(1, sum(sizes) - min(sizes)))
+    load, most = np.zeros(parts), np.asarray(sizes, np.float64)
+    most *= float(mass.sum()) / most.sum() * (1.0 + beyond)
     found = np.empty(len(mass), np.int32)
     for some in pieces:
         bags = subwords_csr(vocabulary.words.take(some), s.minn, s.maxn, s.bucket)

@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from snailps.models.word_vectors.model import WordVectors
 
 Ints = NDArray[np.int32]
+Which = tuple[int, tuple[int, ...]]
+"""An input partition: its number, and the sizes of all."""
 DURABLE_SHARE = 0.25
 """Share of a lease's checkouts between two times that they are made durable, at least."""
 DURABLE_SECONDS = 4.0
@@ -92,7 +94,7 @@ class Split:
 class Partition:
     """An input partition at its worker: its words, and the rows that stay.
 
-    `of`: its number, and how many there are.  `place` of each word of the vocabulary is its number
+    `of`: its number, and the sizes of all.  `place` of each word of the vocabulary is its number
     in the partition, or -1; -1 behind, for token -1.  `keys` of its input rows: words, then
     buckets. `outputs` are all output rows, where they stay, too.  `chunk` is the last one of which
     it has what was trained.
@@ -102,7 +104,7 @@ class Partition:
     outputs: PartitionRows | None = None
     chunk: int
 
-    def __init__(self, model: WordVectors, of: tuple[int, int], words: NDArray[np.int64]) -> None:
+    def __init__(self, model: WordVectors, of: Which, words: NDArray[np.int64]) -> None:
         self.of, self.word_num = of, len(words)
         self.place = np.full(len(model.vocabulary) + 1, -1, np.int32)
         self.place[words] = np.arange(len(words), dtype=np.int32)
@@ -228,9 +230,9 @@ class RotationTrainer(ABC):
         self._keep = model.vocabulary.keep_probability(model.settings.sample)
         self._noise = model.vocabulary.noise(NOISE_POWER)
         self.logit = model.noise_logit(slice(None))
-        self._splits: dict[tuple[int, int], Split] = {}
+        self._splits: dict[tuple[tuple[int, ...], int], Split] = {}
         self.part: Partition | None = None  # the last one that was prepared
-        self._too_large: tuple[int, int] | None = None  # a partition that does not fit into memory
+        self._too_large: Which | None = None  # a partition that does not fit into memory
         # A thread that checks out waits for other workers, so another one checks in.
         self.ahead = ThreadPoolExecutor(1, "snailps-check-out")
         self.behind = ThreadPoolExecutor(1, "snailps-check-in")
@@ -261,7 +263,7 @@ class RotationTrainer(ABC):
         """Makes the examples of a lease, or of its first checkout; begins to open a new one."""
         before = self.part
         self.model.narrow_rows = block.parts > 1  # an only worker has the same bits each time
-        split = self._split_of(block.parts, block.output_parts)
+        split = self._split_of(block.sizes, block.output_parts)
         lease = self._whole(block, split) if split.is_whole else self._sorted(block, split)
         if lease.part is not before:
             lease.part.chunk = block.chunk - 1
@@ -283,7 +285,9 @@ class RotationTrainer(ABC):
     def read(self, block: Block, checkout: int) -> Examples:
         """All examples of a checkout's share of the text."""
         model, checkouts = self.model, block.output_parts
-        ids, _ = shared_text.get_chunk(model, block.chunk, block.chunk_blocks, checkout, checkouts)
+        ids, _ = shared_text.get_chunk(
+            model, block.chunk, block.chunk_blocks, checkout, (1,) * checkouts
+        )
         seed = model.settings.seed * PHI + block.chunk * checkouts + checkout
         return self.examples(ids, seed & MASK64)
 
@@ -306,7 +310,7 @@ class RotationTrainer(ABC):
         A new one has only the words that are `present`, where memory has no room for all its rows
         beside the kept `tokens` of a lease.
         """
-        model, of = self.model, (block.part, block.parts)
+        model, of = self.model, (block.part, block.sizes)
         before = self.part
         if before is not None and before.of == of and of != self._too_large:
             return before
@@ -325,20 +329,21 @@ class RotationTrainer(ABC):
         self.part = part
         return part
 
-    def _split_of(self, parts: int, output_parts: int) -> Split:
-        """The split into so many; remembered, as it changes only when workers come or go."""
-        found = self._splits.get((parts, output_parts))
+    def _split_of(self, sizes: tuple[int, ...], output_parts: int) -> Split:
+        """The split into such parts; remembered, as it changes only when workers come or go, or
+        their speeds."""
+        found = self._splits.get((sizes, output_parts))
         if found is None:
-            whole = parts == 1 and keeps_all_rows(self._vocabulary, self.model.settings)
-            found = self._new_split(parts, 1 if whole else output_parts)
-            self._splits = {(parts, output_parts): found}
+            whole = len(sizes) == 1 and keeps_all_rows(self._vocabulary, self.model.settings)
+            found = self._new_split(sizes, 1 if whole else output_parts)
+            self._splits = {(sizes, output_parts): found}
         return found
 
-    def _new_split(self, parts: int, output_parts: int) -> Split:
+    def _new_split(self, sizes: tuple[int, ...], output_parts: int) -> Split:
         kept = self._vocabulary.counts.astype(np.float64) * self._keep
-        seed = self.model.settings.seed
-        inputs, sharers, bundling = self._input_parts(kept, parts)
-        outputs = assign(kept, output_parts, 2 * seed + 1)
+        seed, parts = self.model.settings.seed, len(sizes)
+        inputs, sharers, bundling = self._input_parts(kept, sizes)
+        outputs = assign(kept, (1,) * output_parts, 2 * seed + 1)
         words = tuple(np.flatnonzero(outputs == at).astype(np.int32) for at in range(output_parts))
         shares = np.zeros(parts + 1)
         shares[1:] = np.bincount(inputs, kept, parts).cumsum() / kept.sum()
@@ -346,9 +351,11 @@ class RotationTrainer(ABC):
         noise_sums = tuple(self._noise[own].cumsum() for own in words)
         return Split(inputs, outputs, words, noise_sums, shares, sharers, bundling)
 
-    def _input_parts(self, kept: NDArray[np.float64], parts: int) -> tuple[Ints, Ints | None, Any]:
+    def _input_parts(
+        self, kept: NDArray[np.float64], sizes: tuple[int, ...]
+    ) -> tuple[Ints, Ints | None, Any]:
         """The partition of each word's input row, `Split.sharers` and `Split.bundling`."""
-        return assign(kept, parts, 2 * self.model.settings.seed), None, None
+        return assign(kept, sizes, 2 * self.model.settings.seed), None, None
 
     # --- a lease, trained ---------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,15 +63,16 @@ def put_block(worker: Worker, chunk: int, index: int, ids: Ints, words: int) -> 
 
 
 def get_chunk(
-    worker: Worker, chunk: int, blocks: int, part: int = 0, parts: int = 1
+    worker: Worker, chunk: int, blocks: int, part: int = 0, sizes: Sequence[int] = (1,)
 ) -> tuple[Ints, int]:
     """Ids of a chunk, block after block, and the number of its words.
 
-    With `parts`, one of so many consecutive shares, equal by ids to one: reads only its rows.
+    Those of one of its consecutive parts, whose ids are as `sizes`, to one: reads only its rows.
     """
     counts = _counts(worker, chunk, blocks)
     total, words = counts.sum(0).tolist()
-    first, last = (total * at // parts for at in (part, part + 1))
+    ends_of_parts = [sum(sizes[: part + at]) for at in (0, 1)]
+    first, last = (total * end // sum(sizes) for end in ends_of_parts)
     ends = counts[:, 0].cumsum()
     begins = np.clip(first - ends + counts[:, 0], 0, counts[:, 0]).tolist()  # of each block
     stops = np.clip(last - ends + counts[:, 0], 0, counts[:, 0]).tolist()
@@ -91,7 +92,8 @@ def get_chunk(
             found[filled : filled + size] = ids
             row += len(own)
             filled += size
-    return found, words * (part + 1) // parts - words * part // parts
+    before, after = (words * end // sum(sizes) for end in ends_of_parts)
+    return found, after - before
 
 
 def count(worker: Worker, chunk: int, blocks: int) -> tuple[int, int]:

@@ -52,14 +52,14 @@ class SkipGramTrainer(RotationTrainer):
         return Pairs(centres, starts, contexts, lanes)
 
     def _input_parts(
-        self, kept: NDArray[np.float64], parts: int
+        self, kept: NDArray[np.float64], sizes: tuple[int, ...]
     ) -> tuple[Ints, Ints | None, Bundling]:
         """Words that share n-grams come together, unless a worker could then train few at once."""
-        s = self.model.settings
+        s, parts = self.model.settings, len(sizes)
         if s.maxn == 0 or parts == 1:
-            return (*super()._input_parts(kept, parts)[:2], self.model.bundling)
+            return (*super()._input_parts(kept, sizes)[:2], self.model.bundling)
         for together in (True, False):
-            inputs, sharers = assign_by_grams(self._vocabulary, s, kept, parts, together=together)
+            inputs, sharers = assign_by_grams(self._vocabulary, s, kept, sizes, together=together)
             each = [self.model.bundling_of(np.flatnonzero(inputs == at)) for at in range(parts)]
             least = Bundling(*map(min, zip(*each, strict=True)))
             if least.lanes >= LANES // 2:
@@ -85,7 +85,7 @@ class SkipGramTrainer(RotationTrainer):
             without=() if s.maxn else block.durable,
             pairs=pairs,
         )
-        tokens = len(ids) // block.parts
+        tokens = len(ids) * block.sizes[block.part] // sum(block.sizes)
         del ids
         seen = np.zeros(len(split.inputs), np.bool_)
         seen[centres] = True
@@ -135,8 +135,10 @@ class SkipGramTrainer(RotationTrainer):
         rate = GROUP_CURVATURE * s.rate * (1.0 - block.progress[0])
         turns = max(1, min(TURNS_MAX, len(centres) // (block.output_parts * TURN_GROUPS)))
         # Of all workers: what a copy lacks are the steps of the others.
-        apart = STEPS_APART * sharers / np.maximum(sharers - 1, 1)
-        return Sharing(sharers, own, rate * way, apart, turns)
+        size = block.sizes[block.part]
+        others = (sharers - 1) * ((sum(block.sizes) - size) / max(1, block.parts - 1) / size)
+        apart = STEPS_APART * (1.0 + 1.0 / np.where(others > 0, others, 1.0))
+        return Sharing(1.0 + others, own, rate * way, apart, turns)
 
 
 class Bundling(NamedTuple):

@@ -25,6 +25,7 @@ from snailps.transport.messages.validation import (
     PARTS_MAX,
     SECONDS,
     SHARDS_MAX,
+    SIZE,
     U16,
     U32,
     U63,
@@ -68,6 +69,7 @@ _VISITS = Struct(
     {
         "number": U63,
         "parts": PART,
+        "sizes": ListOf(SIZE, PARTS_MAX),
         "had": ListOf(PART, PARTS_MAX),
         "holds": ListOf(PART, PARTS_MAX),
     }

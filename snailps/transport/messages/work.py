@@ -21,6 +21,7 @@ from snailps.transport.messages.validation import (
     NUMBERED_TABLES,
     PART,
     PARTS_MAX,
+    SIZE,
     TABLES_MAX,
     TEXTS,
     TRACE_CHARS_MAX,
@@ -184,7 +185,8 @@ class Leased(Message):
 
     `progress` is the share of all training that comes before this block and after it, 0 to 1;
     the fields from `clock` on are those of `api.block.Block`; `had`: output partitions that
-    are durable.  `first`: nothing of the training was leased before.
+    are durable; `sizes`: none, input partitions are all alike.  `first`: nothing of the training
+    was leased before.
     `version`: tells that of which the master has a copy.  `spread`: length of the file over which
     the block is spread, 0: it is one range of it.  `files`: of a block over several, those that it
     has bytes of, each with its place in the sequence of all, its length, its version; `by_file`:
@@ -214,8 +216,11 @@ class Leased(Message):
     spread: Natural = 0
     files: Annotated[list[Any], ListOf(_FILE)] = field(default_factory=list)
     by_file: Bool = False
+    sizes: Annotated[list[Any], ListOf(SIZE, PARTS_MAX)] = field(default_factory=list)
 
     def check(self) -> None:
+        if len(self.sizes) not in (0, self.parts):
+            raise Misfit(f"one for each of {self.parts} partitions", len(self.sizes), ".sizes")
         if self.number >= 0 and len(self.progress) != 2:
             raise Misfit(f".progress: expected two shares, got {len(self.progress)}", 0)
         if self.chunk >= 0:
