@@ -27,6 +27,7 @@ from snailps._kernels import Kernels
 from snailps.abi.memory import private_memory
 from snailps.errors import ConfigError
 from snailps.kernels._labelling import Labelling
+from snailps.kernels.quota import cores as cores
 
 # Best first; the CPU flags (Linux' names) that a build's instructions need.
 NEEDS = {
@@ -162,7 +163,3 @@ def padded(n: int, dim: int) -> NDArray[np.float32]:
     room = np.zeros(n * stride + PAD, np.float32)
     skip = -room.ctypes.data % (4 * PAD) // 4
     return room[skip : skip + n * stride].reshape(n, stride)
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0))

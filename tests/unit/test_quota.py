@@ -1,0 +1,44 @@
+"""How many cores a process may use in a container."""
+
+import os
+
+import pytest
+
+from snailps import kernels
+from snailps.kernels.quota import cores
+
+TOP, OWN = "sys/fs/cgroup", "sys/fs/cgroup/pod/box"
+OLD = "sys/fs/cgroup/cpu"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 64),
+        ({"proc/self/cgroup": "0::/\n"}, 64),
+        ({"proc/self/cgroup": "0::/\n", f"{TOP}/cpu.max": "max 100000\n"}, 64),
+        ({"proc/self/cgroup": "0::/\n", f"{TOP}/cpu.max": "200000 100000\n"}, 2),
+        ({"proc/self/cgroup": "0::/\n", f"{TOP}/cpu.max": "22000 100000\n"}, 1),
+        ({"proc/self/cgroup": "0::/\n", f"{TOP}/cpu.max": "9900000 100000\n"}, 64),
+        ({"proc/self/cgroup": "0::/\n", f"{TOP}/cpu.max": "nonsense"}, 64),
+        # the least of all groups above it
+        ({"proc/self/cgroup": "0::/pod/box\n", f"{OWN}/cpu.max": "800000 100000\n",
+          f"{TOP}/pod/cpu.max": "250000 100000\n"}, 3),
+        # the first version, and a path that is its host's
+        ({"proc/self/cgroup": "5:pids:/x\n4:cpu,cpuacct:/docker/1\n",
+          f"{OLD}/cpu.cfs_quota_us": "150000\n", f"{OLD}/cpu.cfs_period_us": "100000\n"}, 2),
+        ({"proc/self/cgroup": "4:cpu,cpuacct:/\n",
+          f"{OLD}/cpu.cfs_quota_us": "-1\n", f"{OLD}/cpu.cfs_period_us": "100000\n"}, 64),
+    ],
+)  # fmt: skip
+def test_cores_are_as_many_as_mask_and_quota_allow(files, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(64))
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cores(tmp_path) == expected
+
+
+def test_mask_counts_where_it_is_the_smaller_one(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
+    assert kernels.cores() == 1
