@@ -16,6 +16,7 @@ import ctypes
 import fcntl
 import gc
 import importlib
+import io
 import itertools
 import json
 import os
@@ -204,6 +205,11 @@ def become(request, passed):
         if descriptor not in (0, *targets):
             with contextlib.suppress(OSError):  # that of the listing itself
                 os.close(descriptor)
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):  # these may be files, others pipes
+        was = getattr(sys, name)
+        raw = open(descriptor, "wb", closefd=False)  # noqa: SIM115 (for good)
+        made = io.TextIOWrapper(raw, was.encoding, was.errors, line_buffering=descriptor == 2)
+        setattr(sys, name, made)
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])

@@ -395,7 +395,7 @@ def test_status_is_lines_where_a_terminal_moves_no_cursor(monkeypatch, capsys):
 def test_folder_that_cannot_be_made_is_a_line(monkeypatch, capsys, tmp_path, words):
     file = tmp_path / "c.txt"
     file.write_text("a b c d e\n" * 2000)
-    code, _, err = call(monkeypatch, capsys, *words.format(file=file).split())
+    code, _, err = call(monkeypatch, capsys, *(word.format(file=file) for word in words.split()))
     assert (code, err.count("\n")) == (2, 1)
     assert "folder: cannot write in" in err
 
