@@ -549,7 +549,8 @@ class Membership:
     def shard_stats(self) -> Iterator[tuple[Member, dict[str, Any]]]:
         """Yield what was last reported of each shard: by its primary, else by another server.
 
-        A server that has just become the primary has reported nothing as such yet.
+        A server that has just become the primary has reported nothing as such yet.  A copy that was
+        not complete has a part of the rows.
         """
         primary = {one["shard"]: one["primary"] for one in self._context.replication.status()}
         found: dict[int, tuple[bool, Member, dict[str, Any]]] = {}
@@ -558,7 +559,9 @@ class Membership:
                 for shard in member.stats.get(kind, []):
                     number = shard["shard"]
                     of_primary = kind == "shards" and primary.get(number) == member.number
-                    if number in primary and (of_primary or number not in found):
+                    state = shard.get("replica", {}).get("state") if kind == "standbys" else ""
+                    is_whole = state not in ("none", "seeding")
+                    if number in primary and is_whole and (of_primary or number not in found):
                         found[number] = of_primary, member, shard
         for _, member, shard in found.values():
             yield member, shard

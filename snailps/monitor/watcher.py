@@ -191,11 +191,13 @@ class Watcher:
 
     def _look(self, control: ControlClient) -> None:
         status = self._ask(control, "status", 2 * DIAL_S)
-        self._series.add(status, self._clock() - status["elapsed_s"])
+        with self._changed:
+            self._series.add(status, self._clock() - status["elapsed_s"])
         fresh = trimmed(status)
         if self._state != "live" or self._status.get("life") != fresh["life"]:
             history = self._try(control, "history")
-            self._series.replace(history if isinstance(history, dict) else {})
+            with self._changed:
+                self._series.replace(history if isinstance(history, dict) else {})
         now = self._clock()
         if now - self._details_at >= DETAILS_S and self.idle_s() <= LOOKED_S:
             self._details_at = now

@@ -189,11 +189,13 @@ def holder_of(port: int) -> str:
                 fields = line.split()
                 if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
                     inodes.add(f"socket:[{fields[9]}]")
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            if str(link.readlink()) in inodes:
-                pid = link.parts[2]
-                return f"process {pid} ({shown_command(Path(f'/proc/{pid}/cmdline').read_bytes())})"
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # others' processes, and those that end meanwhile
+            for link in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if str(link.readlink()) in inodes:
+                        command = shown_command((process / "cmdline").read_bytes())
+                        return f"process {process.name} ({command})"
     return ""
 
 

@@ -17,7 +17,9 @@ import pytest
 from cluster_models import COUNTER, write_numbers
 from processes import Cluster, Gate, environment, free_port, run_snailps, run_well
 from texts import ANIMALS, TOOLS, topic_contrast, write_topics
+from waiting import LIMIT_S, until
 
+from snailps.cli.status import ask
 from snailps.vectors.files import load
 
 LINES, ROWS = 1000, 50
@@ -151,8 +153,10 @@ def test_server_with_port_range_listens_within_it(tmp_path, job):
 
 def listening_ports(process):
     """Where a process listens over IPv4."""
-    own = {str(entry.readlink()) for entry in Path(f"/proc/{process.pid}/fd").iterdir()}
-    found = []
+    own, found = set(), []
+    for entry in Path(f"/proc/{process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            own.add(str(entry.readlink()))
     for line in Path(f"/proc/{process.pid}/net/tcp").read_text().splitlines()[1:]:
         _, address, _, state, *_, inode = line.split()[:10]
         if state == "0A" and f"socket:[{inode}]" in own:
@@ -295,6 +299,16 @@ def test_worker_with_sigterm_leaves_and_the_others_finish(tmp_path, job):
     assert [block for block, *_ in journal_of(tmp_path / "journal")[stuck.pid]] == [0]
 
 
+def holds(cluster, worker, blocks):
+    """Waits until a worker has leased so many blocks: one trains, others are prepared beside it."""
+
+    def leased():
+        nodes = ask(cluster.address, LIMIT_S)["nodes"]
+        return [node["leased"] for node in nodes if node["pid"] == worker.pid]
+
+    until(lambda: leased() == [blocks], lambda: f"{blocks} leased blocks: {leased()}")
+
+
 def test_worker_that_joins_late_takes_blocks(tmp_path, job):
     first, third = Gate(tmp_path / "gates", 0), Gate(tmp_path / "gates", 3)
     (tmp_path / "journal").mkdir()
@@ -302,7 +316,8 @@ def test_worker_that_joins_late_takes_blocks(tmp_path, job):
     with Cluster(tmp_path, job=job) as cluster:
         master = cluster.master()
         _, (early,) = cluster.nodes()
-        first.meet()  # the early worker holds blocks 0 and 1
+        first.meet()
+        holds(cluster, early, 2)  # blocks 0 and 1
         late = cluster.start("worker")
         third.meet()  # so another worker has come to block 3
         first.open()

@@ -130,10 +130,12 @@ def test_two_drivers_get_the_results_of_their_own_jobs(remote, text):
         def look(status):
             """While this runs the job ends, and another driver's begins and ends."""
             if status["phase"] == "training" and not jobs:
+                models.Lingers.let_end(text)
                 until(lambda: second.status()["phase"] == "idle", "the end of the first job")
                 jobs.append(second.run(models.Lines, {"epochs": 1}, input=short))
 
-        job = first.run(models.Sleeps, {"epochs": 1, "output": "out"}, input=text, on_status=look)
+        settings = {"epochs": 1, "output": "out"}
+        job = first.run(models.Lingers, settings, input=text, on_status=look)
         assert job.figures["lines"] == LINES
         with pytest.raises(ClusterError, match="another job has begun since"), job.results():
             pass
@@ -153,10 +155,16 @@ def test_connect_to_a_busy_session_says_so(remote, text):
                 with pytest.raises(ClusterError) as caught:
                     second.train(models.Lines, input=text)
                 refused.append(str(caught.value))
+                models.Lingers.let_end(text)
 
-        first.run(models.Sleeps, {"epochs": 1}, input=text, on_status=look)
+        first.run(models.Lingers, {"epochs": 1}, input=text, on_status=look)
         assert re.match(r"the cluster is at another job \(training, \d+%\): wait", refused[0])
         first.run(models.Lines, {"epochs": 1}, input=text)
+
+
+def is_alone(session):
+    """Whether this is the only driver of its session."""
+    return sum(node["role"] == "driver" for node in session.status()["nodes"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -166,13 +174,15 @@ def test_job_of_a_driver_that_is_gone_ends_unless_it_has_an_output(remote, text,
     (remote.folder / "driver.py").write_text(
         "import snailps, sys\n"
         "session = snailps.connect(sys.argv[1], secret_file=sys.argv[2], timeout_s=600)\n"
-        "session.train('session_models:Sleeps', epochs=2, output=sys.argv[3], input=sys.argv[4])\n"
+        "session.train('session_models:Lingers', epochs=2, output=sys.argv[3], input=sys.argv[4])\n"
     )
     arguments = ["driver.py", remote.address, str(remote.secret), output, str(text)]
     driver = Process("driver", [SNAILPS[0], *arguments], cwd=remote.folder)
     with driver, connected(remote) as session:
         driver.until(lambda: session.status()["phase"] == "training", "a job that trains")
         driver.send(signal.SIGKILL)
+        until(lambda: is_alone(session), "the master to miss the driver")
+        models.Lingers.let_end(text)
         until(lambda: session.status()["phase"] == "idle", "the end of its job")
         status = session.status()
         assert status["message"] == ending

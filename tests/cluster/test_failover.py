@@ -42,8 +42,8 @@ def begin(cluster, gate):
     return master, servers, workers
 
 
-def at_rest(cluster):
-    """The shards as the status has them, once each is ready and all servers have as many.
+def at_rest(cluster, servers=0):
+    """The shards as the status has them, once each is ready and all `servers` have as many.
 
     Until then standbys move, though every shard has one.
     """
@@ -53,7 +53,10 @@ def at_rest(cluster):
         shards[:] = ask(cluster.address, LIMIT_S)["shards"]
         held = Counter(shard[whose] for shard in shards for whose in ("primary", "standby"))
         ready = all(shard["state"] == "ready" for shard in shards)
-        return ready and len(held) == cluster.servers and len({*held.values()}) == 1
+        served = [*Counter(shard["primary"] for shard in shards).values()]
+        alive = servers or cluster.servers
+        both = len(held) == len(served) == alive and max(served) - min(served) <= 1
+        return ready and both and len({*held.values()}) == 1
 
     until(even, lambda: f"as many shards at each server: {shards}")
     return shards

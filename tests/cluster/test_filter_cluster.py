@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from filter_models import note
 from processes import environment
+from waiting import copied
 
 import snailps
 from snailps.errors import ClusterError
@@ -117,6 +118,7 @@ def test_killed_worker_costs_its_task_and_no_byte_differs(folder, monkeypatch, m
 def test_killed_server_costs_no_byte(folder, monkeypatch):
     filtering = Filtering(folder, "server", monkeypatch)
     with snailps.local_cluster(servers=2, workers=2) as cluster:
+        copied(cluster)
 
         def kill(pid):
             nodes = cluster.status()["nodes"]

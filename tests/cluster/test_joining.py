@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from processes import Cluster, Gate
-from test_cluster import figures_of
+from test_cluster import figures_of, holds
 from test_linear import FEATURES, planted
 from texts import ANIMALS, TOOLS, topic_contrast, write_topics
 
@@ -104,6 +104,7 @@ def run_joined(folder, write):
         master = cluster.master()
         _, workers = cluster.nodes()
         first.meet()
+        holds(cluster, workers[0], 2)
         workers.append(cluster.start("worker"))
         later.meet()  # any worker but the first
         first.open()

@@ -10,6 +10,7 @@ import urllib.request
 import pytest
 from cluster_models import gated_job
 from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment, run_snailps
+from waiting import until
 
 from snailps.cli.tls import init
 
@@ -54,9 +55,13 @@ def read(url, path, token=""):
 
 def roles_of(url, token=""):
     """Roles of the processes that the page shows."""
-    code, text = read(url, "api/run", token)
-    assert code == 200, text
-    nodes = json.loads(text)["status"]["nodes"]
+
+    def status():  # none before the page's process has asked the master
+        code, text = read(url, "api/run", token)
+        assert code == 200, text
+        return json.loads(text)["status"]
+
+    nodes = until(status, "a status on the page")["nodes"]
     return sorted(row[nodes["columns"].index("role")] for row in nodes["rows"])
 
 

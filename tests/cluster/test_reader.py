@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import session_models as models
 from cluster_models import gated_job
-from processes import LIMIT_S, PACKAGE, SUPPORT, Cluster, Gate
+from processes import LIMIT_S, PACKAGE, SUPPORT, Cluster, Gate, free_port
 from waiting import joined, until
 
 import snailps
@@ -103,7 +103,7 @@ def test_reader_goes_on_while_a_standby_takes_the_place_of_a_killed_server(tmp_p
 def test_reader_outlives_its_cluster_and_joins_the_next_one(tmp_path, secret):
     """Without a standby a lost server ends the cluster; another one begins at its address."""
     with session(tmp_path, secret, servers=1, replication="none") as cluster:
-        _, (victim,) = started(cluster)
+        _, (victim,) = started(cluster, port=free_port())
         with snailps.connect(cluster.address, secret_file=secret, timeout_s=LIMIT_S) as owner:
             expected = filled(owner, 1.0).pull(KEYS)
             first = owner.table("users", dim=4, **INIT).pull([1, 2, 3])
@@ -189,7 +189,7 @@ def test_reader_of_a_cluster_that_trains_its_own_job(tmp_path):
         with pytest.raises(
             ConfigError, match=r"no table 'rows' in the cluster at .*: there are counts"
         ):
-            snailps.reader(cluster.address, "rows")
+            snailps.reader(cluster.address, "rows", **PATIENT)
         with snailps.reader(cluster.address, "counts", max_age_s=0.0, **PATIENT) as rows:
             assert until(lambda: rows.pull(np.arange(50)).sum() >= 900)
             gate.open()

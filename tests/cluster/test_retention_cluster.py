@@ -4,7 +4,7 @@ import os
 import signal
 
 import numpy as np
-from waiting import until
+from waiting import copied, until
 
 import snailps
 from snailps import kernels
@@ -43,6 +43,7 @@ def test_ids_are_admitted_and_go_to_the_bit_when_a_server_is_killed_with_9():
     ) as cluster:
         table = cluster.table("ids", 4, **OPTIONS)
         victim = next(n["pid"] for n in cluster.status()["nodes"] if n["role"] == "server")
+        copied(cluster)
         for step in range(40):
             if step == 20:
                 os.kill(victim, signal.SIGKILL)

@@ -275,8 +275,10 @@ def test_worker_that_leaves_a_rotation_ends_its_partition_first(tmp_path, job):
 def test_rotation_whose_time_is_up_ends_after_the_checkouts_under_way(tmp_path, job):
     gate, clock = Gate(tmp_path / "gates", "1-1-2", "checkout"), Clock(tmp_path)
     job |= {"gates": tmp_path / "gates", "max_seconds": LONG_S - 1, "epochs": 1000}
-    with Cluster(tmp_path, job=job, servers=2, workers=3, program=clock.program) as cluster:
-        master, *_ = cluster.started_at(gate)
+    with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
+        master = cluster.master(program=clock.program)  # others' requests have a limit of time, too
+        cluster.nodes()
+        gate.meet()
         clock.advance(LONG_S)
         gate.open()
         assert cluster.codes() == [0] * 6

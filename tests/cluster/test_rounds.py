@@ -67,8 +67,10 @@ def test_rounds_with_a_deadline_go_on_without_a_straggler_which_takes_part_again
     gate = Gate(gates, 1 * 3 + 2, "before")  # round 1, index 2
     clock = Clock(tmp_path)
     settings = {**job, "deadline": LONG_S - 1, "rounds": 40}
-    with Cluster(tmp_path, job=settings, workers=3, program=clock.program) as cluster:
-        master, *_ = cluster.started_at(gate)
+    with Cluster(tmp_path, job=settings, workers=3) as cluster:
+        master = cluster.master(program=clock.program)  # others' requests have a limit of time, too
+        cluster.nodes()
+        gate.meet()
         clock.advance(LONG_S)
         master.wait_line("round 2 goes on without worker")
         gate.open()

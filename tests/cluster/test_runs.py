@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 from cluster_models import gated_job
-from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment, run_snailps
+from processes import (
+    LIMIT_S,
+    SNAILPS,
+    Cluster,
+    Gate,
+    Process,
+    environment,
+    free_port,
+    run_snailps,
+)
 from test_failures import WRONG
 
 FAILED = 1
@@ -88,7 +97,9 @@ def test_status_finds_the_only_run_and_later_says_how_it_ended(tmp_path, job, ga
     assert record["address"] == cluster.address
     code, out, _ = snailps("status")
     assert code == FAILED
-    assert re.search(r"^run 1 \(.*\) was done after \d+ s, \d+ s ago$", out, re.MULTILINE)
+    assert re.search(
+        r"^run 1 \(.*\) was done after \d+ (s|min), \d+ (s|min) ago$", out, re.MULTILINE
+    )
     assert re.search(r"^  trained 1,000 examples in .* s, .* examples/s", out, re.MULTILINE)
     assert re.search(r"^  wrote .*out", out, re.MULTILINE)
     assert snailps("status", "1")[0] == 0
@@ -125,7 +136,9 @@ def test_status_lists_several_runs_and_shows_the_chosen_one(tmp_path, job, gate)
 
 def test_killed_run_says_how_to_go_on_and_keeps_its_number(tmp_path, job, gate):
     with Cluster(tmp_path, job={**job, "on_node_loss": "recover"}) as cluster:
-        master, _, _ = cluster.started_at(gate)
+        master = cluster.master(port=free_port())  # which it is to have again
+        cluster.nodes()
+        gate.meet()
         master.send(signal.SIGKILL)
         assert master.wait() == -signal.SIGKILL
         code, out, _ = snailps("status")

@@ -76,10 +76,15 @@ def test_lines_of_the_page_run(tmp_path, names, monkeypatch, capsys):
         master = nodes.master(options=["--session"])
         nodes.nodes()
         names.update(address=nodes.address, secret=str(secret))
+
+        def connected():
+            options = {"secret_file": str(secret), "timeout_s": LIMIT_S}
+            return closing(snailps.connect(nodes.address, **options))
+
+        with connected():  # the page's own line waits 10 s for a cluster to be complete
+            pass
         exec(elsewhere, names)
-        with closing(
-            snailps.connect(nodes.address, secret_file=str(secret), timeout_s=LIMIT_S)
-        ) as session:
+        with connected() as session:
             session.shut_down()
         assert master.wait() == 0, master.stderr
     assert names["vectors"].words[-1] == "raft"

@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
+from waiting import copied
+
 import snailps
 from snailps.torch import Embedding, EmbeddingBagCollection
 
@@ -71,6 +73,7 @@ def test_training_outlives_a_server_killed_with_9():
         )
         pushed = [np.zeros(50) for _ in range(3)]
         victim = next(n["pid"] for n in cluster.status()["nodes"] if n["role"] == "server")
+        copied(cluster)
         for step, ids in enumerate(batches(40)):
             if step == 15:
                 os.kill(victim, signal.SIGKILL)

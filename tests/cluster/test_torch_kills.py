@@ -75,6 +75,7 @@ def run_killed(folder, consistency):
         master = cluster.begin()
         killed = []
         places[0].meet()
+        master.wait_line("every shard has its standby")
         server = next(one for one in cluster.processes if one.name.startswith("server"))
         server.send(signal.SIGKILL)
         killed.append(server.pid)

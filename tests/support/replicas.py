@@ -47,7 +47,7 @@ class Replicas(Shards):
 
     def __exit__(self, *failure):
         super().__exit__(*failure)
-        assert all(thread.stop() for thread, _ in self.spares)
+        assert all(thread.stop(LIMIT_S) for thread, _ in self.spares)
         for relay in self.relays:
             relay.close()
 

@@ -86,7 +86,7 @@ class Shards:
         self.over = True
         for client in self.clients:
             client.close()
-        assert all(thread.stop() for thread in self.threads)
+        assert all(thread.stop(LIMIT_S) for thread in self.threads)
 
     def _session(self):
         def admit(peer):

@@ -1,6 +1,7 @@
 """How tests wait: until something is so, and no longer than it can still become so.
 
     until(found, what) -> what `found` says, once that is true
+    copied(cluster): each shard has a whole standby
     event, queue, thread, semaphore, descriptor -> happens, got, joined, acquired, readable
     run_all(*work): a thread for each, until all have ended
     InVain <- why it can no longer come, at once; what it waited for, after LIMIT_S
@@ -47,6 +48,15 @@ def until(found, what="it", *, over=lambda: "", limit_s=LIMIT_S):
         if why:
             raise InVain(f"{what() if callable(what) else what}: {why}")
         sleep(PAUSE_S)
+
+
+def copied(cluster):
+    """Waits until each shard of a local cluster or session has a standby that has all of it."""
+
+    def states():
+        return [shard["state"] for shard in cluster.status()["shards"]]
+
+    until(lambda: {*states()} == {"ready"}, lambda: f"a standby of each shard: {states()}")
 
 
 def happens(event, what="an event"):

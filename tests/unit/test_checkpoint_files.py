@@ -548,7 +548,7 @@ def test_folder_on_a_disk_without_locks_says_so_and_names_no_other_master(tmp_pa
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names, not paths
     with pytest.raises(CheckpointError, match=r"lock: cannot be written, Function not implemented"):
         CheckpointFolder(tmp_path).take()
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208
 
 
 def test_manifest_on_a_full_disk_leaves_the_last_good_one(folder, monkeypatch):

@@ -102,6 +102,6 @@ def test_standby_refuses_broken_streams_and_lives():
                     said += data
             refused += b'"code":' in said
             assert thread.stats()["replica"]["role"] == "standby"
-            assert thread.stop()
+            assert thread.stop(LIMIT_S)
             cluster.spares.pop()
     assert refused > STREAMS // 4

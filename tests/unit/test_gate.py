@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import processes
 import pytest
-from cluster_models import wait_at
+from cluster_models import stop_at, wait_at
 from processes import Gate
-from waiting import joined
+from waiting import joined, until
 
 
 def test_meet_without_a_worker_fails_and_names_the_gates(tmp_path):
@@ -57,9 +57,9 @@ def test_meet_one_with_a_worker_at_the_later_gate_opens_that_one(tmp_path):
 
 def test_open_of_a_gate_that_nobody_met_lets_go_who_waits_there(tmp_path):
     gate = Gate(tmp_path, 3)
-    worker = threading.Thread(target=gate.path.read_bytes, daemon=True)
+    worker = threading.Thread(target=stop_at, args=(gate.path,), daemon=True)
     worker.start()
-    worker.join(0.2)  # it stands in open()
+    until(lambda: gate.pid, "a worker at the gate")  # in open(), or about to call it
     gate.open()
     joined(worker)
     gate.open()

@@ -109,10 +109,18 @@ def test_node_dials_its_heartbeat_connection_again_when_that_alone_is_lost():
 
 
 def test_node_that_gets_no_heartbeat_connection_any_more_ends_and_says_so():
-    with joined(0.4) as (node, master):
-        master.takes = False
-        master.pulses[-1].close()
-        assert node.ended.wait(LIMIT_S)
+    with joined(10 * LIMIT_S) as (joins, _):
+        node = Node(Role.DRIVER, joins.settings)  # whose connection is closed from the beginning
+        node._control = joins.control
+        node.welcome = replace(joins.welcome, timeout_s=0.4)
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        node._pulse = HeartbeatThread(1.0)
+        node._pulse.add(ours, 0, 1.0)
+        node._pulse.start()
+        until(lambda: node._pulse.closed() == {0}, "the loss of the connection")
+        node._watch()
+        node._pulse.stop()
         assert node.verdict.code == EXIT_FAILED
         assert "heartbeat connection" in node.verdict.text
         assert "heartbeat_timeout" in node.verdict.text
@@ -215,6 +223,7 @@ def test_signal_before_the_answer_to_register_asks_the_master_too(monkeypatch):
         asked = threading.Event()
         node = Node(Role.DRIVER, joins.settings)  # without threads, which know the answer
         node._control = joins.control
+        monkeypatch.setattr("snailps.node.process.AWAY_S", LIMIT_S)
         monkeypatch.setattr(node, "on_leave_request", lambda why: asked.set())
         hearing = threading.Thread(target=node._on_signal, args=(signal.SIGTERM,))
         hearing.start()
@@ -228,6 +237,7 @@ def test_signal_before_the_answer_to_register_asks_the_master_too(monkeypatch):
 def test_signal_while_the_master_comes_back_asks_it_and_does_not_end_the_process(monkeypatch):
     with joined(10 * LIMIT_S) as (node, _):
         asked = threading.Event()
+        monkeypatch.setattr("snailps.node.process.AWAY_S", LIMIT_S)
         monkeypatch.setattr(node, "on_leave_request", lambda why: asked.set())
         node.control.away = True  # it was found again, and this side does not know yet
         hearing = threading.Thread(target=node._on_signal, args=(signal.SIGTERM,))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from blocking_shard import BlockingShard
 from python_methods import Strict
-from shards import ADD, JOB, PYTHON, ZEROS, keys_of, pull_frame, push_frame
+from shards import ADD, JOB, LIMIT_S, PYTHON, ZEROS, keys_of, pull_frame, push_frame
 from turned_shard import NONCE, Pipe, TurnedShard
 
 from snailps.api.tables import Table
@@ -40,7 +40,7 @@ class Turned(TurnedShard, BlockingShard):
         return self
 
     def __exit__(self, *failure):
-        assert self.stop()
+        assert self.stop(LIMIT_S)
 
     def pass_time(self, seconds=0.0):
         """Lets time pass, in steps in which timers are looked at."""

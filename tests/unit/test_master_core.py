@@ -285,6 +285,14 @@ def test_rows_of_a_shard_count_where_its_primary_is(make_job):
     for member in world.core.members.nodes("server"):
         member.stats = {"shards": [], "standbys": member.stats["shards"]}
     assert world.core.members.shard_sum("rows") == 5
+    # That of the server that is the primary now is of when it was filled.
+    first, second = world.core.members.nodes("server")
+    filled = {"shard": row["shard"], "rows": 0, "replica": {"state": "seeding", "seeded": 0.1}}
+    for member in (first, second):
+        whole = member.stats
+        member.stats = {"shards": [], "standbys": [filled]}
+        assert world.core.members.shard_sum("rows") == 5
+        member.stats = whole
 
 
 @pytest.mark.parametrize("is_lost", [False, True])

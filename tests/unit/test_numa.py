@@ -119,7 +119,7 @@ def test_shard_runs_where_it_is_kept_and_its_maker_does_not():
         assert shard.post(lambda: os.sched_getaffinity(0)).result(LIMIT_S) == one
         assert os.sched_getaffinity(0) == before
     finally:
-        assert shard.stop()
+        assert shard.stop(LIMIT_S)
 
 
 def test_no_cpus_leave_a_thread_as_it_is():

@@ -398,7 +398,6 @@ def test_refusal_of_what_is_sent_again_fails_its_batch_and_not_the_client():
 def test_shard_that_always_forgets_ends_the_client_in_words():
     refusal = b'{"code":"batch","text":"batch 1 is not known here"}'
     with Scripted() as shard:
-        shard.pairs += [socket.socketpair() for _ in range(12)]
         one = np.arange(2, dtype=np.int64), np.zeros(1, np.uint64), None
         forward = shard.client.forward_async(1, *one, 400)
         shard.answer(shard.take(1)[0])
@@ -406,6 +405,7 @@ def test_shard_that_always_forgets_ends_the_client_in_words():
         backward = shard.client.backward_async(forward, np.ones((1, 400), np.float32))
         told = shard.take(1)[0]
         while not backward.done:
+            shard.pairs.append(socket.socketpair())
             before, shard.life = shard.sock, shard.life + 1  # where it will connect to next
             before.sendall(encode_frame(Frame(Kind.ERROR, refusal, request=told[1])))
             shard.begin()

@@ -273,7 +273,7 @@ def test_clock_that_only_a_lost_primary_knew_is_pushed_to_by_nobody(cluster, syn
     pulled = client.pull_async(1, keys, np.zeros((10, 4), np.float32), clock=1)
     cluster.until("clock", lambda n: n == 1)
     cluster.until("parked", lambda n: n == 1)
-    assert cluster.threads[0].stop()
+    assert cluster.threads[0].stop(LIMIT_S)
     assert made[0].clock() == 0  # soon the seal comes again
     cluster.promote(made)
     assert np.all(pulled.wait() == 1)
@@ -283,7 +283,7 @@ def test_clock_that_only_a_lost_primary_knew_is_pushed_to_by_nobody(cluster, syn
 
 def test_clock_is_seen_without_a_standby_that_was_given_up(cluster):
     made = cluster.back_up()
-    assert made[0].stop()
+    assert made[0].stop(LIMIT_S)
     assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"
     clock_of_one_slot(cluster, 0)
     reached = cluster.client().reach_async(1)

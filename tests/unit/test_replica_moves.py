@@ -150,11 +150,11 @@ def test_standby_that_lacks_something_has_no_standby():
 def test_lost_standby_of_a_standby_holds_up_nothing(cluster):
     middle = cluster.back_up()
     last = fill(cluster, middle[0], cluster.standby())
-    assert last[0].stop()
+    assert last[0].stop(LIMIT_S)
     client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
     client.push(1, keys, np.ones((10, 4), np.float32))
     assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"
-    assert cluster.threads[0].stop()
+    assert cluster.threads[0].stop(LIMIT_S)
     cluster.promote(middle)  # it has not been told that it has no standby
     client.push(1, keys, np.ones((10, 4), np.float32))
     assert np.all(client.pull(1, keys, np.zeros((10, 4), np.float32)) == 2)
@@ -211,7 +211,7 @@ def test_moves_under_load_lose_nothing_and_leave_a_standby(cluster, steps):
         counting.more(200)
         standby = {"shift": shift, "swap": swap}[step](cluster, standby, epoch)
     counting.more(200)
-    assert cluster.threads[0].stop()
+    assert cluster.threads[0].stop(LIMIT_S)
     cluster.promote(standby, epoch=10)  # all is at the standby
     counting.more(200)
     found, acknowledged = counting.end()
@@ -247,7 +247,7 @@ def test_primary_that_stands_by_serves_again_where_its_standby_is_not_promoted_o
     if when == "resumed":
         fill(cluster, standby[0], old, resume=True)
     if lost:
-        assert standby[0].stop()
+        assert standby[0].stop(LIMIT_S)
         old[0].unback()
     else:
         standby[0].unback()
@@ -308,7 +308,7 @@ def test_primary_that_serves_again_and_has_lost_its_standby_waits_until_it_is_al
     standby, old = cluster.back_up(), me(cluster)
     client, keys = cluster.client(), np.arange(10, dtype=np.uint64)
     old[0].yield_(LIMIT_S, stay)
-    assert standby[0].stop()
+    assert standby[0].stop(LIMIT_S)
     assert cluster.told.get(timeout=LIMIT_S)[0] == "lost"
     old[0].promote(2)
     cluster.reroute(old[1], epoch=2)

@@ -420,6 +420,8 @@ def test_rows_of_a_partition_that_was_prepared_early_have_what_the_one_before_ha
     made[0].train(first)
     assert opening is None
     assert (made[0].memory.rows["input"] != before).any()
+    for pool in (made[0]._rotating.ahead, made[0]._rotating.behind):
+        pool.submit(int).result()  # its thread drops what it did before that
     assert (part() is None) != stays  # nor its rows
     between = made[0].memory.rows["input"].copy()
     made[0].train(second)

@@ -52,13 +52,13 @@ def test_order_is_not_done_by_a_shard_that_is_lost_before_its_standby_has_it(pai
     pair.near.give(100, m.Fence(77, shards=[0, 1]))
     pair.near.give(101, m.Alone(1))
     assert 101 in pair.near.answers(1)
-    assert pair.near.shard(0).stop()
+    assert pair.near.shard(0).stop(LIMIT_S)
     assert pair.near.answers(1)[100].data["done"] == [1]
 
 
 def test_order_of_a_shard_whose_standby_is_out_of_reach_waits_for_the_master(pair):
     """It may be promoted without the order, as long as the master has not given it up."""
-    assert pair.far.shard(0, standby=True).stop()
+    assert pair.far.shard(0, standby=True).stop(LIMIT_S)
     note = pair.near.note()
     assert isinstance(note, m.Unbacked)
     pair.near.give(100, m.SetClock(4, False, [0]))
@@ -82,7 +82,7 @@ def test_promoted_shard_gets_the_order_that_its_primary_took_with_it(pair):
     """End to end: given again after the loss, the fence holds at the shard that stands in."""
     pair.silence()
     pair.near.give(100, m.Fence(77, shards=[0]))
-    assert pair.near.shard(0).stop()
+    assert pair.near.shard(0).stop(LIMIT_S)
     assert pair.near.answers(1)[100].data["done"] == []
     pair.relays[0].open.set()
     pair.far.give(100, m.Promote(0, 2))

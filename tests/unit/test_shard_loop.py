@@ -308,8 +308,8 @@ def test_stopped_shard_refuses_connections_and_orders():
     thread, address = make_thread()
     thread.start()
     assert thread.stats()["epoch"] == 0
-    assert thread.stop()
-    assert thread.stop()
+    assert thread.stop(LIMIT_S)
+    assert thread.stop(LIMIT_S)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address, 1.0)
     with pytest.raises(ConnectionLost, match="stopped serving"):
@@ -319,7 +319,7 @@ def test_stopped_shard_refuses_connections_and_orders():
 def test_shard_that_never_started_closes_its_listener():
     before = open_descriptors()
     thread, address = make_thread()
-    assert thread.stop()
+    assert thread.stop(LIMIT_S)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address, 1.0)
     del thread

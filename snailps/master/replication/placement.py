@@ -294,8 +294,9 @@ class Placement:
         return min((s.again_at for s in self.servers.values() if s.again_at > now), default=inf)
 
     def best_for(self, shard: Shard, now: float) -> int:
-        """The server for another copy: another host if possible, least loaded; 0: none. The copy is
-        made from a complete standby, else from the primary. A server that may not begin a copy now
+        """The server for another copy: another host if possible, least loaded, and of these the next
+        one behind the primary, so that servers that all have one shard get one copy each; 0: none.
+        The copy is made from a complete standby, else from the primary. A server that may not begin a copy now
         is waited for only where all other candidates have their fair share already."""
         holders = self.holders(shard)
         able = [
@@ -308,13 +309,17 @@ class Placement:
         whose = shard.standby.server if shard.standby and shard.backed else shard.primary
         host = self.servers[whose].host
         able = [s for s in able if s.host != host] or able
-        best = min(able, key=lambda s: (self.load(s.number), s.number))
+        best = min(able, key=lambda s: (self.load(s.number), s.number <= whose, s.number))
         if best.number in self._idle:
             return best.number
         stay = max(1, len(self.servers) - len(self.leaving))
         share = -(-self.copies * len(self.shards) // stay)
-        idle = [(self.load(s.number), s.number) for s in able if s.number in self._idle]
-        load, number = min(idle, default=(share, 0))
+        idle = [
+            (self.load(s.number), s.number <= whose, s.number)
+            for s in able
+            if s.number in self._idle
+        ]
+        load, _, number = min(idle, default=(share, False, 0))
         return number if load < share else best.number
 
     def uneven(self, now: float) -> tuple[Shard, int, bool] | None:
