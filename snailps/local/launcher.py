@@ -16,6 +16,7 @@ import os
 import secrets
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
 
 from snailps.config import Document, RawConfig
+from snailps.config.addresses import format_addr, parse_addr
 from snailps.dataclass import dataclass, field
 from snailps.errors import (
     EXIT_FAILED,
@@ -201,7 +203,8 @@ class Launcher:
         self.secret = secrets.token_hex(32).encode()
         size = {"expected_node_num": servers + workers, "expected_servers": servers}
         raw = raw.merged(RawConfig.from_mapping(size, "--set {key}"))
-        self._document = Document(raw, self.secret)
+        self._raw, self._document = raw, Document(raw, self.secret)
+        self._port: socket.socket | None = None  # see `_keep_port`
         self.source_key = ""
         self.output = ""  # the standard output of a master that has ended: its JSON figures
         self._interrupted = False
@@ -221,7 +224,7 @@ class Launcher:
             gc.freeze()  # these objects stay: collections here and in the forks skip them
         with contextlib.ExitStack() as pipes:
             try:
-                ready = self._spawn_master({}, pipes)
+                ready = self._spawn_master(self._keep_port(), pipes)
                 writers = [self._spawn(role, pipes, cpus=cpus) for role, cpus in nodes]
             except OSError as error:
                 raise ClusterError(
@@ -240,6 +243,22 @@ class Launcher:
         if not self.address:
             self.wait(END_S)
             raise MasterEnded(self.poll() or 1)
+
+    def _keep_port(self) -> dict[str, str]:
+        """An address for a master that may be started again: while none listens there, a socket
+        that is bound, and never listens, keeps the port from other processes."""
+        entry = self._raw.explicit("listen_addr")
+        if not self._restarts_max or entry is None or self._raw.explicit("port_range"):
+            return {}
+        host, port = parse_addr(entry.value, "listen_addr", port_optional=True)
+        if port:
+            return {}
+        self._port = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # the master says what is wrong with it
+            self._port.bind((host, 0))
+            return {"listen_addr": format_addr(host, self._port.getsockname()[1])}
+        return {}
 
     def _spawn_master(self, own: Mapping[str, str], pipes: contextlib.ExitStack) -> IO[bytes]:
         """Start a master; returns the pipe that it writes its address to."""
@@ -436,6 +455,8 @@ class Launcher:
             if child.process.poll() is None:
                 child.process.kill()
                 child.process.wait()
+        if self._port is not None:
+            self._port.close()
         until = time.monotonic() + READ_S
         for child in self.children:
             child.end_reading(until)

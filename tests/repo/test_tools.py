@@ -29,11 +29,16 @@ case $1 in lost*) echo "connect to $1: No route" >&2; exit 255 ;; esac
 cd '{homes}' && mkdir -p "$1" && cd "$1" && exec sh -c "$2"
 """
 FAKE = """
-import os, signal, sys
+import os, signal, sys, time
 role, *words = sys.argv[1:]
 if role in ("--version", "status"):
     print("snailps 1", role, *words, os.environ.get("SNAILPS_TLS", ""))
-    sys.exit("--pid" in words and not os.path.exists(f"/proc/{words[-1]}"))
+    here = f"/proc/{words[-1] if words else 0}"
+    there = "--pid" in words and os.path.exists(here)
+    while there and b"inptu=x" in open(f"{here}/cmdline", "rb").read():  # it is about to end
+        time.sleep(0.01)
+        there = os.path.exists(here)
+    sys.exit("--pid" in words and not there)
 if "inptu=x" in words:
     sys.exit(2)
 if "stubborn=1" in words:
@@ -135,8 +140,11 @@ def text(tmp_path):
     return path
 
 
-def test_distribute_sends_to_each_host_what_is_its_own_and_only_once(here, text):
-    said = here("distribute", "--split", text, "--copy", ROOT / "README.md", ROOT / "bench")
+def test_distribute_sends_to_each_host_what_is_its_own_and_only_once(here, text, tmp_path):
+    folder = tmp_path / "bench"  # not ours, in which others' caches come and go
+    folder.mkdir()
+    (folder / "README.md").write_text("what is measured\n")
+    said = here("distribute", "--split", text, "--copy", ROOT / "README.md", folder)
     assert said.count("snailps 1") == 3
     shares = {
         host: sorted(path.name for path in here.path(host, "data").glob("text.*"))

@@ -20,6 +20,7 @@ PAUSE_S = 0.005
 
 _watchers = []
 _died = []  # of this test's threads, those that an error has ended
+_earlier = set()  # threads of tests before this one
 
 
 class InVain(AssertionError):
@@ -115,6 +116,8 @@ watch(_why_threads_died)
 def forget_threads():
     """A test begins: threads that died belong to those before it."""
     _died.clear()
+    _earlier.clear()
+    _earlier.update(threading.enumerate())
 
 
 def note_threads():
@@ -123,7 +126,8 @@ def note_threads():
 
     def note(args):
         name = args.thread.name if args.thread else "a thread"
-        _died.append(f"{name} has died of {args.exc_value!r}")
+        if args.thread not in _earlier:
+            _died.append(f"{name} has died of {args.exc_value!r}")
         before(args)
 
     threading.excepthook = note

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import socket
 import subprocess
 import threading
 from concurrent.futures import Future
@@ -15,6 +16,8 @@ from snailps.config import RawConfig
 from snailps.errors import ClusterError
 from snailps.local import cluster, launcher, session
 from snailps.local.launcher import Child, Launcher
+from snailps.transport.security.trust import OPEN
+from snailps.transport.sockets import listen
 
 
 def made(kind=Launcher):
@@ -143,3 +146,18 @@ def test_end_reading_of_a_pipe_that_another_process_has_open_does_not_wait_for_i
     assert is_over
     assert shown == ["late"]
     assert child.process.stderr.closed
+
+
+def test_port_of_a_master_that_may_be_started_again_stays_its_own():
+    raw = RawConfig.from_mapping({"listen_addr": "127.0.0.1:0"}, "--set {key}")
+    one = Launcher(raw, servers=1, workers=1, revives=True)
+    host, port = one._keep_port()["listen_addr"].split(":")
+    assert Launcher(raw, servers=1, workers=1)._keep_port() == {}  # nor is it started again
+    for _ in range(2):  # as masters do, one after the other
+        with listen(host, int(port), OPEN):
+            pass
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((host, int(port)))
+    one._port.close()
+    with socket.socket() as other:
+        other.bind((host, int(port)))

@@ -61,9 +61,9 @@ def test_default_settings_serve_a_request_whose_server_falls_silent():
         assert settings.heartbeat_timeout < of.silence_s
 
 
-REQUEST_S = 5.0
-"""From a standby's silence to the request's own limit are 0.3 of it: a loaded machine may stand
-still for as long as that is with 2 s.
+REQUEST_S = 10.0
+"""Between limits that follow each other are 0.1 to 0.3 of it: a loaded machine must not stand still
+for as long as that.
 """
 
 

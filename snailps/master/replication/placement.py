@@ -294,10 +294,11 @@ class Placement:
         return min((s.again_at for s in self.servers.values() if s.again_at > now), default=inf)
 
     def best_for(self, shard: Shard, now: float) -> int:
-        """The server for another copy: another host if possible, least loaded, and of these the next
-        one behind the primary, so that servers that all have one shard get one copy each; 0: none.
-        The copy is made from a complete standby, else from the primary. A server that may not begin a copy now
-        is waited for only where all other candidates have their fair share already."""
+        """The server for another copy: another host if possible, least loaded, and of these the
+        next one behind the primary, so that servers that all have one shard get one copy each; 0:
+        none. The copy is made from a complete standby, else from the primary. A server that may not
+        begin a copy now is waited for only where all other candidates have their fair share
+        already."""
         holders = self.holders(shard)
         able = [
             s
