@@ -30,7 +30,7 @@ def worker():
     return MemoryWorker(SETTINGS, known, MemoryTables(SETTINGS, len(known)))
 
 
-def copies(worker, groups, sharers, had=0):
+def copies(worker, groups, sharers, had=0, sizes=(1, 1)):
     """Of two words, each with one n-gram; so many groups of pairs have each as their centre."""
     by_bucket = np.zeros(SETTINGS.bucket, np.int32)
     for bucket, number in sharers.items():
@@ -41,7 +41,9 @@ def copies(worker, groups, sharers, had=0):
         keys=KEYS,
     )
     rows = PartitionRows(worker, "input", KEYS, bases=True)
-    block = SimpleNamespace(parts=2, output_parts=VISITS, progress=(0.0, 0.5), chunk=0, had=had)
+    block = SimpleNamespace(
+        part=0, parts=2, sizes=sizes, output_parts=VISITS, progress=(0.0, 0.5), chunk=0, had=had
+    )
     trainer = SkipGramTrainer(worker)
     split = SimpleNamespace(sharers=by_bucket)
     centres = np.repeat(np.arange(2, dtype=np.int32), groups)
@@ -166,6 +168,12 @@ def test_shares_lie_between_a_mean_and_a_sum(worker, groups, sharers):
         assert share[2] > 0.1
     if groups == 100_000:
         assert share[2] == pytest.approx(1 / sharers, rel=0.01)
+
+
+@pytest.mark.parametrize(("sizes", "crowding"), [((1, 1), 2), ((3, 1), 4 / 3), ((1, 3), 4)])
+def test_others_make_as_many_steps_as_their_parts_are_large(worker, sizes, crowding):
+    made = copies(worker, (10_000, 10_000), {3: 2, 7: 1}, sizes=sizes)
+    assert made._crowding.tolist() == pytest.approx([1, 1, crowding, 1])
 
 
 def test_adagrads_squares_add_up_as_they_are(worker):
