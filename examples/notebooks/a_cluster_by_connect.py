@@ -27,9 +27,10 @@ folder = Path(scratch.name)
 secret = folder / "secret"
 secret.touch(mode=0o600)
 secret.write_text(secrets.token_hex(16))
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    address = f"127.0.0.1:{free.getsockname()[1]}"
+port = socket.socket()  # bound, it keeps a free port from others until the master listens there
+port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+port.bind(("127.0.0.1", 0))
+address = f"127.0.0.1:{port.getsockname()[1]}"
 (folder / "cluster.conf").write_text(f"master_addr: {address}\nsecret_file: {secret}\n")
 commands = [["master", "--session", "--set", "expected_node_num=2"], ["server"], ["worker"]]
 with (folder / "log").open("w") as log:
@@ -47,7 +48,8 @@ with (folder / "log").open("w") as log:
 # From here on it is the same, wherever the cluster is. `close` would leave it running for others.
 
 # %%
-cluster = snailps.connect(address, secret_file=str(secret), timeout_s=60)
+cluster = snailps.connect(address, secret_file=str(secret), timeout_s=120)
+port.close()
 print(cluster.status()["phase"], cluster)
 
 # %% [markdown]

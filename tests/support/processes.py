@@ -36,6 +36,7 @@ def _ports(handed_out="/proc/sys/net/ipv4/ip_local_port_range"):
 
 
 PORTS = _ports()
+USUAL_PORT = 16831  # where commands look for a master that nobody has named
 SNAILPS = [sys.executable, "-m", "snailps"]
 SUPPORT = Path(__file__).resolve().parent
 TESTS = SUPPORT.parent
@@ -64,6 +65,8 @@ def free_port(host="127.0.0.1"):
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in random.sample(PORTS, len(PORTS)):
+        if port == USUAL_PORT:
+            continue
         claim = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(OSError), socket.socket(family) as sock:
             claim.bind(f"\0snailps-tests-port-{port}")
