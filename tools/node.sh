@@ -200,7 +200,7 @@ named() { # `tail` prints an empty line and a header before lines of another fil
 wait_for_end() { # whether all have ended within $1 seconds
     limit=$(($(date +%s) + $1)) # seconds, not turns: a turn takes longer on a busy machine
     while [ "$(left)" ]; do
-        [ "$(date +%s)" -lt "$limit" ] || return 1
+        [ "$(date +%s)" -le "$limit" ] || return 1
         sleep 0.1
     done
 }

@@ -58,8 +58,9 @@ class Block:
         Of a lease of an input partition: its number, from 0; of a block to encode -1.  How many
         its chunk has; of a block to encode 0, as that is decided when all blocks are encoded.
     sizes : tuple of int
-        Of a partition: how large each is to be, to the others; with workers of different speed they
-        differ.
+        Of a partition: how large each is to be, to the others: all 1, or in proportion to how many
+        units a second their workers have trained.  The rows that it has, or its share of the work,
+        should be as large.
     output_parts : int
         Of a partition: how many output partitions its chunk has, twice `parts`.
     had : int

@@ -82,7 +82,8 @@ class Checkouts(Protocol):
         ----------
         part : int
         figures : mapping
-            Of this checkout, as `Worker.train` returns them of a block: ``units``, ``loss``,
+            Of this checkout, as `Worker.train` returns them of a block: ``units`` (in proportion to
+            the work: partitions are sized by units a second), ``loss``,
             ``examples``.  They are shown at once; those that `train` returns replace them.
         durable : bool
             Of all checkouts checked in so far, this one included, the input rows are pushed and

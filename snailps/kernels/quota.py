@@ -33,16 +33,18 @@ def _quota(root: Path) -> int:
 def _quotas(root: Path) -> Iterator[float]:
     """Cores that each control group of this process may use; of the first and second version."""
     with suppress(OSError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
+        text = (root / "proc/self/cgroup").read_text(errors="surrogateescape")
+        for line in text.splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers and "cpu" not in controllers.split(","):
                 continue
-            group = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-            # In a container the path may be that of its host: only the top one is there then.
-            for folder in (group / path.strip("/"), *(group / path.strip("/")).parents):
-                yield _quota_of(folder)
-                if folder == group:
-                    break
+            for name in {controllers, "cpu" if controllers else ""}:
+                group = root / "sys/fs/cgroup" / name
+                # In a container the path may be that of its host: only the top one is there then.
+                for folder in (group / path.strip("/"), *(group / path.strip("/")).parents):
+                    yield _quota_of(folder)
+                    if folder == group:
+                        break
 
 
 def _quota_of(folder: Path) -> float:

@@ -245,18 +245,24 @@ class Launcher:
             raise MasterEnded(self.poll() or 1)
 
     def _keep_port(self) -> dict[str, str]:
-        """An address for a master that may be started again: while none listens there, a socket
-        that is bound, and never listens, keeps the port from other processes."""
+        """An address for a master that may be started again.
+
+        While none listens there, a socket that is bound, and never listens, keeps the port from
+        being chosen for other processes.
+        """
         entry = self._raw.explicit("listen_addr")
         if not self._restarts_max or entry is None or self._raw.explicit("port_range"):
             return {}
         host, port = parse_addr(entry.value, "listen_addr", port_optional=True)
         if port:
             return {}
-        self._port = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(OSError):  # the master says what is wrong with it
-            self._port.bind((host, 0))
+            family, kind, proto, _, where = socket.getaddrinfo(
+                host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            self._port = socket.socket(family, kind, proto)
+            self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._port.bind(where)
             return {"listen_addr": format_addr(host, self._port.getsockname()[1])}
         return {}
 
@@ -441,6 +447,8 @@ class Launcher:
         A registered node ends with the master.  One that did not register would keep dialling it:
         it gets SIGTERM, and after `LEAVE_S` all that still run get SIGKILL.
         """
+        if self._port is not None:
+            self._port.close()
         if not self.children:
             return
         self.wait(limit_s)
@@ -455,8 +463,6 @@ class Launcher:
             if child.process.poll() is None:
                 child.process.kill()
                 child.process.wait()
-        if self._port is not None:
-            self._port.close()
         until = time.monotonic() + READ_S
         for child in self.children:
             child.end_reading(until)

@@ -28,7 +28,7 @@ from snailps.transport.sockets import is_there
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 """Version of a journal's facts and their meaning."""
 _MAY_DIFFER = {*CHECKPOINT_SETTINGS, "scratch_dir", "scratch_bytes"}
 """Settings of a job that concern the master only."""

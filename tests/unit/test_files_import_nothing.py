@@ -32,6 +32,7 @@ from snailps.local.offline_export import CheckpointSource, export, open_results
 from snailps.master.effects import Fact
 from snailps.master.job.state import unpack
 from snailps.master.journal import Journal
+from snailps.master.takeover import FORMAT
 from snailps.models.embeddings import files as embeddings
 from snailps.models.embeddings.settings import MfSettings
 from snailps.models.fedavg.plotting import read_history
@@ -188,7 +189,7 @@ def journal():
     made.take()
     table = Table("rows", 2, access=NAME).to_dict()
     made.begin([
-        Fact("life", {"life": 1, "at": 0.0, "format": 2, "job": CLASSES}),
+        Fact("life", {"life": 1, "at": 0.0, "format": FORMAT, "job": CLASSES}),
         Fact("table", {"number": 1, "table": table, "of_job": True}),
     ])  # fmt: skip
     made.close()

@@ -55,6 +55,9 @@ def test_parts_have_masses_as_their_sizes() -> None:
     mass, sizes = zipf(20_000), (20, 20, 16, 8)
     found = np.bincount(assign(mass, sizes, seed=3), mass) / mass.sum()
     assert found == pytest.approx(np.array(sizes) / 64, rel=0.02)
+    for few in ((21, 21, 21, 1), (32, 8, 8)):  # no small part begins with the most frequent word
+        found = np.bincount(assign(mass, few, seed=3), mass) / mass.sum()
+        assert found == pytest.approx(np.array(few) / sum(few), rel=0.25)
     known, settings = vocabulary(2000), WordVectorSettings(bucket=5000)
     own = known.counts.astype(np.float64)
     for together in (True, False):

@@ -28,6 +28,10 @@ OLD = "sys/fs/cgroup/cpu"
         ({"proc/self/cgroup": "5:pids:/x\n4:cpu,cpuacct:/docker/1\n",
           f"{OLD}/cpu.cfs_quota_us": "150000\n", f"{OLD}/cpu.cfs_period_us": "100000\n"}, 2),
         ({"proc/self/cgroup": "4:cpu,cpuacct:/\n",
+          "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "300000\n",
+          "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"proc/self/cgroup": "0::/\udcff\n", f"{TOP}/cpu.max": "200000 100000\n"}, 2),
+        ({"proc/self/cgroup": "4:cpu,cpuacct:/\n",
           f"{OLD}/cpu.cfs_quota_us": "-1\n", f"{OLD}/cpu.cfs_period_us": "100000\n"}, 64),
     ],
 )  # fmt: skip
@@ -35,7 +39,7 @@ def test_cores_are_as_many_as_mask_and_quota_allow(files, expected, tmp_path, mo
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(64))
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_bytes(os.fsencode(text))
     assert cores(tmp_path) == expected
 
 

@@ -102,6 +102,24 @@ def test_training_of_two_workers_rotates_and_the_journal_has_it(make_job):
     assert kinds.index("train") < kinds.index("done") < kinds.index("chunk")
 
 
+def test_refused_workers_are_answered_when_the_speeds_of_all_are_known(make_job):
+    """Not when one of them asks for something else, which may be at the end of the chunk."""
+    world = World(make_job(epochs="3"))
+    leased = tenants(world)
+    calls = []
+    for peer, _ in leased:
+        call = world.call(peer, m.Lease("train"))
+        while (block := world.answers.get(call)) is not None:  # blocks of later chunks
+            assert block.slice >= 0
+            world.ask(peer, m.Done("train", block.number, 9, 0.1, ANSWER))
+            call = world.call(peer, m.Lease("train"))
+        calls.append(call)
+    for peer, lease in leased:
+        part = world.ask(peer, m.Borrow(lease.number)).part
+        world.note(peer, m.GiveBack(lease.number, part, 5, 1.0, ANSWER))
+    assert [world.answers[call].chunk for call in calls] == [1, 1]
+
+
 @pytest.mark.parametrize(
     "settings",
     [{"consistency": "ssp", "staleness": "1"}, {"consistency": "bsp"}, {"max_steps": "3"},

@@ -298,9 +298,53 @@ def test_speed_is_of_the_last_minute_and_no_partition_is_twice_the_mean():
     ledger = ledger_of(blocks=4, epochs=1, chunks=4, nodes=(1, 2, 3))
     for node, units in ((1, 10_000), (2, 10), (3, 10)):
         trained(ledger, node, units)
-    assert trained(ledger, 1, 1000, seconds=1000.0).sizes == (32, 1, 1)
-    assert {trained(ledger, node, 1000, seconds=1000.0).sizes for node in (2, 3)} == {(32, 1, 1)}
+    assert trained(ledger, 1, 1000, seconds=1000.0).sizes == (32, 8, 8)
+    assert {trained(ledger, node, 1000, seconds=1000.0).sizes for node in (2, 3)} == {(32, 8, 8)}
     assert trained(ledger, 1, 1).sizes == ()
+
+
+@pytest.mark.parametrize("speeds", [(8, *[1] * 7), (1, 1, 1, 0.02), (100, 1), (20, 20, 20, 5)])
+def test_sizes_stay_where_speeds_only_differ_by_noise(speeds):
+    """Also where no partition can be as large as its worker is fast."""
+    random = np.random.default_rng(1)
+    ledger = ledger_of(24, epochs=1, chunks=24, nodes=range(1, 1 + len(speeds)))
+    found = []
+    for _ in range(20):
+        for node, speed in enumerate(speeds, 1):
+            units = round(1e6 * speed * random.normal(1.0, 0.05))
+            found.append(trained(ledger, node, units, seconds=2.0).sizes)
+    sizes = [*dict.fromkeys(found)]
+    assert sizes[0] == ()
+    assert len(sizes) == 2
+    assert max(sizes[1]) <= 2.1 * np.mean(sizes[1])
+
+
+def test_slow_worker_that_gets_the_part_of_one_that_left_has_a_small_one():
+    ledger = ledger_of(8, epochs=1, chunks=8, nodes=(1, 2, 3, 4))
+    speeds = {1: 20, 2: 20, 3: 20, 4: 5}
+    for node, units in speeds.items():
+        trained(ledger, node, units)
+    assert ledger.retire(2) == []
+    later = {node: trained(ledger, node, speeds[node]) for node in (1, 3, 4)}
+    assert [(lease.part, lease.sizes) for lease in later.values()] == [
+        (0, (21, 5, 21)), (2, (21, 5, 21)), (1, (21, 5, 21)),
+    ]  # fmt: skip
+
+
+def test_worker_that_asked_while_one_was_unknown_is_woken_though_it_was_looked_at_before():
+    ledger = ledger_of(blocks=4, epochs=1, chunks=4, nodes=(1, 2, 3))
+    for chunk in range(3):
+        encodes(ledger, chunk)
+    for node in (1, 2, 3):
+        ledger.take(node)
+    rate(ledger, 1, 2, 3)
+    ledger.leave(3)  # and ends what it has
+    ledger.join(4)
+    assert ledger.take(1) is None  # how fast worker 3 was is forgotten
+    ledger.woken({1: None})
+    rate(ledger, 3)
+    assert ledger.woken({1: None}) == [1]
+    assert ledger.take(1).chunk == 1
 
 
 def test_parts_are_never_more_than_the_model_has_room_for():

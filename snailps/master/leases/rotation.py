@@ -34,8 +34,10 @@ RATED_S, RATED_S_MAX = 0.5, 60.0
 """Seconds of checkouts of which a speed is made: with fewer it is none, of more the last ones."""
 UNEVEN = 1.2
 """Time of a chunk over the least possible from which on sizes change, which costs a barrier."""
-SIZE_MEAN, SIZE_MAX = 16, 32
-"""Mean size of partitions that differ, and the largest: a worker has memory for twice the mean."""
+SIZE_MEAN = 16
+"""Mean size of partitions that differ."""
+SIZE_MAX = 2.0
+"""The largest, of the mean: a worker has pairs of so much text in memory."""
 NO_PART, NO_MORE = -1, -2
 """Stand for an output partition: the lease has had all of them, or gets no other one."""
 
@@ -299,16 +301,25 @@ class RotationLedger(Ledger):
         """Sizes of the next chunk's partitions, so that workers need the same time for each."""
         before = self._last_sizes if len(self._last_sizes) == parts else ()
         old = np.asarray(before or (SIZE_MEAN,) * parts, np.float64)
-        speeds = np.array([self._speed(self._owners.get(part, 0)) for part in range(parts)])
+        owners = self._owners_of(parts)
+        speeds = np.array([self._speed(owners.get(part, 0)) for part in range(parts)])
         known = speeds > 0
         if not known.any():
             return before
         # A worker that is new, in the place of another one, is taken to be as fast.
         speeds[~known] = old[~known] * (speeds[known].sum() / old[known].sum())
-        if (old / speeds).max() * speeds.sum() < UNEVEN * old.sum():
+        new = _sizes_for(speeds)
+        if (old / speeds).max() / old.sum() < UNEVEN * (new / speeds).max() / new.sum():
             return before
-        sizes = np.rint(speeds * (SIZE_MEAN * parts / speeds.sum())).clip(1, SIZE_MAX)
-        return tuple(sizes.astype(int).tolist()) if len(set(sizes)) > 1 else ()
+        return tuple(new.tolist()) if len(set(new.tolist())) > 1 else ()
+
+    def _owners_of(self, parts: int) -> dict[int, int]:
+        """Who is to have each of so many parts: workers without one come to those without a
+        worker."""
+        owners = {part: node for part, node in self._owners.items() if part < parts}
+        free = [part for part in range(parts) if part not in owners]
+        idle = [node for node in self._workers if self._own.get(node, parts) >= parts]
+        return owners | dict(zip(free, idle, strict=False))
 
     def _parts_now(self) -> int:
         return max(1, min(len(self._workers), self.rotation.most_parts))
@@ -339,7 +350,11 @@ class RotationLedger(Ledger):
         chunk, part = self.chunk_of(number), self._part(number)
         if not self._at(chunk).parts:
             parts = self._parts_now()
-            self.decide(chunk, parts, self._sizes_now(parts))
+            sizes, owners = self._sizes_now(parts), self._owners_of(parts)
+            self.decide(chunk, parts, sizes)
+            if sizes:
+                self._owners = owners
+                self._own = {owner: part for part, owner in owners.items()}
             self._decided.append((chunk, parts, self._at(chunk).sizes))
         self._checkouts[number] = _Checkouts(set(self._durable.get(number, ())))
         if node not in self._own and part not in self._owners:
@@ -537,7 +552,7 @@ class RotationLedger(Ledger):
 
     def join(self, node: int) -> None:
         self._workers.setdefault(node)
-        self._changed = True
+        self._changed, self._begins = True, False
 
     def leave(self, node: int) -> None:
         """A worker finishes what it has leased; its part has no owner."""
@@ -546,7 +561,7 @@ class RotationLedger(Ledger):
         part = self._own.pop(node, None)
         if part is not None:
             del self._owners[part]
-        self._changed = True
+        self._changed, self._begins = True, False
 
     def blame(self, node: int) -> int:
         """Count a loss at what the worker trained and what it encoded: either may have cost it."""
@@ -700,3 +715,15 @@ class RotationLedger(Ledger):
         self._own = {node: part for part, node in self._owners.items()}
         for number, parts in snapshot["visits"]:
             self.adopt_durable(int(number), [int(part) for part in parts])
+
+
+def _sizes_for(speeds: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Whole sizes in proportion to speeds, none above `SIZE_MAX` of their mean."""
+    shares = speeds / speeds.sum()
+    most = SIZE_MAX / len(speeds)
+    while (shares > most * (1 + 1e-9)).any():
+        capped = shares >= most
+        rest = 1.0 - most * np.count_nonzero(capped)
+        shares = np.where(capped, most, shares * (rest / shares[~capped].sum()))
+    whole: NDArray[np.int64] = np.floor(shares * SIZE_MEAN * len(speeds) + 0.5).astype(np.int64)
+    return np.maximum(1, whole)

@@ -165,7 +165,7 @@ class LeaseService:
             member.trained(message.units, message.seconds, now, checkout=True)
         if job.ledger.closed:  # it may hold others
             self.hurry(now)
-        self._hand_out(now)
+        self.answer(now)  # speeds that are known now may let others begin
 
     def _hand_out(self, now: float) -> None:
         """Answer workers that want an output partition, if one is free."""

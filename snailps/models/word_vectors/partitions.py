@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from heapq import heapify, heapreplace
 from math import ceil
 
 import numpy as np
@@ -78,19 +77,18 @@ PAIRS_SHARE = 2
 def assign(mass: NDArray[np.float64], sizes: Sequence[int], seed: int) -> NDArray[np.int32]:
     """The partition of each word, so that their sums of `mass` are as these sizes.
 
-    The heaviest words go one by one to the partition that has least of its own, the others in
+    The heaviest words go one by one to the partition that then has least of its own, the others in
     shuffled rounds, of as many words a partition as its size.
     """
     parts = len(sizes)
     order = np.argsort(-mass, kind="stable")
     found = np.empty(len(mass), np.int32)
     singly = min(len(order), PLACED_SINGLY * parts)
-    heap = [(0.0, part) for part in range(parts)]
-    heapify(heap)
+    load, size = np.zeros(parts), np.asarray(sizes, np.float64)
     for word in order[:singly].tolist():
-        weight, part = heap[0]
+        part = int(((load + mass[word]) / size).argmin())
         found[word] = part
-        heapreplace(heap, (weight + float(mass[word]) / sizes[part], part))
+        load[part] += mass[word]
     rest, places = order[singly:], np.repeat(np.arange(parts, dtype=np.int32), sizes)
     rounds = -(-len(rest) // len(places))
     shuffled = np.random.default_rng(seed).random((rounds, len(places))).argsort(1)
