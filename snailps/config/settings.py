@@ -316,7 +316,7 @@ class WorkerSettings(ClusterSettings):
 
     threads: int = setting(
         0,
-        help="Number of threads that train. 0: one per core.",
+        help="Number of threads that train. 0: one per core that the process may use.",
         when="Several processes share the machine.",
         unit="threads",
         low=0,

@@ -61,7 +61,7 @@ class Tools:
             timeout=WAIT_S,
             stdin=subprocess.DEVNULL,
         )
-        said = told.stdout + told.stderr
+        said, self.code = told.stdout + told.stderr, told.returncode
         assert code is None or told.returncode == code, said
         return said
 
@@ -71,6 +71,7 @@ class Tools:
         while time.monotonic() < until:
             said = self(*words, code=None)  # a master on a busy machine may answer late
             if (found := re.search(pattern, said)) and int(found[1] or 0) >= least:
+                assert self.code == code, said
                 return int(found[1] or 0)
             if re.search("master: (ended|gone)", said):
                 break

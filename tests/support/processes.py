@@ -36,7 +36,7 @@ def _ports(handed_out="/proc/sys/net/ipv4/ip_local_port_range"):
 
 
 PORTS = _ports()
-USUAL_PORT = 16831  # where commands look for a master that nobody has named
+USUAL_PORT = 16831  # of a master, where commands look if they are given no address
 SNAILPS = [sys.executable, "-m", "snailps"]
 SUPPORT = Path(__file__).resolve().parent
 TESTS = SUPPORT.parent

@@ -108,7 +108,16 @@ def test_node_dials_its_heartbeat_connection_again_when_that_alone_is_lost():
     dials_its_heartbeat_connection_again()
 
 
-def test_node_that_gets_no_heartbeat_connection_any_more_ends_and_says_so():
+def test_node_that_gets_no_heartbeat_connection_any_more_ends():
+    with joined(0.4) as (node, master):
+        master.takes = False
+        master.pulses[-1].close()
+        assert node.ended.wait(LIMIT_S)
+        assert node.verdict.code == EXIT_FAILED
+        assert "heartbeat_timeout" in node.verdict.text
+
+
+def test_node_whose_heartbeat_connection_is_lost_says_so():
     with joined(10 * LIMIT_S) as (joins, _):
         node = Node(Role.DRIVER, joins.settings)  # whose connection is closed from the beginning
         node._control = joins.control

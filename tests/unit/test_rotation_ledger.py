@@ -253,7 +253,7 @@ def test_other_sizes_wait_for_the_chunk_before_and_for_speeds():
         encodes(ledger, chunk)
     one, two = ledger.take(1), ledger.take(2)
     rate(ledger, 1, units=30)
-    assert ledger.take(1) is None  # nobody knows yet how fast worker 2 is
+    assert ledger.take(1) is None  # the speed of worker 2 is not known
     assert ledger.woken({1: None}) == [1]
     rate(ledger, 2)
     assert ledger.woken({1: None}) == []  # other sizes wait for the whole chunk
@@ -294,7 +294,7 @@ def test_worker_in_the_place_of_a_lost_one_is_taken_to_be_as_fast():
     assert trained(ledger, 3, 1, seconds=0.1).sizes == (24, 8)
 
 
-def test_speed_is_of_the_last_minute_and_no_partition_is_twice_the_mean():
+def test_speed_is_of_the_last_minute_and_no_partition_is_larger_than_twice_the_mean():
     ledger = ledger_of(blocks=4, epochs=1, chunks=4, nodes=(1, 2, 3))
     for node, units in ((1, 10_000), (2, 10), (3, 10)):
         trained(ledger, node, units)
