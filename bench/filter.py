@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
-"""Pages kept by a classifier, Parquet to Parquet: snailps.filter beside datatrove, in turns.
+"""Pages kept by a classifier, Parquet to Parquet: snailps.filter beside its peers, in turns.
 
     corpus -> model and pages of bench/predict.py -> Parquet files -> each system in a process
            -> pages a second -> one JSON object a system (--json), a table
+    the same files, many times -> hosts of bench/hosts.py (--hosts) -> one cluster's pages a second
 
     python bench/filter.py --corpus text8like.txt.gz --table
+    python bench/filter.py --hosts 8                # as root
 
 predict: `predict_arrays` on the same texts, which are in memory as a column of Arrow's: what the
 model alone takes.  filter: `snailps.filter`, reading and writing included, the model opened and its
-hash taken.  datatrove: its own fastText filter in as many local workers.
+hash taken.  datatrove: its own fastText filter in as many local workers.  dolma: its tagger in as
+many, from JSON lines, since it reads no Parquet; pages are tagged, not yet filtered.
 """
 
 import argparse
+import contextlib
 import gzip
 import json
 import os
@@ -25,8 +29,12 @@ from pathlib import Path
 from predict import DATA, WORK, make
 from words import ROOT, fail, machine, peers_python, pythonpath, say
 
-SYSTEMS = ("predict", "filter", "datatrove")
+PEERS = {"datatrove": "filter", "dolma": "dolma"}
+"""Each peer's group of requirements."""
+SYSTEMS = ("predict", "filter", *PEERS)
 FILES = 8
+COPIES = 16
+"""Of each file for hosts of a cluster: a host has so many tasks that the last ones are few."""
 BOUND = 0.5
 KEEP = f'hq["__label__l0"] >= {BOUND}'
 
@@ -41,6 +49,7 @@ def arguments() -> argparse.Namespace:
     add("--runs", type=int, default=3, help="of each system, in turns")
     add("--threads", type=int, default=2, help="threads, or datatrove's workers")
     add("--scale", type=float, default=1.0, help="of the number of pages")
+    add("--hosts", type=int, default=0, help="instead: one cluster of so many, many of one")
     add("--scratch", type=Path, help="folder for temporary files, default the system's")
     add("--json", action="store_true", help="one JSON object a system on standard output")
     add("--table", action="store_true", help="a Markdown table on standard output")
@@ -53,8 +62,9 @@ def arguments() -> argparse.Namespace:
     return args
 
 
-def write_tables(texts: Path, folder: Path) -> int:
-    """The pages in some Parquet files, with a column beside; their number."""
+def write_tables(texts: Path, folder: Path, documents: Path | None) -> int:
+    """The pages in some Parquet files, with a column beside, and as `documents` in packed JSON
+    lines; their number."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -64,6 +74,11 @@ def write_tables(texts: Path, folder: Path) -> int:
         some = lines[number::FILES]
         ids = [f"{number}/{at}" for at in range(len(some))]
         pq.write_table(pa.table({"id": ids, "text": some}), folder / f"{number}.parquet")
+        if documents is not None:
+            documents.mkdir(exist_ok=True)
+            with gzip.open(documents / f"{number}.jsonl.gz", "wt", compresslevel=1) as file:
+                for one, text in zip(ids, some, strict=True):
+                    file.write(json.dumps({"id": one, "text": text, "source": "bench"}) + "\n")
     return len(lines)
 
 
@@ -94,10 +109,11 @@ def run(system: str, python: str, job: dict) -> dict:
     with tempfile.TemporaryDirectory(dir=job["scratch"]) as name:
         job = {**job, "system": system, "output": f"{name}/out", "logs": f"{name}/logs"}
         command = [python, __file__, "--job", json.dumps(job)]
-        if system == "datatrove":
-            command = [python, str(ROOT / "bench" / "peers" / "filter_datatrove.py"), command[-1]]
         env = dict(os.environ)
-        if system != "datatrove":
+        if system in PEERS:
+            peer = ROOT / "bench" / "peers" / f"filter_{system}.py"
+            command = [python, str(peer), command[-1]]
+        else:
             env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), pythonpath()]))
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, check=False
@@ -105,6 +121,60 @@ def run(system: str, python: str, job: dict) -> dict:
         if done.returncode:
             fail(f"{system} failed:\n{done.stderr.strip()[-2000:]}")
         return json.loads(done.stdout.splitlines()[-1])
+
+
+def on_hosts(number: int, model: Path, folder: Path) -> dict:
+    """Pages a second of a cluster of so many hosts, and of as many clusters of one at once, each of
+    which filters its share of the files."""
+    files = sorted((folder / "in").iterdir())
+    many = folder / "many"
+    many.mkdir()
+    for copy in range(COPIES):
+        for file in files:
+            os.link(file, many / f"{copy}-{file.name}")
+    inputs = sorted(map(str, many.iterdir()))
+    (whole,) = filter_at_once([inputs], number, model, folder)
+    each = filter_at_once([inputs[at::number] for at in range(number)], 1, model, folder)
+    return {
+        "hosts": number, "files": len(inputs), "pages_per_s": round(whole, 1),
+        "beside_pages_per_s": round(sum(each), 1), "share": round(whole / sum(each), 3),
+        "machine": machine(),
+    }  # fmt: skip
+
+
+def filter_at_once(inputs: list[list[str]], hosts: int, model: Path, folder: Path) -> list[float]:
+    """Pages a second of clusters that filter some files each, all at the same time."""
+    sys.path.insert(0, str(ROOT))
+    from snailps.config.quoting import quote
+    from snailps.filtering.job import Command, FilterJob, settings_for
+
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), pythonpath()])}
+    with contextlib.ExitStack() as stack:
+        jobs, children = [], []
+        for at, some in enumerate(inputs):
+            output = folder / f"out-{hosts}-{at}"
+            command = Command(tuple(some), "text", {"hq": str(model)}, KEEP, (), str(output))
+            job = FilterJob(command)
+            stack.callback(job.close)
+            job.begin()
+            settings = {"worker_class": "snailps.filtering.worker:Filter", **settings_for(job)}
+            conf = folder / f"{output.name}.conf"
+            conf.write_text("".join(f"{k}: {quote(str(v))}\n" for k, v in settings.items()))
+            words = [sys.executable, str(ROOT / "bench" / "hosts.py"), "--conf", str(conf)]
+            words += ["--input", str(job.results.list_path), "--hosts", str(hosts)]
+            words += ["--repeat", "1", "--json", "--scratch", str(folder)]
+            child = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=env
+            )
+            stack.callback(child.terminate)
+            jobs.append(job)
+            children.append(child)
+        found = [(child.communicate()[0], child.returncode) for child in children]
+        if any(code for _, code in found):
+            fail(f"a cluster of {hosts} hosts failed")
+        for job in jobs:
+            job.finish()  # fails if a task is not done
+    return [json.loads(output.splitlines()[-1])["units_per_s"] for output, _ in found]
 
 
 def main() -> None:
@@ -117,15 +187,19 @@ def main() -> None:
     with opener(args.corpus, "rt", encoding="utf-8") as file:
         words = file.read(60_000_000).split()
     pythons = dict.fromkeys(args.systems, sys.executable)
-    if "datatrove" in pythons:
-        pythons["datatrove"] = peers_python(None, "filter")
+    for system in pythons.keys() & PEERS if not args.hosts else ():
+        pythons[system] = peers_python(None, PEERS[system])
     with tempfile.TemporaryDirectory(prefix="snailps-bench-", dir=args.scratch) as name:
         folder = Path(name)
         model, texts = make(words, args.work, args.scale, folder)
-        pages = write_tables(texts, folder / "in")
+        documents = folder / "documents" if "dolma" in args.systems and not args.hosts else None
+        pages = write_tables(texts, folder / "in", documents)
         say(f"{pages:,} pages, a model of {model.stat().st_size / 1e6:,.0f} MB")
+        if args.hosts:
+            print(json.dumps(on_hosts(args.hosts, model, folder)))
+            return
         job = {"model": str(model), "input": str(folder / "in"), "files": FILES, "bound": BOUND}
-        job |= {"threads": args.threads, "scratch": str(folder)}
+        job |= {"documents": str(documents), "threads": args.threads, "scratch": str(folder)}
         seconds: dict[str, list[float]] = {system: [] for system in args.systems}
         for number in range(args.runs):
             for system in args.systems if number % 2 == 0 else args.systems[::-1]:

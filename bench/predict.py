@@ -12,7 +12,8 @@
 Time is that of the call for all texts; the model is loaded before, which is a column of its own.
 `equal` is the share of texts whose best label is fastText's, `right` of those whose best label is
 the planted one, or the line's.  snailps-1 has one thread, snailps-2 two, snailps-arrow two and
-Arrow in and out in the place of lists.
+Arrow in and out in the place of lists; snailps-one is called for each text.  program is fastText's
+C++ program (--program PATH, built by its Makefile): the time of its own loop, without the load.
 """
 
 import argparse
@@ -38,7 +39,8 @@ MODULES = {
     "fasttext-turbo": ("predict-turbo", "fasttext"),
     "fasttext-threaded": ("predict-threaded", "fasttext_threaded"),
 }  # fmt: skip
-OURS = {"snailps-1": 1, "snailps-2": 2, "snailps-arrow": 2}
+OURS = {"snailps-1": 1, "snailps-2": 2, "snailps-arrow": 2, "snailps-one": 1}
+PROGRAM = "program"
 RARE_OUT = {"min_count": 5}
 # Work: words of a text, texts, labels, settings.
 WORK = {
@@ -71,6 +73,7 @@ def arguments() -> argparse.Namespace:
         "--text", type=Path, help="labelled lines to train on and to label, instead of planted ones"
     )
     add("--systems", default=",".join((*MODULES, *OURS)), help="the first one is the measure")
+    add("--program", type=Path, help="fastText's C++ program, for the system of this name")
     add("--runs", type=int, default=3, help="of each system, in turns")
     add("--repeat", type=int, default=3, help="times that a run answers all texts")
     add("--threads", type=int, default=2, help="of the forks that have some")
@@ -84,9 +87,11 @@ def arguments() -> argparse.Namespace:
     if args.text is not None:
         args.work = [TEXT]
         WORK[TEXT] = (0, 0, 0, {**WORK["lid"][3], "min_count": 1})
-    unknown = {*args.work} - {*WORK} | {*args.systems} - {*MODULES, *OURS}
+    unknown = {*args.work} - {*WORK} | {*args.systems} - {*MODULES, *OURS, PROGRAM}
     if unknown:
         fail(f"unknown: {', '.join(sorted(unknown))}")
+    if PROGRAM in args.systems and not (args.program and args.program.is_file()):
+        fail(f"the system {PROGRAM} needs --program PATH, fastText's C++ program")
     read = args.corpus if args.text is None else args.text
     if not read.is_file():
         fail(f"no such file: {read}")
@@ -187,22 +192,46 @@ def run_ours(job: dict) -> None:
     seconds = []
     for _ in range(job["repeat"]):
         began = time.perf_counter()
-        if asked is texts:
+        if job["system"] == "snailps-one":
+            one_each = [model.predict(text)[0] for text in texts]
+        elif asked is texts:
             best, _ = model.predict_arrays(asked, threads=job["threads"])
         else:
             found = model.predict_arrow(asked, threads=job["threads"])
         seconds.append(time.perf_counter() - began)
-    if asked is texts:
+    if job["system"] == "snailps-one":
+        found = {"label": [best.label if best else "" for best, *_ in one_each]}
+    elif asked is texts:
         found = {"label": [model.labels[label].decode() for label in best[:, 0]]}
     with open(job["labels"], "w", encoding="utf-8") as file:
         file.writelines(f"{label}\n" for label in found["label"])
     print(json.dumps({"seconds": seconds, "load_s": load_s}))
 
 
+def run_program(program: str, job: dict) -> dict:
+    """A run of the C++ program: what all texts take beyond the first one."""
+
+    def seconds_of(text: str, labels: str) -> float:
+        began = time.perf_counter()
+        with open(labels, "wb") as output:
+            command = [program, "predict", job["model"], text]
+            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, check=True)
+        return time.perf_counter() - began
+
+    first = f"{job['text']}.first"
+    with open(job["text"], "rb") as whole, open(first, "wb") as file:
+        file.write(whole.readline())
+    load_s = min(seconds_of(first, os.devnull) for _ in range(job["repeat"]))
+    seconds = [seconds_of(job["text"], job["labels"]) - load_s for _ in range(job["repeat"])]
+    return {"seconds": seconds, "load_s": load_s}
+
+
 def run(system: str, pythons: dict[str, str], job: dict) -> dict:
     """One run in a process of its own."""
     job = {**job, "system": system}
     env = dict(os.environ)
+    if system == PROGRAM:
+        return run_program(pythons[system], job)
     if system in OURS:
         job["threads"] = OURS[system]
         command = [sys.executable, __file__, "--job", json.dumps(job)]
@@ -280,6 +309,7 @@ def main() -> None:
         return
     args = arguments()
     pythons = {one: peers_python(None, MODULES[one][0]) for one in args.systems if one in MODULES}
+    pythons[PROGRAM] = str(args.program)
     words: list[str] = []
     if args.text is None:
         opener = gzip.open if args.corpus.suffix == ".gz" else open

@@ -254,6 +254,22 @@ def test_round_of_the_only_worker_is_pushed_while_the_next_blocks_train(make, mo
     model.finish()
 
 
+@pytest.mark.parametrize(
+    ("more", "blocks"), [({}, 5), ({"word_ngrams": 2}, 3), ({"dim": 200}, 3), ({"dim": 50}, 5)]
+)
+def test_only_worker_pushes_after_so_much_work(make, monkeypatch, more, blocks):
+    """Pairs of words are nearly as many features again; rows of 200 floats take twice as long."""
+    model = make(replace(SMALL, **more))
+    words = 5 * (4 + 3 + 4 + 4)  # of a block, with the ends of lines
+    paces = [replace(p, period_part=1.0, period_examples=5 * words) for p in Classifier.paces]
+    monkeypatch.setattr(Classifier, "paces", paces)
+    number = 0
+    while not number or model.unpushed:
+        train(model, TEXT, number, (number / 500, (number + 1) / 500))
+        number += 1
+    assert number == blocks
+
+
 @pytest.mark.parametrize("data", [b"", b"\n", b"the cat\n", b"__label__pet\n", b"__label__x cat\n"])
 def test_train_on_a_block_without_anything_to_learn_counts_it_and_moves_nothing(make, data):
     model = make(text=TEXT.replace(b"\n", b" "))  # without a </s>
