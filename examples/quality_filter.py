@@ -86,4 +86,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("in which folder? python quality_filter.py FOLDER")
     main(Path(sys.argv[1]))

@@ -126,7 +126,8 @@ def command(
         typer.echo(f"  {one['texts']:,} refused by {one['clause']}")
     if done["without_text"]:
         typer.echo(f"  {done['without_text']:,} have no text")
-    typer.echo(f"  {output / '_report.html'} shows scores, and texts near the bounds")
+    if (report := output / "_report.html").is_file():
+        typer.echo(f"  {report} shows scores, and texts near the bounds")
 
 
 class _Progress:

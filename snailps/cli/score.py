@@ -73,12 +73,15 @@ def score_predict(
         list[str] | None,
         typer.Option(
             help="Instead of TEXT: a file, folder, pattern, URL or `-`, whose lines are labelled, "
-            "one line of output each.  May be given several times.",
+            "one line of output each, of tables each row.  May be given several times.",
             metavar="FILE",
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="With --input: the file for the labels.", metavar="FILE")
+        Path | None,
+        typer.Option(
+            help="With --input: the file for the labels; `-`: standard output.", metavar="FILE"
+        ),
     ] = None,
     format: Annotated[
         Literal["tsv", "jsonl", "parquet"],
@@ -183,8 +186,14 @@ def _label_files(
         raise ConfigError(
             "--input is for a classifier (a .bin), and writes --format tsv, jsonl or parquet"
         )
+    if output is not None and str(output) == "-":
+        output = None
     if format == "parquet" and output is None:
         raise ConfigError("--format parquet needs --output FILE: it is no stream of lines")
+    if output is not None and is_packed(str(output)):
+        raise ConfigError(f"--output {output}: labels are not packed: pack them behind it")
+    if output is not None and output.suffix == ".parquet" and format != "parquet":
+        raise ConfigError(f"--output {output}: add --format parquet, or name it otherwise")
     if column and "-" in input:
         raise ConfigError("--column is for tables, which are files: standard input is text")
     paths = [one for given in input for one in ([given] if given == "-" else files_of([given]))]

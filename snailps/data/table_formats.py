@@ -449,6 +449,11 @@ def object_of(line: bytes, path: str, number: int) -> dict[str, Any]:
     return row
 
 
+def no_column(path: str, name: str, names: Iterable[str]) -> DataError:
+    """The error of a table without a column."""
+    return DataError(f"{path} has no column {name!r}, but {', '.join(names)}")
+
+
 def raw_text(value: Any) -> Any:
     """The bytes of a text that was read, as a file of text has them; other values as they are.
 

@@ -181,7 +181,12 @@ class _Parser:
             return ast.parse(self.text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             at = (getattr(error, "offset", None) or len(self.text) + 1) - 1
-            words = "equal is ==" if self.text[at : at + 1] == "=" else getattr(error, "msg", error)
+            words = getattr(error, "msg", error)
+            if self.text[at : at + 1] == "=":
+                other = self.text[at + 1 : at + 2]
+                words = f"write {other}=" if other in ("<", ">") else "equal is =="
+            elif self.text[at : at + 1] in ("&", "|", "!"):
+                words = "write and, or, not"
             raise ConfigError(self._shown(at, at + 1, str(words))) from None
 
     def condition(self) -> Condition:
@@ -243,7 +248,7 @@ class _Parser:
             if sign not in ("==", "!="):
                 self.fail(whole, "labels have no order: use ==, != or in")
             return self._member(left, right, sign == "!=", [right])
-        if not isinstance(other, float):
+        if not isinstance(other, float) or not 0 <= other <= 1:
             self.fail(right, f"{score} is a probability: compare it with a number from 0 to 1")
         self._bounds.append((score, other))
         return lambda values: _compared(compare, _numbers(values, score), other)
@@ -259,6 +264,8 @@ class _Parser:
             elif score is None and isinstance(node, ast.Name):
                 self._columns.append(node.id)
                 sides.append(node.id)
+            elif score is not None:
+                self.fail(node, f"{score} is a label: compare it with a text in quotes")
             else:
                 self.fail(node, f"expected a number, a text, a column, or one of {FORMS}")
         one, two = sides

@@ -30,6 +30,7 @@ from snailps.data.file_kinds import whole_lines
 from snailps.data.reading import format_of
 from snailps.data.table_formats import (
     BATCH_BYTES,
+    no_column,
     object_of,
     parquet_batches,
     raw_text,
@@ -151,7 +152,7 @@ class _ArrowBatch(Batch):
 
     def column(self, name: str) -> NDArray[Any]:
         if name not in self._found.schema.names:
-            raise _no_column(self._path, name, self._found.schema)
+            raise no_column(self._path, name, self._found.schema.names)
         found, kinds = _taken(self._found.column(name)), _arrow().types
         if kinds.is_null(found.type):
             return np.full(self.rows, np.nan)
@@ -211,7 +212,7 @@ class _ParquetSource(Source):
     def _check_there(self, name: str) -> None:
         count = self._schema.names.count(name)
         if not count:
-            raise _no_column(self.task.path, name, self._schema)
+            raise no_column(self.task.path, name, self._schema.names)
         if count > 1:
             raise DataError(f"{self.task.path} has {count} columns {name!r}")
 
@@ -299,10 +300,6 @@ def _shrunk(column: Any) -> Any:
     )
 
 
-def _no_column(path: str, name: str, schema: Any) -> DataError:
-    return DataError(f"{path} has no column {name!r}, but {', '.join(schema.names)}")
-
-
 def _arrow() -> Any:
     return optional_module("pyarrow", "filtering Parquet", "snailps[data]")
 
@@ -366,6 +363,9 @@ class _Lines(Batch):
 
     def has(self, name: str) -> bool:
         return any(name in row for row in self._rows)
+
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(name for row in self._rows for name in row))
 
     def has_already(self, name: str) -> ConfigError:
         return ConfigError(f"--add {name}: {self._path} has that name")
@@ -454,7 +454,9 @@ class _LineSource(Source):
             return
         for name in filter(first.has, added):
             raise first.has_already(name)
-        for name in (self._column, *columns):
+        if not first.has(self._column):
+            raise no_column(path, self._column, first.names())
+        for name in columns:
             if not first.has(name):
                 log.warning("%s: none of its first %d lines has %r", path, first.rows, name)
 

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -141,6 +142,16 @@ class FilterJob:
                 raise ConfigError(f"--output {folder} has the input in it ({task.path})")
             if task.name.split("/")[0] in RESERVED:
                 raise ConfigError(f"{task.path}: a filter keeps {task.name} for itself: rename it")
+        for name in self.command.inputs:
+            pattern = Path(home_expanded(name)).absolute().parts
+            if not is_url(name) and any(
+                _matches((place / task.name).absolute().parts, pattern)
+                for place in (folder, self.results.folder)
+                for task in self.tasks
+            ):
+                raise ConfigError(
+                    f"--output {folder}: the next run would read it, too, by the input {name}"
+                )
 
     def run(
         self,
@@ -280,6 +291,15 @@ class _Output:
         self._opened.__exit__(*error)
 
 
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether a path is one that a pattern finds."""
+    if not pattern or not parts:
+        return not parts and all(part == "**" for part in pattern)
+    if pattern[0] == "**":
+        return _matches(parts, pattern[1:]) or _matches(parts[1:], pattern)
+    return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+
+
 def _sha256(path: str) -> str:
     digest = hashlib.sha256()
     with Path(path).open("rb") as file:
@@ -292,6 +312,10 @@ class Runs(Protocol):
     """A cluster's session."""
 
     def run(self, model: str, settings: Mapping[str, Any], *, input: str) -> object: ...
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    return str(Path(home_expanded(os.fspath(path))).absolute())
 
 
 def settings_for(job: FilterJob) -> dict[str, str | int]:
@@ -369,11 +393,15 @@ def filter(
     >>> done["kept"], done["rows"]  # doctest: +SKIP
     """
     threads = threads_of(threads)
+    if not isinstance(models, Mapping) or not isinstance(keep, str):
+        raise ConfigError(
+            "models, keep: expected paths by name, as {'hq': 'quality.bin'}, and a condition"
+        )
     paths = [input] if isinstance(input, (str, os.PathLike)) else input
     inputs = tuple(os.fspath(path) for path in paths)
-    files = {name: str(Path(path).absolute()) for name, path in models.items()}
-    folder = str(Path(output).absolute())
-    job = FilterJob(Command(inputs, column, files, keep, tuple(add), folder))
+    files = {name: _absolute(path) for name, path in models.items()}
+    added = (add,) if isinstance(add, str) else tuple(add)
+    job = FilterJob(Command(inputs, column, files, keep, added, _absolute(output)))
     try:
         left = job.begin(overwrite=overwrite)
         if cluster is None:

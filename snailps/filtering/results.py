@@ -80,8 +80,15 @@ class Results:
                     )
                 self._remove()
             if (manifest := self.manifest()) is not None:
-                self._check_outputs(manifest)
-                return []
+                changed = self._changed(manifest)
+                if changed is None:
+                    return []
+                if not overwrite:
+                    raise ConfigError(
+                        f"{changed} is not what this command has made: it is missing, or was "
+                        "changed. Add --overwrite, and all of it is made again"
+                    )
+                self._remove()
             (state / _TASKS).mkdir(exist_ok=True)
             _write_json(state / _COMMAND, {"identity": identity})
             left = [task for task in tasks if self.done(task) is None]
@@ -171,14 +178,13 @@ class Results:
     def _has_results(self) -> bool:
         return self.manifest() is not None or any((self.folder / KEPT / _TASKS).glob("*.json"))
 
-    def _check_outputs(self, manifest: Mapping[str, Any]) -> None:
+    def _changed(self, manifest: Mapping[str, Any]) -> Path | None:
+        """The first output of a finished run that is not as the run has left it."""
         for one in manifest["files"]:
-            path = self.folder / one["output"]
+            path = self.folder / str(one["output"])
             if not path.is_file() or path.stat().st_size != one["bytes"]:
-                raise ConfigError(
-                    f"{path} is not what this command has made: it is missing, or was changed. "
-                    f"Remove {self.folder / MANIFEST}, and all of it is made again"
-                )
+                return path
+        return None
 
     def _remove_unfinished(self, names: Iterable[str]) -> None:
         """Remove what killed processes have left of outputs."""

@@ -2,16 +2,19 @@
 
     file, column -> read_texts -> pieces -> LabelModel -> LabelWriter -> a line a line
 
-Order and number of lines are those of the input, so that `paste` puts both side by side.  Memory is
-that of some pieces.  Printing, and what a terminal shows meanwhile, is the command's.
+Order and number of lines are those of the input, so that `paste` puts both side by side; of CSV and
+Parquet those of the rows.  Memory is that of some pieces.  Printing, and what a terminal shows
+meanwhile, is the command's.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,9 +22,9 @@ from numpy.typing import NDArray
 
 from snailps.data._float_text import label_lines
 from snailps.data.extras import optional_module
-from snailps.data.file_kinds import whole_lines
+from snailps.data.file_kinds import BOM, whole_lines
 from snailps.data.packed_words import PackedWords
-from snailps.data.reading import Reading
+from snailps.data.reading import Reading, format_of
 from snailps.data.unpacking import open_content, read_errors
 from snailps.errors import DataError
 from snailps.vectors.label_arrow import label_names, label_table
@@ -53,30 +56,87 @@ def read_texts(
     Raises
     ------
     DataError
-        Unreadable, another format, or no such column; a row without a text.
+        Unreadable, another format, or no such column; a row with something else than a text.
+
+    Notes
+    -----
+    A row without a text, and a blank line of JSON lines, are lines of their own: `Piece.missing`.
     """
-    if file is None and Reading("text", column=column).takes(path):
+    is_table = file is None and Reading("text", column=column).takes(path)
+    if is_table and format_of(path) != "jsonl":
         yield from _column(path, column, rows)
         return
     with ExitStack() as stack:
         stack.enter_context(read_errors(path))
         source = file or stack.enter_context(open_content(path))
-        for data in whole_lines(source, path):
+        pieces = whole_lines(source, path)
+        if is_table:
+            yield from _objects(pieces, path, column, rows)
+            return
+        for data in pieces:
             yield from pieces_of(data, rows=rows)
 
 
+def _objects(pieces: Iterable[bytes], path: str, name: str, rows: int) -> Iterator[Piece]:
+    """A text an object of JSON lines, and none a blank line."""
+    from snailps.data.table_formats import no_column, object_of, raw_text
+
+    done = 1
+    for data in pieces:
+        lines = list(enumerate(io.BytesIO(data), done))
+        found = [
+            object_of(line, path, number) if line.removeprefix(BOM).strip() else {}
+            for number, line in lines
+        ]
+        if done == 1 and any(found) and not any(name in one for one in found):
+            raise no_column(path, name, dict.fromkeys(key for one in found for key in one))
+        texts = [raw_text(one.get(name)) for one in found]
+        try:
+            yield from _with_missing(texts, rows, "line", done)
+        except DataError as error:
+            raise DataError(f"{path}: {name!r}: {error}") from None
+        done += len(lines)
+
+
+def _with_missing(texts: Sequence[Any], rows: int, what: str, first: int) -> Iterator[Piece]:
+    """Pieces of texts some of which may be None."""
+    missing = np.fromiter((text is None for text in texts), bool, len(texts))
+    if missing.any():
+        texts = [b"" if text is None else text for text in texts]
+    at = 0
+    for piece in pieces_of(texts, rows=rows, what=what, first=first):
+        some = missing[at : at + piece.lines]
+        yield piece._replace(missing=some) if some.any() else piece
+        at += piece.lines
+
+
+def _listed(column: Any) -> list[Any]:
+    """Texts of a column of Arrow's, as bytes where that is possible, None where there is none."""
+    with suppress(TypeError, ValueError, NotImplementedError):
+        column = column.cast("large_binary")
+    return list(column.to_pylist())
+
+
 def _column(path: str, name: str, rows: int) -> Iterator[Piece]:
-    from snailps.data.table_formats import open_table, raw_text, table_errors
+    """A text a row of Parquet, CSV or TSV."""
+    from snailps.data.table_formats import no_column, open_table, raw_text, table_errors
 
     with open_table(path) as table, table_errors(path):
-        if name not in table.names and not table.has_more:
-            raise DataError(f"{path} has no column {name!r}, but {', '.join(table.names)}")
+        if name not in table.names:
+            raise no_column(path, name, table.names)
         done = 1
         for batch in table.batches([name]):
             found = batch.column(name)
-            texts = found.data if table.is_typed else map(raw_text, found.values(0, batch.rows))
             try:
-                yield from pieces_of(texts, rows=rows, what="row", first=done)
+                if table.is_typed and not found.data.null_count:
+                    yield from pieces_of(found.data, rows=rows, what="row", first=done)
+                else:
+                    texts = (
+                        _listed(found.data)
+                        if table.is_typed
+                        else list(map(raw_text, found.values(0, batch.rows)))
+                    )
+                    yield from _with_missing(texts, rows, "row", done)
             except DataError as error:
                 raise DataError(f"{path}: column {name!r}: {error}") from None
             done += batch.rows
@@ -183,11 +243,18 @@ def label_files(
         note(path, None)
         file = sys.stdin.buffer if path == "-" else None
 
-        def noted(path: str = path, file: IO[bytes] | None = file) -> Iterator[Piece]:
+        missing: deque[NDArray[np.bool_] | None] = deque()
+
+        def noted(
+            path: str = path, file: IO[bytes] | None = file, missing: deque[Any] = missing
+        ) -> Iterator[Piece]:
             for piece in read_texts(path, column, file, rows):
+                missing.append(piece.missing)
                 yield piece
                 note(path, len(piece.data))
 
         for best, chances in model.best_of(noted(), k, threads):
+            if (none := missing.popleft()) is not None:
+                best[none], chances[none] = -1, np.nan
             writer.write(best, chances)
     writer.close()

@@ -285,6 +285,7 @@ class LabelModel:
         >>> model.predict(frame["title"], k=3)  # a list for each row  # doctest: +SKIP
         """
         k, threads = self._number(k), threads_of(threads)
+        _check_threshold(threshold)
         if isinstance(text, (str, bytes)):
             best = self._one.best(to_bytes(text), k)
             if best is not None:
@@ -329,9 +330,9 @@ class LabelModel:
 
         Returns
         -------
-        int32[lines, k]
+        int32[lines, min(k, labels)]
             Numbers of labels in `labels`, best first; -1 where there is none.
-        float32[lines, k]
+        float32[lines, min(k, labels)]
             Their probabilities; NaN where there is none.
         """
         k = self._number(k)
@@ -375,6 +376,7 @@ class LabelModel:
         >>> found = model.predict_arrow(table["text"])  # doctest: +SKIP
         >>> table.append_column("label", found["label"])  # doctest: +SKIP
         """
+        _check_threshold(threshold)
         names = label_names(
             optional_module("pyarrow", "predict_arrow", "snailps[data]"), self.labels
         )
@@ -528,6 +530,11 @@ def threads_of(given: int) -> int:
     """Check a number of threads; 0: one a core.  `DataError`: no such number."""
     expected = "threads: expected 0, for one a core, or a whole number above it"
     return _whole(given, 0, expected) or kernels.cores()
+
+
+def _check_threshold(given: float) -> None:
+    if not 0 <= given <= 1:
+        raise DataError(f"threshold: expected a probability, 0 to 1, got {given!r:.80}")
 
 
 def _whole(given: int, least: int, expected: str) -> int:

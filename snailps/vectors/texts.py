@@ -34,13 +34,14 @@ ROWS_MAX = 1 << 16
 class Piece(NamedTuple):
     """Whole lines: `data`, bytes, by its newlines, or a line between two `offsets` each.
 
-    `are_bytes`: the texts were bytes, so labels are to be bytes.
+    `are_bytes`: the texts were bytes, so labels are to be bytes.  `missing`: lines of no text.
     """
 
     data: Any
     offsets: NDArray[np.int64] | None
     lines: int
     are_bytes: bool
+    missing: NDArray[np.bool_] | None = None
 
 
 def pieces_of(

@@ -84,6 +84,26 @@ def test_files_patterns_packed_ones_tables_and_standard_input_are_read_in_order(
     assert tables.splitlines() == 2 * wanted(path)
 
 
+def test_lines_and_rows_without_a_text_have_a_dash_each(path, tmp_path):
+    rows = b'{"body": "up"}\n\n{"body": null}\n  \r\n{"n": 1}\n{"body": "down"}'
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + rows)
+    (tmp_path / "b.jsonl").write_bytes(b"")
+    texts = ["up", None, None, None, None, "down"]
+    names = ["a.jsonl", "b.jsonl"]
+    for kind in (pa.string(), pa.large_binary(), pa.dictionary(pa.int8(), pa.string())):
+        names.append(f"{len(names)}.parquet")
+        column = pa.array(texts, pa.string()).cast(kind)
+        pq.write_table(pa.table({"body": column}), tmp_path / names[-1])
+    options = [word for name in names for word in ("--input", tmp_path / name)]
+    found = run(path, *options, "--column", "body").stdout.splitlines()
+    up, down = wanted(path, ["up", "down"])
+    assert found == 4 * [up, *4 * ["-\t-"], down]
+    run(path, *options[:2], "--column", "body", "--format", "parquet", "--output", tmp_path / "o")
+    assert [bool(row) for row in pq.read_table(tmp_path / "o")["labels"].to_pylist()] == [
+        text is not None for text in texts
+    ]
+
+
 def test_output_is_a_file_of_any_format_that_is_not_replaced_unasked(path, tmp_path):
     (tmp_path / "t.txt").write_text(RAW)
     options = (path, "--input", tmp_path / "t.txt", "--output", tmp_path / "out")
@@ -112,8 +132,12 @@ def test_output_is_a_file_of_any_format_that_is_not_replaced_unasked(path, tmp_p
         (("--input", "t.txt", "--column", "body"), "t.txt is no table, but column is set"),
         (("--input", "none.txt"), "none.txt does not exist"),
         (("--input", "t.jsonl", "--column", "text"), "has no column 'text', but body"),
-        (("--input", "n.parquet", "--column", "body"), "column 'body': row 2 has no text"),
+        (("--input", "n.parquet", "--column", "n"), "column 'n': expected a column of texts"),
         (("--input", "-", "--column", "body"), "standard input is text"),
+        (("--input", "five.jsonl", "--column", "body"), "line 3, got 5"),
+        (("--input", "t.txt", "--output", "o.parquet"), "add --format parquet"),
+        (("--input", "t.txt", "--output", "o.tsv.gz"), "not packed"),
+        (("--input", "t.txt", "--output", "-", "--format", "parquet"), "needs --output FILE"),
         (("up", "--format", "jsonl"), "are for --input FILE"),
         (("up", "--threads", "3"), "are for --input FILE"),
         (("--input", "bad.gz"), "cannot unpack"),
@@ -125,8 +149,9 @@ def test_what_cannot_be_labelled_is_refused_with_the_next_step(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.txt").write_text(RAW)
     (tmp_path / "t.jsonl").write_text('{"body": "up"}\n')
+    (tmp_path / "five.jsonl").write_text('{"body": "up"}\n\n{"body": 5}\n')
     (tmp_path / "bad.gz").write_bytes(gzip.compress(RAW.encode())[:-20])
-    pq.write_table(pa.table({"body": ["up", None]}), tmp_path / "n.parquet")
+    pq.write_table(pa.table({"body": ["up", None], "n": [1, 2]}), tmp_path / "n.parquet")
     assert said in str(run(path, *words, code=1).exception)
 
 
@@ -136,6 +161,13 @@ def test_endless_line_is_refused_before_it_fills_the_memory(path, tmp_path, monk
     (tmp_path / "t.txt.gz").write_bytes(gzip.compress(raw))
     said = str(run(path, "--input", str(tmp_path / "t.txt.gz"), code=1).exception)
     assert "t.txt.gz, from byte 1,048,578 on, has a line of more than 1,048,576 bytes" in said
+
+
+def test_dash_as_output_is_standard_output(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.txt").write_text(RAW)
+    assert run(path, "--input", "t.txt", "--output", "-").stdout.splitlines() == wanted(path)
+    assert not (tmp_path / "-").exists()
 
 
 def test_output_is_never_what_is_read(path, tmp_path):
@@ -268,10 +300,10 @@ def test_progress_tells_lines_and_of_plain_files_what_is_left(tmp_path, monkeypa
 def test_parquet_of_a_failed_run_says_one_error_and_refuses_labels_that_are_no_text(
     path, tmp_path, capsys, recwarn
 ):
-    (tmp_path / "t.jsonl").write_text('{"body": "up"}\n{"body": null}\n')
+    (tmp_path / "t.jsonl").write_text('{"body": "up"}\n{"body": 5}\n')
     found = run(path, "--input", tmp_path / "t.jsonl", "--column", "body", "--format", "parquet",
                 "--output", tmp_path / "o", code=1)  # fmt: skip
-    assert "row 2, got None" in str(found.exception)
+    assert "line 2, got 5" in str(found.exception)
     assert not (tmp_path / "o").exists()
     with pytest.raises(DataError, match="is no UTF-8"):
         LabelWriter(io.BytesIO(), [b"__label__\xff"], "parquet", 0.0)
