@@ -202,7 +202,7 @@ class _Parser:
             test = self._test(node)
         except RecursionError:
             self.fail(node, "this is nested too deeply")
-        text = ast.get_source_segment(self.text, node) or self.text
+        text = self.text.encode()[node.col_offset : node.end_col_offset].decode()
         return Clause(
             text, _unique(self._scores), _unique(self._columns), _unique(self._bounds), test
         )

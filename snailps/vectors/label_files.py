@@ -128,15 +128,13 @@ def _column(path: str, name: str, rows: int) -> Iterator[Piece]:
         for batch in table.batches([name]):
             found = batch.column(name)
             try:
-                if table.is_typed and not found.data.null_count:
-                    yield from pieces_of(found.data, rows=rows, what="row", first=done)
-                else:
-                    texts = (
-                        _listed(found.data)
-                        if table.is_typed
-                        else list(map(raw_text, found.values(0, batch.rows)))
-                    )
+                if not table.is_typed:
+                    texts = list(map(raw_text, found.values(0, batch.rows)))
                     yield from _with_missing(texts, rows, "row", done)
+                elif found.data.null_count:
+                    yield from _with_missing(_listed(found.data), rows, "row", done)
+                else:
+                    yield from pieces_of(found.data, rows=rows, what="row", first=done)
             except DataError as error:
                 raise DataError(f"{path}: column {name!r}: {error}") from None
             done += batch.rows
