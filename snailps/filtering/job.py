@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -23,7 +25,7 @@ from snailps.config.fields import home_expanded
 from snailps.data.atomic import atomic_file
 from snailps.data.blocks import files_of
 from snailps.data.in_order import in_order
-from snailps.data.unpacking import is_url
+from snailps.data.unpacking import is_url, read_errors
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError
 from snailps.filtering.expression import Score, parse, parse_added
@@ -44,7 +46,7 @@ from snailps.vectors.label_prediction import LabelModel, threads_of, warn_of_unr
 from snailps.vectors.words import to_text
 
 TASK_BYTES = 256 << 20
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class FilterJob:
         self.results = Results(Path(command.output), key)
         self.left: list[Task] = []
         self._identity: dict[str, Any] = {}
+        self._hashes: _Hashes | None = None
 
     @cached_property
     def tasks(self) -> list[Task]:
@@ -119,9 +122,13 @@ class FilterJob:
                     source.check(self.judge.condition.columns, self.judge.column_types())
         self._identity = self._identify()
         self.left = self.results.take(self._identity, self.tasks, overwrite=overwrite)
+        if self.results.manifest() is None:
+            self._hashes = _Hashes(self.command.models.values())
         return self.left
 
     def close(self) -> None:
+        if self._hashes is not None:
+            self._hashes.close()
         self.results.close()
 
     def _check_places(self) -> None:
@@ -218,7 +225,8 @@ class FilterJob:
             })  # fmt: skip
         clauses = [clause.text for clause in self.judge.condition.clauses]
         manifest = {
-            "identity": self._identity, "keep": self.judge.condition.text,
+            "identity": self._identity, "models": self._hashed(),
+            "keep": self.judge.condition.text,
             "rows": total.rows, "kept": total.kept, "without_text": total.without_text,
             "refused": [
                 {"clause": clause, "texts": count}
@@ -240,6 +248,20 @@ class FilterJob:
             warn_of_unread(words, f"model {name}")
         return manifest
 
+    def _hashed(self) -> dict[str, dict[str, str]]:
+        """Path and SHA-256 of each model; DataError: one is another file than at the beginning."""
+        assert self._hashes is not None
+        found = {
+            name: {"path": path, "sha256": self._hashes.of(path)}
+            for name, path in self.command.models.items()
+        }
+        for path, of_model in zip(
+            self.command.models.values(), self._identity["models"].values(), strict=True
+        ):
+            if version_now(path) != of_model["version"]:
+                raise DataError(f"{path} was changed while it was read: run it again")
+        return found
+
     def _identify(self) -> dict[str, Any]:
         """Return what outputs depend on: the command, files and models."""
         command = self.command
@@ -247,7 +269,7 @@ class FilterJob:
             "version": VERSION, "column": command.column, "keep": self.judge.condition.text,
             "add": {name: str(score) for name, score in self.judge.added.items()},
             "models": {
-                name: {"path": path, "sha256": _sha256(path)}
+                name: {"path": path, "version": version_now(path)}
                 for name, path in command.models.items()
             },
             "inputs": [
@@ -300,12 +322,28 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with Path(path).open("rb") as file:
-        while step := file.read(1 << 20):
-            digest.update(step)
-    return digest.hexdigest()
+class _Hashes:
+    """SHA-256 of files, made in a thread while others are at the texts."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._ended = threading.Event()
+        pool = ThreadPoolExecutor(1, "snailps-hash")
+        self._of = {path: pool.submit(self._make, path) for path in paths}
+        pool.shutdown(wait=False)
+
+    def of(self, path: str) -> str:
+        return self._of[path].result()
+
+    def close(self) -> None:
+        """End what is not finished."""
+        self._ended.set()
+
+    def _make(self, path: str) -> str:
+        digest = hashlib.sha256()
+        with read_errors(path), Path(path).open("rb") as file:
+            while not self._ended.is_set() and (step := file.read(1 << 20)):
+                digest.update(step)
+        return digest.hexdigest()
 
 
 class Runs(Protocol):

@@ -64,7 +64,7 @@ def _page(
                 yield f"<h2>{words} by <code>{escape(name)}</code> near {bound}</h2>"
                 yield _examples(side)
     yield "<h2>models</h2><table>"
-    for name, model in manifest["identity"]["models"].items():
+    for name, model in manifest["models"].items():
         yield f"<tr><td>{escape(name)}<td>{escape(model['path'])}"
         yield f"<td><code>{model['sha256'][:16]}</code>"
     yield "</table></html>"

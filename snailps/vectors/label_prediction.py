@@ -284,7 +284,9 @@ class LabelModel:
         [[TextPrediction(label='__label__games', probability=0.98...)]]
         >>> model.predict(frame["title"], k=3)  # a list for each row  # doctest: +SKIP
         """
-        k, threads = self._number(k), threads_of(threads)
+        k = self._number(k)
+        if threads != 0:  # how many cores there are takes longer to find than one line's labels
+            threads = threads_of(threads)
         _check_threshold(threshold)
         if isinstance(text, (str, bytes)):
             best = self._one.best(to_bytes(text), k)
