@@ -8,13 +8,10 @@ is made.  Who runs tasks, threads here or workers of a cluster, is not known.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -24,8 +21,9 @@ from typing import IO, Any, Protocol
 from snailps.config.fields import home_expanded
 from snailps.data.atomic import atomic_file
 from snailps.data.blocks import files_of
+from snailps.data.file_hashes import FileHashes
 from snailps.data.in_order import in_order
-from snailps.data.unpacking import is_url, read_errors
+from snailps.data.unpacking import is_url
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError
 from snailps.filtering.expression import Score, parse, parse_added
@@ -100,7 +98,7 @@ class FilterJob:
         self.results = Results(Path(command.output), key)
         self.left: list[Task] = []
         self._identity: dict[str, Any] = {}
-        self._hashes: _Hashes | None = None
+        self._hashes: FileHashes | None = None
 
     @cached_property
     def tasks(self) -> list[Task]:
@@ -123,7 +121,7 @@ class FilterJob:
         self._identity = self._identify()
         self.left = self.results.take(self._identity, self.tasks, overwrite=overwrite)
         if self.results.manifest() is None:
-            self._hashes = _Hashes(self.command.models.values())
+            self._hashes = FileHashes(self.command.models.values())
         return self.left
 
     def close(self) -> None:
@@ -320,30 +318,6 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     if pattern[0] == "**":
         return _matches(parts, pattern[1:]) or _matches(parts[1:], pattern)
     return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
-
-
-class _Hashes:
-    """SHA-256 of files, made in a thread while others are at the texts."""
-
-    def __init__(self, paths: Iterable[str]) -> None:
-        self._ended = threading.Event()
-        pool = ThreadPoolExecutor(1, "snailps-hash")
-        self._of = {path: pool.submit(self._make, path) for path in paths}
-        pool.shutdown(wait=False)
-
-    def of(self, path: str) -> str:
-        return self._of[path].result()
-
-    def close(self) -> None:
-        """End what is not finished."""
-        self._ended.set()
-
-    def _make(self, path: str) -> str:
-        digest = hashlib.sha256()
-        with read_errors(path), Path(path).open("rb") as file:
-            while not self._ended.is_set() and (step := file.read(1 << 20)):
-                digest.update(step)
-        return digest.hexdigest()
 
 
 class Runs(Protocol):

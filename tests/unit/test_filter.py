@@ -1,6 +1,7 @@
 """filtering: what is kept of files, in files of the same format, and what is told of it."""
 
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -456,6 +457,18 @@ def test_inputs_are_never_overwritten(model, tmp_path):
     assert (tmp_path / "out" / "a.txt").read_text() == "up\n"
     names = formats._names_of(["https://h/x/a.txt?y=1/2", "/data/c/b.txt", "/data/c/d/../b.txt"])
     assert names == ["a.txt", "b.txt", "d/b.txt"]
+
+
+def test_model_that_is_another_file_than_before_is_noticed(tmp_path):
+    (tmp_path / "a.txt").write_text("up\n")
+    model = write_model(tmp_path / "hq.bin")
+    touch = lambda job, task, counts: os.utime(model, ns=(1, 1))  # noqa: E731
+    with pytest.raises(DataError, match=r"hq.bin was changed while it was read"):
+        keep(model, tmp_path / "a.txt", tmp_path / "out", column="", note=touch)
+    with pytest.raises(ConfigError, match="of which models differ"):
+        keep(model, tmp_path / "a.txt", tmp_path / "out", column="")
+    done = keep(model, tmp_path / "a.txt", tmp_path / "out", column="", overwrite=True)
+    assert done["models"]["hq"]["sha256"] == hashlib.sha256(model.read_bytes()).hexdigest()
 
 
 def test_inputs_are_those_of_the_folder_whose_name_looks_like_a_pattern(
