@@ -191,7 +191,7 @@ def _label_files(
     if format == "parquet" and output is None:
         raise ConfigError("--format parquet needs --output FILE: it is no stream of lines")
     if output is not None and is_packed(str(output)):
-        raise ConfigError(f"--output {output}: labels are not packed: pack them behind it")
+        raise ConfigError(f"--output {output}: labels are not packed: pack the file afterwards")
     if output is not None and output.suffix == ".parquet" and format != "parquet":
         raise ConfigError(f"--output {output}: add --format parquet, or name it otherwise")
     if column and "-" in input:

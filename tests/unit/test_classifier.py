@@ -255,12 +255,19 @@ def test_round_of_the_only_worker_is_pushed_while_the_next_blocks_train(make, mo
 
 
 @pytest.mark.parametrize(
-    ("more", "blocks"), [({}, 5), ({"word_ngrams": 2}, 3), ({"dim": 200}, 3), ({"dim": 50}, 5)]
+    ("more", "blocks"),
+    [
+        ({}, 5),
+        ({"word_ngrams": 2}, 5),
+        ({"word_ngrams": 16}, 5),
+        ({"dim": 200}, 3),
+        ({"minn": 1, "maxn": 6}, 4),
+    ],
 )
 def test_only_worker_pushes_after_so_much_work(make, monkeypatch, more, blocks):
-    """Pairs of words are nearly as many features again; rows of 200 floats take twice as long."""
+    """Words of more than six features, and rows of more than 100 floats, take longer."""
     model = make(replace(SMALL, **more))
-    words = 5 * (4 + 3 + 4 + 4)  # of a block, with the ends of lines
+    words = len(TEXT.split()) + TEXT.count(b"\n")  # with labels and ends of lines
     paces = [replace(p, period_part=1.0, period_examples=5 * words) for p in Classifier.paces]
     monkeypatch.setattr(Classifier, "paces", paces)
     number = 0

@@ -67,10 +67,10 @@ PERIOD_BLOCKS = 10
 """Blocks of a period of one of several workers, at most."""
 PERIOD_GROWTH = 8
 """A period is at most 1 / PERIOD_GROWTH of a worker's blocks so far."""
-PERIOD_FEATURES_ALONE = 24_000_000
-"""Features between pushes of an only worker: two to three seconds of a core, lost with it."""
-FEATURE_DIM = 100
-"""Floats up to which a feature takes as long, as it waits for memory."""
+PERIOD_TOKENS_ALONE = 16_000_000
+"""Tokens between pushes of an only worker: two to four seconds of a core, lost with it."""
+TOKEN_FEATURES, TOKEN_DIM = 6, 100
+"""Features, and floats of a feature, beyond which a token is as many tokens more of a period."""
 PERIOD_PART_ALONE = 1 / 2
 """Part of an only worker's training that a period is, at most."""
 STEPS_MIN = (0.4, 4.0)
@@ -133,7 +133,7 @@ class Classifier(TextModel):
     unit: ClassVar[Literal["line", "word"]] = "line"
     paces: ClassVar[tuple[Pace, ...]] = (
         replace(
-            TextModel.paces[0], period_part=PERIOD_PART_ALONE, period_examples=PERIOD_FEATURES_ALONE
+            TextModel.paces[0], period_part=PERIOD_PART_ALONE, period_examples=PERIOD_TOKENS_ALONE
         ),
         replace(TextModel.paces[1], period_blocks=PERIOD_BLOCKS, period_growth=PERIOD_GROWTH),
     )
@@ -267,8 +267,9 @@ class Classifier(TextModel):
             found = of_input.find(self._input_keys(used))
         label_ids, labels, noise = self._outputs(lines, block.seed)
         of_labels = of_output.find(label_ids.astype(np.uint64))
-        work = round(len(lines.features) * max(1.0, self.settings.dim / FEATURE_DIM))
-        asked = self.ask(block, [[found], [of_labels]], work)
+        work = max(lines.tokens, len(lines.features) / TOKEN_FEATURES)
+        work *= max(1.0, self.settings.dim / TOKEN_DIM)
+        asked = self.ask(block, [[found], [of_labels]], round(work))
         if not seen:
             if of_input.keeps:
                 lines, used = lines._replace(features=found.places[lines.features]), found.places
