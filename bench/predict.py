@@ -200,7 +200,7 @@ def run_ours(job: dict) -> None:
             found = model.predict_arrow(asked, threads=job["threads"])
         seconds.append(time.perf_counter() - began)
     if job["system"] == "snailps-one":
-        found = {"label": [best.label if best else "" for best, *_ in one_each]}
+        found = {"label": [best.label for best, *_ in one_each]}
     elif asked is texts:
         found = {"label": [model.labels[label].decode() for label in best[:, 0]]}
     with open(job["labels"], "w", encoding="utf-8") as file:

@@ -17,7 +17,7 @@ from snailps.data.unpacking import STEP_BYTES, read_errors
 
 
 class FileHashes:
-    """Hashes of some files, which are begun at once."""
+    """Hashes of some files, made one after another from now on."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._ended = threading.Event()
@@ -30,7 +30,7 @@ class FileHashes:
         return self._of[path].result()
 
     def close(self) -> None:
-        """End what is not finished; nobody may ask any more."""
+        """Stop the thread; `of` must not be called after it."""
         self._ended.set()
 
     def _make(self, path: str) -> str:

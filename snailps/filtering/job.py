@@ -249,14 +249,11 @@ class FilterJob:
     def _hashed(self) -> dict[str, dict[str, str]]:
         """Path and SHA-256 of each model; DataError: one is another file than at the beginning."""
         assert self._hashes is not None
-        found = {
-            name: {"path": path, "sha256": self._hashes.of(path)}
-            for name, path in self.command.models.items()
-        }
-        for path, of_model in zip(
-            self.command.models.values(), self._identity["models"].values(), strict=True
-        ):
-            if version_now(path) != of_model["version"]:
+        found = {}
+        for name, model in self._identity["models"].items():
+            path = model["path"]
+            found[name] = {"path": path, "sha256": self._hashes.of(path)}
+            if version_now(path) != model["version"]:
                 raise DataError(f"{path} was changed while it was read: run it again")
         return found
 
@@ -312,7 +309,7 @@ class _Output:
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a path is one that a pattern finds."""
+    """Whether a glob pattern matches a path, both by their parts; `**` is any number of them."""
     if not pattern or not parts:
         return not parts and all(part == "**" for part in pattern)
     if pattern[0] == "**":
