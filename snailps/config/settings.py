@@ -417,8 +417,9 @@ class JobSettings(Settings):
     assign: Literal["auto", "shared", "own"] = setting(
         "auto",
         help=(
-            "Which worker gets a block. `shared`: the next one that asks. `own`: every n-th block, "
-            "assigned at the start. `auto`: `own` with `ssp`, else `shared`."
+            "Which worker gets a block. `shared`: the one that had it an epoch before, or the next "
+            "that asks. `own`: every n-th block, assigned at the start. `auto`: `own` with `ssp`, "
+            "else `shared`."
         ),
         when="To compare `async` and `ssp` on the same share of the data.",
     )

@@ -49,7 +49,8 @@ ONE_STEP: Final[float] = C_ONE_STEP
 # Steps of each other worker for one of this one, at least, by which AdaGrad's steps are shortened: of
 # rows with one step others are seldom seen, but have often made one, too.
 OTHERS_LEAST: Final[float] = C_OTHERS_LEAST
-# A row that no other worker has changed is pulled in every 2nd, 4th, then 8th push period that uses it.
+# A row that no other worker has changed is pulled in every 2nd, 4th, then 8th push period that uses it,
+# and pushed whole.
 QUIET_MAX: Final[int] = C_QUIET_MAX
 
 cdef struct Record:             # of a row; its base follows, so records are not aligned to 8
@@ -414,8 +415,9 @@ cdef class RowExchange:
         """Shares of the deltas of rows into `deltas` (n, width), and their keys; bases include the
         shares.
 
-        With AdaGrad and several workers, steps (in rows as well) are first shortened to what they
-        would be behind those of the others.  Returns, if `giving`, what local copies lose when the
+        A row that no other worker has changed lately (QUIET) is pushed whole.  Of the others, with
+        AdaGrad and several workers, steps (in rows as well) are first shortened to what they would
+        be behind those of the others.  Returns, if `giving`, what local copies lose when the
         answer comes, and at which of the places.
         """
         cdef Py_ssize_t i, n = places.shape[0], given_num = 0
@@ -447,7 +449,7 @@ cdef class RowExchange:
                 for p in range(self.parts):
                     for j in range(self.dim):
                         delta[p * self.dim + j] = row[p * self.stride + j] - base[p * self.dim + j]
-                if workers > 1:
+                if workers > 1 and not self.quiet[places[i]] & QUIET:
                     count = <float>(self.counts[places[i]] / self.weight / max(1.0, self.examples))
                     held = self.share(estimate, row, base, delta, workers, min(count, <float>1),
                                       max(count * <uint32_t>(ticks(now) - of.last), <float>1), of, &own[0],
@@ -455,6 +457,8 @@ cdef class RowExchange:
                     if held < 1 and giving:
                         given_at[given_num] = <int32_t>i
                         given_num += 1
+                else:
+                    of.rest = 0
                 of.last = ticks(now)
                 self.quiet[places[i]] |= PUSHED
                 for j in range(self.width):

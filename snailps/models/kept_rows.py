@@ -61,7 +61,7 @@ CHOOSE = 8
 """Rows and intervals are chosen anew after 1 / CHOOSE of the examples so far, and of a period."""
 SPAN_MIN = 16
 """Examples between two calls of `exchange`, at least."""
-STALE = 20.0
+STALE = 100.0
 """Spans are at least the root of STALE x cost of an exchange (in examples) x shortest interval."""
 SPANS_MIN = 32
 """A span by `STALE` is at most 1 / SPANS_MIN of the examples so far: first steps are long."""

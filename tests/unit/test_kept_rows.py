@@ -493,6 +493,21 @@ def test_share_of_a_delta_is_pushed_and_the_rest_follows_or_is_given_up(a_step, 
     np.testing.assert_allclose(worker.rows([2])[0], store.rows[2], atol=0.05)
 
 
+def test_row_that_nobody_else_changes_is_pushed_whole():
+    """As rows of users are, whose lines all are one worker's."""
+    store = Store()
+    start = store.rows.copy()
+    worker = Worker(store, workers=8, a_step=0.05)
+    for _ in range(3):
+        worker.train(worker.ask([2, 3]), 1, spans=4, examples=1)
+        worker.client.serve(9)
+        store.rows[3] += 1  # another worker
+    worker.shared.flush()
+    worker.client.serve(9)
+    np.testing.assert_allclose(store.rows[2], start[2] + 3, atol=0.05)
+    assert (store.rows[3] < start[3] + 3 + 2.9).all()
+
+
 def test_second_worker_that_joins_shares_rows_of_the_first():
     store = Store()
     worker = Worker(store)

@@ -1,6 +1,7 @@
 """The book of leases: every entry is done exactly once, whatever happens in between."""
 
 from functools import partial
+from random import Random
 from types import SimpleNamespace
 
 import pytest
@@ -78,6 +79,63 @@ def test_order_of_a_ledger_is_another_one_for_each_seed_and_epoch():
         orders |= {tuple(taken[at : at + 50]) for at in (0, 50, 100)}
     assert len(orders) == 6
     assert tuple(range(50)) not in orders
+
+
+def dealt(ledger, turns):
+    """Blocks by worker, of workers that ask in turns and finish what they get."""
+    found = {node: [] for node in turns}
+    for node in turns:
+        entry = ledger.take(node)
+        assert entry is not None
+        assert ledger.done(entry.number, node)
+        found[node].append(entry.block.index)
+    return found
+
+
+@given(st.integers(1, 4), st.integers(1, 12), st.integers(2, 4), st.none() | st.integers(0, 99))
+def test_worker_has_the_same_blocks_in_each_epoch_while_all_are_as_fast(
+    workers, each, epochs, order
+):
+    ledger = Ledger(blocks([1] * workers * each), epochs, order=order)
+    turns = list(range(1, workers + 1)) * each
+    first = dealt(ledger, turns)
+    for _ in range(epochs - 1):
+        again = dealt(ledger, turns)
+        assert {node: sorted(had) for node, had in again.items()} == {
+            node: sorted(had) for node, had in first.items()
+        }
+    assert ledger.over
+
+
+def test_worker_without_blocks_of_its_own_takes_from_the_one_that_has_most_left():
+    ledger = Ledger(blocks([1] * 8), 2)
+    first = dealt(ledger, [1, 1, 1, 1, 2, 2, 2, 3])
+    assert first == {1: [0, 1, 2, 3], 2: [4, 5, 6], 3: [7]}
+    # Worker 1 is gone, 4 has come; 3 is the fastest.
+    second = dealt(ledger, [3, 3, 4, 2, 3, 2, 4, 2])
+    assert second == {3: [7, 0, 2], 4: [1, 3], 2: [4, 5, 6]}
+
+
+@given(st.lists(st.integers(0, 9), max_size=30), st.integers(0, 999))
+def test_entries_that_are_claimed_or_returned_are_leased_once(claimed, seed):
+    """As in a takeover: workers report what they hold before any asks."""
+    random = Random(seed)
+    ledger = Ledger(blocks([1] * 5), 4, order=3)
+    for number in claimed:
+        held = ledger.records.holder(number)
+        assert ledger.claim(number, 7) == (held in (0, 7))
+    taken = {number for number in range(20) if ledger.records.holder(number) == 7}
+    while (entry := ledger.take(node := random.randint(1, 3))) is not None:
+        assert entry.number not in taken
+        taken.add(entry.number)
+        if random.random() < 0.3:
+            taken -= set(ledger.release(node))
+        elif (other := random.randrange(20)) not in taken and random.random() < 0.3:
+            assert ledger.claim(other, 9)
+            taken.add(other)
+        elif ledger.records.holder(entry.number) == node:
+            assert ledger.done(entry.number, node)
+    assert taken == set(range(20))
 
 
 def test_ledger_with_entry_of_another_node_refuses_its_end():

@@ -15,7 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.blocks import Block
-from snailps.master.leases.ledger import ANY_WORKER, MASTER, NAMED_MAX, Entry, Ledger, Wait
+from snailps.master.leases.ledger import (
+    ANY_WORKER,
+    MASTER,
+    NAMED_MAX,
+    Entry,
+    EntryQueue,
+    Ledger,
+    Wait,
+)
 from snailps.master.leases.records import NO_RESULT, BlockResult
 
 CLOCKS_AHEAD = 2
@@ -164,7 +172,7 @@ class BspLedger(Ledger):
     def release(self, node: int) -> list[int]:
         """Return a worker's leases, to be leased first; their numbers."""
         numbers = super().release(node)
-        self._back.clear()
+        self._back = EntryQueue()
         for number in numbers:
             free = self._free.setdefault(number // self.micro_batches, [])
             free.append(number)

@@ -10,7 +10,7 @@ files, sockets or time.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -90,8 +90,72 @@ class EpochOrder:
         self.before = np.concatenate(([0], np.cumsum(sizes[blocks])))
 
 
+class EntryQueue:
+    """Numbers of entries, first in, first out; any of them is removed at once."""
+
+    def __init__(self, numbers: Iterable[int] = ()) -> None:
+        self._numbers = OrderedDict.fromkeys(numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._numbers)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._numbers
+
+    def take(self) -> int:
+        return self._numbers.popitem(last=False)[0]
+
+    def append(self, number: int) -> None:
+        self._numbers[number] = None
+
+    def extend(self, numbers: Iterable[int]) -> None:
+        self._numbers.update(dict.fromkeys(numbers))
+
+    def remove(self, number: int) -> None:
+        """KeyError: it is not there."""
+        del self._numbers[number]
+
+
+class EpochQueues:
+    """The entries of an epoch that are to be leased, by the worker that had their block before."""
+
+    def __init__(self, records: BlockRecords, numbers: Any = (), nodes: Any = ()) -> None:
+        self._records = records
+        numbers, nodes = np.asarray(numbers, np.int64), np.asarray(nodes, np.int64)
+        by_node = np.argsort(nodes, kind="stable")
+        found, starts = np.unique(nodes[by_node], return_index=True)
+        parts = np.split(numbers[by_node], starts)[1:]
+        self._of = dict(zip(found.tolist(), parts, strict=True))
+        self._left = len(numbers)
+
+    def __len__(self) -> int:
+        return self._left
+
+    def take(self, node: int) -> int:
+        """The next entry of a worker; without one, that of the worker that has most of them."""
+        while True:
+            of = node if node in self._of else max(self._of, key=lambda one: len(self._of[one]))
+            number, self._of[of] = int(self._of[of][0]), self._of[of][1:]
+            if not len(self._of[of]):
+                del self._of[of]
+            if self._records.is_waiting(number):
+                self._left -= 1
+                return number
+
+    def withdraw(self) -> None:
+        """One of the entries is leased otherwise: it is left out when its turn comes."""
+        self._left -= 1
+
+
 class Ledger:
-    """The ledger of one pass: every block, `epochs` times, in order or in a drawn order."""
+    """The ledger of one pass: every block, `epochs` times, in order or in a drawn order.
+
+    In later epochs a worker gets the blocks that it had in the epoch before, which it may have kept
+    as it read them, and whose rows it has: others' only when it has no more of its own.
+    """
 
     def __init__(
         self,
@@ -105,8 +169,9 @@ class Ledger:
         self._blocks = tuple(blocks)
         self._size = min(len(self._blocks) * epochs, limit or len(self._blocks) * epochs)
         self.records = BlockRecords(self._size)
-        self._next = 0
-        self._back: deque[int] = deque()
+        self._next = 0  # the first entry that is in no queue yet
+        self._queues = EpochQueues(self.records)
+        self._back = EntryQueue()
         self._refused: dict[int, None] = {}  # workers that got nothing, in the order they asked
         self._lost: dict[int, int] = {}
         self.closed = False
@@ -165,7 +230,7 @@ class Ledger:
         are entries to give, not a look at each of a thousand waiting workers."""
         if self.closed:
             return []
-        count = len(self._back) + self._size - self._next
+        count = len(self._back) + len(self._queues) + self._size - self._next
         return list(islice(self._still(waiting), count)) if count else []
 
     def _still(self, waiting: Container[int]) -> Iterable[int]:
@@ -185,15 +250,28 @@ class Ledger:
         if self.closed:
             return None
         if self._back:
-            number = self._back.popleft()
-        elif self._next < self._size:
-            number = self._next
-            self._next += 1
-            self._skip()
+            number = self._back.take()
+        elif len(self._queues) or self._next < self._size:
+            if not len(self._queues):
+                self._queue_epoch()
+            number = self._queues.take(node)
         else:
             return None
         self._lease(number, node)
         return self.entry(number)
+
+    def _queue_epoch(self) -> None:
+        """Queue what is left of the next epoch; only its first entry is known to wait."""
+        epoch, count = self._next // len(self._blocks), len(self._blocks)
+        stop = min((epoch + 1) * count, self._size)
+        numbers = np.array(self.records.waiting(self._next, stop), np.int64)
+        had = np.zeros(count, np.int64)  # by block: the worker that had it
+        if epoch:
+            had[self._of_epoch(epoch - 1).blocks] = self.records.nodes((epoch - 1) * count, count)
+        places = numbers - epoch * count
+        self._queues = EpochQueues(self.records, numbers, had[self._of_epoch(epoch).blocks[places]])
+        self._next = stop
+        self._skip()
 
     def _lease(self, number: int, node: int) -> None:
         self.records.lease(number, node)
@@ -283,7 +361,10 @@ class Ledger:
     def _withdraw(self, number: int) -> None:
         """Remove an entry from those that are to be leased."""
         if number < self._next:
-            self._back.remove(number)
+            if number in self._back:
+                self._back.remove(number)
+            else:
+                self._queues.withdraw()
             return
         self._back.extend(self.records.waiting(self._next, number))
         self._next = number + 1
@@ -310,7 +391,7 @@ class Ledger:
     def release(self, node: int) -> list[int]:
         """Return a worker's leases, to be leased first; their numbers."""
         numbers = self._release_all(node)
-        self._back = deque(sorted([*self._back, *numbers]))
+        self._back = EntryQueue(sorted([*self._back, *numbers]))
         return numbers
 
     def close(self, size: int | None = None) -> None:
@@ -495,7 +576,7 @@ class Ledger:
     @property
     def over(self) -> bool:
         """Nothing left and nothing leased."""
-        left = self._next < self._size or self._back
+        left = self._next < self._size or self._back or len(self._queues)
         at_work = self.records.leased or self.records.merging
         return not at_work and (self.closed or not left)
 

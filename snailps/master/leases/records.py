@@ -236,6 +236,11 @@ class BlockRecords:
     def count_of(self, node: int) -> int:
         return len(self._by_node.get(node, ()))
 
+    def nodes(self, start: int, count: int) -> NDArray[np.uint32]:
+        """The worker that has, or had last, each of these blocks; 0: none."""
+        nodes: NDArray[np.uint32] = self._nodes[self._range(start, start + count)]
+        return nodes
+
     def holders(self) -> Iterator[int]:
         """Workers that have leased a block."""
         return iter(self._by_node)

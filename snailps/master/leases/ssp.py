@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.blocks import Block
-from snailps.master.leases.ledger import Entry, Ledger, Wait
+from snailps.master.leases.ledger import Entry, EntryQueue, Ledger, Wait
 from snailps.master.leases.records import NO_RESULT, BlockResult
 
 _FREE = 0
@@ -103,7 +103,8 @@ class SspLedger(Ledger):
         return True
 
     def _withdraw(self, number: int) -> None:
-        for shares in (*self._left.values(), self._back):
+        queues: list[deque[int] | EntryQueue] = [*self._left.values(), self._back]
+        for shares in queues:
             if number in shares:
                 shares.remove(number)
 
@@ -127,7 +128,7 @@ class SspLedger(Ledger):
         self._left[node] = deque()
         self._clocks[node] = clock
         mine = list(self._back)
-        self._back.clear()
+        self._back = EntryQueue()
         for other, share in zip(list(self._left), shares, strict=False):
             kept = len(share) - len(share) // len(self._left)
             self._left[other] = deque(share[:kept])
@@ -159,7 +160,7 @@ class SspLedger(Ledger):
         owners, starts = np.unique(self._owner[numbers], return_index=True)
         shares = dict(zip(owners.tolist(), np.split(numbers, starts)[1:], strict=True))
         self._left = {int(node): deque() for node in snapshot["nodes"]}
-        self._back = deque(shares.pop(_FREE, np.zeros(0, np.int64)).tolist())
+        self._back = EntryQueue(shares.pop(_FREE, np.zeros(0, np.int64)).tolist())
         for node in self._left:
             self._left[node].extend(shares.pop(node, np.zeros(0, np.int64)).tolist())
         for share in shares.values():  # of workers that were to leave

@@ -72,10 +72,13 @@ class RowExchange:
         deltas = self.rows - self.base
         given_up = np.zeros_like(deltas)
         if workers > 1:
+            sole = self.quiet > 0  # no other worker has changed these rows lately
+            rows, whole = self.rows[sole], deltas[sole]
             counts = np.maximum(counts, 1) + self.rest
             others = np.maximum((counts - 1) / counts, OTHERS_LEAST) * np.float32(workers - 1)
             self.estimate.shorten(self.rows, self.base, deltas, others)
             self._share(counts, common, workers, deltas, given_up)
+            self.rows[sole], deltas[sole], given_up[sole], self.rest[sole] = rows, whole, 0, 0
         self.base += deltas
         return deltas, given_up
 
