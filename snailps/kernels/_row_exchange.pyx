@@ -33,6 +33,7 @@ cdef enum:
     RECORD = 4                  # floats of Record
     C_QUIET_MAX = 3
     QUIET = 3                   # bits of `quiet` that count answers without a change
+    SOLE = 2                    # from so many on a row counts as no other worker's
     SKIPPED_AT = 2              # next to them: pushes without an answer since the last answer
     SKIPPED_MAX = 7
     PUSHED = 128                # the bit of a row that was pushed without an answer since
@@ -50,7 +51,7 @@ ONE_STEP: Final[float] = C_ONE_STEP
 # rows with one step others are seldom seen, but have often made one, too.
 OTHERS_LEAST: Final[float] = C_OTHERS_LEAST
 # A row that no other worker has changed is pulled in every 2nd, 4th, then 8th push period that uses it,
-# and pushed whole.
+# and pushed whole from the second such answer on.
 QUIET_MAX: Final[int] = C_QUIET_MAX
 
 cdef struct Record:             # of a row; its base follows, so records are not aligned to 8
@@ -415,7 +416,7 @@ cdef class RowExchange:
         """Shares of the deltas of rows into `deltas` (n, width), and their keys; bases include the
         shares.
 
-        A row that no other worker has changed lately (QUIET) is pushed whole.  Of the others, with
+        A row that no other worker has changed for SOLE answers is pushed whole.  Of the others, with
         AdaGrad and several workers, steps (in rows as well) are first shortened to what they would
         be behind those of the others.  Returns, if `giving`, what local copies lose when the
         answer comes, and at which of the places.
@@ -449,7 +450,7 @@ cdef class RowExchange:
                 for p in range(self.parts):
                     for j in range(self.dim):
                         delta[p * self.dim + j] = row[p * self.stride + j] - base[p * self.dim + j]
-                if workers > 1 and not self.quiet[places[i]] & QUIET:
+                if workers > 1 and self.quiet[places[i]] & QUIET < SOLE:
                     count = <float>(self.counts[places[i]] / self.weight / max(1.0, self.examples))
                     held = self.share(estimate, row, base, delta, workers, min(count, <float>1),
                                       max(count * <uint32_t>(ticks(now) - of.last), <float>1), of, &own[0],
@@ -514,6 +515,13 @@ cdef class RowExchange:
         with nogil:
             for i in range(places.shape[0]):
                 self.quiet[places[i]] &= <uint8_t>~PUSHED
+
+    def share_anew(self) -> None:
+        """Other workers than before: any of them may change any row."""
+        cdef Py_ssize_t i
+        with nogil:
+            for i in range(self.quiet.shape[0]):
+                self.quiet[i] &= PUSHED
 
     def stale(self, const int32_t[::1] places not None, *,
               bint quiet_too=False) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:

@@ -498,14 +498,20 @@ def test_row_that_nobody_else_changes_is_pushed_whole():
     store = Store()
     start = store.rows.copy()
     worker = Worker(store, workers=8, a_step=0.05)
-    for _ in range(3):
+    for _ in range(4):
         worker.train(worker.ask([2, 3]), 1, spans=4, examples=1)
         worker.client.serve(9)
         store.rows[3] += 1  # another worker
     worker.shared.flush()
     worker.client.serve(9)
-    np.testing.assert_allclose(store.rows[2], start[2] + 3, atol=0.05)
-    assert (store.rows[3] < start[3] + 3 + 2.9).all()
+    left = start + 4 - store.rows
+    assert (left[2] < 0.1).all()
+    assert (left[3] + 4 > 0.2).all()
+    before = store.rows[2].copy()
+    worker.workers_changed(7)  # from now on any of them may change any row
+    worker.train(worker.ask([2]), 1, spans=4, examples=1)
+    worker.client.serve(9)
+    assert (store.rows[2] - before < 0.95).all()
 
 
 def test_second_worker_that_joins_shares_rows_of_the_first():

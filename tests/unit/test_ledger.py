@@ -116,6 +116,27 @@ def test_worker_without_blocks_of_its_own_takes_from_the_one_that_has_most_left(
     assert second == {3: [7, 0, 2], 4: [1, 3], 2: [4, 5, 6]}
 
 
+def test_loss_counts_against_the_block_that_was_trained_first_not_that_of_the_least_number():
+    ledger = Ledger(blocks([1] * 4), 2)
+    dealt(ledger, [1, 1, 2, 2])
+    assert [ledger.take(2).number for _ in range(3)] == [6, 7, 4]  # the last was worker 1's
+    assert ledger.blame(2) == -1
+    assert ledger.losses == {6: 1}
+
+
+def test_takeover_leaves_each_worker_its_blocks():
+    ledger = Ledger(blocks([1] * 6), 3)
+    dealt(ledger, [1, 2, 3] * 2)
+    held = {node: ledger.take(node).number for node in (3, 2, 1)}
+    again = Ledger(blocks([1] * 6), 3, known=ledger.known())
+    for node, number in held.items():
+        assert again.claim(number, node)
+    rest = {node: again.take(node).number for node in (2, 1, 3)}
+    assert {node: {held[node] - 6, rest[node] - 6} for node in held} == {
+        1: {0, 3}, 2: {1, 4}, 3: {2, 5}
+    }  # fmt: skip
+
+
 @given(st.lists(st.integers(0, 9), max_size=30), st.integers(0, 999))
 def test_entries_that_are_claimed_or_returned_are_leased_once(claimed, seed):
     """As in a takeover: workers report what they hold before any asks."""

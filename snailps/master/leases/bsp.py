@@ -20,7 +20,6 @@ from snailps.master.leases.ledger import (
     MASTER,
     NAMED_MAX,
     Entry,
-    EntryQueue,
     Ledger,
     Wait,
 )
@@ -171,8 +170,7 @@ class BspLedger(Ledger):
 
     def release(self, node: int) -> list[int]:
         """Return a worker's leases, to be leased first; their numbers."""
-        numbers = super().release(node)
-        self._back = EntryQueue()
+        numbers = self._release_all(node)
         for number in numbers:
             free = self._free.setdefault(number // self.micro_batches, [])
             free.append(number)

@@ -122,9 +122,10 @@ class EntryQueue:
 class EpochQueues:
     """The entries of an epoch that are to be leased, by the worker that had their block before."""
 
-    def __init__(self, records: BlockRecords, numbers: Any = (), nodes: Any = ()) -> None:
+    def __init__(
+        self, records: BlockRecords, numbers: NDArray[np.int64], nodes: NDArray[np.int64]
+    ) -> None:
         self._records = records
-        numbers, nodes = np.asarray(numbers, np.int64), np.asarray(nodes, np.int64)
         by_node = np.argsort(nodes, kind="stable")
         found, starts = np.unique(nodes[by_node], return_index=True)
         parts = np.split(numbers[by_node], starts)[1:]
@@ -135,9 +136,11 @@ class EpochQueues:
         return self._left
 
     def take(self, node: int) -> int:
-        """The next entry of a worker; without one, that of the worker that has most of them."""
+        """The next entry of a worker; without one, that of nobody, or of who has most of them."""
         while True:
-            of = node if node in self._of else max(self._of, key=lambda one: len(self._of[one]))
+            of = node if node in self._of else ANY_WORKER
+            if of not in self._of:
+                of = max(self._of, key=lambda one: len(self._of[one]))
             number, self._of[of] = int(self._of[of][0]), self._of[of][1:]
             if not len(self._of[of]):
                 del self._of[of]
@@ -170,7 +173,7 @@ class Ledger:
         self._size = min(len(self._blocks) * epochs, limit or len(self._blocks) * epochs)
         self.records = BlockRecords(self._size)
         self._next = 0  # the first entry that is in no queue yet
-        self._queues = EpochQueues(self.records)
+        self._queues = EpochQueues(self.records, np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._back = EntryQueue()
         self._refused: dict[int, None] = {}  # workers that got nothing, in the order they asked
         self._lost: dict[int, int] = {}
@@ -261,11 +264,11 @@ class Ledger:
         return self.entry(number)
 
     def _queue_epoch(self) -> None:
-        """Queue what is left of the next epoch; only its first entry is known to wait."""
-        epoch, count = self._next // len(self._blocks), len(self._blocks)
+        """Queue what waits of the epoch of `_next`."""
+        epoch, count = self.epoch_of(self._next), len(self._blocks)
         stop = min((epoch + 1) * count, self._size)
         numbers = np.array(self.records.waiting(self._next, stop), np.int64)
-        had = np.zeros(count, np.int64)  # by block: the worker that had it
+        had = np.full(count, ANY_WORKER, np.int64)  # by block: the worker that had it
         if epoch:
             had[self._of_epoch(epoch - 1).blocks] = self.records.nodes((epoch - 1) * count, count)
         places = numbers - epoch * count
@@ -360,6 +363,12 @@ class Ledger:
 
     def _withdraw(self, number: int) -> None:
         """Remove an entry from those that are to be leased."""
+        if (
+            number >= self._next
+            and not len(self._queues)
+            and self.epoch_of(number) == self.epoch_of(self._next)
+        ):
+            self._queue_epoch()
         if number < self._next:
             if number in self._back:
                 self._back.remove(number)
@@ -420,7 +429,7 @@ class Ledger:
     def blame(self, node: int) -> int:
         """Count a loss at the first entry of a lost worker; the entry if it reached `LOSSES_MAX`,
         else -1. What it had prefetched or counted is innocent."""
-        held = [n for n in self.records.held_by(node) if not self.records.is_counted(n)]
+        held = [n for n in self.records.begun_by(node) if not self.records.is_counted(n)]
         if not held:
             return -1
         first = held[0]

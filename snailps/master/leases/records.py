@@ -82,7 +82,7 @@ class BlockRecords:
         self._states, self._nodes = self._all["state"], self._all["node"]
         self._first = first
         self._end = 0  # behind the last block that was ever done
-        self._by_node: dict[int, set[int]] = {}  # leased blocks of workers that have any
+        self._by_node: dict[int, dict[int, None]] = {}  # leased blocks of workers, as leased
         # counted blocks are leased, durable ones finished
         self.leased = self.merging = self.finished = 0
         self._known: NDArray[Any] | None = None  # last result of `known`
@@ -156,7 +156,7 @@ class BlockRecords:
     def lease(self, number: int, node: int) -> None:
         """WAITING -> LEASED."""
         self._nodes[self._move(number, _S.LEASED)] = node
-        self._by_node.setdefault(node, set()).add(number)
+        self._by_node.setdefault(node, {})[number] = None
         self.leased += 1
 
     def release(self, number: int) -> int:
@@ -180,7 +180,7 @@ class BlockRecords:
     def merge_failed(self, number: int) -> None:
         """MERGING -> LEASED, by the worker that had it."""
         node = int(self._nodes.item(self._move(number, _S.LEASED)))
-        self._by_node.setdefault(node, set()).add(number)
+        self._by_node.setdefault(node, {})[number] = None
         self.merging -= 1
         self.leased += 1
 
@@ -221,7 +221,7 @@ class BlockRecords:
     def _unlease(self, number: int, state: BlockState) -> int:
         node = int(self._nodes.item(self._move(number, state)))
         held = self._by_node[node]
-        held.discard(number)
+        held.pop(number, None)
         if not held:
             del self._by_node[node]
         self.leased -= 1
@@ -232,6 +232,10 @@ class BlockRecords:
     def held_by(self, node: int) -> list[int]:
         """Blocks that a worker has leased, ascending."""
         return sorted(self._by_node.get(node, ()))
+
+    def begun_by(self, node: int) -> list[int]:
+        """Blocks that a worker has leased, in the order in which it trains them."""
+        return list(self._by_node.get(node, ()))
 
     def count_of(self, node: int) -> int:
         return len(self._by_node.get(node, ()))

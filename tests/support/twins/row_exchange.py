@@ -14,6 +14,8 @@ from snailps.kernels._row_exchange import (
 )
 from snailps.models.local_sgd import share_of_delta
 
+SOLE = 2  # answers without a change
+
 
 class Curvature:
     """DriftEstimate of rows without state: one curvature."""
@@ -72,7 +74,7 @@ class RowExchange:
         deltas = self.rows - self.base
         given_up = np.zeros_like(deltas)
         if workers > 1:
-            sole = self.quiet > 0  # no other worker has changed these rows lately
+            sole = self.quiet >= SOLE
             rows, whole = self.rows[sole], deltas[sole]
             counts = np.maximum(counts, 1) + self.rest
             others = np.maximum((counts - 1) / counts, OTHERS_LEAST) * np.float32(workers - 1)
