@@ -136,7 +136,7 @@ class EpochQueues:
         return self._left
 
     def take(self, node: int) -> int:
-        """The next entry of a worker; without one, that of nobody, or of who has most of them."""
+        """The next entry of a worker; without one, one that no worker had, or one of the worker with most."""
         while True:
             of = node if node in self._of else ANY_WORKER
             if of not in self._of:
