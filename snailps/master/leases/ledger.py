@@ -136,7 +136,7 @@ class EpochQueues:
         return self._left
 
     def take(self, node: int) -> int:
-        """The next entry of a worker; without one, one that no worker had, or one of the worker with most."""
+        """The next entry of a worker; if none is left, one new to all, or of who has most left."""
         while True:
             of = node if node in self._of else ANY_WORKER
             if of not in self._of:
