@@ -1,6 +1,6 @@
 """Python's data, read as columns: tables of any library, columns, lists, generators.
 
-    DataFrame, Table, dict of lists -> table_of -> Table: columns by name, each a Column
+    DataFrame, Table, dict of lists -> table_of -> DataTable: columns by name, each a Column
     data, column -> elements_of -> Elements(values, count, name), a stream
 
 Owns the fast way to read each library's columns: a piece at a time, by its own conversion.
@@ -244,7 +244,7 @@ _LIBRARIES = (*_COLUMNS, "numpy", "scipy", "datasets")
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class DataTable:
     """Columns by name, called `name` in messages."""
 
     columns: list[Any]
@@ -253,7 +253,7 @@ class Table:
     column: Callable[[Any], Column]
 
 
-def table_of(data: Any, what: str = "X") -> Table | None:
+def table_of(data: Any, what: str = "X") -> DataTable | None:
     """Columns of a DataFrame (pandas, polars), a Table or RecordBatch (pyarrow); None: no table."""
     library = library_of(data)
     if library == "polars" and hasattr(data, "collect"):
@@ -266,12 +266,12 @@ def table_of(data: Any, what: str = "X") -> Table | None:
         return None
     kind = _COLUMNS[library]
     name = f"a {_kind(data)} of {len(names):,} columns"
-    return Table(names, len(data), name, lambda column: kind(get(column)))
+    return DataTable(names, len(data), name, lambda column: kind(get(column)))
 
 
-def table_of_lists(columns: Mapping[str, list[Any]], name: str) -> Table:
+def table_of_lists(columns: Mapping[str, list[Any]], name: str) -> DataTable:
     rows = len(next(iter(columns.values()))) if columns else 0
-    return Table(list(columns), rows, name, lambda column: _ListColumn(columns[column]))
+    return DataTable(list(columns), rows, name, lambda column: _ListColumn(columns[column]))
 
 
 def arrow_of(dataset: Any) -> Any:

@@ -1,6 +1,6 @@
 """Rows of features by name: tables and lists of dicts become keys and values, as cells of CSV do.
 
-    Table, declared columns -> Rule.piece -> Piece, for tables in memory (TableRows) and in files
+    DataTable, declared columns -> Rule.piece -> Piece, for tables in memory (TableRows), in files
     [{name: number or text}, ...] -> DictRows.pieces -> Piece
 
 docs/design/columns.md says how tables of all kinds come to one rule, which is C.  A missing value
@@ -23,7 +23,7 @@ from snailps.data._matrix import first_not_finite
 from snailps.data.columns import Column, Kind, columns_of
 from snailps.data.elements import (
     NUMBERS,
-    Table,
+    DataTable,
     arrow_of,
     is_missing,
     library_of,
@@ -139,7 +139,7 @@ class Rule:
         self._path = path
         self._reader = RowReader(self.features, b",", 0, 0, False)
 
-    def piece(self, table: Table, first: int, last: int, number: int) -> Piece:
+    def piece(self, table: DataTable, first: int, last: int, number: int) -> Piece:
         """The examples of some rows, without labels if the table has none.
 
         `number` is that of the first one, for messages.
@@ -162,7 +162,7 @@ class Rule:
         return Piece(found.ptr, found.keys, found.values, found.fields, labels=labels)
 
     def floats(
-        self, table: Table, column: Column, first: int, last: int, number: int
+        self, table: DataTable, column: Column, first: int, last: int, number: int
     ) -> NDArray[np.float32]:
         """A column's numbers, NaN where one is missing."""
         expected = f"a number. Declare {column.name}:categorical in columns if it has texts"
@@ -175,7 +175,7 @@ class Rule:
         return found
 
     def _labels(
-        self, table: Table, column: Column, first: int, last: int, number: int
+        self, table: DataTable, column: Column, first: int, last: int, number: int
     ) -> NDArray[np.float64]:
         expected = "a number as label: number the classes from 0 on"
         given = self._given(table, column.name, first, last, number, expected)
@@ -185,7 +185,7 @@ class Rule:
         return labels
 
     def _given(
-        self, table: Table, name: str, first: int, last: int, number: int, expected: str
+        self, table: DataTable, name: str, first: int, last: int, number: int, expected: str
     ) -> NDArray[Any]:
         """A column's numbers, NaN where one is missing; refuses others."""
         column = table.column(name)
@@ -222,7 +222,12 @@ class TableRows(RowsSource):
     """Rows of a table in memory, whose columns are as declared, or by type numbers or texts."""
 
     def __init__(
-        self, table: Table, label: str = "", declared: Sequence[str] = (), *, dense: bool = False
+        self,
+        table: DataTable,
+        label: str = "",
+        declared: Sequence[str] = (),
+        *,
+        dense: bool = False,
     ) -> None:
         self._table, self._label, self.has_label = table, label, bool(label)
         self.name, self.rows, self.columns, self.entries = table.name, table.rows, 0, -1
@@ -268,7 +273,7 @@ class TableRows(RowsSource):
         return Piece(None, None, x.ravel(), None, len(x))
 
 
-def _names_of_features(table: Table, label: str) -> list[str]:
+def _names_of_features(table: DataTable, label: str) -> list[str]:
     odd = [column for column in table.columns if not isinstance(column, str)]
     if odd:
         raise DataError(f"X: expected names of columns that are str, got {odd[0]!r:.80}")

@@ -30,7 +30,7 @@ from snailps.data.columns import MISSING, TRUTH, Column, Kind
 from snailps.data.elements import (
     ARROW_NUMBER,
     NUMBERS,
-    Table,
+    DataTable,
     a_kind,
     is_missing,
     table_of,
@@ -105,7 +105,7 @@ class TableFile(ABC):
         """Kind of each column except `but`; DataError if it has neither numbers nor texts."""
 
     @abstractmethod
-    def batches(self, names: Sequence[str]) -> Iterator[Table]:
+    def batches(self, names: Sequence[str]) -> Iterator[DataTable]:
         """Yield those of these columns that exist, some rows at a time; once."""
 
     def pieces(
@@ -172,7 +172,7 @@ class ParquetFile(TableFile):
                 )
         return found
 
-    def batches(self, names: Sequence[str]) -> Iterator[Table]:
+    def batches(self, names: Sequence[str]) -> Iterator[DataTable]:
         there = [name for name in names if name in self.names]
         if twice := [name for name in there if self.names.count(name) > 1]:
             raise DataError(
@@ -206,7 +206,7 @@ class JsonLines(TableFile):
             if name not in but
         }
 
-    def batches(self, names: Sequence[str]) -> Iterator[Table]:
+    def batches(self, names: Sequence[str]) -> Iterator[DataTable]:
         """Refuses names that are not among the known ones."""
         first, rows, head_rows = 1, self._head, len(self._head)
         while rows:
@@ -306,7 +306,7 @@ class SeparatedFile(TableFile):
             if name not in but
         }
 
-    def batches(self, names: Sequence[str]) -> Iterator[Table]:
+    def batches(self, names: Sequence[str]) -> Iterator[DataTable]:
         kept = [name for name in self.names if name in names]
         for found in self._read(self._reader([Column(name, Kind.TEXT) for name in kept])):
             cells = map(_texts, found.cells)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.elements import Table, a_kind, arrow_of, library_of, table_of
+from snailps.data.elements import DataTable, a_kind, arrow_of, library_of, table_of
 from snailps.data.example_files import ExampleFiles, is_named
 from snailps.data.feature_rows import TableRows
 from snailps.dataclass import dataclass, field
@@ -90,7 +90,7 @@ def matrix_of(X: Any, *, numeric: bool, declared: Sequence[str], by_name: bool) 
     return found
 
 
-def _of_table(X: Any, table: Table, declared: Sequence[str], *, by_name: bool) -> Matrix:
+def _of_table(X: Any, table: DataTable, declared: Sequence[str], *, by_name: bool) -> Matrix:
     """A table of numbers as an array; one with texts, or declared by name, as it is."""
     twice = [name for name, count in Counter(table.columns).items() if count > 1]
     if twice:

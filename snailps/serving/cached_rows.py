@@ -1,8 +1,8 @@
 """Rows of a cluster: from a bounded cache where they are young enough, else from servers.
 
-    keys -> RowCache.find -> what is fresh; the rest -> ClusterRows.pull -> rows, RowCache.put
+    keys -> RowCache.find -> what is fresh; the rest -> LiveRows.pull -> rows, RowCache.put
 
-Thread-safe.  How rows come, `reader.ClusterRows` knows: no sockets.
+Thread-safe.  How rows come, `reader.LiveRows` knows: no sockets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from snailps.serving._row_cache import FRESH, NOT_THERE, RowCache
 from snailps.serving.row_reader import POLICIES, Lack
 
 if TYPE_CHECKING:
-    from snailps.serving.reader import ClusterRows
+    from snailps.serving.reader import LiveRows
 
 TICK_S = 0.01
 """Unit of the times in the cache."""
@@ -66,7 +66,7 @@ class CachedRows:
 
     def __init__(
         self,
-        live: ClusterRows,
+        live: LiveRows,
         *,
         cache_bytes: int,
         max_age_s: float | None,

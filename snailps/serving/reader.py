@@ -1,6 +1,6 @@
 """A client that reads one table of a running cluster for serving, through a cache.
 
-    reader(address, table) -> ClusterRows: a driver that joins, and joins again
+    reader(address, table) -> LiveRows: a driver that joins, and joins again
         -> CachedRows -> TableReader.pull
 
 Asks the shards separately, so that a lost one delays its own keys alone.  It declares nothing and
@@ -97,7 +97,7 @@ def reader(
     >>> rows.pull([17, 4])  # doctest: +SKIP
     """
     check_options(cache_bytes, max_age_s, unreachable)
-    source = ClusterRows(
+    source = LiveRows(
         address, table, timeout_s, patient=unreachable == "error", secret_file=secret_file, tls=tls,
         settings=settings,
     )  # fmt: skip
@@ -115,7 +115,7 @@ class TableReader(RowReader):
     Thread-safe: threads share cache and connections.  Make readers after a fork.
     """
 
-    def __init__(self, cached: CachedRows, live: ClusterRows, unreachable: Unreachable) -> None:
+    def __init__(self, cached: CachedRows, live: LiveRows, unreachable: Unreachable) -> None:
         super().__init__(cached, unreachable)
         self._cached, self._live = cached, live
         self._finalizer = weakref.finalize(self, live.close)
@@ -171,7 +171,7 @@ class _Joined(Driver):
         self._say_ended()
 
 
-class ClusterRows:
+class LiveRows:
     """Rows of one table of a running cluster, joined again after a loss; options as of `reader`.
 
     A `patient` lookup waits for its limit; others skip for `AGAIN_S` a shard that did not answer.
@@ -334,9 +334,7 @@ class ClusterRows:
         self._joined[0].close()
 
 
-def _keep(
-    rows_ref: weakref.ref[ClusterRows], lost: threading.Event, closed: threading.Event
-) -> None:
+def _keep(rows_ref: weakref.ref[LiveRows], lost: threading.Event, closed: threading.Event) -> None:
     """Join again after each loss, until the reader is closed or dropped (a thread's body)."""
     while True:
         lost.wait()

@@ -24,13 +24,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from snailps.api.tables import Rows as RowArray
-from snailps.api.tables import Table, Tensor
+from snailps.api.tables import Rows, Table, Tensor
 from snailps.errors import ConfigError, MisuseError, NotFinite, WaitTimeout
 from snailps.local.session import Cluster
 from snailps.torch.backward import BackwardPass, tensors_in, this_pass
 from snailps.torch.exchange import check_finite
-from snailps.torch.rows import Rows, current
+from snailps.torch.rows import RowClient, current
 from snailps.torch.server_vector import Buffers, ServerVector
 from snailps.transport.client._client import Pending
 
@@ -57,7 +56,7 @@ class DenseParameters(ServerVector):
 
     Parameters
     ----------
-    rows : Rows
+    rows : RowClient
     module : nn.Module
         Its parameters become views of one vector; they keep their values.
     name : str
@@ -80,7 +79,13 @@ class DenseParameters(ServerVector):
     """
 
     def __init__(
-        self, rows: Rows, module: nn.Module, name: str, optimizer: str, lr: float, **options: Any
+        self,
+        rows: RowClient,
+        module: nn.Module,
+        name: str,
+        optimizer: str,
+        lr: float,
+        **options: Any,
     ) -> None:
         if optimizer not in OPTIMIZERS:
             raise ConfigError(f"optimizer: expected {' or '.join(OPTIMIZERS)}, got {optimizer!r}")
@@ -108,7 +113,7 @@ class DenseParameters(ServerVector):
         self.start = self.values.copy()
         self._set = self.values.copy()
 
-    def _part(self, rows: RowArray, i: int) -> torch.Tensor:
+    def _part(self, rows: Rows, i: int) -> torch.Tensor:
         """The part of `rows` that is of a parameter, in its shape."""
         one, flat = self.parameters[i], torch.from_numpy(rows).view(-1)
         at = int(self._starts[i]) * self.table.dim
@@ -120,7 +125,7 @@ class DenseParameters(ServerVector):
         view.copy_(one.detach())
         one.data = view
 
-    def set_from(self, steps: RowArray) -> None:
+    def set_from(self, steps: Rows) -> None:
         """Sets the parameters to the first values and what has been added to them."""
         np.add(self.start, steps, out=self.values)
         self.settle()
@@ -129,7 +134,7 @@ class DenseParameters(ServerVector):
         """Takes the values for what was set here: later ones are a script's."""
         np.copyto(self._set, self.values)
 
-    def take_edit(self) -> RowArray | None:
+    def take_edit(self) -> Rows | None:
         """Take what others have set in parameters since `settle`, as a difference; None if nothing.
 
         Raises
@@ -152,9 +157,9 @@ class DenseParameters(ServerVector):
         self.settle()
         return edit
 
-    def take_gradient(self) -> tuple[RowArray, NDArray[np.bool_]] | None:
+    def take_gradient(self) -> tuple[Rows, NDArray[np.bool_]] | None:
         """The gradients, in an array of their own, and which rows have one; none are left."""
-        rows: RowArray | None = None
+        rows: Rows | None = None
         for i, one in enumerate(self.parameters):
             if one.grad is not None:
                 if rows is None:
@@ -164,7 +169,7 @@ class DenseParameters(ServerVector):
                 one.grad = None
         return None if rows is None else (rows, given)
 
-    def push_gradient(self, rows: RowArray, given: NDArray[np.bool_]) -> Pending:
+    def push_gradient(self, rows: Rows, given: NDArray[np.bool_]) -> Pending:
         """Starts a push of the rows that have a gradient."""
         return self.push(rows) if given.all() else self.push(rows[given], self.keys[given])
 
@@ -280,7 +285,7 @@ class Ranks:
     digit; and behind them what says that the first values are there.
     """
 
-    def __init__(self, rows: Rows, name: str, rank: int, world: int, timeout_s: float) -> None:
+    def __init__(self, rows: RowClient, name: str, rank: int, world: int, timeout_s: float) -> None:
         self.rank, self.world, self._timeout_s = rank, world, timeout_s
         self._rows, self._table = rows, f"{name}.steps"
         rows.declare(Table(self._table, 3))
@@ -293,7 +298,7 @@ class Ranks:
         self._edits = 0.0
         self._edits_asked: Pending | None = None
 
-    def _read(self, keys: NDArray[np.uint64], table: str = "", dim: int = 3) -> RowArray:
+    def _read(self, keys: NDArray[np.uint64], table: str = "", dim: int = 3) -> Rows:
         out = np.empty((len(keys), dim), np.float32)
         return self._rows.pull_async(table or self._table, keys, out).wait()
 
@@ -352,10 +357,10 @@ class Ranks:
                 "the servers have parameters of other shapes under this name: give sync() another"
             )
 
-    def _first_of(self, one: ServerVector) -> RowArray:
+    def _first_of(self, one: ServerVector) -> Rows:
         return self._read(one.keys, f"{one.table.name}.first", one.table.dim)
 
-    def edit(self, dense: DenseParameters, change: RowArray) -> None:
+    def edit(self, dense: DenseParameters, change: Rows) -> None:
         """Adds to the first values, for all ranks."""
         self._rows.push_async(f"{dense.table.name}.first", dense.keys, change, 1.0).wait()
         edits = float(self._read(np.array([EDITS]))[0, 0])
@@ -470,7 +475,7 @@ class Synced:
         module: nn.Module,
         dense: DenseParameters,
         buffers: Buffers | None,
-        rows: Rows,
+        rows: RowClient,
         mode: str,
         ranks: Ranks,
         staleness: int,
@@ -600,7 +605,7 @@ class Synced:
                 self._buffers.forget()  # a pull that was asked for before lacks it
         self._loads = False
 
-    def _check(self, change: RowArray | None, gradient: RowArray | None = None) -> None:
+    def _check(self, change: Rows | None, gradient: Rows | None = None) -> None:
         """Refuses NaN and infinite values, and sets all to what the servers have."""
         try:
             for one, values in ((self.dense, gradient), (self._buffers, change)):
@@ -640,7 +645,7 @@ class Synced:
                 self._ranks.wait_for_slowest(self._staleness)
             self._make_fresh()
 
-    def _step_together(self, gradient: tuple[RowArray, NDArray[np.bool_]] | None) -> None:
+    def _step_together(self, gradient: tuple[Rows, NDArray[np.bool_]] | None) -> None:
         self._keep_edit()
         self._loads = False
         if gradient is None:

@@ -29,12 +29,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.tables import Keys, Table
-from snailps.api.tables import Rows as RowArray
+from snailps.api.tables import Keys, Rows, Table
 from snailps.data._key_numbering import number_columns, number_keys
 from snailps.errors import MisuseError, NotFinite
 from snailps.torch._bags import add_to_rows
-from snailps.torch.rows import Rows
+from snailps.torch.rows import RowClient
 from snailps.transport.client._client import Pending
 
 Ids: TypeAlias = Sequence[Keys] | Keys
@@ -58,10 +57,10 @@ class RowBuffers:
     """
 
     def __init__(self) -> None:
-        self._arrays: list[RowArray] = []
+        self._arrays: list[Rows] = []
         self._lock = threading.Lock()
 
-    def take(self, count: int, dim: int) -> RowArray:
+    def take(self, count: int, dim: int) -> Rows:
         """An array (count, dim) of any values."""
         size = count * dim
         if size < LARGE:
@@ -70,7 +69,7 @@ class RowBuffers:
             for at in range(len(self._arrays)):
                 if sys.getrefcount(self._arrays[at]) == UNUSED and len(self._arrays[at]) >= size:
                     return self._arrays[at][:size].reshape(count, dim)
-            array: RowArray = np.empty(size + size // 4, np.float32)
+            array: Rows = np.empty(size + size // 4, np.float32)
             self._arrays = [*self._arrays[-(KEPT - 1) :], array]
             return array[:size].reshape(count, dim)
 
@@ -150,7 +149,7 @@ class Lookup:
             if len(self.keys[i])
         ]
 
-    def wait(self) -> RowArray:
+    def wait(self) -> Rows:
         """The rows, once they are here."""
         for pull in self._pulls:
             pull.wait()
@@ -188,7 +187,7 @@ class Exchange:
 
     def __init__(
         self,
-        rows: Rows,
+        rows: RowClient,
         tables: Sequence[Table],
         padding: Sequence[int | None],
         staleness: int = 1,
@@ -203,7 +202,7 @@ class Exchange:
         self._begin()
 
     def _begin(self) -> None:
-        self.held: list[tuple[Lookup, RowArray]] | None = None
+        self.held: list[tuple[Lookup, Rows]] | None = None
         self.unscales = False
         self.buffers = RowBuffers()
         self._ahead: deque[Lookup] = deque()
@@ -272,14 +271,14 @@ class Exchange:
         """Counts a gradient of a forward, which will be pushed with its step."""
         self._awaited = max(0, self._awaited - 1)
 
-    def held_arrays(self) -> list[RowArray]:
+    def held_arrays(self) -> list[Rows]:
         """The gradient of each different row that is held; may be changed in place."""
         if self.held is None:
             return []
         self.held = self._merged(self.held)
         return [gradient for _, gradient in self.held]
 
-    def _merged(self, held: list[tuple[Lookup, RowArray]]) -> list[tuple[Lookup, RowArray]]:
+    def _merged(self, held: list[tuple[Lookup, Rows]]) -> list[tuple[Lookup, Rows]]:
         """Sum gradients of a row, so that each row comes once."""
         if len(held) < 2:
             return held
@@ -296,7 +295,7 @@ class Exchange:
         add_to_rows(np.concatenate(given), lookup.places, rows)
         return [(lookup, rows)]
 
-    def pushes_of(self, given: list[tuple[Lookup, RowArray]]) -> list[tuple[Table, Keys, RowArray]]:
+    def pushes_of(self, given: list[tuple[Lookup, Rows]]) -> list[tuple[Table, Keys, Rows]]:
         """The pushes of what a step has given; gradients of a row that came twice are summed."""
         self._awaited = 0
         return [
@@ -305,7 +304,7 @@ class Exchange:
             for i, part in lookup.slices()
         ]
 
-    def start(self, pushes: Iterable[tuple[Table, Keys, RowArray]]) -> None:
+    def start(self, pushes: Iterable[tuple[Table, Keys, Rows]]) -> None:
         """Starts the pushes of a step."""
         self._pushed += 1
         under_way: list[Pending] = []
@@ -316,7 +315,7 @@ class Exchange:
             if lookup.pulled_at < 0:
                 self._pull(lookup)
 
-    def take_held(self) -> list[tuple[Lookup, RowArray]]:
+    def take_held(self) -> list[tuple[Lookup, Rows]]:
         """Return the gradients that are held, and hold them no longer."""
         if not self.held:
             return []
@@ -351,7 +350,7 @@ def corked(exchanges: Iterable[Exchange]) -> Iterator[None]:
         yield
 
 
-def push_together(given: Mapping[Exchange, list[tuple[Lookup, RowArray]]]) -> None:
+def push_together(given: Mapping[Exchange, list[tuple[Lookup, Rows]]]) -> None:
     """Pushes a step of several modules, float32 (rows or more, dim) of each of their lookups.
 
     Their requests leave together.  The gradients must not change afterwards (`Exchange.borrows`).
@@ -368,7 +367,7 @@ def push_together(given: Mapping[Exchange, list[tuple[Lookup, RowArray]]]) -> No
         exchange.settle()
 
 
-def check_finite(table: Table, keys: Keys, values: RowArray) -> None:
+def check_finite(table: Table, keys: Keys, values: Rows) -> None:
     """Refuses what is to be pushed, before other pushes of its step are sent."""
     if not table.finite or math.isfinite(values.sum()) or np.isfinite(values).all():
         return

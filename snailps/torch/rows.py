@@ -1,6 +1,6 @@
 """Where the rows of a module come from: a cluster's session, or the tables of a model on workers.
 
-    Table -> Rows.declare;  keys -> Rows.pull_async -> rows;  keys, values -> Rows.push_async
+    Table -> RowClient.declare;  keys -> pull_async -> rows;  keys, values -> push_async
 
 One interface with two implementations.  A module is bound to one when it is made: inside
 `bound(...)` to that, else to the cluster it is given, else to the cluster in effect.  No tensors
@@ -15,8 +15,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from snailps.api.tables import Keys, Table
-from snailps.api.tables import Rows as RowArray
+from snailps.api.tables import Keys, Rows, Table
 from snailps.api.worker import Worker
 from snailps.errors import ConfigError, MisuseError
 from snailps.local.cluster import default_cluster
@@ -25,7 +24,7 @@ from snailps.local.session_tables import LocalTable
 from snailps.transport.client._client import Pending
 
 
-class Rows(Protocol):
+class RowClient(Protocol):
     """The tables of one client, as modules use them."""
 
     @property
@@ -38,10 +37,10 @@ class Rows(Protocol):
     def name(self, kind: str) -> str:
         """A name for a table that has none, by the order of calls: ``embedding0``."""
 
-    def pull_async(self, table: str, keys: Keys, out: RowArray) -> Pending:
+    def pull_async(self, table: str, keys: Keys, out: Rows) -> Pending:
         """Starts a pull into `out`, float32 (n, dim)."""
 
-    def push_async(self, table: str, keys: Keys, values: RowArray, factor: float) -> Pending:
+    def push_async(self, table: str, keys: Keys, values: Rows, factor: float) -> Pending:
         """Starts a push; `factor` multiplies the step size of the table's optimiser."""
 
     def corked(self) -> contextlib.AbstractContextManager[None]:
@@ -77,10 +76,10 @@ class ClusterRows(_Named):
         options = {name: value for name, value in table.to_dict().items() if name != "name"}
         self._tables[table.name] = self._cluster.table(table.name, **options)
 
-    def pull_async(self, table: str, keys: Keys, out: RowArray) -> Pending:
+    def pull_async(self, table: str, keys: Keys, out: Rows) -> Pending:
         return self._tables[table].pull_async(keys, out)
 
-    def push_async(self, table: str, keys: Keys, values: RowArray, factor: float) -> Pending:
+    def push_async(self, table: str, keys: Keys, values: Rows, factor: float) -> Pending:
         return self._tables[table].push_async(keys, values, lr_scale=factor)
 
     def corked(self) -> contextlib.AbstractContextManager[None]:
@@ -106,10 +105,10 @@ class WorkerRows(_Named):
         if self.tables.setdefault(table.name, table) != table:
             raise ConfigError(f"two modules declare the table {table.name!r}, and differently")
 
-    def pull_async(self, table: str, keys: Keys, out: RowArray) -> Pending:
+    def pull_async(self, table: str, keys: Keys, out: Rows) -> Pending:
         return self._worker.pull_async(table, keys, out)
 
-    def push_async(self, table: str, keys: Keys, values: RowArray, factor: float) -> Pending:
+    def push_async(self, table: str, keys: Keys, values: Rows, factor: float) -> Pending:
         return self._worker.push_async(table, keys, values, lr_scale=factor)
 
     def corked(self) -> contextlib.AbstractContextManager[None]:
@@ -124,7 +123,7 @@ _of_clusters: weakref.WeakValueDictionary[int, ClusterRows] = weakref.WeakValueD
 
 
 @contextlib.contextmanager
-def bound(rows: Rows) -> Iterator[None]:
+def bound(rows: RowClient) -> Iterator[None]:
     """Modules that this thread makes inside are bound to `rows`."""
     before = getattr(_bound, "rows", None)
     _bound.rows = rows
@@ -134,13 +133,13 @@ def bound(rows: Rows) -> Iterator[None]:
         _bound.rows = before
 
 
-def current(cluster: Cluster | None = None) -> Rows:
+def current(cluster: Cluster | None = None) -> RowClient:
     """The rows that a new module is bound to.
 
     Without a cluster those of `bound`, else the cluster of the innermost ``with`` block, else one
     that is started and kept for this process.
     """
-    inside: Rows | None = getattr(_bound, "rows", None)
+    inside: RowClient | None = getattr(_bound, "rows", None)
     if inside is not None:
         if cluster is not None:
             raise MisuseError(
@@ -154,7 +153,7 @@ def current(cluster: Cluster | None = None) -> Rows:
     return found
 
 
-def inside() -> Rows:
+def inside() -> RowClient:
     """The rows that a module which is loaded is bound to: no cluster is started for it."""
     if getattr(_bound, "rows", None) is None and within() is None:
         raise MisuseError(

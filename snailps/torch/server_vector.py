@@ -14,9 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from snailps.api.tables import Keys, Table, Tensor
-from snailps.api.tables import Rows as RowArray
-from snailps.torch.rows import Rows
+from snailps.api.tables import Keys, Rows, Table, Tensor
+from snailps.torch.rows import RowClient
 from snailps.transport.client._client import Pending
 
 BASE = 1 << 15
@@ -32,17 +31,17 @@ class ServerVector:
     size.
     """
 
-    start: RowArray
+    start: Rows
 
-    def __init__(self, rows: Rows, table: Table, keys: Keys) -> None:
+    def __init__(self, rows: RowClient, table: Table, keys: Keys) -> None:
         self.table, self.keys = table, keys
         self.factor = 1.0
         self._rows = rows
-        self._pulled: RowArray = np.empty((len(keys), table.dim), np.float32)
+        self._pulled: Rows = np.empty((len(keys), table.dim), np.float32)
         self._pull: Pending | None = None
         rows.declare(self.table)
 
-    def set_from(self, steps: RowArray) -> None:
+    def set_from(self, steps: Rows) -> None:
         """Sets the values to the first ones and what has been added to them."""
         raise NotImplementedError
 
@@ -65,7 +64,7 @@ class ServerVector:
             self._pull = None
             self._pulled = np.empty_like(self._pulled)  # its answer may still come into the old one
 
-    def push(self, values: RowArray, keys: Keys | None = None) -> Pending:
+    def push(self, values: Rows, keys: Keys | None = None) -> Pending:
         """Starts a push of values, of all rows or of `keys`; they must not change any more."""
         keys = self.keys if keys is None else keys
         return self._rows.push_async(self.table.name, keys, values, self.factor)
@@ -80,7 +79,7 @@ class Buffers(ServerVector):
     counted by `take_change`.
     """
 
-    def __init__(self, rows: Rows, module: nn.Module, name: str) -> None:
+    def __init__(self, rows: RowClient, module: nn.Module, name: str) -> None:
         self._places = list(_kept(module))
         sizes = [owner.get_buffer(key).numel() for owner, key in self._places]
         counts = [self._is_count(*place) for place in self._places]
@@ -103,7 +102,7 @@ class Buffers(ServerVector):
         """Whether a module has buffers to keep."""
         return any(True for _ in _kept(module))
 
-    def _now(self) -> tuple[RowArray, NDArray[np.int64]]:
+    def _now(self) -> tuple[Rows, NDArray[np.int64]]:
         """The buffers, but for counts; and these."""
         rows = np.zeros_like(self._pulled)
         counts: list[int] = []
@@ -117,7 +116,7 @@ class Buffers(ServerVector):
             at += one.numel()
         return rows, np.array(counts, np.int64)
 
-    def set_from(self, steps: RowArray) -> None:
+    def set_from(self, steps: Rows) -> None:
         """Sets the buffers to the first values and what has been added to them."""
         np.add(self.start, steps, out=self.values)
         self.write()
@@ -136,7 +135,7 @@ class Buffers(ServerVector):
                 one.data.copy_(flat[at : at + one.numel()].view(one.shape))  # past autograd
             at += one.numel()
 
-    def take_change(self, share: float = 1.0, *, carries: bool = True) -> RowArray:
+    def take_change(self, share: float = 1.0, *, carries: bool = True) -> Rows:
         """Take what forwards have added since buffers were set, or the last call, times `share`.
 
         With `carries` it moves what has gathered in a low digit, if that is much: by one at a time,

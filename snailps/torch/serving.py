@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from snailps.api.tables import Keys, Table
-from snailps.api.tables import Rows as RowArray
+from snailps.api.tables import Keys, Rows, Table
 from snailps.errors import ConfigError, MisuseError
 from snailps.serving.row_reader import RowReader
 from snailps.serving.saved_tables import SavedTables, open_checkpoint
@@ -30,10 +29,10 @@ class _Done:
 
     done = True
 
-    def __init__(self, rows: RowArray) -> None:
+    def __init__(self, rows: Rows) -> None:
         self.rows = rows
 
-    def wait(self, timeout_s: float | None = None) -> RowArray:
+    def wait(self, timeout_s: float | None = None) -> Rows:
         """The rows."""
         return self.rows
 
@@ -42,7 +41,7 @@ class _Done:
 
 
 class ServedRows:
-    """Tables that are read alone, in the place of a cluster's (`snailps.torch.rows.Rows`)."""
+    """Tables that are read alone, in the place of a cluster's (`snailps.torch.rows.RowClient`)."""
 
     clocked = False
 
@@ -73,11 +72,11 @@ class ServedRows:
         """
         raise MisuseError("rows that are read only need the names of their tables")
 
-    def pull_async(self, table: str, keys: Keys, out: RowArray) -> Any:
+    def pull_async(self, table: str, keys: Keys, out: Rows) -> Any:
         """Pulls, and returns what is done."""
         return _Done(self._tables[table].pull(keys, out))
 
-    def push_async(self, table: str, keys: Keys, values: RowArray, factor: float) -> Any:
+    def push_async(self, table: str, keys: Keys, values: Rows, factor: float) -> Any:
         """Refused.
 
         Raises
