@@ -76,8 +76,8 @@ TRAINING = "training"
 TRAINED = ("exporting", "stopping", "done")
 
 
-def arguments(words: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+def command_line() -> argparse.ArgumentParser:
+    """The options, unchecked; other benches on hosts begin with their defaults."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("--model", choices=(*CLASSES, *ALIASES), help="what is trained")
@@ -113,7 +113,12 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     add("--resume", action="store_true", help="keep the runs that --out has already")
     add("--json", action="store_true", help="one JSON object a number of hosts")
     add("--table", action="store_true", help="a Markdown table")
-    args = parser.parse_args(words)
+    return parser
+
+
+def arguments(words: list[str] | None = None) -> argparse.Namespace:
+    """The command line, checked."""
+    args = command_line().parse_args(words)
     args.model = ALIASES.get(args.model, args.model)
     if args.model is None and args.conf is None:
         fail("what is trained? --model NAME or --conf FILE")

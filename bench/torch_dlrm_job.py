@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from host_figures import figures_of, numbers_in
-from hosts import FORM_S, Hosts, made, rights
+from hosts import FORM_S, Hosts, command_line, made, rights
 from torch import nn
 from torch_dlrm import Clicks, Dlrm, auc, say
 
@@ -169,10 +169,9 @@ def on_hosts(args: argparse.Namespace) -> list[dict[str, Any]]:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")])
     )
-    options = argparse.Namespace(
-        link=args.link, core=args.core, period_ms=args.period_ms, conf=None, kill_every=0.0, seed=1,
-        hosts=args.hosts,
-    )  # fmt: skip
+    options = command_line().parse_args([])
+    options.link, options.core, options.period_ms = args.link, args.core, args.period_ms
+    options.hosts, options.cores = args.hosts, []
     rights(options)
     runs: dict[int, list[dict[str, Any]]] = {number: [] for number in args.hosts}
     with tempfile.TemporaryDirectory(prefix="snailps-bench-") as scratch:
@@ -187,7 +186,7 @@ def on_hosts(args: argparse.Namespace) -> list[dict[str, Any]]:
                     hosts.start(settings_of(args, hosts, drawn, 1 + run))
                     told = hosts.run(args.limit_s)
                     began = hosts.training_began(told)
-                    found = figures_of(told, hosts.samples, began, hosts=number, core=args.core)
+                    found = figures_of(told, hosts.samples, began, cores=number * args.core)
                 found["auc"] = numbers_in(told["test"])["auc"]
                 runs[number].append(found)
                 say(
