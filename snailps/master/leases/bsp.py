@@ -15,14 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.blocks import Block
-from snailps.master.leases.ledger import (
-    ANY_WORKER,
-    MASTER,
-    NAMED_MAX,
-    Entry,
-    Ledger,
-    Wait,
-)
+from snailps.master.leases.ledger import ANY_WORKER, MASTER, NAMED_MAX, Entry, Ledger, Wait
 from snailps.master.leases.records import NO_RESULT, BlockResult
 
 CLOCKS_AHEAD = 2
