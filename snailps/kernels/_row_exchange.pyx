@@ -608,7 +608,8 @@ cdef class RowExchange:
 # ---- rows of a part, whose steps are not measured -----------------------------------------------
 
 cdef object check_places(const int64_t[::1] places, Py_ssize_t rows, Py_ssize_t columns,
-                         const float[:, ::1] packed, Py_ssize_t first, Py_ssize_t dim):
+                         const float[:, ::1] packed, Py_ssize_t first, Py_ssize_t dim,
+                         Py_ssize_t at):
     cdef Py_ssize_t i
     cdef bint bad = False
     with nogil:
@@ -616,7 +617,8 @@ cdef object check_places(const int64_t[::1] places, Py_ssize_t rows, Py_ssize_t 
             bad |= not 0 <= places[i] < rows
     if bad:
         raise ValueError(f"places must lie in 0..{rows - 1}")
-    if packed.shape[0] != places.shape[0] or not 0 <= first <= packed.shape[1] - dim or dim > columns:
+    if packed.shape[0] != places.shape[0] or not 0 <= first <= packed.shape[1] - dim \
+            or not 0 <= at <= columns - dim:
         raise ValueError(f"expected {places.shape[0]} packed rows with columns {first} to "
                          f"{first + dim - 1}, got ({packed.shape[0]}, {packed.shape[1]})")
 
@@ -627,24 +629,26 @@ cdef inline void fetch_columns(float[:, ::1] rows, int64_t place, Py_ssize_t fir
 
 
 def load_columns(float[:, ::1] rows not None, const int64_t[::1] places not None,
-                 const float[:, ::1] packed not None, Py_ssize_t first, Py_ssize_t dim) -> None:
-    """``rows[places, :dim] = packed[:, first : first + dim]``; threads may call it for different
-    rows."""
+                 const float[:, ::1] packed not None, Py_ssize_t first, Py_ssize_t dim,
+                 Py_ssize_t at=0) -> None:
+    """``rows[places, at : at + dim] = packed[:, first : first + dim]``; threads may call it for
+    different rows."""
     cdef Py_ssize_t i
-    check_places(places, rows.shape[0], rows.shape[1], packed, first, dim)
+    check_places(places, rows.shape[0], rows.shape[1], packed, first, dim, at)
     with nogil:
         for i in range(places.shape[0]):
             if i + AHEAD < places.shape[0]:
-                fetch_columns(rows, places[i + AHEAD], 0, dim)
-            memcpy(&rows[places[i], 0], &packed[i, first], dim * sizeof(float))
+                fetch_columns(rows, places[i + AHEAD], at, dim)
+            memcpy(&rows[places[i], at], &packed[i, first], dim * sizeof(float))
 
 
 def subtract_columns(float[:, ::1] rows not None, const int64_t[::1] places not None,
                      float[:, ::1] deltas not None, Py_ssize_t first, Py_ssize_t dim,
-                     float[:, ::1] bases=None, const float[::1] shares=None) -> None:
+                     float[:, ::1] bases=None, const float[::1] shares=None,
+                     Py_ssize_t at=0) -> None:
     """Write the deltas of columns ``first : first + dim`` of packed rows, times each row's share.
 
-    The rows (n, dim or more) as trained less their `bases`, which then are the rows.  Without
+    The rows, from column `at` on, as trained less their `bases`, which then are the rows.  Without
     `bases`, less what `deltas` have.  Threads may call it for different rows.
     """
     cdef Py_ssize_t i, j
@@ -652,7 +656,7 @@ def subtract_columns(float[:, ::1] rows not None, const int64_t[::1] places not 
     cdef float *row
     cdef float *base
     cdef float *delta
-    check_places(places, rows.shape[0], rows.shape[1], deltas, first, dim)
+    check_places(places, rows.shape[0], rows.shape[1], deltas, first, dim, at)
     if bases is not None and (bases.shape[0] != rows.shape[0] or bases.shape[1] != deltas.shape[1]):
         raise ValueError(f"expected bases of ({rows.shape[0]}, {deltas.shape[1]}), got "
                          f"({bases.shape[0]}, {bases.shape[1]})")
@@ -661,10 +665,10 @@ def subtract_columns(float[:, ::1] rows not None, const int64_t[::1] places not 
     with nogil:
         for i in range(places.shape[0]):
             if i + AHEAD < places.shape[0]:
-                fetch_columns(rows, places[i + AHEAD], 0, dim)
+                fetch_columns(rows, places[i + AHEAD], at, dim)
                 if bases is not None:
                     fetch_columns(bases, places[i + AHEAD], first, dim)
-            row, delta = &rows[places[i], 0], &deltas[i, first]
+            row, delta = &rows[places[i], at], &deltas[i, first]
             if bases is None:
                 for j in range(dim):
                     delta[j] = row[j] - delta[j]
@@ -679,22 +683,25 @@ def subtract_columns(float[:, ::1] rows not None, const int64_t[::1] places not 
 
 def merge_columns(float[:, ::1] rows not None, const int64_t[::1] places not None,
                   float[:, ::1] bases not None, const float[:, ::1] merged not None,
-                  Py_ssize_t first, Py_ssize_t dim) -> None:
-    """Add to rows what `merged` (packed rows) has that their bases have not; it is the new base."""
+                  Py_ssize_t first, Py_ssize_t dim, Py_ssize_t at=0) -> None:
+    """Add to rows, from column `at` on, what `merged` (packed rows) has that their bases have not.
+
+    It is the new base.
+    """
     cdef Py_ssize_t i, j
     cdef float *row
     cdef float *base
     cdef const float *now
-    check_places(places, rows.shape[0], rows.shape[1], merged, first, dim)
+    check_places(places, rows.shape[0], rows.shape[1], merged, first, dim, at)
     if bases.shape[0] != rows.shape[0] or bases.shape[1] != merged.shape[1]:
         raise ValueError(f"expected bases of ({rows.shape[0]}, {merged.shape[1]}), got "
                          f"({bases.shape[0]}, {bases.shape[1]})")
     with nogil:
         for i in range(places.shape[0]):
             if i + AHEAD < places.shape[0]:
-                fetch_columns(rows, places[i + AHEAD], 0, dim)
+                fetch_columns(rows, places[i + AHEAD], at, dim)
                 fetch_columns(bases, places[i + AHEAD], first, dim)
-            row, base, now = &rows[places[i], 0], &bases[places[i], first], &merged[i, first]
+            row, base, now = &rows[places[i], at], &bases[places[i], first], &merged[i, first]
             for j in range(dim):
                 row[j] += now[j] - base[j]
                 base[j] = now[j]

@@ -19,7 +19,7 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.models.word_vectors.shared_text import ROW_IDS
+from snailps.models.rotation.shared_blocks import ROW_NUMBERS
 
 
 class MemoryTables:
@@ -45,7 +45,7 @@ class MemoryTables:
         with self.lock:
             self.moved[table] += len(keys)
             if table == "text":
-                found = np.zeros((len(keys), ROW_IDS), np.float32)
+                found = np.zeros((len(keys), ROW_NUMBERS), np.float32)
                 for row, key in zip(found, keys.tolist(), strict=True):
                     row[:] = self.text.get(key, 0)
                 return found

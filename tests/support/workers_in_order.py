@@ -19,8 +19,9 @@ import numpy as np
 from rotating import MemoryWorker, blocks_of_chunk
 from waiting import LIMIT_S, acquired
 
-from snailps.models.word_vectors import rotation
-from snailps.models.word_vectors.input_exchange import InputExchange
+from snailps.models.rotation.input_exchange import InputExchange
+from snailps.models.rotation import trainer
+from snailps.models.rotation.trainer import _Training
 
 States = Sequence[str]
 """Of each worker: "new", "turn" (stopped between two), "blocked" (waits for a part), "done"."""
@@ -189,7 +190,7 @@ def losses_in_order(
     No time passes for the trainers: after some seconds they push rows, which is an exchange more.
     """
     total, found = epochs * len(texts), []
-    exchange, check_out = InputExchange.exchange, rotation._Training._check_out
+    exchange, check_out = InputExchange.exchange, _Training._check_out
 
     def exchange_and_stop(self: InputExchange, number: int) -> None:
         exchange(self, number)
@@ -198,10 +199,10 @@ def losses_in_order(
     def lease(worker: MemoryWorker, block: Any, figures: list[dict[str, float]]) -> Any:
         def work(steps: _Steps) -> None:
             block.prepared = worker.prepare(block)
-            trainer = worker._rotating
+            rotating = worker._rotating
             with (
-                patch.object(trainer, "ahead", _Lazily()),
-                patch.object(trainer, "behind", AtOnce()),
+                patch.object(rotating, "ahead", _Lazily()),
+                patch.object(rotating, "behind", AtOnce()),
                 patch.object(worker.sgd, "pool", AtOnce()),
             ):
                 figures.append(dict(worker.train(block)))
@@ -213,9 +214,9 @@ def losses_in_order(
         return check_out(self)
 
     with (
-        patch.object(rotation, "time", SimpleNamespace(monotonic=lambda: 0.0)),
+        patch.object(trainer, "time", SimpleNamespace(monotonic=lambda: 0.0)),
         patch.object(InputExchange, "exchange", exchange_and_stop),
-        patch.object(rotation._Training, "_check_out", check_out_later),
+        patch.object(_Training, "_check_out", check_out_later),
     ):
         for chunk in range(total):
             shares = (0.999 * chunk / total, 0.999 * (chunk + 1) / total)  # not to the end

@@ -11,10 +11,11 @@ from rotating import MemoryTables, MemoryWorker
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.text_model import BUCKET_KEY
-from snailps.models.word_vectors import WordVectorSettings, partition_rows
+from snailps.models.rotation import partition_rows
+from snailps.models.word_vectors import WordVectorSettings
 from snailps.models.word_vectors.examples import Bags
-from snailps.models.word_vectors.input_exchange import InputExchange
-from snailps.models.word_vectors.partition_rows import BYTES_AT_ONCE, PartitionRows
+from snailps.models.rotation.input_exchange import InputExchange
+from snailps.models.rotation.partition_rows import BYTES_AT_ONCE, PartitionRows
 from snailps.models.word_vectors.skip_gram import SkipGramTrainer
 
 SETTINGS = WordVectorSettings(dim=4, min_count=1, sample=0.0, bucket=20, minn=2, maxn=3)
@@ -40,7 +41,7 @@ def copies(worker, groups, sharers, had=0, sizes=(1, 1)):
         bags=Bags.of(np.array([0, 2, 4]), np.array([0, 2, 1, 3], np.int32), 4),
         keys=KEYS,
     )
-    rows = PartitionRows(worker, "input", KEYS, bases=True)
+    rows = PartitionRows(worker.sgd, "input", KEYS, bases=True)
     block = SimpleNamespace(
         part=0, parts=2, sizes=sizes, output_parts=VISITS, progress=(0.0, 0.5), chunk=0, had=had
     )
@@ -48,7 +49,7 @@ def copies(worker, groups, sharers, had=0, sizes=(1, 1)):
     split = SimpleNamespace(sharers=by_bucket)
     centres = np.repeat(np.arange(2, dtype=np.int32), groups)
     sharing = trainer._sharing(block, split, part, np.arange(len(KEYS)), centres)
-    return InputExchange(worker, rows, np.arange(len(KEYS)), sharing, block)
+    return InputExchange(rows, np.arange(len(KEYS)), sharing, block)
 
 
 def stored(worker):
@@ -193,7 +194,7 @@ def test_adagrads_squares_add_up_as_they_are(worker):
 
 
 def test_kept_rows_are_pulled_again_when_a_shard_has_another_server(worker):
-    rows = PartitionRows(worker, "input", KEYS, bases=True)
+    rows = PartitionRows(worker.sgd, "input", KEYS, bases=True)
     rows.open(None)
     kept = rows.local[0][:, : SETTINGS.dim].copy()
     worker.push("input", KEYS, np.ones_like(kept))  # as if pushes of before were lost
@@ -207,7 +208,7 @@ def test_kept_rows_are_pulled_again_when_a_shard_has_another_server(worker):
 
 @pytest.mark.parametrize("bases", [True, False])
 def test_rows_travel_in_pieces_whose_memory_is_small(worker, bases):
-    rows = PartitionRows(worker, "output", np.arange(5, dtype=np.uint64), bases=bases)
+    rows = PartitionRows(worker.sgd, "output", np.arange(5, dtype=np.uint64), bases=bases)
     rows.open(None)
     rows.local[0][:] += 1
     sizes = []

@@ -26,7 +26,7 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.models.word_vectors import WordVectorSettings, model, rotation, shared_text
 from snailps.models.word_vectors.block_size import pairs_bytes
 from snailps.models.word_vectors.examples import MASK64
-from snailps.models.word_vectors.partition_rows import PartitionRows
+from snailps.models.rotation.partition_rows import PartitionRows
 from snailps.models.word_vectors.partitions import checkouts_of_one, chunks_of, keeps_all_rows
 
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0, epochs=1)
@@ -263,7 +263,7 @@ def test_rows_of_a_new_part_are_pulled_when_its_partition_is_prepared() -> None:
     (block,) = blocks_of_chunk([worker], CHUNKS[0])
     assert worker.memory.moved["output"] == 0
     block.prepared = worker.prepare(block)
-    block.prepared.opening.result()
+    block.prepared.part.opening.result()
     assert worker.memory.moved["output"] == words
     worker.train(block)
     assert worker.memory.moved["output"] == 3 * words

@@ -38,8 +38,9 @@ from snailps.models.word_vectors import (
 from snailps.models.word_vectors.cbow import gains_of_grams
 from snailps.models.word_vectors.contention import WordContention
 from snailps.models.word_vectors.examples import Pairs, Windows
-from snailps.models.word_vectors.input_exchange import InputExchange
-from snailps.models.word_vectors.rotation import words_between
+from snailps.models.rotation.input_exchange import InputExchange
+from snailps.models.rotation import shared_blocks, trainer
+from snailps.models.rotation.trainer import _Training, units_between
 
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0)
 
@@ -208,13 +209,14 @@ def test_rate_falls_with_the_time_that_a_lease_takes_of_what_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A lease of a long text is planned for less of the training than it gets of the time."""
-    monkeypatch.setattr(rotation, "time", SimpleNamespace(monotonic=lambda: 105.0))
-    training = object.__new__(rotation._Training)
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: 105.0))
+    training = object.__new__(_Training)
     training._block = SimpleNamespace(progress=(0.0, 0.1), output_parts=10, had=0)  # type: ignore[assignment]
     training._since = 100.0
     for max_seconds, expected in ((10.0, (0.5, 0.4)), (0.0, (0.95, 0.94))):
         settings = replace(SMALL, lr=1.0, max_seconds=max_seconds)
-        training._model = SimpleNamespace(settings=settings)  # type: ignore[assignment]
+        training._worker = SimpleNamespace(settings=settings)  # type: ignore[assignment]
+        training._trainer = SimpleNamespace(rate=lambda progress: 1.0 - progress)  # type: ignore[assignment]
         assert training._rates(5) == pytest.approx(expected)
 
 
@@ -309,7 +311,7 @@ def test_a_chunk_is_pulled_in_bounded_pieces() -> None:
     found, words = shared_text.get_chunk(made[0], 1, 5)
     assert words == len(found) == 1516
     assert np.bincount(found, minlength=5).tolist() == [3, 0, 1000, 257, 256]
-    assert list(shared_text._batches([3, 0, 1000, 257, 256], 1000)) == [[0, 1], [2], [3, 4]]
+    assert list(shared_blocks.batches([3, 0, 1000, 257, 256], 1000)) == [[0, 1], [2], [3, 4]]
 
 
 def test_numbers_of_a_block_that_float32_has_not_are_exact() -> None:
@@ -322,7 +324,7 @@ def test_numbers_of_a_block_that_float32_has_not_are_exact() -> None:
 
 def test_words_of_the_checkouts_of_a_huge_partition_are_its_words() -> None:
     words, pairs = 3 << 31, np.array([0, 1 << 33, 3 << 33], np.int64)
-    assert [words_between(words, pairs, part) for part in (0, 1)] == [1 << 31, 2 << 31]
+    assert [units_between(words, pairs, part) for part in (0, 1)] == [1 << 31, 2 << 31]
 
 
 def test_parts_are_checked_out_by_one_partition_at_a_time() -> None:
@@ -415,10 +417,9 @@ def test_rows_of_a_partition_that_was_prepared_early_have_what_the_one_before_ha
         block.prepared = made[0].prepare(block)
     part, following = weakref.ref(first.prepared.part), second.prepared.part
     assert (part() is following) == stays
-    opening = second.prepared.opening
     before = made[0].memory.rows["input"].copy()
     made[0].train(first)
-    assert opening is None
+    assert following.opening is None
     assert (made[0].memory.rows["input"] != before).any()
     for pool in (made[0]._rotating.ahead, made[0]._rotating.behind):
         pool.submit(int).result()  # its thread drops what it did before that
@@ -459,9 +460,9 @@ def test_part_that_is_prepared_leaves_the_one_that_trains() -> None:
 
 @pytest.fixture
 def durable_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotation, "DURABLE_SECONDS", 0.0)
-    monkeypatch.setattr(rotation, "DURABLE_ROWS", 10.0)
-    monkeypatch.setattr(rotation, "DURABLE_SHARE", 0.0)
+    monkeypatch.setattr(trainer, "DURABLE_SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "DURABLE_ROWS", 10.0)
+    monkeypatch.setattr(trainer, "DURABLE_SHARE", 0.0)
 
 
 @pytest.mark.usefixtures("durable_often")
@@ -516,7 +517,7 @@ def test_rows_are_durable_before_the_next_checkout_begins(monkeypatch: pytest.Mo
         return push_all(self)
 
     monkeypatch.setattr(rotation, "train", noted)
-    monkeypatch.setattr(rotation, "_comes_first", lambda coming, tasks: bool(coming.result() or 1))
+    monkeypatch.setattr(trainer, "_comes_first", lambda coming, tasks: bool(coming.result() or 1))
     monkeypatch.setattr(InputExchange, "push_all", counted)
     worker = workers_of(replace(SMALL, worker_memory=SCANT), 1, ALL)[0]
     block = blocks_of_chunk([worker], CHUNKS[0], output_parts=4)[0]
@@ -536,7 +537,7 @@ def test_pairs_of_durable_checkouts_are_not_sorted_again() -> None:
     of, contexts = whole.split.outputs, whole.examples.contexts
     np.testing.assert_array_equal(rest.examples.contexts, contexts[np.isin(of[contexts], (1, 3))])
     assert (np.diff(rest.bounds) > 0).tolist() == [False, True, False, True]
-    assert [rest.words_of(part) for part in range(4)] == [whole.words_of(part) for part in range(4)]
+    assert [rest.units_of(part) for part in range(4)] == [whole.units_of(part) for part in range(4)]
     assert sum(whole.words_of(part) for part in range(4)) == whole.words
 
 
@@ -576,7 +577,7 @@ def test_durable_checkouts_move_a_fifth_more_rows_at_most(
     monkeypatch.setattr(MemoryCheckouts, "check_in", noted)
     moved, found = [], []
     for seconds in (1e9, 0.0):
-        monkeypatch.setattr(rotation, "DURABLE_SECONDS", seconds)
+        monkeypatch.setattr(trainer, "DURABLE_SECONDS", seconds)
         durable.clear()
         made = workers_of(replace(SMALL, model=model, worker_memory=SCANT), workers, data)
         train_rotating(made, texts, at_once=False)

@@ -21,8 +21,8 @@ from snailps.api.worker import Block
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.contention import steps_a_word
 from snailps.models.word_vectors.examples import Windows
-from snailps.models.word_vectors.input_exchange import Sharing
-from snailps.models.word_vectors.rotation import Partition, PartitionLease, RotationTrainer, Split
+from snailps.models.rotation.input_exchange import Sharing
+from snailps.models.word_vectors.rotation import Split, WordLease, WordPartition, WordTrainer
 
 Ints = NDArray[np.int32]
 
@@ -44,7 +44,7 @@ GRAM_TURNS_MAX, GRAM_TURN_TARGETS = 64, 200
 """`TURNS_MAX` and `TURN_TARGETS` with rows of n-grams: some are in every window."""
 
 
-class CbowTrainer(RotationTrainer):
+class CbowTrainer(WordTrainer):
     """A partition is a share of the chunk's text; its targets are sorted by output partition."""
 
     def _words_of(self, block: Block, split: Split) -> NDArray[np.int64]:
@@ -54,7 +54,7 @@ class CbowTrainer(RotationTrainer):
     def examples(self, tokens: Ints, seed: int) -> Windows:
         return Windows(tokens, None, tokens)
 
-    def _sorted(self, block: Block, split: Split) -> PartitionLease:
+    def _sorted(self, block: Block, split: Split) -> WordLease:
         """Reads this partition's share of the chunk."""
         ids, words = shared_text.get_chunk(
             self.model, block.chunk, block.chunk_blocks, block.part, block.sizes
@@ -74,10 +74,10 @@ class CbowTrainer(RotationTrainer):
             Windows(part.place[ids], targets, ids[targets]),
         )
         sharing = self._sharing(block, part, rows, examples)
-        return PartitionLease(split, part, rows, words, bounds, sharing, examples, bounds)
+        return WordLease(part, rows, words, bounds, sharing, split, examples, bounds)
 
     def _sharing(
-        self, block: Block, part: Partition, rows: NDArray[np.int64], examples: Windows
+        self, block: Block, part: WordPartition, rows: NDArray[np.int64], examples: Windows
     ) -> Sharing | None:
         """Share all rows; other workers' steps on each are estimated from the vocabulary."""
         s, contention = self.model.settings, self.model.contention(block.parts)

@@ -20,21 +20,18 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.dataclass import dataclass
 from snailps.models.local_sgd import Floats
+from snailps.models.rotation.trainer import MASK64, Judged, Rates, Span
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 
 if TYPE_CHECKING:
     from snailps.models.word_vectors.model import WordVectors
 
 Ints = NDArray[np.int32]
-Judged = tuple[float, int]
-"""Sum of the loss, and examples."""
 Rows = tuple[Floats, ...]
 """Rows of a table to train, and AdaGrad's squares behind them."""
 Call = tuple[Callable[..., Judged], tuple[Any, ...], dict[str, Any]]
 """A kernel, its arguments before the bags, and its named ones."""
 
-MASK64 = (1 << 64) - 1
-PHI = 0x9E3779B97F4A7C15
 THREAD_BUNDLES = 128
 THREAD_TARGETS = 1000
 PART_WINDOWS = 50
@@ -164,12 +161,12 @@ class Windows:
 def train(
     model: WordVectors,
     examples: Examples,
-    groups: tuple[int, int],
+    groups: Span,
     inputs: Rows,
     bags: Bags,
     outputs: Rows,
     noise: Noise,
-    rates: tuple[float, float],
+    rates: Rates,
     seed: int,
 ) -> list[Future[Judged]]:
     """Begins to train the groups from one to another, at rates that fall from one to the other."""

@@ -49,6 +49,7 @@ from snailps.models.local_sgd import (
     RowLayout,
 )
 from snailps.models.ngram_rows import pack_vocabulary, unpack_vocabulary
+from snailps.models.rotation.trainer import MASK64, PHI
 from snailps.models.rows import Scale, Trained
 from snailps.models.text_model import BLOCK_BYTES_MAX, BUCKET_KEY, TextModel
 from snailps.models.word_vectors.block_size import (
@@ -61,14 +62,7 @@ from snailps.models.word_vectors.block_size import (
 )
 from snailps.models.word_vectors.cbow import CbowTrainer
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
-from snailps.models.word_vectors.examples import (
-    MASK64,
-    PHI,
-    Bags,
-    Examples,
-    Noise,
-    train,
-)
+from snailps.models.word_vectors.examples import Bags, Examples, Noise, train
 from snailps.models.word_vectors.export import file_sizes, neighbours, word_rows, write_files
 from snailps.models.word_vectors.partitions import (
     checkouts_of_one,
@@ -76,7 +70,7 @@ from snailps.models.word_vectors.partitions import (
     most_parts,
     parts_by_words,
 )
-from snailps.models.word_vectors.rotation import PartitionLease, RotationTrainer
+from snailps.models.word_vectors.rotation import WordLease, WordTrainer
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 from snailps.models.word_vectors.shared_text import IDS_END, cut_text, put_block, text_table
 from snailps.models.word_vectors.skip_gram import (
@@ -302,10 +296,10 @@ class WordVectors(TextModel):
         return bundling(kept[most], bag_ptr, bag_rows, self.threads, rate)
 
     @cached_property
-    def _rotating(self) -> RotationTrainer:
+    def _rotating(self) -> WordTrainer:
         return SkipGramTrainer(self) if self.settings.model == "skipgram" else CbowTrainer(self)
 
-    def prepare(self, block: Block) -> Prepared | PartitionLease:
+    def prepare(self, block: Block) -> Prepared | WordLease:
         """Numbers a block's words and rows locally and starts to pull the rows; or a partition."""
         if block.part >= 0:
             return self._rotating.prepare(block)

@@ -1,6 +1,5 @@
 """How the words of a vocabulary are split into partitions, and a text into chunks.
 
-    masses of words, sizes of parts -> assign -> partition of each word
     vocabulary, settings, parts -> chunks_of -> chunks of an epoch; checkouts_of_one
     words of a text, masses of words -> most_parts, parts_by_words -> partitions at most
     vocabulary, masses, sizes -> assign_by_grams -> partition of each word; those with each n-gram
@@ -22,6 +21,7 @@ from snailps.api.rotation import OUTPUTS_PER_INPUT
 from snailps.data._subwords import assign_bags, subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.ngram_rows import WORDS_AT_ONCE
+from snailps.models.rotation.splits import PLACED_SINGLY
 from snailps.models.word_vectors.block_size import (
     COPIES,
     NOISE_POWER,
@@ -30,8 +30,6 @@ from snailps.models.word_vectors.block_size import (
 )
 from snailps.models.word_vectors.settings import WordVectorSettings
 
-PLACED_SINGLY = 64
-"""Words for each partition that are assigned one by one."""
 BYTES_A_WORD = 73.0
 """Most traffic of rows by chunks, at all workers together, without exchanges."""
 BYTES_A_WORD_GRAMS = 150.0
@@ -72,28 +70,6 @@ STEPS_APART = 300.0
 """Steps of other workers on an n-gram's row between two exchanges."""
 PAIRS_SHARE = 2
 """Chunks whose pairs are in memory: one trains, the next one is sorted."""
-
-
-def assign(mass: NDArray[np.float64], sizes: Sequence[int], seed: int) -> NDArray[np.int32]:
-    """The partition of each word, so that their sums of `mass` are as these sizes.
-
-    The heaviest words go one by one to the partition that then has least of its own, the others in
-    shuffled rounds, of as many words a partition as its size.
-    """
-    parts = len(sizes)
-    order = np.argsort(-mass, kind="stable")
-    found = np.empty(len(mass), np.int32)
-    singly = min(len(order), PLACED_SINGLY * parts)
-    load, size = np.zeros(parts), np.asarray(sizes, np.float64)
-    for word in order[:singly].tolist():
-        part = int(((load + mass[word]) / size).argmin())
-        found[word] = part
-        load[part] += mass[word]
-    rest, places = order[singly:], np.repeat(np.arange(parts, dtype=np.int32), sizes)
-    rounds = -(-len(rest) // len(places))
-    shuffled = np.random.default_rng(seed).random((rounds, len(places))).argsort(1)
-    found[rest] = places[shuffled.ravel()[: len(rest)]]
-    return found
 
 
 def chunks_of(

@@ -2,70 +2,52 @@
 
     encode:  a block of text -> word ids -> table "text"                 (by any worker, ahead)
     prepare: ids of the chunk -> examples of the input partition, sorted by output partition
-    train:   input rows <- PULL, unless they are here; then for each checkout:
-             check out -> output rows <- PULL -> kernel threads -> PUSH -> check in;
-             deltas of input rows -> PUSH, at the end and, in long leases, between two
-             checkouts: these are durable then
+    check out: groups of an output partition -> its words -> PULL -> negatives drawn from these
 
-Words are split into input partitions, one a worker, for their input rows, and into twice as many
-output partitions for their output rows (`partitions`).  One worker at a time checks out an output
-partition.  So it trains output rows that all others have finished with, and pushes exact
-differences: neither stale rows nor shares.  Rows of which several input partitions have a copy are
-the exception (`input_exchange`).  Negatives are drawn from the output partition.
-
-A chunk of one partition has one lease.  Its worker keeps the output rows, too, if it has memory
-for all, and a checkout is a share of the text: nothing travels between checkouts.  If workers join,
-the next chunk has more partitions, and begins when this one is pushed.
-
-What is an example of a text, and which rows it trains, is the subclass's: `skip_gram`, `cbow`.
+Words are split into input partitions for their input rows, and into output partitions for their
+output rows (`partitions`).  What is an example of a text, and which rows it trains, is the
+subclass's: `skip_gram`, `cbow`.  How leases are trained is `models.rotation.trainer`'s.
 """
 
 from __future__ import annotations
 
-import itertools
-import time
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
-from snailps.api.worker import Block, Pending
+from snailps.api.worker import Block
 from snailps.data._key_numbering import WordNumbers
 from snailps.dataclass import dataclass, field
-from snailps.models.local_sgd import Floats, Keys, are_finite
-from snailps.models.word_vectors import shared_text
-from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE, draw
-from snailps.models.word_vectors.examples import (
+from snailps.models.local_sgd import Floats, are_finite
+from snailps.models.rotation.partition_rows import PartitionRows
+from snailps.models.rotation.splits import assign
+from snailps.models.rotation.trainer import (
     MASK64,
     PHI,
-    Bags,
-    Examples,
+    Checkout,
     Judged,
-    Noise,
-    Rows,
-    train,
+    Lease,
+    Partition,
+    Rates,
+    RotationTrainer,
+    Span,
+    Which,
 )
-from snailps.models.word_vectors.input_exchange import InputExchange, Sharing
-from snailps.models.word_vectors.partition_rows import UNDER_WAY, PartitionRows, Places, Push
-from snailps.models.word_vectors.partitions import assign, keeps_all_rows, keeps_part
+from snailps.models.word_vectors import shared_text
+from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE, draw
+from snailps.models.word_vectors.examples import Bags, Examples, Noise, Rows, train
+from snailps.models.word_vectors.partitions import keeps_all_rows, keeps_part
 
 if TYPE_CHECKING:
     from snailps.models.word_vectors.model import WordVectors
 
 Ints = NDArray[np.int32]
-Which = tuple[int, tuple[int, ...]]
-"""An input partition: its number, and the sizes of all."""
-DURABLE_SHARE = 0.25
-"""Share of a lease's checkouts between two times that they are made durable, at least."""
-DURABLE_SECONDS = 4.0
-"""Seconds between two such times, at least: to train less than that again costs little."""
-DURABLE_ROWS = 0.2
-"""Rows that are pushed for that, at most, as a share of those that the lease moves anyhow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +73,16 @@ class Split:
         return len(self.words) == 1
 
 
-class Partition:
-    """An input partition at its worker: its words, and the rows that stay.
+class WordPartition(Partition):
+    """Words of an input partition.
 
-    `of`: its number, and the sizes of all.  `place` of each word of the vocabulary is its number
-    in the partition, or -1; -1 behind, for token -1.  `keys` of its input rows: words, then
-    buckets. `outputs` are all output rows, where they stay, too.  `chunk` is the last one of which
-    it has what was trained.
+    `place` of each word of the vocabulary is its number in the partition, or -1; -1 behind, for
+    token -1.  `keys` of its input rows: words, then buckets.
     """
 
-    inputs: PartitionRows
-    outputs: PartitionRows | None = None
-    chunk: int
-
     def __init__(self, model: WordVectors, of: Which, words: NDArray[np.int64]) -> None:
-        self.of, self.word_num = of, len(words)
+        super().__init__(of)
+        self.word_num = len(words)
         self.place = np.full(len(model.vocabulary) + 1, -1, np.int32)
         self.place[words] = np.arange(len(words), dtype=np.int32)
         ptr, rows, self.keys = model.bags(words)
@@ -117,131 +94,37 @@ class Partition:
         seen[self.bags.entries(words)[1]] = True
         return np.flatnonzero(seen)
 
-    def forget(self) -> None:
-        """Has all rows pulled again: another worker has trained them."""
-        for rows in self._tables():
-            rows.forget()
-
-    def free(self) -> None:
-        """Frees the rows' memory."""
-        for rows in self._tables():
-            rows.free()
-
-    def _tables(self) -> list[PartitionRows]:
-        return [self.inputs] if self.outputs is None else [self.inputs, self.outputs]
-
 
 @dataclass(slots=True)
-class PartitionLease:
-    """A prepared lease of an input partition."""
+class WordLease(Lease):
+    """A prepared lease of an input partition of words."""
 
+    part: WordPartition
     split: Split
-    part: Partition
-    """How words are split, and what stays here."""
-    rows: Places
-    """Input rows that it trains; None: all."""
-    words: int
-    """Words of the text that count as this lease's, durable checkouts or not."""
-    share: NDArray[np.int64]
-    """Running sum of the checkouts' shares of these words, in any unit."""
-    sharing: Sharing | None = None
-    """How rows travel that other partitions have, too."""
+    """How words are split."""
     examples: Examples | None = None
     """Sorted by output partition: those of p are groups ``bounds[p]`` to ``bounds[p + 1] - 1``.
     None: a checkout reads its share of the text."""
     bounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     first: tuple[int, Examples] | None = None
     """The first such checkout, and its examples."""
-    opening: Future[int] | None = None
-    """Pulls the rows of a partition that is new here, and returns their number."""
-
-    def words_of(self, checkout: int) -> int:
-        """Words that count as trained by a checkout."""
-        return words_between(self.words, self.share, checkout)
 
 
-def words_between(words: int, ends: NDArray[np.int64], part: int) -> int:
-    """The share of so many words that lies between two of these ends."""
-    whole = max(1, int(ends[-1]))
-    before, after = (words * int(end) // whole for end in ends[part : part + 2])
-    return after - before
-
-
-@dataclass(slots=True)
-class Checkout:
-    """A checkout, until it is checked in."""
-
-    part: int
-    examples: Examples
-    noise: Noise
-    outputs: Rows
-    """The rows that it trains."""
-    judged: Floats
-    """Rows that are searched for values that are not finite."""
-    keys: Keys | None = None
-    packed: Floats | None = None
-    """Keys and rows that travel: as the servers have them, then their deltas."""
-    number: int = 0
-    """Checkouts of the lease before this one."""
-    rates: tuple[float, float] = (0.0, 0.0)
-    """Learning rate at its begin and at its end."""
-    tasks: list[Future[Judged]] = field(default_factory=list)
-    results: list[Judged] = field(default_factory=list)
-    """Kernels at work, and results of those that are done."""
-
-    def wait(self) -> None:
-        """Waits for the kernels."""
-        self.results += [task.result() for task in self.tasks]
-        self.tasks = []
-
-
-class DurablePoints:
-    """Points of a lease, besides its end, at which its checkouts are made durable.
-
-    If its worker is lost, those checkouts are not trained again.  `rows` are pushed each time;
-    `opened` were pulled when the lease began.
-    """
-
-    def __init__(self, block: Block, rows: int, opened: int) -> None:
-        self._first = self._last = block.had
-        self._output_parts, self._rows, self._opened = block.output_parts, max(1, rows), opened
-        self._since = time.monotonic()
-
-    def is_due(self, checkouts: int, moved: int) -> bool:
-        """Whether to make the first `checkouts` durable, which moved `moved` rows."""
-        left = self._output_parts - self._first
-        whole = self._opened + self._rows + moved * left / (checkouts - self._first)
-        times = int(DURABLE_ROWS * whole / self._rows)
-        apart = max(DURABLE_SHARE * self._output_parts, left / (times + 1))
-        lasts = time.monotonic() - self._since
-        return self._last + apart <= checkouts < self._output_parts and lasts >= DURABLE_SECONDS
-
-    def note(self, checkouts: int) -> None:
-        """Record that the lease's first `checkouts` are durable."""
-        self._last, self._since = checkouts, time.monotonic()
-
-
-class RotationTrainer(ABC):
+class WordTrainer(RotationTrainer):
     """Prepares and trains leases for a `WordVectors` worker, after its `setup`."""
 
+    part: WordPartition | None = None
+
     def __init__(self, model: WordVectors) -> None:
+        super().__init__(model, model.sgd, "output")
         self.model = model
         self._vocabulary = model.vocabulary
         self._keep = model.vocabulary.keep_probability(model.settings.sample)
         self._noise = model.vocabulary.noise(NOISE_POWER)
         self.logit = model.noise_logit(slice(None))
         self._splits: dict[tuple[tuple[int, ...], int], Split] = {}
-        self.part: Partition | None = None  # the last one that was prepared
         self._too_large: Which | None = None  # a partition that does not fit into memory
-        # A thread that checks out waits for other workers, so another one checks in.
-        self.ahead = ThreadPoolExecutor(1, "snailps-check-out")
-        self.behind = ThreadPoolExecutor(1, "snailps-check-in")
         self.numbers = WordNumbers(len(model.vocabulary))  # of the thread that checks out
-
-    def close(self) -> None:
-        """Ends the threads."""
-        self.ahead.shutdown()
-        self.behind.shutdown()
 
     # --- what an example is --------------------------------------------------------------------
 
@@ -250,7 +133,7 @@ class RotationTrainer(ABC):
         """All examples of a text, whose words have the same number as input and as output."""
 
     @abstractmethod
-    def _sorted(self, block: Block, split: Split) -> PartitionLease:
+    def _sorted(self, block: Block, split: Split) -> WordLease:
         """A lease whose examples are sorted by output partition, and what else depends on these."""
 
     def _words_of(self, block: Block, split: Split) -> NDArray[np.int64]:
@@ -259,24 +142,17 @@ class RotationTrainer(ABC):
 
     # --- a lease, prepared while another one trains ------------------------------------------
 
-    def prepare(self, block: Block) -> PartitionLease:
-        """Makes the examples of a lease, or of its first checkout; begins to open a new one."""
-        before = self.part
+    def lease(self, block: Block) -> WordLease:
         self.model.narrow_rows = block.parts > 1  # an only worker has the same bits each time
         split = self._split_of(block.sizes, block.output_parts)
-        lease = self._whole(block, split) if split.is_whole else self._sorted(block, split)
-        if lease.part is not before:
-            lease.part.chunk = block.chunk - 1
-            if before is None or before.of != lease.part.of:  # else it may still be trained here
-                lease.opening = self.ahead.submit(self._open, lease)
-        return lease
+        return self._whole(block, split) if split.is_whole else self._sorted(block, split)
 
-    def _whole(self, block: Block, split: Split) -> PartitionLease:
+    def _whole(self, block: Block, split: Split) -> WordLease:
         """A lease whose checkouts are shares of the text."""
         part = self._part_of(block, split)
         _, words = shared_text.count(self.model, block.chunk, block.chunk_blocks)
         rows, share = None, np.arange(block.output_parts + 1)
-        lease = PartitionLease(split, part, rows, words, share)
+        lease = WordLease(part, rows, words, share, None, split)
         left = [checkout for checkout in range(block.output_parts) if checkout not in block.durable]
         if left:
             lease.first = left[0], self.read(block, left[0])
@@ -291,20 +167,13 @@ class RotationTrainer(ABC):
         seed = model.settings.seed * PHI + block.chunk * checkouts + checkout
         return self.examples(ids, seed & MASK64)
 
-    def _open(self, lease: PartitionLease) -> int:
-        """Pulls rows that are not here; returns how many input rows these were."""
-        part = lease.part
-        if part.outputs is not None:
-            part.outputs.open(None)
-        return part.inputs.open(lease.rows)
-
     def _part_of(
         self,
         block: Block,
         split: Split,
         present: NDArray[np.int64] | None = None,
         tokens: int = 0,
-    ) -> Partition:
+    ) -> WordPartition:
         """Return the partition of a lease: as it is here, else a new one.
 
         A new one has only the words that are `present`, where memory has no room for all its rows
@@ -316,16 +185,16 @@ class RotationTrainer(ABC):
             return before
         part = None
         if of != self._too_large:
-            part = Partition(model, of, self._words_of(block, split))
+            part = WordPartition(model, of, self._words_of(block, split))
             if present is not None and not keeps_part(model.settings, len(part.keys), tokens):
                 part, self._too_large = None, of
         if part is None:
             assert present is not None
-            part = Partition(model, of, present)
-        part.inputs = PartitionRows(model, "input", part.keys, bases=not split.is_whole)
+            part = WordPartition(model, of, present)
+        part.inputs = PartitionRows(self.sgd, "input", part.keys, bases=not split.is_whole)
         if split.is_whole:
             keys = np.arange(len(self._vocabulary), dtype=np.uint64)
-            part.outputs = PartitionRows(model, "output", keys, bases=False)
+            part.outputs = PartitionRows(self.sgd, "output", keys, bases=False)
         self.part = part
         return part
 
@@ -359,210 +228,62 @@ class RotationTrainer(ABC):
 
     # --- a lease, trained ---------------------------------------------------------------------
 
-    def train(self, block: Block) -> dict[str, float]:
-        """Trains a lease: all its checkouts, in the order in which the master hands them out."""
-        part = block.prepared.part
-        figures = _Training(self, block).run()
-        part.chunk = block.chunk
-        if block.progress[1] >= 1.0:
-            part.free()  # before the master, which is told next, begins to export
-        return figures
-
-
-class _Training:
-    """A lease that is trained.
-
-    Where no rows are exchanged, the kernels of a checkout are queued before those of the one before
-    are done, so that no thread waits for another.  Behind one that makes rows durable they are not:
-    deltas of the next one's steps would be pushed, and trained again if this worker is lost.
-    """
-
-    def __init__(self, trainer: RotationTrainer, block: Block) -> None:
-        self._trainer, self._model, self._block = trainer, trainer.model, block
-        lease: PartitionLease = block.prepared
-        self._lease, self._part = lease, lease.part
-        block.prepared = None  # so that memory of the first checkout is returned when it is trained
-        opened = lease.opening.result() if lease.opening is not None else 0
-        if self._part.chunk != block.chunk - 1 or block.had:
-            self._part.forget()  # another worker has trained it
-        if self._part.outputs is not None:
-            self._part.outputs.open(None)
-        self._inputs = InputExchange(
-            self._model, self._part.inputs, lease.rows, lease.sharing, block
-        )
-        self._durable_points = DurablePoints(
-            block,
-            len(self._part.keys if lease.rows is None else lease.rows),
-            opened + self._inputs.opened,
-        )
-        self._totals = {"units": 0.0, "loss": 0.0, "examples": 0.0}
-        self._begun = self._done = block.had  # checkouts
-        self._since = time.monotonic()
-        self._moved = 0  # output rows
-        self._returned: deque[Future[None]] = deque()
-
-    def run(self) -> dict[str, float]:
-        """Trains all checkouts and pushes the deltas of input rows."""
-        coming, queued = self._trainer.ahead.submit(self._check_out), None
-        while True:
-            if queued is not None and (
-                self._makes_durable(queued) or not _comes_first(coming, queued.tasks)
-            ):
-                self._finish(queued)  # another worker may wait for its partition
-                queued = None
-            checkout = coming.result()
-            if checkout is None:
-                break
-            while self._returned and (self._returned[0].done() or len(self._returned) > UNDER_WAY):
-                self._returned.popleft().result()  # raises if its push has failed
-            turns = self._turns(checkout)
-            next(turns)
-            if queued is not None:
-                self._finish(queued)
-            coming, queued = self._trainer.ahead.submit(self._check_out), checkout
-            if self._inputs.shares:
-                for _ in turns:
-                    pass
-                self._finish(checkout)
-                queued = None
-        if queued is not None:
-            self._finish(queued)
-        self._inputs.close()
-        if self._part.outputs is not None:
-            self._part.outputs.close(None)
-        for task in self._returned:
-            task.result()
-        if self._done == self._block.output_parts and not self._block.had:  # else it is to end
-            self._totals["units"] = float(self._lease.words)  # of a text without pairs, too
-        return self._totals
-
-    def _check_out(self) -> Checkout | None:
-        """Waits for an output partition and for its rows; None when this lease has had all."""
-        block, lease, model = self._block, self._lease, self._model
-        part = block.checkouts.check_out()
-        if part is None:
-            return None
-        if self._part.outputs is not None:
+    def check_out(self, block: Block, lease: WordLease, part: int) -> Checkout:
+        sgd = self.sgd
+        if lease.part.outputs is not None:
             (first, examples), lease.first = lease.first or (-1, None), None
             if examples is None or first != part:
-                examples = self._trainer.read(block, part)
-            drawn = self._draw(0, len(examples), part)
-            outputs = self._part.outputs.local
+                examples = self.read(block, part)
+            noise = Noise(self._draw(block, lease, 0, len(examples), part), self.logit)
+            outputs = lease.part.outputs.local
             a, b = (len(outputs[0]) * at // block.output_parts for at in (part, part + 1))
-            return Checkout(
-                part, examples, Noise(drawn, self._trainer.logit), outputs, outputs[0][a:b]
-            )
+            begin = partial(self._begin, lease.part, examples, outputs, noise)
+            return Checkout(part, len(examples), begin, partial(are_finite, outputs[0][a:b]))
         assert lease.examples is not None
         groups = slice(int(lease.bounds[part]), int(lease.bounds[part + 1]))
-        drawn = self._draw(part, groups.stop - groups.start, part)
+        drawn = self._draw(block, lease, part, groups.stop - groups.start, part)
         contexts = lease.examples.contexts_of(groups)
-        words, contexts, negatives = self._trainer.numbers.number(contexts, drawn)
+        words, contexts, negatives = self.numbers.number(contexts, drawn)
         keys = words.astype(np.uint64)
-        packed = model.sgd.pull_rows("output", keys).wait()
-        local = model.sgd.make_trained(len(keys))
-        model.sgd.layout.load(packed, *local)
+        packed = sgd.pull_rows("output", keys).wait()
+        local = sgd.make_trained(len(keys))
+        sgd.layout.load(packed, *local)
         examples = lease.examples.select(groups, contexts)
-        noise = Noise(negatives, model.noise_logit(words))
-        return Checkout(part, examples, noise, local, local[0], keys, packed)
+        noise = Noise(negatives, self.model.noise_logit(words))
 
-    def _draw(self, part: int, groups: int, checkout: int) -> Ints:
+        def subtract() -> None:
+            sgd.in_threads(sgd.layout.subtract, packed, *local)
+            sgd.give_trained(local)
+
+        begin = partial(self._begin, lease.part, examples, local, noise)
+        finite = partial(are_finite, local[0])
+        return Checkout(part, len(examples), begin, finite, subtract, keys, packed)
+
+    def _draw(
+        self, block: Block, lease: WordLease, part: int, groups: int, checkout: int
+    ) -> Ints:
         """Negatives of an output partition for so many groups."""
-        split = self._lease.split
+        split = lease.split
         pool = groups * kernels.SHARED // kernels.GROUP // NOISE_REUSE
         pool = max(pool, kernels.SHARED) if groups else 0
-        seed = (self._block.seed + checkout) & MASK64
+        seed = (block.seed + checkout) & MASK64
         return split.words[part][draw(split.noise_sums[part], pool, seed)]
 
-    def _turns(self, checkout: Checkout) -> Iterator[None]:
-        """Trains a checkout: begins a turn for each `next`, with an exchange behind each."""
-        checkout.number, self._begun = self._begun, self._begun + 1
-        turns, part = self._inputs.turns, self._part
-        edges = np.linspace(0, len(checkout.examples), turns + 1).astype(int).tolist()
-        begin, end = checkout.rates = self._rates(checkout.number)
-        for turn, groups in enumerate(itertools.pairwise(edges)):
-            lr = [begin + (end - begin) * at / turns for at in (turn, turn + 1)]
-            seed = self._block.seed + checkout.part * PHI + (turn << 32)
-            checkout.tasks = train(
-                self._model, checkout.examples, groups, part.inputs.local, part.bags,
-                checkout.outputs, checkout.noise, (lr[0], lr[1]), seed,
-            )  # fmt: skip
-            yield
-            checkout.wait()
-            self._inputs.exchange(checkout.number * turns + turn + 1)
-
-    def _rates(self, number: int) -> tuple[float, float]:
-        """Learning rate at the begin and at the end of a checkout that begins now.
-
-        Where time is limited, a lease may be longer than what is left of it.
-        """
-        begin, end = self._block.progress
-        step, settings = (end - begin) / self._block.output_parts, self._model.settings
-        first, last = (1.0 - begin - step * at for at in (number, number + 1))
-        if settings.max_seconds:
-            spent = (time.monotonic() - self._since) / settings.max_seconds
-            each = spent / max(1, number - self._block.had)  # of the checkouts so far
-            first, last = min(first, 1.0 - begin - spent), min(last, 1.0 - begin - spent - each)
-        return settings.rate * max(0.0, first), settings.rate * max(0.0, last)
-
-    def _finish(self, checkout: Checkout) -> None:
-        """Waits for the kernels; has what changed pushed, and the partition checked in."""
-        checkout.wait()
-        sgd = self._model.sgd
-        figures = {
-            "units": float(self._lease.words_of(checkout.part)),
-            "lr": checkout.rates[1],
-            **self._model.figures_of(checkout.results, are_finite(checkout.judged)),
-        }
-        for name in self._totals:
-            self._totals[name] += figures[name]
-        self._totals["lr"] = figures["lr"]
-        makes_durable = self._makes_durable(checkout)
-        self._done += 1
-        push, pushes = None, None
-        if checkout.keys is not None and checkout.packed is not None:
-            sgd.in_threads(sgd.layout.subtract, checkout.packed, *checkout.outputs)
-            sgd.give_trained(checkout.outputs)
-            push = self._model.push_async("output", checkout.keys, checkout.packed, state=sgd.state)
-            self._moved += 2 * len(checkout.keys)
-            if makes_durable:
-                pushes = self._inputs.push_all()
-                self._durable_points.note(self._done)
-        previous = self._returned[-1] if self._returned else None
-        self._returned.append(
-            self._trainer.behind.submit(
-                self._check_in, checkout.part, figures, push, pushes, previous
-            )
-        )
-
-    def _makes_durable(self, checkout: Checkout) -> bool:
-        """Whether to make this checkout durable, and no other one has begun."""
-        if checkout.keys is None or self._begun > checkout.number + 1:
-            return False
-        moved = self._moved + 2 * len(checkout.keys) + self._inputs.exchanged
-        return self._durable_points.is_due(checkout.number + 1, moved)
-
-    def _check_in(
+    def _begin(
         self,
-        part: int,
-        figures: dict[str, float],
-        push: Pending | None,
-        pushes: list[Push] | None,
-        previous: Future[None] | None,
-    ) -> None:
-        """Checks a partition in once its deltas are acknowledged, and those that make it durable.
+        part: WordPartition,
+        examples: Examples,
+        outputs: Rows,
+        noise: Noise,
+        groups: Span,
+        rates: Rates,
+        seed: int,
+    ) -> list[Future[Judged]]:
+        rows = part.inputs.local
+        return train(self.model, examples, groups, rows, part.bags, outputs, noise, rates, seed)
 
-        `previous` checks in the one before: if it failed, nothing behind it is durable.
-        """
-        if previous is not None:
-            previous.result()
-        if push is not None:
-            self._model.sgd.packed.give(push.wait())
-        self._part.inputs.wait_for(pushes or ())
-        self._block.checkouts.check_in(part, figures, durable=pushes is not None)
+    def rate(self, progress: float) -> float:
+        return self.model.settings.rate * (1.0 - progress)
 
-
-def _comes_first(coming: Future[Any], tasks: Sequence[Future[Any]]) -> bool:
-    """Whether the next checkout comes before these kernels are done."""
-    while not coming.done() and (at_work := [task for task in tasks if not task.done()]):
-        wait([coming, *at_work], return_when=FIRST_COMPLETED)
-    return coming.done() and coming.exception() is None
+    def figures(self, results: Sequence[Judged], finite: bool) -> Mapping[str, float]:
+        return self.model.figures_of(results, finite)

@@ -16,10 +16,11 @@ from snailps import kernels
 from snailps.api.worker import Block
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import shared_text
-from snailps.models.word_vectors.examples import MASK64, PHI, Pairs
-from snailps.models.word_vectors.input_exchange import Sharing
+from snailps.models.word_vectors.examples import Pairs
+from snailps.models.rotation.input_exchange import Sharing
+from snailps.models.rotation.trainer import MASK64, PHI
 from snailps.models.word_vectors.partitions import STEPS_APART, assign_by_grams
-from snailps.models.word_vectors.rotation import Partition, PartitionLease, RotationTrainer, Split
+from snailps.models.word_vectors.rotation import Split, WordLease, WordPartition, WordTrainer
 
 BUNDLE = 8
 """Contexts that a centre word is trained with at a time, at most."""
@@ -43,7 +44,7 @@ LANES_SHARED = 2.5
 Ints = NDArray[np.int32]
 
 
-class SkipGramTrainer(RotationTrainer):
+class SkipGramTrainer(WordTrainer):
     """A lease has the pairs whose centre is in its input partition."""
 
     def examples(self, tokens: Ints, seed: int) -> Pairs:
@@ -66,7 +67,7 @@ class SkipGramTrainer(RotationTrainer):
                 break
         return inputs, sharers, least
 
-    def _sorted(self, block: Block, split: Split) -> PartitionLease:
+    def _sorted(self, block: Block, split: Split) -> WordLease:
         """Sort the pairs, without those of durable checkouts."""
         s = self.model.settings
         ids, words = shared_text.get_chunk(self.model, block.chunk, block.chunk_blocks)
@@ -94,19 +95,19 @@ class SkipGramTrainer(RotationTrainer):
         centres = part.place[centres]
         rows = part.rows_of(part.place[present])
         before, after = (int(words * share) for share in split.shares[block.part : block.part + 2])
-        return PartitionLease(
-            split,
+        return WordLease(
             part,
             rows,
             after - before,
             np.concatenate(([0], pairs.cumsum())),
             self._sharing(block, split, part, rows, centres),
+            split,
             Pairs(centres, starts, contexts, split.bundling.lanes),
             bounds,
         )
 
     def _sharing(
-        self, block: Block, split: Split, part: Partition, rows: NDArray[np.int64], centres: Ints
+        self, block: Block, split: Split, part: WordPartition, rows: NDArray[np.int64], centres: Ints
     ) -> Sharing | None:
         """Partitions share rows of n-grams, and step as often as each other."""
         s = self.model.settings

@@ -10,24 +10,20 @@ a copy would be two fifths of a worker's memory.  Such a push also repairs what 
 With bases all rows are pulled again when the route has changed: with `replication: async` the new
 primary of a shard may lack the last pushes to the lost one.
 
-Knows neither words nor how many workers train a row.
+Knows neither what has these rows nor how many workers train one.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.worker import Pending
 from snailps.kernels._row_exchange import load_columns, merge_columns, subtract_columns
-from snailps.models.local_sgd import ArrayPool, Floats, Keys
-
-if TYPE_CHECKING:
-    from snailps.models.word_vectors.model import WordVectors
+from snailps.models.local_sgd import ArrayPool, Floats, Keys, LocalSgd
 
 BYTES_AT_ONCE = 1 << 20
 """Rows of one request."""
@@ -45,12 +41,16 @@ class PartitionRows:
     """Rows of these keys, one a key; `place` i is that of key i.
 
     `local` are the rows to train, and AdaGrad's squares behind them; none before the first `open`.
+    `spare` rows behind them are for those that come and go.
     `base`: packed rows as the servers have them, or as they were sent last, if there are bases.
     """
 
-    def __init__(self, model: WordVectors, table: str, keys: Keys, *, bases: bool) -> None:
-        self._model, self._table, self.keys, self._bases = model, table, keys, bases
-        width = model.sgd.layout.width
+    def __init__(
+        self, sgd: LocalSgd, table: str, keys: Keys, *, bases: bool, spare: int = 0
+    ) -> None:
+        self._sgd, self._worker, self._table, self.keys = sgd, sgd.worker, table, keys
+        self._bases, self._size = bases, len(keys) + spare
+        width = sgd.layout.width
         # Not those of checkouts, which are larger, and would be taken for these.
         self._packed = ArrayPool(lambda n: np.empty((n, width), np.float32))
         self._route_epoch = -1  # of the last `open`
@@ -60,12 +60,12 @@ class PartitionRows:
 
     def open(self, places: Places, shared: NDArray[np.bool_] | None = None) -> int:
         """Pulls those that are not here, or `shared` with other workers; their number."""
-        sgd = self._model.sgd
+        sgd = self._sgd
         if not self.local:
-            self.local = tuple(sgd.layout.make(len(self.keys)) for _ in range(sgd.layout.arrays))
+            self.local = tuple(sgd.layout.make(self._size) for _ in range(sgd.layout.arrays))
             if self._bases:
-                self.base = np.empty((len(self.keys), sgd.layout.width), np.float32)
-        epoch = self._model.route_epoch  # read first: it may change during the pull
+                self.base = np.empty((self._size, sgd.layout.width), np.float32)
+        epoch = self._worker.route_epoch  # read first: it may change during the pull
         if self._bases and self._route_epoch != epoch:
             self._here[:] = False
         self._route_epoch = epoch
@@ -99,8 +99,8 @@ class PartitionRows:
 
     def merge(self, places: Some, merged: Floats) -> None:
         """Takes packed rows of the servers, and adds what was trained since they were sent."""
-        for array, first, dim in self._parts():
-            merge_columns(array, places, self.base, merged, first, dim)
+        for array, first, dim, at in self._parts():
+            merge_columns(array, places, self.base, merged, first, dim, at)
 
     def take(self, n: int) -> Floats:
         """An array for packed rows, to `give` back."""
@@ -114,7 +114,7 @@ class PartitionRows:
 
         With bases, `shares` are the parts of each row's delta of weights to push.
         """
-        model, sgd, first = self._model, self._model.sgd, 0
+        sgd, first = self._sgd, 0
         for some, deltas in self._of_servers(places):
             keys, values = self.keys[some], deltas
             own = None if shares is None else shares[first : first + len(keys)]
@@ -125,7 +125,7 @@ class PartitionRows:
                 keys, values = keys[changed], deltas[: len(changed)]
                 np.take(deltas, changed, axis=0, out=values)
             if len(keys):
-                yield model.push_async(self._table, keys, values, state=sgd.state), deltas
+                yield self.push(keys, values), deltas
             else:
                 self._packed.give(deltas)
 
@@ -145,6 +145,14 @@ class PartitionRows:
             push.wait()
             self._packed.give(deltas)
 
+    def push(self, keys: Keys, values: Floats) -> Pending:
+        """Starts to push deltas of rows."""
+        return self._worker.push_async(self._table, keys, values, state=self._sgd.state)
+
+    def pull(self, keys: Keys, out: Floats) -> Pending:
+        """Starts to pull packed rows, behind all pushes."""
+        return self._worker.pull_async(self._table, keys, out, state=self._sgd.state)
+
     def _of_servers(self, places: Places) -> Iterator[tuple[Some, Floats]]:
         """Arrays of `_packed`, some rows at a time; without bases with what servers have."""
         if not self._bases:
@@ -155,12 +163,10 @@ class PartitionRows:
 
     def _pulled(self, places: Places) -> Iterator[tuple[Some, Floats]]:
         """Yield some rows at a time as the servers have them, pulled a few requests ahead."""
-        model, coming = self._model, deque[tuple[Some, Pending]]()
+        coming = deque[tuple[Some, Pending]]()
         for some in self._some(places):
             keys = self.keys[some]
-            packed = self._packed.take(len(keys))
-            pull = model.pull_async(self._table, keys, packed, state=model.sgd.state)
-            coming.append((some, pull))
+            coming.append((some, self.pull(keys, self._packed.take(len(keys)))))
             if len(coming) > UNDER_WAY:
                 which, begun = coming.popleft()
                 yield which, begun.wait()
@@ -169,7 +175,7 @@ class PartitionRows:
 
     def _some(self, places: Places) -> Iterator[Some]:
         """Some rows at a time."""
-        size = max(1, BYTES_AT_ONCE // (4 * self._model.sgd.layout.width))
+        size = max(1, BYTES_AT_ONCE // (4 * self._sgd.layout.width))
         count = len(self.keys if places is None else places)
         for first in range(0, count, size):
             last = min(first + size, count)
@@ -178,17 +184,27 @@ class PartitionRows:
     def _load(self, some: Some, packed: Floats) -> None:
         if self._bases:
             self.base[some] = packed
-        for array, first, dim in self._parts():
-            load_columns(array, some, packed, first, dim)
+        self.load(some, packed)
+
+    def load(self, places: Some, packed: Floats) -> None:
+        """Rows of any places, spare ones too, as packed; threads may call it for different rows."""
+        for array, first, dim, at in self._parts():
+            load_columns(array, places, packed, first, dim, at)
+
+    def subtract(self, places: Some, packed: Floats) -> None:
+        """``packed = rows - packed``, of any places; threads may call it for different rows."""
+        for array, first, dim, at in self._parts():
+            subtract_columns(array, places, packed, first, dim, at=at)
 
     def _subtract(self, some: Some, deltas: Floats, shares: Floats | None) -> None:
         """Deltas of rows, of their weights the share; with bases the rows then count as sent."""
         bases = self.base if self._bases else None
-        for array, first, dim in self._parts():
-            subtract_columns(array, some, deltas, first, dim, bases, None if first else shares)
+        for array, first, dim, at in self._parts():
+            subtract_columns(array, some, deltas, first, dim, bases, None if first else shares, at)
 
-    def _parts(self) -> Iterator[tuple[Floats, int, int]]:
-        """The arrays of rows, and which columns of packed ones they are."""
-        dim = self._model.sgd.layout.dim
-        for part, array in enumerate(self.local):
-            yield array, part * dim, dim
+    def _parts(self) -> Iterator[tuple[Floats, int, int, int]]:
+        """An array of rows, columns of packed ones, and where these begin in it; for each part."""
+        layout = self._sgd.layout
+        for part in range(layout.parts):
+            array, at = (part, 0) if layout.split else (0, part * layout.stride)
+            yield self.local[array], part * layout.dim, layout.dim, at

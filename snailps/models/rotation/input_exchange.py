@@ -16,7 +16,7 @@ share is the quotient.  It is 1 for one worker and for few steps, 1 / t for many
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,7 @@ from numpy.typing import NDArray
 from snailps.api.worker import Block, Pending
 from snailps.dataclass import dataclass
 from snailps.models.local_sgd import Floats, share_of_delta
-from snailps.models.word_vectors.partition_rows import PartitionRows, Places, Push
-
-if TYPE_CHECKING:
-    from snailps.models.word_vectors.model import WordVectors
+from snailps.models.rotation.partition_rows import PartitionRows, Places, Push
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +51,9 @@ class InputExchange:
     """
 
     def __init__(
-        self,
-        model: WordVectors,
-        rows: PartitionRows,
-        places: Places,
-        sharing: Sharing | None,
-        block: Block,
+        self, rows: PartitionRows, places: Places, sharing: Sharing | None, block: Block
     ) -> None:
-        self._model, self._rows, self._all = model, rows, places
+        self._rows, self._all = rows, places
         self.shares, self.turns, self.exchanged = sharing is not None, 1, 0
         self._open: tuple[NDArray[np.int64], Floats, Pending, Pending] | None = None
         if sharing is None:
@@ -98,12 +90,12 @@ class InputExchange:
             return
         self._due[found] = number + self._every[found]
         due = self._among[found]
-        places, state = self._places[due], self._model.sgd.state
+        places = self._places[due]
         deltas = self._rows.deltas(places, self._shares(due))
         self._sent[due] = number
         keys = self._rows.keys[places]
-        push = self._model.push_async("input", keys, deltas, state=state)
-        pull = self._model.pull_async("input", keys, self._rows.take(len(keys)), state=state)
+        push = self._rows.push(keys, deltas)
+        pull = self._rows.pull(keys, self._rows.take(len(keys)))
         self._open = (places, deltas, push, pull)
         self.exchanged += 2 * len(due)
 
