@@ -538,7 +538,7 @@ def test_pairs_of_durable_checkouts_are_not_sorted_again() -> None:
     np.testing.assert_array_equal(rest.examples.contexts, contexts[np.isin(of[contexts], (1, 3))])
     assert (np.diff(rest.bounds) > 0).tolist() == [False, True, False, True]
     assert [rest.units_of(part) for part in range(4)] == [whole.units_of(part) for part in range(4)]
-    assert sum(whole.words_of(part) for part in range(4)) == whole.words
+    assert sum(whole.units_of(part) for part in range(4)) == whole.units
 
 
 def test_partition_whose_checkouts_are_all_durable_trains_nothing() -> None:

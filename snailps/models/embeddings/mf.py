@@ -13,25 +13,30 @@ After Y. Koren et al., "Matrix factorization techniques for recommender systems"
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
-from snailps.api.tables import Rows
-from snailps.api.worker import Results
+from snailps.api.rotation import Rotation
+from snailps.api.tables import Rows, Table
+from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data.blocks import files_of, head_of
 from snailps.data.encoding import Encoding
 from snailps.data.name_columns import NameColumns, Names
 from snailps.errors import DataError
-from snailps.models.block_trainer import Rates, Span
+from snailps.models.block_trainer import Prepared, Rates, Span
 from snailps.models.embeddings import files, ranking
+from snailps.models.embeddings.rotation import BLOCKS, LINES, RatingTrainer, rotation_of
 from snailps.models.embeddings.settings import EmbeddingSettings, MfSettings
-from snailps.models.embeddings.worker import Batch, EmbeddingWorker
-from snailps.models.local_sgd import Floats
+from snailps.models.embeddings.worker import BLOCK_BYTES_MAX, Batch, EmbeddingWorker
+from snailps.models.local_sgd import Floats, RowLayout
+from snailps.models.rotation import shared_blocks
+from snailps.models.rotation.trainer import Lease
 
 LOSSES = {"softmax": 2, "pairwise": 3}
 """Numbers of losses in `kernels.train_triples`."""
@@ -64,10 +69,53 @@ class MatrixFactorization(EmbeddingWorker):
     def draws(self) -> bool:
         return self.settings.loss != "squared"
 
+    @classmethod
+    def block_bytes(cls, settings: MfSettings, total_bytes: int, workers: int) -> int:
+        """Blocks to encode, where ratings rotate: `rotation.BLOCKS` an epoch and worker."""
+        size = super().block_bytes(settings, total_bytes, workers)
+        if may_rotate(settings):
+            size = min(BLOCK_BYTES_MAX, max(size, total_bytes // (BLOCKS * workers)))
+        return size
+
+    @classmethod
+    def rotation(
+        cls, settings: MfSettings, total_bytes: int, workers: int, summary: bytes
+    ) -> Rotation | None:
+        """Ratings rotate.  Rankings do not: their items must meet those of other partitions."""
+        if not may_rotate(settings):
+            return None
+        layout = RowLayout.padded(settings.row_dim, 1 + (settings.method == "adagrad"))
+        return rotation_of(Names(summary), settings, 4 * layout.trained_width, workers)
+
+    def tables(self) -> Sequence[Table]:
+        """The rows, and the lines of ratings that rotate."""
+        lines = (shared_blocks.table(LINES),) if may_rotate(self.settings) else ()
+        return (*super().tables(), *lines)
+
     def setup(self) -> None:
         """Take mean and deviation of all values from the survey."""
         super().setup()
         self._encoding = encoding_of(self._names)
+
+    @cached_property
+    def _rotating(self) -> RatingTrainer:
+        self.prefetch = 1  # a lease is long
+        return RatingTrainer(self, self._names)
+
+    def encode(self, block: Block) -> Mapping[str, float]:
+        self._rotating.encode(block)
+        return {}
+
+    def prepare(self, block: Block) -> Prepared | Lease:  # type: ignore[override]
+        return self._rotating.prepare(block) if block.part >= 0 else super().prepare(block)
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        return self._rotating.train(block) if block.part >= 0 else super().train(block)
+
+    def finish(self) -> None:
+        if "_rotating" in self.__dict__:
+            self._rotating.close()
+        super().finish()
 
     def values_of(self, values: Floats) -> Floats:
         return self._encoding.labels_of(values.astype(np.float64)).astype(np.float32)
@@ -162,6 +210,11 @@ class MatrixFactorization(EmbeddingWorker):
     @classmethod
     def others(cls, names: Names) -> Mapping[str, NDArray[Any]]:
         return {"mean": np.array([encoding_of(names).centre], np.float32)}
+
+
+def may_rotate(settings: MfSettings) -> bool:
+    """Whether users and items are trained by partitions, if they fit into memory."""
+    return settings.loss == "squared" and settings.consistency == "async" and not settings.max_steps
 
 
 def encoding_of(names: Names) -> Encoding:

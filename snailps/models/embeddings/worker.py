@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -43,6 +44,7 @@ from snailps.models.local_sgd import (
     are_finite,
 )
 from snailps.models.pace import Pace, of_workers
+from snailps.models.rotation.trainer import MASK64
 from snailps.models.rows import Ids, Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
 
@@ -321,27 +323,31 @@ class EmbeddingWorker(BlockTrainer):
         seen = self._seen.find(block)
         if seen is not None:
             return seen
-        columns = self.read(block)
-        block._data = None
-        keys, places, at = [], [np.zeros(0, np.int32)] * len(columns.names), 0
+        ids, values = self.numbered(block)
+        keys, places, at = [], [np.zeros(0, np.int32)] * len(ids), 0
         for kind in range(len(self.kinds)):
             here = [i for i, of in enumerate(self.kind_of_column) if of == kind]
-            ids = [self._names.numbers(kind, columns.names[i]) for i in here]
-            if len(columns) and min(int(some.min()) for some in ids) < 0:
-                raise DataError(
-                    f"{block.path}, bytes from {block.start:,}: has names that the survey has not "
-                    "seen: the file has changed since"
-                )
-            used, numbered = _numbered(ids, len(self._names.names[kind]))
+            used, numbered = _numbered([ids[i] for i in here], len(self._names.names[kind]))
             for i, found in zip(here, numbered, strict=True):
                 places[i] = found + np.int32(at)
             keys.append(used.astype(np.uint64) + np.uint64(kind * KIND_KEY))
             at += len(used)
-        lines = Lines(
-            np.concatenate(keys), np.array(places, np.int32), self.values_of(columns.values)
-        )
+        lines = Lines(np.concatenate(keys), np.array(places, np.int32), values)
         self._seen.keep(block, lines, lines.size_bytes)
         return lines
+
+    def numbered(self, block: Block) -> tuple[list[Numbers], Floats]:
+        """Numbers of the names in each column of a block, and encoded values."""
+        columns = self.read(block)
+        block._data = None
+        pairs = zip(self.kind_of_column, columns.names, strict=True)
+        ids = [self._names.numbers(kind, names) for kind, names in pairs]
+        if len(columns) and min(int(some.min()) for some in ids) < 0:
+            raise DataError(
+                f"{block.path}, bytes from {block.start:,}: has names that the survey has not "
+                "seen: the file has changed since"
+            )
+        return ids, self.values_of(columns.values)
 
     def _candidates(self, lines: int, random: np.random.Generator) -> Keys:
         """Keys of names that a block's negatives are drawn from: all, or as many as are used."""
@@ -361,22 +367,35 @@ class EmbeddingWorker(BlockTrainer):
         return {"method": self.method, "l2": s.l2, "eps": s.eps, **steps, **lines}
 
     def rates(self, block: Block) -> Rates:
+        begin, end = map(self.rate, block.progress)
+        return begin, end
+
+    def rate(self, progress: float) -> float:
+        """Step size at a share of the whole training."""
         s = self.settings
-        begin, end = (s.rate * (1 - (1 - s.lr_end) * at) for at in block.progress)
-        return max(RATE_LEAST, begin), max(RATE_LEAST, end)
+        return max(RATE_LEAST, s.rate * (1 - (1 - s.lr_end) * progress))
 
     def step(
         self, batch: Batch, rows: Sequence[Trained], span: Span, rates: Rates, seed: int
     ) -> Sums:
         ((trained,),) = rows
+        found = self.results_of(self.begin(batch, trained, span, rates, seed))
+        return sum(loss for loss, _ in found), float(span[1] - span[0])
+
+    def begin(
+        self, batch: Batch, trained: Floats, span: Span, rates: Rates, seed: int
+    ) -> list[Future[Sums]]:
+        """Begins to train lines of a batch, a range a thread."""
         parts = max(1, min(self.threads, (span[1] - span[0]) // (4 * self.settings.shared)))
         edges = np.linspace(span[0], span[1], parts + 1).astype(int).tolist()
-        train = partial(self.train_part, batch, trained)
-        tasks = [
-            self.sgd.pool.submit(train, part, rates, (seed + span[0] + number) & ((1 << 64) - 1))
+
+        def train(part: Span, seed: int) -> Sums:
+            return self.train_part(batch, trained, part, rates, seed & MASK64), part[1] - part[0]
+
+        return [
+            self.sgd.pool.submit(train, part, seed + span[0] + number)
             for number, part in enumerate(itertools.pairwise(edges))
         ]
-        return sum(self.results_of(tasks)), float(span[1] - span[0])
 
     def judged(self, batch: Batch, rows: Sequence[Trained], sums: Sums) -> Mapping[str, float]:
         """The loss is NaN if rows have diverged, which clipped scores do not show."""

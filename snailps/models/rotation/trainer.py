@@ -121,13 +121,13 @@ class Checkout:
     examples: int
     begin: Callable[[Span, Rates, int], list[Future[Judged]]]
     """Begins to train these examples at these rates, with a seed."""
-    finite: Callable[[], bool]
-    """Whether its rows are, when it is trained."""
     subtract: Callable[[], None] | None = None
     """Makes the deltas of the rows in `packed`, and frees what it trained them in."""
     keys: Keys | None = None
     packed: Floats | None = None
     """Keys and rows that travel: as the servers have them, then their deltas."""
+    finite: Callable[[], bool] = lambda: True
+    """Whether its rows are, when it is trained, where a loss does not show that."""
     number: int = 0
     """Checkouts of the lease before this one."""
     rates: Rates = (0.0, 0.0)

@@ -238,7 +238,9 @@ class WordTrainer(RotationTrainer):
             outputs = lease.part.outputs.local
             a, b = (len(outputs[0]) * at // block.output_parts for at in (part, part + 1))
             begin = partial(self._begin, lease.part, examples, outputs, noise)
-            return Checkout(part, len(examples), begin, partial(are_finite, outputs[0][a:b]))
+            return Checkout(
+                part, len(examples), begin, finite=partial(are_finite, outputs[0][a:b])
+            )
         assert lease.examples is not None
         groups = slice(int(lease.bounds[part]), int(lease.bounds[part + 1]))
         drawn = self._draw(block, lease, part, groups.stop - groups.start, part)
@@ -257,7 +259,7 @@ class WordTrainer(RotationTrainer):
 
         begin = partial(self._begin, lease.part, examples, local, noise)
         finite = partial(are_finite, local[0])
-        return Checkout(part, len(examples), begin, finite, subtract, keys, packed)
+        return Checkout(part, len(examples), begin, subtract, keys, packed, finite)
 
     def _draw(
         self, block: Block, lease: WordLease, part: int, groups: int, checkout: int

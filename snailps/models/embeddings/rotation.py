@@ -1,0 +1,320 @@
+"""Ratings in rotation: rows of users stay with a worker, rows of items are checked out.
+
+    encode:    lines of a block -> numbers, by cell of their user -> table `LINES`, once a training
+    prepare:   lines of the partition's cells -> by output partition of their item
+    check out: rows of its items -> PULL, behind the users' rows; its lines in random order
+
+A partition of users is a range of `CELLS` cells, as blocks are encoded before it is known how many
+partitions there are.  The table keeps the lines of all epochs, and a worker those of its partition
+while they fit into `LINES_BYTES`: from the second epoch on nothing is read.  A chunk of one
+partition has all rows, and its checkouts are random shares of the lines.
+
+How leases are trained is `models.rotation.trainer`'s, what a step is `mf`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from math import ceil, isqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
+from snailps.api.worker import Block
+from snailps.data.name_columns import Names
+from snailps.dataclass import dataclass
+from snailps.errors import DataError
+from snailps.models.embeddings.settings import MfSettings
+from snailps.models.embeddings.worker import KIND_KEY, LINES_BYTES, TABLE, Batch, Numbers
+from snailps.models.local_sgd import Floats
+from snailps.models.rotation import shared_blocks
+from snailps.models.rotation.partition_rows import PartitionRows
+from snailps.models.rotation.splits import assign
+from snailps.models.rotation.trainer import (
+    MASK64,
+    Checkout,
+    Judged,
+    Lease,
+    Partition,
+    RotationTrainer,
+    Which,
+)
+from snailps.models.rows import Ids
+
+if TYPE_CHECKING:
+    from snailps.models.embeddings.mf import MatrixFactorization
+
+LINES = "lines"
+CELLS = 240
+"""Of users; they divide evenly among most numbers of workers."""
+LINE_NUMBERS = 3
+"""User, item and value."""
+NAMES_END = 1 << 24
+"""Numbers of names are below this, and exact in float32."""
+CHUNK_LINES = 32_000_000
+"""Lines of a chunk, at most: all workers together have 12 bytes of each in memory."""
+TIMED_CHUNKS = 8
+RUN_LINES = 64
+"""Lines that stay together from epoch to epoch."""
+CHECKOUT_LINES = 2000
+"""Least lines of a checkout on average: some milliseconds of one core."""
+PIECE_LINES = 250_000
+"""Lines of a checkout of one partition."""
+PART_ITEMS = 4
+"""Least items of an output partition on average."""
+ROWS_BYTES = 1 << 30
+"""Rows in memory at a worker, at most."""
+PARTS_ROOM = 16
+"""Input partitions that a job has room for at least, as workers may join."""
+BLOCKS = 8
+"""Blocks of an epoch for each worker, so that their parsing is shared evenly."""
+USER, ITEM = 0, 1
+
+
+def rotation_of(
+    names: Names, settings: MfSettings, row_bytes: int, workers: int
+) -> Rotation | None:
+    """How ratings of these names rotate; None if they do not, as their rows are too many."""
+    users, items = (len(some) for some in names.names)
+    lines = line_num(names)
+    most = min(CELLS // 2, items // (OUTPUTS_PER_INPUT * PART_ITEMS))
+    most = max(1, min(most, isqrt(lines // (OUTPUTS_PER_INPUT * CHECKOUT_LINES))))
+    parts = min(most, workers)
+    bases = 1 if parts == 1 else 2
+    if max(users, items) >= NAMES_END or lines == 0:
+        return None
+    if (bases * -(-users // parts) + items) * row_bytes > ROWS_BYTES:
+        return None
+    chunks = chunks_of(names, settings)
+    pieces = max(OUTPUTS_PER_INPUT, ceil(lines / chunks / PIECE_LINES))
+    return Rotation(chunks, min(most, max(PARTS_ROOM, 2 * workers)), pieces)
+
+
+def line_num(names: Names) -> int:
+    """Lines of an epoch."""
+    return int(names.counts[USER].sum())
+
+
+def chunks_of(names: Names, settings: MfSettings) -> int:
+    """Chunks of an epoch: one trains when its lines are encoded, so more where time is limited."""
+    return max(TIMED_CHUNKS if settings.max_seconds else 1, ceil(line_num(names) / CHUNK_LINES))
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Partitions of items: that of each, and the items of each; one: all rows are here."""
+
+    of_item: NDArray[np.uint16]
+    items: tuple[NDArray[np.int64], ...]
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.items) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class SortedLines:
+    """Lines of a partition: those of output partition p are ``bounds[p]`` to ``bounds[p + 1] - 1``.
+
+    `places` (2, n) of the rows of user and item.
+    """
+
+    places: Ids
+    values: Floats
+    bounds: NDArray[np.int64]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.places.nbytes + self.values.nbytes
+
+    def shuffled(self, part: int, random: np.random.Generator) -> tuple[Ids, Floats]:
+        """Places and values of an output partition's lines: runs of these in random order.
+
+        A tenth of the time of single lines in random order, and rows learn the same.
+        """
+        first, last = self.bounds[part : part + 2].tolist()
+        first += int(random.integers(min(RUN_LINES, last - first + 1)))  # where runs begin
+        runs = (last - first) // RUN_LINES
+        order, stop = random.permutation(runs), first + runs * RUN_LINES
+
+        def of(column: NDArray[Any]) -> NDArray[Any]:
+            body = column[first:stop].reshape(runs, RUN_LINES)[order].ravel()
+            return np.concatenate([body, column[self.bounds[part] : first], column[stop:last]])
+
+        return np.array([of(column) for column in self.places]), of(self.values)
+
+
+class UserPartition(Partition):
+    """Users of an input partition, `users` ascending; `place` of each user among these.
+
+    `lines` are those of chunks of an epoch that are kept for the next one.
+    """
+
+    def __init__(self, of: Which, users: NDArray[np.int64], user_num: int) -> None:
+        super().__init__(of)
+        self.users = users
+        self.place = np.full(user_num, -1, np.int32)
+        self.place[users] = np.arange(len(users), dtype=np.int32)
+        self.lines: dict[int, SortedLines] = {}
+
+
+@dataclass(slots=True)
+class RatingLease(Lease):
+    """A prepared lease of a partition of users."""
+
+    part: UserPartition
+    split: Split
+    lines: SortedLines
+
+
+class RatingTrainer(RotationTrainer):
+    """Prepares and trains leases for a `MatrixFactorization` worker, after its `setup`."""
+
+    part: UserPartition | None = None
+
+    def __init__(self, model: MatrixFactorization, names: Names) -> None:
+        super().__init__(model, model.sgd, TABLE)
+        self.model, self.seed = model, model.settings.seed
+        self._counts = [some.astype(np.float64) for some in names.counts]
+        self._chunks = chunks_of(names, model.settings)
+        cells = assign(self._counts[USER], (1,) * CELLS, 2 * self.seed)
+        self.cells = cells.astype(np.uint8)  # which sort in one pass
+        self._split: tuple[int, Split] = (0, Split(np.zeros(0, np.uint16), ()))
+
+    # --- lines, in a table ----------------------------------------------------------------------
+
+    def _slot(self, block: Block) -> int:
+        """Where the lines of a chunk are: in the same place in all epochs."""
+        epoch, slot = divmod(block.chunk, self._chunks)
+        if epoch != block.epoch:
+            raise DataError(
+                f"{self._chunks} chunks of an epoch need as many blocks: set a smaller block_bytes"
+            )
+        return slot
+
+    def encode(self, block: Block) -> None:
+        """Writes the lines of a block, unless an earlier epoch has."""
+        slot, index = self._slot(block), block.chunk_index
+        if block.epoch and shared_blocks.heads(self.model, LINES, slot, [index])[0, 0]:
+            return
+        (users, items), values = self.model.numbered(block)
+        cells = self.cells[users]
+        order = np.argsort(cells, kind="stable")
+        numbers = np.empty((len(order), LINE_NUMBERS), np.float32)
+        for column, some in enumerate((users, items, values)):
+            numbers[:, column] = some[order]
+        head = np.ones(1 + CELLS, np.float32)
+        head[1:] = np.bincount(cells, minlength=CELLS).cumsum()
+        shared_blocks.put(self.model, LINES, slot, index, head, numbers.ravel())
+
+    def _read(self, block: Block) -> tuple[Numbers, Numbers, Floats]:
+        """Users, items and values of a partition's lines of a chunk."""
+        slot, blocks = self._slot(block), range(block.chunk_blocks)
+        heads = shared_blocks.heads(self.model, LINES, slot, blocks)
+        ends = heads[:, : 1 + CELLS].astype(np.int64)
+        ends[:, 0] = 0
+        edges = cell_edges(self._sizes(block))[block.part : block.part + 2]
+        begins, stops = (LINE_NUMBERS * ends[:, edge] for edge in edges)
+        numbers = np.empty(int((stops - begins).sum()), np.float32)
+        shared_blocks.read(
+            self.model, LINES, slot, begins.tolist(), stops.tolist(), numbers
+        )
+        users, items, values = numbers.reshape(-1, LINE_NUMBERS).T
+        return users.astype(np.int64), items.astype(np.int64), values
+
+    @staticmethod
+    def _sizes(block: Block) -> tuple[int, ...]:
+        return block.sizes or (1,) * block.parts
+
+    # --- a lease --------------------------------------------------------------------------------
+
+    def lease(self, block: Block) -> RatingLease:
+        split = self._split_of(block)
+        part = self._part_of(block, split)
+        lines = self._lines_of(block, split, part)
+        return RatingLease(part, None, len(lines.values), lines.bounds, None, split, lines)
+
+    def _split_of(self, block: Block) -> Split:
+        outputs = block.output_parts if block.parts > 1 else 1
+        if self._split[0] != outputs:
+            counts = self._counts[ITEM]
+            of_item = assign(counts, (1,) * outputs, 2 * self.seed + 1).astype(np.uint16)
+            items = tuple(np.flatnonzero(of_item == at) for at in range(outputs))
+            self._split = outputs, Split(of_item, items)
+        return self._split[1]
+
+    def _part_of(self, block: Block, split: Split) -> UserPartition:
+        """The partition of a lease: as it is here, else a new one."""
+        of = block.part, self._sizes(block)
+        if self.part is not None and self.part.of == of:
+            return self.part
+        first, stop = cell_edges(of[1])[block.part : block.part + 2]
+        users = np.flatnonzero((self.cells >= first) & (self.cells < stop))
+        part = UserPartition(of, users, len(self.cells))
+        keys, items = users.astype(np.uint64), len(split.of_item)
+        if split.is_whole:
+            item_keys = np.arange(items, dtype=np.uint64) + np.uint64(ITEM * KIND_KEY)
+            keys = np.concatenate([keys, item_keys])
+        spare = 0 if split.is_whole else items
+        bases = not split.is_whole
+        part.inputs = PartitionRows(self.sgd, TABLE, keys, bases=bases, spare=spare)
+        self.part = part
+        return part
+
+    def _lines_of(self, block: Block, split: Split, part: UserPartition) -> SortedLines:
+        slot = self._slot(block)
+        found = part.lines.get(slot)
+        if found is None or len(found.bounds) != block.output_parts + 1:
+            users, items, values = self._read(block)
+            random = np.random.default_rng((self.seed, slot, block.part))
+            order = random.permutation(len(users))
+            if split.is_whole:  # a checkout is a random share
+                outputs = random.integers(block.output_parts, size=len(users), dtype=np.uint16)
+            else:
+                outputs = split.of_item[items[order]]
+            order = order[np.argsort(outputs, kind="stable")]
+            bounds = np.zeros(block.output_parts + 1, np.int64)
+            np.cumsum(np.bincount(outputs, minlength=block.output_parts), out=bounds[1:])
+            places = np.empty((2, len(order)), np.int32)
+            places[USER] = part.place[users[order]]
+            places[ITEM] = items[order] + len(part.users)
+            found = SortedLines(places, values[order], bounds)
+            kept = sum(some.size_bytes for some in part.lines.values())
+            if kept + found.size_bytes <= LINES_BYTES:
+                part.lines[slot] = found
+        return found
+
+    # --- a checkout -----------------------------------------------------------------------------
+
+    def check_out(self, block: Block, lease: RatingLease, part: int) -> Checkout:
+        rows = lease.part.inputs
+        random = np.random.default_rng((block.seed + part) & MASK64)
+        batch = Batch(*lease.lines.shuffled(part, random), np.zeros(0, np.int32))
+        begin = partial(self.model.begin, batch, rows.local[0])
+        if lease.split.is_whole:
+            return Checkout(part, len(batch), begin)
+        items = lease.split.items[part]
+        places = items + len(lease.part.users)
+        keys = items.astype(np.uint64) + np.uint64(ITEM * KIND_KEY)
+        packed = self.sgd.pull_rows(TABLE, keys).wait()
+        self.sgd.in_threads(rows.load, places, packed)
+        subtract = partial(self.sgd.in_threads, rows.subtract, places, packed)
+        return Checkout(part, len(batch), begin, subtract, keys, packed)
+
+    def rate(self, progress: float) -> float:
+        return self.model.rate(progress)
+
+    def figures(self, results: Sequence[Judged], finite: bool) -> Mapping[str, float]:
+        """A row that has diverged makes the squared loss no number."""
+        loss, lines = (sum(column) for column in zip((0.0, 0.0), *results, strict=True))
+        return {"loss": loss, "examples": lines}
+
+
+def cell_edges(sizes: Sequence[int]) -> list[int]:
+    """First cell of each partition, and their number: ranges in proportion to these sizes."""
+    edges = np.concatenate(([0], np.cumsum(sizes)))
+    found: list[int] = np.round(CELLS * edges / edges[-1]).astype(int).tolist()
+    return found
