@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from snailps.data.packed_words import PackedWords
+
 cdef extern from "data/_cells.h" nogil:
     enum:
         KIND_TEXT "SNAIL_TEXT"
@@ -137,7 +139,7 @@ class Examples(NamedTuple):
     fields: NDArray[np.int32]
     bad: int
     weights: NDArray[np.float32] = np.zeros(0, np.float32)
-    cells: Sequence[list[bytes]] = ()
+    cells: Sequence[snailps.data.packed_words.PackedWords] = ()
 
 
 class Fault(NamedTuple):
@@ -207,9 +209,33 @@ cdef class Sink:
     def __dealloc__(self):
         free(self.cells)
 
-    def column(self, int64_t text, int64_t texts) -> list[bytes]:
-        """The cells of a column of kind text."""
-        return [bytes_of(&self.cells[i * texts + text]) for i in range(self.out.n)]
+    def column(self, int64_t text, int64_t texts) -> snailps.data.packed_words.PackedWords:
+        """The cells of a column of kind text, without the second one of two quotes."""
+        cdef const Cell *cells = self.cells + text
+        cdef int64_t n = self.out.n, i, size = 0
+        for i in range(n):
+            size += cells[i * texts].stop - cells[i * texts].text
+        packed, ends = np.empty(size, np.uint8), np.zeros(n + 1, np.uint64)
+        cdef uint8_t[::1] room = packed
+        cdef uint64_t[::1] stops = ends
+        cdef uint8_t *to = &room[0] if size else NULL
+        cdef const uint8_t *at
+        cdef const uint8_t *stop
+        cdef int64_t used = 0
+        with nogil:
+            for i in range(n):
+                at, stop = cells[i * texts].text, cells[i * texts].stop
+                if not cells[i * texts].doubled:
+                    if stop > at:
+                        memcpy(to + used, at, stop - at)
+                    used += stop - at
+                else:
+                    while at < stop:
+                        to[used] = at[0]
+                        used += 1
+                        at += 2 if at[0] == 34 and at + 1 < stop and at[1] == 34 else 1
+                stops[i + 1] = <uint64_t>used
+        return PackedWords(packed, ends)
 
     def examples(self, bint has_fields) -> Examples:
         """The examples read so far; views of the arrays."""

@@ -20,6 +20,7 @@ cdef extern from "data/_tokens.h" nogil:
         int64_t words_max
 
     int64_t read_token "snail_read_token"(const uint8_t *text, int64_t left, Token *token) noexcept
+    void name_token "snail_name_token"(const uint8_t *text, int64_t length, Token *token) noexcept
     int scan "snail_scan"(const uint8_t *data, int64_t size, int64_t *position,
                           const Token *sentence_end, Token *tokens) noexcept
     int read_words "snail_read_words"(const uint8_t *arena, const uint64_t *starts, int words,

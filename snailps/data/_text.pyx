@@ -3,6 +3,7 @@
 
     bytes -> WordCounter -> dump -> (another) WordCounter.merge -> words, counts
     bytes -> Lexicon.encode -> word ids, sentence by sentence
+    names, whatever bytes they have -> NameTable -> counts, numbers
     words with tails (PackedWords.with_tails) -> without_tails -> words, tails
 
 Counts agree with fastText's (version 0.9) to the last one.  No files, no rules of vocabularies, no
@@ -317,6 +318,102 @@ cdef class WordCounter:
                     table_cut(&self.table, known)
                 raise
             self.tokens += tokens
+
+
+# ---- names ----
+
+cdef int read_names(const uint8_t *text, const uint64_t *starts, int64_t at, int64_t count,
+                    const WordTable *table, Token *tokens) noexcept nogil:
+    """Tokens of up to BATCH names from `at` on, whose slots are fetched."""
+    cdef int found = <int>min(<int64_t>BATCH, count - at), i
+    for i in range(found):
+        name_token(text + starts[at + i], starts[at + i + 1] - starts[at + i], &tokens[i])
+    fetch_words(table, tokens, found)
+    fetch_long_words(table, tokens, found)
+    return found
+
+
+cdef class NameTable:
+    """Counts and numbers names: any bytes without NUL, in order of first appearance.
+
+    Several threads may call `numbers`, one `add`.
+    """
+
+    cdef WordTable table
+    cdef object counts_array
+
+    def __cinit__(self):
+        self.counts_array = np.zeros(0, np.int64)
+        table_reserve(&self.table, BATCH, 1024)
+
+    def __dealloc__(self):
+        table_free(&self.table)
+
+    def __len__(self):
+        return self.table.words
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of names and counts, about."""
+        return self.table.arena_used + 48 * self.table.words
+
+    def add(self, names: Sequence[bytes], counts: NDArray[np.int64] | None = None) -> None:
+        """Count names, each once or so often."""
+        packed = PackedWords.of(names)
+        cdef const uint8_t[::1] text = packed.text
+        cdef const uint64_t[::1] starts = packed.starts
+        cdef const int64_t[::1] more = np.zeros(0, np.int64) if counts is None else counts
+        cdef bint each_once = counts is None
+        cdef int64_t[::1] known
+        cdef int64_t count = len(packed), at = 0
+        cdef const uint8_t *first = &text[0] if text.shape[0] else END_TEXT
+        cdef Token tokens[BATCH]
+        cdef int found, i
+        if not each_once and more.shape[0] != count:
+            raise ValueError(f"expected {count} counts, got {more.shape[0]}")
+        table_reserve(&self.table, count, packed.letters)
+        if len(self.counts_array) < self.table.words_max:
+            enlarged = np.zeros(self.table.words_max, np.int64)
+            enlarged[:self.table.words] = self.counts_array[:self.table.words]
+            self.counts_array = enlarged
+        known = self.counts_array
+        with nogil:
+            while at < count:
+                found = read_names(first, &starts[0], at, count, &self.table, tokens)
+                for i in range(found):
+                    known[add_word(&self.table, &tokens[i])] += \
+                        1 if each_once else more[at + i]
+                at += found
+
+    def numbers(self, names: Sequence[bytes]) -> NDArray[np.int64]:
+        """Number of each name (int64 (n,)), -1 of an unknown one."""
+        packed = PackedWords.of(names)
+        cdef const uint8_t[::1] text = packed.text
+        cdef const uint64_t[::1] starts = packed.starts
+        cdef int64_t count = len(packed), at = 0
+        cdef const uint8_t *first = &text[0] if text.shape[0] else END_TEXT
+        found_array = np.empty(count, np.int64)
+        cdef int64_t[::1] out = found_array
+        cdef Token tokens[BATCH]
+        cdef int found, i
+        with nogil:
+            while at < count:
+                found = read_names(first, &starts[0], at, count, &self.table, tokens)
+                for i in range(found):
+                    out[at + i] = find_word(&self.table, &tokens[i])
+                at += found
+        return found_array
+
+    def names(self) -> snailps.data.packed_words.PackedWords:
+        """The different names (a copy)."""
+        text = np.empty(self.table.arena_used, dtype=np.uint8)
+        starts = np.empty(self.table.words + 1, dtype=np.uint64)
+        copy_words(&self.table, text, starts)
+        return PackedWords(text, starts)
+
+    def counts(self) -> NDArray[np.int64]:
+        """How often each was added (int64 (n,), a copy)."""
+        return self.counts_array[:self.table.words].copy()
 
 
 # ---- encoding ----

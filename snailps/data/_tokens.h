@@ -97,6 +97,17 @@ static inline int64_t snail_read_token(const uint8_t *text, int64_t left, snail_
     return length;
 }
 
+/* The token of a name, whatever bytes it has: of a word that has no separator, the same as above. */
+static inline void snail_name_token(const uint8_t *text, int64_t length, snail_token *token) {
+    uint64_t h = snail_secret[0];
+    token->prefix = snail_load8(text, length);
+    for (int64_t at = 0; at < length; at += 8)
+        h = snail_table_stir(h, snail_load8(text + at, length - at));
+    token->hash = h;
+    token->text = text;
+    token->length = length;
+}
+
 /* Reads up to SNAIL_BATCH tokens from `position` on, which moves behind the last one.  0: no more. */
 static inline int snail_scan(const uint8_t *data, int64_t size, int64_t *position,
                              const snail_token *sentence_end, snail_token *tokens) {

@@ -12,13 +12,13 @@ on the input alone.  Owns the numbering; `examples` parses; must not know rows.
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._examples import first_row
+from snailps.data._text import NameTable
 from snailps.data.blocks import first_line_of
 from snailps.data.columns import Column, Kind, is_number
 from snailps.data.examples import CELLS, ExampleReader, format_of_rows
@@ -30,9 +30,9 @@ _HEAD = struct.Struct("<QQ")
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of a block: lists of names, one a line, and float32 values (empty without values)."""
+    """Columns of a block: names, one a line, and float32 values (empty without values)."""
 
-    names: list[list[bytes]]
+    names: Sequence[Sequence[bytes]]
     values: NDArray[np.float32]
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class NameColumns:
         except DataError as error:
             raise DataError(f"{error}: the file has {self._shape}, as its first line") from None
         values = found.labels if width > names else np.zeros(0)
-        return Columns(list(found.cells), np.asarray(values, np.float32))
+        return Columns(found.cells, np.asarray(values, np.float32))
 
     def _fits(self, cells: int) -> bool:
         return cells == len(self.expected) or (self.valued and cells > len(self.expected))
@@ -88,12 +88,12 @@ class NameColumns:
 
 class NameCounts:
     def __init__(self, kinds: int) -> None:
-        self.counts: list[Counter[bytes]] = [Counter() for _ in range(kinds)]
+        self.counts = [NameTable() for _ in range(kinds)]
         self.sums = np.zeros(3)
         """Number of values, their sum, and that of their squares."""
 
     def add(self, kind: int, names: Sequence[bytes]) -> None:
-        self.counts[kind].update(names)
+        self.counts[kind].add(names)
 
     def add_values(self, values: NDArray[np.float32]) -> None:
         wide = values.astype(np.float64)
@@ -101,23 +101,23 @@ class NameCounts:
 
     def merge(self, part: bytes) -> None:
         names = Names(part)
-        for kind, counter in enumerate(self.counts):
-            for name, count in zip(names.names[kind], names.counts[kind].tolist(), strict=True):
-                counter[name] += count
+        for table, some, counts in zip(self.counts, names.names, names.counts, strict=True):
+            table.add(some, counts)
         self.sums += names.sums
 
     @property
     def size_bytes(self) -> int:
-        return sum(32 * len(counter) for counter in self.counts)
+        return sum(table.size_bytes for table in self.counts)
 
     def dump(self) -> bytes:
         """All counts, the most frequent names first."""
         pieces = [self.sums.tobytes()]
-        for counter in self.counts:
-            known = sorted(counter.items(), key=lambda entry: (-entry[1], entry[0]))
-            text = b"\n".join(name for name, _ in known)
-            pieces += [_HEAD.pack(len(known), len(text)), text]
-            pieces.append(np.array([count for _, count in known], np.int64).tobytes())
+        for table in self.counts:
+            names, counts = table.names(), table.counts()
+            order = names.order(counts)
+            text = names.take(order).with_tails(np.full((len(names), 1), ord("\n"), np.uint8))
+            pieces += [_HEAD.pack(len(names), max(0, len(text) - 1)), text[:-1].tobytes()]
+            pieces.append(counts[order].tobytes())
         return b"".join(pieces)
 
 
@@ -145,13 +145,13 @@ class Names:
                     raise ValueError
         except (ValueError, struct.error):
             raise DataError("a survey's part is no list of names and counts") from None
-        self._places: list[dict[bytes, int]] | None = None
+        self._tables: list[NameTable] | None = None
 
     def numbers(self, kind: int, names: Sequence[bytes]) -> NDArray[np.int64]:
         """Number of each name, int64; -1 for an unknown one."""
-        if self._places is None:
-            self._places = [
-                {name: number for number, name in enumerate(some)} for some in self.names
-            ]
-        find = self._places[kind].get
-        return np.fromiter((find(name, -1) for name in names), np.int64, len(names))
+        if self._tables is None:
+            tables = [NameTable() for _ in self.names]
+            for table, some in zip(tables, self.names, strict=True):
+                table.add(some)
+            self._tables = tables
+        return self._tables[kind].numbers(names)

@@ -12,13 +12,13 @@ from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.word_vectors import block_size
 from snailps.models.word_vectors.block_size import COPIES, pairs_bytes, rows_of_block
+from snailps.models.rotation.splits import assign
 from snailps.models.word_vectors.partitions import (
     BYTES_A_WORD,
     CBOW_TOKEN_BYTES,
     CHUNKS_MAX,
     LEASE_WORDS,
     LEASE_WORDS_SOLE,
-    assign,
     assign_by_grams,
     chunks_of,
     chunks_that_fit,
