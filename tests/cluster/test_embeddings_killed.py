@@ -49,7 +49,10 @@ def prepare(folder, model, **settings):
     return {**common, **job, **settings}
 
 
-CONSISTENCY = {"bsp": {"consistency": "bsp", "micro_batches": 3}, "async": {}}
+CONSISTENCY = {
+    "bsp": {"consistency": "bsp", "micro_batches": 3},
+    "async": {"max_steps": 10**6},  # more than there are: else ratings rotate (`test_rotation`)
+}
 
 
 @functools.cache

@@ -156,19 +156,24 @@ def test_worker_killed_behind_a_durable_checkout_leaves_only_the_others(tmp_path
     assert figures["loss_by_epoch"] == [2.0, 2.0]
 
 
-@pytest.mark.long(but=["skipgram"])
-@pytest.mark.parametrize("model", ["skipgram", "cbow"])
-def test_word_vectors_go_on_behind_what_a_killed_worker_had_made_durable(tmp_path, model):
+@pytest.mark.long(but=["skipgram", "ratings"])
+@pytest.mark.parametrize("model", ["skipgram", "cbow", "ratings"])
+def test_model_goes_on_behind_what_a_killed_worker_had_made_durable(tmp_path, model):
     """It dies when it has checked in its fifth part, the second and fourth durable."""
-    words = np.random.default_rng(1).integers(600, size=(5000, 20))
-    text = "".join(" ".join(f"w{word}" for word in line) + "\n" for line in words.tolist())
-    (tmp_path / "in.txt").write_text(text)
-    job = {
-        "worker_class": "snailps.models.word_vectors:WordVectors", "input": tmp_path / "in.txt",
-        "output": tmp_path / "out", "epochs": 3, "dim": 8, "maxn": 0, "model": model, "sample": 0,
-        "on_node_loss": "recover", "threads": 1,
-    }  # fmt: skip
-    trainer = "snailps.models.word_vectors.rotation"
+    rng, common = np.random.default_rng(1), {"epochs": 3, "dim": 8, "threads": 1}
+    if model == "ratings":
+        places = np.divmod(rng.permutation(200 * 200), 200)
+        lines = [f"u{u} i{i} {(u % 7 + i % 5) / 2}" for u, i in zip(*places, strict=True)]
+        units, kind = len(lines), {"worker_class": "snailps.models.embeddings.mf:MatrixFactorization"}
+    else:
+        words = rng.integers(600, size=(5000, 20))
+        lines = [" ".join(f"w{word}" for word in line) for line in words.tolist()]
+        units, kind = 21 * 5000, {"worker_class": "snailps.models.word_vectors:WordVectors"}
+        common |= {"maxn": 0, "model": model, "sample": 0}
+    (tmp_path / "in.txt").write_text("\n".join([*lines, ""]))
+    files = {"input": tmp_path / "in.txt", "output": tmp_path / "out"}
+    job = {**kind, **common, **files, "on_node_loss": "recover"}
+    trainer = "snailps.models.rotation.trainer"
     wish = {"set": {f"{trainer}:DURABLE_SECONDS": 0.0, f"{trainer}:DURABLE_ROWS": 2.0}}
     death = {"die": "snailps.worker.checkouts:LeaseCheckouts.check_in", "call": 5, "when": "after"}
     with Cluster(tmp_path, job=job, servers=2, workers=3) as cluster:
@@ -186,7 +191,8 @@ def test_word_vectors_go_on_behind_what_a_killed_worker_had_made_durable(tmp_pat
     durable = [json.loads(line[9:])[1] for line in facts.splitlines() if '["visits",' in line]
     assert [len(fact["parts"]) for fact in durable if fact["node"] == number] == [2, 2]
     figures = figures_of(master)
-    assert (figures["words"], figures["progress"]) == (3 * 21 * 5000, 1.0)
+    trained = figures["examples" if model == "ratings" else "words"]
+    assert (trained, figures["progress"]) == (3 * units, 1.0)
     assert np.isfinite(figures["loss_by_epoch"]).all()
 
 

@@ -20,15 +20,17 @@ BLOCK_BYTES_MAX = 1 << 30
 
 @contextlib.contextmanager
 def connected(model_class, shards=1):
-    """Makes models, each with tables of its own; they are finished at the end."""
+    """Makes models, each with tables of its own or `beside` another; they are finished at the end."""
     with Shards(shards) as cluster:
         made, tables = [], 0
 
-        def make(settings, threads=1, workers=1, summary=b""):
+        def make(settings, threads=1, workers=1, summary=b"", beside=None):
             nonlocal tables
             settings = replace(settings, epochs=settings.epochs or EPOCHS)  # as a job decides it
             model, numbered, tensors = model_class(settings, threads), {}, {}
-            for declared in model.tables():
+            if beside is not None:
+                numbered = beside._tables
+            for declared in model.tables() if beside is None else ():
                 table = declared
                 if isinstance(declared, Tensor):
                     tensors[declared.name], table = declared, declared.table()

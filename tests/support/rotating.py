@@ -169,16 +169,18 @@ def blocks_of_chunk(
     chunk: int = 0,
     shares: tuple[float, float] = (0.0, 1.0),
     output_parts: int = 0,
+    epoch: int = 0,
 ) -> list[Block]:
     """Encodes the blocks of a chunk; its partitions, one for each worker."""
     num = len(workers)
     output_parts = output_parts or 2 * num
-    common = {"path": "", "start": 0, "stop": 0, "epoch": 0, "read": bytes, "progress": shares}
+    common = {"path": "", "start": 0, "stop": 0, "epoch": epoch, "read": bytes, "progress": shares}
     for worker in workers:
         worker.workers = num
     for at, data in enumerate(chunk_blocks):
         seed = 1000 * chunk + at
         block = Block(number=seed, seed=seed, **common)  # type: ignore[arg-type]
+        block.head = lambda: chunk_blocks[0]
         block.chunk, block.chunk_index, block.chunk_blocks, block._data = (
             chunk,
             at,

@@ -1,0 +1,240 @@
+"""models.embeddings.rotation: ratings at several workers, whose tables are in real shards."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from connected import connected
+from rotating import SharedPartitions, blocks_of_chunk
+
+from snailps.api.rotation import Rotation
+from snailps.data.name_columns import NameCounts, Names
+from snailps.errors import DataError
+from snailps.models.embeddings import rotation
+from snailps.models.embeddings.mf import MatrixFactorization
+from snailps.models.embeddings.rotation import CELLS, cell_edges, chunks_of, rotation_of
+from snailps.models.embeddings.settings import MfSettings
+from snailps.models.embeddings.worker import KIND_KEY, TABLE
+
+USERS, ITEMS = 60, 40
+SETTINGS = MfSettings(dim=4, lr=0.05, l2=0.01, epochs=6, seed=3)
+
+
+def planted(seed=5):
+    """Ratings by planted factors, in four blocks; noise of .1."""
+    rng = np.random.default_rng(seed)
+    p, q = rng.normal(0, 0.8, (USERS, 3)), rng.normal(0, 0.8, (ITEMS, 3))
+    u, i = np.divmod(rng.permutation(USERS * ITEMS), ITEMS)
+    values = 3 + (p[u] * q[i]).sum(1) + rng.normal(0, 0.1, len(u))
+    lines = [b"u%d,i%d,%.3f\n" % line for line in zip(u, i, values, strict=True)]
+    return [b"".join(lines[at::4]) for at in range(4)]
+
+
+BLOCKS = planted()
+
+
+def summary_of(blocks):
+    """What a survey of these blocks finds."""
+    counts = NameCounts(2)
+    lines = [line.split(b",") for line in b"".join(blocks).split()]
+    for kind in (0, 1):
+        counts.add(kind, [line[kind] for line in lines])
+    counts.add_values(np.array([float(line[2]) for line in lines], np.float32))
+    return counts.dump()
+
+
+SUMMARY = summary_of(BLOCKS)
+
+
+def workers_of(make, number, settings=SETTINGS, threads=1):
+    first = make(settings, threads, number, SUMMARY)
+    rest = [make(settings, threads, number, SUMMARY, beside=first) for _ in range(number - 1)]
+    return [first, *rest]
+
+
+def trained(workers, epochs=1, first=0, leases=None, at_once=True):
+    """Figures of all leases; rows stay where they are, as the training does not end."""
+    found, total = [], SETTINGS.epochs
+
+    def lease(worker, block):
+        block.prepared = worker.prepare(block)
+        if leases is not None:
+            leases.append(block.prepared)
+        return worker.train(block)
+
+    for epoch in range(first, first + epochs):
+        shares = (0.99 * epoch / total, 0.99 * (epoch + 1) / total)
+        blocks = blocks_of_chunk(workers, BLOCKS, epoch, shares, epoch=epoch)
+        with ThreadPoolExecutor(len(workers) if at_once else 1) as pool:
+            found += pool.map(lease, workers, blocks)
+    return found
+
+
+def rows_of(worker):
+    keys = np.concatenate([np.arange(USERS), np.arange(ITEMS) + KIND_KEY]).astype(np.uint64)
+    return worker.pull(TABLE, keys)
+
+
+def lines_of(leases):
+    """User and item of each line of some leases, as numbers of their names."""
+    found = Counter()
+    for lease in leases:
+        users, items = lease.lines.places
+        pairs = zip(lease.part.users[users].tolist(), items.tolist(), strict=True)
+        found.update((user, item - len(lease.part.users)) for user, item in pairs)
+    return found
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+@pytest.mark.parametrize("number", [1, 3])
+def test_each_line_is_trained_once_an_epoch_and_rows_learn(number, optimizer):
+    with connected(MatrixFactorization, shards=2) as make:
+        workers, leases = workers_of(make, number, replace(SETTINGS, optimizer=optimizer)), []
+        figures = trained(workers, epochs=6, leases=leases)
+        for epoch in range(6):
+            some = lines_of(leases[epoch * number : (epoch + 1) * number])
+            assert some == Counter((u, i) for u in range(USERS) for i in range(ITEMS))
+        assert [sum(one[name] for one in figures) for name in ("units", "examples")] == [
+            6 * USERS * ITEMS
+        ] * 2
+        losses = [sum(one["loss"] for one in figures[at:][:number]) for at in (0, 5 * number)]
+        assert losses[1] < {"sgd": 0.3, "adagrad": 0.6}[optimizer] * losses[0], losses
+        # What servers have is what was trained: users' rows at their worker, items' nowhere else.
+        for worker in workers:
+            part = worker._rotating.part
+            users = part.inputs.keys[part.inputs.keys < KIND_KEY]
+            known = worker.pull(TABLE, users)
+            np.testing.assert_allclose(known, part.inputs.local[0][: len(users), :5], atol=1e-5)
+
+
+def test_several_workers_learn_what_one_does():
+    losses = []
+    for number in (1, 4):
+        with connected(MatrixFactorization) as make:
+            figures = trained(workers_of(make, number), epochs=6)
+            losses.append(sum(one["loss"] for one in figures[-number:]))
+    assert losses[1] < 1.25 * losses[0], losses
+
+
+def test_only_worker_with_one_thread_trains_the_same_bits_again():
+    found = []
+    for _ in range(2):
+        with connected(MatrixFactorization) as make:
+            (worker,) = workers_of(make, 1)
+            trained([worker], epochs=2)
+            found.append(rows_of(worker))
+    np.testing.assert_array_equal(*found)
+
+
+def test_lines_are_read_in_the_first_epoch_only(monkeypatch):
+    with connected(MatrixFactorization) as make:
+        workers, read = workers_of(make, 2), []
+        monkeypatch.setattr(
+            rotation.RatingTrainer, "_read", noted(rotation.RatingTrainer._read, read)
+        )
+        numbered = noted(MatrixFactorization.numbered, read)
+        monkeypatch.setattr(MatrixFactorization, "numbered", numbered)
+        trained(workers)
+        assert len(read) == 4 + 2
+        trained(workers, first=1)
+        assert len(read) == 4 + 2
+        # Without room for them they come from the table.
+        monkeypatch.setattr(rotation, "LINES_BYTES", 0)
+        for worker in workers:
+            worker._rotating.part.lines.clear()
+        assert sum(one["units"] for one in trained(workers, first=2)) == USERS * ITEMS
+        assert len(read) == 4 + 2 + 2
+
+
+def noted(call, calls):
+    def made(*given):
+        calls.append(given)
+        return call(*given)
+
+    return made
+
+
+def test_partition_that_goes_to_and_fro_is_trained_as_one_that_stays():
+    """Its rows are pulled, those that this worker had included: another one has trained them."""
+    found = []
+    for turns in ((0, 1), (0, 1), (0, 1)), ((0, 1), (1, 0), (0, 1)):
+        with connected(MatrixFactorization) as make:
+            workers = workers_of(make, 2)
+            for epoch, turn in enumerate(turns):
+                figures = trained([workers[at] for at in turn], first=epoch, at_once=False)
+                found.append(sum(lease["loss"] for lease in figures))
+            for worker in workers:
+                rows = worker._rotating.part.inputs
+                base = rows.base[: len(rows.keys)]
+                np.testing.assert_allclose(worker.pull(TABLE, rows.keys), base, atol=1e-5)
+    assert found[3:] == pytest.approx(found[:3], rel=1e-4)
+
+
+def test_durable_checkouts_are_not_trained_again():
+    with connected(MatrixFactorization) as make:
+        (worker,) = workers_of(make, 1)
+        trained([worker])
+        (block,) = blocks_of_chunk([worker], BLOCKS, 1, (0.3, 0.4), 4, 1)
+        block.had, block.durable = 2, (0, 3)
+        shared = SharedPartitions(4)
+        block.checkouts = shared.checkouts(0, 1)
+        block.checkouts._left = [1, 2]
+        block.prepared = lease = worker.prepare(block)
+        bounds = lease.lines.bounds
+        assert worker.train(block)["examples"] == bounds[3] - bounds[1]
+
+
+def test_users_of_a_partition_are_as_many_as_its_size():
+    assert cell_edges((1, 1, 1)) == [0, 80, 160, 240]
+    assert cell_edges((16, 8, 24)) == [0, 80, 120, 240]
+    assert cell_edges((1,) * 7)[-1] == CELLS
+    with connected(MatrixFactorization) as make:
+        workers = workers_of(make, 2)
+        blocks = blocks_of_chunk(workers, BLOCKS)
+        found = []
+        for worker, block in zip(workers, blocks, strict=True):
+            block.sizes = (20, 12)
+            found.append(worker.prepare(block))
+        assert found[0].units + found[1].units == USERS * ITEMS
+        assert found[0].units > 1.2 * found[1].units
+
+
+def names_of(users, items, lines):
+    """Names, of which users have all lines."""
+    counts = NameCounts(2)
+    each = np.full(users, lines // users, np.int64)
+    counts.counts[0].add([b"%d" % at for at in range(users)], each)
+    counts.counts[1].add([b"%d" % at for at in range(items)], np.ones(items, np.int64))
+    return Names(counts.dump())
+
+
+def test_ratings_have_as_many_partitions_as_keep_workers_at_work():
+    few, many = names_of(100, 100, 4000), names_of(1000, 1000, 4_000_000)
+    assert rotation_of(few, SETTINGS, 64, 8) == Rotation(1, 1)
+    assert rotation_of(many, SETTINGS, 64, 8) == Rotation(1, 16, 16)
+    assert rotation_of(many, SETTINGS, 64, 20) == Rotation(1, 31, 16)
+    assert rotation_of(names_of(1000, 30, 4_000_000), SETTINGS, 64, 8) == Rotation(1, 3, 16)
+    assert rotation_of(many, replace(SETTINGS, max_seconds=9.0), 64, 8) == Rotation(8, 16, 2)
+    assert rotation_of(many, SETTINGS, rotation.ROWS_BYTES // 1000, 8) is None
+    assert rotation_of(names_of(1000, 1000, 70_000_000), SETTINGS, 64, 8).chunks == 3
+
+
+@pytest.mark.parametrize(
+    "other", [{"loss": "softmax"}, {"consistency": "bsp"}, {"max_steps": 5}, {}], ids=str
+)
+def test_rankings_and_clocked_trainings_do_not_rotate(other):
+    settings = replace(SETTINGS, **other)
+    found = MatrixFactorization.rotation(settings, 1 << 20, 2, SUMMARY)
+    assert (found is None) == bool(other)
+    tables = [table.name for table in MatrixFactorization(settings, 1).tables()]
+    assert tables == [TABLE] if other else [TABLE, rotation.LINES]
+
+
+def test_fewer_blocks_than_chunks_are_refused():
+    with connected(MatrixFactorization) as make:
+        (worker,) = workers_of(make, 1, replace(SETTINGS, max_seconds=60.0))
+        assert chunks_of(worker._names, worker.settings) == 8
+        with pytest.raises(DataError, match="8 chunks .* smaller block_bytes"):
+            blocks_of_chunk([worker], BLOCKS, 3, epoch=1)
