@@ -212,13 +212,12 @@ def names_of(users, items, lines):
 
 def test_ratings_have_as_many_partitions_as_keep_workers_at_work():
     few, many = names_of(100, 100, 4000), names_of(1000, 1000, 4_000_000)
-    assert rotation_of(few, SETTINGS, 64, 8) == Rotation(1, 1)
-    assert rotation_of(many, SETTINGS, 64, 8) == Rotation(1, 16, 16)
-    assert rotation_of(many, SETTINGS, 64, 20) == Rotation(1, 31, 16)
-    assert rotation_of(names_of(1000, 30, 4_000_000), SETTINGS, 64, 8) == Rotation(1, 3, 16)
-    assert rotation_of(many, replace(SETTINGS, max_seconds=9.0), 64, 8) == Rotation(8, 16, 2)
-    assert rotation_of(many, SETTINGS, rotation.ROWS_BYTES // 1000, 8) is None
-    assert rotation_of(names_of(1000, 1000, 70_000_000), SETTINGS, 64, 8).chunks == 3
+    assert rotation_of(few, 64, 8) == Rotation(1, 1)
+    assert rotation_of(many, 64, 8) == Rotation(1, 16, 16)
+    assert rotation_of(many, 64, 20) == Rotation(1, 31, 16)
+    assert rotation_of(names_of(1000, 30, 4_000_000), 64, 8) == Rotation(1, 3, 16)
+    assert rotation_of(many, rotation.ROWS_BYTES // 1000, 8) is None
+    assert rotation_of(names_of(1000, 1000, 70_000_000), 64, 8).chunks == 3
 
 
 @pytest.mark.parametrize(
@@ -232,9 +231,19 @@ def test_rankings_and_clocked_trainings_do_not_rotate(other):
     assert tables == [TABLE] if other else [TABLE, rotation.LINES]
 
 
-def test_fewer_blocks_than_chunks_are_refused():
+def test_fewer_blocks_than_chunks_are_refused(monkeypatch):
+    monkeypatch.setattr(rotation, "CHUNK_LINES", 300)
     with connected(MatrixFactorization) as make:
-        (worker,) = workers_of(make, 1, replace(SETTINGS, max_seconds=60.0))
-        assert chunks_of(worker._names, worker.settings) == 8
+        (worker,) = workers_of(make, 1)
+        assert chunks_of(worker._names) == 8
         with pytest.raises(DataError, match="8 chunks .* smaller block_bytes"):
             blocks_of_chunk([worker], BLOCKS, 3, epoch=1)
+
+
+def test_blocks_are_written_in_the_first_epoch_only():
+    """Those of the next one are leased beside them: two workers would add to the same rows."""
+    with connected(MatrixFactorization) as make:
+        one, two = workers_of(make, 2)
+        blocks_of_chunk([two, one], BLOCKS, 1, epoch=1)
+        trained([one, two])
+        assert sum(lease["units"] for lease in trained([one, two], first=1)) == USERS * ITEMS

@@ -85,7 +85,7 @@ class MatrixFactorization(EmbeddingWorker):
         if not may_rotate(settings):
             return None
         layout = RowLayout.padded(settings.row_dim, 1 + (settings.method == "adagrad"))
-        return rotation_of(Names(summary), settings, 4 * layout.trained_width, workers)
+        return rotation_of(Names(summary), 4 * layout.trained_width, workers)
 
     def tables(self) -> Sequence[Table]:
         """The rows, and the lines of ratings that rotate."""

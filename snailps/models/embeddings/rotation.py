@@ -27,7 +27,6 @@ from snailps.api.worker import Block
 from snailps.data.name_columns import Names
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
-from snailps.models.embeddings.settings import MfSettings
 from snailps.models.embeddings.worker import KIND_KEY, LINES_BYTES, TABLE, Batch, Numbers
 from snailps.models.local_sgd import Floats
 from snailps.models.rotation import shared_blocks
@@ -56,7 +55,6 @@ NAMES_END = 1 << 24
 """Numbers of names are below this, and exact in float32."""
 CHUNK_LINES = 32_000_000
 """Lines of a chunk, at most: all workers together have 12 bytes of each in memory."""
-TIMED_CHUNKS = 8
 RUN_LINES = 64
 """Lines that stay together from epoch to epoch."""
 CHECKOUT_LINES = 2000
@@ -69,14 +67,12 @@ ROWS_BYTES = 1 << 30
 """Rows in memory at a worker, at most."""
 PARTS_ROOM = 16
 """Input partitions that a job has room for at least, as workers may join."""
-BLOCKS = 8
+BLOCKS = 4
 """Blocks of an epoch for each worker, so that their parsing is shared evenly."""
 USER, ITEM = 0, 1
 
 
-def rotation_of(
-    names: Names, settings: MfSettings, row_bytes: int, workers: int
-) -> Rotation | None:
+def rotation_of(names: Names, row_bytes: int, workers: int) -> Rotation | None:
     """How ratings of these names rotate; None if they do not, as their rows are too many."""
     users, items = (len(some) for some in names.names)
     lines = line_num(names)
@@ -88,7 +84,7 @@ def rotation_of(
         return None
     if (bases * -(-users // parts) + items) * row_bytes > ROWS_BYTES:
         return None
-    chunks = chunks_of(names, settings)
+    chunks = chunks_of(names)
     pieces = max(OUTPUTS_PER_INPUT, ceil(lines / chunks / PIECE_LINES))
     return Rotation(chunks, min(most, max(PARTS_ROOM, 2 * workers)), pieces)
 
@@ -98,9 +94,9 @@ def line_num(names: Names) -> int:
     return int(names.counts[USER].sum())
 
 
-def chunks_of(names: Names, settings: MfSettings) -> int:
-    """Chunks of an epoch: one trains when its lines are encoded, so more where time is limited."""
-    return max(TIMED_CHUNKS if settings.max_seconds else 1, ceil(line_num(names) / CHUNK_LINES))
+def chunks_of(names: Names) -> int:
+    """Chunks of an epoch."""
+    return max(1, ceil(line_num(names) / CHUNK_LINES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +175,7 @@ class RatingTrainer(RotationTrainer):
         super().__init__(model, model.sgd, TABLE)
         self.model, self.seed = model, model.settings.seed
         self._counts = [some.astype(np.float64) for some in names.counts]
-        self._chunks = chunks_of(names, model.settings)
+        self._chunks = chunks_of(names)
         cells = assign(self._counts[USER], (1,) * CELLS, 2 * self.seed)
         self.cells = cells.astype(np.uint8)  # which sort in one pass
         self._split: tuple[int, Split] = (0, Split(np.zeros(0, np.uint16), ()))
@@ -196,9 +192,13 @@ class RatingTrainer(RotationTrainer):
         return slot
 
     def encode(self, block: Block) -> None:
-        """Writes the lines of a block, unless an earlier epoch has."""
-        slot, index = self._slot(block), block.chunk_index
-        if block.epoch and shared_blocks.heads(self.model, LINES, slot, [index])[0, 0]:
+        """Writes the lines of a block, in the first epoch.
+
+        No partition of a later one is leased before all of these are written: two workers would
+        write a block at once.
+        """
+        slot = self._slot(block)
+        if block.epoch:
             return
         (users, items), values = self.model.numbered(block)
         cells = self.cells[users]
@@ -206,16 +206,15 @@ class RatingTrainer(RotationTrainer):
         numbers = np.empty((len(order), LINE_NUMBERS), np.float32)
         for column, some in enumerate((users, items, values)):
             numbers[:, column] = some[order]
-        head = np.ones(1 + CELLS, np.float32)
-        head[1:] = np.bincount(cells, minlength=CELLS).cumsum()
-        shared_blocks.put(self.model, LINES, slot, index, head, numbers.ravel())
+        head = np.bincount(cells, minlength=CELLS).cumsum().astype(np.float32)
+        shared_blocks.put(self.model, LINES, slot, block.chunk_index, head, numbers.ravel())
 
     def _read(self, block: Block) -> tuple[Numbers, Numbers, Floats]:
         """Users, items and values of a partition's lines of a chunk."""
         slot, blocks = self._slot(block), range(block.chunk_blocks)
         heads = shared_blocks.heads(self.model, LINES, slot, blocks)
-        ends = heads[:, : 1 + CELLS].astype(np.int64)
-        ends[:, 0] = 0
+        ends = np.zeros((len(heads), 1 + CELLS), np.int64)
+        ends[:, 1:] = heads[:, :CELLS]
         edges = cell_edges(self._sizes(block))[block.part : block.part + 2]
         begins, stops = (LINE_NUMBERS * ends[:, edge] for edge in edges)
         numbers = np.empty(int((stops - begins).sum()), np.float32)

@@ -4,7 +4,7 @@
     heads -> what blocks have      read -> numbers of a range of each block, one after the other
 
 A block of a ring's `slot` has a row for its head, then rows of its numbers.  What the head says is
-the model's; one that is all 0 is of a block that was never written.
+the model's.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def table(name: str) -> Table:
 def put(
     worker: Worker, table: str, slot: int, index: int, head: Floats, numbers: NDArray[np.generic]
 ) -> None:
-    """Writes a block; returns when it is acknowledged, its head behind its numbers.
+    """Writes a block; returns when it is acknowledged.
 
-    Pushes the difference to what is there, so that a block may be written again, also over one of
+    One worker at a time.  Pushes the difference to what is there, so that a block may be written again, also over one of
     which a lost worker has written a part.
     """
     rows = np.zeros((1 + -(-len(numbers) // ROW_NUMBERS), ROW_NUMBERS), np.float32)
@@ -42,9 +42,7 @@ def put(
     rows[1:].ravel()[: len(numbers)] = numbers
     keys = _keys(slot, index, 0, len(rows))
     rows -= worker.pull(table, keys)
-    if len(numbers):
-        worker.push(table, keys[1:], rows[1:])
-    worker.push(table, keys[:1], rows[:1])
+    worker.push(table, keys, rows)
 
 
 def heads(worker: Worker, table: str, slot: int, indices: Iterable[int]) -> Floats:
