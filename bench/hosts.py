@@ -578,7 +578,8 @@ def beside(args: argparse.Namespace, number: int, train_s: float) -> dict[str, f
 
     Hosts that share a machine share its caches and its memory's bandwidth, too: one host that has
     them alone is faster than any of many could be.  They train for about as long as the hosts of
-    one cluster did, or all epochs, where the first one takes longer than others.  What other benches beside this one's file have measured is taken from there.
+    one cluster did, or all epochs, where the first one takes longer than others.  What other
+    benches beside this one's file have measured is taken from there.
     """
     own = one_host(args)
     file = args.out.with_name(BESIDE_FILE) if args.out else None

@@ -275,9 +275,9 @@ class Worker(ModelTables):
     ) -> Rotation | None:
         """How the training rotates rows among workers; None (the default): ordinary blocks.
 
-        Asked at the master when the training begins, of a job with ``consistency: async``, without
-        `max_steps`; it must return quickly.  Blocks are then given
-        to `encode`, and `prepare` and `train` get partitions (`Block.part`, `Block.checkouts`).
+        Asked at the master when the training begins, of a job that `rotates`; it must return
+        quickly.  Blocks are then given to `encode`, and `prepare` and `train` get partitions
+        (`Block.part`, `Block.checkouts`).
 
         Parameters
         ----------
@@ -350,6 +350,12 @@ class Worker(ModelTables):
         returned, and not at all if `target_loss` is reached.
         """
         return {}
+
+    @classmethod
+    def rotates(cls, settings: Any) -> bool:
+        """Whether its schedule lets a job have a `rotation`."""
+        shared = settings.consistency == "async" and settings.assign != "own"
+        return shared and not settings.max_steps
 
     @classmethod
     def clocked(cls, settings: Any) -> bool:

@@ -164,15 +164,15 @@ def test_model_goes_on_behind_what_a_killed_worker_had_made_durable(tmp_path, mo
     if model == "ratings":
         places = np.divmod(rng.permutation(200 * 200), 200)
         lines = [f"u{u} i{i} {(u % 7 + i % 5) / 2}" for u, i in zip(*places, strict=True)]
-        units, kind = len(lines), {"worker_class": "snailps.models.embeddings.mf:MatrixFactorization"}
+        units, kind = len(lines), "snailps.models.embeddings.mf:MatrixFactorization"
     else:
         words = rng.integers(600, size=(5000, 20))
         lines = [" ".join(f"w{word}" for word in line) for line in words.tolist()]
-        units, kind = 21 * 5000, {"worker_class": "snailps.models.word_vectors:WordVectors"}
+        units, kind = 21 * 5000, "snailps.models.word_vectors:WordVectors"
         common |= {"maxn": 0, "model": model, "sample": 0}
     (tmp_path / "in.txt").write_text("\n".join([*lines, ""]))
     files = {"input": tmp_path / "in.txt", "output": tmp_path / "out"}
-    job = {**kind, **common, **files, "on_node_loss": "recover"}
+    job = {"worker_class": kind, **common, **files, "on_node_loss": "recover"}
     trainer = "snailps.models.rotation.trainer"
     wish = {"set": {f"{trainer}:DURABLE_SECONDS": 0.0, f"{trainer}:DURABLE_ROWS": 2.0}}
     death = {"die": "snailps.worker.checkouts:LeaseCheckouts.check_in", "call": 5, "when": "after"}

@@ -20,7 +20,7 @@ BLOCK_BYTES_MAX = 1 << 30
 
 @contextlib.contextmanager
 def connected(model_class, shards=1):
-    """Makes models, each with tables of its own or `beside` another; they are finished at the end."""
+    """Makes models, each with tables of its own or those `beside` it; finishes them at the end."""
     with Shards(shards) as cluster:
         made, tables = [], 0
 

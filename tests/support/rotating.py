@@ -16,10 +16,10 @@ from waiting import LIMIT_S
 
 from snailps.api.block import Block
 from snailps.data.vocabulary import Vocabulary
+from snailps.models.rotation.shared_blocks import ROW_NUMBERS
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors
 from snailps.models.word_vectors.settings import WordVectorSettings
-from snailps.models.rotation.shared_blocks import ROW_NUMBERS
 
 
 class MemoryTables:

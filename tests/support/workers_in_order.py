@@ -19,8 +19,8 @@ import numpy as np
 from rotating import MemoryWorker, blocks_of_chunk
 from waiting import LIMIT_S, acquired
 
-from snailps.models.rotation.input_exchange import InputExchange
 from snailps.models.rotation import trainer
+from snailps.models.rotation.input_exchange import InputExchange
 from snailps.models.rotation.trainer import _Training
 
 States = Sequence[str]

@@ -10,12 +10,12 @@ from rotating import MemoryTables, MemoryWorker
 
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.text_model import BUCKET_KEY
 from snailps.models.rotation import partition_rows
-from snailps.models.word_vectors import WordVectorSettings
-from snailps.models.word_vectors.examples import Bags
 from snailps.models.rotation.input_exchange import InputExchange
 from snailps.models.rotation.partition_rows import BYTES_AT_ONCE, PartitionRows
+from snailps.models.text_model import BUCKET_KEY
+from snailps.models.word_vectors import WordVectorSettings
+from snailps.models.word_vectors.examples import Bags
 from snailps.models.word_vectors.skip_gram import SkipGramTrainer
 
 SETTINGS = WordVectorSettings(dim=4, min_count=1, sample=0.0, bucket=20, minn=2, maxn=3)

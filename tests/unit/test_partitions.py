@@ -10,9 +10,9 @@ import pytest
 from snailps.data._subwords import subwords_csr
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
+from snailps.models.rotation.splits import assign
 from snailps.models.word_vectors import block_size
 from snailps.models.word_vectors.block_size import COPIES, pairs_bytes, rows_of_block
-from snailps.models.rotation.splits import assign
 from snailps.models.word_vectors.partitions import (
     BYTES_A_WORD,
     CBOW_TOKEN_BYTES,

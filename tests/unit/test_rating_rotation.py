@@ -236,7 +236,7 @@ def test_fewer_blocks_than_chunks_are_refused(monkeypatch):
     with connected(MatrixFactorization) as make:
         (worker,) = workers_of(make, 1)
         assert chunks_of(worker._names) == 8
-        with pytest.raises(DataError, match="8 chunks .* smaller block_bytes"):
+        with pytest.raises(DataError, match=r"8 chunks .* smaller block_bytes"):
             blocks_of_chunk([worker], BLOCKS, 3, epoch=1)
 
 

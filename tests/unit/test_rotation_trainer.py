@@ -28,6 +28,9 @@ from snailps import kernels
 from snailps.data._text import WordCounter
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
+from snailps.models.rotation import shared_blocks, trainer
+from snailps.models.rotation.input_exchange import InputExchange
+from snailps.models.rotation.trainer import _Training, units_between
 from snailps.models.word_vectors import (
     WordVectors,
     WordVectorSettings,
@@ -38,9 +41,6 @@ from snailps.models.word_vectors import (
 from snailps.models.word_vectors.cbow import gains_of_grams
 from snailps.models.word_vectors.contention import WordContention
 from snailps.models.word_vectors.examples import Pairs, Windows
-from snailps.models.rotation.input_exchange import InputExchange
-from snailps.models.rotation import shared_blocks, trainer
-from snailps.models.rotation.trainer import _Training, units_between
 
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0)
 

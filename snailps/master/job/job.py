@@ -250,8 +250,7 @@ class Job:
                     "blocks: leave it out, or begin anew with --fresh"
                 )
             return known
-        shared = s.consistency == "async" and s.assign != "own" and not s.max_steps
-        if not shared:
+        if not self.cls.rotates(s):
             return None
         wanted = self.cls.rotation(s, self.input.total_bytes, workers, self.summary or b"")
         if wanted is None:

@@ -70,10 +70,15 @@ class MatrixFactorization(EmbeddingWorker):
         return self.settings.loss != "squared"
 
     @classmethod
+    def _may_rotate(cls, settings: MfSettings) -> bool:
+        """Ratings do.  Rankings do not: their items must meet those of other partitions."""
+        return settings.loss == "squared" and cls.rotates(settings)
+
+    @classmethod
     def block_bytes(cls, settings: MfSettings, total_bytes: int, workers: int) -> int:
         """Blocks to encode, where ratings rotate: `rotation.BLOCKS` an epoch and worker."""
         size = super().block_bytes(settings, total_bytes, workers)
-        if may_rotate(settings):
+        if cls._may_rotate(settings):
             size = min(BLOCK_BYTES_MAX, max(size, total_bytes // (BLOCKS * workers)))
         return size
 
@@ -81,15 +86,15 @@ class MatrixFactorization(EmbeddingWorker):
     def rotation(
         cls, settings: MfSettings, total_bytes: int, workers: int, summary: bytes
     ) -> Rotation | None:
-        """Ratings rotate.  Rankings do not: their items must meet those of other partitions."""
-        if not may_rotate(settings):
+        """None if rows are too many for a worker."""
+        if not cls._may_rotate(settings):
             return None
         layout = RowLayout.padded(settings.row_dim, 1 + (settings.method == "adagrad"))
         return rotation_of(Names(summary), 4 * layout.trained_width, workers)
 
     def tables(self) -> Sequence[Table]:
         """The rows, and the lines of ratings that rotate."""
-        lines = (shared_blocks.table(LINES),) if may_rotate(self.settings) else ()
+        lines = (shared_blocks.table(LINES),) if self._may_rotate(self.settings) else ()
         return (*super().tables(), *lines)
 
     def setup(self) -> None:
@@ -210,11 +215,6 @@ class MatrixFactorization(EmbeddingWorker):
     @classmethod
     def others(cls, names: Names) -> Mapping[str, NDArray[Any]]:
         return {"mean": np.array([encoding_of(names).centre], np.float32)}
-
-
-def may_rotate(settings: MfSettings) -> bool:
-    """Whether users and items are trained by partitions, if they fit into memory."""
-    return settings.loss == "squared" and settings.consistency == "async" and not settings.max_steps
 
 
 def encoding_of(names: Names) -> Encoding:

@@ -27,8 +27,8 @@ from snailps.api.worker import Block
 from snailps.data.name_columns import Names
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
-from snailps.models.embeddings.worker import KIND_KEY, LINES_BYTES, TABLE, Batch, Numbers
-from snailps.models.local_sgd import Floats
+from snailps.models.embeddings.worker import KIND_KEY, LINES_BYTES, TABLE, Batch
+from snailps.models.local_sgd import Floats, Keys
 from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.partition_rows import PartitionRows
 from snailps.models.rotation.splits import assign
@@ -79,10 +79,9 @@ def rotation_of(names: Names, row_bytes: int, workers: int) -> Rotation | None:
     most = min(CELLS // 2, items // (OUTPUTS_PER_INPUT * PART_ITEMS))
     most = max(1, min(most, isqrt(lines // (OUTPUTS_PER_INPUT * CHECKOUT_LINES))))
     parts = min(most, workers)
-    bases = 1 if parts == 1 else 2
     if max(users, items) >= NAMES_END or lines == 0:
         return None
-    if (bases * -(-users // parts) + items) * row_bytes > ROWS_BYTES:
+    if (2 * -(-users // parts) + items) * row_bytes > ROWS_BYTES:
         return None
     chunks = chunks_of(names)
     pieces = max(OUTPUTS_PER_INPUT, ceil(lines / chunks / PIECE_LINES))
@@ -101,14 +100,14 @@ def chunks_of(names: Names) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Partitions of items: that of each, and the items of each; one: all rows are here."""
+    """Output partition of each item, and the items whose rows travel with each: none that stay.
+
+    The only partition has all rows; its checkouts are random shares of the lines, by no item.
+    """
 
     of_item: NDArray[np.uint16]
     items: tuple[NDArray[np.int64], ...]
-
-    @property
-    def is_whole(self) -> bool:
-        return len(self.items) == 1
+    stay: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +177,7 @@ class RatingTrainer(RotationTrainer):
         self._chunks = chunks_of(names)
         cells = assign(self._counts[USER], (1,) * CELLS, 2 * self.seed)
         self.cells = cells.astype(np.uint8)  # which sort in one pass
-        self._split: tuple[int, Split] = (0, Split(np.zeros(0, np.uint16), ()))
+        self._split: tuple[tuple[int, int], Split] | None = None
 
     # --- lines, in a table ----------------------------------------------------------------------
 
@@ -209,7 +208,7 @@ class RatingTrainer(RotationTrainer):
         head = np.bincount(cells, minlength=CELLS).cumsum().astype(np.float32)
         shared_blocks.put(self.model, LINES, slot, block.chunk_index, head, numbers.ravel())
 
-    def _read(self, block: Block) -> tuple[Numbers, Numbers, Floats]:
+    def _read(self, block: Block) -> tuple[Ids, Ids, Floats]:
         """Users, items and values of a partition's lines of a chunk."""
         slot, blocks = self._slot(block), range(block.chunk_blocks)
         heads = shared_blocks.heads(self.model, LINES, slot, blocks)
@@ -218,11 +217,9 @@ class RatingTrainer(RotationTrainer):
         edges = cell_edges(self._sizes(block))[block.part : block.part + 2]
         begins, stops = (LINE_NUMBERS * ends[:, edge] for edge in edges)
         numbers = np.empty(int((stops - begins).sum()), np.float32)
-        shared_blocks.read(
-            self.model, LINES, slot, begins.tolist(), stops.tolist(), numbers
-        )
+        shared_blocks.read(self.model, LINES, slot, begins.tolist(), stops.tolist(), numbers)
         users, items, values = numbers.reshape(-1, LINE_NUMBERS).T
-        return users.astype(np.int64), items.astype(np.int64), values
+        return users.astype(np.int32), items.astype(np.int32), values.copy()
 
     @staticmethod
     def _sizes(block: Block) -> tuple[int, ...]:
@@ -237,12 +234,15 @@ class RatingTrainer(RotationTrainer):
         return RatingLease(part, None, len(lines.values), lines.bounds, None, split, lines)
 
     def _split_of(self, block: Block) -> Split:
-        outputs = block.output_parts if block.parts > 1 else 1
-        if self._split[0] != outputs:
-            counts = self._counts[ITEM]
-            of_item = assign(counts, (1,) * outputs, 2 * self.seed + 1).astype(np.uint16)
+        of = block.parts, block.output_parts
+        if self._split is None or self._split[0] != of:
+            counts, outputs = self._counts[ITEM], block.output_parts
+            of_item, stay = np.zeros(0, np.uint16), np.arange(len(counts))
+            if block.parts > 1:
+                of_item = assign(counts, (1,) * outputs, 2 * self.seed + 1).astype(np.uint16)
+                stay = stay[:0]
             items = tuple(np.flatnonzero(of_item == at) for at in range(outputs))
-            self._split = outputs, Split(of_item, items)
+            self._split = of, Split(of_item, items, stay)
         return self._split[1]
 
     def _part_of(self, block: Block, split: Split) -> UserPartition:
@@ -253,13 +253,9 @@ class RatingTrainer(RotationTrainer):
         first, stop = cell_edges(of[1])[block.part : block.part + 2]
         users = np.flatnonzero((self.cells >= first) & (self.cells < stop))
         part = UserPartition(of, users, len(self.cells))
-        keys, items = users.astype(np.uint64), len(split.of_item)
-        if split.is_whole:
-            item_keys = np.arange(items, dtype=np.uint64) + np.uint64(ITEM * KIND_KEY)
-            keys = np.concatenate([keys, item_keys])
-        spare = 0 if split.is_whole else items
-        bases = not split.is_whole
-        part.inputs = PartitionRows(self.sgd, TABLE, keys, bases=bases, spare=spare)
+        keys = np.concatenate([users.astype(np.uint64), keys_of_items(split.stay)])
+        spare = len(self._counts[ITEM]) - len(split.stay)
+        part.inputs = PartitionRows(self.sgd, TABLE, keys, bases=spare > 0, spare=spare)
         self.part = part
         return part
 
@@ -269,8 +265,8 @@ class RatingTrainer(RotationTrainer):
         if found is None or len(found.bounds) != block.output_parts + 1:
             users, items, values = self._read(block)
             random = np.random.default_rng((self.seed, slot, block.part))
-            order = random.permutation(len(users))
-            if split.is_whole:  # a checkout is a random share
+            order = random.permutation(np.arange(len(users), dtype=np.int32))
+            if len(split.stay):
                 outputs = random.integers(block.output_parts, size=len(users), dtype=np.uint16)
             else:
                 outputs = split.of_item[items[order]]
@@ -293,11 +289,10 @@ class RatingTrainer(RotationTrainer):
         random = np.random.default_rng((block.seed + part) & MASK64)
         batch = Batch(*lease.lines.shuffled(part, random), np.zeros(0, np.int32))
         begin = partial(self.model.begin, batch, rows.local[0])
-        if lease.split.is_whole:
-            return Checkout(part, len(batch), begin)
         items = lease.split.items[part]
-        places = items + len(lease.part.users)
-        keys = items.astype(np.uint64) + np.uint64(ITEM * KIND_KEY)
+        if not len(items):  # they stay
+            return Checkout(part, len(batch), begin)
+        places, keys = items + len(lease.part.users), keys_of_items(items)
         packed = self.sgd.pull_rows(TABLE, keys).wait()
         self.sgd.in_threads(rows.load, places, packed)
         subtract = partial(self.sgd.in_threads, rows.subtract, places, packed)
@@ -310,6 +305,12 @@ class RatingTrainer(RotationTrainer):
         """A row that has diverged makes the squared loss no number."""
         loss, lines = (sum(column) for column in zip((0.0, 0.0), *results, strict=True))
         return {"loss": loss, "examples": lines}
+
+
+def keys_of_items(items: NDArray[np.int64]) -> Keys:
+    """Keys of their rows."""
+    keys: Keys = items.astype(np.uint64) + np.uint64(ITEM * KIND_KEY)
+    return keys
 
 
 def cell_edges(sizes: Sequence[int]) -> list[int]:

@@ -34,8 +34,8 @@ def put(
 ) -> None:
     """Writes a block; returns when it is acknowledged.
 
-    One worker at a time.  Pushes the difference to what is there, so that a block may be written again, also over one of
-    which a lost worker has written a part.
+    One worker at a time.  Pushes the difference to what is there, so that a block may be written
+    again, also over one of which a lost worker has written a part.
     """
     rows = np.zeros((1 + -(-len(numbers) // ROW_NUMBERS), ROW_NUMBERS), np.float32)
     rows[0, : len(head)] = head

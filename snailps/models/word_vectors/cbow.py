@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.worker import Block
+from snailps.models.rotation.input_exchange import Sharing
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.contention import steps_a_word
 from snailps.models.word_vectors.examples import Windows
-from snailps.models.rotation.input_exchange import Sharing
 from snailps.models.word_vectors.rotation import Split, WordLease, WordPartition, WordTrainer
 
 Ints = NDArray[np.int32]

@@ -126,7 +126,7 @@ class WordVectors(TextModel):
         make = partial(Table, dim=s.dim, wire=s.wire)
         if s.optimizer == "adagrad":
             make = partial(make, access="adagrad", lr=s.rate, eps=ADAGRAD_EPS)
-        text = (text_table(),) if self._may_rotate(s) else ()
+        text = (text_table(),) if self.rotates(s) else ()
         return (
             make("input", init="uniform", scale=1.0 / s.dim, seed=s.seed),
             make("output"),
@@ -140,13 +140,9 @@ class WordVectors(TextModel):
     @classmethod
     def block_bytes(cls, settings: WordVectorSettings, total_bytes: int, workers: int) -> int:
         """A block to encode for workers that rotate: `TEXT_BLOCKS` an epoch and worker."""
-        if not cls._may_rotate(settings):
+        if not cls.rotates(settings):
             return super().block_bytes(settings, total_bytes, workers)
         return max(512, min(TEXT_BLOCK_BYTES_MAX, total_bytes // (TEXT_BLOCKS * workers)))
-
-    @staticmethod
-    def _may_rotate(settings: WordVectorSettings) -> bool:
-        return settings.consistency == "async" and not settings.max_steps
 
     @classmethod
     def summarize(cls, settings: WordVectorSettings, counter: WordCounter) -> bytes:
@@ -165,7 +161,7 @@ class WordVectors(TextModel):
         """Smaller blocks where the rows of one would not fit into `worker_memory`."""
         settings, vocabulary = unpack_vocabulary(settings, summary)
         size = fit_block(vocabulary, settings, block_bytes, total_bytes)
-        if not cls._may_rotate(settings):  # else a block is to be encoded: its rows are not used
+        if not cls.rotates(settings):  # else a block is to be encoded: its rows are not used
             check_block(vocabulary, settings, size, total_bytes)
         return size
 
@@ -206,7 +202,7 @@ class WordVectors(TextModel):
     ) -> Rotation | None:
         """None for a text of so few words that a part's are no sample of all negatives."""
         settings, vocabulary = unpack_vocabulary(settings, summary)
-        if not cls._may_rotate(settings) or len(vocabulary) >= IDS_END:
+        if not cls.rotates(settings) or len(vocabulary) >= IDS_END:
             return None
         kept = vocabulary.counts.astype(np.float64) * vocabulary.keep_probability(settings.sample)
         by_words = parts_by_words(kept)

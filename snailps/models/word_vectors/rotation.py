@@ -24,7 +24,7 @@ from snailps import kernels
 from snailps.api.worker import Block
 from snailps.data._key_numbering import WordNumbers
 from snailps.dataclass import dataclass, field
-from snailps.models.local_sgd import Floats, are_finite
+from snailps.models.local_sgd import are_finite
 from snailps.models.rotation.partition_rows import PartitionRows
 from snailps.models.rotation.splits import assign
 from snailps.models.rotation.trainer import (
@@ -191,10 +191,10 @@ class WordTrainer(RotationTrainer):
         if part is None:
             assert present is not None
             part = WordPartition(model, of, present)
-        part.inputs = PartitionRows(self.sgd, "input", part.keys, bases=not split.is_whole)
         if split.is_whole:
             keys = np.arange(len(self._vocabulary), dtype=np.uint64)
             part.outputs = PartitionRows(self.sgd, "output", keys, bases=False)
+        part.inputs = PartitionRows(self.sgd, "input", part.keys, bases=part.outputs is None)
         self.part = part
         return part
 
@@ -238,9 +238,7 @@ class WordTrainer(RotationTrainer):
             outputs = lease.part.outputs.local
             a, b = (len(outputs[0]) * at // block.output_parts for at in (part, part + 1))
             begin = partial(self._begin, lease.part, examples, outputs, noise)
-            return Checkout(
-                part, len(examples), begin, finite=partial(are_finite, outputs[0][a:b])
-            )
+            return Checkout(part, len(examples), begin, finite=partial(are_finite, outputs[0][a:b]))
         assert lease.examples is not None
         groups = slice(int(lease.bounds[part]), int(lease.bounds[part + 1]))
         drawn = self._draw(block, lease, part, groups.stop - groups.start, part)
@@ -261,9 +259,7 @@ class WordTrainer(RotationTrainer):
         finite = partial(are_finite, local[0])
         return Checkout(part, len(examples), begin, subtract, keys, packed, finite)
 
-    def _draw(
-        self, block: Block, lease: WordLease, part: int, groups: int, checkout: int
-    ) -> Ints:
+    def _draw(self, block: Block, lease: WordLease, part: int, groups: int, checkout: int) -> Ints:
         """Negatives of an output partition for so many groups."""
         split = lease.split
         pool = groups * kernels.SHARED // kernels.GROUP // NOISE_REUSE

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.worker import Block
+from snailps.models.rotation.input_exchange import Sharing
+from snailps.models.rotation.trainer import MASK64, PHI
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.examples import Pairs
-from snailps.models.rotation.input_exchange import Sharing
-from snailps.models.rotation.trainer import MASK64, PHI
 from snailps.models.word_vectors.partitions import STEPS_APART, assign_by_grams
 from snailps.models.word_vectors.rotation import Split, WordLease, WordPartition, WordTrainer
 
@@ -107,7 +107,12 @@ class SkipGramTrainer(WordTrainer):
         )
 
     def _sharing(
-        self, block: Block, split: Split, part: WordPartition, rows: NDArray[np.int64], centres: Ints
+        self,
+        block: Block,
+        split: Split,
+        part: WordPartition,
+        rows: NDArray[np.int64],
+        centres: Ints,
     ) -> Sharing | None:
         """Partitions share rows of n-grams, and step as often as each other."""
         s = self.model.settings
