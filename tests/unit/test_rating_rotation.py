@@ -198,7 +198,16 @@ def test_users_of_a_partition_are_as_many_as_its_size():
             block.sizes = (20, 12)
             found.append(worker.prepare(block))
         assert found[0].units + found[1].units == USERS * ITEMS
-        assert found[0].units > 1.2 * found[1].units
+        assert found[0].units == pytest.approx(USERS * ITEMS * 20 / 32, rel=0.15)
+
+
+def test_partitions_of_few_users_are_alike():
+    with connected(MatrixFactorization) as make:
+        workers, leases = workers_of(make, 3), []
+        trained(workers, leases=leases)
+        for lease in leases:
+            assert lease.units == pytest.approx(USERS * ITEMS / 3, rel=0.15)
+            assert np.diff(lease.lines.bounds) == pytest.approx(USERS * ITEMS / 18, rel=0.5)
 
 
 def names_of(users, items, lines):

@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from snailps.models.embeddings.mf import MatrixFactorization
 
 LINES = "lines"
-CELLS = 240
-"""Of users; they divide evenly among most numbers of workers."""
+CELLS, CELL_STEP = 240, 149
+"""Of users; they divide evenly among most numbers of workers.  Few users lie evenly in these."""
 LINE_NUMBERS = 3
 """User, item and value."""
 NAMES_END = 1 << 24
-"""Numbers of names are below this, and exact in float32."""
+"""Numbers of names, and of a block's lines, are below this, and exact in float32."""
 CHUNK_LINES = 32_000_000
 """Lines of a chunk, at most: all workers together have 12 bytes of each in memory."""
 RUN_LINES = 64
@@ -61,8 +61,8 @@ CHECKOUT_LINES = 2000
 """Least lines of a checkout on average: some milliseconds of one core."""
 PIECE_LINES = 250_000
 """Lines of a checkout of one partition."""
-PART_ITEMS = 4
-"""Least items of an output partition on average."""
+PART_NAMES = 4
+"""Least users or items of a partition on average."""
 ROWS_BYTES = 1 << 30
 """Rows in memory at a worker, at most."""
 PARTS_ROOM = 16
@@ -76,7 +76,7 @@ def rotation_of(names: Names, row_bytes: int, workers: int) -> Rotation | None:
     """How ratings of these names rotate; None if they do not, as their rows are too many."""
     users, items = (len(some) for some in names.names)
     lines = line_num(names)
-    most = min(CELLS // 2, items // (OUTPUTS_PER_INPUT * PART_ITEMS))
+    most = min(CELLS // 2, users // PART_NAMES, items // (OUTPUTS_PER_INPUT * PART_NAMES))
     most = max(1, min(most, isqrt(lines // (OUTPUTS_PER_INPUT * CHECKOUT_LINES))))
     parts = min(most, workers)
     if max(users, items) >= NAMES_END or lines == 0:
@@ -176,7 +176,7 @@ class RatingTrainer(RotationTrainer):
         self._counts = [some.astype(np.float64) for some in names.counts]
         self._chunks = chunks_of(names)
         cells = assign(self._counts[USER], (1,) * CELLS, 2 * self.seed)
-        self.cells = cells.astype(np.uint8)  # which sort in one pass
+        self.cells = (cells * CELL_STEP % CELLS).astype(np.uint8)  # which sort in one pass
         self._split: tuple[tuple[int, int], Split] | None = None
 
     # --- lines, in a table ----------------------------------------------------------------------
@@ -200,11 +200,12 @@ class RatingTrainer(RotationTrainer):
         if block.epoch:
             return
         (users, items), values = self.model.numbered(block)
+        if len(users) >= NAMES_END:
+            raise DataError(f"{block.path}: a block of {len(users):,} lines: set block_bytes lower")
         cells = self.cells[users]
         order = np.argsort(cells, kind="stable")
         numbers = np.empty((len(order), LINE_NUMBERS), np.float32)
-        for column, some in enumerate((users, items, values)):
-            numbers[:, column] = some[order]
+        numbers[:, USER], numbers[:, ITEM], numbers[:, 2] = users[order], items[order], values[order]
         head = np.bincount(cells, minlength=CELLS).cumsum().astype(np.float32)
         shared_blocks.put(self.model, LINES, slot, block.chunk_index, head, numbers.ravel())
 
@@ -214,8 +215,8 @@ class RatingTrainer(RotationTrainer):
         heads = shared_blocks.heads(self.model, LINES, slot, blocks)
         ends = np.zeros((len(heads), 1 + CELLS), np.int64)
         ends[:, 1:] = heads[:, :CELLS]
-        edges = cell_edges(self._sizes(block))[block.part : block.part + 2]
-        begins, stops = (LINE_NUMBERS * ends[:, edge] for edge in edges)
+        first, last = cell_edges(self._sizes(block))[block.part : block.part + 2]
+        begins, stops = LINE_NUMBERS * ends[:, first], LINE_NUMBERS * ends[:, last]
         numbers = np.empty(int((stops - begins).sum()), np.float32)
         shared_blocks.read(self.model, LINES, slot, begins.tolist(), stops.tolist(), numbers)
         users, items, values = numbers.reshape(-1, LINE_NUMBERS).T
@@ -234,16 +235,16 @@ class RatingTrainer(RotationTrainer):
         return RatingLease(part, None, len(lines.values), lines.bounds, None, split, lines)
 
     def _split_of(self, block: Block) -> Split:
-        of = block.parts, block.output_parts
-        if self._split is None or self._split[0] != of:
+        of, known = (block.parts, block.output_parts), self._split
+        if known is None or known[0] != of:
             counts, outputs = self._counts[ITEM], block.output_parts
             of_item, stay = np.zeros(0, np.uint16), np.arange(len(counts))
             if block.parts > 1:
                 of_item = assign(counts, (1,) * outputs, 2 * self.seed + 1).astype(np.uint16)
                 stay = stay[:0]
             items = tuple(np.flatnonzero(of_item == at) for at in range(outputs))
-            self._split = of, Split(of_item, items, stay)
-        return self._split[1]
+            self._split = known = of, Split(of_item, items, stay)
+        return known[1]
 
     def _part_of(self, block: Block, split: Split) -> UserPartition:
         """The partition of a lease: as it is here, else a new one."""

@@ -49,7 +49,7 @@ from snailps.models.local_sgd import (
     RowLayout,
 )
 from snailps.models.ngram_rows import pack_vocabulary, unpack_vocabulary
-from snailps.models.rotation.trainer import MASK64, PHI
+from snailps.models.rotation.trainer import MASK64, PHI, Lease
 from snailps.models.rows import Scale, Trained
 from snailps.models.text_model import BLOCK_BYTES_MAX, BUCKET_KEY, TextModel
 from snailps.models.word_vectors.block_size import (
@@ -70,7 +70,7 @@ from snailps.models.word_vectors.partitions import (
     most_parts,
     parts_by_words,
 )
-from snailps.models.word_vectors.rotation import WordLease, WordTrainer
+from snailps.models.word_vectors.rotation import WordTrainer
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 from snailps.models.word_vectors.shared_text import IDS_END, cut_text, put_block, text_table
 from snailps.models.word_vectors.skip_gram import (
@@ -295,7 +295,7 @@ class WordVectors(TextModel):
     def _rotating(self) -> WordTrainer:
         return SkipGramTrainer(self) if self.settings.model == "skipgram" else CbowTrainer(self)
 
-    def prepare(self, block: Block) -> Prepared | WordLease:
+    def prepare(self, block: Block) -> Prepared | Lease:
         """Numbers a block's words and rows locally and starts to pull the rows; or a partition."""
         if block.part >= 0:
             return self._rotating.prepare(block)
