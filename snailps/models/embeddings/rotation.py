@@ -201,11 +201,12 @@ class RatingTrainer(RotationTrainer):
             return
         (users, items), values = self.model.numbered(block)
         if len(users) >= NAMES_END:
-            raise DataError(f"{block.path}: a block of {len(users):,} lines: set block_bytes lower")
+            raise DataError(f"{block.path}: {len(users):,} lines in a block: lower block_bytes")
         cells = self.cells[users]
         order = np.argsort(cells, kind="stable")
         numbers = np.empty((len(order), LINE_NUMBERS), np.float32)
-        numbers[:, USER], numbers[:, ITEM], numbers[:, 2] = users[order], items[order], values[order]
+        numbers[:, USER], numbers[:, ITEM] = users[order], items[order]
+        numbers[:, 2] = values[order]
         head = np.bincount(cells, minlength=CELLS).cumsum().astype(np.float32)
         shared_blocks.put(self.model, LINES, slot, block.chunk_index, head, numbers.ravel())
 
