@@ -20,7 +20,6 @@ cdef extern from "data/_tokens.h" nogil:
         int64_t words_max
 
     int64_t read_token "snail_read_token"(const uint8_t *text, int64_t left, Token *token) noexcept
-    void name_token "snail_name_token"(const uint8_t *text, int64_t length, Token *token) noexcept
     int scan "snail_scan"(const uint8_t *data, int64_t size, int64_t *position,
                           const Token *sentence_end, Token *tokens) noexcept
     int read_words "snail_read_words"(const uint8_t *arena, const uint64_t *starts, int words,
@@ -34,7 +33,7 @@ cdef extern from "data/_tokens.h" nogil:
     bint is_sentence_end "snail_is_sentence_end"(const Token *token) noexcept
     int64_t find_word "snail_find_word"(const WordTable *table, const Token *token) noexcept
     int64_t add_word "snail_add_word"(WordTable *table, const Token *token) noexcept
-    int64_t fill_slots "snail_fill_slots"(WordTable *table) noexcept
+    int64_t fill_slots "snail_fill_slots"(WordTable *table, bint names) noexcept
 
 
 cdef class Lexicon:

@@ -81,7 +81,7 @@ cdef int table_reserve(WordTable *table, int64_t words, uint64_t arena_bytes) ex
     table.words_max = words_max
     slots_make(table)
     with nogil:
-        fill_slots(table)
+        fill_slots(table, True)
     return 0
 
 
@@ -114,7 +114,7 @@ cdef void table_cut(WordTable *table, int64_t words) noexcept nogil:
     table.arena_used = table.starts[words]
     if table.slots != NULL:
         memset(table.slots, 0, (table.slot_mask + 1) * sizeof(Slot))
-        fill_slots(table)
+        fill_slots(table, True)
 
 
 cdef void table_free(WordTable *table) noexcept nogil:
@@ -325,9 +325,7 @@ cdef class WordCounter:
 cdef int read_names(const uint8_t *text, const uint64_t *starts, int64_t at, int64_t count,
                     const WordTable *table, Token *tokens) noexcept nogil:
     """Tokens of up to BATCH names from `at` on, whose slots are fetched."""
-    cdef int found = <int>min(<int64_t>BATCH, count - at), i
-    for i in range(found):
-        name_token(text + starts[at + i], starts[at + i + 1] - starts[at + i], &tokens[i])
+    cdef int found = read_words(text, starts + at, <int>min(<int64_t>BATCH, count - at), tokens)
     fetch_words(table, tokens, found)
     fetch_long_words(table, tokens, found)
     return found
@@ -494,7 +492,7 @@ cdef class Lexicon:
         self.table.words = self.table.words_max = starts.shape[0] - 1
         slots_make(&self.table)
         with nogil:
-            faulty = fill_slots(&self.table)
+            faulty = fill_slots(&self.table, False)
         if faulty >= 0 and self.index(packed[faulty]) >= 0:
             raise ValueError(f"word {faulty}: {packed[faulty]!r} comes twice")
         if faulty >= 0:

@@ -130,11 +130,11 @@ static inline int snail_is_sentence_end(const snail_token *token) {
     return token->length == 4 && memcmp(token->text, "</s>", 4) == 0;
 }
 
-/* Reads `words` words of an arena, each up to a separator; word i is arena[starts[i] : starts[i + 1]]. */
+/* Reads `words` words or names of an arena; word i is arena[starts[i] : starts[i + 1]]. */
 static inline int snail_read_words(const uint8_t *arena, const uint64_t *starts, int words,
                                    snail_token *tokens) {
     for (int i = 0; i < words; i++)
-        snail_read_token(arena + starts[i], (int64_t)(starts[i + 1] - starts[i]), &tokens[i]);
+        snail_name_token(arena + starts[i], (int64_t)(starts[i + 1] - starts[i]), &tokens[i]);
     return words;
 }
 
@@ -223,18 +223,20 @@ static inline int64_t snail_add_word(snail_word_table *table, const snail_token 
     return slot->id_plus_1 - 1;
 }
 
-/* Enters all words into empty slots; -1, or the first that is empty, holds a separator or was there
- * before. */
-static int64_t snail_fill_slots(snail_word_table *table) {
-    snail_token tokens[SNAIL_BATCH];
+/* Enters all words into empty slots; -1, or the first that was there before or, unless they may be
+ * `names`, is empty or holds a separator. */
+static int64_t snail_fill_slots(snail_word_table *table, int names) {
+    snail_token tokens[SNAIL_BATCH], word;
     for (int64_t at = 0; at < table->words; at += SNAIL_BATCH) {
         const int64_t left = table->words - at;
         const int found = snail_read_words(table->arena, table->starts + at,
                                            left < SNAIL_BATCH ? (int)left : SNAIL_BATCH, tokens);
         snail_fetch_words(table, tokens, found);
         for (int i = 0; i < found; i++) {
-            const int64_t length = (int64_t)(table->starts[at + i + 1] - table->starts[at + i]);
-            if (length == 0 || tokens[i].length != length) return at + i;
+            const int64_t length = tokens[i].length;
+            if (!names &&
+                (length == 0 || snail_read_token(tokens[i].text, length, &word) != length))
+                return at + i;
             snail_word_slot *slot = snail_slot_of(table, &tokens[i]);
             if (slot->id_plus_1) return at + i;
             snail_fill_slot(slot, &tokens[i], at + i);

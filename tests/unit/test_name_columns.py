@@ -1,12 +1,15 @@
 """data.name_columns: lines of names, their counts, their numbers."""
 
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from snailps.data._text import NameTable
 from snailps.data.blocks import read_block, read_head
 from snailps.data.name_columns import NameColumns, NameCounts, Names
+from snailps.data.packed_words import PackedWords
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 
@@ -188,3 +191,60 @@ def test_names_of_other_bytes_are_refused():
     for cut in (3, 20, len(dumped) - 9, len(dumped) - 1):
         with pytest.raises(DataError, match="no list of names"):
             Names(dumped[:cut])
+
+
+def any_names(number, seed):
+    """Names of up to 40 bytes, without NUL, of which many are alike in their first bytes."""
+    rng = np.random.default_rng(seed)
+    heads = [rng.integers(1, 256, size, np.uint8).tobytes() for size in (0, 1, 7, 8, 9, 15, 16, 32)]
+    tails = [rng.integers(1, 256, rng.integers(0, 9), np.uint8).tobytes() for _ in range(200)]
+    heads, tails = (
+        [some[at] for at in rng.integers(len(some), size=number)] for some in (heads, tails)
+    )
+    return [head + tail for head, tail in zip(heads, tails, strict=True)]
+
+
+def test_names_of_any_bytes_are_counted_and_numbered_as_in_a_dictionary():
+    parts = [any_names(3000, 1), [], any_names(500, 2), [b"a b", b"a\tb", b"a\nb", b"", b"a b"]]
+    table, expected = NameTable(), Counter()
+    for part in parts:
+        table.add(PackedWords.of(part))
+        expected.update(part)
+    known = list(expected)  # in order of first appearance
+    assert table.names() == known
+    assert table.counts().tolist() == list(expected.values())
+    asked = [*parts[2], b"unknown", *parts[0], b"a  b"]
+    numbers = {name: number for number, name in enumerate(known)}
+    assert table.numbers(asked).tolist() == [numbers.get(name, -1) for name in asked]
+    packed = PackedWords.of(asked)
+    assert table.numbers(packed[100:200]).tolist() == table.numbers(asked).tolist()[100:200]
+
+
+def test_counts_of_names_add_up():
+    table = NameTable()
+    names = [b"%d" % number for number in range(5000)]
+    table.add(names, np.arange(5000))
+    table.add(names[::-1], np.full(5000, 3))
+    assert table.names() == names
+    assert table.counts().tolist() == list(range(3, 5003))
+    with pytest.raises(ValueError, match="expected 5000 counts, got 2"):
+        table.add(names, np.arange(2))
+
+
+def test_survey_of_parts_is_that_of_the_whole_and_sorts_ties_by_bytes():
+    names = any_names(4000, 3)
+    names = [name for name in names if b"\n" not in name and b"\0" not in name]
+    whole, merged = NameCounts(2), NameCounts(2)
+    whole.add(0, names)
+    whole.add(1, names[:10])
+    for first in range(0, len(names), 700):
+        part = NameCounts(2)
+        part.add(0, names[first : first + 700])
+        if first == 0:
+            part.add(1, names[:10])
+        merged.merge(part.dump())
+    assert merged.dump() == whole.dump()
+    known = sorted(Counter(names).items(), key=lambda entry: (-entry[1], entry[0]))
+    found = Names(whole.dump())
+    assert found.names[0] == [name for name, _ in known]
+    assert found.counts[0].tolist() == [count for _, count in known]
