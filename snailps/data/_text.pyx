@@ -3,7 +3,7 @@
 
     bytes -> WordCounter -> dump -> (another) WordCounter.merge -> words, counts
     bytes -> Lexicon.encode -> word ids, sentence by sentence
-    names, whatever bytes they have -> NameTable -> counts, numbers
+    names, any bytes -> NameTable -> counts, numbers
     words with tails (PackedWords.with_tails) -> without_tails -> words, tails
 
 Counts agree with fastText's (version 0.9) to the last one.  No files, no rules of vocabularies, no
@@ -322,19 +322,19 @@ cdef class WordCounter:
 
 # ---- names ----
 
-cdef int read_names(const uint8_t *text, const uint64_t *starts, int64_t at, int64_t count,
+cdef int read_names(const uint8_t *text, const uint64_t *starts, int64_t at, int64_t stop,
                     const WordTable *table, Token *tokens) noexcept nogil:
-    """Tokens of up to BATCH names from `at` on, whose slots are fetched."""
-    cdef int found = read_words(text, starts + at, <int>min(<int64_t>BATCH, count - at), tokens)
+    """Tokens of up to BATCH names from `at` to before `stop`, whose slots are fetched."""
+    cdef int found = read_words(text, starts + at, <int>min(<int64_t>BATCH, stop - at), tokens)
     fetch_words(table, tokens, found)
     fetch_long_words(table, tokens, found)
     return found
 
 
 cdef class NameTable:
-    """Counts and numbers names: any bytes without NUL, in order of first appearance.
+    """Counts and numbers names, any bytes, in order of first appearance.
 
-    Several threads may call `numbers`, one `add`.
+    Any number of threads may call `numbers` while none calls `add`; one at a time may `add`.
     """
 
     cdef WordTable table
@@ -351,37 +351,39 @@ cdef class NameTable:
         return self.table.words
 
     @property
-    def size_bytes(self) -> int:
-        """Memory of names and counts, about."""
-        return self.table.arena_used + 48 * self.table.words
+    def letters(self) -> int:
+        """Bytes of all names."""
+        return self.table.arena_used
 
     def add(self, names: Sequence[bytes], counts: NDArray[np.int64] | None = None) -> None:
-        """Count names, each once or so often."""
+        """Count names, each once or as often as `counts` says."""
         packed = PackedWords.of(names)
         cdef const uint8_t[::1] text = packed.text
         cdef const uint64_t[::1] starts = packed.starts
         cdef const int64_t[::1] more = np.zeros(0, np.int64) if counts is None else counts
         cdef bint each_once = counts is None
         cdef int64_t[::1] known
-        cdef int64_t count = len(packed), at = 0
+        cdef int64_t count = len(packed), at = 0, stop
         cdef const uint8_t *first = &text[0] if text.shape[0] else END_TEXT
         cdef Token tokens[BATCH]
         cdef int found, i
         if not each_once and more.shape[0] != count:
             raise ValueError(f"expected {count} counts, got {more.shape[0]}")
-        table_reserve(&self.table, count, packed.letters)
-        if len(self.counts_array) < self.table.words_max:
-            enlarged = np.zeros(self.table.words_max, np.int64)
-            enlarged[:self.table.words] = self.counts_array[:self.table.words]
-            self.counts_array = enlarged
-        known = self.counts_array
-        with nogil:
-            while at < count:
-                found = read_names(first, &starts[0], at, count, &self.table, tokens)
-                for i in range(found):
-                    known[add_word(&self.table, &tokens[i])] += \
-                        1 if each_once else more[at + i]
-                at += found
+        while at < count:
+            stop = min(at + MERGED_TOGETHER, count)     # most of them are known: little room
+            table_reserve(&self.table, stop - at, starts[stop] - starts[at])
+            if len(self.counts_array) < self.table.words_max:
+                enlarged = np.zeros(self.table.words_max, np.int64)
+                enlarged[:self.table.words] = self.counts_array[:self.table.words]
+                self.counts_array = enlarged
+            known = self.counts_array
+            with nogil:
+                while at < stop:
+                    found = read_names(first, &starts[0], at, stop, &self.table, tokens)
+                    for i in range(found):
+                        known[add_word(&self.table, &tokens[i])] += \
+                            1 if each_once else more[at + i]
+                    at += found
 
     def numbers(self, names: Sequence[bytes]) -> NDArray[np.int64]:
         """Number of each name (int64 (n,)), -1 of an unknown one."""

@@ -3,9 +3,9 @@
  * bytes -> snail_scan -> snail_token (place, length, hash) -> snail_find_word | snail_add_word -> id
  *
  * A token is what fastText's reader makes of a text: bytes between separators (space, newline, carriage
- * return, tab, vertical tab, form feed, NUL), and one `</s>` for every newline.  A token therefore never
- * holds a NUL, so its first eight bytes, padded with zeros, *are* the token if it is that short: most
- * words of a text are compared by one integer.  Little-endian machines only, as the whole of snailps.
+ * return, tab, vertical tab, form feed, NUL), and one `</s>` for every newline.  A name
+ * is any bytes.  The first eight bytes, padded with zeros, and the length *are* the token if it is that
+ * short: most words of a text are compared by two integers.  Little-endian machines only, as the whole of snailps.
  *
  * Nothing here allocates or reads beyond the end of a text.
  */
@@ -32,7 +32,7 @@ typedef struct {
 
 typedef struct {
     uint64_t prefix;
-    uint32_t tag;      /* hash bits, and in bit 0 whether the word is longer than 8 bytes */
+    uint32_t tag;      /* hash bits, and in the last four the length, 9 if it is more than 8 */
     int32_t id_plus_1; /* 0: an empty slot */
 } snail_word_slot;
 
@@ -97,7 +97,7 @@ static inline int64_t snail_read_token(const uint8_t *text, int64_t left, snail_
     return length;
 }
 
-/* The token of a name, whatever bytes it has: of a word that has no separator, the same as above. */
+/* The token of a name, any bytes: of a word, which has no separator, the same as above. */
 static inline void snail_name_token(const uint8_t *text, int64_t length, snail_token *token) {
     uint64_t h = snail_secret[0];
     token->prefix = snail_load8(text, length);
@@ -172,7 +172,8 @@ static inline void snail_fetch_counts(const snail_word_table *table, const int64
 }
 
 static inline uint32_t snail_tag_of(const snail_token *token) {
-    return ((uint32_t)(token->hash >> 32) & UINT32_C(0xFFFFFFFE)) | (token->length > 8);
+    return ((uint32_t)(token->hash >> 32) & UINT32_C(0xFFFFFFF0)) |
+           (token->length > 8 ? 9 : (uint32_t)token->length);
 }
 
 /* Whether two words of so many bytes, more than 8, of which the first 8 are equal, are so. */
@@ -223,7 +224,7 @@ static inline int64_t snail_add_word(snail_word_table *table, const snail_token 
     return slot->id_plus_1 - 1;
 }
 
-/* Enters all words into empty slots; -1, or the first that was there before or, unless they may be
+/* Enters all words into empty slots; -1, or the first bad one: it comes twice or, if they are no
  * `names`, is empty or holds a separator. */
 static int64_t snail_fill_slots(snail_word_table *table, int names) {
     snail_token tokens[SNAIL_BATCH], word;

@@ -26,6 +26,7 @@ from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
 _HEAD = struct.Struct("<QQ")
+_MALFORMED = "a survey's part is no list of names and counts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +102,16 @@ class NameCounts:
 
     def merge(self, part: bytes) -> None:
         names = Names(part)
+        if len(names.names) != len(self.counts):
+            raise DataError(f"{_MALFORMED}: {len(names.names)} kinds, not {len(self.counts)}")
         for table, some, counts in zip(self.counts, names.names, names.counts, strict=True):
             table.add(some, counts)
         self.sums += names.sums
 
     @property
     def size_bytes(self) -> int:
-        return sum(table.size_bytes for table in self.counts)
+        """About as many bytes as `dump` has."""
+        return sum(table.letters + 9 * len(table) for table in self.counts)
 
     def dump(self) -> bytes:
         """All counts, the most frequent names first."""
@@ -144,7 +148,7 @@ class Names:
                 if not len(self.names[-1]) == len(self.counts[-1]) == number:
                     raise ValueError
         except (ValueError, struct.error):
-            raise DataError("a survey's part is no list of names and counts") from None
+            raise DataError(_MALFORMED) from None
         self._tables: list[NameTable] | None = None
 
     def numbers(self, kind: int, names: Sequence[bytes]) -> NDArray[np.int64]:
@@ -153,5 +157,7 @@ class Names:
             tables = [NameTable() for _ in self.names]
             for table, some in zip(tables, self.names, strict=True):
                 table.add(some)
+                if len(table) != len(some):
+                    raise DataError(f"{_MALFORMED}: a name comes twice")
             self._tables = tables
         return self._tables[kind].numbers(names)

@@ -158,6 +158,8 @@ class PackedWords(Sequence[bytes]):
             by = np.lexsort((keys, np.cumsum(begins[tied])))
             order[tied] = order[tied][by]
             begins[tied] |= _begins(keys[by])
+        tied = _tied(begins)  # they differ in the zeros that they end with, or not at all
+        order[tied] = order[tied][np.lexsort((self.lengths[order[tied]], np.cumsum(begins[tied])))]
         return order
 
     def _keys(self, ids: NDArray[np.int64], at: int) -> NDArray[np.uint64]:

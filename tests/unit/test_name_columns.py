@@ -194,10 +194,11 @@ def test_names_of_other_bytes_are_refused():
 
 
 def any_names(number, seed):
-    """Names of up to 40 bytes, without NUL, of which many are alike in their first bytes."""
+    """Names of up to 40 bytes, of which many are alike in their first bytes."""
     rng = np.random.default_rng(seed)
-    heads = [rng.integers(1, 256, size, np.uint8).tobytes() for size in (0, 1, 7, 8, 9, 15, 16, 32)]
-    tails = [rng.integers(1, 256, rng.integers(0, 9), np.uint8).tobytes() for _ in range(200)]
+    heads = [rng.integers(0, 256, size, np.uint8).tobytes() for size in (0, 1, 7, 8, 9, 15, 16, 32)]
+    tails = [rng.integers(0, 256, rng.integers(0, 9), np.uint8).tobytes() for _ in range(200)]
+    tails += [bytes(size) for size in range(10)]
     heads, tails = (
         [some[at] for at in rng.integers(len(some), size=number)] for some in (heads, tails)
     )
@@ -233,7 +234,7 @@ def test_counts_of_names_add_up():
 
 def test_survey_of_parts_is_that_of_the_whole_and_sorts_ties_by_bytes():
     names = any_names(4000, 3)
-    names = [name for name in names if b"\n" not in name and b"\0" not in name]
+    names = [name for name in names if b"\n" not in name]
     whole, merged = NameCounts(2), NameCounts(2)
     whole.add(0, names)
     whole.add(1, names[:10])
@@ -244,7 +245,17 @@ def test_survey_of_parts_is_that_of_the_whole_and_sorts_ties_by_bytes():
             part.add(1, names[:10])
         merged.merge(part.dump())
     assert merged.dump() == whole.dump()
+    assert abs(whole.size_bytes - len(whole.dump())) < 100
     known = sorted(Counter(names).items(), key=lambda entry: (-entry[1], entry[0]))
     found = Names(whole.dump())
     assert found.names[0] == [name for name, _ in known]
     assert found.counts[0].tolist() == [count for _, count in known]
+
+
+def test_parts_that_are_no_survey_are_refused():
+    counts = NameCounts(2)
+    counts.add(0, [b"a", b"b"])
+    with pytest.raises(DataError, match="no list of names and counts: 2 kinds, not 3"):
+        NameCounts(3).merge(counts.dump())
+    with pytest.raises(DataError, match="no list of names and counts: a name comes twice"):
+        Names(counts.dump().replace(b"a\nb", b"a\na")).numbers(0, [b"a"])
