@@ -62,7 +62,8 @@ class Block:
         units a second their workers have trained.  The rows that it has, or its share of the work,
         should be as large.
     output_parts : int
-        Of a partition: how many output partitions its chunk has, twice `parts`.
+        Of a partition: how many output partitions its chunk has, twice `parts`, times
+        `Rotation.sweeps` in the first chunk.
     had : int
         Of a partition: how many of these are durable, by lost workers: `checkouts` hands out the
         others.

@@ -36,21 +36,28 @@ class Rotation:
     checkouts_of_one : int
         Checkouts of a chunk that has one partition, at least 1: its worker has all rows, so what a
         checkout is is up to the model.
+    sweeps : int
+        Of the first chunk, where it has several partitions: how often a lease checks out each
+        output partition, for a share of the work each time.  Rows that have learnt nothing yet
+        learn one half of the others by heart where they meet it whole before the other half.
     """
 
     chunks: int
     most_parts: int
     checkouts_of_one: int = OUTPUTS_PER_INPUT
+    sweeps: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("chunks", "most_parts", "checkouts_of_one"):
+        for name in ("chunks", "most_parts", "checkouts_of_one", "sweeps"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise MisuseError(f"Rotation.{name}: expected a whole number from 1, got {value!r}")
 
-    def checkouts(self, parts: int) -> int:
-        """Checkouts of each lease of a chunk of so many input partitions."""
-        return OUTPUTS_PER_INPUT * parts if parts > 1 else self.checkouts_of_one
+    def checkouts(self, parts: int, chunk: int = 1) -> int:
+        """Checkouts of each lease of a chunk of so many input partitions: number ``n p + i`` is the
+        n-th of output partition i of p."""
+        sweeps = 1 if chunk else self.sweeps
+        return sweeps * OUTPUTS_PER_INPUT * parts if parts > 1 else self.checkouts_of_one
 
 
 class Checkouts(Protocol):
@@ -69,7 +76,8 @@ class Checkouts(Protocol):
         Returns
         -------
         int or None
-            0 to ``block.output_parts - 1``.  None: it has had all, or the training is to end: check
+            0 to ``block.output_parts - 1``: in a first chunk with `Rotation.sweeps` output
+            partition ``i % outputs``.  None: it has had all, or the training is to end: check
             in what is held, push the input rows and return from `train`.
         """
 

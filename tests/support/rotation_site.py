@@ -37,7 +37,8 @@ class Site:
         blocks, self.epochs = self.rng.randint(1, 12), self.rng.randint(1, 2)
         self.blocks = blocks_of(blocks)
         chunks = self.rng.randint(1, min(4, blocks))
-        self.rotation = Rotation(chunks, self.rng.randint(1, 5))
+        most, sweeps = self.rng.randint(1, 5), self.rng.choice((1, 1, 2, 3))
+        self.rotation = Rotation(chunks, most, sweeps=sweeps)
         self.count = chunks * self.epochs
         self.nodes = list(range(1, 1 + self.rng.randint(1, 5)))
         self.next_node = 100
@@ -82,7 +83,7 @@ class Site:
         assert number not in self.done_partitions
         assert self.encoded_of(chunk) == entry.chunk_blocks
         assert (entry.parts, entry.sizes) == self.split_of(chunk)
-        assert entry.output_parts == 2 * entry.parts
+        assert entry.output_parts == self.outputs_of(number)
         assert number == self.number_of(chunk, entry.part)
         assert sum(holder == node for holder in self.partitions.values()) < 2
         self.partitions[number] = node
@@ -125,14 +126,34 @@ class Site:
                 assert self.is_trained(earlier)
         self.begun.add(number)
 
+    def outputs_of(self, number):
+        """Checkouts of a partition."""
+        chunk = self.ledger.chunk_of(number)
+        parts = self.parts[chunk]
+        return 2 * parts * (self.rotation.sweeps if chunk == 0 and parts > 1 else 1)
+
+    def held(self):
+        """Output partitions that are checked out."""
+        return [
+            part % (2 * self.parts[self.ledger.chunk_of(number)])
+            for number, parts in self.holds.items()
+            for part in parts
+        ]
+
     def checkout(self, node):
         number = self.first_of(node)
         if number is None:
             return
         self.begin(number)
         part = self.ledger.check_out(number, node)
-        output_parts = 2 * self.parts[self.ledger.chunk_of(number)]
-        free = set(range(output_parts)) - self.had[number] - set().union(*self.holds.values())
+        output_parts, outputs = (
+            self.outputs_of(number),
+            2 * self.parts[self.ledger.chunk_of(number)],
+        )
+        left = set(range(output_parts)) - self.had[number]
+        sweep = min(left, default=0) // outputs
+        held = self.held()
+        free = {one for one in left if one // outputs == sweep and one % outputs not in held}
         if part is None:
             assert not free
             wait = self.ledger.wait_of_checkout(number, node)
@@ -165,8 +186,7 @@ class Site:
         number = self.first_of(node)
         if number is None or self.holds[number]:
             return
-        chunk = self.ledger.chunk_of(number)
-        if len(self.had[number]) == 2 * self.parts[chunk]:
+        if len(self.had[number]) == self.outputs_of(number):
             assert self.ledger.done(number, node)
             self.forget(number)
             self.durable.pop(number, None)
@@ -269,7 +289,7 @@ class Site:
             self.ask(node)
         for node in sorted(self.refused):
             assert self.ledger.take(node) is None, f"worker {node} was not woken"
-        held = [part for parts in self.holds.values() for part in parts]
+        held = self.held()
         assert len(held) == len(set(held))
         assert 0.0 <= self.ledger.progress <= 1.0
         assert self.ledger.leased == len(self.chunk_blocks) + len(self.partitions)

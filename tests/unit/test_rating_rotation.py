@@ -14,7 +14,12 @@ from snailps.data.name_columns import NameCounts, Names
 from snailps.errors import DataError
 from snailps.models.embeddings import rotation
 from snailps.models.embeddings.mf import MatrixFactorization
-from snailps.models.embeddings.rotation import CELLS, cell_edges, chunks_of, rotation_of
+from snailps.models.embeddings.rotation import (
+    CELLS,
+    cell_edges,
+    chunks_of,
+    rotation_of,
+)
 from snailps.models.embeddings.settings import MfSettings
 from snailps.models.embeddings.worker import KIND_KEY, TABLE
 
@@ -54,7 +59,7 @@ def workers_of(make, number, settings=SETTINGS, threads=1):
     return [first, *rest]
 
 
-def trained(workers, epochs=1, first=0, leases=None, at_once=True):
+def trained(workers, epochs=1, first=0, leases=None, at_once=True, parts=0):
     """Figures of all leases; rows stay where they are, as the training does not end."""
     found, total = [], SETTINGS.epochs
 
@@ -66,7 +71,7 @@ def trained(workers, epochs=1, first=0, leases=None, at_once=True):
 
     for epoch in range(first, first + epochs):
         shares = (0.99 * epoch / total, 0.99 * (epoch + 1) / total)
-        blocks = blocks_of_chunk(workers, BLOCKS, epoch, shares, epoch=epoch)
+        blocks = blocks_of_chunk(workers, BLOCKS, epoch, shares, parts, epoch)
         with ThreadPoolExecutor(len(workers) if at_once else 1) as pool:
             found += pool.map(lease, workers, blocks)
     return found
@@ -182,8 +187,7 @@ def test_durable_checkouts_are_not_trained_again():
         block.checkouts = shared.checkouts(0, 1)
         block.checkouts._left = [1, 2]
         block.prepared = lease = worker.prepare(block)
-        bounds = lease.lines.bounds
-        assert worker.train(block)["examples"] == bounds[3] - bounds[1]
+        assert worker.train(block)["examples"] == np.diff(lease.ranges[1:3]).sum()
 
 
 def test_users_of_a_partition_are_as_many_as_its_size():
@@ -199,6 +203,26 @@ def test_users_of_a_partition_are_as_many_as_its_size():
             found.append(worker.prepare(block))
         assert found[0].units + found[1].units == USERS * ITEMS
         assert found[0].units == pytest.approx(USERS * ITEMS * 20 / 32, rel=0.15)
+
+
+def test_first_epoch_has_sweeps_of_all_items():
+    """With one the halves of the users learn other signs of factors where the rate stays."""
+    with connected(MatrixFactorization) as make:
+        workers, leases = workers_of(make, 2), []
+        figures = trained(workers, leases=leases, parts=4 * 4, at_once=False)
+        assert sum(one["units"] for one in figures) == USERS * ITEMS
+        for lease in leases:
+            assert lease.ranges.shape == (16, 2)
+            sizes = np.diff(lease.ranges).ravel()
+            assert sizes.sum() == lease.units
+            assert [lease.units_of(part) for part in range(16)] == sizes.tolist()
+            for sweep in range(4):
+                some = [slice(*lease.ranges[4 * sweep + part]) for part in range(4)]
+                items = [set(lease.lines.places[1, lines].tolist()) for lines in some]
+                assert len(set.union(*items)) == sum(map(len, items)) > 0.9 * ITEMS
+        trained(workers, first=1, leases=leases, at_once=False)
+        assert [len(lease.ranges) for lease in leases] == [16, 16, 4, 4]
+        assert leases[0].lines is leases[2].lines
 
 
 def test_partitions_of_few_users_are_alike():
@@ -221,12 +245,12 @@ def names_of(users, items, lines):
 
 def test_ratings_have_as_many_partitions_as_keep_workers_at_work():
     few, many = names_of(100, 100, 4000), names_of(1000, 1000, 4_000_000)
-    assert rotation_of(few, 64, 8) == Rotation(1, 1)
+    assert rotation_of(few, 64, 8) == Rotation(1, 1, 8, 8)
     assert rotation_of(many, 64, 8) == Rotation(1, 16, 16)
-    assert rotation_of(many, 64, 20) == Rotation(1, 31, 16)
-    assert rotation_of(names_of(1000, 30, 4_000_000), 64, 8) == Rotation(1, 3, 16)
+    assert rotation_of(many, 64, 20) == Rotation(1, 30, 16)
+    assert rotation_of(names_of(1000, 30, 4_000_000), 64, 8) == Rotation(1, 3, 16, 2)
     assert rotation_of(many, rotation.ROWS_BYTES // 1000, 8) is None
-    assert rotation_of(names_of(1000, 1000, 70_000_000), 64, 8).chunks == 3
+    assert rotation_of(names_of(1000, 1000, 70_000_000), 64, 8).chunks == 5
 
 
 @pytest.mark.parametrize(

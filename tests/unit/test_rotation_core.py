@@ -96,7 +96,7 @@ def test_training_of_two_workers_rotates_and_the_journal_has_it(make_job):
     assert one.path == ""
     assert one.progress == [0.0, 0.5]
     (train,) = facts(world, "train")
-    assert train["rotation"] == {"chunks": 2, "most_parts": 8, "checkouts_of_one": 2}
+    assert train["rotation"] == {"chunks": 2, "most_parts": 8, "checkouts_of_one": 2, "sweeps": 1}
     assert facts(world, "chunk") == [{"chunk": 0, "parts": 2, "sizes": ()}]
     kinds = [fact.kind for fact in world.facts()]
     assert kinds.index("train") < kinds.index("done") < kinds.index("chunk")
@@ -508,7 +508,7 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     saved = unpack(pack(job.dump(world.now)))
     extent = {"open": 0, "tenancies": 0, "parts_max": 2, "parts": [2, 0], "sizes": [[], []]}
     metrics = saved.figures["rotation"].pop("metrics")
-    rotation = {"chunks": 2, "most_parts": 8, "checkouts_of_one": 2}
+    rotation = {"chunks": 2, "most_parts": 8, "checkouts_of_one": 2, "sweeps": 1}
     assert saved.figures["rotation"] == {**rotation, "extent": extent}
     saved.figures["rotation"]["metrics"] = metrics
     assert saved.units == 30

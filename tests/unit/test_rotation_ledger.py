@@ -46,6 +46,30 @@ def rate(ledger, *nodes, units=10):
 # --- what there is --------------------------------------------------------------------------------
 
 
+def test_first_chunk_has_sweeps_of_its_output_partitions():
+    """A whole sweep before the next one, and no output partition at two workers."""
+    ledger = RotationLedger(blocks_of(2), 2, Rotation(1, 4, sweeps=3), nodes=[1, 2])
+    encodes(ledger, 0)
+    one, two = (ledger.take(node) for node in (1, 2))
+    assert (one.output_parts, two.output_parts) == (12, 12)
+    assert [ledger.check_out(one.number, 1) for _ in range(2)] == [0, 1]
+    assert [ledger.check_out(two.number, 2) for _ in range(3)] == [2, 3, None]
+    assert ledger.check_in(one.number, 1, 0)
+    assert ledger.check_out(two.number, 2) == 0
+    assert ledger.check_in(two.number, 2, 2)
+    assert ledger.check_out(one.number, 1) == 2
+    assert (
+        ledger.check_out(one.number, 1) is None
+    )  # 0 of the next sweep is held, 3 of this one, too
+    for number, node, held in ((one.number, 1, (1, 2)), (two.number, 2, (3, 0))):
+        assert all(ledger.check_in(number, node, part) for part in held)
+    assert checkouts(ledger, two.number, 2) == [1, 6, 7, 4, 5, 10, 11, 8, 9]
+    assert checkouts(ledger, one.number, 1) == [3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert all(ledger.done(entry.number, node) for entry, node in ((one, 1), (two, 2)))
+    encodes(ledger, 1)
+    assert ledger.take(1).output_parts == 4
+
+
 def test_epoch_has_a_loss_of_each_checkout():
     """Not of each block: those are only encoded."""
     ledger = ledger_of(blocks=8, chunks=2, nodes=[1])

@@ -67,7 +67,8 @@ def rotation_of(fields: Mapping[str, Any] | None) -> Rotation | None:
     if not fields:
         return None
     of_one = fields.get("checkouts_of_one", fields.get("visits_of_one"))  # of older journals
-    return Rotation(int(fields["chunks"]), int(fields["most_parts"]), int(of_one))
+    sweeps = int(fields.get("sweeps", 1))
+    return Rotation(int(fields["chunks"]), int(fields["most_parts"]), int(of_one), sweeps)
 
 
 class Job:
@@ -261,7 +262,8 @@ class Job:
             )
         most_parts = min(wanted.most_parts, PARTS_MAX // OUTPUTS_PER_INPUT)
         chunks = min(wanted.chunks, len(self.input.blocks))
-        return Rotation(chunks, most_parts, min(wanted.checkouts_of_one, PARTS_MAX))
+        sweeps = max(1, min(wanted.sweeps, PARTS_MAX // (OUTPUTS_PER_INPUT * most_parts)))
+        return Rotation(chunks, most_parts, min(wanted.checkouts_of_one, PARTS_MAX), sweeps)
 
     def _new_ledger(
         self, nodes: Sequence[int], state: JobState | None, rotation: Rotation | None

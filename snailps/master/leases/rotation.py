@@ -202,7 +202,7 @@ class RotationLedger(Ledger):
             part=self._part(number),
             parts=parts,
             sizes=self._at(chunk).sizes,
-            output_parts=self.rotation.checkouts(parts),
+            output_parts=self.rotation.checkouts(parts, chunk),
             had=tuple(sorted(self._durable.get(number, ()))),
         )
 
@@ -391,7 +391,7 @@ class RotationLedger(Ledger):
     def _free(self, number: int) -> None:
         """Release what an ended lease checked out."""
         for part in self._checkouts.pop(number).holds:
-            del self._out[part]
+            del self._out[self._output(number, part)]
 
     def done(
         self, number: int, node: int, result: BlockResult = NO_RESULT, *, whole: bool = True
@@ -456,7 +456,12 @@ class RotationLedger(Ledger):
 
     def outputs_of(self, number: int) -> int:
         """Checkouts of a partition."""
-        return self.rotation.checkouts(self._at(self.chunk_of(number)).parts)
+        chunk = self.chunk_of(number)
+        return self.rotation.checkouts(self._at(chunk).parts, chunk)
+
+    def _output(self, number: int, part: int) -> int:
+        """The output partition of a checkout of a partition."""
+        return part % self.rotation.checkouts(self._at(self.chunk_of(number)).parts)
 
     def check_out(self, number: int, node: int) -> int | None:
         checkouts = self._checkouts_of(number, node)
@@ -465,13 +470,19 @@ class RotationLedger(Ledger):
             return NO_PART
         if self.closed:
             return NO_MORE
-        begin = OUTPUTS_PER_INPUT * self._part(number)
-        for step in range(output_parts):
-            part = (begin + step) % output_parts
-            if part not in checkouts.had and part not in self._out:
+        sweep, begin = self._sweep(number), OUTPUTS_PER_INPUT * self._part(number)
+        for step in range(len(sweep)):
+            part = sweep[(begin + step) % len(sweep)]
+            if part not in checkouts.had and part % len(sweep) not in self._out:
                 self._hand_out(number, part)
                 return part
         return None
+
+    def _sweep(self, number: int) -> range:
+        """The checkouts of the first sweep that a lease has not had whole."""
+        outputs = self.rotation.checkouts(self._at(self.chunk_of(number)).parts)
+        first = len(self._checkouts[number].had) // outputs * outputs
+        return range(first, first + outputs)
 
     def _checkouts_of(self, number: int, node: int) -> _Checkouts:
         checkouts = self._checkouts.get(number)
@@ -483,7 +494,7 @@ class RotationLedger(Ledger):
         checkouts = self._checkouts[number]
         checkouts.had.add(part)
         checkouts.holds.add(part)
-        self._out[part] = number
+        self._out[self._output(number, part)] = number
 
     def check_in(
         self, number: int, node: int, part: int, units: int = 0, seconds: float = 0.0
@@ -492,7 +503,7 @@ class RotationLedger(Ledger):
         if checkouts is None or self.records.holder(number) != node or part not in checkouts.holds:
             return False
         checkouts.holds.discard(part)
-        del self._out[part]
+        del self._out[self._output(number, part)]
         before, spent = self._work.get(node, (0.0, 0.0))
         kept = min(1.0, max(0.0, RATED_S_MAX - seconds) / max(spent, RATED_S))
         self._work[node] = before * kept + units, spent * kept + seconds
@@ -542,7 +553,7 @@ class RotationLedger(Ledger):
         if not (set(holds) <= set(had) <= set(range(self.outputs_of(number)))):
             raise LookupError(f"partition {number} has {self.outputs_of(number)} checkouts")
         for part in holds:
-            if self._out.get(part, number) != number:
+            if self._out.get(self._output(number, part), number) != number:
                 raise LookupError(f"output partition {part} is checked out already")
         checkouts.had |= set(had)
         for part in holds:
@@ -615,8 +626,9 @@ class RotationLedger(Ledger):
         checkouts = self._checkouts.get(number)
         if checkouts is None or self.records.holder(number) != node or checkouts.holds:
             return None
-        had = checkouts.had
-        part = min((part for part in self._out if part not in had), default=NO_PART)
+        sweep = self._sweep(number)
+        lacks = (part % len(sweep) for part in sweep if part not in checkouts.had)
+        part = min((part for part in lacks if part in self._out), default=NO_PART)
         if part == NO_PART:
             return Wait((MASTER,), "have a lost worker fenced")
         return Wait((self.records.holder(self._out[part]),), f"check in partition {part}")
@@ -643,7 +655,7 @@ class RotationLedger(Ledger):
             parts = self._at(chunk).parts
             if parts:
                 for number in self._partitions_of(chunk):
-                    share = self._given(number) / self.rotation.checkouts(parts)
+                    share = self._given(number) / self.outputs_of(number)
                     done += self._bytes_of_part(number) * share
         return min(1.0, done / self._total_bytes)
 

@@ -4,10 +4,10 @@
     prepare:   lines of the partition's cells -> by output partition of their item
     check out: rows of its items -> PULL, behind the users' rows; its lines in random order
 
-A partition of users is a range of `CELLS` cells, as blocks are encoded before it is known how many
-partitions there are.  The table keeps the lines of all epochs, and a worker those of its partition
-while they fit into `LINES_BYTES`: from the second epoch on nothing is read.  A chunk of one
-partition has all rows, and its checkouts are random shares of the lines.
+A partition of users is a range of the `CELLS` cells, as blocks are encoded before it is known how
+many partitions there are.  The table keeps the lines of all epochs, and a worker those of its
+partition while they fit into `LINES_BYTES`: from the second epoch on nothing is read.  A chunk of
+one partition has all rows, and its checkouts are random shares of the lines.
 
 How leases are trained is `models.rotation.trainer`'s, what a step is `mf`'s.
 """
@@ -48,19 +48,27 @@ if TYPE_CHECKING:
 
 LINES = "lines"
 CELLS, CELL_STEP = 240, 149
-"""Of users; they divide evenly among most numbers of workers.  Few users lie evenly in these."""
+"""Of users, of which few lie evenly in these."""
+PART_CELLS = 8
+"""Cells of a partition on average, at least: partitions differ by one."""
 LINE_NUMBERS = 3
 """User, item and value."""
 NAMES_END = 1 << 24
 """Numbers of names, and of a block's lines, are below this, and exact in float32."""
-CHUNK_LINES = 32_000_000
-"""Lines of a chunk, at most: all workers together have 12 bytes of each in memory."""
+CHUNK_LINES = 16_000_000
+"""Lines of a chunk, at most: all workers together have 12 bytes of each in memory, and an only one
+trains so many in vain if it is lost."""
 RUN_LINES = 64
 """Lines that stay together from epoch to epoch."""
+RUNS_MIN = 64
+"""Of fewer runs each line is alone."""
 CHECKOUT_LINES = 2000
 """Least lines of a checkout on average: some milliseconds of one core."""
-PIECE_LINES = 250_000
-"""Lines of a checkout of one partition."""
+PIECE_LINES, PIECES_MIN = 250_000, 8
+"""Lines of a checkout of one partition, and how many it has at least: figures come with each."""
+FIRST_CHECKOUTS = 16
+"""Of the first epoch, by sweeps: with one sweep of all items two workers learn factors of opposite
+signs, and stay there while the rate does."""
 PART_NAMES = 4
 """Least users or items of a partition on average."""
 ROWS_BYTES = 1 << 30
@@ -76,7 +84,7 @@ def rotation_of(names: Names, row_bytes: int, workers: int) -> Rotation | None:
     """How ratings of these names rotate; None if they do not, as their rows are too many."""
     users, items = (len(some) for some in names.names)
     lines = line_num(names)
-    most = min(CELLS // 2, users // PART_NAMES, items // (OUTPUTS_PER_INPUT * PART_NAMES))
+    most = min(CELLS // PART_CELLS, users // PART_NAMES, items // (OUTPUTS_PER_INPUT * PART_NAMES))
     most = max(1, min(most, isqrt(lines // (OUTPUTS_PER_INPUT * CHECKOUT_LINES))))
     parts = min(most, workers)
     if max(users, items) >= NAMES_END or lines == 0:
@@ -84,8 +92,9 @@ def rotation_of(names: Names, row_bytes: int, workers: int) -> Rotation | None:
     if (2 * -(-users // parts) + items) * row_bytes > ROWS_BYTES:
         return None
     chunks = chunks_of(names)
-    pieces = max(OUTPUTS_PER_INPUT, ceil(lines / chunks / PIECE_LINES))
-    return Rotation(chunks, min(most, max(PARTS_ROOM, 2 * workers)), pieces)
+    pieces = max(PIECES_MIN, ceil(lines / chunks / PIECE_LINES))
+    sweeps = max(1, FIRST_CHECKOUTS // (OUTPUTS_PER_INPUT * parts))
+    return Rotation(chunks, min(most, max(PARTS_ROOM, 2 * workers)), pieces, sweeps)
 
 
 def line_num(names: Names) -> int:
@@ -125,19 +134,19 @@ class SortedLines:
     def size_bytes(self) -> int:
         return self.places.nbytes + self.values.nbytes
 
-    def shuffled(self, part: int, random: np.random.Generator) -> tuple[Ids, Floats]:
-        """Places and values of an output partition's lines: runs of these in random order.
+    def shuffled(self, first: int, last: int, random: np.random.Generator) -> tuple[Ids, Floats]:
+        """Places and values of a range of lines: runs of these in random order.
 
         A tenth of the time of single lines in random order, and rows learn the same.
         """
-        first, last = self.bounds[part : part + 2].tolist()
-        first += int(random.integers(min(RUN_LINES, last - first + 1)))  # where runs begin
-        runs = (last - first) // RUN_LINES
-        order, stop = random.permutation(runs), first + runs * RUN_LINES
+        size = RUN_LINES if last - first >= RUNS_MIN * RUN_LINES else 1
+        begin = first + int(random.integers(size))  # where runs begin
+        runs = (last - begin) // size
+        order, stop = random.permutation(runs), begin + runs * size
 
         def of(column: NDArray[Any]) -> NDArray[Any]:
-            body = column[first:stop].reshape(runs, RUN_LINES)[order].ravel()
-            return np.concatenate([body, column[self.bounds[part] : first], column[stop:last]])
+            body = column[begin:stop].reshape(runs, size)[order].ravel()
+            return np.concatenate([body, column[first:begin], column[stop:last]])
 
         return np.array([of(column) for column in self.places]), of(self.values)
 
@@ -163,6 +172,8 @@ class RatingLease(Lease):
     part: UserPartition
     split: Split
     lines: SortedLines
+    ranges: NDArray[np.int64]
+    """First and last of the lines of each checkout, (output_parts, 2)."""
 
 
 class RatingTrainer(RotationTrainer):
@@ -174,7 +185,7 @@ class RatingTrainer(RotationTrainer):
         super().__init__(model, model.sgd, TABLE)
         self.model, self.seed = model, model.settings.seed
         self._counts = [some.astype(np.float64) for some in names.counts]
-        self._chunks = chunks_of(names)
+        self._chunks, self._line_num = chunks_of(names), line_num(names)
         cells = assign(self._counts[USER], (1,) * CELLS, 2 * self.seed)
         self.cells = (cells * CELL_STEP % CELLS).astype(np.uint8)  # which sort in one pass
         self._split: tuple[tuple[int, int], Split] | None = None
@@ -218,6 +229,11 @@ class RatingTrainer(RotationTrainer):
         ends[:, 1:] = heads[:, :CELLS]
         first, last = cell_edges(self._sizes(block))[block.part : block.part + 2]
         begins, stops = LINE_NUMBERS * ends[:, first], LINE_NUMBERS * ends[:, last]
+        if self._chunks == 1 and ends[:, -1].sum() != self._line_num:
+            raise DataError(
+                f"the servers have {ends[:, -1].sum():,} of {self._line_num:,} lines: what was "
+                "pushed is lost. Begin anew, with replication: sync"
+            )
         numbers = np.empty(int((stops - begins).sum()), np.float32)
         shared_blocks.read(self.model, LINES, slot, begins.tolist(), stops.tolist(), numbers)
         users, items, values = numbers.reshape(-1, LINE_NUMBERS).T
@@ -233,7 +249,9 @@ class RatingTrainer(RotationTrainer):
         split = self._split_of(block)
         part = self._part_of(block, split)
         lines = self._lines_of(block, split, part)
-        return RatingLease(part, None, len(lines.values), lines.bounds, None, split, lines)
+        ranges = ranges_of(lines.bounds, block.output_parts)
+        share = np.concatenate(([0], np.diff(ranges).cumsum()))
+        return RatingLease(part, None, len(lines.values), share, None, split, lines, ranges)
 
     def _split_of(self, block: Block) -> Split:
         of, known = (block.parts, block.output_parts), self._split
@@ -241,6 +259,7 @@ class RatingTrainer(RotationTrainer):
             counts, outputs = self._counts[ITEM], block.output_parts
             of_item, stay = np.zeros(0, np.uint16), np.arange(len(counts))
             if block.parts > 1:
+                outputs = OUTPUTS_PER_INPUT * block.parts
                 of_item = assign(counts, (1,) * outputs, 2 * self.seed + 1).astype(np.uint16)
                 stay = stay[:0]
             items = tuple(np.flatnonzero(of_item == at) for at in range(outputs))
@@ -264,17 +283,18 @@ class RatingTrainer(RotationTrainer):
     def _lines_of(self, block: Block, split: Split, part: UserPartition) -> SortedLines:
         slot = self._slot(block)
         found = part.lines.get(slot)
-        if found is None or len(found.bounds) != block.output_parts + 1:
+        outputs_num = len(split.items)
+        if found is None or len(found.bounds) != outputs_num + 1:
             users, items, values = self._read(block)
             random = np.random.default_rng((self.seed, slot, block.part))
             order = random.permutation(np.arange(len(users), dtype=np.int32))
             if len(split.stay):
-                outputs = random.integers(block.output_parts, size=len(users), dtype=np.uint16)
+                outputs = random.integers(outputs_num, size=len(users), dtype=np.uint16)
             else:
                 outputs = split.of_item[items[order]]
             order = order[np.argsort(outputs, kind="stable")]
-            bounds = np.zeros(block.output_parts + 1, np.int64)
-            np.cumsum(np.bincount(outputs, minlength=block.output_parts), out=bounds[1:])
+            bounds = np.zeros(outputs_num + 1, np.int64)
+            np.cumsum(np.bincount(outputs, minlength=outputs_num), out=bounds[1:])
             places = np.empty((2, len(order)), np.int32)
             places[USER] = part.place[users[order]]
             places[ITEM] = items[order] + len(part.users)
@@ -289,9 +309,10 @@ class RatingTrainer(RotationTrainer):
     def check_out(self, block: Block, lease: RatingLease, part: int) -> Checkout:
         rows = lease.part.inputs
         random = np.random.default_rng((block.seed + part) & MASK64)
-        batch = Batch(*lease.lines.shuffled(part, random), np.zeros(0, np.int32))
+        first, last = lease.ranges[part].tolist()
+        batch = Batch(*lease.lines.shuffled(first, last, random), np.zeros(0, np.int32))
         begin = partial(self.model.begin, batch, rows.local[0])
-        items = lease.split.items[part]
+        items = lease.split.items[part % len(lease.split.items)]
         if not len(items):  # they stay
             return Checkout(part, len(batch), begin)
         places, keys = items + len(lease.part.users), keys_of_items(items)
@@ -307,6 +328,13 @@ class RatingTrainer(RotationTrainer):
         """A row that has diverged makes the squared loss no number."""
         loss, lines = (sum(column) for column in zip((0.0, 0.0), *results, strict=True))
         return {"loss": loss, "examples": lines}
+
+
+def ranges_of(bounds: NDArray[np.int64], checkouts: int) -> NDArray[np.int64]:
+    """Lines of each checkout, (checkouts, 2): of each sweep's output partitions, equal shares."""
+    sweeps = checkouts // (len(bounds) - 1)
+    edges = bounds[:-1] + np.diff(bounds) * np.arange(sweeps + 1)[:, None] // sweeps
+    return np.stack([edges[:-1].ravel(), edges[1:].ravel()], axis=1)
 
 
 def keys_of_items(items: NDArray[np.int64]) -> Keys:
