@@ -93,7 +93,7 @@ class TestMatrixFactorization(ModelContract):
     units = 3600
     interrupted_workers = 2
     results = ("out.npz",)
-    tables = ("rows",)
+    tables = ("rows", "lines")
     optimizers = ("sgd", "adagrad")
     write_input = staticmethod(write_ratings)
 
