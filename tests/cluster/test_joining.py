@@ -104,7 +104,8 @@ def run_joined(folder, write):
         master = cluster.master()
         _, workers = cluster.nodes()
         first.meet()
-        holds(cluster, workers[0], 2)
+        ahead = 2 if job["worker_class"].endswith(("GatedLinear", "GatedFm")) else 1
+        holds(cluster, workers[0], 1 + ahead)
         workers.append(cluster.start("worker"))
         later.meet()  # any worker but the first
         first.open()
