@@ -1,4 +1,4 @@
-"""Several `WordVectors` workers in one process: tables in memory, partitions checked out by a lock.
+"""Several workers in one process: partitions checked out by a lock; of `WordVectors`, tables in memory.
 
 Real vocabulary, text, kernels and trainers; no master, no shards.  For unit tests and experiments.
 """

@@ -1,12 +1,13 @@
 """Matrix factorisation: ratings with biases, or rankings of pairs of users and items.
 
-    lines "user item [value]" -> EmbeddingWorker -> kernels -> differences
+    lines "user item [value]" -> RatingTrainer | EmbeddingWorker -> kernels -> differences
     tables, hold-out lines -> RMSE, or recall and NDCG of each user's list     -> OUTPUT.npz
 
 Users are names of kind 0, items of kind 1.  With ``loss: squared`` a row is [bias, factors], and
 rating = mean + both biases + product of the factors; (rating - mean) / deviation is trained, both
 from the survey, and `in_units` converts the finished rows.  Otherwise a row is the factors, and
-each pair is ranked before drawn items.  `worker` moves rows.
+each pair is ranked before drawn items.  `rotation` moves the rows of ratings, `worker` those of
+rankings, and of ratings with clocks or `max_steps`.
 After Y. Koren et al., "Matrix factorization techniques for recommender systems", IEEE Computer 42
 (2009), and S. Rendle et al., "BPR", UAI 2009.
 """

@@ -6,8 +6,8 @@
 
 All rows are in table `TABLE`: name i of kind j is key ``j * KIND_KEY + i``.  The optimiser runs at
 the worker, and the deltas of weights and state add up.  Rows are kept and exchanged by rate; with
-bsp and ssp a block trains copies (`block_trainer`).  A subclass declares the columns and calls its
-kernel: `columns`, `kinds`, `train_part`.
+bsp and ssp a block trains copies (`block_trainer`); ratings rotate (`rotation`).  A subclass
+declares the columns and calls its kernel: `columns`, `kinds`, `train_part`.
 """
 
 from __future__ import annotations
