@@ -1,4 +1,4 @@
-"""Several workers in one process: partitions checked out by a lock; of `WordVectors`, tables in memory.
+"""Several workers in one process, whose partitions are checked out by a lock; tables in memory.
 
 Real vocabulary, text, kernels and trainers; no master, no shards.  For unit tests and experiments.
 """
