@@ -355,6 +355,7 @@ def restart(master, crowd, args, figures, status):
     figures["listens_again_s"] = round(time.monotonic() - begin, 2)
     crowd.until(lambda: crowd.sums()[2] - back >= nodes, "all nodes' coming back")
     poll(master, crowd, lambda s: s["phase"] == "training", "the training again")
+    crowd.say("flood", True)  # a block takes its worker no time: it is the master that is measured
     crowd.say("hold", False)
     done = crowd.sums()[1]
     crowd.until(lambda: crowd.sums()[1] > done, "another block")
