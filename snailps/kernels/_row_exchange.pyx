@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """Owns what is known of kept rows beside the rows themselves, and the arithmetic of their exchange.
 
-Functions at the end are that of rows that count as theirs no steps (`word_vectors/partition_rows.py`).
+Functions at the end are of rows that count no steps of their own (`models/rotation`).
 
     rows as trained, bases, counts of steps -> RowExchange.send -> deltas to push, their keys
     answers -> RowExchange.merge -> rows as trained, bases
@@ -91,6 +91,30 @@ cdef class DriftEstimate:
         self.parts = 3 if method == ACCESS_FTRL else 2 if method == ACCESS_ADAGRAD else 1
         self.ftrl = ftrl_of(lr, l1, beta)
 
+    def scale(self, int others, const float[:, ::1] rows not None, float[:, ::1] deltas not None,
+              const float[::1] counts not None) -> None:
+        """Reduce deltas of copies, whose sum with those of `others` would be too long a step.
+
+        Rows, as trained, are (n, parts x stride), deltas (n, parts x dim).  A row that c examples use
+        (`counts`) is moved c steps by this worker and c - 1 by each other one: one of a single example is
+        probably in no other block and needs its whole delta.  Threads may call it for different rows.
+        """
+        cdef Py_ssize_t i, n = deltas.shape[0]
+        cdef int64_t stride = rows.shape[1] // self.parts
+        cdef float factor
+        if rows.shape[0] != n or counts.shape[0] != n or deltas.shape[1] != self.parts * self.dim \
+                or rows.shape[1] % self.parts or stride < self.dim:
+            raise ValueError(f"expected rows of {self.parts} parts, deltas of {self.parts * self.dim} floats and "
+                             f"counts, one a row; got {rows.shape[0]} x {rows.shape[1]}, {n} x "
+                             f"{deltas.shape[1]}, {counts.shape[0]}")
+        cdef float[::1] own = np.empty(max(1, self.outputs), np.float32)
+        with nogil:
+            for i in range(n):
+                if counts[i] > 1:
+                    longest(self, &rows[i, 0], stride, &deltas[i, 0], counts[i], &own[0], &factor)
+                    share(self, &rows[i, 0], stride, &deltas[i, 0], &own[0], factor,
+                          (counts[i] - 1) / counts[i] * others)
+
 
 cdef inline uint32_t ticks(double now) noexcept nogil:
     """Examples modulo 2^32: a float of 10^9 is right to 64, as many as hot rows take."""
@@ -142,7 +166,7 @@ cdef inline float mean_left(float x) noexcept nogil:
 
 
 cdef inline float share_of(float own, float others) noexcept nogil:
-    """`local_sgd.share_of_delta`."""
+    """`share_of_delta` of a row."""
     own = max(own, LEAST_OWN)
     return mean_left(own + others) / mean_left(own)
 
@@ -189,6 +213,26 @@ cdef inline void reduce(DriftEstimate estimate, const float *row, int64_t stride
             z = -wanted * (estimate.beta + sqrtf(row[2 * stride + j])) / estimate.lr
             z -= estimate.l1 if wanted > 0 else -estimate.l1
             delta[estimate.dim + j] += z - row[stride + j]
+
+
+cdef float share(DriftEstimate estimate, const float *row, int64_t stride, float *delta, const float *own,
+                 float factor, float others) noexcept nogil:
+    """Reduces a delta to its shares, of each column the one by its steps; returns their mean.
+
+    `own` and `factor` are how far the row was moved; each other step was as long, `others` for each.
+    """
+    cdef int64_t j
+    cdef float lost, sum = 0
+    for j in range(estimate.outputs):
+        lost = 1 - share_of(own[j], own[j] * others)
+        sum += 1 - lost
+        reduce(estimate, row, stride, delta, j, lost)
+    if estimate.outputs < estimate.dim:
+        lost = 1 - share_of(factor, factor * others)
+        sum += (1 - lost) * (estimate.dim - estimate.outputs)
+        for j in range(estimate.outputs, estimate.dim):
+            reduce(estimate, row, stride, delta, j, lost)
+    return sum / estimate.dim
 
 
 cdef class RowExchange:
@@ -452,7 +496,7 @@ cdef class RowExchange:
                         delta[p * self.dim + j] = row[p * self.stride + j] - base[p * self.dim + j]
                 if workers > 1 and self.quiet[places[i]] & QUIET < SOLE:
                     count = <float>(self.counts[places[i]] / self.weight / max(1.0, self.examples))
-                    held = self.share(estimate, row, base, delta, workers, min(count, <float>1),
+                    held = self.reduced(estimate, row, base, delta, workers, min(count, <float>1),
                                       max(count * <uint32_t>(ticks(now) - of.last), <float>1), of, &own[0],
                                       &given[given_num, 0] if giving else NULL)
                     if held < 1 and giving:
@@ -466,7 +510,7 @@ cdef class RowExchange:
                     base[j] += delta[j]
         return given_array[:given_num], at_array[:given_num]
 
-    cdef float share(self, DriftEstimate estimate, float *row, const float *base, float *delta, int workers,
+    cdef float reduced(self, DriftEstimate estimate, float *row, const float *base, float *delta, int workers,
                      float common, float count, Record *of, float *own,
                      float *given) noexcept nogil:
         """Reduces a delta to the share that is pushed; what part of the rest the local copy holds.
@@ -476,7 +520,7 @@ cdef class RowExchange:
         exchange.
         """
         cdef int64_t j
-        cdef float factor, beyond, held, mixed, others, share, sum = 0
+        cdef float factor, beyond, held, mixed
         count += of.rest
         of.rest = 0
         if estimate.method == ACCESS_ADAGRAD:
@@ -492,17 +536,10 @@ cdef class RowExchange:
             if given != NULL:
                 memcpy(given, delta, self.width * sizeof(float))
         mixed = C_CORRELATION * held + (1 - held)
-        others = (count - 1) / count * (workers - 1)
         for j in range(estimate.outputs):
-            share = share_of(own[j] * mixed, own[j] * mixed * others)
-            sum += share
-            reduce(estimate, row, self.stride, delta, j, 1 - share)
-        if estimate.outputs < self.dim:
-            share = share_of(factor * mixed, factor * mixed * others)
-            sum += share * (self.dim - estimate.outputs)
-            for j in range(estimate.outputs, self.dim):
-                reduce(estimate, row, self.stride, delta, j, 1 - share)
-        of.rest = count * (1 - sum / self.dim) * held
+            own[j] *= mixed
+        of.rest = count * held * (1 - share(estimate, row, self.stride, delta, own, factor * mixed,
+                                            (count - 1) / count * (workers - 1)))
         if beyond > 0 and given != NULL:
             for j in range(self.width):
                 given[j] = (given[j] - delta[j]) * (1 - held)
@@ -626,6 +663,27 @@ cdef object check_places(const int64_t[::1] places, Py_ssize_t rows, Py_ssize_t 
 cdef inline void fetch_columns(float[:, ::1] rows, int64_t place, Py_ssize_t first,
                                Py_ssize_t dim) noexcept nogil:
     fetch_row_to_write(<char *>&rows[place, first], 4 * <uint32_t>dim, FETCH_AT_CLIENT)
+
+
+def share_of_delta(own: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Share of a row's delta to push while other workers train the row: above 0, at most 1.
+
+    On a quadratic loss n steps of rate r and curvature h leave ``exp(-h r n)`` of the distance to
+    the minimum.  Two workers with x and y such steps (`own`, `others`: h r n; arrays of one shape)
+    on the same copy go ``1 - exp(-x)`` and ``1 - exp(-y)``, together too far; one after the other
+    they go ``1 - exp(-x - y)``, of which ``x / (x + y)`` is this worker's.
+    """
+    cdef const float[::1] x = np.ascontiguousarray(own, np.float32).reshape(-1)
+    cdef const float[::1] y = np.ascontiguousarray(others, np.float32).reshape(-1)
+    cdef Py_ssize_t i, n = x.shape[0]
+    if y.shape[0] != n:
+        raise ValueError(f"expected as many steps of others as own ones, {n}, got {y.shape[0]}")
+    made = np.empty(own.shape, np.float32)
+    cdef float[::1] shares = made.reshape(-1)
+    with nogil:
+        for i in range(n):
+            shares[i] = share_of(x[i], y[i])
+    return made
 
 
 def load_columns(float[:, ::1] rows not None, const int64_t[::1] places not None,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.api.worker import Pending, Worker
 from snailps.dataclass import dataclass
+from snailps.kernels._row_exchange import share_of_delta
 
 OTHERS_MIN = 0.1
 """Rate x curvature x other workers' steps below which a delta is pushed whole: share > 0.95."""
@@ -232,17 +233,3 @@ class Contention:
         )
         before += along @ directions.T
         deltas[rows] = before
-
-
-def share_of_delta(own: Floats, others: Floats) -> Floats:
-    """Share of a row's delta to push while other workers train the row: above 0, at most 1.
-
-    On a quadratic loss n steps of rate r and curvature h leave ``exp(-h r n)`` of the distance to
-    the minimum.  Two workers with x and y such steps (`own`, `others`: h r n) on the same copy go
-    ``1 - exp(-x)`` and ``1 - exp(-y)``, together too far; one after the other they go ``1 - exp(-x
-    - y)``, of which ``x / (x + y)`` is this worker's.
-    """
-    own = np.maximum(own, 1e-4)
-    both = own + others
-    share: Floats = (np.expm1(-both) / np.expm1(-own) * (own / both)).astype(np.float32)
-    return share

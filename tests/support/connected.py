@@ -73,7 +73,7 @@ def in_order(model):
 
 def keep(model, room):
     """Has a worker of sparse examples keep so many rows at most."""
-    kept = KeptRows(model.sgd, TABLE, model.estimate, room=room, period_blocks=PERIOD_BLOCKS)
+    kept = KeptRows(model.sgd, TABLE, model.shares.estimate, room=room, period_blocks=PERIOD_BLOCKS)
     model.rows = (kept,)
 
 

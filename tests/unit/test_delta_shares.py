@@ -99,10 +99,21 @@ def copy_of(model, rows):
     return copy
 
 
+def shares_of(model):
+    return Shares(model.settings, model.dim, outputs=model.outputs, eps=model.eps)
+
+
+def scale(model, shares, batch, others, rows, delta):
+    """What `SparseWorker` does with the deltas of copied rows."""
+    seen = shares.shows_steps(rows[BIAS, -model.stride :])
+    shares.measure([batch], delta[BIAS] if seen else None, model.settings.lr)
+    shares.estimate.scale(others, rows, delta, batch.counts(len(rows)))
+
+
 def loss_after(model, workers, share=True):
     """Log loss of held-out examples, after workers trained on blocks of their own, all at once."""
     places, labels = clicks(EXAMPLES, 1)
-    shares = Shares(model.settings, model.dim, model.stride, model.outputs, model.eps)
+    shares = shares_of(model)
     now, s = copy_of(model, model.start), model.settings
     for first in range(0, EXAMPLES, workers * BLOCK):
         total = np.zeros_like(now[:, model.packed])
@@ -111,10 +122,9 @@ def loss_after(model, workers, share=True):
             batch = batch_of(places[mine], labels[mine])
             rows = copy_of(model, now)
             model.train(rows, batch)
-            delta = (rows - now)[:, model.packed]
+            delta = np.ascontiguousarray((rows - now)[:, model.packed])
             if share and workers > 1:
-                step = shares.step(batch, rows, delta, s.lr)
-                shares.scale(step, workers - 1, rows, delta, shares.counts(batch, len(rows)))
+                scale(model, shares, batch, workers - 1, rows, delta)
             total += delta
         now[:, model.packed] += total
         if s.method == "ftrl":  # as the shards do it
@@ -143,28 +153,28 @@ def test_workers_at_once_without_shares_go_too_far(rows, method):
 @pytest.mark.parametrize("method", ["adagrad", "ftrl"])
 def test_step_is_known_where_sums_of_squares_are_too_large_to_grow(method):
     model = LinearRows(method)
-    shares = Shares(model.settings, 1, 1, 1, model.eps)
+    shares = shares_of(model)
     batch = batch_of(*clicks(200, 3))
     steps = []
     for squares in (1, 1 << 25):
         model.start[:, -1] = squares
         rows = model.start.copy()
         model.train(rows, batch)
-        steps.append(shares.step(batch, rows, rows - model.start, 0.1).together)
+        scale(model, shares, batch, 3, rows, rows - model.start)
+        steps.append(shares.estimate.a_step)
     assert steps[1] == pytest.approx(steps[0], rel=0.5)
 
 
 def test_row_that_one_example_has_is_pushed_whole():
     model = LinearRows("adagrad")
-    shares = Shares(model.settings, 1, 1, 1, model.eps)
     batch = batch_of(*clicks(200, 3))
-    count = shares.counts(batch, BIAS + 1)
+    count = batch.counts(BIAS + 1)
     rows = model.start.copy()
     model.train(rows, batch)
     delta = rows - model.start
     pushed = delta.copy()
-    shares.scale(shares.step(batch, rows, delta, 0.1), 3, rows, pushed, count)
-    assert (count[:, 0] == 1).sum() > 100
-    np.testing.assert_array_equal(pushed[count[:, 0] == 1], delta[count[:, 0] == 1])
+    scale(model, shares_of(model), batch, 3, rows, pushed)
+    assert (count == 1).sum() > 100
+    np.testing.assert_array_equal(pushed[count == 1], delta[count == 1])
     np.testing.assert_array_equal(pushed[:, 1], delta[:, 1])  # state adds up
     assert pushed[BIAS, 0] == pytest.approx(delta[BIAS, 0] / 4, rel=0.01)

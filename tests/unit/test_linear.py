@@ -370,14 +370,14 @@ def test_several_workers_know_how_far_steps_go_after_very_many_examples(make, me
     model = make(LinearSettings(optimizer=method), workers=8)
     train(model, planted(200, 0), 0)
     train(model, planted(200, 1), 1)
-    measured = model.estimate.a_step
+    measured = model.shares.estimate.a_step
     keys = np.array([BIAS_KEY], np.uint64)
     others = np.zeros((1, 3 if method == "ftrl" else 2), np.float32)
     others[0, -1] = 1 << 25  # one more is lost beside it
     model.push(TABLE, keys, others, state=True)
     for number in range(2, 6):
         train(model, planted(200, number), number)
-    assert model.estimate.a_step == pytest.approx(measured, rel=0.5)
+    assert model.shares.estimate.a_step == pytest.approx(measured, rel=0.5)
     flush(model)
 
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps import kernels
-from snailps.models.local_sgd import ArrayPool, Contention, RowLayout, share_of_delta
+from snailps.kernels._row_exchange import share_of_delta
+from snailps.models.local_sgd import ArrayPool, Contention, RowLayout
 from snailps.models.text_model import TextModel
 from snailps.models.word_vectors import WordVectors
 

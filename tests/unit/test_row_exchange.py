@@ -19,13 +19,13 @@ from snailps.kernels._row_exchange import (
     subtract_columns,
 )
 from snailps.models.local_sgd import RowLayout
-from snailps.models.sparse.delta_shares import Shares, Step, estimate_of, set_step
+from snailps.models.sparse.delta_shares import Shares
 from snailps.models.sparse.fm import FmSettings
 from snailps.models.sparse.linear import LinearSettings
 
 ROWS = 40
 EXAMPLES = 100
-STEP = Step(0.1, 12.0, 0.4)
+STEP, FACTOR_STEP = 0.4, 1.2
 EVERY = np.arange(ROWS, dtype=np.int32)
 KEYS = np.arange(ROWS, dtype=np.uint64) * np.uint64(977)
 
@@ -46,10 +46,9 @@ class Case:
             self.dim = settings.dim if model == "fm" else 3
             parts = {"sgd": 1, "adagrad": 2, "ftrl": 3}[method]
             outputs = 1 if model == "fm" else self.dim
-            shares = Shares(settings, self.dim, stride=self.dim, outputs=outputs, eps=1e-6)
-            self.estimate = estimate_of(shares)
-            set_step(self.estimate, STEP)
-            estimate = twin.SparseDrift(shares, STEP, np.inf if method == "ftrl" else 10.0)
+            self.estimate = Shares(settings, self.dim, outputs=outputs, eps=1e-6).estimate
+            self.estimate.a_step, self.estimate.a_factor_step = STEP, FACTOR_STEP
+            estimate = twin.SparseDrift(settings, self.dim, outputs, 1e-6, STEP, FACTOR_STEP)
         derive = None
         if method == "ftrl" and model != "plain":
             derive = self.derive = partial(
@@ -131,6 +130,23 @@ def test_exchange_of_sparse_rows_equals_twin(model, method, seed, workers, padde
 @given(st.integers(0, 1000), st.sampled_from([1, 2, 8]))
 def test_exchange_of_rows_without_state_equals_twin(seed, workers):
     check_against_twin(Case("plain", "sgd", True, seed, workers))
+
+
+@examples(10)
+@given(st.integers(0, 1000), st.sampled_from([2, 8]), st.booleans())
+@pytest.mark.parametrize("method", ["sgd", "adagrad", "ftrl"])
+@pytest.mark.parametrize("model", ["linear", "fm"])
+def test_deltas_of_copies_are_reduced_as_in_the_twin(model, method, seed, workers, padded):
+    case = Case(model, method, padded, seed, workers)
+    case.train()
+    counts = case.counts.astype(np.float32)
+    rows, found = case.packed(), case.twin.rows - case.twin.base
+    expected, times = found.copy(), counts[:, None]
+    own = case.twin.estimate.steps(rows, expected, times)
+    others = np.maximum(times - 1, 0) / np.maximum(times, 1) * np.float32(workers - 1)
+    case.twin.estimate.scale(rows, expected, twin.share_of_delta(own, own * others))
+    case.estimate.scale(workers - 1, case.rows, found, counts)
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-4)
 
 
 def kept_rows(n=4):

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from snailps.api.worker import Block, Pending
 from snailps.dataclass import dataclass
-from snailps.models.local_sgd import Floats, share_of_delta
+from snailps.kernels._row_exchange import share_of_delta
+from snailps.models.local_sgd import Floats
 from snailps.models.rotation.partition_rows import PartitionRows, Places, Push
 
 

@@ -6,7 +6,7 @@
 ``settings.py``          settings of all of them
 ``batch.py``             text -> numbered examples
 ``worker.py``            base class
-``delta_shares.py``      scaling of the deltas of several workers
+``delta_shares.py``      how far steps go, by which deltas of several workers are scaled
 ``metrics.py``           scores and labels -> figures
 ``evaluate.py``          evaluation on hold-out files; a model file -> predictions
 ``export.py``            model files

@@ -92,6 +92,13 @@ class Batch:
             self.bias, self.weights[order] if len(self.weights) else self.weights, self.bad,
         )  # fmt: skip
 
+    def counts(self, row_num: int) -> Floats:
+        """How many examples have the feature of each row, float32 (row_num,)."""
+        found = np.bincount(self.places, minlength=row_num).astype(np.float32)
+        if self.bias >= 0:
+            found[self.bias] = len(self)
+        return found
+
     @property
     def nbytes(self) -> int:
         arrays = (self.labels, self.ptr, self.places, self.values, self.fields, self.keys)

@@ -22,7 +22,7 @@ from snailps import kernels
 from snailps.api.tables import DIM_MAX, Table
 from snailps.config import JobSettings, setting
 from snailps.data.encoding import Encoding
-from snailps.dataclass import dataclass, replace
+from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError
 from snailps.models.block_trainer import Rates, Span, Sums
 from snailps.models.local_sgd import RowLayout
@@ -136,9 +136,9 @@ class FactorizationMachine(SparseWorker):
         super().setup()
         self._hot = max(1, HOT_FLOATS // self.sgd.layout.trained_width)
 
-    def make_shares(self, table: Table, layout: RowLayout) -> Shares:
+    def make_shares(self, table: Table) -> Shares:
         """One output; the other numbers are factors."""
-        return replace(super().make_shares(table, layout), outputs=1, eps=self.settings.eps)
+        return Shares(self.settings, table.dim, outputs=1, eps=self.settings.eps)
 
     def row_layout(self, table: Table) -> RowLayout:
         """Each part starts on a cache line's boundary."""

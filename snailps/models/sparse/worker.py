@@ -56,7 +56,7 @@ from snailps.models.sparse.batch import (
     batch_reader,
     check_classes,
 )
-from snailps.models.sparse.delta_shares import Shares, estimate_of, set_step
+from snailps.models.sparse.delta_shares import Shares
 from snailps.models.sparse.export import stored_rows, write_npz
 from snailps.models.sparse.sample import encoded
 from snailps.models.sparse.settings import (
@@ -356,7 +356,7 @@ class SparseWorker(BlockTrainer):
         s = self.settings
         _, table = self._find(TABLE)
         layout = self.row_layout(table)
-        self.shares = self.make_shares(table, layout)
+        self.shares = self.make_shares(table)
         self._reader = batch_reader(
             s,
             threads=self.threads,
@@ -376,18 +376,17 @@ class SparseWorker(BlockTrainer):
             kept = KeptRows(
                 self.sgd,
                 TABLE,
-                estimate_of(self.shares),
+                self.shares.estimate,
                 period_blocks=PERIOD_BLOCKS,
                 steps_min=max(STEPS_MIN, layout.width / 2),  # wide rows cost more to exchange
                 drift=self.drift,
                 fill_first=_fill_zeros if table.init == "zeros" else None,
             )
-            self.estimate, self.rows = kept.estimate, (kept,)
+            self.rows = (kept,)
 
-    def make_shares(self, table: Table, layout: RowLayout) -> Shares:
+    def make_shares(self, table: Table) -> Shares:
         """Scaling of deltas; all numbers of a row are weights of outputs, unless overridden."""
-        s, dim = self.settings, table.dim
-        return Shares(s, dim, stride=layout.stride, outputs=dim, eps=EPS)
+        return Shares(self.settings, table.dim, outputs=table.dim, eps=EPS)
 
     def row_layout(self, table: Table) -> RowLayout:
         """Layout of rows that `train_part` takes: packed, unless overridden."""
@@ -512,7 +511,7 @@ class SparseWorker(BlockTrainer):
         bias, layout = _bias_of(batch), self.sgd.layout
         moved, self._bias_moved = self._bias_moved, None
         # Else it stays as it was in the block before.
-        if moved is not None and bias.stop and self.shares.counts_steps(trained[bias][0]):
+        if moved is not None and bias.stop and self._shows_steps(trained[bias][0]):
             parts = moved.reshape(layout.parts, layout.stride)[:, : layout.dim]
             self._bias_mean = parts.ravel() / np.float32(_examples_of(batch))
         return {"loss": sums[0] * self._loss_unit, "examples": sums[1]}
@@ -521,12 +520,17 @@ class SparseWorker(BlockTrainer):
         self, batch: Sequence[Batch], rows: Sequence[Trained], rate: float
     ) -> Sequence[Scale | None]:
         def scale(trained: Trained, deltas: Floats) -> None:
-            step = self.shares.step(batch[0], trained[0], deltas, rate)
-            counts = self.shares.counts(batch[0], len(deltas))
-            shared = partial(self.shares.scale, step, self.workers - 1)
-            self.sgd.in_threads(shared, *trained, deltas, counts)
+            (one,) = batch
+            seen = one.bias >= 0 and self._shows_steps(trained[0][one.bias])
+            self.shares.measure(batch, deltas[one.bias] if seen else None, rate)
+            shared = partial(self.shares.estimate.scale, self.workers - 1)
+            self.sgd.in_threads(shared, *trained, deltas, one.counts(len(deltas)))
 
         return [scale]
+
+    def _shows_steps(self, bias: Floats) -> bool:
+        """Whether single steps show in the sums of squares of the bias's row, as trained."""
+        return self.shares.shows_steps(bias[-self.sgd.layout.stride :])
 
     def count_steps(self, batch: Sequence[Batch], rows: Sequence[Trained], rate: float) -> None:
         """Count steps on rows in a sample of a block: the beginning of each batch."""
@@ -534,7 +538,7 @@ class SparseWorker(BlockTrainer):
         units = _examples_of(batch)
         self._bias_moved = np.zeros(trained.shape[1], np.float32)
         seen = None if self._bias_mean is None else self._bias_mean * np.float32(units)
-        set_step(self.estimate, self.shares.step_of(batch, seen, rate))
+        self.shares.measure(batch, seen, rate)
         entries = sum(len(one.places) for one in batch)
         share = min(1.0, SAMPLE / max(1, entries))
         places, examples = [], 0

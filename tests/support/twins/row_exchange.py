@@ -12,9 +12,15 @@ from snailps.kernels._row_exchange import (
     OTHERS_LEAST,
     QUIET_MAX,
 )
-from snailps.models.local_sgd import share_of_delta
 
 SOLE = 2  # answers without a change
+
+
+def share_of_delta(own, others):
+    """The quotient of the ways that all workers go in turns and at once."""
+    own = np.maximum(own, np.float32(1e-4))
+    both = own + others
+    return (np.expm1(-both) / np.expm1(-own) * (own / both)).astype(np.float32)
 
 
 class Curvature:
@@ -34,24 +40,42 @@ class Curvature:
 
 
 class SparseDrift:
-    """DriftEstimate of packed rows of sparse examples, by `Shares` whose stride is its dim."""
+    """DriftEstimate of packed rows of sparse examples, the first `outputs` columns weights."""
 
-    def __init__(self, shares, step, far):
-        self.shares, self.step, self.far = shares, step, far
+    def __init__(self, settings, dim, outputs, eps, a_step, a_factor_step):
+        self.settings, self.dim, self.outputs, self.eps = settings, dim, outputs, eps
+        self.a_step, self.a_factor_step = np.float32(a_step), np.float32(a_factor_step)
+        self.far = np.inf if settings.method == "ftrl" else 10.0
 
     def steps(self, rows, deltas, counts):
-        return self.shares.steps(self.step, rows, deltas, counts)
+        s, dim = self.settings, self.dim
+        own = counts * self.a_step
+        if s.method == "sgd":
+            return own
+        at, least = (dim, self.eps) if s.method == "adagrad" else (2 * dim, s.beta)
+        root = np.sqrt(rows[:, at : at + dim]) + np.float32(least)
+        own = own / root[:, : self.outputs]
+        seen = (deltas[:, at : at + dim] / root)[:, self.outputs :]
+        factors = seen.sum(1, keepdims=True) * self.a_factor_step
+        return np.hstack((own, np.broadcast_to(factors, seen.shape)))
 
     def scale(self, rows, deltas, shares):
-        self.shares.take(rows, deltas, shares)
+        s, dim = self.settings, self.dim
+        taken = deltas[:, :dim] * (1 - shares)
+        deltas[:, :dim] -= taken
+        if s.method == "ftrl":  # shards derive weights from z and n, so z must agree
+            wanted = rows[:, :dim] - taken
+            root = (s.beta + np.sqrt(rows[:, 2 * dim :])) / s.lr
+            z = -wanted * root - s.l1 * np.sign(wanted)
+            deltas[:, dim : 2 * dim] += np.where(wanted == 0, 0, z - rows[:, dim : 2 * dim])
 
     def shorten(self, rows, base, deltas, others):
         """AdaGrad's steps, as long as they are behind those of others."""
-        if self.shares.settings.method != "adagrad":
+        if self.settings.method != "adagrad":
             return
-        dim = self.shares.dim
+        dim = self.dim
         before, own = base[:, dim:], deltas[:, dim:]
-        least = np.sqrt(before) + 2 * np.float32(self.shares.eps)
+        least = np.sqrt(before) + 2 * np.float32(self.eps)
         ratio = (np.sqrt(before + own) + least) / (
             np.sqrt(before + own * (1 + others[:, None])) + least
         )
