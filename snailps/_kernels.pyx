@@ -270,27 +270,13 @@ cdef class Kernels:
         """PyCapsule "snailps.row_ops": the static `RowOps` of this build (abi/_row_ops.h)."""
         return PyCapsule_New(<void *>&self.table.rows, b"snailps.row_ops", NULL)
 
-    def init_row(self, int kind, float scale, uint64_t seed, uint64_t key,
-                 Py_ssize_t dim) -> NDArray[np.float32]:
-        """First weights of a row, float32[dim], dim 1 to 65,536: a pure function of its arguments.
+    def init_rows(self, int kind, float scale, uint64_t seed, const uint64_t[::1] keys not None,
+                  float[:, ::1] out not None) -> None:
+        """First weights of each key's row, into float32[n, dim], dim 1 to 65,536.
 
         `kind`: 0 zeros; 1 uniform in [-scale, scale); 2 normal of deviation `scale`; 3 the same
         with 0 in column 0.  Element j takes draw j of the SplitMix64 stream of (seed, key).
         """
-        if not INIT_ZEROS <= kind <= INIT_FACTORS:
-            raise ValueError(
-                f"kind must be 0 (zeros), 1 (uniform), 2 (normal) or 3 (factors), got {kind}")
-        if not 1 <= dim <= C_DIM_MAX:
-            raise ValueError(f"dim must be 1 to {C_DIM_MAX}, got {dim}")
-        row = np.empty(dim, np.float32)
-        cdef float[::1] view = row
-        with nogil:
-            self.table.rows.init(kind, scale, seed, key, &view[0], <uint32_t>dim)
-        return row
-
-    def init_rows(self, int kind, float scale, uint64_t seed, const uint64_t[::1] keys not None,
-                  float[:, ::1] out not None) -> None:
-        """`init_row` of each key, into float32[n, dim]."""
         cdef Py_ssize_t i, n = keys.shape[0], dim = out.shape[1]
         if not INIT_ZEROS <= kind <= INIT_FACTORS:
             raise ValueError(

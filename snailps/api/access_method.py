@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps import kernels
 from snailps.api.class_loading import load_named
 
 if TYPE_CHECKING:
@@ -81,10 +80,10 @@ class AccessMethod:
         numpy.ndarray
             float32 (n, dim + state_floats); must depend on the keys alone.
         """
-        _, _, init, scale, seed, *_ = self.table.store_arguments()
         rows = np.zeros((len(keys), self.dim + self.state_floats), np.float32)
-        for i, key in enumerate(keys.tolist()):
-            rows[i, : self.dim] = kernels.init_row(init, scale, seed, key, self.dim)
+        first = np.empty((len(keys), self.dim), np.float32)
+        self.table.fill_first(keys, first)
+        rows[:, : self.dim] = first
         return rows
 
     def pull(self, rows: Rows) -> Rows:

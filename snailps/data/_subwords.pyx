@@ -190,24 +190,11 @@ def assign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not N
               int32_t[::1] out not None) -> None:
     """Assign words to partitions one by one, each to the part that has most of its n-grams already.
 
-    Parameters
-    ----------
-    indptr, ids : arrays of `subwords_csr`
-    mass : float64 array (words,)
-        What a word adds to the load of its part.
-    worth : float32 array (buckets,)
-        Of an n-gram that the part has.
-    has : uint64 array (buckets, words of 64 bits)
-        A bit for each part that has the n-gram: read and written.
-    sharers : int32 array (buckets,)
-        How many parts these are: read and written.
-    load : float64 array (parts,)
-        Read and written.
-    most : float64 array (parts,)
-        Load that a part may have; where none has room, the one with the least of its own takes the
-        word.
-    out : int32 array (words,)
-        Written: the part of each word.
+    `mass` (words,) is what a word of `subwords_csr` adds to the load of its part, `worth` (buckets,) that
+    of an n-gram that the part has, `most` (parts,) the load that a part may have; where none has room,
+    the one with the least of its own takes the word.  Read and written: `has` (buckets, words of 64
+    bits), a bit for each part that has the n-gram, `sharers`, how many these are, and `load` (parts,).
+    Written: `out`, the part of each word.
     """
     cdef Py_ssize_t parts = load.shape[0], blocks = has.shape[1], words = mass.shape[0]
     cdef Py_ssize_t i, part, best, block, row

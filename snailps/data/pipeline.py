@@ -83,19 +83,9 @@ _Queue = queue.Queue[Any]
 class Pipeline:
     """Running stages; `close` ends them.
 
-    Parameters
-    ----------
-    stages : sequence of Stage or callable
-        Iterator of items -> iterator of items; the first gets an empty one and is the source.
-    takers : int
-        Number of takers, at least 1; each gets its own items.
-    bound : int
-        Items that may wait in front of each stage and of each taker.
-
-    Notes
-    -----
-    Memory: up to `bound` items in each of ``len(stages) - 1 + takers`` queues, and one in each
-    stage's hands.  Threads may call `take` of different takers at once.
+    A stage makes an iterator of items from one; the first gets an empty one and is the source.  Up
+    to `bound` items wait in front of each stage and of each taker.  Each taker gets items of its
+    own; threads may call `take` of different takers at once.
     """
 
     def __init__(self, stages: Sequence[Runs], takers: int = 1, bound: int = BOUND) -> None:
@@ -127,18 +117,8 @@ class Pipeline:
     def take(self, taker: int = 0, give_up: Callable[[], bool] = lambda: False) -> Any:
         """Wait for the next item of a taker; None once it has had all its items.
 
-        Parameters
-        ----------
-        taker : int
-        give_up : callable
-            Asked at intervals while waiting; true ends the wait.
-
-        Raises
-        ------
-        DataError
-            A stage failed; the message names it and says why.
-        MisuseError
-            The pipeline was closed, or the wait given up.
+        DataError: a stage failed.  MisuseError: the pipeline was closed, or `give_up`, which is
+        asked at intervals, has ended the wait.
         """
         while True:
             try:

@@ -34,21 +34,10 @@ _EXPECTED = "expected str or a list of str"
 
 
 class Spooled:
-    """A file with a driver's data; a context manager that removes it.
+    """A file with a driver's data, of `units` elements; a context manager that removes it.
 
-    Attributes
-    ----------
-    path : str
-    bytes : int
-    units : int
-        Sentences, texts or examples: the number of elements of the data.
-    name : str
-        Description of the data, for messages: ``a list of 1,000``.
-
-    Notes
-    -----
-    `close`, the end of the object or of the process remove the file; if the process is killed, the
-    next user of the scratch folder does.
+    `name` describes the data, for messages: ``a list of 1,000``.  `close`, the end of the object or
+    of the process remove the file; if the process is killed, the next user of the folder does.
     """
 
     def __init__(self, file: ScratchFile, units: int, name: str) -> None:
@@ -80,33 +69,13 @@ def spool_text(
     on_progress: OnProgress | None = None,
     on_bytes: Callable[[int], object] | None = None,
 ) -> Spooled:
-    """Write text into one file, a unit a line, in order.
+    """Write texts (str or bytes) or lists of words into one file, a unit a line, in order.
 
-    Parameters
-    ----------
-    data : object
-        Texts (str or bytes) or lists of words, in anything that `elements_of` reads.
-    folder : str
-        Scratch folder; empty: that of this user on this host.
-    labels : object, optional
-        A label for each unit, or a list of them: str or int; the name of a column where `data` is a
-        table.  The lines are then fastText's, ``__label__x text``.
-    bytes_max : int
-        Limit on all files in the folder, in bytes; 0: half of the disk's space without them.
-    column : str
-        Which column of a table.
-    on_progress : callable, optional
-        ``on_progress(units, units_total or None)``, about once a MiB and at the end.
-    on_bytes : callable, optional
-        Called at the same times with the bytes written so far.
+    `data` is anything that `elements_of` reads; `labels` has a label for each unit, or a list of
+    them, or names a column where `data` is a table: lines are then fastText's.  `folder`,
+    `bytes_max` are as of `spool_matrix`.  ``on_progress(units, units_total or None)`` and
+    `on_bytes`, with the bytes so far, are called about once a MiB and at the end.
 
-    Raises
-    ------
-    DataError
-        An element is no text, is missing, or cannot be a line; the data is empty or does not fit.
-
-    Notes
-    -----
     A newline in a unit becomes a blank.  Words of a list that are empty or blank are left out; one
     that has a blank within is refused.  Bytes, and strings that `os.fsdecode` makes of bytes that
     are no UTF-8, are written as they are.

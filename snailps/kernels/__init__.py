@@ -118,7 +118,6 @@ def _choose() -> tuple[str, Kernels]:
 BUILD, _chosen = _choose()
 LANES = _chosen.LANES
 row_ops = _chosen.row_ops
-init_row = _chosen.init_row
 init_rows = _chosen.init_rows
 train_labels = _chosen.train_labels
 train_linear = _chosen.train_linear

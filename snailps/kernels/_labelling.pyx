@@ -28,27 +28,13 @@ cdef enum:
 cdef class Labelling:
     """A classifier; any threads may ask at once.
 
-    Parameters
-    ----------
-    kernels : Kernels
-        Of a build.
-    inputs : float32 array (rows, dim), or tuple
-        Of any alignment; or quantised rows: codes uint8 (rows, parts), centroids float32 of all
-        parts, (256, columns of the part) each, one behind the other, columns of a part, and the
-        codes uint8 (rows,) and values float32 (256,) of lengths, or None each.
-    outputs : float32 array (labels, stride)
-        Of `kernels.padded`; zeros from column `dim` on.
-    dim : int
-    softmax : bool
-        Whether the probabilities of all labels add up to 1; else each is for itself.
-    children : int32 array (labels - 1, 2), optional
-        Of a tree: numbers from that of labels on are inner nodes, each the child of a later one; the
-        last is the root.  Scores are those of turning to the second child.
-
-    Raises
-    ------
-    ValueError
-        Arrays that do not fit each other.
+    `inputs`: float32 (rows, dim) of any alignment; or quantised rows: codes uint8 (rows, parts),
+    centroids float32 of all parts, (256, columns of the part) each, one behind the other, columns of a
+    part, and the codes uint8 (rows,) and values float32 (256,) of lengths, or None each.  `outputs`:
+    float32 (labels, stride) of `kernels.padded`; zeros from column `dim` on.  `softmax`: the
+    probabilities of all labels add up to 1; else each is for itself.  `children`: int32 (labels - 1, 2) of
+    a tree: numbers from that of labels on are inner nodes, each the child of a later one; the last is the
+    root.  Scores are those of turning to the second child.
     """
 
     def __init__(self, kernels: snailps._kernels.Kernels, inputs: object,

@@ -17,28 +17,11 @@ cdef enum:
 def add_to_rows(const float[:, ::1] gradient not None, const int32_t[::1] places not None,
                 float[:, ::1] rows not None, const int64_t[::1] offsets=None,
                 const float[::1] weights=None) -> None:
-    """Adds the gradient of each bag to the rows that it is made of.
+    """Add the gradient of each of m bags to the rows (u, dim) that it is made of.
 
-    Parameters
-    ----------
-    gradient : float32 array (m, dim)
-    places : int32 array (n,)
-        The row of each entry; an entry that is not below the number of rows adds nothing.
-    rows : float32 array (u, dim)
-        Added to, entry by entry, in their order: the sum does not depend on threads.
-    offsets : int64 array (m,), optional
-        First entry of each bag, ascending from 0.  None: entry i is bag i.
-    weights : float32 array (n,), optional
-        Factor of each entry.  None: 1.
-
-    Raises
-    ------
-    ValueError
-        Arrays of other lengths, or offsets that do not ascend within the entries.
-
-    Notes
-    -----
-    Runs without the GIL; racing writers of one array of rows are not allowed.
+    `places` (n,) has the row of each entry; one that is not below u adds nothing.  `offsets` (m,) is the
+    first entry of each bag, ascending from 0; None: entry i is bag i.  `weights` (n,) are factors of
+    entries.  Entries are added in their order: the sum does not depend on threads.
     """
     cdef int64_t m = gradient.shape[0], n = places.shape[0], bags = m, i, begin, stop, before = 0
     cdef int64_t b, dim = rows.shape[1], count = rows.shape[0]

@@ -52,24 +52,13 @@ class ServedRows:
         self._tables = {one.table.name: one for one in tables}
 
     def declare(self, table: Table) -> None:
-        """Accepts the tables that there are.
-
-        Raises
-        ------
-        ConfigError
-            There is none of that name, or it is declared differently.
-        """
+        """Accept the tables that there are."""
         found = self._tables.get(table.name)
         if found is None or found.table != table:
             raise ConfigError(f"table {table.name!r} is not among those that are read here")
 
     def name(self, kind: str) -> str:
-        """Refused: tables have their names.
-
-        Raises
-        ------
-        MisuseError
-        """
+        """Refused: tables have their names."""
         raise MisuseError("rows that are read only need the names of their tables")
 
     def pull_async(self, table: str, keys: Keys, out: Rows) -> Any:
@@ -77,12 +66,7 @@ class ServedRows:
         return _Done(self._tables[table].pull(keys, out))
 
     def push_async(self, table: str, keys: Keys, values: Rows, factor: float) -> Any:
-        """Refused.
-
-        Raises
-        ------
-        MisuseError
-        """
+        """Refused."""
         raise MisuseError(f"table {table!r} is read only: it is served, not trained")
 
     def corked(self) -> contextlib.AbstractContextManager[None]:
@@ -101,21 +85,9 @@ def served(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> M:
-    """A module of a kind over tables that are read only.
+    """A module of a kind over tables that are read only: of a collection one a feature.
 
-    Parameters
-    ----------
-    kind : type
-        `Embedding`, `EmbeddingBag` or `EmbeddingBagCollection`.
-    tables : sequence of RowReader
-        One; of a collection one a feature, all of one width.
-    mode, include_last_offset, padding_idx
-        As it was trained with: as of `kind`, with the same defaults.
-
-    Raises
-    ------
-    ConfigError
-        Tables of different widths, or several for a module of one.
+    The options are those that it was trained with, with the defaults of `kind`.
     """
     if kind not in KINDS:
         raise ConfigError(f"expected {', '.join(one.__name__ for one in KINDS)}, got {kind!r}")
@@ -146,15 +118,7 @@ def from_checkpoint(
     names: str | Sequence[str],
     **options: Any,
 ) -> M:
-    """A module of a kind over the rows of a checkpoint; see `served` for `options`.
-
-    Raises
-    ------
-    ConfigError
-        There is no such table: names those that there are.
-    DataError, CheckpointError
-        As `snailps.open_checkpoint`.
-    """
+    """A module of a kind over the rows of a checkpoint; see `served` for `options`."""
     saved = checkpoint if isinstance(checkpoint, SavedTables) else open_checkpoint(checkpoint)
     wanted = [names] if isinstance(names, str) else list(names)
     if missing := [name for name in wanted if name not in saved]:

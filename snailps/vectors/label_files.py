@@ -40,27 +40,10 @@ Format = Literal["tsv", "jsonl", "parquet"]
 def read_texts(
     path: str, column: str = "", file: IO[bytes] | None = None, rows: int = ROWS_MAX
 ) -> Iterator[Piece]:
-    """Pieces of a file's lines, or of the texts of a table's column.
+    """Pieces of up to `rows` lines of a file or URL, or of the texts of a table's `column`.
 
-    Parameters
-    ----------
-    path : str
-        File or URL: text, or with `column` a table; packed or not.
-    column : str
-        Of a table.
-    file : binary file, optional
-        Is read in the path's place; it is no table.
-    rows : int
-        Lines of a piece, at most.
-
-    Raises
-    ------
-    DataError
-        Unreadable, another format, or no such column; a row with something else than a text.
-
-    Notes
-    -----
-    A row without a text, and a blank line of JSON lines, are lines of their own: `Piece.missing`.
+    `file` is read in the path's place; it is no table.  A row without a text, and a blank line of
+    JSON lines, are lines of their own: `Piece.missing`.
     """
     is_table = file is None and Reading("text", column=column).takes(path)
     if is_table and format_of(path) != "jsonl":
@@ -227,14 +210,9 @@ def label_files(
     threads: int = 0,
     note: Callable[[str, int | None], None] = lambda path, size: None,
 ) -> None:
-    """Write the `k` best labels of each line of files, in their order.
+    """Write the `k` best labels of each line of files and URLs (``-``: standard input), in order.
 
-    Parameters
-    ----------
-    paths : sequence of str
-        Files and URLs; ``-``: standard input.
-    note : callable
-        Is told each file, None; then the bytes of text that were answered since the last call.
+    `note` is told each file, None; then the bytes of text that were answered since the last call.
     """
     rows = ROWS_MAX // max(1, min(k, len(model.labels)))
     for path in paths:

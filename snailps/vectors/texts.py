@@ -47,20 +47,9 @@ class Piece(NamedTuple):
 def pieces_of(
     texts: object, *, rows: int = ROWS_MAX, what: str = "item", first: int = 0
 ) -> Iterator[Piece]:
-    """Pieces of texts, in their order, made one after another.
+    """Pieces of up to `rows` texts, in their order, made one after another.
 
-    Parameters
-    ----------
-    texts : str, bytes or iterable
-    rows : int
-        Lines of a piece, at most.
-    what, first : str, int
-        What an item is called in messages, and the number of the first one.
-
-    Raises
-    ------
-    DataError
-        Not texts, or an item that is none.
+    `what` is what an item is called in messages, and `first` the number of the first one.
     """
     rows = max(1, min(rows, ROWS_MAX))
     is_row = getattr(texts, "ndim", 1) == 1 and not isinstance(texts, Mapping)

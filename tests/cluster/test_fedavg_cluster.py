@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from first_rows import first_row
 from processes import Cluster
 from test_cluster import figures_of
 from test_fedavg import JOB, history, prepared, settings_of
@@ -49,7 +50,8 @@ def simulate(settings, clients, learners):
     table = model.tables()[0]
     base = Network(len(words), settings.dim, 3)
     rows = [
-        kernels.init_row(1, INIT_SCALE, table.seed, key, settings.dim) for key in range(len(words))
+        first_row(kernels, 1, INIT_SCALE, table.seed, key, settings.dim)
+        for key in range(len(words))
     ]
     base.put_embedding(0, np.array(rows))
     feeds = [Feeds(settings, words, learners, i, clients) for i in range(clients)]

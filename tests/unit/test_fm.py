@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from connected import block_of, connected, flush, train
+from first_rows import first_row
 from twins import fm as twin
 
 from snailps import kernels
@@ -94,7 +95,7 @@ def test_fm_scores_count_untrained_features_as_nothing():
     settings = FmSettings(factors=3, seed=5)
     batch = batch_of(LINES, settings)
     rows = np.stack(
-        [kernels.init_row(3, settings.scale, 5, int(key), settings.dim) for key in batch.keys]
+        [first_row(kernels, 3, settings.scale, 5, key, settings.dim) for key in batch.keys]
     )
     assert untrained(settings, batch.keys, rows).tolist() == list(range(len(rows)))
     assert not FactorizationMachine.scores(settings, rows, batch, {}).any()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from first_rows import first_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from probes import probes_of
@@ -77,13 +78,13 @@ def assert_close(got, want, dim):
     dim=st.integers(1, 200),
 )
 def test_init_uniform_any_row_equals_twin_bit_for_bit(build, scale, seed, key, dim):
-    got = kernels.load(build).init_row(1, scale, seed, key, dim)
+    got = first_row(kernels.load(build), 1, scale, seed, key, dim)
     np.testing.assert_array_equal(got, twin.init_row(1, scale, seed, key, dim))
 
 
 @builds
 def test_init_uniform_widest_row_fills_its_range(build):
-    row = kernels.load(build).init_row(1, 0.25, 1, 2, 65536)
+    row = first_row(kernels.load(build), 1, 0.25, 1, 2, 65536)
     np.testing.assert_array_equal(row, twin.init_row(1, 0.25, 1, 2, 65536))
     assert row.min() >= -0.25
     assert row.max() < 0.25
@@ -93,7 +94,7 @@ def test_init_uniform_widest_row_fills_its_range(build):
 
 @builds
 def test_init_normal_widest_row_has_moments_of_normal(build):
-    row = kernels.load(build).init_row(2, 3.0, 5, 6, 65536)
+    row = first_row(kernels.load(build), 2, 3.0, 5, 6, 65536)
     np.testing.assert_allclose(row, twin.init_row(2, 3.0, 5, 6, 65536), atol=2e-5)
     z = row / 3
     assert abs(z.mean()) < 0.02
@@ -108,7 +109,7 @@ def test_init_rows_are_those_of_each_key(build, kind):
     keys, out = np.array([3, 1 << 40, 0], np.uint64), np.full((3, 21), 9, np.float32)
     one = kernels.load(build)
     one.init_rows(kind, 0.5, 7, keys, out)
-    wanted = [one.init_row(kind, 0.5, 7, int(key), 21) for key in keys]
+    wanted = [first_row(one, kind, 0.5, 7, key, 21) for key in keys]
     np.testing.assert_array_equal(out, wanted)
     with pytest.raises(ValueError, match="3 rows"):
         one.init_rows(kind, 0.5, 7, keys, out[:2])
@@ -119,9 +120,9 @@ def test_init_rows_are_those_of_each_key(build, kind):
 @builds
 @pytest.mark.parametrize("dim", [1, 2, 9, 100])
 def test_init_factors_are_normal_behind_a_zero(build, dim):
-    row = kernels.load(build).init_row(3, 0.5, 5, 6, dim)
+    row = first_row(kernels.load(build), 3, 0.5, 5, 6, dim)
     np.testing.assert_allclose(row, twin.init_row(3, 0.5, 5, 6, dim), atol=1e-5)
-    np.testing.assert_array_equal(row[1:], kernels.load(build).init_row(2, 0.5, 5, 6, dim)[1:])
+    np.testing.assert_array_equal(row[1:], first_row(kernels.load(build), 2, 0.5, 5, 6, dim)[1:])
     assert row[0] == 0
     assert row[1:].all()
 

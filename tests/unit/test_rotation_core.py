@@ -560,17 +560,6 @@ def test_checkpoint_of_more_epochs_than_there_are_now_is_over(make_job):
     assert again.ledger.progress == 1.0
 
 
-def test_checkpoint_of_an_earlier_rotation_is_refused_and_still_exported(make_job):
-    job = make_job()
-    World(job).forms()
-    saved = unpack(pack(job.dump(0.0)))
-    del saved.figures["rotation"]["extent"]
-    saved = unpack(pack(saved))  # as an export reads it
-    message = r"begin anew with --fresh; .*snailps checkpoint export.*continue_from"
-    with pytest.raises(ConfigError, match=message):
-        make_job().plan_rotation(2, saved)
-
-
 def test_checkpoint_of_a_rotation_does_not_go_on_by_steps(make_job):
     job = make_job()
     World(job).forms()

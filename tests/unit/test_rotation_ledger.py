@@ -265,10 +265,6 @@ def test_progress_and_shares_of_partitions_are_by_their_sizes():
     again = taken_over(ledger, (1, 2))
     assert again.entry(large.number).sizes == (24, 8)
     assert again.share(again.records.done() - again.records._first) == pytest.approx(0.5 + 0.75 / 2)
-    saved = {"known": ledger.durable(), "extent": {**ledger.extent}}
-    del saved["extent"]["sizes"]  # of a checkpoint of before there were any
-    alike = ledger_of(blocks=4, epochs=1, chunks=2, **saved)
-    assert alike.share(alike.records.done() - alike.records._first) == pytest.approx(0.5 + 0.5 / 2)
 
 
 def test_other_sizes_wait_for_the_chunk_before_and_for_speeds():

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from first_rows import first_row
 from stores import NORMAL, TOP, UNIFORM, ZEROS, keys_of, make_store, marks_of, some_keys
 from twins import store as twin
 
@@ -19,7 +20,7 @@ from snailps.store.route import fragment_of
 def test_store_first_values_do_not_depend_on_order_or_batch(init):
     keys = some_keys(500)
     left, right = (make_store(8, 10, init=init) for _ in range(2))
-    expected = np.stack([kernels.init_row(init, 0.5, 7, int(key), 10) for key in keys])
+    expected = np.stack([first_row(kernels, init, 0.5, 7, key, 10) for key in keys])
     zeros = np.zeros((len(keys), 10), np.float32)
     left.push(0, 1, 1, keys, zeros)
     for seq, start in enumerate(range(499, -1, -7), start=1):

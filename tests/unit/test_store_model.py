@@ -1,8 +1,11 @@
 """store._store against a plain Python model: whatever is done to both, they answer the same."""
 
+from functools import partial
+
 import cases
 import numpy as np
 import pytest
+from first_rows import first_row
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -37,7 +40,7 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.store = ShardStore(FRAG_NUM, kernels.row_ops())
-        self.model = twin.StoreModel(FRAG_NUM, kernels.init_row)
+        self.model = twin.StoreModel(FRAG_NUM, partial(first_row, kernels))
 
     @rule(table=TABLES)
     def declare(self, table):

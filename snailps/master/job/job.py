@@ -66,9 +66,8 @@ def rotation_of(fields: Mapping[str, Any] | None) -> Rotation | None:
     """Rotation from the fields of `Rotation`; None without fields."""
     if not fields:
         return None
-    of_one = fields.get("checkouts_of_one", fields.get("visits_of_one"))  # of older journals
-    sweeps = int(fields.get("sweeps", 1))
-    return Rotation(int(fields["chunks"]), int(fields["most_parts"]), int(of_one), sweeps)
+    names = ("chunks", "most_parts", "checkouts_of_one", "sweeps")
+    return Rotation(*(int(fields[name]) for name in names))
 
 
 class Job:
@@ -238,12 +237,6 @@ class Job:
         s = self.settings
         if state is not None:
             plan = state.figures.get("rotation")
-            if plan and "extent" not in plan:
-                raise ConfigError(
-                    "the checkpoint is of a rotation by a version between 0.1.0 and this one: "
-                    "begin anew with --fresh; to keep what it has learnt, make a model of it "
-                    "(snailps checkpoint export) and begin with that (continue_from)"
-                )
             known = rotation_of(plan)
             if known is not None and s.max_steps:
                 raise ConfigError(

@@ -102,7 +102,7 @@ class RotationLedger(Ledger):
         self._begins = False  # whether the next chunk could, when it was looked at last
         self._work: dict[int, tuple[float, float]] = {}  # units and seconds of a worker's checkouts
         self._changed = True
-        extent = extent or {"open": 0, "tenancies": 0, "parts_max": 0, "parts": []}
+        extent = extent or {"open": 0, "tenancies": 0, "parts_max": 0, "parts": [], "sizes": []}
         self._open = min(int(extent["open"]), self._count)
         self._closed_partitions = int(extent["tenancies"])
         self.parts_max = int(extent["parts_max"])
@@ -114,8 +114,8 @@ class RotationLedger(Ledger):
         self.records.finished += self._closed_blocks + self._closed_partitions
         self._open_chunks: deque[_Chunk] = deque()
         self._open_more()
-        sizes = extent.get("sizes") or [()] * len(extent["parts"])
-        for chunk, (parts, own) in enumerate(zip(extent["parts"], sizes, strict=True), self._open):
+        sizes = zip(extent["parts"], extent["sizes"], strict=True)
+        for chunk, (parts, own) in enumerate(sizes, self._open):
             self.decide(chunk, int(parts), own)
         self._advance()
 

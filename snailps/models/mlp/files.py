@@ -41,13 +41,7 @@ class SavedNet:
     """Arrays that an estimator's `save` adds: about itself, and the state of the optimizer."""
 
     def scores(self, examples: Floats) -> Floats:
-        """Scores of examples, float32 (n, classes), before the softmax.
-
-        Parameters
-        ----------
-        examples : numpy.ndarray
-            float32 (n, inputs), as in the files.
-        """
+        """Scores of examples (n, inputs), float32 (n, classes), before the softmax."""
         return scores(self.settings, self.arrays, examples)
 
 
@@ -65,13 +59,7 @@ def write_npz(
 
 
 def read_npz(path: str | Path) -> SavedNet:
-    """Reads a net, as ``snailps train`` or an estimator wrote it.
-
-    Raises
-    ------
-    ModelFileError
-        The file cannot be read or is not such a net.
-    """
+    """Read a net, as ``snailps train`` or an estimator wrote it."""
     with read_model(path, "a net", (HEADER, _STEP)) as (kept, arrays):
         del arrays[_STEP]
         settings = RawConfig.from_mapping(kept, str(path)).build(MlpSettings)

@@ -281,10 +281,8 @@ def untrained(settings: FmSettings, keys: NDArray[np.uint64], rows: Floats) -> N
 
     A key without a row reads as its first value, which is a function of seed and key.
     """
-    first = []
-    for at in np.flatnonzero(rows[:, 0] == 0).tolist():
-        row = kernels.init_row(3, settings.scale, settings.seed, int(keys[at]), settings.dim)
-        # Not to the bit: the server may run another build of the kernels.
-        if np.abs(rows[at] - row).max() <= 1e-4 * settings.scale:
-            first.append(at)
-    return np.array(first, np.int64)
+    at = np.flatnonzero(rows[:, 0] == 0)
+    first = np.empty((len(at), settings.dim), np.float32)
+    kernels.init_rows(3, settings.scale, settings.seed, keys[at], first)
+    # Not to the bit: the server may run another build of the kernels.
+    return at[np.abs(rows[at] - first).max(axis=1) <= 1e-4 * settings.scale]

@@ -52,7 +52,7 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
 cdef Pending ask_all(PendingRequests requests, uint8_t kind, int64_t clock, uint32_t slot,
                      uint32_t slots)
 cdef Pending ask_one(PendingRequests requests, uint32_t shard, uint8_t kind, uint32_t table,
-                     bytes body)
+                     bytes body, int64_t clock=*, uint32_t slot=*)
 cdef bytes reply_of(Pending pending)
 cdef Forward ask_forward(PendingRequests requests, uint32_t table, ptr, keys, values, uint32_t dim,
                          int wire, bint keep)

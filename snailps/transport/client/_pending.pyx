@@ -417,33 +417,16 @@ cdef int _check_finite(PendingRequests requests, const Request *r, const uint64_
 cdef Pending ask_all(PendingRequests requests, uint8_t kind, int64_t clock, uint32_t slot,
                      uint32_t slots):
     """A seal, or the question whether a clock is reached, to every shard."""
-    cdef Core *core = requests.connections.core
-    cdef Request *r
-    cdef Pending pending
     if clock < 0 or (kind == KIND_SEAL and not slot < slots <= SLOTS_MAX):
         raise MisuseError(f"slot {slot} of {slots} of clock {clock}: expected a clock of 0 or more "
                           f"and slots from 0 on, at most {SLOTS_MAX:,} of them")
-    r = request_new(&core.pool, &core.order, 0)
-    if r == NULL:
-        raise MemoryError
-    pending = requests.add(Pending.__new__(Pending), r)
-    pending.keys = body = _CLOCK.pack(clock, slot, slots)
-    r.kind = KIND_RAW
-    r.raw_kind = kind
-    r.raw_body = <const char *><bytes>body
-    r.raw_bytes = <uint32_t>len(body)
-    r.raw_shard = EVERY_SHARD
-    r.ahead = kind == KIND_REACH
-    r.clocked = True
-    r.clock = clock
-    r.slot = slot
-    requests.send(pending)
-    return pending
+    return ask_one(requests, EVERY_SHARD, kind, 0, _CLOCK.pack(clock, slot, slots), clock, slot)
 
 
 cdef Pending ask_one(PendingRequests requests, uint32_t shard, uint8_t kind, uint32_t table,
-                     bytes body):
-    """Sends a body as it is to one shard; `reply_of` has the reply once that was waited for."""
+                     bytes body, int64_t clock=-1, uint32_t slot=0):
+    """Sends a body as it is to one shard, or to every one; `reply_of` has the reply of one once that was
+    waited for.  `clock`: that of a seal, or the one that is asked for."""
     cdef Core *core = requests.connections.core
     cdef Request *r = request_new(&core.pool, &core.order, 0)
     cdef Pending pending
@@ -455,6 +438,10 @@ cdef Pending ask_one(PendingRequests requests, uint32_t shard, uint8_t kind, uin
     r.raw_body = body
     r.raw_bytes = len(body)
     r.raw_shard = shard
+    r.ahead = kind == KIND_REACH
+    r.clocked = clock >= 0
+    r.clock = max(clock, 0)
+    r.slot = slot
     pending = requests.add(Pending.__new__(Pending), r)
     pending.keys = body
     requests.send(pending)

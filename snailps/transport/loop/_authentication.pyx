@@ -29,12 +29,7 @@ from snailps.transport.loop._event_loop cimport Loop
 cdef class Authenticator:
     """Authentication of the new connections of one loop.
 
-    Parameters
-    ----------
-    listener : Listener
-        Asked for connections where a relay has them.
-    make_session : callable
-        Gives a fresh `ServerSession` for a new connection.
+    `listener` is asked for connections where a relay has them.
     """
 
     def __cinit__(self, listener: snailps.transport.sockets.Listener,

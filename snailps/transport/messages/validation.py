@@ -132,13 +132,10 @@ class Raw:
 class Name:
     """A short text without control characters, which programs compare."""
 
-    def __init__(self, longest: int = NAME_CHARS_MAX) -> None:
-        self.longest = longest
-
     def check(self, value: Any) -> str:
-        if type(value) is str and len(value) <= self.longest and not _UNPRINTABLE.search(value):
+        if type(value) is str and len(value) <= NAME_CHARS_MAX and not _UNPRINTABLE.search(value):
             return value
-        raise Misfit(f"a text of at most {self.longest} characters, all printable", value)
+        raise Misfit(f"a text of at most {NAME_CHARS_MAX} characters, all printable", value)
 
 
 class Choice:
@@ -196,16 +193,15 @@ class Host:
 
 
 class ListOf:
-    """A list of `shortest` to `longest` items of one shape."""
+    """A list of up to `longest` items of one shape."""
 
-    def __init__(self, item: Shape, longest: int = ITEMS_MAX, shortest: int = 0) -> None:
-        self.item, self.longest, self.shortest = item, longest, shortest
+    def __init__(self, item: Shape, longest: int = ITEMS_MAX) -> None:
+        self.item, self.longest = item, longest
 
     def check(self, value: Any) -> list[Any]:
         """Checks the length before any item."""
-        if type(value) is not list or not self.shortest <= len(value) <= self.longest:
-            least = f"{self.shortest} to " if self.shortest else "at most "
-            raise Misfit(f"a list of {least}{self.longest:,}", value)
+        if type(value) is not list or len(value) > self.longest:
+            raise Misfit(f"a list of at most {self.longest:,}", value)
         check, found = self.item.check, []
         try:
             for item in value:
