@@ -22,7 +22,7 @@ from snailps.abi._row_ops cimport (
 from snailps.kernels cimport _jobs
 from snailps.kernels._jobs cimport (
     BY_MODULUS, BY_PRODUCT, LOSS_NUM, MULTINOMIAL, NO_RELATION, PAIRWISE, ROTATES, SAMPLING,
-    SELF_ADVERSARIAL, SOFTMAX, TURNS, CbowNet, Csr, KernelTable, LabelsJob, PairsJob, RatingsJob,
+    SELF_ADVERSARIAL, SOFTMAX, TURNS, CbowNet, Csr, KernelTable, LabelsJob, RatingsJob,
     SortedBundle, SortJob, SparseJob, TriplesJob, WordsJob,
 )
 
@@ -342,11 +342,28 @@ cdef class Kernels:
         if not self.in_range(noise, 0, out_num):
             raise ValueError(f"noise must lie in 0..{out_num - 1}, the rows of outputs")
 
-    cdef object take_squares(self, float[:, ::1] inputs, float[:, ::1] outputs, squares, float eps,
-                             float **of_inputs, float **of_outputs):
-        """AdaGrad's sums, if there are any; the caller keeps them alive."""
+    cdef object take_words(self, WordsJob *job, float[:, ::1] inputs, float[:, ::1] outputs, int dim,
+                           const int64_t[::1] bag_ptr, const int32_t[::1] bag_rows,
+                           const int32_t[::1] noise, const float[::1] noise_logit, int negatives,
+                           squares, float eps, float lr_start, float lr_stop, uint64_t seed):
+        """What texts and pairs have in common, checked but for AdaGrad's sums; the caller keeps it alive."""
         cdef float[:, ::1] input_squares
         cdef float[:, ::1] output_squares
+        memset(job, 0, sizeof(job[0]))
+        job.epsilon = eps
+        job.inputs = &inputs[0, 0]
+        job.outputs = &outputs[0, 0]
+        job.bag_ptr = &bag_ptr[0]
+        job.bag_rows = &bag_rows[0]
+        job.noise = &noise[0]
+        job.noise_logit = &noise_logit[0] if noise_logit.shape[0] else NULL
+        job.noise_num = noise.shape[0]
+        job.stride = inputs.shape[1]
+        job.dim = dim
+        job.negatives = negatives
+        job.rate_start = lr_start
+        job.rate_stop = lr_stop
+        job.stream = hash_key(seed)
         if squares is None:
             return
         input_squares, output_squares = squares
@@ -361,8 +378,8 @@ cdef class Kernels:
                              f"{output_squares.shape[0]} x {output_squares.shape[1]}")
         if not eps > 0:
             raise ValueError(f"eps must be above 0, got {eps}")
-        of_inputs[0] = &input_squares[0, 0]
-        of_outputs[0] = &output_squares[0, 0]
+        job.input_squares = &input_squares[0, 0]
+        job.output_squares = &output_squares[0, 0]
 
     def train_words(self, float[:, ::1] inputs, float[:, ::1] outputs, int dim,
                     const int32_t[::1] tokens, bag_ptr: NDArray[np.int64] | NDArray[np.int32],
@@ -415,7 +432,8 @@ cdef class Kernels:
         cdef double loss = 0
         cdef int64_t examples = 0
         cdef const int32_t[::1] places, rows
-        memset(&job, 0, sizeof(job))
+        self.take_words(&job, inputs, outputs, dim, pointers, bag_rows, noise, noise_logit, negatives,
+                        squares, eps, lr_start, lr_stop, seed)
         if targets is not None:
             places, rows = targets
             if places.shape[0] != rows.shape[0]:
@@ -430,27 +448,12 @@ cdef class Kernels:
             job.targets = &places[0]
             job.target_rows = &rows[0]
             job.target_num = places.shape[0]
-        self.take_squares(inputs, outputs, squares, eps, &job.input_squares, &job.output_squares)
-        job.epsilon = eps
-        job.inputs = &inputs[0, 0]
-        job.outputs = &outputs[0, 0]
         job.tokens = &tokens[0]
-        job.bag_ptr = &pointers[0]
-        job.bag_rows = &bag_rows[0]
-        job.noise = &noise[0]
-        job.noise_logit = &noise_logit[0] if noise_logit.shape[0] else NULL
         job.token_num = tokens.shape[0]
-        job.noise_num = noise.shape[0]
-        job.stride = inputs.shape[1]
-        job.dim = dim
         job.window = window
         # None is empty, so as many rows as bags are one each.
         job.single = pointers[pointers.shape[0] - 1] == pointers.shape[0] - 1
         job.own = own
-        job.negatives = negatives
-        job.rate_start = lr_start
-        job.rate_stop = lr_stop
-        job.stream = hash_key(seed)
         scratch = zeros(self.table.words_scratch(&job))
         with nogil:
             self.table.words(&job, scratch, &loss, &examples)
@@ -592,8 +595,7 @@ cdef class Kernels:
         """
         cdef Py_ssize_t n = centres.shape[0], out_num = outputs.shape[0], b
         cdef bint falls = False
-        cdef PairsJob job
-        memset(&job, 0, sizeof(job))
+        cdef WordsJob job
         self.check_tables(inputs, outputs, dim, noise, noise_logit, negatives)
         self.check_bags_of_words(bags, bag_ptr, bag_rows, inputs.shape[0])
         if not 1 <= lanes <= _jobs.GROUP:
@@ -619,26 +621,13 @@ cdef class Kernels:
         cdef char *scratch
         cdef double loss = 0
         cdef int64_t examples = 0
-        self.take_squares(inputs, outputs, squares, eps, &job.input_squares, &job.output_squares)
-        job.epsilon = eps
-        job.inputs = &inputs[0, 0]
-        job.outputs = &outputs[0, 0]
+        self.take_words(&job, inputs, outputs, dim, bag_ptr, bag_rows, noise, noise_logit, negatives,
+                        squares, eps, lr_start, lr_stop, seed)
         job.centres = &centres[0]
         job.starts = &starts[0]
         job.contexts = ints(contexts)
-        job.bag_ptr = &bag_ptr[0]
-        job.bag_rows = &bag_rows[0]
-        job.noise = &noise[0]
-        job.noise_logit = &noise_logit[0] if noise_logit.shape[0] else NULL
         job.bundle_num = n
-        job.noise_num = noise.shape[0]
-        job.stride = inputs.shape[1]
-        job.dim = dim
-        job.negatives = negatives
-        job.rate_start = lr_start
-        job.rate_stop = lr_stop
         job.lanes = lanes
-        job.stream = hash_key(seed)
         scratch = zeros(self.table.pairs_scratch(&job))
         with nogil:
             self.table.pairs(&job, scratch, &loss, &examples)

@@ -24,29 +24,36 @@
 enum { SNAIL_SOFTMAX, SNAIL_ONE_VS_ALL, SNAIL_SAMPLING };
 enum { SNAIL_LOGISTIC, SNAIL_SQUARED, SNAIL_MULTINOMIAL, SNAIL_POISSON, SNAIL_LOSS_NUM };
 
-typedef struct {          /* word vectors, CBOW */
+typedef struct {          /* word vectors: CBOW on a text, or skip-gram on sorted pairs */
     float *inputs, *outputs;
     float *input_squares; /* AdaGrad's state beside them, or NULL: plain steps */
     float *output_squares;
-    const int32_t *tokens;
-    const int32_t *targets;     /* places of the centres, or NULL: all tokens */
-    const int32_t *target_rows; /* of `outputs`, of each target */
     const int64_t *bag_ptr;
     const int32_t *bag_rows;
     const int32_t *noise;
     const float *noise_logit; /* of each row of `outputs`, or NULL: zeros */
-    int64_t token_num;
-    int64_t target_num;
     uint64_t noise_num;
     int64_t stride;
     int dim;
-    int window;
-    int single; /* whether each bag is one row: that of number bag_rows[word] */
-    int own;    /* whether that is the word's own number: bag_rows need not be read */
     float negatives;
     float rate_start, rate_stop;
     float epsilon;
     uint64_t stream; /* start of this call's SplitMix64 stream */
+    /* of a text */
+    const int32_t *tokens;
+    const int32_t *targets;     /* places of the centres, or NULL: all tokens */
+    const int32_t *target_rows; /* of `outputs`, of each target */
+    int64_t token_num;
+    int64_t target_num;
+    int window;
+    int single; /* whether each bag is one row: that of number bag_rows[word] */
+    int own;    /* whether that is the word's own number: bag_rows need not be read */
+    /* of pairs */
+    const int32_t *centres;  /* of each bundle */
+    const int64_t *starts;   /* of each bundle's contexts, and the end of the last one's */
+    const int32_t *contexts;
+    int64_t bundle_num;
+    int lanes; /* bundles of a group at most */
 } snail_words_job;
 
 typedef struct { /* a bundle before the order is drawn; ends where the next one begins */
@@ -79,28 +86,6 @@ typedef struct { /* skip-gram pairs of a text, to be sorted */
     int64_t *starts;              /* [bundles + 1] */
     int32_t *contexts;            /* [pairs + BUNDLE_COPY] */
 } snail_sort_job;
-
-typedef struct { /* word vectors, skip-gram, on sorted pairs */
-    float *inputs, *outputs;
-    float *input_squares; /* AdaGrad's state beside them, or NULL: plain steps */
-    float *output_squares;
-    const int32_t *centres;  /* of each bundle */
-    const int64_t *starts;   /* of each bundle's contexts, and the end of the last one's */
-    const int32_t *contexts;
-    const int64_t *bag_ptr;
-    const int32_t *bag_rows;
-    const int32_t *noise;
-    const float *noise_logit; /* of each row of `outputs`, or NULL: zeros */
-    int64_t bundle_num;
-    uint64_t noise_num;
-    int64_t stride;
-    int dim;
-    float negatives;
-    float rate_start, rate_stop;
-    float epsilon;
-    int lanes; /* bundles of a group at most */
-    uint64_t stream;
-} snail_pairs_job;
 
 typedef struct { /* lines of text with labels */
     float *inputs;
@@ -250,8 +235,8 @@ typedef struct {
     void (*bound_bundles)(const snail_sort_job *job, int64_t input_num);
     void (*place_pairs)(const snail_sort_job *job, int64_t centre_num);
     void (*order_bundles)(const snail_sort_job *job);
-    int64_t (*pairs_scratch)(const snail_pairs_job *job);
-    void (*pairs)(const snail_pairs_job *job, char *scratch, double *loss, int64_t *examples);
+    int64_t (*pairs_scratch)(const snail_words_job *job);
+    void (*pairs)(const snail_words_job *job, char *scratch, double *loss, int64_t *examples);
     int64_t (*labels_scratch)(const snail_labels_job *job);
     void (*labels)(const snail_labels_job *job, char *scratch, double *loss, int64_t *examples);
     int64_t (*labelling_scratch)(const snail_labelling_job *job);

@@ -61,6 +61,11 @@ cdef extern from "kernels/_jobs.h" nogil:
         float rate_stop
         float epsilon
         uint64_t stream
+        const int32_t *centres
+        const int64_t *starts
+        const int32_t *contexts
+        int64_t bundle_num
+        int lanes
 
     ctypedef struct SortedBundle "snail_sorted_bundle":
         int32_t first
@@ -90,29 +95,6 @@ cdef extern from "kernels/_jobs.h" nogil:
         int32_t *centres
         int64_t *starts
         int32_t *contexts
-
-    ctypedef struct PairsJob "snail_pairs_job":
-        float *inputs
-        float *outputs
-        float *input_squares
-        float *output_squares
-        const int32_t *centres
-        const int64_t *starts
-        const int32_t *contexts
-        const int64_t *bag_ptr
-        const int32_t *bag_rows
-        const int32_t *noise
-        const float *noise_logit
-        int64_t bundle_num
-        uint64_t noise_num
-        int64_t stride
-        int dim
-        float negatives
-        float rate_start
-        float rate_stop
-        float epsilon
-        int lanes
-        uint64_t stream
 
     ctypedef struct LabelsJob "snail_labels_job":
         float *inputs
@@ -265,8 +247,8 @@ cdef extern from "kernels/_jobs.h" nogil:
         void (*bound_bundles)(const SortJob *job, int64_t input_num) noexcept nogil
         void (*place_pairs)(const SortJob *job, int64_t centre_num) noexcept nogil
         void (*order_bundles)(const SortJob *job) noexcept nogil
-        int64_t (*pairs_scratch)(const PairsJob *job) noexcept nogil
-        void (*pairs)(const PairsJob *job, char *scratch, double *loss, int64_t *examples) noexcept nogil
+        int64_t (*pairs_scratch)(const WordsJob *job) noexcept nogil
+        void (*pairs)(const WordsJob *job, char *scratch, double *loss, int64_t *examples) noexcept nogil
         int64_t (*labels_scratch)(const LabelsJob *job) noexcept nogil
         void (*labels)(const LabelsJob *job, char *scratch, double *loss,
                        int64_t *examples) noexcept nogil

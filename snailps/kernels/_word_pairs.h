@@ -61,7 +61,7 @@ typedef struct {
  *
  * A word that was in its lane in the group before stays, and its vector with it: nothing is read of
  * its bag, and what it learns is owed to that until it leaves. */
-static void snail_plan_bundles(const snail_pairs_job *job, snail_bundles *g,
+static void snail_plan_bundles(const snail_words_job *job, snail_bundles *g,
                                const snail_bundles *before, int64_t first, uint64_t number) {
     const int64_t end = snail_least64(first + job->lanes, job->bundle_num);
     int64_t b = first;
@@ -82,20 +82,6 @@ static void snail_plan_bundles(const snail_pairs_job *job, snail_bundles *g,
                      (number + 1) * SNAIL_NOISE, SNAIL_NOISE, g->noise);
 }
 
-SNAIL_INLINE void snail_prefetch_output_of(const snail_pairs_job *job, int word) {
-    snail_prefetch_row(job->outputs + word * job->stride, job->stride);
-    if (job->output_squares)
-        snail_prefetch_row(job->output_squares + word * job->stride, job->stride);
-}
-
-SNAIL_INLINE void snail_prefetch_rows_of(const snail_pairs_job *job, int word) {
-    for (int64_t r = job->bag_ptr[word]; r < job->bag_ptr[word + 1]; r++) {
-        const int64_t at = job->bag_rows[r] * job->stride;
-        snail_prefetch_row(job->inputs + at, job->stride);
-        if (job->input_squares) snail_prefetch_row(job->input_squares + at, job->stride);
-    }
-}
-
 /* Whether a word that has been in its lane for some groups is in it for the last time. */
 SNAIL_INLINE int snail_leaves(const snail_bundles *g, const snail_bundles *ahead, int lane) {
     return g->stays[lane] && !ahead->stays[lane];
@@ -103,17 +89,17 @@ SNAIL_INLINE int snail_leaves(const snail_bundles *g, const snail_bundles *ahead
 
 /* Asks for what a lane of the next group needs, and its part of the noise rows: a few at a time, because
  * a core waits where more lines are asked for than it has buffers for. */
-SNAIL_INLINE void snail_prefetch_lane(const snail_pairs_job *job, const snail_bundles *ahead,
+SNAIL_INLINE void snail_prefetch_lane(const snail_words_job *job, const snail_bundles *ahead,
                                       int lane) {
     for (int t = lane; t < SNAIL_NOISE; t += SNAIL_GROUP)
-        snail_prefetch_output_of(job, ahead->noise[t]);
+        snail_prefetch_output(job, ahead->noise[t]);
     if (ahead->bundle[lane] >= 0 && !ahead->stays[lane])
-        snail_prefetch_rows_of(job, ahead->centre[lane]);
+        snail_prefetch_bag(job, ahead->centre[lane]);
 }
 
 /* How often each noise word counts in each lane: as often as `full` says, and where some[t] is set, as
  * weight[t] says, which leaves out the pairs whose context the word is. */
-SNAIL_INLINE void snail_weigh_noise(const snail_pairs_job *job, const snail_bundles *g,
+SNAIL_INLINE void snail_weigh_noise(const snail_words_job *job, const snail_bundles *g,
                                     float full[SNAIL_GROUP], uint8_t some[SNAIL_NOISE],
                                     float weight[SNAIL_NOISE][SNAIL_GROUP]) {
     const float share = job->negatives / SNAIL_NOISE;
@@ -141,7 +127,7 @@ SNAIL_INLINE void snail_weigh_noise(const snail_pairs_job *job, const snail_bund
 }
 
 /* Scores of the noise rows become coefficients; returns the loss. */
-static double snail_judge_noise(const snail_pairs_job *job, const snail_bundles *g, snail_pairs *s,
+static double snail_judge_noise(const snail_words_job *job, const snail_bundles *g, snail_pairs *s,
                                 float factor) {
     float weight[SNAIL_NOISE][SNAIL_GROUP], full[SNAIL_GROUP], logit[SNAIL_NOISE];
     float loss[SNAIL_GROUP] = {0};
@@ -155,19 +141,14 @@ static double snail_judge_noise(const snail_pairs_job *job, const snail_bundles 
     return total;
 }
 
-static void snail_step_noise(const snail_pairs_job *job, snail_pairs *s, float rate) {
+static void snail_step_noise(const snail_words_job *job, snail_pairs *s, float rate) {
     const float *const *hidden = (const float *const *)s->hidden_row;
     for (int t = 0; t < SNAIL_NOISE; t += SNAIL_TILE) {
         const float *coef = s->coef + t * SNAIL_GROUP;
-        if (!job->output_squares) {
+        if (job->output_squares)
+            snail_step_outputs(job, (const float *const *)s->rows + t, s->step_row, hidden, coef, rate);
+        else
             snail_rows_from_lanes(SNAIL_GROUP, hidden, coef, s->rows + t, (int)job->stride);
-            continue;
-        }
-        snail_gradients_from_lanes(SNAIL_GROUP, hidden, coef, s->step_row, (int)job->stride);
-        for (int i = 0; i < SNAIL_TILE; i++)
-            snail_adagrad_up(job->stride, s->rows[t + i],
-                             job->output_squares + (s->rows[t + i] - job->outputs),
-                             s->step_row[i], rate, job->epsilon);
     }
 }
 
@@ -202,7 +183,7 @@ SNAIL_INLINE void snail_meet(const int num, const float *restrict hidden, float 
 }
 
 /* The same with AdaGrad, whose gradients have no rate in them; the rows are all different. */
-SNAIL_INLINE void snail_meet_adagrad(const snail_pairs_job *job, const int num,
+SNAIL_INLINE void snail_meet_adagrad(const snail_words_job *job, const int num,
                                      const float *restrict hidden, float *const *rows,
                                      const float *pull, float *restrict gradient, float rate) {
     for (int64_t d = 0; d < job->stride; d += SNAIL_LANES) {
@@ -231,7 +212,7 @@ SNAIL_INLINE int snail_different(const int32_t *contexts, int64_t left) {
 }
 
 /* Scores of the rows of some contexts of a lane, no word twice among them. */
-SNAIL_INLINE void snail_score_contexts(const snail_pairs_job *job, const int32_t *contexts, int num,
+SNAIL_INLINE void snail_score_contexts(const snail_words_job *job, const int32_t *contexts, int num,
                                        const float *hidden, float **rows, float *score,
                                        float *logit) {
     const int64_t stride = job->stride;
@@ -244,7 +225,7 @@ SNAIL_INLINE void snail_score_contexts(const snail_pairs_job *job, const int32_t
         if (contexts + i + SNAIL_CONTEXTS_AHEAD + SNAIL_TILE <= end)
 #pragma GCC unroll 4
             for (int k = 0; k < SNAIL_TILE; k++)
-                snail_prefetch_output_of(job, contexts[i + SNAIL_CONTEXTS_AHEAD + k]);
+                snail_prefetch_output(job, contexts[i + SNAIL_CONTEXTS_AHEAD + k]);
         switch (num - i) {
         case 1: snail_dots(1, hidden, rows + i, stride, score + i); break;
         case 2: snail_dots(2, hidden, rows + i, stride, score + i); break;
@@ -255,7 +236,7 @@ SNAIL_INLINE void snail_score_contexts(const snail_pairs_job *job, const int32_t
 }
 
 /* Steps of these rows, and the gradient of the hidden vector. */
-SNAIL_INLINE void snail_step_contexts(const snail_pairs_job *job, int num, const float *hidden,
+SNAIL_INLINE void snail_step_contexts(const snail_words_job *job, int num, const float *hidden,
                                       float *const *rows, const float *pull, float *gradient,
                                       float rate) {
     const int64_t stride = job->stride;
@@ -273,7 +254,7 @@ SNAIL_INLINE void snail_step_contexts(const snail_pairs_job *job, int num, const
 }
 
 /* The contexts of one lane: a word that comes again sees its row as it was left. */
-static void snail_train_contexts(const snail_pairs_job *job, int64_t bundle, const float *hidden,
+static void snail_train_contexts(const snail_words_job *job, int64_t bundle, const float *hidden,
                                  float *gradient, float rate, float *loss) {
     const int32_t *contexts = job->contexts + job->starts[bundle];
     int64_t left = job->starts[bundle + 1] - job->starts[bundle];
@@ -318,14 +299,14 @@ SNAIL_INLINE void snail_shorten_repeats(const int32_t *restrict words, const flo
 }
 
 /* Whether a lane's contexts are judged at once with those of another one: plain steps only. */
-SNAIL_INLINE int snail_is_short(const snail_pairs_job *job, int64_t bundle) {
+SNAIL_INLINE int snail_is_short(const snail_words_job *job, int64_t bundle) {
     return bundle >= 0 && !job->output_squares &&
            job->starts[bundle + 1] - job->starts[bundle] <= SNAIL_SHORT;
 }
 
 /* The contexts of two lanes, judged together: a core computes the scores of one while it waits for
  * those of the other.  A word that comes again in a lane is judged by its row as it was left. */
-static void snail_train_two(const snail_pairs_job *job, const snail_bundles *g, int lane,
+static void snail_train_two(const snail_words_job *job, const snail_bundles *g, int lane,
                             snail_pairs *s, float rate, float *loss) {
     float *rows[SNAIL_CONTEXTS];
     float pull[SNAIL_CONTEXTS] = {0}, logit[SNAIL_CONTEXTS] = {0}, losses[SNAIL_CONTEXTS] = {0};
@@ -356,7 +337,7 @@ SNAIL_INLINE void snail_add_row(int64_t stride, float *restrict to, const float 
 
 /* Steps of a lane's word by its gradient: of its hidden vector while it stays, of its bag when it
  * leaves. */
-SNAIL_INLINE void snail_step_lane(const snail_pairs_job *job, const snail_bundles *g,
+SNAIL_INLINE void snail_step_lane(const snail_words_job *job, const snail_bundles *g,
                                   const snail_bundles *ahead, snail_pairs *s, int lane, float rate) {
     const int64_t stride = job->stride;
     float *gradient = s->hidden_gradient_row[lane], *owed = s->owed + lane * stride;
@@ -367,12 +348,11 @@ SNAIL_INLINE void snail_step_lane(const snail_pairs_job *job, const snail_bundle
         return;
     }
     if (g->stays[lane]) snail_add_row(stride, gradient, owed);
-    snail_step_bag(job->inputs, job->input_squares, stride, job->bag_ptr, job->bag_rows,
-                   g->centre[lane], gradient, rate, job->epsilon);
+    snail_step_bag(job, g->centre[lane], gradient, rate);
 }
 
 /* Trains a group, and asks for the rows of the one behind it; returns its loss. */
-static SNAIL_APART double snail_train_bundles(const snail_pairs_job *job, const snail_bundles *g,
+static SNAIL_APART double snail_train_bundles(const snail_words_job *job, const snail_bundles *g,
                                               const snail_bundles *ahead, snail_pairs *s,
                                               float rate) {
     const int64_t stride = job->stride;
@@ -399,7 +379,7 @@ static SNAIL_APART double snail_train_bundles(const snail_pairs_job *job, const 
             snail_prefetch_lane(job, ahead, k);
             if (k + SNAIL_LEAVING_AHEAD < SNAIL_GROUP &&
                 snail_leaves(g, ahead, k + SNAIL_LEAVING_AHEAD))
-                snail_prefetch_rows_of(job, g->centre[k + SNAIL_LEAVING_AHEAD]);
+                snail_prefetch_bag(job, g->centre[k + SNAIL_LEAVING_AHEAD]);
         }
         if (snail_is_short(job, g->bundle[i]) && snail_is_short(job, g->bundle[i + 1]))
             snail_train_two(job, g, i, s, rate, losses);
@@ -416,7 +396,7 @@ static SNAIL_APART double snail_train_bundles(const snail_pairs_job *job, const 
 }
 
 /* Cuts scratch into parts; returns its size (scratch may be NULL to ask). */
-static int64_t snail_lay_out_pairs(char *scratch, const snail_pairs_job *job, snail_pairs *s) {
+static int64_t snail_lay_out_pairs(char *scratch, const snail_words_job *job, snail_pairs *s) {
     const int64_t row = job->stride * 4;
     int64_t at = 0;
     s->hidden = snail_cut(scratch, &at, SNAIL_GROUP * row);
@@ -428,13 +408,13 @@ static int64_t snail_lay_out_pairs(char *scratch, const snail_pairs_job *job, sn
     return at;
 }
 
-static int64_t snail_pairs_scratch(const snail_pairs_job *job) {
+static int64_t snail_pairs_scratch(const snail_words_job *job) {
     snail_pairs s;
     return snail_lay_out_pairs(NULL, job, &s);
 }
 
 /* All bundles, one group ahead with planning and prefetching. */
-static void snail_train_pairs(const snail_pairs_job *job, char *scratch, double *loss,
+static void snail_train_pairs(const snail_words_job *job, char *scratch, double *loss,
                               int64_t *examples) {
     snail_pairs s;
     snail_bundles *now = &s.groups[0], *ahead = &s.groups[1];

@@ -319,24 +319,18 @@ static void snail_adagrad_up(int64_t stride, float *restrict row, float *restric
                                                 snail_load(value + d), rate, epsilon));
 }
 
-/* A step of each row of a bag; plain gradients have the rate in them already. */
-SNAIL_INLINE void snail_step_bag(float *inputs, float *squares, int64_t stride,
-                                 const int64_t *bag_ptr, const int32_t *bag_rows, int word,
-                                 const float *gradient, float rate, float epsilon) {
-    for (int64_t r = bag_ptr[word]; r < bag_ptr[word + 1]; r++) {
-        const int64_t at = bag_rows[r] * stride;
-        float *row = inputs + at;
-        if (squares)
-            snail_adagrad_up(stride, row, squares + at, gradient, rate, epsilon);
+/* A step of each row of a word's bag; plain gradients have the rate in them already. */
+SNAIL_INLINE void snail_step_bag(const snail_words_job *job, int word, const float *gradient,
+                                 float rate) {
+    const int64_t stride = job->stride;
+    for (int64_t r = job->bag_ptr[word]; r < job->bag_ptr[word + 1]; r++) {
+        const int64_t at = job->bag_rows[r] * stride;
+        float *row = job->inputs + at;
+        if (job->input_squares)
+            snail_adagrad_up(stride, row, job->input_squares + at, gradient, rate, job->epsilon);
         else
             for (int64_t d = 0; d < stride; d++) row[d] += gradient[d];
     }
-}
-
-SNAIL_INLINE void snail_add_to_bag(const snail_words_job *job, int word, const float *gradient,
-                                   float rate) {
-    snail_step_bag(job->inputs, job->input_squares, job->stride, job->bag_ptr, job->bag_rows, word,
-                   gradient, rate, job->epsilon);
 }
 
 SNAIL_INLINE void snail_add_tile(const int vec_num, int row_num, const int32_t *rows,
@@ -371,14 +365,13 @@ static void snail_add_to_rows(int row_num, const int32_t *rows, const float *fro
 }
 
 /* A step of AdaGrad of the noise rows of a tile. */
-SNAIL_INLINE void snail_step_outputs(const snail_words_job *job, snail_words *s, int first,
-                                     const float *const *hidden, const float *coef, float rate) {
-    snail_gradients_from_lanes(SNAIL_GROUP, hidden, coef, s->step_row, (int)job->stride);
-    for (int i = 0; i < SNAIL_TILE; i++) {
-        float *row = (float *)s->rows[first + i];
-        snail_adagrad_up(job->stride, row, job->output_squares + (row - job->outputs),
-                         s->step_row[i], rate, job->epsilon);
-    }
+SNAIL_INLINE void snail_step_outputs(const snail_words_job *job, const float *const *rows,
+                                     float *const *step_row, const float *const *hidden,
+                                     const float *coef, float rate) {
+    snail_gradients_from_lanes(SNAIL_GROUP, hidden, coef, step_row, (int)job->stride);
+    for (int i = 0; i < SNAIL_TILE; i++)
+        snail_adagrad_up(job->stride, (float *)rows[i], job->output_squares + (rows[i] - job->outputs),
+                         step_row[i], rate, job->epsilon);
 }
 
 /* Sum of a word's rows; returns how many there are. */
@@ -425,7 +418,7 @@ static void snail_spread_cbow(const snail_words_job *job, const snail_group *g, 
         snail_rows_from_lanes(SNAIL_GROUP, (const float *const *)s->hidden_gradient_row,
                               s->mix + j * SNAIL_GROUP, s->bag_row + j, (int)job->stride);
     for (int j = g->slot_num; j < tiles; j++) s->bag_row[j] = s->bags + j * job->stride;
-    for (int j = 0; j < g->slot_num; j++) snail_add_to_bag(job, g->slot[j], s->bag_row[j], rate);
+    for (int j = 0; j < g->slot_num; j++) snail_step_bag(job, g->slot[j], s->bag_row[j], rate);
 }
 
 /* Hidden vectors, lane by lane. */
@@ -464,7 +457,7 @@ static void snail_spread_by_lane(const snail_words_job *job, const snail_group *
                 if (job->single) snail_adagrad_up(job->stride, job->inputs + around[k] * job->stride,
                                                   job->input_squares + around[k] * job->stride,
                                                   gradient, rate, job->epsilon);
-                else snail_add_to_bag(job, around[k], gradient, rate);
+                else snail_step_bag(job, around[k], gradient, rate);
     }
     snail_ask(job, ahead, s, ahead->fresh_num); /* the rest */
 }
@@ -540,7 +533,7 @@ static void snail_step_rows(const snail_words_job *job, const snail_group *g, co
         const float *coef = s->coef + t * SNAIL_GROUP;
         snail_ask(job, ahead, s, SNAIL_ASKED);
         if (job->output_squares)
-            snail_step_outputs(job, s, t, hidden, coef, rate);
+            snail_step_outputs(job, s->rows + t, s->step_row, hidden, coef, rate);
         else
             snail_rows_from_lanes(SNAIL_GROUP, hidden, coef, (float *const *)(s->rows + t),
                                   (int)job->stride);
