@@ -90,7 +90,9 @@ def command_of(name: str) -> Callable[..., None]:
         kind: Any = list[str] | None if key in PATHS else str | None
         metavar = "|".join(setting.choices) or (setting.unit or _TYPES[setting.kind]).upper()
         metavar = "PATH..." if key in PATHS else metavar
-        flags = ["--train", flag] if judged and key == "input" else [flag]
+        flags = [flag]
+        if key == "input":
+            flags = ["--train", flag] if judged else [flag, "--train"]
         option = typer.Option(
             *flags, help=text, metavar=metavar, show_default=False, rich_help_panel=group_of(key)
         )
