@@ -27,7 +27,7 @@ from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import is_live, print_figures, print_json
 from snailps.cli.signals import ending_signals
 from snailps.config import JobSettings, MasterSettings, RawConfig, ServerSettings, WorkerSettings
-from snailps.errors import EXIT_INTERRUPTED, ClusterError, ConfigError
+from snailps.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_WRONG, ClusterError, ConfigError
 from snailps.kernels import cores
 from snailps.local.launcher import MasterEnded, labelled, signal_name
 from snailps.local.run import LOCAL, Result, Run
@@ -170,6 +170,8 @@ def run_local(
             print_json(figures)
         elif "test" in figures and not (terminal and sys.stdout.isatty()):  # else in the panel
             print_figures(figures["test"])
+    if code == EXIT_OK and figures and "test_error" in figures:
+        return EXIT_WRONG  # of a test file; the model is written
     if code is not None and code >= 0:
         return code
     if run.interrupts:  # ended by our signal before it had a handler, or by force

@@ -37,7 +37,7 @@ from snailps.cli.printing import (
 from snailps.cli.signals import exits_by_signals
 from snailps.data.reading import format_of
 from snailps.data.unpacking import is_packed, read_errors
-from snailps.errors import ConfigError
+from snailps.errors import ConfigError, DataError
 from snailps.vectors.words import to_text
 
 if TYPE_CHECKING:
@@ -274,8 +274,16 @@ def _answer(
         raise ConfigError(f"--metrics: {model.path} is judged when it is trained, by --test")
     with read_errors(file):
         data = typer.get_binary_stream("stdin").read() if file == "-" else Path(file).read_bytes()
+    unknown, why = 0, ""
     for number, best in enumerate(model.answers(data, k), 1):
-        print_rows(("line", "name", "score"), [(number, *entry) for entry in best], as_json=as_json)
+        rows: list[tuple[Any, ...]] = [(number, None, None)]
+        if isinstance(best, DataError):
+            unknown, why = unknown + 1, why or f"line {number}: {best}"
+        else:
+            rows = [(number, *entry) for entry in best]
+        print_rows(("line", "name", "score"), rows, as_json=as_json)
+    if unknown:
+        typer.echo(f"snailps: lines with unknown names: {unknown:,}, the first {why}", err=True)
 
 
 def _predict_examples(

@@ -391,9 +391,9 @@ def ending_of(
         ("wrote", [_file_line(path) for path in files]),
         ("report", [f"{_file_line(str(report))}: open it in a browser" if report else ""]),
         ("trained", _trained(figures, unit)),
-        ("loss", [] if why else _loss(figures, losses)),
+        ("loss", [] if why else _loss(figures)),
         ("vocabulary", [f"{words:,} words" if words else ""]),
-        ("quality", _quality(figures.get("test"))),
+        ("quality", _quality(figures)),
         ("reliability", _reliability(figures.get("test"))),
         ("left out", [f"{bad:,} malformed lines of the input" if bad else ""]),
         ("network", [f"{sent} {one} sent" if sent else ""]),
@@ -420,9 +420,9 @@ def _trained(figures: Mapping[str, Any], unit: str) -> list[str]:
     return [f"{text}, {speed:,.0f} {unit}/s"]
 
 
-def _loss(figures: Mapping[str, Any], losses: Sequence[float]) -> list[str]:
-    epochs = [loss for loss in figures.get("loss_by_epoch") or () if loss is not None]
-    course = epochs if len(epochs) > 1 else [*losses[:1], *epochs[-1:]]
+def _loss(figures: Mapping[str, Any]) -> list[str]:
+    by_epoch = figures.get("loss_by_epoch") or [figures.get("train_loss")]
+    course = [loss for loss in by_epoch if loss is not None]
     if not course:
         return []
     falls = figures.get("loss_falls")
@@ -435,7 +435,10 @@ def _loss(figures: Mapping[str, Any], losses: Sequence[float]) -> list[str]:
     return [f"{course[0]:.4f} → {course[-1]:.4f}", *more]
 
 
-def _quality(test: Any) -> list[str]:
+def _quality(figures: Mapping[str, Any]) -> list[str]:
+    if "test_error" in figures:
+        return [f"not tested: {figures['test_error']}"]
+    test = figures.get("test")
     if not isinstance(test, Mapping):
         return []
     texts = [

@@ -117,6 +117,15 @@ def files_of(inputs: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(path for text in inputs for path in _files_of(text)))
 
 
+def test_files(paths: Sequence[str]) -> list[str]:
+    """`files_of` test files, refused if one is empty: a training comes before they are read."""
+    found = files_of(paths)
+    for path in found:
+        if Path(path).is_file() and not Path(path).stat().st_size:
+            raise DataError(f"{path} is empty: name a file that has content, or leave it out")
+    return found
+
+
 def head_of(path: str) -> bytes:
     """The first whole lines of a file's content, up to 64 KiB; of a matrix file its first rows.
 

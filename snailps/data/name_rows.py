@@ -79,21 +79,22 @@ class NameRows:
 
     def pieces(self) -> Iterator[NamePiece]:
         """The rows, some thousands at a time; refuses missing names and broken values."""
-        own = None
+        own, width = None, len(self._expected)
         if self._sparse:
-            parts, where = self._of_sparse(), Elements((), None, self.name, "row")
+            parts, where = self._of_sparse(), [Elements((), None, self.name, "row")] * (width + 1)
         elif self._known is not None:
             parts, where = self._of_table(self.chosen())
         else:
-            where = elements_of(self._data, what="X")
-            parts = self._of_rows(where)
+            where = [elements_of(self._data, what="X")] * (width + 1)
+            parts = self._of_rows(where[0])
         if self._values is not None and not isinstance(self._values, str):
-            own = iter(elements_of(self._values, what="y").values)
+            where = [*where[:width], elements_of(self._values, what="y")]
+            own = iter(where[width].values)
         first = 0
         for columns in parts:
             rows = len(columns[0])
             if own is not None:
-                columns[len(self._expected) :] = [list(islice(own, rows))]
+                columns[width:] = [list(islice(own, rows))]
             if {*map(len, columns)} != {rows}:
                 got = first + len(columns[-1])
                 raise DataError(f"y: expected a value for each row of X, got {got:,}")
@@ -139,11 +140,11 @@ class NameRows:
             usual += others
         return [one for one in usual if one in known]
 
-    def _of_table(self, chosen: Sequence[Any]) -> tuple[Iterator[list[list[Any]]], Elements]:
+    def _of_table(self, chosen: Sequence[Any]) -> tuple[Iterator[list[list[Any]]], list[Elements]]:
         found = [elements_of(self._data, name, what="X") for name in chosen]
         streams = [iter(column.values) for column in found]
         end: list[list[Any]] = [[] for _ in streams]
-        return iter(lambda: [list(islice(one, PIECE)) for one in streams], end), found[0]
+        return iter(lambda: [list(islice(one, PIECE)) for one in streams], end), found
 
     def _of_rows(self, rows: Elements) -> Iterator[list[list[Any]]]:
         stream, first = iter(rows.values), 0
@@ -161,11 +162,12 @@ class NameRows:
             yield [list(column) for column in zip(*part, strict=True)]
             first += len(part)
 
-    def _piece(self, columns: list[list[Any]], first: int, where: Elements) -> NamePiece:
+    def _piece(self, columns: list[list[Any]], first: int, where: Sequence[Elements]) -> NamePiece:
+        """A piece from columns; `where` has where each of them is from."""
         width = len(self._expected)
         found = [
-            _texts(column, what, first, where)
-            for column, what in zip(columns, self._expected, strict=False)
+            _texts(column, what, first, of_column)
+            for column, what, of_column in zip(columns, self._expected, where, strict=False)
         ]
         values = np.zeros(0)
         if len(columns) > width:
@@ -174,9 +176,9 @@ class NameRows:
             except (TypeError, ValueError):
                 raise DataError(
                     f"values: expected numbers, got {columns[width][:3]!r:.80} from "
-                    f"{where.at(first)} on"
+                    f"{where[width].at(first)} on"
                 ) from None
-            _check_values(values, first, where.name)
+            _check_values(values, first, where[width])
         return NamePiece(
             [texts for texts, _ in found], values, tuple(is_whole for _, is_whole in found)
         )
@@ -218,11 +220,11 @@ def _texts(cells: list[Any], what: str, first: int, where: Elements) -> tuple[li
     return texts, whole
 
 
-def _check_values(values: NDArray[np.float64], first: int, name: str) -> None:
+def _check_values(values: NDArray[np.float64], first: int, where: Elements) -> None:
     if not np.isfinite(values.astype(np.float32)).all():
         at = int(np.argmin(np.isfinite(values.astype(np.float32))))
         raise DataError(
-            f"values: expected finite numbers; that of row {first + at:,} of {name} is {values[at]}"
+            f"values: expected finite numbers; that of {where.at(first + at)} is {values[at]}"
         )
 
 

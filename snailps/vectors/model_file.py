@@ -33,7 +33,8 @@ HEADER = "about"
 """Array of the header: UTF-8 JSON."""
 VERSION = 1
 OF_THE_RUN = {
-    "input", "output", "test", "valid", "scratch_dir", "scratch_bytes", "continue_from",
+    "input", "output", "test", "valid", "labels", "test_labels", "scratch_dir", "scratch_bytes",
+    "continue_from",
     *CHECKPOINT_SETTINGS,
 }  # fmt: skip
 """Settings that say nothing of the model."""

@@ -18,6 +18,8 @@ def to_bytes(word: str | bytes) -> bytes:
     """The inverse of `to_text`; `DataError` for a surrogate that `to_text` never makes."""
     if isinstance(word, bytes):
         return word
+    if not isinstance(word, str):
+        raise DataError(f"expected a text, got {word!r:.60}")
     try:
         return word.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:

@@ -180,6 +180,26 @@ def test_job_with_malformed_line_ends_naming_it(tmp_path):
         assert any("line 2001, column 5" in error for error in master.errors), master.stderr
 
 
+def test_error_behind_the_head_of_a_test_file_does_not_cost_the_model(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    Path("a.svm").write_text(planted(2000, 1))
+    head = planted(4000, 2)
+    Path("b.svm").write_text(head + "1 3:x\n")  # more than what is checked before the training
+    train = ("train", "logistic", "--train", "a.svm", "--output", "out", "--threads", "1")
+    code, out, err = call(monkeypatch, capsys, *train, "--test", "b.svm", "--json")
+    assert code == 2, err
+    assert "quality: not tested: " in err
+    assert "b.svm, line 4001, column 5" in json.loads(out)["test_error"]
+    assert len(read_npz("out.npz").keys)
+    Path("empty.svm").touch()
+    code, _, err = call(monkeypatch, capsys, *train, "--test", "empty.svm", "--overwrite")
+    assert code == 2
+    assert "test: " in err
+    assert "empty.svm is empty" in err
+
+
 # --- files -------------------------------------------------------------------------------------
 
 

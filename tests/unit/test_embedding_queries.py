@@ -53,6 +53,12 @@ def test_graph_model_answers_lines(graph):
     assert list(graph.answers(lines, 1)) == [[("one", 0.0)], [("zero", 0.0)], [("one", 0.0)]]
 
 
+def test_line_with_an_unknown_name_does_not_end_the_answers(graph):
+    unknown, known = graph.answers(b"three\tnext\t?\nzero\tnext\t?\n", 1)
+    assert "'three' is none of its 4 entities" in str(unknown)
+    assert known == [("one", 0.0)]
+
+
 def test_graph_model_refuses_unknown_names(graph):
     with pytest.raises(DataError, match="'three' is none of its 4 entities"):
         graph.tails("three", "next")

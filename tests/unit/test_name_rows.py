@@ -91,6 +91,19 @@ def test_wrong_rows_are_refused_with_their_place(data, options, text):
         read(data, **options)
 
 
+@pytest.mark.parametrize(
+    ("changed", "place"),
+    [
+        ({"what": [7, None]}, "item: .* row 1 of column 'what' of "),
+        ({"how": [float("inf"), 2.0]}, "values: .* row 0 of column 'how' of "),
+        ({"how": ["high", 2.0]}, "values: .* row 0 of column 'how' of "),
+    ],
+)
+def test_errors_name_the_column_that_they_are_in(changed, place):
+    with pytest.raises(DataError, match=place):
+        read({**FRAME, **changed}, columns=("who", "what", "how"), valued=True)
+
+
 def test_spooled_rows_are_read_as_they_were_given(tmp_path):
     rows = [(" new york", 'b "c"', 0.1), ("é ", "d,e", -3)] * 20_000
     data = NameRows(rows, PAIR, valued=True)

@@ -26,6 +26,7 @@ from snailps.data.blocks import (
     head_of,
     read_block,
     read_head,
+    test_files,
 )
 from snailps.data.driver_files import is_driver_file
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
@@ -55,7 +56,8 @@ class Known:
 def check_heads(columns: NameColumns, setting: str, paths: Sequence[str]) -> None:
     """Raise a `DataError` for missing files, or first lines with other columns."""
     try:
-        for path in files_of(paths)[:HEADS_MAX] if paths else ():
+        files = files_of if setting == "input" else test_files
+        for path in files(paths)[:HEADS_MAX] if paths else ():
             head = head_of(path)
             if not is_driver_file(path):
                 refuse_foreign(head[:HEAD_BYTES], path, text=True)

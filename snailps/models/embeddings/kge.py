@@ -133,7 +133,7 @@ class KnowledgeGraph(EmbeddingWorker):
         known = np.concatenate([lines.ids for lines in parts.values()], axis=1)
         figures = {}
         for name in ("valid", "test"):
-            if len(parts[name]):
+            if len(parts[name]) or parts[name].unknown:
                 ranks = rank(s, entities, relations, parts[name].ids, known)
                 figures[name] = {**ranking.figures_of(ranks), "unknown": parts[name].unknown}
         return figures

@@ -8,12 +8,14 @@ The whole model is in memory, read only; `kge` and `mf` define the scores.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data.name_columns import NameColumns
 from snailps.errors import DataError, ModelFileError
 from snailps.models.embeddings import files, kge, mf, ranking
 from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings, MfSettings
@@ -35,7 +37,11 @@ Best = list[tuple[Any, float]]
 """Names, text or whole numbers, with their scores."""
 
 
-class NamedRows:
+class UnknownName(DataError):
+    """A question has a name that the model does not know."""
+
+
+class NamedRows(ABC):
     """Rows of some kinds of names, from the `arrays` of a file; `path` is for messages.
 
     Names are text, or whole numbers where `whole_kinds` has their kind; questions may have either.
@@ -45,6 +51,8 @@ class NamedRows:
 
     kinds: tuple[str, ...] = ()
     columns: tuple[Any, ...] = ()
+    lines: ClassVar[NameColumns]
+    """Columns of questions in lines."""
 
     def __init__(
         self,
@@ -108,7 +116,7 @@ class NamedRows:
         """Return the number of a name; DataError: the model does not know it."""
         place = self._places[kind].get(str(name))
         if place is None:
-            raise DataError(
+            raise UnknownName(
                 f"{self.path}: {name!r} is none of its {len(self._names[kind]):,} {kind}"
             )
         return place
@@ -187,12 +195,21 @@ class NamedRows:
         found: Floats = rows @ own / np.maximum(lengths, 1e-30)
         return found
 
-    def answers(self, data: bytes, k: int) -> Iterator[Best]:
+    def answers(self, data: bytes, k: int) -> Iterator[Best | UnknownName]:
         """Yield the score of each line, or the best names in the place of its `ASKED` cell.
 
-        DataError: another line, or an unknown name.
+        The error, where a line has an unknown name.
         """
-        raise NotImplementedError
+        columns = self.lines.read(data, "the questions", 0, data)
+        for cells in zip(*columns.names, strict=True):
+            try:
+                yield self._answer(k, *map(to_text, cells))
+            except UnknownName as error:
+                yield error
+
+    @abstractmethod
+    def _answer(self, k: int, *cells: str) -> Best:
+        """The answer of a line."""
 
 
 class GraphModel(NamedRows):
@@ -204,6 +221,7 @@ class GraphModel(NamedRows):
     """
 
     kinds = ("entities", "relations")
+    lines = kge.KnowledgeGraph.columns
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         settings, arrays = files.read(path, "a knowledge graph", KgeSettings, self.kinds)  # type: ignore[arg-type]
@@ -253,17 +271,14 @@ class GraphModel(NamedRows):
         """Find the `k` best heads with their scores, but those in `without`."""
         return self._candidates(self._query(tail, relation, tails=False), k, without)
 
-    def answers(self, data: bytes, k: int) -> Iterator[Best]:
-        """Yield each line's score, ``head relation tail``, or best heads or tails for a ``?``."""
-        columns = kge.KnowledgeGraph.columns.read(data, "the questions", 0, data)
-        for cells in zip(*columns.names, strict=True):
-            head, relation, tail = map(to_text, cells)
-            if tail == ASKED:
-                yield self.tails(head, relation, k)
-            elif head == ASKED:
-                yield self.heads(relation, tail, k)
-            else:
-                yield [(tail, self.score(head, relation, tail))]
+    def _answer(self, k: int, *cells: str) -> Best:
+        """Of ``head relation tail``, either of which may be asked for."""
+        head, relation, tail = cells
+        if tail == ASKED:
+            return self.tails(head, relation, k)
+        if head == ASKED:
+            return self.heads(relation, tail, k)
+        return [(tail, self.score(head, relation, tail))]
 
     def _candidates(self, query: Floats, k: int, without: Iterable[Name]) -> Best:
         scores = ranking.scores(query, self.entity_rows, kge.metric_of(self.settings))[0]
@@ -283,6 +298,7 @@ class FactorModel(NamedRows):
     """
 
     kinds = ("users", "items")
+    lines = mf.MatrixFactorization.columns
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         settings, arrays = files.read(path, "a matrix factorisation", MfSettings, self.kinds)  # type: ignore[arg-type]
@@ -349,10 +365,7 @@ class FactorModel(NamedRows):
             return self._best("items", self.scores(pairs), k, without)
         return self._best("items", self.item_rows @ self.user_rows[place], k, without)
 
-    def answers(self, data: bytes, k: int) -> Iterator[Best]:
-        """Yield for each line ``user item`` its value, or the best items for a ``?``."""
-        columns = mf.MatrixFactorization.columns
-        found = columns.read(data, "the questions", 0, data)
-        for cells in zip(*found.names, strict=True):
-            user, item = map(to_text, cells)
-            yield self.recommend(user, k) if item == ASKED else [(item, self.predict(user, item))]
+    def _answer(self, k: int, *cells: str) -> Best:
+        """Of ``user item``: its value, or the best items."""
+        user, item = cells
+        return self.recommend(user, k) if item == ASKED else [(item, self.predict(user, item))]

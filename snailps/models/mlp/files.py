@@ -15,16 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.config import RawConfig, to_mapping
+from snailps.config import RawConfig
 from snailps.dataclass import dataclass, field
 from snailps.models.layers import BIASES, Floats
 from snailps.models.mlp.settings import FIRST, MlpSettings
-from snailps.vectors.model_file import HEADER, read_model, write_model
+from snailps.vectors.model_file import HEADER, model_settings, read_model, write_model
 
-_KEPT = {
-    "worker_class", "hidden", "activation", "inputs", "classes", "seed", "optimizer", "lr",
-    "momentum", "batch_size", "encoding",
-}  # fmt: skip
 _STEP = "global_step"
 _EXTRAS = {"estimator", "state_keys", "state_rows"}
 """Arrays of an estimator's file; those of state are named ``TABLE.state_keys`` and so on."""
@@ -54,8 +50,8 @@ def scores(settings: MlpSettings, arrays: Mapping[str, Floats], examples: Floats
 def write_npz(
     path: str, settings: MlpSettings, arrays: Mapping[str, Floats], global_step: int
 ) -> str:
-    kept = {key: value for key, value in to_mapping(settings).items() if key in _KEPT}
-    return write_model(path, {_STEP: np.array([global_step], np.int64), **arrays}, kept)
+    arrays = {_STEP: np.array([global_step], np.int64), **arrays}
+    return write_model(path, arrays, model_settings(settings))
 
 
 def read_npz(path: str | Path) -> SavedNet:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from snailps.data.blocks import Block, cut, expand, files_of, head_of, read_block
+from snailps.data.blocks import Block, cut, expand, files_of, head_of, read_block, test_files
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
@@ -63,9 +63,9 @@ def check_input(cls: type[SparseWorker], settings: SparseSettings) -> None:
     A malformed hold-out file must not end the job after hours of training.
     """
     reading = settings.reading()
-    for name, paths in (("input", settings.input), ("test", settings.test)):
+    for name, files in (("input", files_of), ("test", test_files)):
         try:
-            for path in files_of(paths)[:HEADS_MAX]:
+            for path in files(getattr(settings, name))[:HEADS_MAX]:
                 if reading.takes(path):
                     from snailps.data.table_files import check_table
 

@@ -24,6 +24,7 @@ from snailps.data.blocks import Source, cut, files_of, head_of, read_block
 from snailps.data.driver_files import is_driver_file
 from snailps.data.encoding import Encoding, shown
 from snailps.data.examples import ExampleReader
+from snailps.data.file_kinds import is_pipe
 from snailps.data.scratch import Scratch
 from snailps.data.unpacking import is_packed, is_url
 from snailps.dataclass import dataclass, replace
@@ -128,7 +129,7 @@ def _of_file(
 
         yield first_examples(path, reading, settings.hash_bits)
         return
-    if is_packed(path) or is_url(path):
+    if is_packed(path) or is_url(path) or is_pipe(path):  # a pipe is refused where it is read
         yield reader.read(head_of(path), path), False
         return
     with scratch.open(path) as file:
