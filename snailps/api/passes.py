@@ -38,17 +38,22 @@ class Passes:
     """Epochs of a job: at most `most`, which rates that fall over the job count with.
 
     From `least` on, at least 1, the job ends once the loss stops falling; `most`: never before.
+    `relative`: by parts of itself, not of the first epoch's: errors of numbers may become any part
+    of those at the beginning.
     """
 
     most: int
     least: int
+    relative: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
             raise MisuseError(f"expected 1 <= least <= most epochs, got {self}")
 
     @classmethod
-    def by_size(cls, total_bytes: int, enough_bytes: int, *, ends: bool = True) -> Passes:
+    def by_size(
+        cls, total_bytes: int, enough_bytes: int, *, ends: bool = True, relative: bool = False
+    ) -> Passes:
         """Choose epochs: enough_bytes / total_bytes, from `EPOCHS` to `EPOCHS_MAX`.
 
         With `ends`, all but `EPOCHS` of them are trained only while the loss falls; without, there
@@ -56,4 +61,4 @@ class Passes:
         """
         most = EPOCHS_MAX if ends else EPOCHS_FALLING
         epochs = max(EPOCHS, min(most, enough_bytes // max(1, total_bytes)))
-        return cls(epochs, EPOCHS if ends else epochs)
+        return cls(epochs, EPOCHS if ends else epochs, relative)

@@ -255,6 +255,17 @@ def test_columns_far_from_zero_are_learnt_and_one_wrong_value_spoils_none(cluste
         assert model.score(x[900:], y[900:]) > 0.95, given[17]
 
 
+def test_line_through_few_points_is_that_of_least_squares(cluster):
+    x = np.arange(100.0)[:, None]
+    y = 3 * x[:, 0] + np.random.default_rng(0).normal(size=100)
+    model = snailps.LinearRegression(cluster=cluster).fit(x, y)
+    assert model.figures_["ended_by"] == "converged"
+    wanted = np.polyfit(x[:, 0], y, 1)
+    np.testing.assert_allclose([model.coef_[0, 0], model.intercept_[0]], wanted, atol=0.2)
+    errors = np.array([y - model.predict(x), y - np.polyval(wanted, x[:, 0])])
+    assert np.square(errors[0]).mean() < 1.02 * np.square(errors[1]).mean()
+
+
 def test_regression_of_numbers_far_from_zero(cluster):
     rng = np.random.default_rng(2)
     X = rng.normal(size=(2000, 5))

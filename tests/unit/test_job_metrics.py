@@ -85,6 +85,14 @@ def test_loss_is_flat_if_the_last_epochs_have_not_brought_it_down(means, flat):
     assert metrics.is_flat(len(means)) == flat
 
 
+def test_loss_of_numbers_is_flat_by_itself_however_large_the_first_one_was():
+    losses = [1e6 * 0.5**epoch for epoch in range(20)]
+    assert losses_of(*losses, 1.0).is_flat(len(losses))
+    assert not losses_of(*losses, 1.0).is_flat(len(losses), relative=True)
+    losses += [1.0 - 0.1 * FLAT * epoch for epoch in range(20)]
+    assert losses_of(*losses, 1.0).is_flat(len(losses), relative=True)
+
+
 @each(
     "means, share",
     [([2.0], 0), ([2.0, 1.0], 0.5), ([2.0, 1.985], 0), ([1.0, 2.0], 0), ([2.0, None], 0)],

@@ -130,6 +130,7 @@ class Job:
         """The loss decides the number of epochs by default: reported also where it is fixed."""
         self._least_epochs = self.settings.epochs
         """Epochs after which the training may end when the loss stops falling."""
+        self._relative = False
         self.validation: dict[str, list[tuple[str, float]]] = {}
         self._reached_in, self._reached = -1, ""
         self._seconds: dict[str, float] = {}
@@ -146,7 +147,7 @@ class Job:
         if not self.settings.epochs:
             passes = self.cls.passes(self.settings, self.input.total_bytes)
             self.settings = dataclasses.replace(self.settings, epochs=passes.most)
-            self._least_epochs = passes.least
+            self._least_epochs, self._relative = passes.least, passes.relative
         self.input.cut(self.settings, max(1, workers), self.as_counted(max(1, workers)))
 
     def check_methods(
@@ -407,7 +408,8 @@ class Job:
         """`ended_by`, if the loss after `epochs` whole epochs ends the training."""
         if self.metrics.is_low(self.settings.target_loss, self.ledger.results_per_epoch):
             return "target_loss"
-        if self._least_epochs <= epochs < self.settings.epochs and self.metrics.is_flat(epochs):
+        may_end = self._least_epochs <= epochs < self.settings.epochs
+        if may_end and self.metrics.is_flat(epochs, relative=self._relative):
             return "converged"
         return ""
 

@@ -23,7 +23,8 @@ from snailps.master.member import RATE_WINDOW_S
 RECENT_BLOCKS = 16
 """Blocks, or checkouts, in the mean that is the loss shown and compared with `target_loss`."""
 FLAT_EPOCHS = 5
-"""The loss has stopped falling when this many epochs lowered it by less than `FLAT` each."""
+"""The loss has stopped falling when this many epochs lowered it by less than `FLAT` each, of the
+first epoch's or, `relative`, of itself."""
 FLAT = 5e-4
 """Share of the first epoch's loss; as scikit-learn's `tol`, at half its value."""
 FALLING = 0.01
@@ -269,14 +270,14 @@ class PassMetrics:
         enough = len(self._recent) >= min(RECENT_BLOCKS, blocks)
         return bool(target and enough and self.loss is not None and self.loss <= target)
 
-    def is_flat(self, epochs: int) -> bool:
+    def is_flat(self, epochs: int, *, relative: bool = False) -> bool:
         """Whether the last `FLAT_EPOCHS` have not lowered the least loss by enough."""
         losses = self.loss_by_epoch()[:epochs]
         known = [loss for loss in losses if loss is not None]
         if len(known) <= FLAT_EPOCHS or len(known) < len(losses):
             return False
         before, last = min(known[:-FLAT_EPOCHS]), min(known[-FLAT_EPOCHS:])
-        return before - last < FLAT_EPOCHS * FLAT * abs(known[0])
+        return before - last < FLAT_EPOCHS * FLAT * abs(before if relative else known[0])
 
     def falling(self, constant: float = 0.0) -> float:
         """Share of itself by which the last epoch lowered the loss. 0: less than 1%, or negligible

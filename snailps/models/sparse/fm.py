@@ -285,4 +285,5 @@ def untrained(settings: FmSettings, keys: NDArray[np.uint64], rows: Floats) -> N
     first = np.empty((len(at), settings.dim), np.float32)
     kernels.init_rows(3, settings.scale, settings.seed, keys[at], first)
     # Not to the bit: the server may run another build of the kernels.
-    return at[np.abs(rows[at] - first).max(axis=1) <= 1e-4 * settings.scale]
+    found: NDArray[np.int64] = at[np.abs(rows[at] - first).max(axis=1) <= 1e-4 * settings.scale]
+    return found

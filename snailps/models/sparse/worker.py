@@ -279,7 +279,8 @@ class SparseWorker(BlockTrainer):
         """Small inputs get as many epochs as `ENOUGH_BYTES` allows, while the loss falls."""
         ends = settings.method not in cls.falling
         enough_bytes = ENOUGH_BYTES if ends else ENOUGH_BYTES_FALLING
-        return Passes.by_size(total_bytes, enough_bytes, ends=ends)
+        of_numbers = LOSSES[settings.loss].degree > 0
+        return Passes.by_size(total_bytes, enough_bytes, ends=ends, relative=of_numbers)
 
     @classmethod
     def keeps_rows(cls, settings: SparseSettings) -> bool:
