@@ -40,7 +40,7 @@ _NEXT = {
     **dict.fromkeys(("fasttext", "word2vec", "fedavg"), "nn {} WORD"),
     "classifier": 'predict {} "some text"',
     **dict.fromkeys(("kge", "mf"), "predict {} FILE -k 5"),
-    **dict.fromkeys(("logistic", "fm"), "predict {} FILE"),
+    **dict.fromkeys(("logistic", "fm", "sparse_net", "mlp"), "predict {} FILE"),
 }
 """Job -> the command to try next."""
 _TABLE_COLUMNS = ("table", "rows", "MB", "bytes a row", "not admitted", "evicted", "expired")

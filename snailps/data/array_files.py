@@ -38,6 +38,16 @@ IMAGES, LABELS = "images-idx3", "labels-idx1"
 """Parts of MNIST's file names that distinguish examples from labels."""
 
 
+def is_array_file(path: str) -> bool:
+    """Whether a file is idx or ``.npy``, by its first bytes."""
+    try:
+        begin = _beginning(path)
+    except (OSError, *DAMAGED):
+        return False
+    is_idx = begin[:2] == b"\0\0" and len(begin) >= 4 and begin[2] in _TYPES
+    return is_idx or begin.startswith(_NPY_MAGIC)
+
+
 def read_header(path: str, name: str = "values") -> Section:
     """Where the examples or labels of a file lie; the first axis counts them."""
     return _section(path, name)[0]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.tables import Tensor
-from snailps.data.array_files import Labelled
+from snailps.data.array_files import Labelled, is_array_file, read_array
 from snailps.data.matrix_sources import rows_source
 from snailps.data.scratch import Scratch
 from snailps.estimators.net import NetEstimator, hidden_of
@@ -77,6 +77,16 @@ class MLPClassifier(
     def _of_columns(self, matrix: Matrix) -> dict[str, Any]:
         """Width of the first layer."""
         return {"inputs": matrix.columns}
+
+    def _matrix(
+        self, X: Any, y: Any = None, columns: Sequence[str] = (), *, use: str = "predict"
+    ) -> Matrix:
+        """X may also be an idx or ``.npy`` file, which ``snailps train mlp`` reads."""
+        if isinstance(X, (str, os.PathLike)) and is_array_file(os.fspath(X)):
+            with Scratch("", 0) as scratch:
+                array = np.array(read_array(os.fspath(X), scratch))
+            X = array.astype(array.dtype.newbyteorder("=")).reshape(len(array), -1)
+        return super()._matrix(X, y, columns, use=use)
 
     def _entries_of(self, path: str) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
         with Scratch("", 0) as scratch:

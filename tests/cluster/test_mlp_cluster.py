@@ -13,6 +13,7 @@ from model_mixin import ModelContract
 from processes import run_well
 from test_cluster import figures_of
 
+import snailps
 from snailps import write_matrix
 from snailps.models.mlp import read_npz
 
@@ -159,6 +160,10 @@ def test_arrays_of_each_format_give_the_same_file(tmp_path):
         digest = hashlib.sha256((tmp_path / "out.npz").read_bytes()).hexdigest()
         found.append((digest, figures["train_loss"], str(figures["test"])))
     assert len(set(found)) == 1, found
+    net = snailps.load(tmp_path / "out.npz")
+    rows = images.reshape(len(images), -1)
+    for given in ("input", "X.npy", "matrix"):
+        np.testing.assert_array_equal(net.predict(tmp_path / given), net.predict(rows))
 
 
 def _tests_of(own):
