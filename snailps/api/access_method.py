@@ -82,7 +82,7 @@ class AccessMethod:
         """
         rows = np.zeros((len(keys), self.dim + self.state_floats), np.float32)
         first = np.empty((len(keys), self.dim), np.float32)
-        self.table.fill_first(keys, first)
+        self.table.fill_first(np.ascontiguousarray(keys, np.uint64), first)
         rows[:, : self.dim] = first
         return rows
 

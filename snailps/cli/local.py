@@ -170,7 +170,7 @@ def run_local(
             print_json(figures)
         elif "test" in figures and not (terminal and sys.stdout.isatty()):  # else in the panel
             print_figures(figures["test"])
-    if code == EXIT_OK and figures and "test_error" in figures:
+    if code == EXIT_OK and figures and isinstance(figures.get("not_tested"), str):
         return EXIT_WRONG  # of a test file; the model is written
     if code is not None and code >= 0:
         return code

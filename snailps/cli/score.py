@@ -57,7 +57,7 @@ def score_predict(
     model: Annotated[
         Path,
         typer.Argument(
-            help="A .bin of a classifier, fastText's own too; a .npz of a sparse model, kge or mf."
+            help="A .bin of a classifier, fastText's own too; a .npz of any other model but words'."
         ),
     ],
     text: Annotated[

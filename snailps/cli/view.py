@@ -436,11 +436,13 @@ def _loss(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _quality(figures: Mapping[str, Any]) -> list[str]:
-    if "test_error" in figures:
-        return [f"not tested: {figures['test_error']}"]
+    if isinstance(why := figures.get("not_tested"), str):
+        return [f"not tested: {why}"]
     test = figures.get("test")
     if not isinstance(test, Mapping):
         return []
+    if test.keys() == {"unknown"}:
+        return [f"not tested: all {test['unknown']:,} lines have unknown names"]
     texts = [
         f"{name.replace('_', ' ')} {value:.4g}"
         for name, value in test.items()

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from snailps.data.array_archives import npy_header
 from snailps.data.driver_files import is_driver_file, size_of
+from snailps.data.file_kinds import is_pipe
 from snailps.data.matrix_file import Section, first_not_weight, is_matrix
 from snailps.data.matrix_file import read_header as read_matrix_header
 from snailps.data.scratch import Scratch, open_input
@@ -39,7 +40,9 @@ IMAGES, LABELS = "images-idx3", "labels-idx1"
 
 
 def is_array_file(path: str) -> bool:
-    """Whether a file is idx or ``.npy``, by its first bytes."""
+    """Whether a file is idx or ``.npy``, by its first bytes; of a pipe nothing is read."""
+    if is_pipe(path) or Path(path).is_dir():
+        return False
     try:
         begin = _beginning(path)
     except (OSError, *DAMAGED):

@@ -118,11 +118,17 @@ def files_of(inputs: Sequence[str]) -> list[str]:
 
 
 def test_files(paths: Sequence[str]) -> list[str]:
-    """`files_of` test files, refused if one is empty: a training comes before they are read."""
+    """`files_of` test files; refuses empty ones and pipes, as a training comes before they are
+    read."""
     found = files_of(paths)
     for path in found:
-        if Path(path).is_file() and not Path(path).stat().st_size:
-            raise DataError(f"{path} is empty: name a file that has content, or leave it out")
+        if is_driver_file(path) or is_url(path):
+            continue
+        if not Path(path).is_file():
+            raise DataError(f"expected a regular file, got something else: {path}")
+        with read_errors(path), open_input(path) as file:
+            if not file.read(1):
+                raise DataError(f"{path} is empty: name a file that has content, or leave it out")
     return found
 
 

@@ -18,8 +18,12 @@ from numpy.typing import NDArray
 
 from snailps.api.tables import Tensor
 from snailps.data.array_files import Labelled, is_array_file, read_array
+from snailps.data.blocks import files_of
 from snailps.data.matrix_sources import rows_source
 from snailps.data.scratch import Scratch
+from snailps.dataclass import replace
+from snailps.errors import DataError
+from snailps.estimators.corpus import is_path, paths_of
 from snailps.estimators.net import NetEstimator, hidden_of
 from snailps.estimators.sparse import CLASS_WEIGHT
 from snailps.estimators.validation import Matrix
@@ -65,6 +69,7 @@ class MLPClassifier(
     worker_class = "snailps.models.mlp:Mlp"
     _dense = True
     _model: SavedNet
+    epochs: Any
 
     @staticmethod
     def _tensors(settings: MlpSettings) -> Sequence[Tensor]:
@@ -82,10 +87,18 @@ class MLPClassifier(
         self, X: Any, y: Any = None, columns: Sequence[str] = (), *, use: str = "predict"
     ) -> Matrix:
         """X may also be an idx or ``.npy`` file, which ``snailps train mlp`` reads."""
-        if isinstance(X, (str, os.PathLike)) and is_array_file(os.fspath(X)):
-            with Scratch("", 0) as scratch:
-                array = np.array(read_array(os.fspath(X), scratch))
-            X = array.astype(array.dtype.newbyteorder("=")).reshape(len(array), -1)
+        paths = files_of(paths_of(X, "")) if is_path(X) else []
+        if any(map(is_array_file, paths)):
+            if len(paths) > 1:
+                raise DataError(f"X: expected one idx or .npy file, got {len(paths):,} files")
+            if use != "predict" and y is None:
+                raise DataError(
+                    f"y: expected the classes of {paths[0]}, whose labels are another file: pass "
+                    "them as an array"
+                )
+            with Scratch("", 0) as scratch:  # what is mapped stays
+                X = read_array(paths[0], scratch)
+            X = X.reshape(len(X), -1)
         return super()._matrix(X, y, columns, use=use)
 
     def _entries_of(self, path: str) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
@@ -104,7 +117,9 @@ class MLPClassifier(
 
     def _write(self, path: str, more: Mapping[str, NDArray[Any]]) -> None:
         steps = int(self.figures_.get("global_step", 0))
-        write_net(path, self._model.settings, {**self._model.arrays, **more}, steps)
+        epochs = 0 if self.epochs == "auto" else self.epochs
+        settings = replace(self._model.settings, epochs=epochs)
+        write_net(path, settings, {**self._model.arrays, **more}, steps)
 
     @classmethod
     def _read(cls, path: str | os.PathLike[str]) -> tuple[SavedNet, dict[str, Any]]:

@@ -471,7 +471,7 @@ cdef class RowExchange:
         cdef float *base
         cdef float *row
         cdef float *delta
-        cdef float count, share, held
+        cdef float count, held
         self.check(places, deltas.shape[0], deltas.shape[1], estimate)
         self.check_bases()
         if keys.shape[0] != n:

@@ -191,7 +191,7 @@ def test_error_behind_the_head_of_a_test_file_does_not_cost_the_model(
     code, out, err = call(monkeypatch, capsys, *train, "--test", "b.svm", "--json")
     assert code == 2, err
     assert "quality: not tested: " in err
-    assert "b.svm, line 4001, column 5" in json.loads(out)["test_error"]
+    assert "b.svm, line 4001, column 5" in json.loads(out)["not_tested"]
     assert len(read_npz("out.npz").keys)
     Path("empty.svm").touch()
     code, _, err = call(monkeypatch, capsys, *train, "--test", "empty.svm", "--overwrite")

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 from itertools import product
 from unittest import mock
 
@@ -10,7 +11,13 @@ import pytest
 from idx_files import CODES, idx_bytes, write_idx
 
 from snailps.data.array_archives import npy_header
-from snailps.data.array_files import Labelled, labels_of, read_array, read_header
+from snailps.data.array_files import (
+    Labelled,
+    is_array_file,
+    labels_of,
+    read_array,
+    read_header,
+)
 from snailps.data.matrix_writer import write_matrix
 from snailps.data.orders import order
 from snailps.data.scratch import Scratch
@@ -335,3 +342,11 @@ def test_headers_are_read_while_other_threads_parse():
     with mock.patch("ast.parse", side_effect=SystemError("recursion depth mismatch")):
         file.seek(0)
         assert npy_header(file)[0] == (3,)
+
+
+def test_array_files_are_known_by_their_first_bytes_and_pipes_are_left_unread(tmp_path):
+    np.save(tmp_path / "X.npy", np.ones((2, 3)))
+    (tmp_path / "text").write_text("1 1:2\n")
+    os.mkfifo(tmp_path / "pipe")  # without a writer: to open it would wait
+    names = ("X.npy", "text", "pipe", "none", ".")
+    assert [name for name in names if is_array_file(str(tmp_path / name))] == ["X.npy"]

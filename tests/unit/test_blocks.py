@@ -753,3 +753,14 @@ def test_files_of_one_file_by_two_ways_is_there_once(tmp_path):
     names = ["in/y.txt", "in/../in/y.txt", "in/../in", "in/../in/*.txt"]
     found = files_of([str(tmp_path / "in" / "y.txt"), *(f"{tmp_path}/{name}" for name in names)])
     assert found == [str(tmp_path / "in" / "y.txt")]
+
+
+def test_test_files_without_content_are_refused(tmp_path):
+    (tmp_path / "full").write_text("1 1:2\n")
+    assert blocks.test_files([str(tmp_path / "full")]) == [str(tmp_path / "full")]
+    (tmp_path / "empty").touch()
+    (tmp_path / "packed.gz").write_bytes(gzip.compress(b""))
+    os.mkfifo(tmp_path / "pipe")
+    for name, why in (("empty", "is empty"), ("packed.gz", "is empty"), ("pipe", "a regular file")):
+        with pytest.raises(DataError, match=why):
+            blocks.test_files([str(tmp_path / name)])

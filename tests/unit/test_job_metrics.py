@@ -89,7 +89,9 @@ def test_loss_of_numbers_is_flat_by_itself_however_large_the_first_one_was():
     losses = [1e6 * 0.5**epoch for epoch in range(20)]
     assert losses_of(*losses, 1.0).is_flat(len(losses))
     assert not losses_of(*losses, 1.0).is_flat(len(losses), relative=True)
-    losses += [1.0 - 0.1 * FLAT * epoch for epoch in range(20)]
+    losses += [1000.0 - 0.1 * FLAT * epoch for epoch in range(20)]
+    assert losses_of(*losses, 1.0).is_flat(len(losses), relative=True)
+    losses = [5.0, 1.0, *[0.0] * 10]  # nothing is left to learn
     assert losses_of(*losses, 1.0).is_flat(len(losses), relative=True)
 
 

@@ -277,7 +277,8 @@ class PassMetrics:
         if len(known) <= FLAT_EPOCHS or len(known) < len(losses):
             return False
         before, last = min(known[:-FLAT_EPOCHS]), min(known[-FLAT_EPOCHS:])
-        return before - last < FLAT_EPOCHS * FLAT * abs(before if relative else known[0])
+        scale = max(abs(before), LEARNT * abs(known[0])) if relative else abs(known[0])
+        return before - last < FLAT_EPOCHS * FLAT * scale
 
     def falling(self, constant: float = 0.0) -> float:
         """Share of itself by which the last epoch lowered the loss. 0: less than 1%, or negligible

@@ -244,7 +244,7 @@ def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
         if not job.settings.output:
             raise
         log.warning("not tested: %s", error)
-        figures = {"test_error": str(error)}
+        figures = {"not_tested": str(error)}
     for name, value in figures.get("test", {}).items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ClusterError(

@@ -27,7 +27,7 @@ from snailps.data.encoding import LIMIT
 from snailps.data.matrix_file import Section
 from snailps.data.orders import order
 from snailps.data.scratch import Scratch
-from snailps.dataclass import dataclass
+from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import BIASES, Floats
 from snailps.models.losses import LOSSES
@@ -152,7 +152,9 @@ class Mlp(Worker):
         first, biases = arrays[FIRST] * factors[:, None], arrays[BIASES].copy()
         biases[: first.shape[1]] -= centres.astype(np.float64) @ first
         arrays = {**arrays, FIRST: first, BIASES: biases}
-        return {"files": [files.write_npz(f"{s.output}.npz", s, arrays, _global_step(results))]}
+        # Whether `epochs` was automatic is not known here: so it is where the file is read.
+        kept = replace(s, epochs=0)
+        return {"files": [files.write_npz(f"{s.output}.npz", kept, arrays, _global_step(results))]}
 
     # --- at a worker -------------------------------------------------------------------------
 
