@@ -274,8 +274,9 @@ def test_page_without_a_run_says_so_and_shows_the_next(chrome, monkeypatch):
         chrome.wait_for("byId('empty').innerText.includes('No master runs')")
         runs.append(RUN)
         chrome.wait_for("!byId('run').hidden && byId('empty').hidden")
-        runs.clear()
         page.watch(RUN).end("it is over")
+        chrome.wait_for("view.picture.state === 'ended'")  # else "none" may come before it
+        runs.clear()
         chrome.wait_for("view.picture.state === 'ended' && view.version === 0")  # "none" has come
         assert chrome.evaluate("byId('empty').hidden && !byId('run').hidden")
         stayed_here(chrome, page.url)
