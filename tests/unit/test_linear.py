@@ -112,9 +112,14 @@ def test_check_reads_the_first_lines_of_hold_out_files(tmp_path, text, said, pac
 
 
 def test_check_leaves_alone_what_has_no_first_line(tmp_path):
-    os.mkfifo(tmp_path / "pipe")  # not opened: that would wait for a writer
     (tmp_path / "endless").write_bytes(b"1 " * 100_000)
-    Linear.check(LinearSettings(test=(str(tmp_path / "pipe"), str(tmp_path / "endless"))))
+    Linear.check(LinearSettings(test=(str(tmp_path / "endless"),)))
+
+
+def test_check_refuses_a_pipe_as_a_test_file_without_opening_it(tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # to open it would wait for a writer
+    with pytest.raises(DataError, match="test: expected a regular file"):
+        Linear.check(LinearSettings(test=(str(tmp_path / "pipe"),)))
 
 
 # --- one worker, block by block ----------------------------------------------------------------
