@@ -9,6 +9,7 @@ What training means is `models.mlp`'s.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -87,7 +88,9 @@ class MLPClassifier(
         self, X: Any, y: Any = None, columns: Sequence[str] = (), *, use: str = "predict"
     ) -> Matrix:
         """X may also be an idx or ``.npy`` file, which ``snailps train mlp`` reads."""
-        paths = files_of(paths_of(X, "")) if is_path(X) else []
+        paths = []
+        with contextlib.suppress(DataError):  # which is told behind
+            paths = files_of(paths_of(X, "")) if is_path(X) else []
         if any(map(is_array_file, paths)):
             if len(paths) > 1:
                 raise DataError(f"X: expected one idx or .npy file, got {len(paths):,} files")
