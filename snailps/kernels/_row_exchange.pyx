@@ -497,8 +497,8 @@ cdef class RowExchange:
                 if workers > 1 and self.quiet[places[i]] & QUIET < SOLE:
                     count = <float>(self.counts[places[i]] / self.weight / max(1.0, self.examples))
                     held = self.reduced(estimate, row, base, delta, workers, min(count, <float>1),
-                                      max(count * <uint32_t>(ticks(now) - of.last), <float>1), of, &own[0],
-                                      &given[given_num, 0] if giving else NULL)
+                                        max(count * <uint32_t>(ticks(now) - of.last), <float>1), of, &own[0],
+                                        &given[given_num, 0] if giving else NULL)
                     if held < 1 and giving:
                         given_at[given_num] = <int32_t>i
                         given_num += 1
@@ -511,8 +511,8 @@ cdef class RowExchange:
         return given_array[:given_num], at_array[:given_num]
 
     cdef float reduced(self, DriftEstimate estimate, float *row, const float *base, float *delta, int workers,
-                     float common, float count, Record *of, float *own,
-                     float *given) noexcept nogil:
+                       float common, float count, Record *of, float *own,
+                       float *given) noexcept nogil:
         """Reduces a delta to the share that is pushed; what part of the rest the local copy holds.
 
         Writes what it gives up to `given`, unless that is NULL, if it does not hold all.  `common`
