@@ -2,7 +2,8 @@
 """The subwords of a word, as fastText's exact bucket ids.
 
     word -> subword_ids -> bucket ids;  words -> subwords_csr -> one bag of ids a word
-    bags, masses -> assign_bags -> partition of each word, so that few share an n-gram
+    bags, masses -> sum_bags    -> mass of each n-gram, and how many have it
+                 -> assign_bags -> partition of each word, so that few share an n-gram -> count_bits
 
 The n-grams of `<word>`, from `minn` to `maxn` characters, each hashed to one of `bucket` rows that
 lie behind the rows of the words (P. Bojanowski et al., TACL 5, 2017).  The hash is FNV-1a, 32 bits, with
@@ -20,6 +21,7 @@ from snailps.data.word_counts import END_OF_LINE
 
 cdef extern from *:
     int __builtin_ctzll(unsigned long long) nogil
+    int __builtin_popcountll(unsigned long long) nogil
 
 cdef enum:
     BRACKETED_MAX = 62      # bytes of a word that is copied between its brackets
@@ -183,18 +185,42 @@ def subwords_csr(words: Sequence[bytes], int minn, int maxn,
     return indptr, ids
 
 
+def sum_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not None,
+             const double[::1] mass not None, double[:, ::1] sums not None) -> None:
+    """Add to `sums` (buckets, 2) of each n-gram of words of `subwords_csr` their mass, and 1."""
+    cdef Py_ssize_t words = mass.shape[0], i, row
+    cdef int64_t at
+    with nogil:
+        for i in range(words):
+            for at in range(indptr[i] + 1, indptr[i + 1]):
+                row = ids[at] - words
+                sums[row, 0] += mass[i]
+                sums[row, 1] += 1.0
+
+
+def count_bits(const uint64_t[:, ::1] has not None) -> NDArray[np.int32]:
+    """How many bits each row has."""
+    cdef Py_ssize_t i, block
+    found = np.zeros(has.shape[0], np.int32)
+    cdef int32_t[::1] out = found
+    with nogil:
+        for i in range(has.shape[0]):
+            for block in range(has.shape[1]):
+                out[i] += __builtin_popcountll(has[i, block])
+    return found
+
+
 def assign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not None,
               const double[::1] mass not None, const float[::1] worth not None,
-              uint64_t[:, ::1] has not None, int32_t[::1] sharers not None,
-              double[::1] load not None, const double[::1] most not None,
-              int32_t[::1] out not None) -> None:
+              uint64_t[:, ::1] has not None, double[::1] load not None,
+              const double[::1] most not None, int32_t[::1] out not None) -> None:
     """Assign words to partitions one by one, each to the part that has most of its n-grams already.
 
     `mass` (words,) is what a word of `subwords_csr` adds to the load of its part, `worth` (buckets,) that
     of an n-gram that the part has, `most` (parts,) the load that a part may have; where none has room,
     the one with the least of its own takes the word.  Read and written: `has` (buckets, words of 64
-    bits), a bit for each part that has the n-gram, `sharers`, how many these are, and `load` (parts,).
-    Written: `out`, the part of each word.
+    bits), a bit for each part that has the n-gram, and `load` (parts,).  Written: `out`, the part of
+    each word.
     """
     cdef Py_ssize_t parts = load.shape[0], blocks = has.shape[1], words = mass.shape[0]
     cdef Py_ssize_t i, part, best, block, row
@@ -225,6 +251,4 @@ def assign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not N
             out[i] = <int32_t>best
             load[best] += mass[i]
             for at in range(indptr[i] + 1, indptr[i + 1]):
-                row, bits = ids[at] - words, (<uint64_t>1) << (best & 63)
-                sharers[row] += not has[row, best >> 6] & bits
-                has[row, best >> 6] |= bits
+                has[ids[at] - words, best >> 6] |= (<uint64_t>1) << (best & 63)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.rotation import OUTPUTS_PER_INPUT
-from snailps.data._subwords import assign_bags, subwords_csr
+from snailps.data._subwords import assign_bags, count_bits, subwords_csr, sum_bags
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.ngram_rows import WORDS_AT_ONCE
 from snailps.models.rotation.splits import PLACED_SINGLY
@@ -66,6 +66,8 @@ CHUNK_GRAMS = 2_000_000
 """Rows of n-grams that chunks are made for, where a model has fewer."""
 LOAD_BEYOND, LOAD_LACK = 0.02, 0.1
 """Share of its load by which a partition by n-grams may exceed it, or fall short of it."""
+PIECES_KEPT = 4
+"""Pieces of a vocabulary, of `WORDS_AT_ONCE`, whose n-grams are kept: 4 MB each."""
 STEPS_APART = 300.0
 """Steps of other workers on an n-gram's row between two exchanges."""
 PAIRS_SHARE = 2
@@ -259,26 +261,26 @@ def assign_by_grams(
     parts = len(sizes)
     order = np.argsort(-mass, kind="stable")
     pieces = np.array_split(order, len(order) // WORDS_AT_ONCE + 1)
-    steps, words_of = np.zeros(s.bucket), np.zeros(s.bucket, np.int32)
-    for some in pieces:
-        ptr, ids = subwords_csr(vocabulary.words.take(some), s.minn, s.maxn, s.bucket)
-        grams = ids >= len(some)
-        rows, of = ids[grams] - len(some), np.repeat(mass[some], np.diff(ptr))[grams]
-        steps += np.bincount(rows, of, s.bucket)
-        words_of += np.bincount(rows, minlength=s.bucket).astype(np.int32)
+
+    def bags_of(some: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        return subwords_csr(vocabulary.words.take(some), s.minn, s.maxn, s.bucket)
+
+    bags = list(map(bags_of, pieces)) if len(pieces) <= PIECES_KEPT else None
+    sums = np.zeros((s.bucket, 2))  # steps on an n-gram, and words that have it
+    for some, bag in zip(pieces, bags or map(bags_of, pieces), strict=True):
+        sum_bags(*bag, mass[some], sums)
     # One more partition with the row: it is pulled and pushed, and exchanged behind so many steps.
     # Words that many others share their n-grams with change little.
-    worth = ((1.0 + steps / STEPS_APART) / np.maximum(words_of, 1)).astype(np.float32)
+    worth = ((1.0 + sums[:, 0] / STEPS_APART) / np.maximum(sums[:, 1], 1.0)).astype(np.float32)
     worth *= together
-    has, sharers = np.zeros((s.bucket, -(-parts // 64)), np.uint64), np.zeros(s.bucket, np.int32)
+    has = np.zeros((s.bucket, -(-parts // 64)), np.uint64)
     # What others have beyond their share, the last partition lacks.
     beyond = min(LOAD_BEYOND, LOAD_LACK * min(sizes) / max(1, sum(sizes) - min(sizes)))
     load, most = np.zeros(parts), np.asarray(sizes, np.float64)
     most *= float(mass.sum()) / most.sum() * (1.0 + beyond)
     found = np.empty(len(mass), np.int32)
-    for some in pieces:
-        bags = subwords_csr(vocabulary.words.take(some), s.minn, s.maxn, s.bucket)
+    for some, bag in zip(pieces, bags or map(bags_of, pieces), strict=True):
         places = np.empty(len(some), np.int32)
-        assign_bags(*bags, mass[some], worth, has, sharers, load, most, places)
+        assign_bags(*bag, mass[some], worth, has, load, most, places)
         found[some] = places
-    return found, sharers
+    return found, count_bits(has)
