@@ -739,6 +739,25 @@ def subtract_columns(float[:, ::1] rows not None, const int64_t[::1] places not 
                 base[j] = row[j]
 
 
+def move_changed(float[:, ::1] deltas not None) -> NDArray[np.int64]:
+    """Move the rows that are not all zeros to the front; the places, ascending, that they had."""
+    cdef Py_ssize_t i, j, found = 0, width = deltas.shape[1]
+    places = np.empty(deltas.shape[0], np.int64)
+    cdef int64_t[::1] at = places
+    with nogil:
+        for i in range(deltas.shape[0]):
+            j = 0
+            while j < width and deltas[i, j] == 0:
+                j += 1
+            if j == width:
+                continue
+            if found < i:
+                memcpy(&deltas[found, 0], &deltas[i, 0], width * sizeof(float))
+            at[found] = i
+            found += 1
+    return places[:found]
+
+
 def merge_columns(float[:, ::1] rows not None, const int64_t[::1] places not None,
                   float[:, ::1] bases not None, const float[:, ::1] merged not None,
                   Py_ssize_t first, Py_ssize_t dim, Py_ssize_t at=0) -> None:

@@ -16,6 +16,7 @@ from snailps.kernels._row_exchange import (
     RowExchange,
     load_columns,
     merge_columns,
+    move_changed,
     subtract_columns,
 )
 from snailps.models.local_sgd import RowLayout
@@ -391,3 +392,16 @@ def test_bases_and_shares_that_do_not_fit_are_refused():
         subtract_columns(
             rows, at, packed, 0, 4, np.zeros((5, 8), np.float32), np.ones(3, np.float32)
         )
+
+
+def test_changed_rows_move_to_the_front_in_their_order() -> None:
+    rng = np.random.default_rng(1)
+    for kept in (0.0, 0.3, 1.0):
+        deltas = np.zeros((40, 5), np.float32)
+        some = np.flatnonzero(rng.random(40) < kept)
+        deltas[some, rng.integers(0, 5, len(some))] = rng.normal(size=len(some))
+        deltas[some[:1], 4] = np.nan
+        before = deltas.copy()
+        places = move_changed(deltas)
+        np.testing.assert_array_equal(places, some)
+        np.testing.assert_array_equal(deltas[: len(some)], before[some])

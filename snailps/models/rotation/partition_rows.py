@@ -22,7 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.worker import Pending
-from snailps.kernels._row_exchange import load_columns, merge_columns, subtract_columns
+from snailps.kernels._row_exchange import (
+    load_columns,
+    merge_columns,
+    move_changed,
+    subtract_columns,
+)
 from snailps.models.local_sgd import ArrayPool, Floats, Keys, LocalSgd
 
 BYTES_AT_ONCE = 1 << 20
@@ -121,9 +126,8 @@ class PartitionRows:
             sgd.in_threads(self._subtract, some, deltas, own)
             if self._bases:
                 first += len(keys)
-                changed = np.flatnonzero(deltas.any(axis=1))
+                changed = move_changed(deltas)
                 keys, values = keys[changed], deltas[: len(changed)]
-                np.take(deltas, changed, axis=0, out=values)
             if len(keys):
                 yield self.push(keys, values), deltas
             else:
