@@ -91,8 +91,8 @@ RULES = (
     Rule("transport", r"", role="server", thread="^(shard|control)"),
     Rule("training", TRAINS, role="worker"),
     Rule("merging rows", r"@_row_exchange\.|snail_(exchange|merge|share)", role="worker"),
-    Rule("planning and sorting", r"@_key_numbering\.|@_shuffling\.|snail_(count_pairs|find_centres"
-         r"|sort|lay_out|hide|number)", role="worker"),
+    Rule("planning and sorting", r"@_key_numbering\.|@_shuffling\.|snail_(split|find_centres"
+         r"|count_bundles|order|sort|lay_out|hide|number)", role="worker"),
     Rule("reading and encoding text", r"@(_text|_subwords|_labelled|_examples|_matrix)\."),
     Rule("reading and encoding text", r"", role="worker", thread="^(encode|parse)"),
     Rule("planning and sorting", r"", role="worker", thread="^prepare"),

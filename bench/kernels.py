@@ -157,7 +157,9 @@ def train(ids: np.ndarray, words: list[str], o: argparse.Namespace) -> tuple[np.
                     inputs, outputs, o.dim, tokens[t], *rest, window=o.window, **arguments
                 )
             else:
-                pairs = kernels.sort_pairs(tokens[t], o.window, seed, BUNDLE, run=bundles_a_run)[:3]
+                pairs = kernels.sort_pairs(
+                    tokens[t], o.window, seed, BUNDLE, run=bundles_a_run
+                ).take(0)
                 loss, examples = kernels.train_pairs(
                     inputs, outputs, o.dim, *pairs, *rest, lanes=lanes, **arguments
                 )

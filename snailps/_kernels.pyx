@@ -10,7 +10,7 @@ numbers are checked, scratch is allocated.  Each has a NumPy twin in tests/suppo
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
-from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
@@ -23,7 +23,7 @@ from snailps.kernels cimport _jobs
 from snailps.kernels._jobs cimport (
     BY_MODULUS, BY_PRODUCT, LOSS_NUM, MULTINOMIAL, NO_RELATION, PAIRWISE, ROTATES, SAMPLING,
     SELF_ADVERSARIAL, SOFTMAX, TURNS, CbowNet, Csr, KernelTable, LabelsJob, RatingsJob,
-    SortedBundle, SortJob, SparseJob, TriplesJob, WordsJob,
+    Contexts, SortedBundle, SortJob, SparseJob, TriplesJob, Window, WordsJob,
 )
 
 import numpy as np
@@ -195,6 +195,67 @@ cdef class CheckedBags:
                 and bag_ptr.shape[0] > 0 and bag_rows.shape[0] > 0
                 and &bag_ptr[0] == &self.bag_ptr[0] and &bag_rows[0] == &self.bag_rows[0]
                 and self.row_num <= row_num)
+
+
+cdef class SortedPairs:
+    """Skip-gram pairs of a text, as `Kernels.sort_pairs` has sorted them."""
+
+    cdef object _words, _bundles, _pairs
+    cdef const KernelTable *table
+    cdef SortJob job
+    cdef object kept            # alive: what table and job point into
+
+    def __init__(self):
+        raise TypeError("sorted pairs are what kernels.sort_pairs returns")
+
+    def __dealloc__(self):
+        cdef int part
+        if self.job.split != NULL:
+            for part in range(self.job.parts):
+                free(self.job.split[part].words)
+            free(self.job.split)
+
+    @property
+    def words(self) -> NDArray[np.int32]:
+        """Words of the input partition, int32[n]."""
+        return self._words
+
+    @property
+    def bundles(self) -> NDArray[np.int64]:
+        """How many bundles each of these has, int64[n]."""
+        return self._bundles
+
+    @property
+    def pairs(self) -> NDArray[np.int64]:
+        """How many pairs each output partition has, left out or not, int64[parts]."""
+        return self._pairs
+
+    def take(self, int part) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+        """Order the bundles of an output partition as they are trained, and free its pairs; once.
+
+        Returns centres int32[b]; starts int64[b + 1]; contexts int32[pairs], those of bundle i
+        ``contexts[starts[i]:starts[i + 1]]``.
+        """
+        cdef SortJob job = self.job
+        if not 0 <= part < job.parts:
+            raise ValueError(f"part must lie in 0..{job.parts - 1}, got {part}")
+        if job.split[part].words == NULL:
+            raise ValueError(f"part {part} has been taken")
+        cdef int64_t num, pair_num = job.split[part].size
+        with nogil:
+            num = self.table.count_bundles(&job, part)
+        cdef int32_t[:, ::1] bundles = np.empty((num + 1, 2), np.int32)
+        cdef int32_t[::1] order = np.empty(max(1, 2 * num), np.int32)
+        cdef int32_t[::1] centres = np.empty(max(1, num), np.int32)
+        cdef int64_t[::1] starts = np.empty(num + 1, np.int64)
+        cdef int32_t[::1] contexts = np.empty(pair_num + C_BUNDLE_COPY, np.int32)
+        job.bundles, job.order = <SortedBundle *>&bundles[0, 0], &order[0]
+        job.centres, job.starts, job.contexts = &centres[0], &starts[0], &contexts[0]
+        with nogil:
+            self.table.order_bundles(&job, part, num)
+        free(job.split[part].words)
+        job.split[part].words = NULL
+        return centres.base[:num], starts.base, contexts.base[:pair_num]
 
 
 cdef class Kernels:
@@ -463,24 +524,19 @@ cdef class Kernels:
     def sort_pairs(self, const int32_t[::1] tokens, int window, uint64_t seed, int most=12, *,
                    int run=1, inputs: NDArray[np.integer] | None = None, int part=0,
                    outputs: NDArray[np.integer] | None = None, int parts=1,
-                   without: Sequence[int] = (),
-                   int64_t[::1] pairs=None) -> tuple[
-            NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+                   without: Sequence[int] = ()) -> SortedPairs:
         """Sort the skip-gram pairs of a text into bundles: a centre word and up to `most` of its
         contexts.
 
-        Returns centres int32[b]; starts int64[b + 1]; contexts int32[pairs], those of bundle i
-        ``contexts[starts[i]:starts[i + 1]]``; bounds int64[parts + 1] of the bundles of each
-        output partition.  A reach depends on the seed and the place in `tokens` alone, so all parts
-        of a text see the same windows.  Up to `run` (1 to 1024) bundles of a centre follow each other,
-        GROUP centres side by side: `train_pairs` reads and writes the bag of a centre once a run.
-        Runs of a part are in random order.
+        A reach depends on the seed and the place in `tokens` alone, so all parts of a text see the
+        same windows.  Up to `run` (1 to 1024) bundles of a centre follow each other, GROUP centres
+        side by side: `train_pairs` reads and writes the bag of a centre once a run.  Runs of a part
+        are in random order.
 
         `inputs`: part of each word as a centre; only centres of `part` are taken.  `outputs`:
         part of each word as a context.  Arrays of uint16 are not copied.  `without`: output
-        partitions whose pairs are left out; the order of the others does not change. `pairs` int64[parts] gets
-        the pairs of each part, left out or not.  A counting sort, linear in words and pairs; fewer
-        than 2^31 of either.
+        partitions whose pairs are left out; the order of the others does not change.  Counting
+        sorts, linear in words and pairs; fewer than 2^31 of either.
         """
         cdef Py_ssize_t word_num = -1
         if not 1 <= window <= C_WINDOW_MAX:
@@ -495,10 +551,6 @@ cdef class Kernels:
             raise ValueError(f"outputs must have the part of each word where there are {parts}")
         if len(without) and parts == 1:
             raise ValueError("without must be empty where there is one part")
-        if pairs is None:
-            pairs = np.empty(parts, np.int64)
-        if pairs.shape[0] != parts:
-            raise ValueError(f"pairs must have room for {parts} parts, got {pairs.shape[0]}")
         if len(without) and not 0 <= min(without) <= max(without) < parts:
             raise ValueError(f"without must lie in 0..{parts - 1}, got {min(without)} to "
                              f"{max(without)}")
@@ -529,52 +581,44 @@ cdef class Kernels:
         for one in without:
             kept[one] = 0
         job.kept = &kept[0]
-        job.pairs = &pairs[0]
         job.window = window
         job.most = most
         job.run = run
         job.stream = hash_key(seed)
 
-        cdef int32_t[::1] numbers, order, centres, contexts, by_key
-        cdef int64_t[::1] bounds, starts
-        cdef int64_t input_num, centre_num, pair_num, bundle_num
-        if job.inputs != NULL:
-            numbers = np.empty(word_num, np.int32)
-            job.numbers = &numbers[0]
+        cdef int32_t[::1] numbers = np.empty(max(1, word_num), np.int32)
+        cdef int32_t[::1] words = np.empty(word_num + 1, np.int32)
         cdef int32_t[::1] places = np.empty(max(1, job.token_num), np.int32)
-        job.places = &places[0]
+        job.numbers, job.words, job.places = &numbers[0], &words[0], &places[0]
+        cdef int64_t centre_num
         with nogil:
-            input_num = self.table.number_inputs(&job)
+            job.input_num = self.table.number_inputs(&job)
             centre_num = self.table.find_centres(&job)
-        cdef uint32_t[::1] counts = np.zeros(max(1, input_num * parts), np.uint32)
-        job.counts = &counts[0]
+        cdef int32_t[:, ::1] by_word = np.empty((max(1, centre_num), 2), np.int32)
+        cdef int32_t[::1] first = np.empty(job.input_num + 1, np.int32)
+        cdef intptr_t[::1] ends = np.empty(parts, np.intp)
+        cdef uint32_t[:, ::1] counts = np.empty((parts, max(1, job.input_num)), np.uint32)
+        cdef int64_t[::1] pairs = np.empty(parts, np.int64)
+        job.sorted, job.first, job.ends = <Window *>&by_word[0, 0], &first[0], <int32_t **>&ends[0]
+        job.counts, job.pairs = &counts[0, 0], &pairs[0]
+        job.split = <Contexts *>zeros(parts * sizeof(Contexts))
+        cdef SortedPairs found = SortedPairs.__new__(SortedPairs)
+        found.job, found.table, found.kept = job, self.table, (self, words, counts)
+        cdef bint enough
         with nogil:
-            self.table.count_pairs(&job, centre_num)
-        bounds = np.zeros(parts + 1, np.int64)
-        job.bounds = &bounds[0]
-        with nogil:
-            self.table.bound_bundles(&job, input_num)
-        pair_num = int(np.dot(pairs, kept))
+            self.table.sort_centres(&job, centre_num)
+            enough = self.table.split_pairs(&job)
+        if not enough:
+            raise MemoryError(f"there is no memory for the pairs of {centre_num} words")
+        cdef int64_t pair_num = int(np.dot(pairs, kept))
         if pair_num > 0x7fffffff:
             raise ValueError(f"tokens make {pair_num} pairs, and must make fewer than 2^31; take "
                              "less of the text")
-        bundle_num = bounds[parts]
-        cdef int32_t[:, ::1] bundles = np.empty((bundle_num + 1, 2), np.int32)
-        job.bundles = <SortedBundle *>&bundles[0, 0]
-        order = np.empty(max(1, 2 * bundle_num), np.int32)
-        centres = np.empty(max(1, bundle_num), np.int32)
-        starts = np.empty(bundle_num + 1, np.int64)
-        by_key = np.empty(pair_num + C_BUNDLE_COPY, np.int32)
-        contexts = np.empty(pair_num + C_BUNDLE_COPY, np.int32)
-        job.sorted = &by_key[0]
-        job.contexts = &contexts[0]
-        job.order = &order[0]
-        job.starts = &starts[0]
-        job.centres = &centres[0]
-        with nogil:
-            self.table.place_pairs(&job, centre_num)
-            self.table.order_bundles(&job)
-        return (centres.base[:bundle_num], starts.base, contexts.base[:pair_num], bounds.base)
+        found._words = words.base[:job.input_num]
+        more = np.uint32(most - 1)
+        found._bundles = ((counts.base[:, :job.input_num] + more) // most).sum(axis=0, dtype=np.int64)
+        found._pairs = pairs.base
+        return found
 
     def train_pairs(self, float[:, ::1] inputs, float[:, ::1] outputs, int dim,
                     const int32_t[::1] centres, const int64_t[::1] starts,

@@ -56,8 +56,18 @@ typedef struct {          /* word vectors: CBOW on a text, or skip-gram on sorte
     int lanes; /* bundles of a group at most */
 } snail_words_job;
 
+typedef struct { /* a place in a text, and how many contexts it has to each side */
+    int32_t at;
+    uint16_t left, right;
+} snail_window;
+
+typedef struct { /* contexts of an output partition, by centre word */
+    int32_t *words; /* allocated, with BUNDLE_COPY more */
+    int64_t size, room;
+} snail_contexts;
+
 typedef struct { /* a bundle before the order is drawn; ends where the next one begins */
-    int32_t first;  /* of its contexts, among those sorted by key */
+    int32_t first;  /* of its contexts, among those of the part */
     int32_t centre; /* word */
 } snail_sorted_bundle;
 
@@ -67,6 +77,7 @@ typedef struct { /* skip-gram pairs of a text, to be sorted */
     const uint16_t *outputs;  /* part of each word as a context; NULL if there is one part */
     int64_t token_num;
     int64_t word_num;
+    int64_t input_num; /* words of this part */
     int part;
     int parts; /* output partitions */
     int window;
@@ -74,14 +85,18 @@ typedef struct { /* skip-gram pairs of a text, to be sorted */
     int run;  /* bundles of a word that are trained in successive groups */
     uint64_t stream;
     const uint32_t *kept;         /* [parts] 1, or 0: the pairs of this part are left out */
-    int32_t *numbers;             /* scratch: [word_num] of input words, or NULL */
-    int32_t *places;              /* scratch: [token_num] of such centres */
-    uint32_t *counts;             /* scratch: [inputs, parts] zeros; pairs */
-    snail_sorted_bundle *bundles; /* scratch: [bundles + 1] */
-    int32_t *sorted;              /* scratch: [pairs + BUNDLE_COPY] contexts */
-    int32_t *order;               /* scratch: [bundles], twice */
+    int32_t *numbers;             /* scratch: [word_num] in the input partition */
+    int32_t *places;              /* scratch: [token_num] of centres, in the order of the text */
+    snail_window *sorted;         /* scratch: [centres] these by word */
+    int32_t *first;               /* scratch: [inputs + 1] of each word there */
+    int32_t **ends;               /* scratch: [parts] of `split`, with the word at work */
+    int32_t *words;               /* [word_num + 1] of each number */
+    uint32_t *counts;             /* [parts, inputs] pairs */
     int64_t *pairs;               /* [parts] of each part, those that are left out, too */
-    int64_t *bounds;              /* [parts + 1]: bundles of each part */
+    snail_contexts *split;        /* [parts] zeros, whose `words` are to be freed */
+    /* of a part */
+    snail_sorted_bundle *bundles; /* scratch: [bundles + 1] */
+    int32_t *order;               /* scratch: [bundles], twice */
     int32_t *centres;             /* [bundles] */
     int64_t *starts;              /* [bundles + 1] */
     int32_t *contexts;            /* [pairs + BUNDLE_COPY] */
@@ -231,10 +246,10 @@ typedef struct {
     void (*words)(const snail_words_job *job, char *scratch, double *loss, int64_t *examples);
     int64_t (*number_inputs)(const snail_sort_job *job);
     int64_t (*find_centres)(const snail_sort_job *job);
-    void (*count_pairs)(const snail_sort_job *job, int64_t centre_num);
-    void (*bound_bundles)(const snail_sort_job *job, int64_t input_num);
-    void (*place_pairs)(const snail_sort_job *job, int64_t centre_num);
-    void (*order_bundles)(const snail_sort_job *job);
+    void (*sort_centres)(const snail_sort_job *job, int64_t centre_num);
+    int (*split_pairs)(const snail_sort_job *job);
+    int64_t (*count_bundles)(const snail_sort_job *job, int part);
+    void (*order_bundles)(const snail_sort_job *job, int part, int64_t num);
     int64_t (*pairs_scratch)(const snail_words_job *job);
     void (*pairs)(const snail_words_job *job, char *scratch, double *loss, int64_t *examples);
     int64_t (*labels_scratch)(const snail_labels_job *job);

@@ -67,6 +67,13 @@ cdef extern from "kernels/_jobs.h" nogil:
         int64_t bundle_num
         int lanes
 
+    ctypedef struct Window "snail_window":
+        int32_t at
+
+    ctypedef struct Contexts "snail_contexts":
+        int32_t *words
+        int64_t size
+
     ctypedef struct SortedBundle "snail_sorted_bundle":
         int32_t first
         int32_t centre
@@ -77,6 +84,7 @@ cdef extern from "kernels/_jobs.h" nogil:
         const uint16_t *outputs
         int64_t token_num
         int64_t word_num
+        int64_t input_num
         int part
         int parts
         int window
@@ -86,12 +94,15 @@ cdef extern from "kernels/_jobs.h" nogil:
         const uint32_t *kept
         int32_t *numbers
         int32_t *places
+        Window *sorted
+        int32_t *first
+        int32_t **ends
+        int32_t *words
         uint32_t *counts
-        SortedBundle *bundles
-        int32_t *sorted
-        int32_t *order
         int64_t *pairs
-        int64_t *bounds
+        Contexts *split
+        SortedBundle *bundles
+        int32_t *order
         int32_t *centres
         int64_t *starts
         int32_t *contexts
@@ -243,10 +254,10 @@ cdef extern from "kernels/_jobs.h" nogil:
         void (*words)(const WordsJob *job, char *scratch, double *loss, int64_t *examples) noexcept nogil
         int64_t (*number_inputs)(const SortJob *job) noexcept nogil
         int64_t (*find_centres)(const SortJob *job) noexcept nogil
-        void (*count_pairs)(const SortJob *job, int64_t centre_num) noexcept nogil
-        void (*bound_bundles)(const SortJob *job, int64_t input_num) noexcept nogil
-        void (*place_pairs)(const SortJob *job, int64_t centre_num) noexcept nogil
-        void (*order_bundles)(const SortJob *job) noexcept nogil
+        void (*sort_centres)(const SortJob *job, int64_t centre_num) noexcept nogil
+        bint (*split_pairs)(const SortJob *job) noexcept nogil
+        int64_t (*count_bundles)(const SortJob *job, int part) noexcept nogil
+        void (*order_bundles)(const SortJob *job, int part, int64_t num) noexcept nogil
         int64_t (*pairs_scratch)(const WordsJob *job) noexcept nogil
         void (*pairs)(const WordsJob *job, char *scratch, double *loss, int64_t *examples) noexcept nogil
         int64_t (*labels_scratch)(const LabelsJob *job) noexcept nogil

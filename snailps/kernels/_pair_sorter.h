@@ -1,11 +1,11 @@
 /* Skip-gram pairs of a text, sorted by the part and the word that train them.
  *
- * tokens, parts of words -> count_pairs  -> pairs of each key, bundles of each part
- *                        -> place_pairs  -> contexts, sorted by key
- *                        -> order_bundles -> bundles (a centre word, a few of its contexts), in the
+ * tokens, parts of words -> sort_centres  -> places in the text, by centre word
+ *                        -> split_pairs   -> contexts of each output partition, by centre word
+ *         of a partition -> order_bundles -> bundles (a centre word, a few of its contexts), in the
  *                                            order of training: 16 shuffled runs side by side
  *
- * A counting sort.  A *key* is an output partition of contexts and a centre word of this input one.
+ * Only places are sorted, a window of contexts each; contexts are then written one behind the other.
  * The reach of a window is a function of (seed, place in the text) alone: a text sorted for another
  * part has the same windows.  The order in an output partition is one of (seed, it): it is the same
  * where pairs of other parts are left out.
@@ -14,13 +14,14 @@
 #define SNAILPS_PAIR_SORTER_H
 
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "_jobs.h"
 #include "_word_vectors.h"
 
 enum {
-    SNAIL_PAIRS_AHEAD = 8, /* centres or bundles whose places are asked for ahead */
+    SNAIL_PAIRS_AHEAD = 8, /* windows or bundles that are asked for ahead */
     SNAIL_RUNS_AHEAD = 8   /* runs among which one is looked for whose word is not at work */
 };
 
@@ -33,35 +34,34 @@ SNAIL_INLINE int snail_reach_at(const snail_sort_job *job, int64_t at) {
     return 1 + (int)snail_below(snail_draw(job->stream, (uint64_t)at), (uint64_t)job->window);
 }
 
-typedef struct { /* the contexts of a word: tokens begin..end-1 without itself */
+typedef struct { /* of a place: its sentence, tokens begin..end-1 */
     int64_t begin, end;
-    int64_t sentence, next; /* its sentence: tokens sentence..next-1 */
-} snail_window;
+} snail_sentence;
 
 /* The window of the word at `at`, which is behind that of the call before. */
-SNAIL_INLINE void snail_slide(const snail_sort_job *job, int64_t at, snail_window *w) {
+SNAIL_INLINE snail_window snail_window_at(const snail_sort_job *job, int64_t at, snail_sentence *s) {
     const int64_t reach = snail_reach_at(job, at);
-    if (at >= w->next) {
-        w->sentence = at;
-        while (w->sentence > w->next && job->tokens[w->sentence - 1] >= 0) w->sentence--;
-        w->next = at + 1;
-        while (w->next < job->token_num && job->tokens[w->next] >= 0) w->next++;
+    if (at >= s->end) {
+        s->begin = at;
+        while (s->begin > s->end && job->tokens[s->begin - 1] >= 0) s->begin--;
+        s->end = at + 1;
+        while (s->end < job->token_num && job->tokens[s->end] >= 0) s->end++;
     }
-    w->begin = at - reach > w->sentence ? at - reach : w->sentence;
-    w->end = at + reach + 1 < w->next ? at + reach + 1 : w->next;
+    const snail_window found = {
+        (int32_t)at,
+        (uint16_t)snail_least64(reach, at - s->begin),
+        (uint16_t)snail_least64(reach, s->end - 1 - at),
+    };
+    return found;
 }
 
-SNAIL_INLINE int64_t snail_number_of(const snail_sort_job *job, int32_t word) {
-    return job->numbers ? job->numbers[word] : word;
-}
-
-/* Numbers the words of the input partition; returns how many there are. */
+/* Numbers the words of the input partition; returns how many there are: `input_num`. */
 static int64_t snail_number_inputs(const snail_sort_job *job) {
     int32_t found = 0;
-    if (!job->inputs) return job->word_num;
     for (int64_t w = 0; w < job->word_num; w++) {
+        job->words[found] = (int32_t)w;
         job->numbers[w] = found;
-        found += job->inputs[w] == job->part;
+        found += !job->inputs || job->inputs[w] == job->part;
     }
     return found;
 }
@@ -85,98 +85,115 @@ static int64_t snail_find_centres(const snail_sort_job *job) {
     return found;
 }
 
-/* Pairs of each key into `counts`, zeros before; those that are left out, too. */
-static void snail_count_pairs(const snail_sort_job *job, int64_t centre_num) {
-    snail_window w = {0};
+/* Windows of these places by the number of their word, those of a word in the order of the text: of
+ * word n ``sorted[first[n]..first[n + 1] - 1]``. */
+static void snail_sort_centres(const snail_sort_job *job, int64_t centre_num) {
+    const int64_t input_num = job->input_num;
+    snail_sentence sentence = {0};
+    int32_t *next = job->first;
+    memset(next, 0, (size_t)(input_num + 1) * sizeof *next);
+    for (int64_t c = 0; c < centre_num; c++) next[job->numbers[job->tokens[job->places[c]]]]++;
+    for (int64_t n = 0, before = 0; n <= input_num; n++) {
+        const int32_t found = next[n];
+        next[n] = (int32_t)before;
+        before += found;
+    }
     for (int64_t c = 0; c < centre_num; c++) {
-        const int64_t at = job->places[c];
-        uint32_t *counts = job->counts + snail_number_of(job, job->tokens[at]) * job->parts;
-        snail_slide(job, at, &w);
-        if (job->parts == 1) {
-            counts[0] += (uint32_t)(w.end - w.begin - 1);
-            continue;
+        const int32_t at = job->places[c];
+        job->sorted[next[job->numbers[job->tokens[at]]]++] = snail_window_at(job, at, &sentence);
+    }
+    memmove(next + 1, next, (size_t)input_num * sizeof *next); /* they have become ends */
+    next[0] = 0;
+}
+
+/* Makes room for so many more contexts; false if there is no memory. */
+static int snail_reserve(snail_contexts *found, int64_t more) {
+    if (found->size + more <= found->room) return 1;
+    const int64_t room = found->size + more + found->room / 2;
+    int32_t *grown =
+        (int32_t *)realloc(found->words, (size_t)(room + SNAIL_BUNDLE_COPY) * sizeof *grown);
+    if (!grown) return 0;
+    found->words = grown;
+    found->room = room;
+    return 1;
+}
+
+/* Puts the contexts of a window behind those of their parts, which end at `ends`. */
+SNAIL_INLINE void snail_split_window(const snail_sort_job *job, snail_window w, int32_t **ends) {
+    const int32_t *at = job->tokens + w.at, *end = at + w.right;
+    if (!job->outputs) {
+        int32_t *to = ends[0];
+        for (const int32_t *word = at - w.left; word <= end; word++) {
+            *to = *word;
+            to += word != at;
         }
-        for (int64_t i = w.begin; i < at; i++) counts[job->outputs[job->tokens[i]]]++;
-        for (int64_t i = at + 1; i < w.end; i++) counts[job->outputs[job->tokens[i]]]++;
+        ends[0] = to;
+        return;
+    }
+    for (const int32_t *word = at - w.left; word <= end; word++) {
+        const int part = job->outputs[*word];
+        int32_t *to = ends[part];
+        *to = *word;
+        ends[part] = to + (word != at);
     }
 }
 
-/* Pairs of each output partition, and its bundles: `bounds`, parts + 1 of them. */
-static void snail_bound_bundles(const snail_sort_job *job, int64_t input_num) {
-    const uint32_t most = (uint32_t)job->most;
-    memset(job->bounds, 0, (size_t)(job->parts + 1) * sizeof *job->bounds);
+/* Contexts of each output partition, by centre word, into `split`, how many each word has there into
+ * `counts`; `pairs` counts those that are left out, too.  False if there is no memory. */
+static int snail_split_pairs(const snail_sort_job *job) {
+    const int64_t input_num = job->input_num;
+    const snail_window *w = job->sorted, *last = w + job->first[input_num];
+    int64_t all = 0;
+    for (const snail_window *one = w; one < last; one++) all += one->left + one->right;
     memset(job->pairs, 0, (size_t)job->parts * sizeof *job->pairs);
-    for (int64_t n = 0; n < input_num; n++)
+    for (int j = 0; j < job->parts; j++) /* parts are about as large as each other */
+        if (!snail_reserve(job->split + j, 1 + all * job->kept[j] / job->parts)) return 0;
+    for (int64_t n = 0; n < input_num; n++) {
+        const snail_window *end = job->sorted + job->first[n + 1];
+        int64_t most = 1;
+        for (const snail_window *one = w; one < end; one++) most += one->left + one->right;
         for (int j = 0; j < job->parts; j++) {
-            uint32_t *count = job->counts + n * job->parts + j;
-            job->pairs[j] += *count;
-            *count *= job->kept[j];
-            job->bounds[j + 1] += (*count + most - 1) / most;
+            if (!snail_reserve(job->split + j, most)) return 0;
+            job->ends[j] = job->split[j].words + job->split[j].size;
         }
-    for (int j = 0; j < job->parts; j++) job->bounds[j + 1] += job->bounds[j];
+        for (; w < end; w++) {
+            if (last - w > SNAIL_PAIRS_AHEAD)
+                __builtin_prefetch(job->tokens + w[SNAIL_PAIRS_AHEAD].at, 0, 3);
+            snail_split_window(job, *w, job->ends);
+        }
+        for (int j = 0; j < job->parts; j++) {
+            snail_contexts *found = job->split + j;
+            const int64_t count = job->ends[j] - found->words - found->size;
+            job->pairs[j] += count;
+            found->size += count * job->kept[j];
+            job->counts[j * input_num + n] = (uint32_t)(count * job->kept[j]);
+        }
+    }
+    return 1;
 }
 
-/* Gives each key its place among the sorted contexts, and its bundles, of sizes as equal as can be.
- * Counts become cursors: where the next context of a key goes; all that are left out go behind the
- * last one. */
-static void snail_lay_out_bundles(const snail_sort_job *job) {
-    const uint32_t most = (uint32_t)job->most;
+/* How many bundles a part has. */
+static int64_t snail_count_bundles(const snail_sort_job *job, int part) {
+    const uint32_t most = (uint32_t)job->most, *counts = job->counts + part * job->input_num;
+    int64_t found = 0;
+    for (int64_t n = 0; n < job->input_num; n++) found += (counts[n] + most - 1) / most;
+    return found;
+}
+
+/* The bundles of a part, of sizes as equal as can be. */
+static void snail_lay_out_bundles(const snail_sort_job *job, int part) {
+    const uint32_t most = (uint32_t)job->most, *counts = job->counts + part * job->input_num;
     snail_sorted_bundle *next = job->bundles;
-    uint32_t first = 0, all = 0;
-    for (int j = 0; j < job->parts; j++) all += (uint32_t)job->pairs[j] * job->kept[j];
-    for (int j = 0; j < job->parts; j++) {
-        uint32_t *key = job->counts + j;
-        for (int64_t w = 0; w < job->word_num; w++) {
-            if (job->inputs && job->inputs[w] != job->part) continue;
-            const uint64_t pairs = *key, num = (pairs + most - 1) / most;
-            for (uint64_t b = 0; b < num; b++, next++) {
-                next->first = (int32_t)(first + pairs * b / num);
-                next->centre = (int32_t)w;
-            }
-            *key = job->kept[j] ? first : all;
-            first += (uint32_t)pairs;
-            key += job->parts;
+    uint32_t first = 0;
+    for (int64_t n = 0; n < job->input_num; n++) {
+        const uint64_t pairs = counts[n], num = (pairs + most - 1) / most;
+        for (uint64_t b = 0; b < num; b++, next++) {
+            next->first = (int32_t)(first + pairs * b / num);
+            next->centre = job->words[n];
         }
+        first += (uint32_t)pairs;
     }
     next->first = (int32_t)first;
-}
-
-/* Puts a context where its key's next one goes; one that is left out is written over. */
-SNAIL_INLINE void snail_place(const snail_sort_job *job, uint32_t *cursors, int32_t word) {
-    const int part = job->outputs[word];
-    job->sorted[cursors[part]] = word;
-    cursors[part] += job->kept[part];
-}
-
-/* Puts each context where its key's next one goes. */
-static void snail_place_pairs(const snail_sort_job *job, int64_t centre_num) {
-    const int32_t *tokens = job->tokens;
-    snail_window w = {0};
-    snail_lay_out_bundles(job);
-    for (int64_t c = 0; c < centre_num; c++) {
-        const int64_t at = job->places[c];
-        uint32_t *cursors = job->counts + snail_number_of(job, tokens[at]) * job->parts;
-        if (c + 2 * SNAIL_PAIRS_AHEAD < centre_num) {
-            const int32_t far = tokens[job->places[c + 2 * SNAIL_PAIRS_AHEAD]];
-            const int32_t near = tokens[job->places[c + SNAIL_PAIRS_AHEAD]];
-            __builtin_prefetch(job->counts + snail_number_of(job, far) * job->parts, 1, 3);
-            __builtin_prefetch(
-                job->sorted + job->counts[snail_number_of(job, near) * job->parts], 1, 3);
-        }
-        snail_slide(job, at, &w);
-        if (job->parts == 1) {
-            int32_t *to = job->sorted + cursors[0];
-            const int64_t end = w.end == at + 1 ? at : w.end; /* the last one is a context */
-            cursors[0] += (uint32_t)(w.end - w.begin - 1);
-            for (int64_t i = w.begin; i < end; i++) {
-                *to = tokens[i];
-                to += i != at;
-            }
-            continue;
-        }
-        for (int64_t i = w.begin; i < at; i++) snail_place(job, cursors, tokens[i]);
-        for (int64_t i = at + 1; i < w.end; i++) snail_place(job, cursors, tokens[i]);
-    }
 }
 
 SNAIL_INLINE void snail_swap(int32_t *x, int64_t a, int64_t b) {
@@ -185,13 +202,13 @@ SNAIL_INLINE void snail_swap(int32_t *x, int64_t a, int64_t b) {
     x[b] = swap;
 }
 
-/* First bundles of the runs among first..last-1, into `runs`, at random; returns how many. */
-static int64_t snail_shuffle_runs(const snail_sort_job *job, int part, int64_t first, int64_t last,
+/* First bundles of the runs of a part, into `runs`, at random; returns how many. */
+static int64_t snail_shuffle_runs(const snail_sort_job *job, int part, int64_t bundle_num,
                                   int32_t *runs) {
     const uint64_t draws = SNAIL_ORDER_DRAWS + SNAIL_ORDER_DRAWS_OF_PART * (uint64_t)part;
-    int64_t num = 0, begin = first;
-    for (int64_t b = first; b < last; b++) {
-        const int same = b > first && job->bundles[b].centre == job->bundles[b - 1].centre;
+    int64_t num = 0, begin = 0;
+    for (int64_t b = 0; b < bundle_num; b++) {
+        const int same = b > 0 && job->bundles[b].centre == job->bundles[b - 1].centre;
         if (same && b - begin < job->run) continue;
         runs[num++] = (int32_t)b;
         begin = b;
@@ -205,13 +222,13 @@ static int64_t snail_shuffle_runs(const snail_sort_job *job, int part, int64_t f
 
 /* The order in which the bundles of a part are trained: 16 runs side by side, each followed by the
  * next one of `runs` whose word is none of the other 15. */
-static void snail_order_part(const snail_sort_job *job, int part, int64_t first, int64_t last) {
-    int32_t *order = job->order + first, *runs = order + job->bounds[job->parts];
-    const int64_t num = snail_shuffle_runs(job, part, first, last, runs);
+static void snail_order_part(const snail_sort_job *job, int part, int64_t bundle_num) {
+    int32_t *order = job->order, *runs = order + bundle_num;
+    const int64_t num = snail_shuffle_runs(job, part, bundle_num, runs);
     int64_t at[SNAIL_GROUP], end[SNAIL_GROUP], next = 0, done = 0;
     int32_t word[SNAIL_GROUP];
     for (int i = 0; i < SNAIL_GROUP; i++) at[i] = end[i] = word[i] = -1;
-    while (done < last - first)
+    while (done < bundle_num)
         for (int i = 0; i < SNAIL_GROUP; i++) {
             if (at[i] == end[i]) {
                 word[i] = -1;
@@ -222,7 +239,7 @@ static void snail_order_part(const snail_sort_job *job, int part, int64_t first,
                     if (met) continue;
                     snail_swap(runs, r, next);
                     at[i] = end[i] = runs[next++];
-                    while (end[i] < last && end[i] - at[i] < job->run &&
+                    while (end[i] < bundle_num && end[i] - at[i] < job->run &&
                            job->bundles[end[i]].centre == centre)
                         end[i]++;
                     word[i] = centre;
@@ -233,20 +250,19 @@ static void snail_order_part(const snail_sort_job *job, int part, int64_t first,
         }
 }
 
-/* Copies the sorted bundles, part by part, in the order of training. */
-static void snail_order_bundles(const snail_sort_job *job) {
-    const int64_t num = job->bounds[job->parts];
-    const int32_t *order = job->order;
+/* The bundles of a part, so many, in the order of training. */
+static void snail_order_bundles(const snail_sort_job *job, int part, int64_t num) {
+    const int32_t *order = job->order, *words = job->split[part].words;
     int32_t *to = job->contexts;
-    for (int j = 0; j < job->parts; j++)
-        snail_order_part(job, j, job->bounds[j], job->bounds[j + 1]);
+    snail_lay_out_bundles(job, part);
+    snail_order_part(job, part, num);
     for (int64_t b = 0; b < num; b++) {
         if (b + 2 * SNAIL_PAIRS_AHEAD < num) {
             __builtin_prefetch(job->bundles + order[b + 2 * SNAIL_PAIRS_AHEAD], 0, 3);
-            __builtin_prefetch(job->sorted + job->bundles[order[b + SNAIL_PAIRS_AHEAD]].first, 0, 3);
+            __builtin_prefetch(words + job->bundles[order[b + SNAIL_PAIRS_AHEAD]].first, 0, 3);
         }
         const snail_sorted_bundle *bundle = job->bundles + order[b];
-        const int32_t *from = job->sorted + bundle[0].first, *end = job->sorted + bundle[1].first;
+        const int32_t *from = words + bundle[0].first, *end = words + bundle[1].first;
         job->centres[b] = bundle->centre;
         job->starts[b] = to - job->contexts;
         int32_t *next = to + (end - from);

@@ -27,13 +27,15 @@ def text(words=40, tokens=300, ends=0.06, seed=3):
     return made
 
 
-def bundles_of(centres, starts, contexts, bounds):
+def bundles_of(sorted_pairs):
     """Lists of (centre, contexts) for each output partition."""
-    made = [
-        (int(c), contexts[a:b].tolist())
-        for c, (a, b) in zip(centres, pairwise(starts), strict=True)
-    ]
-    return [made[a:b] for a, b in pairwise(bounds)]
+    return [listed(*sorted_pairs.take(part)) for part in range(len(sorted_pairs.pairs))]
+
+
+def listed(centres, starts, contexts):
+    """(centre, contexts) of each bundle."""
+    ends = zip(centres, pairwise(starts), strict=True)
+    return [(int(centre), contexts[a:b].tolist()) for centre, (a, b) in ends]
 
 
 def pairs_of(bundles):
@@ -73,20 +75,24 @@ def test_sort_pairs_any_text_equals_twin(
     }
     for more in ({}, parted, some):
         more["run"] = run
-        got = bundles_of(*kernels.load(build).sort_pairs(made, window, seed, most, **more))
+        pairs = kernels.load(build).sort_pairs(made, window, seed, most, **more)
+        got = bundles_of(pairs)
         assert got == twin.sort_pairs(made, window, seed, most, **more)
+        counted = Counter(centre for bundles in got for centre, _ in bundles)
+        assert pairs.bundles.tolist() == [counted[word] for word in pairs.words.tolist()]
 
 
 @builds
 def test_sort_pairs_are_those_of_the_text(build):
     made = text(tokens=2000)
-    centres, starts, contexts, bounds = kernels.load(build).sort_pairs(made, 5, 11)
+    pairs = kernels.load(build).sort_pairs(made, 5, 11)
     wanted = Counter(
         (centre, context) for centre, around in twin.windows(made, 5, 11) for context in around
     )
-    assert pairs_of(bundles_of(centres, starts, contexts, bounds)[0]) == wanted
-    assert bounds.tolist() == [0, len(centres)]
-    assert (centres.dtype, starts.dtype, contexts.dtype) == (np.int32, np.int64, np.int32)
+    assert pairs.pairs.tolist() == [wanted.total()]
+    assert pairs_of(bundles_of(pairs)[0]) == wanted
+    taken = kernels.load(build).sort_pairs(made, 5, 11).take(0)
+    assert tuple(array.dtype for array in taken) == (np.int32, np.int64, np.int32)
 
 
 @builds
@@ -95,13 +101,13 @@ def test_sort_pairs_of_all_parts_are_disjoint_and_whole(build, kind):
     rng = np.random.default_rng(1)
     made = text(tokens=3000)
     inputs, outputs = rng.integers(0, 4, 40).astype(kind), rng.integers(0, 8, 40).astype(kind)
-    whole = pairs_of(bundles_of(*kernels.sort_pairs(made, 5, 3))[0])
+    whole = pairs_of(bundles_of(kernels.sort_pairs(made, 5, 3))[0])
     found = Counter()
     for part in range(4):
         sorted_pairs = kernels.load(build).sort_pairs(
             made, 5, 3, inputs=inputs, part=part, outputs=outputs, parts=8
         )
-        for number, bundles in enumerate(bundles_of(*sorted_pairs)):
+        for number, bundles in enumerate(bundles_of(sorted_pairs)):
             assert all(inputs[centre] == part for centre, _ in bundles)
             assert all(outputs[word] == number for _, around in bundles for word in around)
             found += pairs_of(bundles)
@@ -110,19 +116,19 @@ def test_sort_pairs_of_all_parts_are_disjoint_and_whole(build, kind):
 
 def test_sort_pairs_tells_how_many_pairs_a_part_has_that_is_left_out():
     made, outputs = text(tokens=3000), np.arange(40) % 4
-    found = np.zeros((2, 4), np.int64)
-    whole = kernels.sort_pairs(made, 5, 3, outputs=outputs, parts=4, pairs=found[0])
-    rest = kernels.sort_pairs(made, 5, 3, outputs=outputs, parts=4, without=[3, 0], pairs=found[1])
-    assert found[0].tolist() == found[1].tolist() == np.diff(whole[1][whole[3]]).tolist()
-    assert bundles_of(*rest)[1:3] == bundles_of(*whole)[1:3]
-    assert len(rest[2]) == found[0, 1:3].sum()
+    whole = kernels.sort_pairs(made, 5, 3, outputs=outputs, parts=4)
+    rest = kernels.sort_pairs(made, 5, 3, outputs=outputs, parts=4, without=[3, 0])
+    bundles = bundles_of(whole)
+    counts = [pairs_of(one).total() for one in bundles]
+    assert whole.pairs.tolist() == rest.pairs.tolist() == counts
+    assert bundles_of(rest) == [[], bundles[1], bundles[2], []]
 
 
 @builds
 @pytest.mark.parametrize("most", [1, 2, 6, 12, 1000])
 def test_sort_pairs_bundles_are_as_few_and_as_equal_as_can_be(build, most):
     made = text(tokens=3000)
-    [bundles] = bundles_of(*kernels.load(build).sort_pairs(made, 5, 3, most))
+    [bundles] = bundles_of(kernels.load(build).sort_pairs(made, 5, 3, most))
     sizes = {}
     for centre, around in bundles:
         sizes.setdefault(centre, []).append(len(around))
@@ -135,23 +141,22 @@ def test_sort_pairs_bundles_are_as_few_and_as_equal_as_can_be(build, most):
 
 def test_sort_pairs_order_and_windows_follow_the_seed():
     made = text(tokens=2000)
-    one, same, other = (kernels.sort_pairs(made, 5, seed) for seed in (3, 3, 4))
-    for a, b in zip(one, same, strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert pairs_of(bundles_of(*one)[0]) != pairs_of(bundles_of(*other)[0])
-    centres = one[0]
+    one, same, other = (bundles_of(kernels.sort_pairs(made, 5, seed))[0] for seed in (3, 3, 4))
+    assert one == same
+    assert pairs_of(one) != pairs_of(other)
+    centres = [centre for centre, _ in one]
     assert (np.diff(centres) < 0).mean() > 0.3  # not sorted by word
 
 
 def test_sort_pairs_reach_is_uniform():
     made = np.arange(60_000, dtype=np.int32) % 1000
-    centres, starts, _, _ = kernels.sort_pairs(made, 4, 5, most=1 << 20)
+    centres, starts, _ = kernels.sort_pairs(made, 4, 5, most=1 << 20).take(0)
     assert len(centres) == 1000
     assert starts[-1] / len(made) == pytest.approx(5, abs=0.03)
     alone = np.full(90_000, -1, np.int32)
     alone[::9] = 1
     alone[1::9], alone[2::9], alone[3::9], alone[4::9] = 2, 3, 4, 5
-    [bundles] = bundles_of(*kernels.sort_pairs(alone, 4, 5, most=1 << 20))
+    [bundles] = bundles_of(kernels.sort_pairs(alone, 4, 5, most=1 << 20))
     counts = Counter(dict(bundles)[1])
     for word, share in ((2, 1), (3, 0.75), (4, 0.5), (5, 0.25)):
         assert counts[word] / 10_000 == pytest.approx(share, abs=0.02)
@@ -162,21 +167,36 @@ def test_sort_pairs_reach_is_uniform():
 def test_sort_pairs_without_context_are_none(build, tokens):
     made = np.array(tokens, np.int32)
     for more in ({}, {"inputs": np.zeros(3, int), "outputs": np.zeros(3, int), "parts": 7}):
-        centres, starts, contexts, bounds = kernels.load(build).sort_pairs(made, 5, 1, **more)
-        assert (len(centres), starts.tolist(), len(contexts)) == (0, [0], 0)
-        assert bounds.tolist() == [0] * (more.get("parts", 1) + 1)
+        pairs = kernels.load(build).sort_pairs(made, 5, 1, **more)
+        assert pairs.pairs.tolist() == [0] * more.get("parts", 1)
+        assert not pairs.bundles.any()
+        for part in range(len(pairs.pairs)):
+            centres, starts, contexts = pairs.take(part)
+            assert (len(centres), starts.tolist(), len(contexts)) == (0, [0], 0)
 
 
 def test_sort_pairs_of_no_words_at_all():
     none = np.zeros(0, np.uint16)
     made = np.full(3, -1, np.int32)
-    *_, bounds = kernels.sort_pairs(made, 5, 1, inputs=none, outputs=none, parts=2)
-    assert bounds.tolist() == [0, 0, 0]
+    pairs = kernels.sort_pairs(made, 5, 1, inputs=none, outputs=none, parts=2)
+    assert bundles_of(pairs) == [[], []]
+    assert len(pairs.words) == len(pairs.bundles) == 0
 
 
 def test_sort_pairs_centres_that_are_nobodys_are_left_out():
-    *_, contexts, _ = kernels.sort_pairs(text(), 5, 1, inputs=np.full(40, 3), part=2)
-    assert len(contexts) == 0
+    assert bundles_of(kernels.sort_pairs(text(), 5, 1, inputs=np.full(40, 3), part=2)) == [[]]
+
+
+def test_sorted_pairs_of_a_part_are_taken_once():
+    pairs = kernels.sort_pairs(text(), 5, 1, outputs=np.arange(40) % 4, parts=4)
+    assert len(pairs.take(2)[0])
+    with pytest.raises(ValueError, match="part 2 has been taken"):
+        pairs.take(2)
+    for part in (-1, 4):
+        with pytest.raises(ValueError, match=rf"part must lie in 0\.\.3, got {part}"):
+            pairs.take(part)
+    with pytest.raises(TypeError, match="sort_pairs"):
+        type(pairs)()
 
 
 @pytest.mark.parametrize(
@@ -195,7 +215,6 @@ def test_sort_pairs_centres_that_are_nobodys_are_left_out():
         ({"inputs": np.full(40, -1)}, r"0\.\.65535"),
         ({"outputs": np.full(40, 4), "parts": 4}, r"0\.\.3"),
         ({"without": [0]}, "without must be empty"),
-        ({"pairs": np.zeros(2, np.int64)}, "room for 1 parts"),
         (
             {"outputs": np.zeros(40, int), "parts": 4, "without": [1, 4]},
             r"without must lie in 0\.\.3",
@@ -230,9 +249,8 @@ class Toy:
         self.inputs[:, :dim] = rng.uniform(-0.5, 0.5, (words + 50, dim))
         self.outputs = kernels.padded(words + extra, dim)
         self.outputs[:, :dim] = rng.uniform(-0.5, 0.5, (words + extra, dim))
-        self.pairs = kernels.sort_pairs(
-            text(words, tokens, seed=seed), window, seed, most, run=run
-        )[:3]
+        made = text(words, tokens, seed=seed)
+        self.pairs = kernels.sort_pairs(made, window, seed, most, run=run).take(0)
         sizes = rng.integers(0, subwords + 1, words)
         self.bag_ptr = np.concatenate([[0], np.cumsum(sizes + 1)]).astype(np.int64)
         self.bag_rows = np.concatenate(
@@ -244,8 +262,7 @@ class Toy:
             self.logit[:] = rng.uniform(-3, 0, words + extra)
 
     def bundles(self):
-        centres, starts, contexts = self.pairs
-        return bundles_of(centres, starts, contexts, [0, len(centres)])[0]
+        return listed(*self.pairs)
 
     def rest(self):
         return self.bag_ptr, self.bag_rows, self.noise, self.logit
@@ -446,12 +463,12 @@ FEW = [bursts(), (np.arange(40_000) // 4 * 7 % 200).astype(np.int32)]
 def test_train_pairs_few_words_in_bursts_do_not_diverge(tokens):
     toy = Toy(words=200, dim=32)
     toy.outputs[:] = 0
-    toy.pairs = kernels.sort_pairs(tokens, 5, 0)[:3]
+    toy.pairs = kernels.sort_pairs(tokens, 5, 0).take(0)
     before = toy.train(lr_start=0, lr_stop=0)
     for seed in range(4):
-        toy.pairs = kernels.sort_pairs(tokens, 5, seed)[:3]
+        toy.pairs = kernels.sort_pairs(tokens, 5, seed).take(0)
         toy.inputs, toy.outputs, _, _ = toy.train(lr_stop=0.05, seed=seed)
-    toy.pairs = kernels.sort_pairs(tokens, 5, 0)[:3]
+    toy.pairs = kernels.sort_pairs(tokens, 5, 0).take(0)
     after = toy.train(lr_start=0, lr_stop=0)
     assert after[2] < 0.3 * before[2]
 
@@ -460,7 +477,7 @@ def test_train_pairs_few_words_in_bursts_do_not_diverge(tokens):
 def test_train_pairs_of_two_workers_on_one_table_learns(order):
     toy = Toy(words=200, dim=32)
     toy.outputs[:] = 0
-    centres, starts, contexts = toy.pairs = kernels.sort_pairs(bursts(), 5, 1)[:3]
+    centres, starts, contexts = toy.pairs = kernels.sort_pairs(bursts(), 5, 1).take(0)
     before = toy.train(lr_start=0, lr_stop=0)
     half = len(centres) // 2
 

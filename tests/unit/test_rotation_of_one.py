@@ -79,7 +79,7 @@ def test_every_pair_of_every_checkout_is_trained_once(checkouts: int) -> None:
         for at in range(checkouts):
             ids, _ = shared_text.get_chunk(made[0], chunk, 3, at, (1,) * checkouts)
             seed = (SMALL.seed * 0x9E3779B97F4A7C15 + chunk * checkouts + at) & MASK64
-            pairs += len(kernels.sort_pairs(ids, SMALL.window, seed)[2])
+            pairs += kernels.sort_pairs(ids, SMALL.window, seed).pairs.sum()
     assert sum(one["examples"] for one in figures) == pairs
     assert sum(one["units"] for one in figures) == len(ALL.split()) + ALL.count(b"\n")
 

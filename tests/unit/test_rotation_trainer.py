@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +39,7 @@ from snailps.models.word_vectors import (
 )
 from snailps.models.word_vectors.cbow import gains_of_grams
 from snailps.models.word_vectors.contention import WordContention
-from snailps.models.word_vectors.examples import Pairs, Windows
+from snailps.models.word_vectors.examples import Windows
 
 SMALL = WordVectorSettings(dim=16, min_count=1, sample=0.0, bucket=500, window=3, maxn=0)
 
@@ -88,7 +87,7 @@ def test_every_pair_is_trained_once_whoever_does_it(workers: int) -> None:
     for chunk in range(len(CHUNKS)):
         ids, _ = shared_text.get_chunk(made[0], chunk, 3)
         seed = (SMALL.seed * 0x9E3779B97F4A7C15 + chunk) & ((1 << 64) - 1)
-        pairs += len(kernels.sort_pairs(ids, SMALL.window, seed)[2])
+        pairs += kernels.sort_pairs(ids, SMALL.window, seed).pairs.sum()
     assert sum(one["examples"] for one in figures) == pairs
     assert sum(one["units"] for one in figures) == len(ALL.split()) + ALL.count(b"\n")
     assert all(np.isfinite(one["loss"]) for one in figures)
@@ -115,17 +114,19 @@ def targets_of(worker: MemoryWorker, parts: int) -> list[slice]:
     )  # fmt: skip
     block.progress = (0.0, 0.1)
     lease = worker._rotating.prepare(block)  # type: ignore[arg-type]
-    examples = lease.examples
-    assert isinstance(examples, Windows)
-    assert examples.targets is not None
+    assert lease.of_part is not None
     ids, _ = shared_text.get_chunk(worker, 1, 3, parts - 1, (1,) * parts)
-    np.testing.assert_array_equal(ids[examples.targets], examples.words)
-    np.testing.assert_array_equal(np.sort(examples.targets), np.flatnonzero(ids >= 0))
-    found = []
-    for part, (first, last) in enumerate(pairwise(lease.bounds.tolist())):
-        assert (lease.split.outputs[examples.words[first:last]] == part).all()
-        assert (np.diff(examples.targets[first:last]) > 0).all()
-        found.append(slice(first, last))
+    found, targets = [], []
+    for part in range(2 * parts):
+        examples = lease.of_part(part)
+        assert isinstance(examples, Windows)
+        assert examples.targets is not None
+        np.testing.assert_array_equal(ids[examples.targets], examples.words)
+        assert (lease.split.outputs[examples.words] == part).all()
+        assert (np.diff(examples.targets) > 0).all()
+        found.append(slice(len(targets), len(targets) + len(examples)))
+        targets += examples.targets.tolist()
+    assert sorted(targets) == np.flatnonzero(ids >= 0).tolist()
     return found
 
 
@@ -532,11 +533,13 @@ def test_pairs_of_durable_checkouts_are_not_sorted_again() -> None:
     whole = worker._rotating.prepare(block)
     block.had, block.durable = 2, (0, 2)
     rest = worker._rotating.prepare(block)
-    assert isinstance(whole.examples, Pairs)
-    assert isinstance(rest.examples, Pairs)
-    of, contexts = whole.split.outputs, whole.examples.contexts
-    np.testing.assert_array_equal(rest.examples.contexts, contexts[np.isin(of[contexts], (1, 3))])
-    assert (np.diff(rest.bounds) > 0).tolist() == [False, True, False, True]
+    assert whole.of_part is not None
+    assert rest.of_part is not None
+    for part in range(4):
+        contexts = rest.of_part(part).contexts
+        assert (len(contexts) > 0) == (part in (1, 3))
+        if len(contexts):
+            np.testing.assert_array_equal(contexts, whole.of_part(part).contexts)
     assert [rest.units_of(part) for part in range(4)] == [whole.units_of(part) for part in range(4)]
     assert sum(whole.units_of(part) for part in range(4)) == whole.units
 

@@ -74,7 +74,11 @@ class CbowTrainer(WordTrainer):
             Windows(part.place[ids], targets, ids[targets]),
         )
         sharing = self._sharing(block, part, rows, examples)
-        return WordLease(part, rows, words, bounds, sharing, split, examples, bounds)
+
+        def of_part(at: int) -> Windows:
+            return examples.part(int(bounds[at]), int(bounds[at + 1]))
+
+        return WordLease(part, rows, words, bounds, sharing, split, of_part)
 
     def _sharing(
         self, block: Block, part: WordPartition, rows: NDArray[np.int64], examples: Windows

@@ -1,6 +1,6 @@
 """Examples of a text, in groups that share their negatives, and the kernels' calls that train them.
 
-    text -> Pairs (skip-gram, sorted) | Windows (CBOW) -> select: the groups of a checkout
+    text -> Pairs (skip-gram, sorted) | Windows (CBOW) -> at: places of their output rows
          -> train: one kernel call a thread -> loss, examples
 
 Threads write the same rows without locks (Hogwild).  Must not know which rows these are, nor how
@@ -76,11 +76,12 @@ class Examples(Protocol):
     def __len__(self) -> int:
         """Number of groups."""
 
-    def contexts_of(self, groups: slice) -> Ints:
-        """Words whose output rows some groups train, in their order."""
+    @property
+    def contexts(self) -> Ints:
+        """Words whose output rows they train, in their order."""
 
-    def select(self: Self, groups: slice, contexts: Ints) -> Self:
-        """Some groups alone; `contexts` are places of output rows for `contexts_of(groups)`."""
+    def at(self: Self, places: Ints) -> Self:
+        """The same with places of output rows for `contexts`."""
 
     def thread_groups(self, settings: WordVectorSettings) -> int:
         """Least groups for a thread of its own."""
@@ -91,7 +92,7 @@ class Examples(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Bundles of pairs of a centre, as `kernels.sort_pairs` returns them: a group each."""
+    """Bundles of pairs of a centre, as `SortedPairs.take` returns them: a group each."""
 
     centres: Ints
     starts: NDArray[np.int64]
@@ -102,12 +103,8 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.centres)
 
-    def contexts_of(self, groups: slice) -> Ints:
-        return self.contexts[self.starts[groups.start] : self.starts[groups.stop]]
-
-    def select(self, groups: slice, contexts: Ints) -> Pairs:
-        starts = self.starts[groups.start : groups.stop + 1]
-        return Pairs(self.centres[groups], starts - starts[0], contexts, self.lanes)
+    def at(self, places: Ints) -> Pairs:
+        return Pairs(self.centres, self.starts, places, self.lanes)
 
     def thread_groups(self, settings: WordVectorSettings) -> int:
         return THREAD_BUNDLES
@@ -131,13 +128,17 @@ class Windows:
     def __len__(self) -> int:
         return len(self.tokens if self.targets is None else self.targets)
 
-    def contexts_of(self, groups: slice) -> Ints:
-        return self.words[groups]
+    @property
+    def contexts(self) -> Ints:
+        return self.words
 
-    def select(self, groups: slice, contexts: Ints) -> Windows:
-        return Windows(
-            self.tokens, None if self.targets is None else self.targets[groups], contexts
-        )
+    def at(self, places: Ints) -> Windows:
+        return Windows(self.tokens, self.targets, places)
+
+    def part(self, first: int, last: int) -> Windows:
+        """Some of the targets alone."""
+        targets = None if self.targets is None else self.targets[first:last]
+        return Windows(self.tokens, targets, self.words[first:last])
 
     def thread_groups(self, settings: WordVectorSettings) -> int:
         """Least groups for a thread: a text's end cuts windows."""

@@ -12,7 +12,7 @@ subclass's: `skip_gram`, `cbow`.  How leases are trained is `models.rotation.tra
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from snailps import kernels
 from snailps.api.worker import Block
 from snailps.data._key_numbering import WordNumbers
-from snailps.dataclass import dataclass, field
+from snailps.dataclass import dataclass
 from snailps.models.local_sgd import are_finite
 from snailps.models.rotation.partition_rows import PartitionRows
 from snailps.models.rotation.splits import assign
@@ -102,10 +102,9 @@ class WordLease(Lease):
     part: WordPartition
     split: Split
     """How words are split."""
-    examples: Examples | None = None
-    """Sorted by output partition: those of p are groups ``bounds[p]`` to ``bounds[p + 1] - 1``.
-    None: a checkout reads its share of the text."""
-    bounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    of_part: Callable[[int], Examples] | None = None
+    """Makes the examples of an output partition, once each.  None: a checkout reads its share of
+    the text."""
     first: tuple[int, Examples] | None = None
     """The first such checkout, and its examples."""
 
@@ -239,16 +238,15 @@ class WordTrainer(RotationTrainer):
             a, b = (len(outputs[0]) * at // block.output_parts for at in (part, part + 1))
             begin = partial(self._begin, lease.part, examples, outputs, noise)
             return Checkout(part, len(examples), begin, finite=partial(are_finite, outputs[0][a:b]))
-        assert lease.examples is not None
-        groups = slice(int(lease.bounds[part]), int(lease.bounds[part + 1]))
-        drawn = self._draw(block, lease, part, groups.stop - groups.start, part)
-        contexts = lease.examples.contexts_of(groups)
-        words, contexts, negatives = self.numbers.number(contexts, drawn)
+        assert lease.of_part is not None
+        examples = lease.of_part(part)
+        drawn = self._draw(block, lease, part, len(examples), part)
+        words, contexts, negatives = self.numbers.number(examples.contexts, drawn)
         keys = words.astype(np.uint64)
         packed = sgd.pull_rows("output", keys).wait()
         local = sgd.make_trained(len(keys))
         sgd.layout.load(packed, *local)
-        examples = lease.examples.select(groups, contexts)
+        examples = examples.at(contexts)
         noise = Noise(negatives, self.model.noise_logit(words))
 
         def subtract() -> None:

@@ -49,8 +49,7 @@ class SkipGramTrainer(WordTrainer):
 
     def examples(self, tokens: Ints, seed: int) -> Pairs:
         window, (lanes, run) = self.model.settings.window, self.model.bundling
-        centres, starts, contexts, _ = kernels.sort_pairs(tokens, window, seed, BUNDLE, run=run)
-        return Pairs(centres, starts, contexts, lanes)
+        return Pairs(*kernels.sort_pairs(tokens, window, seed, BUNDLE, run=run).take(0), lanes)
 
     def _input_parts(
         self, kept: NDArray[np.float64], sizes: tuple[int, ...]
@@ -71,8 +70,7 @@ class SkipGramTrainer(WordTrainer):
         """Sort the pairs, without those of durable checkouts."""
         s = self.model.settings
         ids, words = shared_text.get_chunk(self.model, block.chunk, block.chunk_blocks)
-        pairs = np.empty(block.output_parts, np.int64)
-        centres, starts, contexts, bounds = kernels.sort_pairs(
+        pairs = kernels.sort_pairs(
             ids,
             s.window,
             (s.seed * PHI + block.chunk) & MASK64,
@@ -84,26 +82,28 @@ class SkipGramTrainer(WordTrainer):
             parts=block.output_parts,
             # How often rows of n-grams travel follows from all groups of a lease.
             without=() if s.maxn else block.durable,
-            pairs=pairs,
         )
         tokens = len(ids) * block.sizes[block.part] // sum(block.sizes)
         del ids
-        seen = np.zeros(len(split.inputs), np.bool_)
-        seen[centres] = True
-        present = np.flatnonzero(seen)
+        met = pairs.bundles > 0
+        present = pairs.words[met].astype(np.int64)
         part = self._part_of(block, split, present, tokens)
-        centres = part.place[centres]
-        rows = part.rows_of(part.place[present])
+        words_met = part.place[present]
+        rows = part.rows_of(words_met)
         before, after = (int(words * share) for share in split.shares[block.part : block.part + 2])
+
+        def of_part(at: int) -> Pairs:
+            centres, starts, contexts = pairs.take(at)
+            return Pairs(part.place[centres], starts, contexts, split.bundling.lanes)
+
         return WordLease(
             part,
             rows,
             after - before,
-            np.concatenate(([0], pairs.cumsum())),
-            self._sharing(block, split, part, rows, centres),
+            np.concatenate(([0], pairs.pairs.cumsum())),
+            self._sharing(block, split, part, rows, words_met, pairs.bundles[met]),
             split,
-            Pairs(centres, starts, contexts, split.bundling.lanes),
-            bounds,
+            of_part,
         )
 
     def _sharing(
@@ -112,34 +112,35 @@ class SkipGramTrainer(WordTrainer):
         split: Split,
         part: WordPartition,
         rows: NDArray[np.int64],
-        centres: Ints,
+        words: Ints,
+        groups: NDArray[np.int64],
     ) -> Sharing | None:
-        """Partitions share rows of n-grams, and step as often as each other."""
+        """Partitions share rows of n-grams, and step as often as each other.
+
+        `groups` are how many the words have that are met, ascending, and `rows` these words' rows.
+        """
         s = self.model.settings
         if split.sharers is None or not len(rows):
             return None
         keys = part.keys[rows]
         sharers = np.ones(len(keys), np.int32)
-        words = int(np.searchsorted(keys, BUCKET_KEY))
-        buckets = (keys[words:] - np.uint64(BUCKET_KEY)).astype(np.int64)
-        sharers[words:] = split.sharers[buckets]
+        of_words = int(np.searchsorted(keys, BUCKET_KEY))
+        buckets = (keys[of_words:] - np.uint64(BUCKET_KEY)).astype(np.int64)
+        sharers[of_words:] = split.sharers[buckets]
         if (sharers < 2).all():
             return None
-        groups = np.bincount(centres, minlength=part.word_num)
-        present = np.flatnonzero(groups)
-        groups = groups[present]
-        sizes, entries = part.bags.entries(present)
+        sizes, entries = part.bags.entries(words)
         own = np.bincount(entries, np.repeat(groups, sizes), len(part.keys))
         # A step on a word moves the hidden vector of another one by each row that both have: by
         # this row, and as often as any word has them by the other shared ones.
         often = np.zeros(len(own))
-        often[rows] = np.where(sharers > 1, own[rows] / len(centres), 0.0)
+        often[rows] = np.where(sharers > 1, own[rows] / groups.sum(), 0.0)
         ptr = np.concatenate(([0], sizes.cumsum()))
         beside = np.add.reduceat(often[entries], ptr[:-1])
         moves = np.repeat(groups / sizes, sizes) * (1.0 + np.repeat(beside, sizes) - often[entries])
         way, own = np.bincount(entries, moves, len(own))[rows], own[rows]
         rate = GROUP_CURVATURE * s.rate * (1.0 - block.progress[0])
-        turns = max(1, min(TURNS_MAX, len(centres) // (block.output_parts * TURN_GROUPS)))
+        turns = max(1, min(TURNS_MAX, int(groups.sum()) // (block.output_parts * TURN_GROUPS)))
         # Of all workers: what a copy lacks are the steps of the others.
         size = block.sizes[block.part]
         others = (sharers - 1) * ((sum(block.sizes) - size) / max(1, block.parts - 1) / size)
