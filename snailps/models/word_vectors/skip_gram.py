@@ -30,7 +30,7 @@ RUN_WORDS = 4096
 """The most frequent words, from which `bundling` estimates how much bags share."""
 _SHARED_MAX = 4.0
 """Gradients of other words that a hidden vector may lack in a run."""
-TURNS_MAX = 16
+TURNS_MAX = 8
 """Exchanges in a checkout at most."""
 TURN_GROUPS = 64
 """Least groups of pairs between two exchanges."""
