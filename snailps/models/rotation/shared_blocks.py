@@ -20,7 +20,7 @@ from snailps.models.local_sgd import Floats, Keys
 
 ROW_NUMBERS = 256
 _BLOCK_BITS, _ROW_BITS = 24, 24
-AT_ONCE = 4 << 20
+AT_ONCE = 1 << 20
 """Numbers of blocks that are pulled together."""
 
 
