@@ -32,8 +32,9 @@ from snailps.models.local_sgd import ArrayPool, Floats, Keys, LocalSgd
 
 BYTES_AT_ONCE = 1 << 20
 """Rows of one request."""
-UNDER_WAY = 2
-"""Requests that are not waited for while other rows are loaded or subtracted."""
+UNDER_WAY, UNDER_WAY_SOLE = 16, 2
+"""Requests that are not waited for while other rows are loaded or subtracted.  Several workers wait
+for each other's servers at the ends of chunks; one worker spares the memory."""
 
 Places = NDArray[np.int64] | None
 """Places of some rows; None: of all."""
@@ -55,6 +56,7 @@ class PartitionRows:
     ) -> None:
         self._sgd, self._worker, self._table, self.keys = sgd, sgd.worker, table, keys
         self._bases, self._size = bases, len(keys) + spare
+        self._under_way = UNDER_WAY if bases else UNDER_WAY_SOLE
         width = sgd.layout.width
         # Not those of checkouts, which are larger, and would be taken for these.
         self._packed = ArrayPool(lambda n: np.empty((n, width), np.float32))
@@ -138,7 +140,7 @@ class PartitionRows:
         under_way: deque[Push] = deque()
         for push in self.pushes(places, shares):
             under_way.append(push)
-            if len(under_way) > UNDER_WAY:
+            if len(under_way) > self._under_way:
                 self.wait_for([under_way.popleft()])
         self.wait_for(under_way)
         self._packed.drop(0)
@@ -171,7 +173,7 @@ class PartitionRows:
         for some in self._some(places):
             keys = self.keys[some]
             coming.append((some, self.pull(keys, self._packed.take(len(keys)))))
-            if len(coming) > UNDER_WAY:
+            if len(coming) > self._under_way:
                 which, begun = coming.popleft()
                 yield which, begun.wait()
         for which, begun in coming:

@@ -36,7 +36,7 @@ from snailps.api.worker import Block, Pending, Worker
 from snailps.dataclass import dataclass, field
 from snailps.models.local_sgd import Floats, Keys, LocalSgd
 from snailps.models.rotation.input_exchange import InputExchange, Sharing
-from snailps.models.rotation.partition_rows import UNDER_WAY, PartitionRows, Places, Push
+from snailps.models.rotation.partition_rows import PartitionRows, Places, Push
 
 Which = tuple[int, tuple[int, ...]]
 """An input partition: its number, and the sizes of all."""
@@ -48,6 +48,8 @@ Rates = tuple[float, float]
 MASK64 = (1 << 64) - 1
 PHI = 0x9E3779B97F4A7C15
 """A step between seeds: 2^64 by the golden ratio."""
+RETURNING = 2
+"""Checkouts whose pushes are not waited for while another one trains."""
 DURABLE_SHARE = 0.25
 """Share of a lease's checkouts between two times that they are made durable, at least."""
 DURABLE_SECONDS = 4.0
@@ -281,7 +283,7 @@ class _Training:
             checkout = coming.result()
             if checkout is None:
                 break
-            while self._returned and (self._returned[0].done() or len(self._returned) > UNDER_WAY):
+            while self._returned and (self._returned[0].done() or len(self._returned) > RETURNING):
                 self._returned.popleft().result()  # raises if its push has failed
             turns = self._turns(checkout)
             next(turns)
