@@ -47,8 +47,9 @@ def copies(worker, groups, sharers, had=0, sizes=(1, 1)):
     )
     trainer = SkipGramTrainer(worker)
     split = SimpleNamespace(sharers=by_bucket)
-    centres = np.repeat(np.arange(2, dtype=np.int32), groups)
-    sharing = trainer._sharing(block, split, part, np.arange(len(KEYS)), centres)
+    counts = np.array(groups)
+    words = np.flatnonzero(counts)
+    sharing = trainer._sharing(block, split, part, np.arange(len(KEYS)), words, counts[words])
     return InputExchange(rows, np.arange(len(KEYS)), sharing, block)
 
 
