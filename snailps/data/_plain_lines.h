@@ -26,7 +26,11 @@
 #define SNAIL_PLAIN_X86 1
 #endif
 
+#ifdef __SANITIZE_ADDRESS__ /* which keeps gcc from seeing what a pointer to a function stands for */
+#define SNAIL_PLAIN static inline
+#else
 #define SNAIL_PLAIN static inline __attribute__((always_inline))
+#endif
 
 enum {
     SNAIL_PLAIN_BEFORE = 16,
