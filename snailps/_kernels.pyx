@@ -231,10 +231,11 @@ cdef class SortedPairs:
         return self._pairs
 
     def take(self, int part) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
-        """Order the bundles of an output partition as they are trained, and free its pairs; once.
+        """Order the bundles of an output partition as they are trained, and free its pairs.
 
         Returns centres int32[b]; starts int64[b + 1]; contexts int32[pairs], those of bundle i
-        ``contexts[starts[i]:starts[i + 1]]``.
+        ``contexts[starts[i]:starts[i + 1]]``.  ValueError: there is no such part, or it has been
+        taken.
         """
         cdef SortJob job = self.job
         if not 0 <= part < job.parts:
@@ -535,8 +536,8 @@ cdef class Kernels:
 
         `inputs`: part of each word as a centre; only centres of `part` are taken.  `outputs`:
         part of each word as a context.  Arrays of uint16 are not copied.  `without`: output
-        partitions whose pairs are left out; the order of the others does not change.  Counting
-        sorts, linear in words and pairs; fewer than 2^31 of either.
+        partitions whose pairs are left out; the order of the others does not change.  Linear in
+        words and pairs, fewer than 2^31 of either; MemoryError where there is none for all pairs.
         """
         cdef Py_ssize_t word_num = -1
         if not 1 <= window <= C_WINDOW_MAX:

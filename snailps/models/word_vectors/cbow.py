@@ -76,7 +76,8 @@ class CbowTrainer(WordTrainer):
         sharing = self._sharing(block, part, rows, examples)
 
         def of_part(at: int) -> Windows:
-            return examples.part(int(bounds[at]), int(bounds[at + 1]))
+            some = slice(int(bounds[at]), int(bounds[at + 1]))
+            return Windows(examples.tokens, targets[some], examples.words[some])
 
         return WordLease(part, rows, words, bounds, sharing, split, of_part)
 

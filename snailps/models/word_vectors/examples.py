@@ -135,11 +135,6 @@ class Windows:
     def at(self, places: Ints) -> Windows:
         return Windows(self.tokens, self.targets, places)
 
-    def part(self, first: int, last: int) -> Windows:
-        """Some of the targets alone."""
-        targets = None if self.targets is None else self.targets[first:last]
-        return Windows(self.tokens, targets, self.words[first:last])
-
     def thread_groups(self, settings: WordVectorSettings) -> int:
         """Least groups for a thread: a text's end cuts windows."""
         return PART_WINDOWS * settings.window if self.targets is None else THREAD_TARGETS
