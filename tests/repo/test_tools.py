@@ -30,15 +30,22 @@ cd '{homes}' && mkdir -p "$1" && cd "$1" && exec sh -c "$2"
 """
 FAKE = """
 import os, signal, sys, time
+def stays(pid):
+    # False for a process that has ended, a zombie too, or is about to: waits for its end. A new one
+    # has no words yet.
+    while True:
+        try:
+            with open(f"/proc/{pid}/stat") as stat, open(f"/proc/{pid}/cmdline", "rb") as line:
+                ended, said = stat.read().rpartition(")")[2].split()[0] in "ZX", line.read()
+        except OSError:
+            return False
+        if ended or said and b"inptu=x" not in said:
+            return not ended
+        time.sleep(0.01)
 role, *words = sys.argv[1:]
 if role in ("--version", "status"):
     print("snailps 1", role, *words, os.environ.get("SNAILPS_TLS", ""))
-    here = f"/proc/{words[-1] if words else 0}"
-    there = "--pid" in words and os.path.exists(here)
-    while there and b"inptu=x" in open(f"{here}/cmdline", "rb").read():  # it is about to end
-        time.sleep(0.01)
-        there = os.path.exists(here)
-    sys.exit("--pid" in words and not there)
+    sys.exit("--pid" in words and not stays(words[-1]))
 if "inptu=x" in words:
     sys.exit(2)
 if "stubborn=1" in words:
@@ -129,7 +136,7 @@ def is_there(number):
     try:
         with open(f"/proc/{number}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
+    except OSError:  # no such process, or it ended while its file was read
         return False
 
 
