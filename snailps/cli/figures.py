@@ -57,25 +57,3 @@ def sparkline(values: Sequence[float], columns: int, signs: str = SPARKS) -> str
     low, high = min(means), max(means)
     scale = (len(signs) - 1) / (high - low) if high > low else 0.0
     return "".join(signs[round((mean - low) * scale)] for mean in means)
-
-
-class Course:
-    """The course of a figure over a whole run, in bounded memory.
-
-    At `points_max` points every second one is dropped, and then only every second one is kept.
-    """
-
-    def __init__(self, points_max: int = 256) -> None:
-        self._max, self._every, self._left = points_max, 1, 0
-        self.values: list[float] = []
-
-    def note(self, value: float) -> None:
-        """Add a value, even if it equals the last one: time passes."""
-        if self._left:
-            self._left -= 1
-            return
-        self.values.append(value)
-        self._left = self._every - 1
-        if len(self.values) >= self._max:
-            self.values = self.values[::2]
-            self._every *= 2

@@ -16,14 +16,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from snailps.cli.figures import Course, seconds_text, short_seconds_text
+from snailps.cli.figures import seconds_text, short_seconds_text
 from snailps.cli.printing import end_lines, end_picture, live_picture
 from snailps.cli.view import SHARED, Ending, View, cluster_words, view_of
+from snailps.node.course import Course
 from snailps.node.status import EventStatus, Phase, Status
 
 if TYPE_CHECKING:  # imported where a terminal is drawn
     from rich.live import Live
 
+LOSSES_MAX = 256  # points of the curve
 REDRAW_S = 0.2  # seconds on a terminal: looks live at negligible cost
 ETA_WINDOW_S = 30.0
 ETA_STEPS_MIN = 3
@@ -96,7 +98,7 @@ class Progress:
         self._verbose = verbose
         self.hint = hint
         self._eta = Eta()
-        self._losses = Course()
+        self._losses = Course(LOSSES_MAX)
         self._drawn_s: float | None = None
         self._news: tuple[str, ...] = ()
         self._states: dict[str, str] = {}
@@ -122,7 +124,7 @@ class Progress:
 
     @property
     def losses(self) -> Sequence[float]:
-        return self._losses.values
+        return [loss for _, loss in self._losses.points]
 
     def update(self, status: Status) -> None:
         """Show `status` if it is time to, or if it brings news."""
@@ -133,8 +135,9 @@ class Progress:
             status = {**status, "elapsed_s": status["elapsed_s"] + self._earlier_s}
         self.last = status
         self._eta.note(now, status["phase"], status["progress"])
-        if status["phase"] == "training" and status["loss"] is not None:
-            self._losses.note(status["loss"])
+        loss, at_s = status["loss"], status["elapsed_s"]
+        if status["phase"] == "training" and loss is not None and self._losses.is_due(at_s):
+            self._losses.append((at_s, loss))
         view = view_of(status, self._eta_s(status, now))
         self._guarded(lambda: self._say_news(status, view))
         self._guarded(lambda: self._draw(status, view, now))
@@ -202,7 +205,7 @@ class Progress:
             self._live.start()
         picture = live_picture(
             view,
-            losses=self._losses.values,
+            losses=self.losses,
             size=self._live.console.size,
             ascii_only=self._live.console.options.ascii_only,
             verbose=self._verbose,

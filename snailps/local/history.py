@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from snailps.node.course import Course
 from snailps.node.status import Status
 
 POINTS_MAX = 1 << 14
@@ -20,24 +21,12 @@ POINTS_MAX = 1 << 14
 
 class History:
     def __init__(self) -> None:
-        self._shares: list[float] = []
-        self._seconds: list[float] = []
-        self._units: list[float] = []
-        self._gap = 0.0  # of the progress, between two points
+        self._course = Course(POINTS_MAX)  # progress, seconds, units
 
     def add(self, status: Status) -> None:
         """Add a status; only those of the training count."""
-        if status["phase"] != "training":
-            return
-        if self._shares and status["progress"] <= self._shares[-1] + self._gap:
-            return
-        self._shares.append(status["progress"])
-        self._seconds.append(status["elapsed_s"])
-        self._units.append(status["units"])
-        if len(self._shares) > POINTS_MAX:
-            for points in (self._shares, self._seconds, self._units):
-                del points[1::2]
-            self._gap = 0.9 * (self._shares[-1] - self._shares[0]) / (len(self._shares) - 1)
+        if status["phase"] == "training" and self._course.is_due(status["progress"]):
+            self._course.append((status["progress"], status["elapsed_s"], status["units"]))
 
     def of(self, figures: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The epochs, or rounds, of the finished job."""
@@ -54,13 +43,15 @@ class History:
     def _rates(self, epochs: int, figures: Mapping[str, Any], unit: str) -> list[float | None]:
         """Units a second of each epoch; the job's mean for epochs too short to be seen."""
         whole = figures.get(f"{unit}_per_s")
-        if epochs <= 1 or len(self._shares) < epochs:
+        points = self._course.points
+        if epochs <= 1 or len(points) < epochs:
             return [whole] * epochs
         train_s, units = figures.get("train_s") or 0.0, figures.get(unit) or 0
-        begin = self._seconds[0]
-        shares = [0.0, *self._shares, 1.0]
-        seconds = [begin, *self._seconds, max(begin + train_s, self._seconds[-1])]
-        units_ = [0.0, *self._units, max(float(units), self._units[-1])]
+        shares, seconds, units_ = map(list, zip(*points, strict=True))
+        begin = seconds[0]
+        shares = [0.0, *shares, 1.0]
+        seconds = [begin, *seconds, max(begin + train_s, seconds[-1])]
+        units_ = [0.0, *units_, max(float(units), units_[-1])]
         ends = np.linspace(0.0, 1.0, epochs + 1)
         at, done = np.interp(ends, shares, seconds), np.interp(ends, shares, units_)
         took = np.diff(at)

@@ -3,8 +3,7 @@
     Progress, facts of an earlier master -> RunHistory -> Ask("history"), facts of the journal
     Status, that history -> Series -> columns of the page
 
-A full one drops every second point and doubles the interval, so that it always covers the whole
-run, evenly.  No clocks: times are those of the points.
+No clocks: times are those of the points.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any
 
 from snailps.monitor.observers import job_number
 from snailps.monitor.picture import plain
+from snailps.node.course import Course
 from snailps.node.status import History, Progress, Status
 
 POINTS_MAX = 512
@@ -25,33 +25,7 @@ POINT = "point"
 """Kind of the journal's facts that `RunHistory` notes."""
 
 
-class _Points:
-    """Tuples that begin with a time, the oldest first."""
-
-    def __init__(self, points_max: int = POINTS_MAX) -> None:
-        self._points_max = points_max
-        self._points: list[tuple[Any, ...]] = []
-        self._gap_s = 0.0
-
-    def __len__(self) -> int:
-        return len(self._points)
-
-    def _clear(self) -> None:
-        self._points.clear()
-        self._gap_s = 0.0
-
-    def _is_due(self, at_s: float) -> bool:
-        return not self._points or at_s - self._points[-1][0] >= self._gap_s
-
-    def _append(self, point: tuple[Any, ...]) -> None:
-        self._points.append(point)
-        if len(self._points) > self._points_max:
-            self._points = self._points[::2]
-            span_s = self._points[-1][0] - self._points[0][0]
-            self._gap_s = 0.9 * span_s / (len(self._points) - 1)
-
-
-class RunHistory(_Points):
+class RunHistory(Course):
     """The course of the newest job's training at its master, and at those that take over."""
 
     def __init__(
@@ -60,38 +34,38 @@ class RunHistory(_Points):
         begun_s: float,  # when this master began, seconds since 1970
         earlier: Iterable[Mapping[str, Any]] = (),  # what it has noted under an earlier master
     ) -> None:
-        super().__init__()
+        super().__init__(POINTS_MAX)
         self._note, self._begun_s, self._job = note, begun_s, 0
         for point in earlier:
             self._begin(point["job"])
             # The clock may have been set back since: later points must not wait for it.
             at_s = min(0.0, float(point["at"]) - begun_s)
-            self._append((round(at_s, 3), point["units"], point["rate"], point["loss"]))
+            self.append((round(at_s, 3), point["units"], point["rate"], point["loss"]))
 
     def _begin(self, job: int) -> None:
         if job != self._job:
             self._job = job
-            self._clear()
+            self.clear()
 
     def on_progress(self, status: Progress) -> None:
         """Add a point and note it, if it is due; another job begins anew."""
         job, at_s, units = job_number(status), status["elapsed_s"], status["units"]
         rate, loss = round(status["units_per_s"], 1), status["loss"]
         self._begin(job)
-        if self._is_due(at_s):
-            self._append((round(at_s, 3), units, rate, loss))
+        if self.is_due(at_s):
+            self.append((round(at_s, 3), units, rate, loss))
             point = {"at": round(self._begun_s + at_s, 3), "job": job, "units": units}
             self._note(POINT, {**point, "rate": rate, "loss": loss})
 
     def columns(self) -> History:
-        at_s, units, rates, losses = zip(*self._points, strict=True) if self._points else [()] * 4
+        at_s, units, rates, losses = zip(*self.points, strict=True) if self.points else [()] * 4
         return {
             "at_s": list(at_s), "units": list(units), "units_per_s": list(rates),
             "loss": list(losses),
         }  # fmt: skip
 
 
-class Series(_Points):
+class Series(Course):
     """The curves of a page."""
 
     def __init__(self, points_max: int = POINTS_MAX) -> None:
@@ -107,18 +81,18 @@ class Series(_Points):
         if status["phase"] != "training":
             return
         at_s = float(status["elapsed_s"])
-        if not self._points:
+        if not self.points:
             self._begun_s = begun_s
-        elif at_s < self._points[-1][0] or begun_s > self._begun_s + ANOTHER_S:
+        elif at_s < self.points[-1][0] or begun_s > self._begun_s + ANOTHER_S:
             moved, self._begun_s = self._begun_s - begun_s, begun_s
-            self._points = [(point[0] + moved, *point[1:]) for point in self._points]
-            if self._points[-1][0] >= at_s:  # unknown how long ago
-                self._clear()
-        if not self._is_due(at_s):
+            self.points = [(point[0] + moved, *point[1:]) for point in self.points]
+            if self.points[-1][0] >= at_s:  # unknown how long ago
+                self.clear()
+        if not self.is_due(at_s):
             return
         loss = status["loss"]
         processes: list[Mapping[str, Any]] = [*status["nodes"], status["master"]]
-        self._append(
+        self.append(
             (
                 at_s,
                 float(status["progress"]),
@@ -132,20 +106,18 @@ class Series(_Points):
     def replace(self, history: Mapping[str, Sequence[Any]]) -> None:
         """Prepend the master's own history up to the first point here."""
         times = history.get("at_s") or []
-        first = self._points[0][0] if self._points else None
+        first = self.points[0][0] if self.points else None
         earlier: list[tuple[float | None, ...]] = []
         for at, at_s in enumerate(times):
             if first is not None and at_s >= first:
                 break
             earlier.append((float(at_s), *(_at(history, name, at) for name in NAMES[1:])))
-        self._points = [*earlier, *self._points]
-        while len(self._points) > self._points_max:
-            self._points = self._points[::2]
+        self.points = [*earlier, *self.points]
+        self.thin()
 
     def columns(self) -> dict[str, list[float | None]]:
         return {
-            name: [plain(point[place]) for point in self._points]
-            for place, name in enumerate(NAMES)
+            name: [plain(point[place]) for point in self.points] for place, name in enumerate(NAMES)
         }
 
 

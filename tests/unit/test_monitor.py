@@ -82,7 +82,7 @@ def test_full_series_covers_the_whole_run_with_bounded_points():
 def test_series_looks_at_trainings_alone():
     series = Series()
     series.add({**status(), "phase": "survey"})
-    assert len(series) == 0
+    assert series.points == []
 
 
 def test_series_begins_anew_with_another_master():

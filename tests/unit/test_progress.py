@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from snailps.cli import printing, progress, view
-from snailps.cli.figures import Course, count_text, seconds_text, size_text, sparkline
+from snailps.cli.figures import count_text, seconds_text, size_text, sparkline
 from snailps.cli.printing import end_lines, end_picture
 from snailps.cli.progress import Eta, Progress
 from snailps.cli.view import ending_of, view_of
@@ -323,15 +323,6 @@ def test_sparkline_follows_the_course():
     assert sparkline([1.0] * 5, 3) == "▁▁▁"
     assert sparkline([1.0], 3) == ""
     assert len(sparkline(range(1000), 40)) == 40
-
-
-def test_course_keeps_a_bounded_number_of_points():
-    course = Course(16)
-    for value in range(1000):
-        course.note(value)
-    assert len(course.values) < 16
-    assert course.values[0] == 0
-    assert course.values[-1] > 1000 - 2 * 1000 / 8
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -63,6 +63,6 @@ def test_history_of_a_long_training_is_thinned_and_keeps_its_rates(monkeypatch):
     for look in range(5001):
         told = {"phase": "training", "progress": look / 5000, "elapsed_s": look, "units": 10 * look}
         history.add(told)
-    assert len(history._shares) <= 65
+    assert len(history._course.points) <= 64
     figures = {"words": 50000, "train_s": 5000.0, "words_per_s": 10.0, "loss_by_epoch": [2.0, 1.0]}
     assert [one["words_per_s"] for one in history.of(figures)] == [10.0, 10.0]
