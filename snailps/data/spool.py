@@ -89,7 +89,7 @@ def spool_text(
             raise _miscounted(found, own)
     with HostCache(folder, bytes_max).new_file(f"writing {found.name}") as file:
         units = 0
-        for piece, units in Lines(found, own, LABEL_PREFIX.decode()).pieces():
+        for piece, units in SpooledText(found, own, LABEL_PREFIX.decode()).pieces():
             file.write(piece)
             if on_progress is not None:
                 on_progress(units, found.count)
@@ -100,7 +100,7 @@ def spool_text(
         return Spooled(file, units, found.name)
 
 
-class Lines:
+class SpooledText:
     """The text that `spool_text` writes; a label is taken behind its text, one by one."""
 
     def __init__(self, elements: Elements, labels: Elements | None, prefix: str) -> None:

@@ -24,7 +24,7 @@ from snailps.data.label_words import word_of
 from snailps.data.matrix_sources import examples_of_piece
 from snailps.data.matrix_writer import write_rows
 from snailps.data.reading import Reading
-from snailps.data.spool import Lines
+from snailps.data.spool import SpooledText
 from snailps.data.table_formats import TableFile, open_table, table_errors
 from snailps.errors import DataError
 
@@ -54,7 +54,7 @@ def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[b
             for name, values in zip(names, (texts(), labels()), strict=False)
         ]
         labelled = elements[1] if len(elements) > 1 else None
-        for piece, _ in Lines(elements[0], labelled, reading.label_prefix).pieces():
+        for piece, _ in SpooledText(elements[0], labelled, reading.label_prefix).pieces():
             yield piece
 
 

@@ -122,7 +122,7 @@ class Child:
                 stream.close()
 
 
-class Lines:
+class ChildLines:
     """The lines of the children, on their way to the display.
 
     Lines of a quiet job are held until its end is known: the error raised for a failed job contains
@@ -196,7 +196,7 @@ class Launcher:
         self._deaths: dict[int, int] = {}  # by index: signals that ended it
         self._config = config
         self._servers, self._workers, self._session = servers, workers, session
-        self.lines = Lines(on_line)
+        self.lines = ChildLines(on_line)
         self._main, self._on_line = main, self.lines.take
         self.children: list[Child] = []
         self.address = ""

@@ -58,8 +58,8 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Connections, tables and figures for a reading of tables."""
+class ModelAccess:
+    """What the model's class needs to read its rows: connections, tables, figures."""
 
     numbers: Iterator[int]  # incarnations for its connections
     tables: Mapping[str, tuple[int, Table]]  # number and table, by name
@@ -102,25 +102,25 @@ class Files(Protocol):
 class Reader(Protocol):
     """See `job.model_reader.ModelReader`."""
 
-    def inspect(self, job: Job, reading: Reading) -> None:
+    def inspect(self, job: Job, reading: ModelAccess) -> None:
         """Have the model's inspector run."""
 
-    def after_round(self, job: Job, round_: int, reading: Reading) -> Mapping[str, Any]:
+    def after_round(self, job: Job, round_: int, reading: ModelAccess) -> Mapping[str, Any]:
         """Have the model inspect its tables after a round."""
 
-    def landmarks(self, job: Job, reading: Reading, *, sharp: bool) -> Mapping[str, Any]:
+    def landmarks(self, job: Job, reading: ModelAccess, *, sharp: bool) -> Mapping[str, Any]:
         """Places of named rows in a map of the model; empty where it has none."""
 
     def load(
         self,
         job: Job,
         work: Callable[[Results], Any],
-        reading: Reading,
+        reading: ModelAccess,
         progress: ExportProgress | None = None,
     ) -> Any:
         """Call `work` on the tables of the job; `progress` is kept up to date."""
 
-    def export(self, job: Job, reading: Reading, progress: ExportProgress) -> dict[str, Any]:
+    def export(self, job: Job, reading: ModelAccess, progress: ExportProgress) -> dict[str, Any]:
         """Evaluate the model and write it."""
 
 

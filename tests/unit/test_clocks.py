@@ -15,7 +15,7 @@ from snailps.data.blocks import Block
 from snailps.errors import MisuseError, RemoteError, WaitTimeout
 from snailps.master.job.model_reader import ModelReader
 from snailps.master.leases import BspLedger
-from snailps.master.services import Reading
+from snailps.master.services import ModelAccess
 from snailps.transport.frame import Frame, Kind
 from snailps.transport.security.trust import Trust
 
@@ -215,7 +215,7 @@ def test_model_is_not_written_where_the_last_clock_could_not_be_applied():
         assert book.over
         readings = ModelReader(LIMIT_S, Trust(b""), JOB)
         readings.follow(cluster.route)
-        reading = Reading(iter([99, 100, 101]), {}, {})
+        reading = ModelAccess(iter([99, 100, 101]), {}, {})
         with pytest.raises(RemoteError, match="planted failure"):
             readings.export(SimpleNamespace(ledger=book), reading, ExportProgress())
 

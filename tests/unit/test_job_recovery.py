@@ -134,6 +134,6 @@ def test_part_of_a_worker_that_left_meanwhile_counts_in_a_replay():
     assert living.done(1, 2)
     assert replayed.claim(1, 2)
     assert replayed.done(1, 2)
-    assert replayed.parts == living.parts == [1]
+    assert replayed.done_slots == living.done_slots == [1]
     assert not replayed.ready
     assert [replayed.take(node).number for node in (1, 3)] == [0, 2]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from snailps.local.launcher import HELD_MAX, Lines
+from snailps.local.launcher import HELD_MAX, ChildLines
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def shown():
 
 @pytest.fixture
 def lines(shown):
-    made = Lines(lambda name, line: shown.append((name, line)))
+    made = ChildLines(lambda name, line: shown.append((name, line)))
     made.may_hold = True
     return made
 
@@ -59,7 +59,7 @@ def test_lines_that_cannot_be_shown_are_taken_nevertheless():
     def show(name, line):
         raise ValueError("I/O operation on closed file.")
 
-    lines = Lines(show)
+    lines = ChildLines(show)
     lines.take("worker 1", "a")
     lines.may_hold = True
     lines.hold()

@@ -476,7 +476,7 @@ def test_rounds_give_each_worker_one_entry_a_round():
         assert not book.ready
         assert book.done(entries[5].number, 5)
         assert book.ready
-        assert book.parts == [0, 1]
+        assert book.done_slots == [0, 1]
         assert book.take(5) is None  # not before the round is closed
         book.advance()
     assert book.over
@@ -511,7 +511,7 @@ def test_rounds_cut_off_late_ones_and_take_them_back_later():
     book.done(entries[3].number, 3)
     assert book.cut_off() == [2]
     assert book.ready
-    assert book.parts == [0, 2]
+    assert book.done_slots == [0, 2]
     late = entries[2].number
     assert book.is_void(late)
     book.advance()
@@ -528,7 +528,7 @@ def test_rounds_go_on_without_a_lost_worker_and_its_index_is_taken_by_the_next()
     assert not book.ready
     book.retire(2)
     assert book.ready
-    assert book.parts == [0]
+    assert book.done_slots == [0]
     book.advance()
     assert take_all(book, (1,))[1].slots == 1
     book.join(7)

@@ -1,6 +1,6 @@
 """The model's inspections of its own tables: during the training, after each round, at the export.
 
-    due -> Reading (numbers, tables, metrics) -> Work(services.reader ...) -> result
+    due -> ModelAccess (numbers, tables, metrics) -> Work(services.reader ...) -> result
 
 Owns when an inspection is due and what a reading of the tables needs; `model_reader.py` reads them.
 `now` is monotonic seconds.
@@ -15,7 +15,7 @@ from typing import Any
 from snailps.master.effects import Outbox
 from snailps.master.job.job import Job
 from snailps.master.membership import Membership
-from snailps.master.services import Reader, Reading
+from snailps.master.services import ModelAccess, Reader
 from snailps.node.effects import WorkDone
 
 LOOKS = 10
@@ -51,10 +51,10 @@ class Inspection:
     def looking(self) -> bool:
         return bool(self._looking)
 
-    def reading(self, figures: dict[str, Any]) -> Reading:
+    def reading(self, figures: dict[str, Any]) -> ModelAccess:
         """Return what a reading of the tables that begins now needs."""
         numbers = iter(self._members.reserve(NUMBERS))
-        return Reading(numbers, dict(self._members.table_registry.tables), figures)
+        return ModelAccess(numbers, dict(self._members.table_registry.tables), figures)
 
     def step(self, job: Job, figures: dict[str, Any], now: float) -> None:
         """Have the model's inspector run, once each tenth of the training."""
@@ -110,5 +110,5 @@ class Inspection:
         workers = len(self._members.nodes("worker"))
         more = {"train_s": round(job.elapsed_s(now), 3), "workers": workers}
         tables = dict(self._members.table_registry.tables)
-        reading = Reading(self._numbers, tables, {**figures, **more})
+        reading = ModelAccess(self._numbers, tables, {**figures, **more})
         self._out.work(partial(self._reader.after_round, job, round_, reading), then)

@@ -189,7 +189,7 @@ class Job:
         return self.worker_class, len(self.input.sources), self.input.total_bytes / 1e6
 
     def as_counted(self, workers: int) -> int:
-        """Workers as models count them: micro-batches in bsp, the parts of a round in rounds."""
+        """Workers as models count them: micro-batches in bsp, the workers of a round in rounds."""
         if self.clocked and not self.rounds:
             return self.settings.micro_batches
         return self.ledger.as_counted(workers)

@@ -23,7 +23,7 @@ from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
 from snailps.errors import ClusterError, DataError, explain
 from snailps.master.job.job import Job
-from snailps.master.services import Reading
+from snailps.master.services import ModelAccess
 from snailps.node.shard_connections import ShardConnections, connect
 from snailps.store.route import Route
 from snailps.transport.handshake import Role
@@ -86,7 +86,7 @@ class ModelReader:
 
     # --- beside the loop -------------------------------------------------------------------------
 
-    def inspect(self, job: Job, reading: Reading) -> None:
+    def inspect(self, job: Job, reading: ModelAccess) -> None:
         """Have the model's inspector run; `Job.validation` gets its result."""
         look, observer = job.cls.inspector(job.settings), self.observer
         if look is None and observer is None:
@@ -105,7 +105,7 @@ class ModelReader:
             return
         job.validation = {name: list(figures) for name, figures in found.items()}
 
-    def after_round(self, job: Job, round_: int, reading: Reading) -> Mapping[str, Any]:
+    def after_round(self, job: Job, round_: int, reading: ModelAccess) -> Mapping[str, Any]:
         if self._of_rounds is not None and self._of_rounds[0] is not job:
             self.leave_rounds()  # of a job that failed while this connected
         if self._of_rounds is None:  # kept for all rounds: workers wait while it connects
@@ -114,7 +114,7 @@ class ModelReader:
         results.figures = reading.figures
         return job.cls.after_round(results, round_)
 
-    def landmarks(self, job: Job, reading: Reading, *, sharp: bool) -> Mapping[str, Any]:
+    def landmarks(self, job: Job, reading: ModelAccess, *, sharp: bool) -> Mapping[str, Any]:
         found = self.load(job, lambda results: job.cls.landmarks(results, LANDMARKS), reading)
         if found is None or len(found[0]) < 3:
             return {}
@@ -131,7 +131,7 @@ class ModelReader:
             "sharp": sharp,
         }
 
-    def export(self, job: Job, reading: Reading, progress: ExportProgress) -> dict[str, Any]:
+    def export(self, job: Job, reading: ModelAccess, progress: ExportProgress) -> dict[str, Any]:
         begin = time.monotonic()
         self._progress = progress
         try:
@@ -160,7 +160,7 @@ class ModelReader:
         self,
         job: Job,
         work: Callable[[Results], Result],
-        reading: Reading,
+        reading: ModelAccess,
         progress: ExportProgress | None = None,
     ) -> Result:
         results, close = self._results(job, reading, progress)
@@ -170,7 +170,7 @@ class ModelReader:
         finally:
             close()
 
-    def _reach(self, clock: int, reading: Reading) -> None:
+    def _reach(self, clock: int, reading: ModelAccess) -> None:
         """Wait until all clocks below `clock` are applied. Blocks are reported before their slots
         are sealed: a seal that failed with its worker may not be known yet."""
         links, close = self._connect(reading)
@@ -183,7 +183,7 @@ class ModelReader:
         progress = self._progress
         return self._closed.is_set() or (progress is not None and progress.cancelled)
 
-    def _connect(self, reading: Reading) -> tuple[ShardConnections, Callable[[], None]]:
+    def _connect(self, reading: ModelAccess) -> tuple[ShardConnections, Callable[[], None]]:
         """Connections of the master's own to all shards, and how to close them."""
         incarnation = next(reading.numbers)  # one for all tries: only the last one is used
 
@@ -217,7 +217,7 @@ class ModelReader:
         return links, close
 
     def _results(
-        self, job: Job, reading: Reading, progress: ExportProgress | None = None
+        self, job: Job, reading: ModelAccess, progress: ExportProgress | None = None
     ) -> tuple[Results, Callable[[], None]]:
         """The tables through a client of the master's own, and how to close it."""
         links, close = self._connect(reading)

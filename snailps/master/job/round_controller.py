@@ -31,7 +31,7 @@ class RoundController:
     ) -> None:
         self._job, self._members = job, context.members
         self._ledger = cast(RoundLedger, job.ledger)
-        # The journal gets ``close`` with its parts, ``look``, and ``round`` with its metrics.
+        # The journal gets ``close`` with its slots, ``look``, and ``round`` with its metrics.
         self._context, self._out = context, context.out
         self._deadline_s = job.deadline_s
         self._begun: float | None = None
@@ -71,18 +71,18 @@ class RoundController:
     def repeat(self, now: float) -> None:
         """Repeat what an earlier master had begun, and not seen ended."""
         if self.closing:
-            self.close(self._ledger.parts, now)
+            self.close(self._ledger.done_slots, now)
         elif self.looks:
             self.look(self._looks_at, now)
 
     def facts(self) -> list[Fact]:
         """Facts that a compacted journal needs beside the ledger's state."""
         if self.closing:
-            return [Fact("close", {"parts": self._ledger.parts})]
+            return [Fact("close", {"parts": self._ledger.done_slots})]
         return [Fact("look", {"round": self._looks_at})] if self.looks else []
 
     def lost(self, now: float) -> None:
-        """A worker was lost with its part: if no other has begun, begin the round again. Some
+        """A worker was lost with its entry: if no other has begun, begin the round again. Some
         shards may have its seal. What another worker pushes for the same slot would be dropped
         there and counted at the others: so all of them first forget the round."""
         if not (self.closing or self._ledger.begun):
@@ -110,7 +110,7 @@ class RoundController:
             names = ", ".join(f"worker {node}" for node in without)
             self._out.say(f"round {self._ledger.round + 1} goes on without {names}")
         if self._ledger.ready and not (self.looks or self._saves(now)):
-            self.close(self._ledger.parts, now)
+            self.close(self._ledger.done_slots, now)
 
     def _saves(self, now: float) -> bool:
         """Whether a checkpoint is written, for which rows stay as they are; or is to begin, which
@@ -122,11 +122,11 @@ class RoundController:
         may_begin = not (self._ledger.over or self._ledger.closed or self._saved_in == round_)
         return may_begin and checkpoints.is_due(now)
 
-    def close(self, parts: list[int], now: float) -> None:
+    def close(self, slots: list[int], now: float) -> None:
         """Have the shards apply the round with these slots; idempotent."""
-        self._out.note("close", {"parts": parts})
+        self._out.note("close", {"parts": slots})
         self.closing = True
-        self._members.rows.close_clock(self._ledger.round, parts, now)
+        self._members.rows.close_clock(self._ledger.round, slots, now)
 
     def look(self, round_: int, now: float) -> None:
         """Have the model inspect an applied round; idempotent."""

@@ -1,6 +1,6 @@
-"""The ledger of rounds: one entry, a *part*, for each worker that is drawn for a round.
+"""The ledger of rounds: one entry for each worker that is drawn for a round.
 
-    round -> workers drawn -> parts that are done -> the master closes it, the next one begins
+    round -> workers drawn -> entries that are done -> the master closes it, the next one begins
 
 A policy over the records of `Ledger`, which here are those of the present round.  No files, sockets
 or time.  `job/round_controller.py` decides when a round is closed.
@@ -22,7 +22,7 @@ from snailps.master.leases.records import NO_RESULT, BlockRecords, BlockResult
 class RoundLedger(Ledger):
     """A round at a time, an entry for each worker that is drawn for it. Entry ``r * W + i`` is
     round r of index i. A lost worker leaves its index, and the round continues without it; one that
-    joins takes a free index, or waits for one. A round is over (`ready`) when all parts drawn are
+    joins takes a free index, or waits for one. A round is over (`ready`) when all entries drawn are
     done or void; then the master closes it at the shards and calls `advance`."""
 
     def __init__(
@@ -40,7 +40,7 @@ class RoundLedger(Ledger):
         self._spare: list[int] = []  # workers that joined and have no index yet
         self.round = first
         self._counted = 0
-        self._voided: set[int] = set()  # late parts, until their workers report
+        self._voided: set[int] = set()  # late entries, until their workers report
         self._begun = 0  # rounds begun, counting repetitions
         self._woken_for = (-1, -1)
         self._begin()
@@ -69,7 +69,7 @@ class RoundLedger(Ledger):
         return None
 
     def _next_of(self, node: int) -> Entry | None:
-        """The part of a worker that is drawn for the round and has not had it yet."""
+        """The entry of a worker that is drawn for the round and has not had it yet."""
         index = self._index.get(node, -1)
         if self.closed or index not in self._waiting:
             return None
@@ -89,7 +89,7 @@ class RoundLedger(Ledger):
     def done(
         self, number: int, node: int, result: BlockResult = NO_RESULT, *, whole: bool = True
     ) -> bool:
-        """A worker has sealed its part; False also for a void part."""
+        """A worker has sealed its contribution; False also if the entry is void."""
         if number in self._voided or self.records.holder(number) != node:
             self._voided.discard(number)
             return False
@@ -97,11 +97,11 @@ class RoundLedger(Ledger):
         return True
 
     def claim(self, number: int, node: int) -> bool:
-        """A part of an earlier or a closed round is void."""
+        """An entry of an earlier or a closed round is void."""
         if self.records.holder(number) == node:
             return True
         round_, index = divmod(number, self._width)
-        # Leases are not in the journal: a worker that has left since may have had its part.
+        # Leases are not in the journal: a worker that has left since may have had its entry.
         drawn = index in self._slots and self.records.is_waiting(number)
         if round_ != self.round or self._is_cut or not drawn:
             if not self.records.is_done(number):
@@ -111,14 +111,14 @@ class RoundLedger(Ledger):
         self._lease(number, node)
         return True
 
-    def only(self, parts: Sequence[int]) -> None:
-        """Close the round with these slots, which are done: no other part counts."""
+    def only(self, slots: Sequence[int]) -> None:
+        """Close the round with these slots, which are done: no other counts."""
         self._cut()
-        self._begin_records(parts)
+        self._begin_records(slots)
         self._is_cut = True
 
     def _cut(self) -> list[int]:
-        """Void the unfinished parts; their workers."""
+        """Void the unfinished entries; their workers."""
         self._is_cut = True
         self._waiting.clear()
         nodes = list(self.records.holders())
@@ -127,11 +127,11 @@ class RoundLedger(Ledger):
         return nodes
 
     def is_void(self, number: int) -> bool:
-        """Whether a part came too late to count."""
+        """Whether an entry came too late to count."""
         return number in self._voided
 
     def release(self, node: int) -> list[int]:
-        """Void a worker's part of the round: no other worker has its data."""
+        """Void a worker's entry of the round: no other worker has its data."""
         return self._release_all(node)
 
     def join(self, node: int) -> None:
@@ -154,7 +154,7 @@ class RoundLedger(Ledger):
             self._begun += 1  # it may be one that was drawn
 
     def leave(self, node: int) -> None:
-        """A worker finishes its part and takes nothing more."""
+        """A worker finishes its entry and takes nothing more."""
         self._spare = [other for other in self._spare if other != node]
         self._waiting.discard(self._index.pop(node, -1))
         self._fill()
@@ -179,12 +179,12 @@ class RoundLedger(Ledger):
         return bool(self.leased or self.records.finished)
 
     @property
-    def parts(self) -> list[int]:
+    def done_slots(self) -> list[int]:
         """Slots of the round that are done."""
         return sorted(self._slots[number % self._width] for number in self.records.done().tolist())
 
     def cut_off(self) -> list[int]:
-        """Void the unfinished parts, if any part is done; returns the late workers."""
+        """Void the unfinished entries, if any is done; returns the late workers."""
         if not self.records.finished:
             return []
         return self._cut()
@@ -208,11 +208,11 @@ class RoundLedger(Ledger):
         self._waiting: set[int] = set(drawn) if self.round < self._rounds else set()
         self._begin_records()
 
-    def _begin_records(self, parts: Sequence[int] = ()) -> None:
+    def _begin_records(self, slots: Sequence[int] = ()) -> None:
         """The records of the present round, with these slots done."""
         self._is_cut = False
         self.records = BlockRecords(self._width, self.round * self._width)
-        for slot in parts:
+        for slot in slots:
             number = self.round * self._width + self._drawn[slot]
             self.records.lease(number, ANY_WORKER)
             self.records.finish(number, NO_RESULT)
@@ -228,7 +228,7 @@ class RoundLedger(Ledger):
             "counted": self._counted,
             "drawn": list(self._drawn),
             "waiting": sorted(self._waiting | mine),
-            "parts": self.parts,
+            "parts": self.done_slots,
         }
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
@@ -258,7 +258,7 @@ class RoundLedger(Ledger):
         return {"rounds": self.round}
 
     def known(self) -> NDArray[Any]:
-        """None: a snapshot is of the beginning of a round, and its state has the parts."""
+        """None: a snapshot is of the beginning of a round, and its state has the slots."""
         return NO_RECORDS
 
     def durable(self, clock: int = -1) -> NDArray[Any]:

@@ -84,7 +84,7 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Lines:
+class NumberedLines:
     """Numbered lines of a block: distinct keys, places (columns, n), values (n,) or empty."""
 
     keys: Keys
@@ -284,7 +284,7 @@ class EmbeddingWorker(BlockTrainer):
     def setup(self) -> None:
         s = self.settings
         self._names = Names(self.summary)
-        self._seen = SeenBlocks[Lines](s.epochs, LINES_BYTES)
+        self._seen = SeenBlocks[NumberedLines](s.epochs, LINES_BYTES)
         dim = self.row_dim(s)
         parts = 1 + (s.method == "adagrad")
         layout = RowLayout.padded(dim, parts)
@@ -318,7 +318,7 @@ class EmbeddingWorker(BlockTrainer):
         batch = Batch(found[0].places.take(places), values, found[1].places)
         return Prepared(batch, n, metrics, asked)
 
-    def _lines(self, block: Block) -> Lines:
+    def _lines(self, block: Block) -> NumberedLines:
         """Numbered lines of a block; those of earlier epochs are kept."""
         seen = self._seen.find(block)
         if seen is not None:
@@ -332,7 +332,7 @@ class EmbeddingWorker(BlockTrainer):
                 places[i] = found + np.int32(at)
             keys.append(used.astype(np.uint64) + np.uint64(kind * KIND_KEY))
             at += len(used)
-        lines = Lines(np.concatenate(keys), np.array(places, np.int32), values)
+        lines = NumberedLines(np.concatenate(keys), np.array(places, np.int32), values)
         self._seen.keep(block, lines, lines.size_bytes)
         return lines
 
