@@ -221,6 +221,13 @@ class JobController:
             member.waited_s = member.block_since = 0.0
             member.done = member.fetched = 0
         self.begin_training(job, nodes, state, now, rotation)
+        if (idle := len(nodes) - job.as_counted(len(nodes))) > 0:
+            text = (
+                f"{idle} of {len(nodes)} workers have nothing to do: a step has "
+                f"{len(nodes) - idle} micro_batches. More of them use all workers, and change the result"
+            )
+            self._out.happened("warning", "", text)
+            self._out.say(text, logging.WARNING, reported=True)
         if job.ledger.needs == "clock":
             self.set_clock(job, state.clock if state is not None else 0, now)
 
