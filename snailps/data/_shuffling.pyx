@@ -9,6 +9,7 @@ from libc.string cimport memcpy
 
 import numpy as np
 
+from snailps.abi._key_hash cimport GOLDEN, hash_key
 from snailps.abi._prefetch cimport fetch
 
 cdef enum:
@@ -16,22 +17,12 @@ cdef enum:
     FETCHED = 256               # bytes of such a row; the hardware prefetches what follows
 
 
-cdef uint64_t draw(uint64_t *state) noexcept nogil:
-    """The next number of SplitMix64."""
-    cdef uint64_t x
-    state[0] += 0x9E3779B97F4A7C15u
-    x = state[0]
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu
-    return x ^ (x >> 31)
-
-
 cdef void mix(uint64_t seed, uint32_t *order, int64_t n) noexcept nogil:
-    """Fisher and Yates' shuffle of 0 to n - 1."""
+    """Fisher and Yates' shuffle of 0 to n - 1, by the draws of SplitMix64."""
     cdef int64_t i
     cdef uint64_t other
     for i in range(n):
-        other = ((draw(&seed) >> 32) * <uint64_t>(i + 1)) >> 32
+        other = ((hash_key(seed + <uint64_t>i * GOLDEN) >> 32) * <uint64_t>(i + 1)) >> 32
         order[i] = order[other]
         order[other] = <uint32_t>i
 

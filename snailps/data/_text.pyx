@@ -19,7 +19,7 @@ import threading
 
 import numpy as np
 
-from snailps.abi._key_hash cimport hash_key, mix64
+from snailps.abi._key_hash cimport GOLDEN, hash_key, mix64
 from snailps.data.packed_words import PackedWords
 from snailps.data.word_counts import HEADER_BYTES, pack, unpack
 from snailps.errors import DataError
@@ -456,7 +456,7 @@ cdef bint encode_tokens(const WordTable *table, int64_t end_id, const uint8_t *d
             reading.line_tokens += 1
             kept = True
             if keep != NULL and keep[id] < 1:
-                draw = <float>(mix64(stream + reading.known * <uint64_t>0x9E3779B97F4A7C15) >> 40)
+                draw = <float>(mix64(stream + reading.known * GOLDEN) >> 40)
                 kept = draw * <float>(1.0 / (1 << 24)) < keep[id]
             out[used] = <int32_t>id     # overwritten by the next token unless it is kept
             used += kept

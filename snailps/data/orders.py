@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MASK = (1 << 64) - 1
+from snailps.abi.key_hash import GOLDEN, mix64, seed_of
 
 
 def order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -21,13 +20,5 @@ def order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
     started at a hash of seed and epoch.  It is bijective, so no two are equal: any way of sorting
     gives the same order, and an unstable one is the fastest.
     """
-    start = _mixed(np.array([seed & _MASK], np.uint64) * _GOLDEN + np.uint64((epoch + 1) & _MASK))
     draws = np.arange(1, count + 1, dtype=np.uint64)
-    return np.argsort(_mixed(draws * _GOLDEN + start))
-
-
-def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser of each element."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))
+    return np.argsort(mix64(draws * np.uint64(GOLDEN) + np.uint64(seed_of(seed, epoch))))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.abi.key_hash import GOLDEN, mix64
 from snailps.config.addresses import host_fault
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, ProtocolError
@@ -23,16 +24,9 @@ SHARD_NUM_MAX = 1 << 16
 
 def fragment_of(keys: NDArray[np.uint64], frag_num: int) -> NDArray[np.uint32]:
     """Fragments of uint64 keys of any shape; the twin of `fragment_of_hash` in ``_key_hash.h``."""
-    x = np.asarray(keys, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    x ^= x >> np.uint64(30)
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    fragments: NDArray[np.uint32] = (
-        ((x >> np.uint64(32)) * np.uint64(frag_num)) >> np.uint64(32)
-    ).astype(np.uint32)
-    return fragments
+    hashed = mix64(np.asarray(keys, dtype=np.uint64) + np.uint64(GOLDEN))
+    scaled: NDArray[np.uint64] = ((hashed >> np.uint64(32)) * np.uint64(frag_num)) >> np.uint64(32)
+    return scaled.astype(np.uint32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from idx_files import CODES, idx_bytes, write_idx
+from twins.kernels import GOLDEN, MASK, mix64
 
 from snailps.data.array_archives import npy_header
 from snailps.data.array_files import (
@@ -276,15 +277,8 @@ def test_files_that_do_not_fit_each_other_are_refused(tmp_path, scratch, parts, 
 )
 def test_order_equals_hashes_in_whole_numbers(count, seed, epoch):
     """SplitMix64 as written, a number at a time."""
-    mask, golden = 2**64 - 1, 0x9E3779B97F4A7C15
-
-    def mixed(x):
-        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & mask
-        x = (x ^ (x >> 27)) * 0x94D049BB133111EB & mask
-        return x ^ (x >> 31)
-
-    start = mixed((seed * golden + epoch + 1) & mask)
-    draws = [mixed((start + (i + 1) * golden) & mask) for i in range(count)]
+    start = mix64((seed * GOLDEN + epoch + 1) & MASK)
+    draws = [mix64((start + (i + 1) * GOLDEN) & MASK) for i in range(count)]
     assert order(count, seed, epoch).tolist() == sorted(range(count), key=draws.__getitem__)
 
 

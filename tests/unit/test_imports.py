@@ -131,7 +131,7 @@ INNER = {
 # What the master's core may use beside its own parts: values and words, nothing that does anything.
 CORE_USES = {
     "dataclass",
-    "_version", "errors", "config", "data.array_archives", "data.blocks",
+    "_version", "abi.key_hash", "errors", "config", "data.array_archives", "data.blocks",
     "data.orders", "transport.messages",
     "transport.frame", "transport.control.encoded", "store.route", "store.checkpoint.manifest",
     "node.effects", "node.limits", "node.phrases", "node.status", "api.tables", "api.worker",

@@ -10,11 +10,12 @@ from connected import block_of
 from idx_files import write_pictures
 from master_parts import TimedJob
 
+from snailps.abi.key_hash import seed_of
 from snailps.api.passes import EPOCHS_AUTO, Passes
 from snailps.config import JobSettings, RawConfig, setting
 from snailps.config.settings import MasterSettings
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, ProtocolError
-from snailps.master.job.job import Job, block_seed
+from snailps.master.job.job import Job
 from snailps.master.job.metrics import FLAT_EPOCHS, RATE_WINDOW_S
 from snailps.master.job.state import decode, pack, unpack
 from snailps.master.job.survey import SurveyMerge
@@ -127,7 +128,7 @@ def test_job_in_training_gives_leases_with_seeds_and_takes_results(begun, clock)
     leases = [job.lease(node=7) for _ in range(3)]
     assert [lease.number for lease in leases] == [0, 1, 2]
     assert [(lease.start, lease.stop) for lease in leases] == [(0, 280), (280, 560), (560, 840)]
-    assert [lease.seed for lease in leases] == [block_seed(5, number) for number in range(3)]
+    assert [lease.seed for lease in leases] == [seed_of(5, number) for number in range(3)]
     assert leases[1].progress == [0.05, 0.1]
     assert [lease.first for lease in leases] == [True, False, False]
     assert (job.metrics.loss, job.metrics.lr) == (None, None)
@@ -330,11 +331,11 @@ def test_job_content_of_all_blocks_is_the_file(begun, tmp_path):
     assert all(part.endswith(b"\n") for part in parts)
 
 
-def test_block_seed_of_different_leases_differs_and_fits_64_bits():
-    seeds = {block_seed(seed, number) for seed in range(20) for number in range(200)}
+def test_seed_of_different_leases_differs_and_fits_64_bits():
+    seeds = {seed_of(seed, number) for seed in range(20) for number in range(200)}
     assert len(seeds) == 4000
     assert all(0 <= seed < 1 << 64 for seed in seeds)
-    assert block_seed(1, 0) == block_seed(1, 0)
+    assert seed_of(1, 0) == seed_of(1, 0)
 
 
 # --- blocks once the survey is known ----------------------------------------------------------

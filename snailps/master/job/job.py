@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.abi.key_hash import seed_of
 from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Worker, load_class
@@ -39,16 +40,6 @@ from snailps.transport.control.encoded import Encoded
 from snailps.transport.messages.validation import PARTS_MAX
 
 log = logging.getLogger(__name__)
-
-_MASK64 = (1 << 64) - 1
-
-
-def block_seed(seed: int, number: int) -> int:
-    """Seed of a lease: SplitMix64's step of the job's seed and the lease's number."""
-    x = (seed * 0x9E3779B97F4A7C15 + number + 1) & _MASK64
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64
-    return x ^ (x >> 31)
 
 
 def _result(message: messages.Done | messages.GiveBack) -> BlockResult:
@@ -499,7 +490,7 @@ class Job:
             entry.block.start,
             entry.block.stop,
             entry.epoch,
-            block_seed(self.settings.seed, entry.number),
+            seed_of(self.settings.seed, entry.number),
             self._shares(entry, now),
             entry.clock,
             entry.slot,

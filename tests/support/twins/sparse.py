@@ -5,6 +5,7 @@ import re
 from fractions import Fraction
 
 import numpy as np
+from twins.kernels import GOLDEN, MASK, hash_key, mix64
 
 NUMBER = rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 WHOLE = rb"[0-9]+"
@@ -21,7 +22,6 @@ SHAPES = {
     }.items()
 }
 LARGEST = np.finfo(np.float32).max
-MASK = (1 << 64) - 1
 
 
 class Malformed(Exception):
@@ -63,18 +63,8 @@ def whole(text, most):
     return int(text)
 
 
-def mix64(x):
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
-    return x ^ (x >> 31)
-
-
-def hash_key(key):
-    return mix64((key + 0x9E3779B97F4A7C15) & MASK)
-
-
 def hash_text(seed, text):
-    h = (seed + len(text) * 0x9E3779B97F4A7C15) & MASK
+    h = (seed + len(text) * GOLDEN) & MASK
     for i in range(0, max(len(text), 1), 8):
         h = mix64(h ^ int.from_bytes(text[i : i + 8], "little"))
     return h

@@ -2,17 +2,9 @@
 
 import numpy as np
 from twins import kernels as steps
+from twins.kernels import hash_key
 
-MASK = 2**64 - 1
 ADD, SGD, ADAGRAD, ADAM, FTRL, AVERAGE, MOMENTUM, ROWWISE = range(8)
-
-
-def hash_key(key):
-    """SplitMix64's output function at state `key` + golden ratio, in whole numbers."""
-    x = (key + 0x9E3779B97F4A7C15) & MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
-    return x ^ (x >> 31)
 
 
 def fragment_of(key, frag_num):

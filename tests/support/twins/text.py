@@ -4,10 +4,10 @@ import re
 from collections import Counter
 
 import numpy as np
+from twins.kernels import GOLDEN, MASK, mix64
 
 SEPARATORS = b" \n\r\t\v\f\0"
 SENTENCE_END = b"</s>"
-MASK = (1 << 64) - 1
 
 
 def tokens_of(data: bytes) -> list[bytes]:
@@ -20,15 +20,9 @@ def count(data: bytes) -> Counter:
     return Counter(tokens_of(data))
 
 
-def mix(x: int) -> int:
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
-    return x ^ (x >> 31)
-
-
 def splitmix64(seed: int, n: int) -> int:
     """The n-th output (from 1) of a SplitMix64 generator."""
-    return mix((seed + n * 0x9E3779B97F4A7C15) & MASK)
+    return mix64((seed + n * GOLDEN) & MASK)
 
 
 def encode(data: bytes, words: list[bytes], keep=None, seed: int = 0) -> tuple[list[int], int]:
