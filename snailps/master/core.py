@@ -44,7 +44,7 @@ from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, ClusterPhase, JobPhase
 from snailps.master.replication.controller import ReplicationController
 from snailps.master.services import Services
-from snailps.node.effects import Effect, Event, WorkDone
+from snailps.node.effects import Effect, Event, Tick, WorkDone
 from snailps.node.limits import GOODBYE_S
 from snailps.node.status import Phase
 from snailps.transport import messages
@@ -137,7 +137,7 @@ class MasterCore:
             events.Signal: lambda event, now: self.interrupts.signal(),
             events.JournalGrown: self._journal_grown,
             events.JournalFailed: self._journal_failed,
-            events.Tick: self._tick,
+            Tick: self._tick,
         }
 
     def _started(self, event: events.Started, now: float) -> None:
@@ -169,7 +169,7 @@ class MasterCore:
     def _journal_failed(self, event: events.JournalFailed, now: float) -> None:
         self.out.kept = False
 
-    def _tick(self, event: events.Tick, now: float) -> None:
+    def _tick(self, event: Tick, now: float) -> None:
         self.interrupts.step(now)
         self.heartbeats.step(now)
         if self._loading is not None and now > self._loading.until:

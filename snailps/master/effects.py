@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from snailps.dataclass import dataclass, field
 from snailps.errors import ConnectionLost, SnailError
 from snailps.master.events import Answer
-from snailps.node.effects import Effect, EffectQueue
+from snailps.node.effects import Answering, Effect, EffectQueue
 from snailps.node.status import EventKind
 from snailps.store.route import Route
 from snailps.transport import messages
@@ -65,12 +65,6 @@ class Order(Effect):
     peer: int
     message: messages.Message
     number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Answering(Effect):
-    call: int
-    answer: Reply
 
 
 @dataclass(frozen=True, slots=True)

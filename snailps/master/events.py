@@ -81,8 +81,3 @@ class JournalGrown(Event):
 @dataclass(frozen=True, slots=True)
 class JournalFailed(Event):
     """The journal cannot be written any more: no other master can take over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tick(Event):
-    """Time has passed: at least every 50 ms."""

@@ -60,7 +60,7 @@ from snailps.monitor.series import POINT, RunHistory
 from snailps.monitor.tensorboard_log import TensorboardLog
 from snailps.node.checks import look_half_way, why_no_nodes, why_not_connected
 from snailps.node.driver_files import read_driver_files
-from snailps.node.effects import Effect, Event, Work
+from snailps.node.effects import Answering, Effect, Event, Tick, Work
 from snailps.node.limits import STATS_S
 from snailps.node.metric_samples import of_master, of_process
 from snailps.node.metrics import Sample
@@ -423,7 +423,7 @@ class Master:
         if now >= self._usage_at:
             self._usage_at = now + USAGE_S
             self._report.take_usage(usage())
-        self._feed(events.Tick())
+        self._feed(Tick())
         if forming and core.phase is ClusterPhase.FORMED:
             _spare_collector()
         if core.job_controller.phase is not self._phase:
@@ -535,7 +535,7 @@ class Master:
         return {
             effects.Send: self._send,
             effects.Order: self._order,
-            effects.Answering: self._answer,
+            Answering: self._answer,
             effects.Close: self._close_peer,
             effects.Broken: self._break,
             effects.Forget: lambda effect: self._heartbeats.remove(effect.member),
@@ -568,7 +568,7 @@ class Master:
     def _on_answer(self, order: int, answer: Answer) -> None:
         self._feed(events.Answered(order, answer))
 
-    def _answer(self, effect: effects.Answering) -> None:
+    def _answer(self, effect: Answering) -> None:
         asked = self._replies.pop(effect.call, None)
         if asked is not None:
             peer, reply = asked
@@ -589,7 +589,7 @@ class Master:
     def _report_status(self, effect: effects.ReportStatus) -> None:
         report = messages.Report({**self.status()})
         for call in effect.calls:
-            self._answer(effects.Answering(call, report))
+            self._answer(Answering(call, report))
 
     def _diagnose(self, effect: effects.Diagnose) -> None:
         if self._diagnosis is not None:

@@ -1,4 +1,4 @@
-"""Shared by the cores of master and server: the queue of effects, and work beside the loop.
+"""Shared by the cores of master and server: queue of effects, answers, time, work beside the loop.
 
 part of a core -> EffectQueue.work(run, then) -> Work -> process.py calls it in a thread
 -> WorkDone -> EffectQueue.done -> then
@@ -22,6 +22,19 @@ class Event:
     """A message to a core, which has a table of what takes each."""
 
     __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tick(Event):
+    """Time has passed; the master has one at least every 50 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answering(Effect):
+    """The answer to a call: a message, or a `SnailError`."""
+
+    call: int
+    answer: Any
 
 
 @dataclass(frozen=True, slots=True)

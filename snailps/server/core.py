@@ -19,7 +19,7 @@ from snailps.api.access_method import AccessMethod
 from snailps.api.tables import Table
 from snailps.config import ServerSettings
 from snailps.errors import ClusterError, ProtocolError, SnailError, explain
-from snailps.node.effects import Effect, Event, WorkDone
+from snailps.node.effects import Effect, Event, Tick, WorkDone
 from snailps.server import events
 from snailps.server.checkpoints import CheckpointControl
 from snailps.server.effects import Do, Outbox
@@ -77,7 +77,7 @@ class ServerCore:
             events.Ordered: self._obey,
             events.StreamReported: lambda event, now: host.stream_reported(event),
             WorkDone: self._out.done,
-            events.Tick: lambda event, now: None,
+            Tick: lambda event, now: None,
             events.End: lambda event, now: self.checkpoints.stop(self._ended, now),
         }
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from snailps.dataclass import dataclass
 from snailps.errors import RemoteError, SnailError
-from snailps.node.effects import Effect, EffectQueue, OnDone, WorkDone
+from snailps.node.effects import Answering, Effect, EffectQueue, OnDone, WorkDone
 from snailps.server.events import Address
 from snailps.shard.shard import Shard
 from snailps.transport import messages
@@ -24,14 +24,6 @@ log = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 Do = Callable[[Shard], Any]
 """Work of a shard: a `functools.partial` of one of its methods."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answering(Effect):
-    """The answer to an order of the master."""
-
-    call: int
-    answer: messages.Message | SnailError
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,5 @@ class StreamReported(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Tick(Event):
-    """Time has passed."""
-
-
-@dataclass(frozen=True, slots=True)
 class End(Event):
     """The process ends: what is under way is cancelled."""

@@ -36,7 +36,7 @@ from snailps.errors import (
 from snailps.kernels import cores
 from snailps.kernels.numa import cpus_of_shard, numa_nodes
 from snailps.node.background import in_thread
-from snailps.node.effects import Event, Work, WorkDone
+from snailps.node.effects import Answering, Event, Tick, Work, WorkDone
 from snailps.node.limits import STATS_S, STOP_S, Limits
 from snailps.node.metric_samples import of_server
 from snailps.node.metrics import Sample
@@ -180,11 +180,11 @@ class Server(Node):
         try:
             return self._inbox.get(timeout=max(0.0, due - time.monotonic()))
         except queue.Empty:
-            return events.Tick()
+            return Tick()
 
     def _effect_table(self) -> Mapping[type[Any], Callable[[Any], None]]:
         return {
-            effects.Answering: self._answer,
+            Answering: self._answer,
             effects.Note: lambda effect: self.control.note(effect.message),
             effects.StartShard: self._start_shard,
             effects.StopShard: self._stop_shard,
@@ -200,7 +200,7 @@ class Server(Node):
 
     # --- effects ---------------------------------------------------------------------------------
 
-    def _answer(self, effect: effects.Answering) -> None:
+    def _answer(self, effect: Answering) -> None:
         future = self._calls.pop(effect.call)
         if isinstance(effect.answer, SnailError):
             future.set_exception(effect.answer)

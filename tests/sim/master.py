@@ -25,7 +25,7 @@ from snailps.master.journal import SYNC_S, Journal
 from snailps.master.leases import BspLedger
 from snailps.master.status_report import StatusReport
 from snailps.master.takeover import first_fact, unended
-from snailps.node.effects import Work, WorkDone
+from snailps.node.effects import Answering, Tick, Work, WorkDone
 from snailps.transport import messages
 from snailps.transport.handshake import Channel, Hello, Role
 from tests.sim import invariants
@@ -38,7 +38,7 @@ from tests.sim.scheduler import Process, first_of
 
 IDLE_S = 0.1
 HEARTBEATS_S = 0.25
-_QUIET = events.Tick | events.Heartbeats | events.JournalGrown
+_QUIET = Tick | events.Heartbeats | events.JournalGrown
 """What needs no turn of the loop before its time."""
 FOLDER_S = 10.0
 """How long it waits until the folder of checkpoints says that the run is over."""
@@ -288,7 +288,7 @@ class Master(Process):
         with self.as_owner():
             if self._journal.is_long:
                 self._feed(events.JournalGrown())
-            self._feed(events.Tick())
+            self._feed(Tick())
         if self.core.lifecycle.over:
             self._over_at = self._over_at or self.world.now
             if "checkpoint" not in self._lanes or self.world.now - self._over_at > FOLDER_S:
@@ -487,7 +487,7 @@ class Master(Process):
     def _report_status(self, effect):
         report = messages.Report(self.report.status(self.world.now))
         for call in effect.calls:
-            self._answer(effects.Answering(call, report))
+            self._answer(Answering(call, report))
 
     def _log_event(self, effect):
         self.report.events.on_event(effect.kind, effect.who, effect.text, self.world.now)
@@ -545,7 +545,7 @@ class Master(Process):
     _performers: ClassVar = {
         effects.Send: _send,
         effects.Order: _order,
-        effects.Answering: _answer,
+        Answering: _answer,
         effects.Close: _close_peer,
         effects.Broken: _break,
         effects.Forget: _forget_heart,

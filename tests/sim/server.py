@@ -14,7 +14,7 @@ from functools import partial
 from typing import ClassVar
 
 from snailps.errors import ConnectionLost, ProtocolError, SnailError, WaitTimeout, explain
-from snailps.node.effects import Work, WorkDone
+from snailps.node.effects import Answering, Tick, Work, WorkDone
 from snailps.node.limits import Limits
 from snailps.server import effects, events
 from snailps.server.core import ServerCore
@@ -121,7 +121,7 @@ class Server(Node):
 
     def _tick(self):
         self._due = None
-        self.feed(events.Tick())
+        self.feed(Tick())
 
     def _answer(self, effect):
         self._replies.pop(effect.call)(effect.answer)
@@ -211,7 +211,7 @@ class Server(Node):
         self.feed(WorkDone(effect.number, result, error))
 
     _performers: ClassVar = {
-        effects.Answering: _answer,
+        Answering: _answer,
         effects.Note: _tell,
         effects.StartShard: _start_shard,
         effects.StopShard: _stop_shard,

@@ -9,7 +9,7 @@ from snailps.master.job.recovery import Recovered
 from snailps.master.job.state import pack
 from snailps.master.phases import ClusterPhase
 from snailps.master.status_report import StatusReport
-from snailps.node.effects import Work, WorkDone
+from snailps.node.effects import Answering, Tick, Work, WorkDone
 from snailps.transport import messages as m
 
 LIFE = 7
@@ -94,7 +94,7 @@ class World:
                 self.works.append(effect)
                 if not self.slow:
                     self.work()
-            elif isinstance(effect, effects.Answering):
+            elif isinstance(effect, Answering):
                 self.answers[effect.call] = effect.answer
             elif isinstance(effect, effects.ReportStatus):
                 self.answers |= dict.fromkeys(effect.calls, m.Report(self.status()))
@@ -121,7 +121,7 @@ class World:
     def tick(self, seconds=0.05, times=1):
         for _ in range(times):
             self.now += seconds
-            self.handle(events.Tick())
+            self.handle(Tick())
 
     def call(self, peer, message):
         """A call of a peer; the number of it."""

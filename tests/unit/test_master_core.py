@@ -15,7 +15,7 @@ from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PARTS_BYTES_MA
 from snailps.master.leases.records import BlockState
 from snailps.master.leases.service import DROP_S
 from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_step, job_step
-from snailps.node.effects import WorkDone
+from snailps.node.effects import Answering, WorkDone
 from snailps.node.limits import ORDER_S
 from snailps.transport import messages as m
 
@@ -845,7 +845,7 @@ def test_worker_of_a_failed_job_is_told_why_before_its_calls_are_refused(make_jo
         (type(e).__name__, getattr(e, "message", None) or e.answer)
         for e in world.effects
         if (isinstance(e, effects.Send) and e.peer == workers[1] and isinstance(e.message, m.Stop))
-        or (isinstance(e, effects.Answering) and e.call == waits)
+        or (isinstance(e, Answering) and e.call == waits)
     ]
     assert [kind for kind, _ in told] == ["Send", "Answering"]
     assert "a bug" in told[0][1].text

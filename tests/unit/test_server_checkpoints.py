@@ -10,7 +10,7 @@ from turned_shard import NONCE, TurnedShard
 
 from snailps.config import ServerSettings
 from snailps.errors import CheckpointError, ClusterError, ConnectionLost
-from snailps.node.effects import Work, WorkDone
+from snailps.node.effects import Answering, Tick, Work, WorkDone
 from snailps.node.limits import STOP_S
 from snailps.server import effects as fx
 from snailps.server import events as ev
@@ -60,7 +60,7 @@ class House:
                 todo += self.perform(effect)
 
     def perform(self, effect):
-        if isinstance(effect, fx.Answering):
+        if isinstance(effect, Answering):
             self.answers[effect.call] = effect.answer
         elif isinstance(effect, fx.Note):
             self.told.append(effect.message)
@@ -105,7 +105,7 @@ class House:
         while self.core.checkpoints.running:
             assert self.core.due < float("inf")
             self.now = max(self.now, self.core.due)
-            self.feed(ev.Tick())
+            self.feed(Tick())
 
     def push(self, seq=1):
         """A push to all keys."""
@@ -271,7 +271,7 @@ def test_save_is_refused_before_the_one_that_was_given_up_has_ended(folder):
     stop = house.call + 1
     house.order(m.StopSaving())
     house.now += STOP_S
-    house.feed(ev.Tick())
+    house.feed(Tick())
     assert isinstance(house.answers[stop], m.Ok)
     refused = house.order(order)
     assert isinstance(refused, ClusterError)
@@ -284,7 +284,7 @@ def test_save_of_a_clock_waits_until_the_shards_are_there(folder):
     house, _ = ordered(folder, clock=1)
     for _ in range(3):
         house.now = house.core.due
-        house.feed(ev.Tick())
+        house.feed(Tick())
     assert house.told == []
     for shard in house.shards.values():
         shard.seal(0, 0, 1, 1)

@@ -7,7 +7,7 @@ import pytest
 from snailps.api.tables import Table
 from snailps.config import ServerSettings
 from snailps.errors import ClusterError, ConnectionLost, ProtocolError, SnailError, WaitTimeout
-from snailps.node.effects import WorkDone
+from snailps.node.effects import Answering, Tick, WorkDone
 from snailps.server import effects as fx
 from snailps.server import events as ev
 from snailps.server.core import ServerCore
@@ -40,14 +40,14 @@ class Rig:
         """What came of it, without answers, notes and posts; these are kept."""
         found = self.core.handle(event, self.now)
         for effect in found:
-            if isinstance(effect, fx.Answering):
+            if isinstance(effect, Answering):
                 assert effect.call not in self.answers
                 self.answers[effect.call] = effect.answer
             elif isinstance(effect, fx.Note):
                 self.told.append(effect.message)
             elif isinstance(effect, fx.Post):
                 self.posts.append(effect)
-        own = (fx.Answering, fx.Note, fx.Post)
+        own = (Answering, fx.Note, fx.Post)
         return [effect for effect in found if not isinstance(effect, own)]
 
     def order(self, message):
@@ -78,7 +78,7 @@ class Rig:
     def wait(self, seconds):
         """Time passes."""
         self.now += seconds
-        return self.feed(ev.Tick())
+        return self.feed(Tick())
 
 
 def route(epoch, *servers):
