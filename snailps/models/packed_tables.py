@@ -9,7 +9,7 @@ state).  Result files hold weights only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from snailps.api.worker import Results
 from snailps.config import JobSettings
 from snailps.data.scratch import release_whole, whole_file
 from snailps.dataclass import dataclass
-from snailps.errors import ModelFileError
+from snailps.errors import ConfigError, ModelFileError
 from snailps.vectors.model_file import check_rows, read_model, refuse_pipe, write_model
 
 CONTINUE_FROM: Mapping[str, Any] = {
@@ -43,6 +43,15 @@ SHUFFLE: Mapping[str, Any] = {
 _KEYS, _ROWS = ".keys", ".rows"
 _PUT_FLOATS = 1 << 20
 """Floats that are pushed at a time."""
+
+
+def check_optimizer(settings: JobSettings, methods: Collection[str], why: str) -> None:
+    """Refuse an `optimizer` that is not in `methods`, for the reason `why`."""
+    if settings.optimizer not in ("auto", *methods):
+        raise ConfigError(
+            f"optimizer: {settings.optimizer} does not fit {why}: expected auto or one of "
+            + ", ".join(methods)
+        )
 
 
 @dataclass(frozen=True, slots=True)

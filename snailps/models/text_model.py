@@ -29,7 +29,7 @@ from snailps.errors import ConfigError, ModelFileError
 from snailps.models.block_trainer import BlockTrainer
 from snailps.models.local_sgd import Floats
 from snailps.models.pace import Pace, of_workers
-from snailps.models.packed_tables import opened
+from snailps.models.packed_tables import check_optimizer, opened
 from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
 
 Settings = TypeVar("Settings", bound=JobSettings)
@@ -88,8 +88,8 @@ class TextModel(BlockTrainer):
     """
 
     counts: ClassVar[Literal["examples", "words"]] = "words"
-    optimizers: ClassVar[tuple[str, ...]] = ("auto", "add")
-    """Allowed values of `optimizer`."""
+    optimizers: ClassVar[tuple[str, ...]] = ("add",)
+    """Allowed values of `optimizer` beside auto."""
 
     paces: ClassVar[tuple[Pace, ...]] = (
         Pace(10, BLOCK_BYTES_MAX),
@@ -100,12 +100,8 @@ class TextModel(BlockTrainer):
     @classmethod
     def check(cls, settings: Any) -> None:
         """Refuse access methods that do not add up deltas."""
-        if settings.optimizer not in cls.optimizers:
-            others = "".join(f", or {name}" for name in cls.optimizers[2:])
-            raise ConfigError(
-                f"optimizer: {settings.optimizer} does not fit {cls.__name__}, whose workers push "
-                f"differences: leave it at auto{others}"
-            )
+        why = f"{cls.__name__}, whose workers push differences"
+        check_optimizer(settings, cls.optimizers, why)
 
     @classmethod
     def pace(cls, settings: Any, workers: int) -> Pace:

@@ -28,7 +28,7 @@ from snailps.api.worker import Block, Results, Surveyor, SurveyPart
 from snailps.config import JobSettings
 from snailps.data.name_columns import Columns, NameColumns, NameCounts, Names
 from snailps.dataclass import dataclass
-from snailps.errors import ConfigError, DataError
+from snailps.errors import DataError
 from snailps.kernels._row_exchange import DriftEstimate
 from snailps.models.block_trainer import BlockTrainer, Prepared, Rates, Span, Sums
 from snailps.models.copied_rows import CopiedRows
@@ -44,6 +44,7 @@ from snailps.models.local_sgd import (
     are_finite,
 )
 from snailps.models.pace import Pace, of_workers
+from snailps.models.packed_tables import check_optimizer
 from snailps.models.rotation.trainer import MASK64
 from snailps.models.rows import Ids, Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
@@ -193,11 +194,8 @@ class EmbeddingWorker(BlockTrainer):
     @classmethod
     def check(cls, settings: Any) -> None:
         """Refuse optimisers whose deltas do not add up, and malformed lines."""
-        if settings.method not in METHODS:
-            raise ConfigError(
-                f"optimizer: {settings.optimizer} does not fit {cls.__name__}, whose workers run "
-                f"the optimiser and push differences: expected auto or one of {', '.join(METHODS)}"
-            )
+        why = f"{cls.__name__}, whose workers run the optimiser and push differences"
+        check_optimizer(settings, METHODS, why)
         files.check_heads(cls.columns, "input", settings.input)
 
     @classmethod

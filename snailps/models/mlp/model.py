@@ -28,7 +28,7 @@ from snailps.data.matrix_file import Section
 from snailps.data.orders import order
 from snailps.data.scratch import Scratch
 from snailps.dataclass import dataclass, replace
-from snailps.errors import ConfigError, DataError
+from snailps.errors import DataError
 from snailps.models.layers import BIASES, Floats
 from snailps.models.losses import LOSSES
 from snailps.models.mlp import files
@@ -41,7 +41,7 @@ from snailps.models.mlp.settings import (
     adopted,
     pairs_of,
 )
-from snailps.models.packed_tables import NoSurvey, put_tables
+from snailps.models.packed_tables import NoSurvey, check_optimizer, put_tables
 from snailps.models.parameters import Parameters, Pull, Vector, pulled
 
 ENOUGH_BYTES = 128 << 20
@@ -84,11 +84,8 @@ class Mlp(Worker):
 
     @classmethod
     def check(cls, settings: MlpSettings) -> None:
-        if settings.method not in METHODS:
-            raise ConfigError(
-                f"optimizer: {settings.optimizer} does not fit {cls.__name__}, whose servers step "
-                "by gradients of dense layers: expected auto or one of " + ", ".join(METHODS)
-            )
+        why = f"{cls.__name__}, whose servers step by gradients of dense layers"
+        check_optimizer(settings, METHODS, why)
 
     @classmethod
     def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:

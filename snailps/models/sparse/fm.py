@@ -13,7 +13,7 @@ After S. Rendle, ICDM 2010, and Y. Juan et al., "Field-aware factorization machi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,7 @@ HOT_FLOATS = 8192
 class FmSettings(SparseSettings):
     """Settings of factorization machines; the defaults suit 10,000 examples and more."""
 
+    usual_method: ClassVar[str] = "adagrad"
     loss: Literal["logistic", "squared"] = setting(
         "logistic",
         help="`logistic`: two labels, the larger one is yes. `squared`: real numbers.",
@@ -102,10 +103,6 @@ class FmSettings(SparseSettings):
                 f"{where('fields')}: fields: LIBSVM's examples have none: expected 0, or format "
                 "libffm (label field:feature:value), csv or tsv"
             )
-
-    @property
-    def method(self) -> str:
-        return "adagrad" if self.optimizer == "auto" else self.optimizer
 
     @property
     def dim(self) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,7 @@ GROWTH = 32
 class NetSettings(ClassesSettings):
     """Settings of networks with a sparse first layer."""
 
+    usual_method: ClassVar[str] = "adagrad"
     hidden: tuple[str, ...] = setting(
         ("50",),
         help="Widths of the hidden layers; the first is the sparse one's.",
@@ -113,10 +114,6 @@ class NetSettings(ClassesSettings):
     def validate(self, where: Callable[[str], str]) -> None:
         ClassesSettings.validate(self, where)
         check_widths(self.hidden, where("hidden"))
-
-    @property
-    def method(self) -> str:
-        return "adagrad" if self.optimizer == "auto" else self.optimizer
 
     @property
     def layers(self) -> Layers:

@@ -8,7 +8,7 @@ Declarations, and checks of values against each other; no files, no rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from snailps.api.passes import EPOCHS_AUTO
 from snailps.api.tables import DIM_MAX
@@ -20,7 +20,7 @@ from snailps.data.reading import ENDINGS, Reading
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.losses import LOSSES
-from snailps.models.packed_tables import CONTINUE_FROM, SHUFFLE
+from snailps.models.packed_tables import CONTINUE_FROM, SHUFFLE, check_optimizer
 
 METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
 """Access methods whose deltas of weights and state add up, with their numbers in kernels."""
@@ -30,6 +30,8 @@ METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
 class SparseSettings(JobSettings):
     """Settings common to all models of sparse examples."""
 
+    usual_method: ClassVar[str] = "ftrl"
+    """`method` where `optimizer` is auto."""
     epochs: int = setting(0, **EPOCHS_AUTO)
     test: tuple[str, ...] = setting(
         (),
@@ -227,7 +229,8 @@ class SparseSettings(JobSettings):
 
     @property
     def method(self) -> str:
-        return "ftrl" if self.optimizer == "auto" else self.optimizer
+        """The access method of the rows; `optimizer`, decided."""
+        return self.usual_method if self.optimizer == "auto" else self.optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,11 +271,7 @@ def check_method(
     settings: SparseSettings, methods: Collection[str], why: str, penalties: Sequence[str] = ("l1",)
 ) -> None:
     """Refuse an optimiser not in `methods`, for the reason `why`, and `penalties` without ftrl."""
-    if settings.method not in methods:
-        raise ConfigError(
-            f"optimizer: {settings.optimizer} does not fit {why}: expected auto or one of "
-            + ", ".join(methods)
-        )
+    check_optimizer(settings, methods, why)
     for name in penalties:
         if getattr(settings, name) and settings.method != "ftrl":
             raise ConfigError(

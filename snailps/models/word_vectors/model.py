@@ -114,7 +114,7 @@ class _Batch:
 class WordVectors(TextModel):
     """fastText / word2vec as a parameter-server model; see the module's docstring."""
 
-    optimizers = ("auto", "add", "adagrad")
+    optimizers = ("add", "adagrad")
     Settings = WordVectorSettings
     settings: WordVectorSettings
     unit: ClassVar[Literal["line", "word"]] = "word"
