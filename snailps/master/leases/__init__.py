@@ -7,7 +7,7 @@
     RoundLedger     one entry a drawn worker and round; the master closes a round
     RotationLedger  blocks of text, then partitions of the rows, which check out other partitions
 
-Each is a `Ledger`: `service.py` seldom asks which.
+Each is a `Ledger`: `service.py` never asks which.
 """
 
 from __future__ import annotations
