@@ -23,6 +23,13 @@ from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, ModelFileError
 from snailps.vectors.model_file import check_rows, read_model, refuse_pipe, write_model
 
+COLUMN: Mapping[str, Any] = {
+    "help": "The column to read, as text, of an input of tables: Parquet, JSON lines, CSV or TSV "
+    "whose first line names the columns. Empty: the input is text.",
+    "when": "The input is tables.",
+    "unit": "column",
+}
+"""The setting of models of text."""
 CONTINUE_FROM: Mapping[str, Any] = {
     "help": "A file of weights with the state of their optimizer, from which training continues; "
     "of `partial_fit` of the estimators. Features that it lacks are added; shapes, classes and "

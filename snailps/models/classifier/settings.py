@@ -16,7 +16,7 @@ from snailps.data._labelled import GRAM_MAX
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError
 from snailps.models.ngram_rows import AUTO
-from snailps.models.packed_tables import SHUFFLE
+from snailps.models.packed_tables import COLUMN, SHUFFLE
 
 AUTO_MAXN = -1
 """Value of `maxn` that leaves it to the text."""
@@ -131,13 +131,7 @@ class ClassifierSettings(JobSettings):
         help="Prefix of labels.",
         when="Labels have another prefix; no word may begin with it.",
     )
-    column: str = setting(
-        "",
-        help="The column to read, as text, of an input of tables: Parquet, JSON lines, CSV or TSV "
-        "whose first line names the columns. Empty: the input is text.",
-        when="The input is tables.",
-        unit="column",
-    )
+    column: str = setting("", **COLUMN)
     label_column: str = setting(
         "",
         help="The column with the label of each text; only with `column`. Blanks in a label "

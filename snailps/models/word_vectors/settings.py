@@ -13,6 +13,7 @@ from snailps.config.legacy import cbow_to_model
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.ngram_rows import AUTO
+from snailps.models.packed_tables import COLUMN
 
 LR = 0.05
 ADAGRAD_LR, ADAGRAD_LR_SUBWORDS = 0.3, 0.7
@@ -164,13 +165,7 @@ class WordVectorSettings(JobSettings):
         help="Result files: `bin` (fastText's, knows subwords), `vec` (text), `npz` (NumPy).",
         when="`bin` takes dim x bucket x 4 bytes; leave it out if unknown words are not needed.",
     )
-    column: str = setting(
-        "",
-        help="The column to read, as text, of an input of tables: Parquet, JSON lines, CSV or TSV "
-        "whose first line names the columns. Empty: the input is text.",
-        when="The input is tables.",
-        unit="column",
-    )
+    column: str = setting("", **COLUMN)
 
     @property
     def rate(self) -> float:
