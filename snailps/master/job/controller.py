@@ -223,8 +223,8 @@ class JobController:
         self.begin_training(job, nodes, state, now, rotation)
         if (idle := len(nodes) - job.as_counted(len(nodes))) > 0:
             text = (
-                f"{idle} of {len(nodes)} workers have nothing to do: a step has "
-                f"{len(nodes) - idle} micro_batches. More of them use all workers, and change the result"
+                f"{idle} of {len(nodes)} workers have nothing to do, because a step has "
+                f"{len(nodes) - idle} micro_batches. With more of them the result is another one"
             )
             self._out.happened("warning", "", text)
             self._out.say(text, logging.WARNING, reported=True)
