@@ -6,7 +6,6 @@ instruction set the compiler knows (``_kernels_base``, ``_kernels_avx2``, ``_ker
 else is compiled once, for the baseline, so that a wheel built here runs anywhere.
 """
 
-import math
 import os
 import platform
 import runpy
@@ -14,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from contextlib import suppress
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -108,23 +106,6 @@ def shared_extension() -> Extension:
     return Extension(SHARED, [source], depends=DEPENDS, extra_compile_args=[*FLAGS, "-O1"])
 
 
-def cores(groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> int:
-    """Cores that this process may use: by its affinity and by the quotas of its control groups."""
-    found = float(len(os.sched_getaffinity(0)))
-    for line in groups.read_text().splitlines() if groups.exists() else ():
-        _, controllers, inside = line.split(":", 2)  # version 2 names no controllers
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        group = mounted / ("cpu" if controllers else "") / inside.lstrip("/")
-        for folder in (group, *group.parents):  # the least of all above it
-            for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
-                with suppress(OSError, ValueError):  # no such file, or "max"
-                    quota, period = " ".join((folder / one).read_text() for one in files).split()
-                    if int(quota) > 0:
-                        found = min(found, int(quota) / int(period))
-    return max(1, math.ceil(found))
-
-
 class BuildChanged(build_ext):
     """Compiles for ``pip install -e`` only what has changed, as many at a time as it may use cores.
 
@@ -169,7 +150,7 @@ class BuildChanged(build_ext):
 
 os.chdir(HERE)
 runpy.run_path(str(STUBS))["write_compiled"](PACKAGE)
-CORES = cores()
+CORES = runpy.run_path(str(PACKAGE / "kernels" / "quota.py"))["cores"]()
 setup(
     cmdclass={"build_ext": BuildChanged},
     options={"build_ext": {"parallel": CORES}},

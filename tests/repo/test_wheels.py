@@ -6,7 +6,6 @@ Building takes minutes: `make wheels` and `make test-wheels`, as .ci/run does.
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 import zipfile
@@ -334,30 +333,3 @@ def test_free_threaded_python_is_refused_before_anything_is_built():
     assert done.returncode == 1
     expected = f"use the ordinary build, python{VERSION}, not python{VERSION}t"
     assert done.stderr.splitlines()[-1].endswith(expected), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("groups", "files", "expected"),
-    [
-        ("0::/a/b\n", {"a/cpu.max": "150000 100000"}, 2),
-        ("0::/a/b\n", {"a/cpu.max": "max 100000", "a/b/cpu.max": "20000 100000"}, 1),
-        ("0::/\n", {"cpu.max": "9000000 100000"}, 64),
-        ("3:cpu,cpuacct:/gone\n2:memory:/\n",
-         {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
-        ("3:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 64),
-        ("", {}, 64),
-    ],
-)  # fmt: skip
-def test_compilers_are_as_many_as_affinity_and_quota_allow(
-    tmp_path, monkeypatch, groups, files, expected
-):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("Cython.Build.cythonize", lambda *_, **__: [])
-    monkeypatch.setattr("setuptools.setup", lambda **_: None)
-    cores = runpy.run_path("setup.py")["cores"]
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
-    (tmp_path / "cgroup").write_text(groups)
-    for name, text in files.items():
-        (tmp_path / "mounted" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "mounted" / name).write_text(text)
-    assert cores(tmp_path / "cgroup", tmp_path / "mounted") == expected
