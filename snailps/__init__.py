@@ -100,20 +100,6 @@ _HOMES = {
     "data.matrix_writer": ("write_matrix",),
     "data.pipeline": ("Stage",),
     "errors": ("ConvergenceWarning", "SnailError"),
-    "estimators": (
-        "FMClassifier",
-        "FMRegressor",
-        "FastText",
-        "KnowledgeGraph",
-        "LinearRegression",
-        "LogisticRegression",
-        "MLPClassifier",
-        "MatrixFactorization",
-        "PoissonRegressor",
-        "SparseNetClassifier",
-        "TextClassifier",
-        "Word2Vec",
-    ),
     "estimators.loading": ("load",),
     "filtering.job": ("filter",),
     "models.parameters": ("Parameters",),
@@ -127,6 +113,7 @@ _HOMES = {
     "serving.reader": ("TableReader", "reader"),
     "serving.saved_tables": ("SavedTables", "open_checkpoint"),
     "vectors.query": ("Vectors",),
+    "estimators": tuple(__all__),  # last: all names that no home above has
 }
 
 
