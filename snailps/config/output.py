@@ -1,4 +1,4 @@
-"""Checks that a result can be written where a setting says.
+"""Checks that a result can be written where a setting says, and whose a folder is.
 
 output -> check_output -> its folder, made          files of a result -> refuse_existing
 sizes of files -> check_room          sizes of files -> sizes_text
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,15 @@ def make_folder(folder: Path, where: str, what: str = "folder", mode: int = 0o77
         raise ConfigError(
             f"{where}: cannot write in {folder}: {error.strerror}; choose another {what}"
         ) from None
+
+
+def is_own(folder: Path, uid: int) -> bool:
+    """Whether a folder is this user's, not writable by others, and no link."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o022
 
 
 def refuse_existing(

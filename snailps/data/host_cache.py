@@ -28,6 +28,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from snailps.config.output import is_own
 from snailps.data.atomic import NewFile
 from snailps.errors import DataError, WaitTimeout
 
@@ -251,20 +252,15 @@ class HostCache:
 
 def default_folder() -> Path:
     """The usual folder of this user, or one more where others have or can write to that."""
-    usual = Path(tempfile.gettempdir()) / f"snailps-{os.getuid()}"
+    uid = os.getuid()
+    usual, mine = Path(tempfile.gettempdir()) / f"snailps-{uid}", partial(is_own, uid=uid)
     with suppress(OSError):
-        if os.path.lexists(usual) and not _is_ours(usual):
+        if os.path.lexists(usual) and not mine(usual):
             # Others cannot make a folder of this user, so an existing one is safe.
-            if not any(map(_is_ours, usual.parent.glob(f"{usual.name}-*"))):
+            if not any(map(mine, usual.parent.glob(f"{usual.name}-*"))):
                 tempfile.mkdtemp(prefix=f"{usual.name}-", dir=usual.parent)
-            return min(filter(_is_ours, usual.parent.glob(f"{usual.name}-*")), default=usual)
+            return min(filter(mine, usual.parent.glob(f"{usual.name}-*")), default=usual)
     return usual
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether a path is a folder in which this user alone can write."""
-    found = path.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def _locked(

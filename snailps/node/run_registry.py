@@ -15,13 +15,13 @@ import contextlib
 import json
 import logging
 import os
-import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from snailps.config.output import is_own
 from snailps.dataclass import asdict, dataclass, field, fields, replace
 
 if TYPE_CHECKING:
@@ -108,15 +108,6 @@ def folders(environ: Mapping[str, str] | None = None, uid: int | None = None) ->
     found = [runtime / "snailps"] if runtime.is_absolute() else []
     temporary = temporary if temporary.is_absolute() else Path("/tmp")
     return [*found, temporary / f"snailps-runs-{uid}"]
-
-
-def is_own(folder: Path, uid: int) -> bool:
-    """Whether a folder is this user's, not writable by others, and no link."""
-    try:
-        found = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o022
 
 
 class RunRegistry:

@@ -27,7 +27,7 @@ GONE = {
     r"\b(?:event|settings|standby|stream|workers)_told\b|\btold_(?:clock|lost|phase|route)\b": (
         "reported, sent"
     ),
-    r"\b(?:is_ours|unsaid)\b|\b(?:ours|theirs)\b *(?:=|\[|\.get)": "local, remote, own",
+    r"is_ours\b|\bunsaid\b|\b(?:ours|theirs)\b *(?:=|\[|\.get)": "local, remote, own",
     r"\.(?:former|following)\b(?!\()": "previous, next",
     r"\.(?:leaves|takes)\b(?!\()": "source, target",
     r"\bwait_alone\b|\.alone\b": "wait_here, unbacked",
