@@ -9,13 +9,13 @@ No names, no settings: arrays in, arrays out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.data.in_order import in_order
 
 BLOCK_SCORES = 1 << 22
 """Scores of a block of queries: 16 MB."""
@@ -90,11 +90,10 @@ def filtered_ranks(
 
 def _in_threads(function: Callable[[slice], Any], queries: int, candidates: int) -> Iterator[Any]:
     """Call a function on ranges of queries."""
-    step = max(1, min(-(-queries // kernels.cores()), BLOCK_SCORES // max(1, candidates)))
-    with ThreadPoolExecutor(kernels.cores(), "snailps-rank") as pool:
-        yield from pool.map(
-            function, [slice(at, min(queries, at + step)) for at in range(0, queries, step)]
-        )
+    threads = kernels.cores()
+    step = max(1, min(-(-queries // threads), BLOCK_SCORES // max(1, candidates)))
+    ranges = (slice(at, min(queries, at + step)) for at in range(0, queries, step))
+    return in_order(function, ranges, threads)
 
 
 def figures_of(ranks: NDArray[np.float64]) -> Mapping[str, float]:
