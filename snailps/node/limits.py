@@ -39,9 +39,8 @@ TRY_S_MAX = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one request and of the waits inside it, seconds; see `of`."""
+    """Limits of the waits inside one request, seconds; see `of`."""
 
-    request_s: float  # a pull, a push or a control request, at the requesting process
     reach_s: float  # a client cannot reach a shard; by then its route should have changed
     parked_s: float  # a request is parked at a shard; the refusal names what it waited for
     # a standby acknowledges nothing; then the primary reports that and stops waiting for it
@@ -62,7 +61,6 @@ class Limits:
         """The limits derived from `request_timeout`, which should be equal in all processes."""
         silence_s = min(0.5 * request_timeout, 0.5 * STALL_S)
         return cls(
-            request_s=request_timeout,
             reach_s=0.9 * request_timeout,
             parked_s=0.8 * request_timeout,
             silence_s=silence_s,
