@@ -17,7 +17,7 @@ from typing import Any
 
 from snailps.config import parse_addr
 from snailps.dataclass import dataclass, field
-from snailps.errors import EXIT_INTERRUPTED, ProtocolError, RemoteError, SnailError
+from snailps.errors import EXIT_INTERRUPTED, ProtocolError, SnailError
 from snailps.monitor.picture import packed, plain, trimmed
 from snailps.monitor.series import Series
 from snailps.node.phrases import PHASE_WORDS
@@ -89,7 +89,6 @@ class Watcher:
         self._series = Series()
         self._extra: dict[str, Any] = {"settings": [], "log": [], "words": None}
         self._maps = 0
-        self._unknown: set[str] = set()  # questions that this master does not know
         self._closed = threading.Event()
         self._wanted = threading.Event()
         self._looked_at = self._details_at = -1e9
@@ -195,44 +194,31 @@ class Watcher:
             self._series.add(status, self._clock() - status["elapsed_s"])
         fresh = trimmed(status)
         if self._state != "live" or self._status.get("life") != fresh["life"]:
-            history = self._try(control, "history")
+            history = self._ask(control, "history")
             with self._changed:
-                self._series.replace(history if isinstance(history, dict) else {})
+                self._series.replace(history)
         now = self._clock()
         if now - self._details_at >= DETAILS_S and self.idle_s() <= LOOKED_S:
             self._details_at = now
-            for what in ("settings", "log"):
-                found = self._try(control, what)
-                if isinstance(found, dict):
-                    found = found.get(what, found.get("lines", []))
-                self._extra[what] = plain(found or [])
+            self._extra["settings"] = plain(self._ask(control, "settings")["settings"])
+            self._extra["log"] = plain(self._ask(control, "log")["lines"])
             if fresh["phase"] == "training":
-                self._take_map(self._try(control, "map"))
+                self._take_map(self._ask(control, "map"))
         with self._changed:
             self._status, self._state, self._why = fresh, "live", ""
         self._renew()
 
-    def _take_map(self, found: Any) -> None:
+    def _take_map(self, found: Mapping[str, Any]) -> None:
         """Take a newer map of words; an empty answer keeps the previous one."""
-        if isinstance(found, dict) and found.get("words"):
+        if found.get("words"):
             self._maps += 1
             self._extra["words"] = {**plain(found), "number": self._maps}
 
-    def _ask(self, control: ControlClient, what: str, limit_s: float) -> Any:
+    def _ask(self, control: ControlClient, what: str, limit_s: float = DIAL_S) -> Any:
         answer = control.call(messages.Ask(what), limit_s)
         if not isinstance(answer, messages.Report):
             raise ProtocolError(f"expected a Report, got {type(answer).__name__}")
         return answer.data
-
-    def _try(self, control: ControlClient, what: str) -> Any:
-        """Ask what a master of an older version may not answer; None then."""
-        if what in self._unknown:
-            return None
-        try:
-            return self._ask(control, what, DIAL_S)
-        except RemoteError:
-            self._unknown.add(what)
-            return None
 
     def _note_lost(self, error: SnailError) -> None:
         """Note that the master does not answer; keep the last picture, or show the end."""

@@ -14,7 +14,6 @@ import pytest
 from processes import LIMIT_S, SNAILPS, Process, environment
 from statuses import HOSTILE, status
 
-from snailps.errors import RemoteError
 from snailps.monitor import watcher as watcher_module
 from snailps.monitor.access import new_token
 from snailps.monitor.page_server import PageServer
@@ -175,9 +174,8 @@ class StubControl:
         self._told = told
 
     def call(self, message, timeout_s):
-        if message.what != "status":
-            raise RemoteError("not known")
-        return messages.Report(self._told)
+        others = {"settings": {"settings": []}, "log": {"lines": []}}
+        return messages.Report({"status": self._told, **others}.get(message.what, {}))
 
     def close(self):
         pass
