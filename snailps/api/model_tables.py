@@ -1,4 +1,4 @@
-"""The tables of a model as it uses them: pulls, pushes, products with examples, whole tensors.
+"""The tables of a model as it uses them: pulls, pushes, products with examples.
 
     keys -> pull, forward -> rows, Z        values, dL/dZ -> push, backward -> access methods
 
@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.block import Block, ClockSlot, CurrentClockSlots
-from snailps.api.tables import AnyKeys, Keys, Rows, Table, Tensor
+from snailps.api.tables import AnyKeys, Keys, Rows, Table
 from snailps.api.wire_choice import WireChoice
 from snailps.errors import MisuseError
 from snailps.transport.client._client import Client, Forward, Pending
@@ -32,7 +31,6 @@ class ModelTables:
         self._client: Client | None = None
         self._wire_choice: WireChoice | None = None
         self._tables: dict[str, tuple[int, Table]] = {}
-        self._tensors: dict[str, Tensor] = {}
         self.route_epoch = 0
         """Grows when a shard is served by another server, which may lack what was pushed."""
         self.narrow_rows = False
@@ -281,16 +279,6 @@ class ModelTables:
         )
         return number, declared.keys(keys), rows, state, merge, wire, feedback
 
-    def pull_tensor(self, name: str) -> NDArray[np.float32]:
-        """A whole tensor as it is now, float32 of its shape."""
-        tensor = self._find_tensor(name)
-        return tensor.from_rows(self.pull(name, tensor.keys()))
-
-    def push_tensor(self, name: str, values: Any, *, lr_scale: float = 1.0) -> None:
-        """Hands an array of the tensor's shape to its access method; returns once it is done."""
-        tensor = self._find_tensor(name)
-        self.push(name, tensor.keys(), tensor.to_rows(values), lr_scale=lr_scale)
-
     def correct(self, pull: Pending, push: Pending, base: Rows | None = None) -> int:
         """Adds to prefetched rows what an own push added after they were read (access ``add``).
 
@@ -307,13 +295,6 @@ class ModelTables:
         """Pulls and pushes belong to this block, where there are clocks."""
         return self._clock_slots.at(ClockSlot(block.clock, block.slot, preparing, block._pulls))
 
-    def _find_tensor(self, name: str) -> Tensor:
-        try:
-            return self._tensors[name]
-        except KeyError:
-            known = ", ".join(sorted(self._tensors)) or "none"
-            raise MisuseError(f"no tensor {name!r} was declared; declared: {known}") from None
-
     def _find(self, table: str) -> tuple[int, Table]:
         try:
             return self._tables[table]
@@ -326,10 +307,9 @@ class ModelTables:
         client: Client,
         wire_choice: WireChoice,
         tables: Mapping[str, tuple[int, Table]],
-        tensors: Mapping[str, Tensor] = MappingProxyType({}),
         clocked: bool = False,
     ) -> None:
         self._clocked = clocked
         self._client, self._wire_choice = client, wire_choice
-        self._tables, self._tensors = dict(tables), dict(tensors)
+        self._tables = dict(tables)
         client.know_tables({n: (name, table.finite) for name, (n, table) in tables.items()})

@@ -265,9 +265,7 @@ class WorkerProcess(Node):
 
     def _declare(self, model: Worker, clocked: bool) -> None:
         assert self._client is not None
-        declared = tables_of(model)
-        tensors = {one.name: one for one in declared if isinstance(one, Tensor)}
-        tables = [one.table() if isinstance(one, Tensor) else one for one in declared]
+        tables = [one.table() if isinstance(one, Tensor) else one for one in tables_of(model)]
         names = [table.name for table in tables]
         if len(set(names)) < len(names):
             raise ConfigError(f"{type(model).__name__}.tables() names a table twice: {names}")
@@ -284,7 +282,7 @@ class WorkerProcess(Node):
         wire_choice = (
             WireChoice(self._client, self._route, exact=True) if clocked else self._wire_choice
         )
-        model._connect(self._client, wire_choice, numbered, tensors, clocked)
+        model._connect(self._client, wire_choice, numbered, clocked)
 
     def _survey(self, model: Worker, scratch: Scratch) -> None:
         part = model.survey_part()

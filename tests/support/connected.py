@@ -27,18 +27,16 @@ def connected(model_class, shards=1):
         def make(settings, threads=1, workers=1, summary=b"", beside=None):
             nonlocal tables
             settings = replace(settings, epochs=settings.epochs or EPOCHS)  # as a job decides it
-            model, numbered, tensors = model_class(settings, threads), {}, {}
+            model, numbered = model_class(settings, threads), {}
             if beside is not None:
                 numbered = beside._tables
             for declared in model.tables() if beside is None else ():
-                table = declared
-                if isinstance(declared, Tensor):
-                    tensors[declared.name], table = declared, declared.table()
+                table = declared.table() if isinstance(declared, Tensor) else declared
                 tables += 1
                 cluster.declare(table, tables)
                 numbered[table.name] = (tables, table)
             client = cluster.client(incarnation=len(made) + 1)
-            model._connect(client, WireChoice(client, cluster.route), numbered, tensors)
+            model._connect(client, WireChoice(client, cluster.route), numbered)
             model.workers, model.summary = workers, summary
             model.setup()
             made.append(model)

@@ -20,7 +20,7 @@ from snailps.master.job.input import JobInput
 from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
 from snailps.models.mlp.model import _global_step, _judged
 from snailps.models.mlp.settings import FIRST, adopted
-from snailps.models.parameters import Parameters, Vector
+from snailps.models.parameters import Parameters, Vector, pulled
 
 COUNT = 130
 NONE = np.zeros(0, np.float32)
@@ -47,12 +47,11 @@ def settings(tmp_path):
 
 def connected(model, cluster):
     """Tables of a model made on shards of this process; the client."""
-    tensors = {tensor.name: tensor for tensor in model.tables()}
-    numbered = {name: (n, one.table()) for n, (name, one) in enumerate(tensors.items(), 1)}
+    numbered = {one.name: (n, one.table()) for n, one in enumerate(model.tables(), 1)}
     for number, table in numbered.values():
         cluster.declare(table, number)
     client = cluster.client()
-    model._connect(client, WireChoice(client, cluster.route), numbered, tensors)
+    model._connect(client, WireChoice(client, cluster.route), numbered)
     return client
 
 
@@ -87,7 +86,7 @@ class Setup:
 
     def arrays(self):
         self.client.flush()
-        return {one.name: self.model.pull_tensor(one.name) for one in self.model.tables()}
+        return pulled(self.model, self.model.tables())
 
 
 def encoded(settings, examples):

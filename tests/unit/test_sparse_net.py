@@ -14,6 +14,7 @@ from snailps.data._key_numbering import KeyNumbers
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Layers
 from snailps.models.losses import LOSSES
+from snailps.models.parameters import pulled
 from snailps.models.sparse.first_layer import (
     Entries,
     bytes_at_servers,
@@ -97,16 +98,12 @@ class Setup:
         )  # fmt: skip
         self.cluster = Shards(shards)
         self.model = Net(self.settings, 1)
-        declared = list(self.model.tables())
-        tensors = {one.name: one for one in declared if isinstance(one, Tensor)}
-        tables = [one.table() if isinstance(one, Tensor) else one for one in declared]
+        tables = [one.table() if isinstance(one, Tensor) else one for one in self.model.tables()]
         numbered = {table.name: (n, table) for n, table in enumerate(tables, 1)}
         for number, table in numbered.values():
             self.cluster.declare(table, number)
         self.client = self.cluster.client()
-        self.model._connect(
-            self.client, WireChoice(self.client, self.cluster.route), numbered, tensors
-        )
+        self.model._connect(self.client, WireChoice(self.client, self.cluster.route), numbered)
         self.model.setup()
 
     def __enter__(self):
@@ -171,10 +168,9 @@ def test_training_is_that_of_the_reference(first_layer, in_flight):
         assert not close(rows, before)
         assert close(rows, reference.first.rows[:, :12], 1e-3)
         weights, biases = reference.parameters()
-        for name, wanted in zip(
-            setup.settings.layers.names, [*weights, np.concatenate(biases)], strict=True
-        ):
-            assert close(setup.model.pull_tensor(name), wanted, 1e-3)
+        found = pulled(setup.model, setup.settings.layers.tensors()).values()
+        for got, wanted in zip(found, [*weights, np.concatenate(biases)], strict=True):
+            assert close(got, wanted, 1e-3)
         assert (setup.cluster.stats("products") > 0) == (first_layer == "servers")
 
 

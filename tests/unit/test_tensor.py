@@ -8,6 +8,7 @@ from snailps import JobSettings, Table, Tensor, Worker
 from snailps.api.tables import TENSOR_CHUNK
 from snailps.api.wire_choice import WireChoice
 from snailps.errors import ConfigError, MisuseError
+from snailps.models.parameters import pulled
 
 
 @pytest.mark.parametrize("shape", [(1,), (7, 3), (TENSOR_CHUNK,), (TENSOR_CHUNK + 1,), (50, 100)])
@@ -38,14 +39,12 @@ def test_worker_tensor_over_two_shards_adds_what_is_pushed():
             thread.add_table(1, *table.store_arguments())
         model = Worker(JobSettings())
         client = shards.client()
-        model._connect(client, WireChoice(client, shards.route), {"w": (1, table)}, {"w": tensor})
-        first = model.pull_tensor("w")
+        model._connect(client, WireChoice(client, shards.route), {"w": (1, table)})
+        first = pulled(model, [tensor])["w"]
         assert first.shape == (30, 200)
         assert 0 < np.abs(first).max() <= 0.1
         step = np.linspace(-1, 1, 6000, dtype=np.float32).reshape(30, 200)
-        model.push_tensor("w", step)
-        assert np.array_equal(model.pull_tensor("w"), first + step)
+        model.push("w", tensor.keys(), tensor.to_rows(step))
+        assert np.array_equal(pulled(model, [tensor])["w"], first + step)
         with pytest.raises(MisuseError, match=r"shape \(30, 200\), got \(200, 30\)"):
-            model.push_tensor("w", step.T)
-        with pytest.raises(MisuseError, match="no tensor 'v' was declared; declared: w"):
-            model.pull_tensor("v")
+            tensor.to_rows(step.T)

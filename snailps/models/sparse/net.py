@@ -248,7 +248,7 @@ class Net(SparseWorker):
         self._layers, self._loss_unit = s.layers, loss_unit(s)
         self._numbers = KeyNumbers()
         self._place = "worker" if s.consistency == "bsp" else s.first_layer
-        self._dense = Parameters(self, [self._find_tensor(name) for name in s.layers.names])
+        self._dense = Parameters(self, s.layers.tensors())
         self._backs: deque[Pending] = deque()  # of the first layer
         self._trained = 0
         self._reader = batch_reader(
