@@ -1,7 +1,8 @@
 """Rows of one table at a worker: kept from block to block (`kept_rows`), or copied for one
 (`copied_rows`).
 
-    keys of a block -> find, ask: a place each          (ahead, in preparing threads)
+    numbers of a block -> distinct -> keys -> find, ask: a place each
+                                                        (ahead, in preparing threads)
     places -> ready: rows -> spans of examples, with `exchange` behind each -> close
 
 `block_trainer` makes these calls; a model sees places and rows.
@@ -28,6 +29,27 @@ Scale = Callable[[Trained, Floats], None]
 NO_KEYS, NO_PLACES = np.empty(0, np.uint64), np.empty(0, np.int32)
 WHOLE = 1 << 30
 """A span of all examples of a block."""
+MARKED_A_KEY = 32
+"""Size of a table of marks, a number to look up, beyond which sorting is faster."""
+
+
+def distinct(
+    parts: Sequence[NDArray[np.integer]], bound: int
+) -> tuple[NDArray[np.integer], list[Ids]]:
+    """Distinct numbers of some arrays, below `bound`, ascending; the place of each entry there."""
+    sizes = [len(part) for part in parts]
+    if bound > MARKED_A_KEY * sum(sizes):
+        used, places = np.unique(np.concatenate(parts), return_inverse=True)
+        return used, np.split(places.astype(np.int32), np.cumsum(sizes)[:-1])
+    parts = [part.astype(np.int64, copy=False) for part in parts]  # NumPy would at each use
+    seen = np.zeros(bound, np.bool_)
+    for part in parts:
+        seen[part] = True
+    used = np.flatnonzero(seen)
+    del seen
+    place = np.empty(bound, np.int32)
+    place[used] = np.arange(len(used), dtype=np.int32)
+    return used, [place[part] for part in parts]
 
 
 @dataclass(slots=True)

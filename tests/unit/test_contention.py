@@ -10,11 +10,16 @@ from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
+from snailps.models.word_vectors.examples import Bags, Noise
 from snailps.models.word_vectors.settings import WordVectorSettings
 
 WORDS = [b"</s>", b"the", b"cat", b"catalogue", b"sat"]
 COUNTS = np.array([40, 30, 20, 6, 4], np.int64)
 SETTINGS = WordVectorSettings(dim=4, minn=0, maxn=0, sample=1.0, window=3, negatives=2)
+
+
+def bags_of(ptr, rows):
+    return Bags.of(np.array(ptr, np.int64), np.array(rows, np.int32), max(rows) + 1)
 
 
 def contention(settings, workers=3):
@@ -54,12 +59,11 @@ def test_steps_elsewhere_of_buckets_are_those_of_all_their_words(words_at_once, 
 @pytest.mark.parametrize("model", ["skipgram", "cbow"])
 def test_bends_of_equal_rows_are_slope_times_products_of_the_other_side(model, noise_logit):
     found = contention(replace(SETTINGS, model=model))
-    bag_ptr = np.array([0, 2, 3, 5], np.int64)
-    bag_rows = np.array([0, 3, 1, 2, 3], np.int32)
+    bags = bags_of([0, 2, 3, 5], [0, 3, 1, 2, 3])
     tokens = np.array([0, 1, 2, -1, 1, 0, 2, 1] * 5, np.int32)
     local = [np.full((4, 8), 0.5, np.float32), np.full((3, 8), 0.7, np.float32)]
-    logit = np.full(3, noise_logit, np.float32)
-    of_input, of_output = found.curvatures_of(tokens, bag_ptr, bag_rows, tokens[:2], logit, local)
+    noise = Noise(tokens[:2], np.full(3, noise_logit, np.float32))
+    of_input, of_output = found.curvatures_of(tokens, bags, noise, local)
     score = 4 * 0.5 * 0.7 - noise_logit
     slope = math.exp(-score) / (1 + math.exp(-score)) ** 2
     np.testing.assert_allclose(of_input, np.full((4, 4), slope * 0.49 * (1 + 2)), rtol=1e-4)
@@ -70,9 +74,8 @@ def test_bends_of_a_block_too_short_for_pairs_are_zero():
     found = contention(SETTINGS)
     rows = np.ones((1, 8), np.float32)
     tokens = np.array([0, -1, 0], np.int32)
-    own = np.array([0, 1], np.int64), np.zeros(1, np.int32)
-    noise = np.zeros(3, np.int32), np.zeros(1, np.float32)
-    for curvature in found.curvatures_of(tokens, *own, *noise, [rows, rows]):
+    noise = Noise(np.zeros(3, np.int32), np.zeros(1, np.float32))
+    for curvature in found.curvatures_of(tokens, bags_of([0, 1], [0]), noise, [rows, rows]):
         assert not curvature.any()
 
 
@@ -83,9 +86,8 @@ def test_bends_of_lines_of_equal_length_see_all_of_their_words(model):
     settings = replace(SETTINGS, model=model, dim=5, window=1)
     rows = np.zeros((5, 16), np.float32)
     rows[:, :5] = np.eye(5)
-    own = np.arange(6), np.arange(5, dtype=np.int32)
-    noise = tokens[:1000], np.zeros(5, np.float32)
-    for curvature in contention(settings).curvatures_of(tokens, *own, *noise, [rows, rows]):
+    own, noise = bags_of(range(6), range(5)), Noise(tokens[:1000], np.zeros(5, np.float32))
+    for curvature in contention(settings).curvatures_of(tokens, own, noise, [rows, rows]):
         curvatures = np.linalg.eigvalsh(curvature)
         assert curvatures[0] > 0.05 * curvatures[-1] > 0
 

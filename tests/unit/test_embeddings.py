@@ -13,7 +13,8 @@ from snailps.errors import ConfigError, DataError, NotFinite
 from snailps.models.embeddings.kge import KnowledgeGraph, queries
 from snailps.models.embeddings.mf import MatrixFactorization, encoding_of, in_units, ratings
 from snailps.models.embeddings.settings import KgeSettings, MfSettings
-from snailps.models.embeddings.worker import KIND_KEY, TABLE, _numbered
+from snailps.models.embeddings.worker import KIND_KEY, TABLE
+from snailps.models.rows import distinct
 
 TRIPLES = b"".join(b"e%d\tr%d\te%d\n" % (i % 7, i % 2, (i * 3 + 1) % 7) for i in range(40))
 RATINGS = b"".join(b"u%d,i%d,%d\n" % (i % 5, i * i % 6, 1 + i % 5) for i in range(60))
@@ -74,10 +75,10 @@ def test_step_size_falls_to_lr_end_of_it(cls, settings, data):
         assert told["lr"] == pytest.approx(0.1 * (1 - (1 - end) / 2))  # half of the job is over
 
 
-@pytest.mark.parametrize("names", [10, 1 << 25])
-def test_numbered_gives_distinct_numbers_and_places(names):
+@pytest.mark.parametrize("bound", [10, 1 << 25])
+def test_distinct_numbers_of_arrays_are_ascending_and_each_has_its_place(bound):
     parts = [np.array([5, 2, 5], np.int32), np.array([9, 2], np.int32)]
-    used, places = _numbered(parts, names)
+    used, places = distinct(parts, bound)
     assert used.tolist() == [2, 5, 9]
     assert [place.tolist() for place in places] == [[1, 0, 1], [2, 0]]
 

@@ -16,10 +16,10 @@ from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, NotFinite
 from snailps.master.job.settings import job_settings
+from snailps.models import rows as rows_of
 from snailps.models.classifier.model import Classifier
 from snailps.models.text_model import BUCKET_KEY
-from snailps.models.word_vectors import WordVectors, WordVectorSettings
-from snailps.models.word_vectors import model as blocks_of
+from snailps.models.word_vectors import WordVectors, WordVectorSettings, examples
 from snailps.models.word_vectors.block_size import fit_block
 from snailps.models.word_vectors.settings import ADAGRAD_LR, ADAGRAD_LR_SUBWORDS, LR
 
@@ -207,8 +207,9 @@ WORDS = [b"</s>", b"the", b"cat", b"catalogue", b"\xc3\xbcber", b"x"]
 def test_bags_by_sorting_are_those_by_marking(present, bucket):
     settings = replace(SMALL, bucket=bucket)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows_of, "MARKED_A_KEY", 5000)
         marked = bags(settings, WORDS, sorted(present))
-        patch.setattr(blocks_of, "BUCKETS_MARKED", 0)
+        patch.setattr(rows_of, "MARKED_A_KEY", 0)
         found = bags(settings, WORDS, sorted(present))
     for one, other in zip(marked, found, strict=True):
         assert one.dtype == other.dtype
@@ -218,7 +219,7 @@ def test_bags_by_sorting_are_those_by_marking(present, bucket):
 def test_bags_with_more_buckets_than_are_marked_are_the_same_for_equal_ids(monkeypatch):
     bag_ptr = np.array([0, 3, 5], np.int64)
     ids = np.array([0, 2 + 7, 2 + 3, 1, 2 + 7], np.int32)  # below 2: the words' own rows
-    monkeypatch.setattr(blocks_of, "subwords_csr", lambda *given: (bag_ptr, ids))
+    monkeypatch.setattr(examples, "subwords_csr", lambda *given: (bag_ptr, ids))
     for bucket in (1 << 24, (1 << 24) + 1, (1 << 31) - 2):
         ptr, rows, keys = bags(replace(SMALL, bucket=bucket), WORDS, [1, 4])
         assert ptr.tolist() == [0, 3, 5]

@@ -46,7 +46,7 @@ from snailps.models.local_sgd import (
 from snailps.models.pace import Pace, of_workers
 from snailps.models.packed_tables import check_optimizer
 from snailps.models.rotation.trainer import MASK64
-from snailps.models.rows import Ids, Scale, Trained
+from snailps.models.rows import Ids, Scale, Trained, distinct
 from snailps.models.seen_blocks import SeenBlocks
 
 TABLE = "rows"
@@ -79,7 +79,6 @@ CHECKED = 1024
 """Rows of a block that are checked for values that are not finite."""
 SAMPLE = 1 << 15
 """Lines of a block whose steps are counted, at most."""
-MARKED_MAX = 1 << 24
 
 Numbers = NDArray[np.int64]
 
@@ -325,7 +324,7 @@ class EmbeddingWorker(BlockTrainer):
         keys, places, at = [], [np.zeros(0, np.int32)] * len(ids), 0
         for kind in range(len(self.kinds)):
             here = [i for i, of in enumerate(self.kind_of_column) if of == kind]
-            used, numbered = _numbered([ids[i] for i in here], len(self._names.names[kind]))
+            used, numbered = distinct([ids[i] for i in here], len(self._names.names[kind]))
             for i, found in zip(here, numbered, strict=True):
                 places[i] = found + np.int32(at)
             keys.append(used.astype(np.uint64) + np.uint64(kind * KIND_KEY))
@@ -433,19 +432,3 @@ class EmbeddingWorker(BlockTrainer):
         weights = np.ascontiguousarray(deltas[:, :dim])
         Contention(own, own * np.float32(self.workers - 1), curvature).scale(weights)
         deltas[:, :dim] = weights
-
-
-def _numbered(parts: Sequence[Numbers], names: int) -> tuple[Numbers, list[Ids]]:
-    """The distinct numbers of some arrays, ascending, and the place among them of each entry."""
-    if names > MARKED_MAX:
-        joined = np.concatenate([*parts, np.zeros(0, np.int64)])
-        used, places = np.unique(joined, return_inverse=True)
-        edges = np.cumsum([len(part) for part in parts])[:-1]
-        return used, np.split(places.astype(np.int32), edges) if parts else []
-    seen = np.zeros(names, np.bool_)  # a table of marks is several times faster than sorting
-    for part in parts:
-        seen[part] = True
-    marked = np.flatnonzero(seen)
-    place = np.empty(names, np.int32)
-    place[marked] = np.arange(len(marked), dtype=np.int32)
-    return marked, [place[part] for part in parts]

@@ -20,9 +20,8 @@ from snailps.models.local_sgd import Floats, Keys
 from snailps.models.ngram_rows import WORDS_AT_ONCE
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors.block_size import NOISE_POWER
+from snailps.models.word_vectors.examples import Bags, Ints, Noise
 from snailps.models.word_vectors.settings import WordVectorSettings
-
-Ints = NDArray[np.int32]
 
 PAIRS = 2000
 """Number of word pairs of a block on which the curvature is measured."""
@@ -112,18 +111,12 @@ class WordContention:
         )
 
     def curvatures_of(
-        self,
-        tokens: Ints,
-        bag_ptr: NDArray[np.int64],
-        bag_rows: Ints,
-        noise: Ints,
-        noise_logit: Floats,
-        local: Sequence[Floats],
+        self, tokens: Ints, bags: Bags, noise: Noise, local: Sequence[Floats]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Curvature of the loss, a step, in an input row and in an output row: (dim, dim) each.
 
         The loss of a pair is a logistic function of the product of a hidden vector and an output
-        row, less `noise_logit`.  So its curvature in the one is the slope of that function times
+        row, less `noise.logit`.  So its curvature in the one is the slope of that function times
         the outer product of the other with itself: of output rows, a positive one and its
         negatives, for an input row; of hidden vectors for an output row.
         """
@@ -135,16 +128,16 @@ class WordContention:
             nothing = np.zeros((dim, dim), np.float32)
             return nothing, nothing
         inputs, outputs = local[0][:, :dim], local[1][:, :dim]
-        logit = noise_logit if len(noise_logit) else np.zeros(len(outputs), np.float32)
+        logit = noise.logit if len(noise.logit) else np.zeros(len(outputs), np.float32)
         if self._settings.model == "skipgram":
-            hidden = _means(inputs, tokens[at], bag_ptr, bag_rows)
+            hidden = _means(inputs, tokens[at], bags)
             targets = tokens[at + 1]
         else:
             sides = [step for step in range(-reach, reach + 1) if step]
-            bags = [_means(inputs, tokens[at + step], bag_ptr, bag_rows) for step in sides]
-            hidden = np.mean(bags, axis=0, dtype=np.float32)
+            means = [_means(inputs, tokens[at + step], bags) for step in sides]
+            hidden = np.mean(means, axis=0, dtype=np.float32)
             targets = tokens[at]
-        drawn = noise[np.arange(len(at)) * len(noise) // len(at)]
+        drawn = noise.words[np.arange(len(at)) * len(noise.words) // len(at)]
         positive, negative = outputs[targets], outputs[drawn]
         near = _slopes(hidden, positive, logit[targets])
         far = _slopes(hidden, negative, logit[drawn]) * np.float32(negatives)
@@ -173,15 +166,10 @@ def _spread(size: int, most: int) -> NDArray[np.int64]:
     return ((np.arange(num) + shift) * (size / max(1, num))).astype(np.int64)
 
 
-def _means(
-    rows: Floats, words: Ints, bag_ptr: NDArray[np.int64], bag_rows: Ints
-) -> NDArray[np.float32]:
+def _means(rows: Floats, words: Ints, bags: Bags) -> Floats:
     """Hidden vectors of words: means of their bags."""
-    sizes = bag_ptr[words + 1] - bag_ptr[words]
-    ends = np.cumsum(sizes)
-    within = np.arange(ends[-1]) - np.repeat(ends - sizes, sizes)
-    members = bag_rows[np.repeat(bag_ptr[words], sizes) + within]
-    sums = np.add.reduceat(rows[members], ends - sizes)
+    sizes, members = bags.entries(words)
+    sums = np.add.reduceat(rows[members], np.cumsum(sizes) - sizes)
     means: Floats = (sums / sizes[:, None]).astype(np.float32)
     return means
 

@@ -1,5 +1,6 @@
 """Examples of a text, in groups that share their negatives, and the kernels' calls that train them.
 
+    words -> bags_of: their input rows, numbered
     text -> Pairs (skip-gram, sorted) | Windows (CBOW) -> at: places of their output rows
          -> train: one kernel call a thread -> loss, examples
 
@@ -10,7 +11,7 @@ they travel.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -18,9 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.data._subwords import subwords_csr
 from snailps.dataclass import dataclass
-from snailps.models.local_sgd import Floats
+from snailps.models.local_sgd import Floats, Keys
 from snailps.models.rotation.trainer import MASK64, Judged, Rates, Span
+from snailps.models.rows import distinct
+from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
 
 if TYPE_CHECKING:
@@ -57,6 +61,16 @@ class Bags:
         ends = sizes.cumsum()
         within = np.arange(sizes.sum()) - np.repeat(ends - sizes, sizes)
         return sizes, self.rows[np.repeat(self.ptr[words], sizes) + within]
+
+
+def bags_of(
+    s: WordVectorSettings, words: Sequence[bytes], own: Keys
+) -> tuple[NDArray[np.int64], Ints, Keys]:
+    """Bags of words with subwords: pointers, rows, and the rows' keys, the words' `own` first."""
+    n = len(words)
+    ptr, ids = subwords_csr(words, s.minn, s.maxn, s.bucket)
+    used, (rows,) = distinct([ids], n + s.bucket)  # all below n are used: the words' own rows
+    return ptr, rows, np.concatenate((own, used[n:].astype(np.uint64) + np.uint64(BUCKET_KEY - n)))
 
 
 @dataclass(frozen=True, slots=True)

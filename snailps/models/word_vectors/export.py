@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.worker import Results
-from snailps.data._subwords import subwords_csr
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.ngram_rows import unpack_vocabulary
-from snailps.models.text_model import BUCKET_KEY, key_ranges, write_model
+from snailps.models.text_model import key_ranges, write_model
+from snailps.models.word_vectors.examples import Ints, bags_of
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import bin_bytes
 from snailps.vectors.text_files import write_vec
@@ -98,47 +98,37 @@ def word_rows(results: Results, s: WordVectorSettings, words: Sequence[bytes]) -
     if not s.maxn:
         yield from key_ranges(results, "input", (0, len(words)))
         return
-    pulled: deque[_Bags] = deque()
+    pulled: deque[tuple[NDArray[np.int64], Ints]] = deque()
 
     def keys() -> Iterator[Keys]:
         for at in range(0, len(words), WORDS_TOGETHER):
             piece = words[at : at + WORDS_TOGETHER]
             own = np.arange(at, at + len(piece), dtype=np.uint64)
-            pulled.append(_Bags(s, piece, own))
-            yield pulled[-1].keys
+            ptr, members, all_keys = bags_of(s, piece, own)
+            pulled.append((ptr, members))
+            yield all_keys
 
     for rows in results.pulls("input", keys()):
-        yield pulled.popleft().means(rows)
+        yield _means(rows, *pulled.popleft())
 
 
 def bag_means(
     results: Results, s: WordVectorSettings, words: Sequence[bytes], keys: Keys
 ) -> tuple[Floats, Floats, NDArray[np.int64]]:
     """Vectors of words with subwords, the words' own rows (`keys`), and the sizes of their bags."""
-    bags = _Bags(s, words, keys)
-    rows = results.pull("input", bags.keys)
-    return bags.means(rows), rows[: len(words)], np.diff(bags.ptr)
+    ptr, members, all_keys = bags_of(s, words, keys)
+    rows = results.pull("input", all_keys)
+    return _means(rows, ptr, members), rows[: len(words)], np.diff(ptr)
 
 
-class _Bags:
-    """The bags of some words with subwords; `keys` of all their rows, the words' own first."""
-
-    def __init__(self, s: WordVectorSettings, words: Sequence[bytes], keys: Keys) -> None:
-        self.ptr, ids = subwords_csr(words, s.minn, s.maxn, s.bucket)
-        used, rows = np.unique(ids, return_inverse=True)
-        n = len(words)  # ids below it are the words' own rows, and all of these are used
-        buckets = (used[n:] - n).astype(np.uint64) + np.uint64(BUCKET_KEY)
-        self.keys: Keys = np.concatenate((keys, buckets))
-        self._rows = rows.astype(np.int32)
-
-    def means(self, rows: Floats) -> Floats:
-        """Mean of each bag, float32 (n, dim), of the rows of `keys`."""
-        dim = rows.shape[1]
-        padded = kernels.padded(len(rows), dim)
-        kernels.copy_rows(rows, padded)
-        means = np.empty((len(self.ptr) - 1, dim), np.float32)
-        kernels.bag_means(padded, self.ptr, self._rows, means)
-        return means
+def _means(rows: Floats, ptr: NDArray[np.int64], members: Ints) -> Floats:
+    """Mean of each bag of some of the rows, float32 (n, dim)."""
+    dim = rows.shape[1]
+    padded = kernels.padded(len(rows), dim)
+    kernels.copy_rows(rows, padded)
+    means = np.empty((len(ptr) - 1, dim), np.float32)
+    kernels.bag_means(padded, ptr, members, means)
+    return means
 
 
 def neighbours(results: Results) -> Mapping[str, Sequence[tuple[str, float]]]:

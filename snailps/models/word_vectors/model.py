@@ -34,7 +34,6 @@ from snailps.api.rotation import Rotation
 from snailps.api.tables import Rows, Table
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
-from snailps.data._subwords import subwords_csr
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.data.word_counts import END_OF_LINE
@@ -51,7 +50,7 @@ from snailps.models.local_sgd import (
 from snailps.models.ngram_rows import pack_vocabulary, unpack_vocabulary
 from snailps.models.rotation.trainer import MASK64, PHI, Lease
 from snailps.models.rows import Scale, Trained
-from snailps.models.text_model import BLOCK_BYTES_MAX, BUCKET_KEY, TextModel
+from snailps.models.text_model import BLOCK_BYTES_MAX, TextModel
 from snailps.models.word_vectors.block_size import (
     NOISE_POWER,
     check_block,
@@ -62,7 +61,7 @@ from snailps.models.word_vectors.block_size import (
 )
 from snailps.models.word_vectors.cbow import CbowTrainer
 from snailps.models.word_vectors.contention import WordContention, steps_a_word
-from snailps.models.word_vectors.examples import Bags, Examples, Noise, train
+from snailps.models.word_vectors.examples import Bags, Examples, Noise, bags_of, train
 from snailps.models.word_vectors.export import file_sizes, neighbours, word_rows, write_files
 from snailps.models.word_vectors.partitions import (
     checkouts_of_one,
@@ -81,7 +80,6 @@ from snailps.models.word_vectors.skip_gram import (
 )
 from snailps.models.word_vectors.warm_start import adopt, count_on, put_vectors, put_words
 
-BUCKETS_MARKED = 1 << 24
 MOVING_STEPS = 30.0
 """Steps of other workers in the time of a block from which a row is pulled as it begins."""
 LOSS_DIVERGED = 4.0
@@ -376,12 +374,7 @@ class WordVectors(TextModel):
         if batch.contention is None:
             return [None, None]
         curvatures = batch.contention.curvatures_of(
-            batch.tokens,
-            batch.bags.ptr,
-            batch.bags.rows,
-            batch.noise.words,
-            batch.noise.logit,
-            [weights for weights, *_ in rows],
+            batch.tokens, batch.bags, batch.noise, [weights for weights, *_ in rows]
         )
         return [
             self._scale(trained, own, others, np.float32(rate) * curvature)
@@ -400,30 +393,11 @@ class WordVectors(TextModel):
 
     def bags(self, present: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints, Keys]:
         """Local bags of the present words: which of the pulled input rows make up each."""
-        s = self.settings
-        if s.maxn == 0:
-            own = np.arange(len(present) + 1, dtype=np.int64)
-            return own, own[:-1].astype(np.int32), present.astype(np.uint64)
-        words = self.vocabulary.words.take(present)
-        bag_ptr, subwords = subwords_csr(words, s.minn, s.maxn, s.bucket)
-        ids = subwords.astype(np.int64)
-        rows: NDArray[Any]
-        used: NDArray[Any]
-        if s.bucket > BUCKETS_MARKED:
-            used, rows = np.unique(ids, return_inverse=True)
-        else:  # a table of marks is several times faster than sorting
-            seen = np.zeros(len(words) + s.bucket, np.bool_)
-            seen[ids] = True
-            used = np.flatnonzero(seen)
-            place = np.empty(len(seen), np.int32)
-            place[used] = np.arange(len(used), dtype=np.int32)
-            rows = place[ids]
-        keys = np.where(
-            used < len(words),
-            present[np.minimum(used, len(words) - 1)],
-            used - len(words) + BUCKET_KEY,
-        ).astype(np.uint64)
-        return bag_ptr, rows.astype(np.int32), keys
+        own = present.astype(np.uint64)
+        if self.settings.maxn == 0:
+            ptr = np.arange(len(present) + 1, dtype=np.int64)
+            return ptr, ptr[:-1].astype(np.int32), own
+        return bags_of(self.settings, self.vocabulary.words.take(present), own)
 
     def _steps(
         self,
