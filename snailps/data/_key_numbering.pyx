@@ -449,9 +449,12 @@ cdef class KeptNumbers:
 
 
 cdef class WordNumbers:
-    """Numbers words below `bound`, by a table with 4 bytes for each of them."""
+    """Numbers words below `bound`, by a table with 4 bytes for each of them; one call at a time.
 
-    cdef object _places
+    No sorting; frequent words, which appear first, get low numbers.
+    """
+
+    cdef object _places         # all -1 between calls
 
     def __init__(self, bound: int):
         self._places = np.full(bound, -1, np.int32)
@@ -460,12 +463,22 @@ cdef class WordNumbers:
                const int32_t[::1] second not None) -> tuple[
             NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
         """Different words of two arrays (int32), in order of first appearance, and each word's place."""
+        one, two = np.empty(first.shape[0], np.int32), np.empty(second.shape[0], np.int32)
+        return self.number_into(first, one, second, two), one, two
+
+    def number_in_place(self, int32_t[::1] words not None) -> NDArray[np.int32]:
+        """Replace words by their places among the different ones, which are returned, as `number` does.
+
+        A word out of range leaves `words` partly numbered.
+        """
+        return self.number_into(words, words, words[:0], words[:0]).copy()
+
+    cdef object number_into(self, const int32_t[::1] first, int32_t[::1] of_first,
+                            const int32_t[::1] second, int32_t[::1] of_second):
         cdef int32_t[::1] places = self._places
         cdef int64_t bound = places.shape[0], known = 0, i
-        cdef int64_t most = min(bound, first.shape[0] + second.shape[0])
-        different, one = np.empty(most, np.int32), np.empty(first.shape[0], np.int32)
-        two = np.empty(second.shape[0], np.int32)
-        cdef int32_t[::1] words = different, of_first = one, of_second = two
+        different = np.empty(min(bound, first.shape[0] + second.shape[0]), np.int32)
+        cdef int32_t[::1] words = different
         cdef bint right
         with nogil:
             right = number_words(first, places, bound, words, of_first, &known)
@@ -474,26 +487,31 @@ cdef class WordNumbers:
                 places[words[i]] = -1
         if not right:
             raise ValueError(f"expected words from 0 to {bound - 1}")
-        return different[:known], one, two
+        return different[:known]
 
 
 cdef bint number_words(const int32_t[::1] given, int32_t[::1] places, int64_t bound,
                        int32_t[::1] words, int32_t[::1] out, int64_t *known) noexcept nogil:
     """Append new words to the known ones; False at the first word out of range."""
-    cdef int64_t i
+    cdef int64_t n = given.shape[0], found = known[0], i
     cdef int32_t word, place
-    for i in range(given.shape[0]):
+    for i in range(n):
+        if i + AHEAD < n:           # an address outside is harmless
+            fetch_to_write(&places[0] + given[i + AHEAD])
         word = given[i]
         if word < 0 or word >= bound:
-            return False
+            break
         place = places[word]
         if place < 0:
-            place = <int32_t>known[0]
+            place = <int32_t>found
             places[word] = place
-            words[known[0]] = word
-            known[0] += 1
+            words[found] = word
+            found += 1
         out[i] = place
-    return True
+    else:
+        i = n
+    known[0] = found
+    return i == n
 
 
 _local = threading.local()

@@ -3,7 +3,6 @@
 
     bytes -> LineReader.read -> Lines: features and labels, line by line
     pairs of a pruned model -> KeptGrams -> rows of its n-grams, lines without the others
-    feature ids -> number_rows -> the different ones, and every id as its place among them
 
 A feature is a word of the vocabulary, a character n-gram of a word, or a hash of consecutive
 words.  Must not know rules of vocabularies, or vectors.  The loops run without the GIL.
@@ -26,13 +25,6 @@ from snailps.data.packed_words import PackedWords
 
 cdef enum:
     BAGGED_MAX = 1 << 15    # words whose n-grams are kept: some 2 MB
-    NUMBER_AHEAD = 24       # ids whose places are asked for before they are needed
-
-cdef extern from *:
-    """
-    #define snail_fetch_place(p) __builtin_prefetch((p), 1, 3)
-    """
-    void fetch "snail_fetch_place"(const void *p) noexcept nogil
 
 # fastText's multiplier of word n-grams.
 cdef uint64_t GRAM_STEP = 116049371
@@ -387,38 +379,3 @@ cdef class KeptGrams:
                 ptr[line] = used
                 first = stop
         return lines._replace(features=lines.features[:used])
-
-
-def number_rows(int32_t[::1] ids not None, int32_t[::1] place not None) -> NDArray[np.int32]:
-    """Number ids by first appearance, in place; return the different ids (int32) in this order.
-
-    Ids are below ``len(place)``; an id out of range leaves `ids` partly numbered.  `place` is all -1
-    before and after, and no two calls at once may share it.  No sorting; frequent ids, which appear
-    first, get low numbers.
-    """
-    cdef int64_t n = ids.shape[0], most = place.shape[0], used = 0, i, bad = -1
-    cdef int32_t id
-    if n == 0:
-        return np.empty(0, np.int32)
-    different = np.empty(min(n, most), np.int32)
-    if most == 0:
-        raise ValueError(f"expected no ids for an empty place, got {n}")
-    cdef int32_t[::1] out = different
-    with nogil:
-        for i in range(n):
-            if i + NUMBER_AHEAD < n:    # an address outside is harmless
-                fetch(&place[0] + ids[i + NUMBER_AHEAD])
-            id = ids[i]
-            if id < 0 or id >= most:
-                bad = i
-                break
-            if place[id] < 0:
-                place[id] = <int32_t>used
-                out[used] = id
-                used += 1
-            ids[i] = place[id]
-        for i in range(used):
-            place[out[i]] = -1
-    if bad >= 0:
-        raise ValueError(f"expected ids of 0 to {most - 1}, got {ids[bad]}")
-    return different[:used].copy()

@@ -214,6 +214,9 @@ def test_words_of_two_arrays_are_numbered_as_they_appear(first, second):
         assert different.tolist() == list(dict.fromkeys(first + second))
         assert different[of_one].tolist() == first
         assert different[of_two].tolist() == second
+    different = table.number_in_place(one)
+    assert different.tolist() == list(dict.fromkeys(first))
+    assert different[one].tolist() == first
 
 
 @pytest.mark.parametrize("wrong", [-1, 5, 2**31 - 1])
@@ -223,4 +226,6 @@ def test_words_out_of_range_are_refused_and_leave_nothing_behind(wrong, second):
     good, bad = np.array([3, 1], np.int32), np.array([2, wrong], np.int32)
     with pytest.raises(ValueError, match="0 to 4"):
         table.number(*((good, bad) if second else (bad, good)))
+    with pytest.raises(ValueError, match="0 to 4"):
+        table.number_in_place(bad)
     assert table.number(good, good)[0].tolist() == [3, 1]

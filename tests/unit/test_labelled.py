@@ -1,4 +1,4 @@
-"""data._labelled: lines, features and labels against a plain twin; numbering of rows."""
+"""data._labelled: lines, features and labels against a plain twin."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twins import labels as twin
 
-from snailps.data._labelled import GRAM_MAX, KeptGrams, LineReader, number_rows
+from snailps.data._labelled import GRAM_MAX, KeptGrams, LineReader
 
 WORDS = [b"</s>", b"a", b"cat", "größe".encode(), b"eightchr-and-more"]
 LABELS = [b"__label__x", b"__label__y"]
@@ -113,24 +113,6 @@ def test_reader_with_senseless_setting_refuses(changed, what):
 def test_reader_with_a_word_that_is_a_label_refuses():
     with pytest.raises(ValueError, match="twice"):
         LineReader([b"a"], [b"a"], label_prefix=b"a")
-
-
-@given(st.lists(st.integers(0, 20), max_size=60))
-def test_number_rows_numbers_by_first_appearance_and_cleans_up(ids):
-    place = np.full(21, -1, np.int32)
-    rows = np.array(ids, np.int32)
-    used = number_rows(rows, place)
-    assert used.tolist() == list(dict.fromkeys(ids))
-    assert used[rows].tolist() == ids
-    assert (place == -1).all()
-
-
-@pytest.mark.parametrize("bad", [-1, 3])
-def test_number_rows_with_an_id_out_of_range_refuses_and_cleans_up(bad):
-    place = np.full(3, -1, np.int32)
-    with pytest.raises(ValueError, match=f"got {bad}"):
-        number_rows(np.array([0, 2, bad], np.int32), place)
-    assert (place == -1).all()
 
 
 @given(st.lists(st.lists(st.tuples(PIECES, BLANKS), max_size=8), max_size=30), st.integers(0, 9))

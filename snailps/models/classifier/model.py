@@ -26,7 +26,8 @@ from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
-from snailps.data._labelled import LineReader, Lines, number_rows
+from snailps.data._key_numbering import WordNumbers
+from snailps.data._labelled import LineReader, Lines
 from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
 from snailps.data._text import WordCounter
 from snailps.data.reading import Reading
@@ -220,7 +221,7 @@ class Classifier(TextModel):
         )
         self._noise_sum = np.cumsum(labels.noise(NOISE_POWER))
         space = self._reader.space
-        self._places = np.full(space, -1, np.int32) if space <= PLACES_MAX else None
+        self._numbers = WordNumbers(space) if space <= PLACES_MAX else None
         self._seen = SeenBlocks[_Seen](s.epochs)
         self.sgd = LocalSgd(self, RowLayout.padded(s.dim))
         # Within a step of bsp rows stay as they are, however often they are pulled.
@@ -389,8 +390,8 @@ class Classifier(TextModel):
 
     def _read(self, block: Block) -> _Seen:
         lines = self._reader.read(block.data)
-        if self._places is not None:
-            used, rows = number_rows(lines.features, self._places), lines.features
+        if self._numbers is not None:
+            used, rows = self._numbers.number_in_place(lines.features), lines.features
         else:
             used, places = np.unique(lines.features, return_inverse=True)
             rows = places.astype(np.int32)
