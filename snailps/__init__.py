@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from snailps import estimators
 from snailps._version import __version__
 
 if TYPE_CHECKING:
@@ -26,20 +27,7 @@ if TYPE_CHECKING:
     from snailps.data.matrix_writer import write_matrix
     from snailps.data.pipeline import Stage
     from snailps.errors import ConvergenceWarning, SnailError
-    from snailps.estimators import (
-        FastText,
-        FMClassifier,
-        FMRegressor,
-        KnowledgeGraph,
-        LinearRegression,
-        LogisticRegression,
-        MatrixFactorization,
-        MLPClassifier,
-        PoissonRegressor,
-        SparseNetClassifier,
-        TextClassifier,
-        Word2Vec,
-    )
+    from snailps.estimators import *  # noqa: F403
     from snailps.estimators.loading import load
     from snailps.filtering.job import filter as filter
     from snailps.local.cluster import cluster, connect, default_cluster, local_cluster
@@ -56,31 +44,19 @@ __all__ = [
     "Block",
     "Cluster",
     "ConvergenceWarning",
-    "FMClassifier",
-    "FMRegressor",
-    "FastText",
     "JobSettings",
-    "KnowledgeGraph",
     "LabelModel",
-    "LinearRegression",
     "LocalCluster",
-    "LogisticRegression",
-    "MLPClassifier",
-    "MatrixFactorization",
     "Parameters",
-    "PoissonRegressor",
     "Results",
     "Rotation",
     "SavedTables",
     "SnailError",
-    "SparseNetClassifier",
     "Stage",
     "Table",
     "TableReader",
     "Tensor",
-    "TextClassifier",
     "Vectors",
-    "Word2Vec",
     "Worker",
     "__version__",
     "cluster",
@@ -93,6 +69,7 @@ __all__ = [
     "setting",
     "write_matrix",
 ]
+__all__ += estimators.__all__
 
 # `filter` is not in `__all__`: `from snailps import *` would hide Python's own.
 _HOMES = {
@@ -113,7 +90,7 @@ _HOMES = {
     "serving.reader": ("TableReader", "reader"),
     "serving.saved_tables": ("SavedTables", "open_checkpoint"),
     "vectors.query": ("Vectors",),
-    "estimators": tuple(__all__),  # last: all names that no home above has
+    "estimators": estimators.__all__,
 }
 
 

@@ -231,7 +231,8 @@ def estimators() -> str:
         lines += [f"    {name}: {kind}" for name, kind in types.items()]
         parameters = [f"{name}: {kind} = {defaults[name]!r}" for name, kind in types.items()]
         lines += [f"    def __init__(self, *, {', '.join(parameters)}) -> None: ..."]
-    return "\n".join([*lines, f"__all__ = {package.__all__}", ""])
+    lines += ["READERS: dict[str, dict[str, str]]", f"__all__ = {package.__all__}", ""]
+    return "\n".join(lines)
 
 
 def _written(kind: Any) -> str:

@@ -29,6 +29,18 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 
+READERS = {
+    "snailps.models.sparse.linear:Linear": {
+        "": "LogisticRegression",
+        "squared": "LinearRegression",
+        "poisson": "PoissonRegressor",
+    },
+    "snailps.models.sparse.fm:FactorizationMachine": {"": "FMClassifier", "squared": "FMRegressor"},
+    "snailps.models.sparse.net:Net": {"": "SparseNetClassifier"},
+    "snailps.models.mlp:Mlp": {"": "MLPClassifier"},
+}
+"""Estimator of the files of a model, by model and loss; "": that of the other losses."""
+
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:

@@ -4,7 +4,7 @@ file of word vectors, of a classifier of text -> vectors.files.load_model -> Vec
 .npz of a knowledge graph, of a matrix factorisation -> embedding_of -> GraphModel, FactorModel
 .npz of rows by feature, of a network -> estimator_of -> LogisticRegression, FMClassifier, ...
 
-Knows which estimator reads which model's file; what is in one, `sparse` and `vectors` know.
+What is in a file, `sparse` and `vectors` know.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from snailps.data.array_archives import DAMAGED
 from snailps.errors import ModelFileError
+from snailps.estimators import READERS
 from snailps.vectors.files import load_model
 from snailps.vectors.model_file import ModelFile
 
@@ -25,19 +26,6 @@ if TYPE_CHECKING:
     from snailps.models.embeddings.queries import FactorModel, GraphModel
     from snailps.vectors.label_prediction import LabelModel
     from snailps.vectors.query import Vectors
-
-_READERS: Mapping[str, Mapping[str, str]] = {
-    "snailps.models.sparse.linear:Linear": {
-        "": "LogisticRegression",
-        "squared": "LinearRegression",
-        "poisson": "PoissonRegressor",
-    },
-    "snailps.models.sparse.fm:FactorizationMachine": {"": "FMClassifier", "squared": "FMRegressor"},
-    "snailps.models.sparse.net:Net": {"": "SparseNetClassifier"},
-    "snailps.models.mlp:Mlp": {"": "MLPClassifier"},
-}
-"""Estimator of the files of a model, by model and loss; "": that of the other losses."""
-_NAMES = {name for names in _READERS.values() for name in names.values()}
 
 
 def load(
@@ -130,8 +118,8 @@ def estimator_of(path: str | os.PathLike[str]) -> str:
     """Name of the estimator that reads a file; empty: none, or it is no such file."""
     settings, saved = _header_of(path)
     if saved:
-        return saved if saved in _NAMES else ""
-    names = _READERS.get(str(settings.get("worker_class")), {"": ""})
+        return saved if any(saved in names.values() for names in READERS.values()) else ""
+    names = READERS.get(str(settings.get("worker_class")), {"": ""})
     return names.get(str(settings.get("loss")), names[""])
 
 
