@@ -1,4 +1,4 @@
-"""SplitMix64's finaliser and seeds made with it: the Python and NumPy twin of ``_key_hash.h``."""
+"""SplitMix64's finaliser, as ``_key_hash.h`` has it, and seeds made with it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 GOLDEN = 0x9E3779B97F4A7C15
-_MASK64 = (1 << 64) - 1
+"""A step between seeds: 2^64 by the golden ratio."""
+MASK64 = (1 << 64) - 1
 
 Bits = TypeVar("Bits", int, NDArray[np.uint64])
 
 
 def mix64(x: Bits) -> Bits:
-    """The finaliser of a number below 2^64, or of each element."""
+    """The finaliser of a number below 2^64, or of each element of an array."""
     y: Any = x
-    y = (y ^ (y >> 30)) * 0xBF58476D1CE4E5B9 & _MASK64
-    y = (y ^ (y >> 27)) * 0x94D049BB133111EB & _MASK64
+    y = (y ^ (y >> 30)) * 0xBF58476D1CE4E5B9 & MASK64
+    y = (y ^ (y >> 27)) * 0x94D049BB133111EB & MASK64
     found: Bits = y ^ (y >> 31)
     return found
 
 
 def seed_of(seed: int, number: int) -> int:
     """Seed of a lease or an epoch: SplitMix64's step of the job's seed and the number."""
-    return mix64((seed * GOLDEN + number + 1) & _MASK64)
+    return mix64((seed * GOLDEN + number + 1) & MASK64)

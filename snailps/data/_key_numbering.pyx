@@ -486,7 +486,9 @@ cdef class WordNumbers:
             for i in range(known):
                 places[words[i]] = -1
         if not right:
-            raise ValueError(f"expected words from 0 to {bound - 1}")
+            given = np.concatenate((first, second))
+            bad = given[(given < 0) | (given >= bound)][0]
+            raise ValueError(f"expected words below {bound}, got {bad}")
         return different[:known]
 
 

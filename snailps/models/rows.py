@@ -29,14 +29,14 @@ Scale = Callable[[Trained, Floats], None]
 NO_KEYS, NO_PLACES = np.empty(0, np.uint64), np.empty(0, np.int32)
 WHOLE = 1 << 30
 """A span of all examples of a block."""
-MARKED_A_KEY = 32
+MARKED_A_KEY = 12
 """Size of a table of marks, a number to look up, beyond which sorting is faster."""
 
 
 def distinct(
     parts: Sequence[NDArray[np.integer]], bound: int
 ) -> tuple[NDArray[np.integer], list[Ids]]:
-    """Distinct numbers of some arrays, below `bound`, ascending; the place of each entry there."""
+    """Distinct numbers of one array or more, below `bound`, ascending; the place of each entry."""
     sizes = [len(part) for part in parts]
     if bound > MARKED_A_KEY * sum(sizes):
         used, places = np.unique(np.concatenate(parts), return_inverse=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 
 class Course:
-    """Tuples, each of which begins with a place that only grows: seconds, progress, a count.
+    """Tuples, each of which begins with a position that is meant to grow: seconds, progress.
 
-    When there are more than `points_max`, every second one is dropped, and points have to lie twice
-    as far apart.
+    When there are more than `points_max`, 2 at least, every second one is dropped, and later points
+    have to lie about as far apart as those that are left.
     """
 
     def __init__(self, points_max: int) -> None:
@@ -21,15 +21,15 @@ class Course:
         self.points.clear()
         self._gap = 0.0
 
-    def is_due(self, place: float) -> bool:
+    def is_due(self, position: float) -> bool:
         """Whether a point there would be far enough from the last one."""
         if not self.points:
             return True
-        apart: float = place - self.points[-1][0]
+        apart: float = position - self.points[-1][0]
         return apart > 0 and apart >= self._gap
 
     def append(self, point: tuple[Any, ...]) -> None:
-        """Add a point, which is due."""
+        """Add a point, due or not."""
         self.points.append(point)
         self.thin()
 

@@ -23,7 +23,7 @@ SHARD_NUM_MAX = 1 << 16
 
 
 def fragment_of(keys: NDArray[np.uint64], frag_num: int) -> NDArray[np.uint32]:
-    """Fragments of uint64 keys of any shape; the twin of `fragment_of_hash` in ``_key_hash.h``."""
+    """Fragments of an array of uint64 keys; the twin of `fragment_of_hash` in ``_key_hash.h``."""
     hashed = mix64(np.asarray(keys, dtype=np.uint64) + np.uint64(GOLDEN))
     scaled: NDArray[np.uint64] = ((hashed >> np.uint64(32)) * np.uint64(frag_num)) >> np.uint64(32)
     return scaled.astype(np.uint32)

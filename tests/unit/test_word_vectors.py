@@ -290,7 +290,7 @@ def test_rate_that_nobody_set_is_that_of_the_optimizer():
     assert rate(adagrad="1", maxn="0") == ADAGRAD_LR
     assert rate(optimizer="adagrad") == rate(optimizer="adagrad", lr="auto") == ADAGRAD_LR_SUBWORDS
     assert rate(optimizer="adagrad", lr=0.05) == 0.05
-    with pytest.raises(ConfigError, match="expected auto or one of add, adagrad"):
+    with pytest.raises(ConfigError, match="expected one of auto, add, adagrad"):
         rate(optimizer="adam")
 
 

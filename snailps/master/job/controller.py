@@ -221,10 +221,10 @@ class JobController:
             member.waited_s = member.block_since = 0.0
             member.done = member.fetched = 0
         self.begin_training(job, nodes, state, now, rotation)
-        if (idle := len(nodes) - job.as_counted(len(nodes))) > 0:
+        if (at_work := job.as_counted(len(nodes))) < len(nodes):
             text = (
-                f"{idle} of {len(nodes)} workers have nothing to do, because a step has "
-                f"{len(nodes) - idle} micro_batches. With more of them the result is another one"
+                f"only {at_work} of {len(nodes)} workers train at a time, because a step has "
+                f"micro_batches={at_work}: {len(nodes)} or more use all, and change the result"
             )
             self._out.happened("warning", "", text)
             self._out.say(text, logging.WARNING, reported=True)

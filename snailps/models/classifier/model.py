@@ -47,7 +47,7 @@ from snailps.models.copied_rows import CopiedRows
 from snailps.models.kept_rows import KeptRows, of_curvature
 from snailps.models.local_sgd import Contention, Floats, Keys, LocalSgd, RowLayout
 from snailps.models.ngram_rows import chosen, surveyed, with_rows
-from snailps.models.pace import Pace
+from snailps.models.pace import Pace, of_workers
 from snailps.models.rows import Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.text_model import BUCKET_KEY, TextModel, write_model
@@ -64,8 +64,8 @@ PLACES_MAX = 1 << 26
 """Features that a table of places is kept for, at most; 4 bytes each."""
 CURVATURE = 2.0
 """Curvature of the loss in an input row, a gradient, where copies are trained (ssp, bsp)."""
-PERIOD_BLOCKS = 10
-"""Blocks of a period of one of several workers, at most."""
+PERIOD_BLOCKS = 3
+"""Blocks of a period of one of several workers, at most; ten are its share of an epoch."""
 PERIOD_GROWTH = 8
 """A period is at most 1 / PERIOD_GROWTH of a worker's blocks so far."""
 PERIOD_TOKENS_ALONE = 16_000_000
@@ -119,6 +119,10 @@ class _Examples(NamedTuple):
     labels: Ints
 
 
+def _keeps_rows(settings: JobSettings) -> bool:
+    return settings.consistency == "async"
+
+
 def _unpack(results: Results) -> tuple[ClassifierSettings, Vocabulary, Vocabulary]:
     assert isinstance(results.settings, ClassifierSettings)
     s, summary = surveyed(results.settings.decided(small=False), results.summary)
@@ -136,8 +140,13 @@ class Classifier(TextModel):
         replace(
             TextModel.paces[0], period_part=PERIOD_PART_ALONE, period_examples=PERIOD_TOKENS_ALONE
         ),
-        replace(TextModel.paces[1], period_blocks=PERIOD_BLOCKS, period_growth=PERIOD_GROWTH),
+        replace(TextModel.paces[0], period_blocks=PERIOD_BLOCKS, period_growth=PERIOD_GROWTH),
     )
+
+    @classmethod
+    def pace(cls, settings: Any, workers: int) -> Pace:
+        """Copied rows are as old as a block, so blocks are smaller there."""
+        return of_workers(workers, *(cls.paces if _keeps_rows(settings) else TextModel.paces))
 
     def tables(self) -> Sequence[Table]:
         """Input rows start at +-1/dim, label rows at zero, as fastText's."""
@@ -227,7 +236,7 @@ class Classifier(TextModel):
         # Within a step of bsp rows stay as they are, however often they are pulled.
         apart = None if s.consistency == "bsp" else self._lines_apart
         self.rows = CopiedRows(self.sgd, "input"), CopiedRows(self.sgd, "output", apart=apart)
-        if s.consistency == "async":
+        if _keeps_rows(s):
             self._curvature = Curvature(s.loss, s.dim)
             self._estimates = of_curvature(s.dim), of_curvature(s.dim)
             self.rows = tuple(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.abi.key_hash import MASK64
 from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
 from snailps.api.worker import Block
 from snailps.data.name_columns import Names
@@ -33,7 +34,6 @@ from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.partition_rows import PartitionRows
 from snailps.models.rotation.splits import assign
 from snailps.models.rotation.trainer import (
-    MASK64,
     Checkout,
     Judged,
     Lease,

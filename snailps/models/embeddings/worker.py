@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.abi.key_hash import MASK64
 from snailps.api.passes import Passes
 from snailps.api.tables import Rows, Table
 from snailps.api.worker import Block, Results, Surveyor, SurveyPart
@@ -45,7 +46,6 @@ from snailps.models.local_sgd import (
 )
 from snailps.models.pace import Pace, of_workers
 from snailps.models.packed_tables import check_optimizer
-from snailps.models.rotation.trainer import MASK64
 from snailps.models.rows import Ids, Scale, Trained, distinct
 from snailps.models.seen_blocks import SeenBlocks
 

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.abi.key_hash import GOLDEN
 from snailps.api.worker import Block, Pending, Worker
 from snailps.dataclass import dataclass, field
 from snailps.models.local_sgd import Floats, Keys, LocalSgd
@@ -45,9 +46,6 @@ Judged = tuple[float, float]
 Span = tuple[int, int]
 Rates = tuple[float, float]
 """Learning rate at the begin and at the end."""
-MASK64 = (1 << 64) - 1
-PHI = 0x9E3779B97F4A7C15
-"""A step between seeds: 2^64 by the golden ratio."""
 RETURNING = 2
 """Checkouts whose pushes are not waited for while another one trains."""
 DURABLE_SHARE = 0.25
@@ -319,7 +317,7 @@ class _Training:
         begin, end = checkout.rates = self._rates(checkout.number)
         for turn, examples in enumerate(itertools.pairwise(edges)):
             lr = [begin + (end - begin) * at / turns for at in (turn, turn + 1)]
-            seed = self._block.seed + checkout.part * PHI + (turn << 32)
+            seed = self._block.seed + checkout.part * GOLDEN + (turn << 32)
             checkout.tasks = checkout.begin(examples, (lr[0], lr[1]), seed)
             yield
             checkout.wait()

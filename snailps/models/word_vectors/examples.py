@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.abi.key_hash import MASK64
 from snailps.data._subwords import subwords_csr
 from snailps.dataclass import dataclass
 from snailps.models.local_sgd import Floats, Keys
-from snailps.models.rotation.trainer import MASK64, Judged, Rates, Span
+from snailps.models.rotation.trainer import Judged, Rates, Span
 from snailps.models.rows import distinct
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings

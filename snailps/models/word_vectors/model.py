@@ -30,6 +30,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.abi.key_hash import GOLDEN, MASK64
 from snailps.api.rotation import Rotation
 from snailps.api.tables import Rows, Table
 from snailps.api.worker import Block, Results
@@ -48,7 +49,7 @@ from snailps.models.local_sgd import (
     RowLayout,
 )
 from snailps.models.ngram_rows import pack_vocabulary, unpack_vocabulary
-from snailps.models.rotation.trainer import MASK64, PHI, Lease
+from snailps.models.rotation.trainer import Lease
 from snailps.models.rows import Scale, Trained
 from snailps.models.text_model import BLOCK_BYTES_MAX, TextModel
 from snailps.models.word_vectors.block_size import (
@@ -259,7 +260,7 @@ class WordVectors(TextModel):
         The parts depend on the text alone: a block that is encoded twice is the same.
         """
         parts = list(cut_text(block.data, ENCODED_BYTES))
-        seeds = [(block.seed + at * PHI) & MASK64 for at in range(len(parts))]
+        seeds = [(block.seed + at * GOLDEN) & MASK64 for at in range(len(parts))]
         encoded = list(self._encoders.map(self._lexicon.encode, parts, repeat(self._keep), seeds))
         return np.concatenate([ids for ids, _ in encoded]), sum(words for _, words in encoded)
 

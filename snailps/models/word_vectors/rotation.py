@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.abi.key_hash import GOLDEN, MASK64
 from snailps.api.worker import Block
 from snailps.data._key_numbering import WordNumbers
 from snailps.dataclass import dataclass
@@ -28,8 +29,6 @@ from snailps.models.local_sgd import are_finite
 from snailps.models.rotation.partition_rows import PartitionRows
 from snailps.models.rotation.splits import assign
 from snailps.models.rotation.trainer import (
-    MASK64,
-    PHI,
     Checkout,
     Judged,
     Lease,
@@ -163,7 +162,7 @@ class WordTrainer(RotationTrainer):
         ids, _ = shared_text.get_chunk(
             model, block.chunk, block.chunk_blocks, checkout, (1,) * checkouts
         )
-        seed = model.settings.seed * PHI + block.chunk * checkouts + checkout
+        seed = model.settings.seed * GOLDEN + block.chunk * checkouts + checkout
         return self.examples(ids, seed & MASK64)
 
     def _part_of(

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.abi.key_hash import GOLDEN, MASK64
 from snailps.api.worker import Block
 from snailps.models.rotation.input_exchange import Sharing
-from snailps.models.rotation.trainer import MASK64, PHI
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.examples import Pairs
@@ -73,7 +73,7 @@ class SkipGramTrainer(WordTrainer):
         pairs = kernels.sort_pairs(
             ids,
             s.window,
-            (s.seed * PHI + block.chunk) & MASK64,
+            (s.seed * GOLDEN + block.chunk) & MASK64,
             BUNDLE,
             run=split.bundling.run,
             inputs=split.inputs,

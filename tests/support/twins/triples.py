@@ -6,10 +6,8 @@ here.
 """
 
 import numpy as np
-from twins.kernels import hash_key, mix64
+from twins.kernels import GOLDEN, MASK, hash_key, mix64
 
-GOLDEN = 0x9E3779B97F4A7C15
-MASK = (1 << 64) - 1
 STEP = 1e-6
 
 
