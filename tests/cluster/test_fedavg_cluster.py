@@ -1,6 +1,7 @@
 """Federated averaging: rounds of real processes."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from snailps import kernels
 from snailps.errors import ConfigError
 from snailps.models.fedavg.feeds import Feeds
 from snailps.models.fedavg.learner import Learner
-from snailps.models.fedavg.model import INIT_SCALE
+from snailps.models.fedavg.model import INIT_SCALE, MOMENT_ROUNDS
 from snailps.models.fedavg.network import Network, plain_output, sum_into
 from snailps.models.fedavg.plotting import plot_histories, read_history
 from snailps.models.fedavg.settings import read_test, read_vocab
@@ -55,27 +56,55 @@ def simulate(settings, clients, learners):
     ]
     base.put_embedding(0, np.array(rows))
     feeds = [Feeds(settings, words, learners, i, clients) for i in range(clients)]
-    team = [Learner(len(words), settings) for _ in range(clients * learners)]
+    own = [Network(len(words), settings.dim, 3) for _ in range(clients)]  # moments of each client
+    teams = [[Learner(len(words), settings) for _ in range(learners)] for _ in range(clients)]
     total = Network(len(words), settings.dim, 3)
+    everyone = [learner for team in teams for learner in team]
     try:
         for round_ in range(settings.rounds):
-            for number, learner in enumerate(team):
-                client, own = divmod(number, learners)
-                steps = round_ * settings.bpe
-                learner.train(base, lambda c=client, i=own: feeds[c].take(i), steps, moments=True)
-            with ThreadPoolExecutor(1) as pool:
+            steps, shared = round_ * settings.bpe, clients > 1 and round_ % MOMENT_ROUNDS == 0
+            for client, team in enumerate(teams):
+                if shared:
+                    take_means(own[client], base, slice(None), slice(1, 3))
+                take_means(own[client], base, slice(None), slice(0, 1))
+                for number, learner in enumerate(team):
+                    learner.used *= not shared
+                    take = partial(feeds[client].take, number)
+                    moments = learners > 1 or shared
+                    learner.train(own[client], take, steps, moments=moments)
                 touched = [learner.touched for learner in team]
-                windows = [learner.windows for learner in team]
-                parts = [learner.network for learner in team]
-                weights, panels = sum_into(total, 3, parts, touched, windows, pool)
-            met = weights > 0
-            base.embedding[:, met] = total.embedding[:, met] / weights[met, None]
-            base.counts[met] = total.counts[met] / weights[met]
-            base.output[:] = total.output / panels[0]
+                met = summed(total, team, touched, touched)
+                take_means(own[client], total, met, slice(1, 3))
+            touched = [learner.touched for learner in everyone]
+            met = summed(total, everyone, touched, touched)
+            take_means(base, total, met, slice(0, 1))
+            if clients > 1 and round_ % MOMENT_ROUNDS == MOMENT_ROUNDS - 1:
+                met = summed(total, everyone, touched, [learner.used for learner in everyone])
+                take_means(base, total, met, slice(1, 3))
     finally:
         for one in feeds:
             one.close()
     return base
+
+
+def summed(total, team, touched, used):
+    """Makes `total` the means of learners' networks; words that have any use."""
+    windows = [learner.windows for learner in team]
+    with ThreadPoolExecutor(1) as pool:
+        sum_into(total, 3, [one.network for one in team], (touched, used), windows, pool)
+    for uses, layers in ((touched, slice(0, 1)), (used, slice(1, 3))):
+        total.embedding[layers] /= np.maximum(sum(uses), 1)[:, None]
+    total.counts /= np.maximum(sum(used), 1)
+    total.output /= np.float32(sum(windows))
+    return sum(used) > 0
+
+
+def take_means(to, means, words, layers):
+    """Copies layers of a network, and counts with those of moments."""
+    to.embedding[layers, words] = means.embedding[layers, words]
+    to.output[layers] = means.output[layers]
+    if layers.start:
+        to.counts[words] = means.counts[words]
 
 
 @pytest.mark.long(but=["2-1-1-1-20", "2-2-2-0-16"])
@@ -86,7 +115,8 @@ def simulate(settings, clients, learners):
 def test_rounds_through_servers_are_the_weighted_means(
     folder, workers, servers, learners, pipelines, dim
 ):
-    shape = {"learners": learners, "pipelines": pipelines, "dim": dim}
+    rounds = MOMENT_ROUNDS + 2
+    shape = {"learners": learners, "pipelines": pipelines, "dim": dim, "rounds": rounds}
     _, figures = run(folder, workers, servers, **shape)
     want = simulate(settings_of(folder, **shape), workers, learners)
     got = weights_of(folder)
@@ -94,20 +124,20 @@ def test_rounds_through_servers_are_the_weighted_means(
     np.testing.assert_allclose(got["embedding"], want.embedding[0, :, :dim], atol=2e-5)
     np.testing.assert_allclose(got["output"], weights, atol=2e-5)
     np.testing.assert_allclose(got["bias"], biases, atol=2e-5)
-    assert got["round"] == figures["rounds"] == 3
-    assert figures["examples"] == 3 * 4 * 16 * workers * learners
+    assert got["round"] == figures["rounds"] == rounds
+    assert figures["examples"] == rounds * 4 * 16 * workers * learners
     assert figures["ended_by"] == "rounds"
     text = np.loadtxt(folder / "out.embedding.txt")
     np.testing.assert_allclose(text, got["embedding"], atol=6e-7)
-    run_, rounds = read_history(folder / "out.history.jsonl")
+    run_, lines = read_history(folder / "out.history.jsonl")
     assert (run_["workers"], run_["learners"]) == (workers, learners)
-    assert [line["windows_per_learner"] for line in rounds] == [64, 128, 192]
-    seconds = [line["seconds"] for line in rounds]
+    assert [line["windows_per_learner"] for line in lines] == [64 * n for n in range(1, 7)]
+    seconds = [line["seconds"] for line in lines]
     assert seconds == sorted(seconds)
     scratch = want.scratch(5, 50)
     test = read_test(str(folder / "data"), read_vocab(str(folder / "data")), 5)
     loss = kernels.cbow_loss(test, want.embedding[0], want.output[0], scratch, batch=50) / 50
-    assert rounds[-1]["loss"] == pytest.approx(loss, abs=1e-4)
+    assert lines[-1]["loss"] == pytest.approx(loss, abs=1e-4)
 
 
 def test_rounds_again_with_the_same_seed_give_the_same_bits(folder):

@@ -212,21 +212,20 @@ def test_sum_into_weighs_rows_by_who_met_them_and_panels_by_windows(layers):
         part.embedding[:] = rng.normal(size=part.embedding.shape)
         part.output[:] = rng.normal(size=part.output.shape)
         part.counts[:] = rng.integers(0, 9, 200)
-    touched = [rng.integers(0, 3, 200).astype(np.float32) for _ in parts]
+    touched, used = ([rng.integers(0, 3, 200).astype(np.float32) for _ in parts] for _ in range(2))
     windows = [10, 20, 5]
     total = Network(200, 16, 3)
     with ThreadPoolExecutor(2) as pool:
-        rows, panels = sum_into(total, layers, parts, touched, windows, pool)
-    np.testing.assert_array_equal(rows, sum(touched))
-    assert panels.tolist() == [35, 35]
+        sum_into(total, layers, parts, (touched, used), windows, pool)
     of_rows = sum(
-        part.embedding * weight[:, None] for part, weight in zip(parts, touched, strict=True)
+        part.embedding * np.stack((weight, later, later))[:, :, None]
+        for part, weight, later in zip(parts, touched, used, strict=True)
     )
     of_panels = sum(part.output * count for part, count in zip(parts, windows, strict=True))
     np.testing.assert_allclose(total.embedding[:layers], of_rows[:layers], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(total.output[:layers], of_panels[:layers], rtol=1e-4, atol=1e-4)
     assert not total.output[layers:].any()
-    counts = sum(part.counts * weight for part, weight in zip(parts, touched, strict=True))
+    counts = sum(part.counts * weight for part, weight in zip(parts, used, strict=True))
     np.testing.assert_allclose(total.counts, counts)
 
 

@@ -21,13 +21,17 @@ Floats = NDArray[np.float32]
 
 
 class Learner:
-    """A network, and uses of words (`touched`), windows and loss of the last round."""
+    """A network, and uses of words (`touched`), windows and loss of the last round.
+
+    `used` are uses of words since the owner has set them to 0.
+    """
 
     def __init__(self, words: int, settings: FedAvgSettings) -> None:
         self._settings = settings
         self.network = Network(words, settings.dim, 3)
         self._scratch = self.network.scratch(settings.window, settings.bs)
         self.touched: Floats = np.zeros(words, np.float32)
+        self.used: Floats = np.zeros(words, np.float32)
         self.windows = 0
         self.loss = 0.0
 
@@ -79,3 +83,4 @@ class Learner:
         middle = seen.shape[1] // 2
         context = np.delete(seen, middle, axis=1)
         self.touched = np.bincount(context.ravel(), minlength=len(self.touched)).astype(np.float32)
+        self.used += self.touched

@@ -2,6 +2,7 @@
 
     round -> pull weights -> learners train, each on data of its own -> weighted sums -> push
     (access method `average`: the servers divide when the round ends)
+    every `MOMENT_ROUNDS` rounds: Adam's moments of all workers, too
 
 All sums run in the order of the learners, and batches are given out in turn, so runs with the same
 settings are bit-identical.  The master (master/job/) chooses rounds, their workers and their end;
@@ -28,12 +29,14 @@ from snailps.models.fedavg import evaluation
 from snailps.models.fedavg import settings as files
 from snailps.models.fedavg.feeds import Feeds
 from snailps.models.fedavg.learner import Learner
-from snailps.models.fedavg.network import Network, sum_into
+from snailps.models.fedavg.network import Floats, Network, sum_into
 from snailps.models.fedavg.settings import FedAvgSettings
 
 EMBEDDING, OUTPUT = "embedding", "output"
 MOMENT_NAMES = ("first", "second")
 INIT_SCALE = 0.05
+MOMENT_ROUNDS = 4
+"""Rounds after which the moments of several workers are averaged: they are twice the weights."""
 
 
 @dataclass
@@ -42,6 +45,8 @@ class _Client:
 
     feeds: Feeds
     learners: list[Learner]
+    period: int = -1
+    """`FedAvg._period` whose moments the learners began with."""
 
 
 class FedAvg(Worker):
@@ -85,6 +90,7 @@ class FedAvg(Worker):
         self._sum = Network(len(self._words), s.dim, 3)
         self._clients: dict[int, _Client] = {}
         self._since: int | None = None  # round in which the moments began
+        self._period = -1  # of MOMENT_ROUNDS rounds, the one whose moments were pulled
         self._keeping: Future[None] | None = None
         self._word_keys = np.arange(len(self._words), dtype=np.uint64)
         self._panel_keys = np.arange(self._base.panels, dtype=np.uint64)
@@ -94,42 +100,49 @@ class FedAvg(Worker):
         """Whether moments are pulled and pushed: only with several workers."""
         return self.workers > 1
 
-    @property
-    def _averages_moments(self) -> bool:
-        """Whether moments are averaged; a single learner keeps its own."""
-        return self._shares_moments or self._learner_num > 1
-
     def prepare(self, block: Block) -> list[Pending]:
-        return [self.pull_async(name, keys) for name, keys in self._wanted()]
+        wanted = [(EMBEDDING, self._word_keys), (OUTPUT, self._panel_keys)]
+        names = MOMENT_NAMES if self._lacks_moments(block) else ()
+        wanted += [(_named(part, name), keys) for name in names for part, keys in wanted[:2]]
+        return [self.pull_async(name, keys) for name, keys in wanted]
 
-    def _wanted(self) -> list[tuple[str, NDArray[np.uint64]]]:
-        layers = ("", *MOMENT_NAMES) if self._shares_moments else ("",)
-        keys = {EMBEDDING: self._word_keys, OUTPUT: self._panel_keys}
-        return [(_named(part, name), keys[part]) for name in layers for part in keys]
+    def _lacks_moments(self, block: Block) -> bool:
+        """Whether the servers have moments that this worker has not pulled."""
+        return self._shares_moments and block.clock // MOMENT_ROUNDS != self._period
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Train a round: every learner takes `bpe` batches, from the same weights."""
-        self._take_base([pull.wait() for pull in block.prepared])
         if self._keeping is not None:
             self._keeping.result()
         client = self._client_of(block.index)
+        if self._lacks_moments(block):
+            self._period = block.clock // MOMENT_ROUNDS
+        self._take_base([pull.wait() for pull in block.prepared])
+        begins = client.period != self._period
+        if begins:
+            client.period = self._period
+            for learner in client.learners:
+                learner.used[:] = 0
         if self._since is None:  # a checkpoint of one worker has no moments
             has_moments = self._shares_moments and self._base.output[1:].any()
             self._since = 0 if has_moments else block.clock
         steps = (block.clock - self._since) * self.settings.bpe
+        # A single learner keeps its own until workers average theirs.
+        takes = self._learner_num > 1 or begins
         tasks = [
             self._pool.submit(
                 learner.train,
                 self._base,
                 partial(client.feeds.take, i),
                 steps,
-                moments=self._averages_moments,
+                moments=takes,
             )
             for i, learner in enumerate(client.learners)
         ]
         for task in tasks:
             task.result()
-        self._push(client.learners)
+        ends = block.clock % MOMENT_ROUNDS == MOMENT_ROUNDS - 1
+        self._push(client.learners, shares_moments=self._shares_moments and ends)
         windows = sum(learner.windows for learner in client.learners)
         return {
             "units": windows,
@@ -157,33 +170,38 @@ class FedAvg(Worker):
             if layer == 1:
                 base.counts[:] = rows[at][:, self.settings.dim]
 
-    def _push(self, learners: Sequence[Learner]) -> None:
-        """Push the weighted sums of the learners' networks, this client's contribution."""
-        total = self._sum
-        rows, panels = sum_into(
+    def _push(self, learners: Sequence[Learner], *, shares_moments: bool) -> None:
+        """Push the weighted sums of the learners' networks, this client's contribution.
+
+        With `shares_moments` those of their moments, too, of words used since the last such push.
+        """
+        total, several = self._sum, len(learners) > 1
+        touched = [one.touched for one in learners]
+        used = [one.used for one in learners] if shares_moments else touched
+        sum_into(
             total,
-            3 if self._averages_moments else 1,
+            3 if several or shares_moments else 1,
             [one.network for one in learners],
-            [one.touched for one in learners],
+            (touched, used),
             [one.windows for one in learners],
             self._pool,
         )
-        own = np.flatnonzero(rows)  # words that no learner used do not change
-        keys, weights = self._word_keys[own], rows[own]
+        windows = np.float32(sum(one.windows for one in learners))
         pushes = []
-        for layer, name in enumerate(("", *MOMENT_NAMES) if self._shares_moments else ("",)):
-            parts = [total.embedding[layer, own, : self.settings.dim], weights[:, None]]
+        for layer, name in enumerate(("", *MOMENT_NAMES) if shares_moments else ("",)):
+            rows: Floats = np.asarray(np.sum(used if layer else touched, axis=0, dtype=np.float32))
+            own = np.flatnonzero(rows)  # words that no learner used do not change
+            parts = [total.embedding[layer, own, : self.settings.dim], rows[own, None]]
             if layer == 1:
                 parts.insert(1, total.counts[own, None])
             values = np.concatenate(parts, axis=1)
-            pushes.append(self.push_async(_named(EMBEDDING, name), keys, values))
-            values = np.concatenate(
-                [total.output_rows(total.output[layer]), panels[:, None]], axis=1
-            )
+            pushes.append(self.push_async(_named(EMBEDDING, name), self._word_keys[own], values))
+            panels = np.full((self._base.panels, 1), windows)
+            values = np.concatenate([total.output_rows(total.output[layer]), panels], axis=1)
             pushes.append(self.push_async(_named(OUTPUT, name), self._panel_keys, values))
-        if self._averages_moments and not self._shares_moments:
+        if several and not shares_moments:
             # Meanwhile the servers apply the round, and the master evaluates it.
-            self._keeping = self._pool.submit(self._keep_moments, own, weights, panels[0])
+            self._keeping = self._pool.submit(self._keep_moments, own, rows[own], windows)
         for push in pushes:
             push.wait()
 

@@ -74,14 +74,15 @@ def sum_into(
     to: Network,
     layers: int,
     parts: Sequence[Network],
-    touched: Sequence[Floats],
+    uses: tuple[Sequence[Floats], Sequence[Floats]],
     windows: Sequence[int],
     pool: Executor,
-) -> tuple[Floats, Floats]:
-    """Write weighted sums of `parts` into `to`; sums of weights, (words,) and (panels,).
+) -> None:
+    """Write weighted sums of `parts` into `to`.
 
-    A part's rows of the embedding are weighted by `touched`, its uses of each word as context, its
-    output by its `windows`.  Each sum runs in the order of the parts, independent of the threads.
+    A part's rows of the embedding are weighted by its `uses` of each word as context, those of the
+    moments by the second ones; its output by its `windows`.  Each sum runs in the order of the
+    parts, independent of the threads.
     """
     of_panels = [np.full(to.panels, count, np.float32) for count in windows]
 
@@ -91,16 +92,14 @@ def sum_into(
         for array, weight in zip(arrays, weights, strict=True):
             kernels.add_weighted_rows(array.reshape(len(out), -1), weight, flat)
 
-    tasks = [pool.submit(add, to.counts, [part.counts for part in parts], touched)]
+    tasks = [pool.submit(add, to.counts, [part.counts for part in parts], uses[1])]
     for layer in range(layers):
         embeddings = [part.embedding[layer] for part in parts]
         outputs = [part.output[layer] for part in parts]
-        tasks.append(pool.submit(add, to.embedding[layer], embeddings, touched))
+        tasks.append(pool.submit(add, to.embedding[layer], embeddings, uses[min(layer, 1)]))
         tasks.append(pool.submit(add, to.output[layer], outputs, of_panels))
     for task in tasks:
         task.result()
-    rows: Floats = np.asarray(np.sum(touched, axis=0, dtype=np.float32))
-    return rows, np.full(to.panels, np.float32(sum(windows)), np.float32)
 
 
 def _zeros(*shape: int) -> Floats:
