@@ -759,16 +759,14 @@ cdef class Kernels:
                               Py_ssize_t last=-1, const uint32_t[::1] order=None):
         """Examples whose features are all rows, and a bias that is one, too.
 
-        With `first` and `last` only examples first..last-1 are looked at; with an order the features
-        are by `train_examples`.
+        With `first` and `last` only examples first..last-1 are looked at; with an order they are
+        by `train_examples`.
         """
         if order is None:
             self.check_bags(ptr, places, rows.shape[0], 0, "ptr", "places", "rows", first, last)
-        else:
-            self.check_ptr(ptr, places, 0, "ptr", "places", 0, -1)
-            if order.shape[0] != ptr.shape[0] - 1:
-                raise ValueError(f"order ({order.shape[0]}) must be as many as examples "
-                                 f"({ptr.shape[0] - 1})")
+        elif order.shape[0] != ptr.shape[0] - 1:
+            raise ValueError(f"order ({order.shape[0]}) must be as many as examples "
+                             f"({ptr.shape[0] - 1})")
         if values.shape[0] != places.shape[0]:
             raise ValueError(f"values ({values.shape[0]}) must be as many as places "
                              f"({places.shape[0]})")
@@ -819,19 +817,19 @@ cdef class Kernels:
         job.beta = beta
 
     cdef object train_examples(self, Training train, ScratchOf scratch_of, const SparseJob *job,
-                               const uint32_t[::1] order, Py_ssize_t row_num):
+                               const uint32_t[::1] order, Py_ssize_t row_num, Py_ssize_t place_num):
         """Trains examples first..last-1, of an order if there is one; returns loss and weight.
 
         Those of an order are laid behind each other, some at a time, and are looked at then.
         """
         cdef SparseJob part = job[0]
         cdef double total = 0, weight = 0
-        cdef int64_t i, scratch_bytes, entries, n, first = job.first, last = job.last
+        cdef int64_t i, scratch_bytes, entries, n, begin, end, first = job.first, last = job.last
         cdef int64_t room = TILE_ENTRIES
         cdef const uint32_t *in_order
         cdef Tile tile
         cdef char *scratch
-        cdef bint right = True
+        cdef bint right = True, fits = True
         if order is None:
             scratch = zeros(scratch_of(job))
             with nogil:
@@ -840,8 +838,17 @@ cdef class Kernels:
             return total, weight
         n = order.shape[0]
         in_order = &order[0]
-        for i in range(n):
-            room = max(room, job.ptr[i + 1] - job.ptr[i])
+        # A call trains a few of many examples: no other ones are looked at.
+        with nogil:
+            for i in range(first, last):
+                if in_order[i] >= n:
+                    right = False
+                    continue
+                begin, end = job.ptr[in_order[i]], job.ptr[in_order[i] + 1]
+                fits &= 0 <= begin <= end <= place_num
+                room = max(room, end - begin)
+        if not fits:
+            raise ValueError(f"ptr must rise within places ({place_num} entries)")
         part.first, part.last = 0, n
         scratch_bytes = (scratch_of(&part) + 63) // 64 * 64
         scratch = taken(scratch_bytes + tile_bytes(room))
@@ -851,8 +858,6 @@ cdef class Kernels:
             part.labels = tile.labels
             part.weights = tile.weights if job.weights else NULL
             part.fields = tile.fields if job.fields else NULL
-            for i in range(first, last):
-                right &= in_order[i] < n
             i = first
             while right and i < last:
                 part.last = lay_out(job, in_order + i, last - i, &tile)
@@ -895,7 +900,7 @@ cdef class Kernels:
         were trained.  Losses are taken before the step of each example.
         """
         cdef SparseJob job
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i, at
         cdef int bad = 0
         check_span("examples", first, last, ptr.shape[0] - 1)
         self.take_examples(&job, rows, ptr, places, values, bias, first, last, order)
@@ -908,14 +913,15 @@ cdef class Kernels:
         self.take_training(&job, labels, weights, rows.shape[0], loss, method, hot, first, last,
                            lr_start, lr_stop, eps, l1, l2, beta)
         if loss == MULTINOMIAL:
-            for i in range(first if order is None else 0, last if order is None else labels.shape[0]):
-                bad |= not 0 <= labels[i] < outputs
+            for i in range(first, last):
+                at = i if order is None else min(<Py_ssize_t>order[i], labels.shape[0] - 1)
+                bad |= not 0 <= labels[at] < outputs
             if bad:
                 raise ValueError(f"labels must be class numbers 0 to {outputs - 1}")
         if first == last or rows.shape[0] == 0:
             return 0.0, 0.0
         return self.train_examples(self.table.linear, self.table.linear_scratch, &job, order,
-                                   rows.shape[0])
+                                   rows.shape[0], places.shape[0])
 
     def linear_scores(self, const float[:, ::1] rows, const int64_t[::1] ptr,
                       const int32_t[::1] places, const float[::1] values, *, int outputs,
@@ -1007,7 +1013,8 @@ cdef class Kernels:
         job.factor_l2 = factor_l2
         if first == last or rows.shape[0] == 0:
             return 0.0, 0.0
-        return self.train_examples(self.table.fm, self.table.fm_scratch, &job, order, rows.shape[0])
+        return self.train_examples(self.table.fm, self.table.fm_scratch, &job, order, rows.shape[0],
+                                   places.shape[0])
 
     def fm_scores(self, const float[:, ::1] rows, const int64_t[::1] ptr, const int32_t[::1] places,
                   const float[::1] values, const int32_t[::1] fields, *, Py_ssize_t factors,
