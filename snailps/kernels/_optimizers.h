@@ -217,4 +217,22 @@ static void snail_first_ftrl(const float *hyper, float *row, uint32_t dim) {
     }
 }
 
+/* Gives AdaGrad's steps, whose sum is `delta`, the length that they have behind those of others, `others`
+ * for each.
+ *
+ * The mean of 1 / (sqrt(n) + least) as n grows from the sum of squares `before` by the own ones,
+ * `squares`, and by all.  The row loses the difference, too: it is no step that is still to be made. */
+static inline void snail_shorten_adagrad(int64_t dim, float *restrict row, float *restrict delta,
+                                         const float *restrict squares, const float *restrict before,
+                                         float least, float others) {
+    for (int64_t j = 0; j < dim; j++) {
+        const float root = sqrtf(before[j]) + 2 * least;
+        const float own = sqrtf(before[j] + squares[j]) + root;
+        const float all = sqrtf(before[j] + squares[j] * (1 + others)) + root;
+        const float taken = squares[j] > 0 ? delta[j] * (1 - own / all) : 0;
+        delta[j] -= taken;
+        row[j] -= taken;
+    }
+}
+
 #endif

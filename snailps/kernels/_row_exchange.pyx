@@ -27,6 +27,9 @@ cdef extern from "kernels/_optimizers.h" nogil:
         float l1
     FtrlBy ftrl_of "snail_ftrl_of"(float rate, float l1, float beta)
     float ftrl_weight "snail_ftrl_weight"(float z, float root, const FtrlBy *by)
+    void shorten_adagrad "snail_shorten_adagrad"(int64_t dim, float *row, float *delta,
+                                                 const float *squares, const float *before,
+                                                 float least, float others)
 
 cdef enum:
     AHEAD = 16                  # rows, whose places are known, asked for ahead
@@ -181,25 +184,6 @@ cdef inline uint8_t quieter(uint8_t quiet, int64_t place) noexcept nogil:
         return <uint8_t>level
     level += 1
     return <uint8_t>(level | (place & ((1 << level) - 1)) << SKIPPED_AT)
-
-
-cdef inline void shorten(DriftEstimate estimate, float *row, const float *base, float *delta, int64_t dim,
-                         float others) noexcept nogil:
-    """Gives AdaGrad's steps the length that they have behind those of others, `others` for each.
-
-    The mean of 1 / (sqrt(n) + least) as n grows from the base's sum of squares by the own ones, and
-    by all.  The row loses the difference, too: it is no step that is still to be made.
-    """
-    cdef int64_t j
-    cdef float before, squares, taken
-    for j in range(dim):
-        squares = delta[dim + j]
-        before = sqrtf(base[dim + j]) + 2 * estimate.least
-        taken = delta[j] * (1 - (sqrtf(base[dim + j] + squares) + before)
-                            / (sqrtf(base[dim + j] + squares * (1 + others)) + before))
-        if squares > 0:
-            delta[j] -= taken
-            row[j] -= taken
 
 
 cdef inline void reduce(DriftEstimate estimate, const float *row, int64_t stride, float *delta, int64_t j,
@@ -524,8 +508,8 @@ cdef class RowExchange:
         count += of.rest
         of.rest = 0
         if estimate.method == ACCESS_ADAGRAD:
-            shorten(estimate, row, base, delta, self.dim,
-                    max((count - 1) / count, estimate.others_least) * (workers - 1))
+            shorten_adagrad(self.dim, row, delta, delta + self.dim, base + self.dim, estimate.least,
+                            max((count - 1) / count, estimate.others_least) * (workers - 1))
         # A row with one step is probably no other worker's: it is pushed whole.
         if count <= C_ONE_STEP:
             return 1

@@ -39,7 +39,17 @@ from snailps.data._key_numbering import KeptNumbers
 from snailps.dataclass import dataclass
 from snailps.kernels._row_exchange import DriftEstimate, RowExchange
 from snailps.models.local_sgd import Floats, Keys, LocalSgd
-from snailps.models.rows import NO_KEYS, NO_PLACES, WHOLE, Ids, Lookup, Rows, Scale, Trained
+from snailps.models.rows import (
+    NO_KEYS,
+    NO_PLACES,
+    WHOLE,
+    Ids,
+    Lookup,
+    Rows,
+    Scale,
+    Trained,
+    ascending,
+)
 
 CACHE_BYTES = 512 << 20
 """Memory of one table's kept rows and their numbering."""
@@ -449,7 +459,7 @@ class KeptRows(Rows):
         if not self._touched:
             return
         self._settle()
-        touched = np.sort(np.concatenate(self._touched))  # memory is visited in order
+        touched = ascending(np.concatenate(self._touched), self._kept.used)
         self._touched = []
         if not answers:
             self._send_quietly(touched)
@@ -544,7 +554,9 @@ class KeptRows(Rows):
 
     def _refresh(self, known: Ids, *, quiet_too: bool = False) -> None:
         """Start to pull those of the known rows that were pushed without an answer."""
-        places, keys = self._kept.exchange.stale(np.sort(known), quiet_too=quiet_too)
+        places, keys = self._kept.exchange.stale(
+            ascending(known, self._kept.used), quiet_too=quiet_too
+        )
         for first in range(0, len(places), CHUNK_ROWS):
             some = slice(first, first + CHUNK_ROWS)
             pull = self._pull(places[some], keys[some])

@@ -42,14 +42,25 @@ def distinct(
         used, places = np.unique(np.concatenate(parts), return_inverse=True)
         return used, np.split(places.astype(np.int32), np.cumsum(sizes)[:-1])
     parts = [part.astype(np.int64, copy=False) for part in parts]  # NumPy would at each use
-    seen = np.zeros(bound, np.bool_)
-    for part in parts:
-        seen[part] = True
-    used = np.flatnonzero(seen)
-    del seen
+    used = _marked(parts, bound)
     place = np.empty(bound, np.int32)
     place[used] = np.arange(len(used), dtype=np.int32)
     return used, [place[part] for part in parts]
+
+
+def ascending(places: Ids, bound: int) -> Ids:
+    """Distinct places below `bound`, ascending: memory is visited in order."""
+    if bound > MARKED_A_KEY * len(places):
+        return np.sort(places)
+    return _marked([places], bound).astype(np.int32)
+
+
+def _marked(parts: Sequence[NDArray[np.integer]], bound: int) -> NDArray[np.int64]:
+    """Numbers below `bound` that are in some of the arrays, ascending."""
+    seen = np.zeros(bound, np.bool_)
+    for part in parts:
+        seen[part] = True
+    return np.flatnonzero(seen)
 
 
 @dataclass(slots=True)
