@@ -65,22 +65,22 @@ def simulate(settings, clients, learners):
             steps, shared = round_ * settings.bpe, clients > 1 and round_ % MOMENT_ROUNDS == 0
             for client, team in enumerate(teams):
                 if shared:
-                    take_means(own[client], base, slice(None), slice(1, 3))
+                    take_means(own[client], base, slice(None), slice(2, 3))
                 take_means(own[client], base, slice(None), slice(0, 1))
                 for number, learner in enumerate(team):
                     learner.used *= not shared
                     take = partial(feeds[client].take, number)
-                    moments = learners > 1 or shared
-                    learner.train(own[client], take, steps, moments=moments)
-                touched = [learner.touched for learner in team]
-                met = summed(total, team, touched, touched)
-                take_means(own[client], total, met, slice(1, 3))
+                    layers = (0, 1, 2) if learners > 1 else (0, 2) if shared else (0,)
+                    learner.train(own[client], take, steps, layers=layers)
+                touched, ends = [one.touched for one in team], round_ % MOMENT_ROUNDS == 3
+                used = [one.used for one in team] if clients > 1 and ends else touched
+                take_means(own[client], total, summed(total, team, touched, used), slice(1, 3))
             touched = [learner.touched for learner in everyone]
             met = summed(total, everyone, touched, touched)
             take_means(base, total, met, slice(0, 1))
             if clients > 1 and round_ % MOMENT_ROUNDS == MOMENT_ROUNDS - 1:
                 met = summed(total, everyone, touched, [learner.used for learner in everyone])
-                take_means(base, total, met, slice(1, 3))
+                take_means(base, total, met, slice(2, 3))
     finally:
         for one in feeds:
             one.close()

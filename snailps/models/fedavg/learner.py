@@ -7,7 +7,7 @@ One thread at a time uses a learner; the kernels run without the GIL.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +35,12 @@ class Learner:
         self.windows = 0
         self.loss = 0.0
 
-    def _begin(self, base: Network, moments: bool) -> None:
-        """Copy the weights of `base` and, with `moments`, its moments."""
-        layers = 3 if moments else 1
-        self.network.embedding[:layers] = base.embedding[:layers]
-        self.network.output[:layers] = base.output[:layers]
-        if moments:
+    def _begin(self, base: Network, layers: Sequence[int]) -> None:
+        """Copy the weights of `base`, and moments: counts of steps come with the second ones."""
+        for layer in layers:
+            self.network.embedding[layer] = base.embedding[layer]
+            self.network.output[layer] = base.output[layer]
+        if 2 in layers:
             self.network.counts[:] = base.counts
 
     def train(
@@ -49,15 +49,15 @@ class Learner:
         take: Callable[[], NDArray[np.int32] | None],
         steps: int,
         *,
-        moments: bool,
+        layers: Sequence[int],
     ) -> None:
-        """Train a round: `bpe` steps from the weights (and moments) of `base`, a batch each.
+        """Train a round: `bpe` steps from `layers` of `base`, its own else, a batch each.
 
-        `take` returns None after the last batch.  `steps` were taken in earlier rounds.  Without
-        `moments` the learner starts with its own.
+        Layer 0 are weights, 1 and 2 Adam's moments.  `take` returns None after the last batch.
+        `steps` were taken in earlier rounds.
         """
         s = self._settings
-        self._begin(base, moments)
+        self._begin(base, layers)
         self.windows, self.loss = 0, 0.0
         batches = []
         for step in range(s.bpe):

@@ -2,7 +2,7 @@
 
     round -> pull weights -> learners train, each on data of its own -> weighted sums -> push
     (access method `average`: the servers divide when the round ends)
-    every `MOMENT_ROUNDS` rounds: Adam's moments of all workers, too
+    every `MOMENT_ROUNDS` rounds: Adam's second moments of all workers, too
 
 All sums run in the order of the learners, and batches are given out in turn, so runs with the same
 settings are bit-identical.  The master (master/job/) chooses rounds, their workers and their end;
@@ -33,10 +33,11 @@ from snailps.models.fedavg.network import Floats, Network, sum_into
 from snailps.models.fedavg.settings import FedAvgSettings
 
 EMBEDDING, OUTPUT = "embedding", "output"
-MOMENT_NAMES = ("first", "second")
+MOMENT = "moment"
+"""The moment that workers average: the first one forgets a round within the next."""
 INIT_SCALE = 0.05
 MOMENT_ROUNDS = 4
-"""Rounds after which the moments of several workers are averaged: they are twice the weights."""
+"""Rounds after which the moments of several workers are averaged."""
 
 
 @dataclass
@@ -56,7 +57,7 @@ class FedAvg(Worker):
     settings: FedAvgSettings
 
     def tables(self) -> Sequence[Table | Tensor]:
-        """Weights; with several workers also Adam's moments."""
+        """Weights; with several workers also Adam's second moments."""
         s = self.settings
         self._words = files.read_vocab(s.data_dir)
         vocabulary = zlib.crc32(b"\n".join(self._words))  # other words: other tables, refused
@@ -69,11 +70,10 @@ class FedAvg(Worker):
             make(OUTPUT, self._shape.output_dim),
         ]
         if self._shares_moments:
-            for name in MOMENT_NAMES:
-                tables += [
-                    make(_named(EMBEDDING, name), s.dim + (name == MOMENT_NAMES[0])),
-                    make(_named(OUTPUT, name), self._shape.output_dim),
-                ]
+            tables += [
+                make(_named(EMBEDDING, MOMENT), s.dim + 1),  # and counts of steps
+                make(_named(OUTPUT, MOMENT), self._shape.output_dim),
+            ]
         return tables
 
     def setup(self) -> None:
@@ -102,8 +102,8 @@ class FedAvg(Worker):
 
     def prepare(self, block: Block) -> list[Pending]:
         wanted = [(EMBEDDING, self._word_keys), (OUTPUT, self._panel_keys)]
-        names = MOMENT_NAMES if self._lacks_moments(block) else ()
-        wanted += [(_named(part, name), keys) for name in names for part, keys in wanted[:2]]
+        if self._lacks_moments(block):
+            wanted += [(_named(part, MOMENT), keys) for part, keys in wanted]
         return [self.pull_async(name, keys) for name, keys in wanted]
 
     def _lacks_moments(self, block: Block) -> bool:
@@ -128,14 +128,14 @@ class FedAvg(Worker):
             self._since = 0 if has_moments else block.clock
         steps = (block.clock - self._since) * self.settings.bpe
         # A single learner keeps its own until workers average theirs.
-        takes = self._learner_num > 1 or begins
+        layers = (0, 1, 2) if self._learner_num > 1 else (0, 2) if begins else (0,)
         tasks = [
             self._pool.submit(
                 learner.train,
                 self._base,
                 partial(client.feeds.take, i),
                 steps,
-                moments=takes,
+                layers=layers,
             )
             for i, learner in enumerate(client.learners)
         ]
@@ -164,16 +164,15 @@ class FedAvg(Worker):
         base = self._base
         base.put_embedding(0, rows[0])
         base.put_output(0, rows[1])
-        for layer, at in enumerate(range(2, len(rows), 2), 1):
-            base.put_embedding(layer, rows[at][:, : self.settings.dim])
-            base.put_output(layer, rows[at + 1])
-            if layer == 1:
-                base.counts[:] = rows[at][:, self.settings.dim]
+        if len(rows) > 2:
+            base.put_embedding(2, rows[2][:, : self.settings.dim])
+            base.counts[:] = rows[2][:, self.settings.dim]
+            base.put_output(2, rows[3])
 
     def _push(self, learners: Sequence[Learner], *, shares_moments: bool) -> None:
         """Push the weighted sums of the learners' networks, this client's contribution.
 
-        With `shares_moments` those of their moments, too, of words used since the last such push.
+        With `shares_moments` those of a moment, too, of words used since the last such push.
         """
         total, several = self._sum, len(learners) > 1
         touched = [one.touched for one in learners]
@@ -188,18 +187,18 @@ class FedAvg(Worker):
         )
         windows = np.float32(sum(one.windows for one in learners))
         pushes = []
-        for layer, name in enumerate(("", *MOMENT_NAMES) if shares_moments else ("",)):
+        for layer, name in ((0, ""), (2, MOMENT))[: 1 + shares_moments]:
             rows: Floats = np.asarray(np.sum(used if layer else touched, axis=0, dtype=np.float32))
             own = np.flatnonzero(rows)  # words that no learner used do not change
             parts = [total.embedding[layer, own, : self.settings.dim], rows[own, None]]
-            if layer == 1:
+            if layer:
                 parts.insert(1, total.counts[own, None])
             values = np.concatenate(parts, axis=1)
             pushes.append(self.push_async(_named(EMBEDDING, name), self._word_keys[own], values))
             panels = np.full((self._base.panels, 1), windows)
             values = np.concatenate([total.output_rows(total.output[layer]), panels], axis=1)
             pushes.append(self.push_async(_named(OUTPUT, name), self._panel_keys, values))
-        if several and not shares_moments:
+        if several:
             # Meanwhile the servers apply the round, and the master evaluates it.
             self._keeping = self._pool.submit(self._keep_moments, own, rows[own], windows)
         for push in pushes:
