@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from snailps.kernels._row_exchange import QUIET_MAX
 from snailps.models import kept_rows
+from snailps.models import rows as rows_of
 from snailps.models.kept_rows import DRIFT, LATE, SPAN_MIN, KeptRows, of_curvature
 from snailps.models.local_sgd import LocalSgd, RowLayout
 
@@ -631,3 +632,13 @@ def test_worker_that_dies_takes_along_only_blocks_since_its_last_round():
         assert worker.unpushed == (number != 2)
     worker.client.serve(99)  # what was handed over; then it is killed
     np.testing.assert_allclose(store.rows[[1, 2]], expected + 3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("marked", [0, 5000])
+def test_places_are_in_order_by_marks_and_by_sorting(marked, monkeypatch):
+    monkeypatch.setattr(rows_of, "MARKED_A_KEY", marked)
+    places = np.array([7, 0, 999, 3], np.int32)
+    found = rows_of.ascending(places, 1000)
+    assert found.tolist() == [0, 3, 7, 999]
+    assert found.dtype == np.int32
+    assert rows_of.ascending(places[:0], 1000).tolist() == []

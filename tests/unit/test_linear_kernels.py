@@ -291,18 +291,22 @@ def test_examples_in_an_order_are_trained_as_if_they_lay_so(method, loss, classe
 
 
 @pytest.mark.parametrize(
-    ("places", "order", "message"),
+    ("ptr", "places", "order", "message"),
     [
-        ([0, 1, 1], [0, 2], "order must have"),
-        ([0, 1, 1], [0], "order .1."),
-        ([0, 5, 1], [1, 0], "order must have"),
+        ([0, 1, 3], [0, 1, 1], [0, 2], "order must have"),
+        ([0, 1, 3], [0, 1, 1], [0], "order .1."),
+        ([0, 1, 3], [0, 5, 1], [1, 0], "order must have"),
+        ([0, 1, 4], [0, 1, 1], [0, 1], "ptr must rise within places .3 entries."),
+        ([0, 2, 1], [0, 1, 1], [0, 1], "ptr must rise within places .3 entries."),
+        ([-1, 1, 3], [0, 1, 1], [1, 0], "ptr must rise within places .3 entries."),
     ],
 )
-def test_orders_and_places_out_of_range_are_refused(places, order, message):
+def test_orders_places_and_pointers_out_of_range_are_refused(ptr, places, order, message):
     rows, ones = np.zeros((2, 3), np.float32), np.ones(3, np.float32)
     with pytest.raises(ValueError, match=message):
         kernels.train_linear(
-            rows, np.array([0, 1, 3]), np.array(places, np.int32), ones, ones[:2], NONE,
+            rows, np.array(ptr), np.array(places, np.int32), ones, ones[:2], NONE,
             **SETTINGS, outputs=1, loss=0, method=FTRL, bias=-1, hot=0, first=0, last=2,
             order=np.array(order, np.uint32),
         )  # fmt: skip
+    assert not rows.any()
