@@ -824,8 +824,8 @@ cdef class Kernels:
         """
         cdef SparseJob part = job[0]
         cdef double total = 0, weight = 0
-        cdef int64_t i, scratch_bytes, entries, n, begin, end, first = job.first, last = job.last
-        cdef int64_t room = TILE_ENTRIES
+        cdef int64_t i, scratch_bytes, entries, n, begin, end, room, first = job.first, last = job.last
+        cdef int64_t longest[2]             # an example of as many entries as any of the call
         cdef const uint32_t *in_order
         cdef Tile tile
         cdef char *scratch
@@ -839,6 +839,7 @@ cdef class Kernels:
         n = order.shape[0]
         in_order = &order[0]
         # A call trains a few of many examples: no other ones are looked at.
+        longest[0] = longest[1] = 0
         with nogil:
             for i in range(first, last):
                 if in_order[i] >= n:
@@ -846,11 +847,12 @@ cdef class Kernels:
                     continue
                 begin, end = job.ptr[in_order[i]], job.ptr[in_order[i] + 1]
                 fits &= 0 <= begin <= end <= place_num
-                room = max(room, end - begin)
+                longest[1] = max(longest[1], end - begin)
         if not fits:
             raise ValueError(f"ptr must rise within places ({place_num} entries)")
-        part.first, part.last = 0, n
+        part.first, part.last, part.ptr = 0, 1, longest
         scratch_bytes = (scratch_of(&part) + 63) // 64 * 64
+        room = max(<int64_t>TILE_ENTRIES, longest[1])
         scratch = taken(scratch_bytes + tile_bytes(room))
         with nogil:
             set_tile(&tile, scratch + scratch_bytes, room)

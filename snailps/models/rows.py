@@ -49,7 +49,7 @@ def distinct(
 
 
 def ascending(places: Ids, bound: int) -> Ids:
-    """Distinct places below `bound`, ascending: memory is visited in order."""
+    """Places below `bound`, each there once, ascending: memory is visited in order."""
     if bound > MARKED_A_KEY * len(places):
         return np.sort(places)
     return _marked([places], bound).astype(np.int32)

@@ -115,7 +115,7 @@ def take_means(to, means, words, layers):
 def test_rounds_through_servers_are_the_weighted_means(
     folder, workers, servers, learners, pipelines, dim
 ):
-    rounds = MOMENT_ROUNDS + 2
+    rounds = 2 * MOMENT_ROUNDS + 1
     shape = {"learners": learners, "pipelines": pipelines, "dim": dim, "rounds": rounds}
     _, figures = run(folder, workers, servers, **shape)
     want = simulate(settings_of(folder, **shape), workers, learners)
@@ -131,7 +131,7 @@ def test_rounds_through_servers_are_the_weighted_means(
     np.testing.assert_allclose(text, got["embedding"], atol=6e-7)
     run_, lines = read_history(folder / "out.history.jsonl")
     assert (run_["workers"], run_["learners"]) == (workers, learners)
-    assert [line["windows_per_learner"] for line in lines] == [64 * n for n in range(1, 7)]
+    assert [line["windows_per_learner"] for line in lines] == [64 * n for n in range(1, rounds + 1)]
     seconds = [line["seconds"] for line in lines]
     assert seconds == sorted(seconds)
     scratch = want.scratch(5, 50)
@@ -148,6 +148,14 @@ def test_rounds_again_with_the_same_seed_give_the_same_bits(folder):
     for key in saved[0]:
         np.testing.assert_array_equal(saved[0][key], saved[1][key])
     assert (saved[0]["output"] != saved[2]["output"]).any()
+
+
+@pytest.mark.parametrize("learners", [1, 2])
+def test_rounds_in_which_few_workers_take_part_learn(folder, learners):
+    run(folder, workers=3, rounds=40, fraction=0.34, learners=learners, lr=0.05, bs=4)
+    _, rounds = read_history(folder / "out.history.jsonl")
+    losses = [line["loss"] for line in rounds]
+    assert max(losses[20:]) < min(losses[:20]) + 0.1 < losses[0] - 0.3
 
 
 def test_target_ends_the_training(folder):

@@ -132,6 +132,24 @@ def test_fields_out_of_range_in_an_order_are_refused():
         toy.train(order=drawn_order(5, 120))
 
 
+@pytest.mark.parametrize("ptr", [[0, 2, 1, 3], [0, 2, 9, 9], [-2, 1, 2, 3], [0, 1, 3, 1 << 61]])
+def test_pointers_in_an_order_are_refused_where_they_are_reached(ptr):
+    rows, ones = kernels.padded(4, 2 * kernels.PAD), np.ones(3, np.float32)
+
+    def train(last):
+        return kernels.train_fm(
+            rows, np.array(ptr), np.array([0, 1, 2], np.int32), ones, np.zeros(0, np.int32), ones,
+            ones[:0], factors=4, field_num=1, loss=0, method=2, bias=-1, hot=0, lr_start=0.1,
+            lr_stop=0.1, eps=1e-8, l1=0, l2=0, factor_l2=0, beta=1, first=0, last=last,
+            order=np.arange(3, dtype=np.uint32),
+        )  # fmt: skip
+
+    with pytest.raises(ValueError, match="ptr must rise within places"):
+        train(3)
+    if ptr[-1] > 3 and ptr[1] == 1:  # none that this call reaches
+        assert train(2)[1] == 2
+
+
 @builds
 @pytest.mark.parametrize(("factors", "field_num"), [(8, 1), (4, 5)])
 @pytest.mark.parametrize("parts", [1, 3])

@@ -34,20 +34,26 @@ from snailps.models.fedavg.settings import FedAvgSettings
 
 EMBEDDING, OUTPUT = "embedding", "output"
 MOMENT = "moment"
-"""The moment that workers average: the first one forgets a round within the next."""
+"""The second one, which several workers average.  A first moment is a mean of some ten steps."""
 INIT_SCALE = 0.05
 MOMENT_ROUNDS = 4
-"""Rounds after which the moments of several workers are averaged."""
+"""Rounds after which the second moments of several workers are averaged, if all take part: a
+period."""
 
 
 @dataclass
 class _Client:
-    """State of one client: its pipelines, and its learners with their moments."""
+    """State of one client: its pipelines, and its learners with their moments.
+
+    `base` is what a round begins with: weights, and moments where these are averaged.  `period` is
+    the one whose second moments were pulled, `shared` the last round whose push had them.
+    """
 
     feeds: Feeds
     learners: list[Learner]
+    base: Network
     period: int = -1
-    """`FedAvg._period` whose moments the learners began with."""
+    shared: int = -1
 
 
 class FedAvg(Worker):
@@ -86,45 +92,40 @@ class FedAvg(Worker):
                 f"learners (its threads; `learners` sets another number); got {s.pipelines}"
             )
         self._pool = ThreadPoolExecutor(self._learner_num, "snailps-learner")
-        self._base = Network(len(self._words), s.dim, 3)
         self._sum = Network(len(self._words), s.dim, 3)
         self._clients: dict[int, _Client] = {}
+        all_take_part = s.fraction == 1 and not s.deadline
+        self._period_rounds = MOMENT_ROUNDS if all_take_part else 1
         self._since: int | None = None  # round in which the moments began
-        self._period = -1  # of MOMENT_ROUNDS rounds, the one whose moments were pulled
         self._keeping: Future[None] | None = None
         self._word_keys = np.arange(len(self._words), dtype=np.uint64)
-        self._panel_keys = np.arange(self._base.panels, dtype=np.uint64)
+        self._panel_keys = np.arange(self._sum.panels, dtype=np.uint64)
 
     @property
     def _shares_moments(self) -> bool:
-        """Whether moments are pulled and pushed: only with several workers."""
+        """Whether second moments are pulled and pushed: only with several workers."""
         return self.workers > 1
 
     def prepare(self, block: Block) -> list[Pending]:
         wanted = [(EMBEDDING, self._word_keys), (OUTPUT, self._panel_keys)]
-        if self._lacks_moments(block):
+        client = self._clients.get(block.index)
+        period = client.period if client else -1
+        if self._shares_moments and block.clock // self._period_rounds != period:
             wanted += [(_named(part, MOMENT), keys) for part, keys in wanted]
         return [self.pull_async(name, keys) for name, keys in wanted]
-
-    def _lacks_moments(self, block: Block) -> bool:
-        """Whether the servers have moments that this worker has not pulled."""
-        return self._shares_moments and block.clock // MOMENT_ROUNDS != self._period
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Train a round: every learner takes `bpe` batches, from the same weights."""
         if self._keeping is not None:
             self._keeping.result()
         client = self._client_of(block.index)
-        if self._lacks_moments(block):
-            self._period = block.clock // MOMENT_ROUNDS
-        self._take_base([pull.wait() for pull in block.prepared])
-        begins = client.period != self._period
+        rows = [pull.wait() for pull in block.prepared]
+        self._take_base(client.base, rows)
+        begins = len(rows) > 2
         if begins:
-            client.period = self._period
-            for learner in client.learners:
-                learner.used[:] = 0
+            self._begin_period(client, block.clock // self._period_rounds)
         if self._since is None:  # a checkpoint of one worker has no moments
-            has_moments = self._shares_moments and self._base.output[1:].any()
+            has_moments = self._shares_moments and client.base.output[1:].any()
             self._since = 0 if has_moments else block.clock
         steps = (block.clock - self._since) * self.settings.bpe
         # A single learner keeps its own until workers average theirs.
@@ -132,7 +133,7 @@ class FedAvg(Worker):
         tasks = [
             self._pool.submit(
                 learner.train,
-                self._base,
+                client.base,
                 partial(client.feeds.take, i),
                 steps,
                 layers=layers,
@@ -141,8 +142,10 @@ class FedAvg(Worker):
         ]
         for task in tasks:
             task.result()
-        ends = block.clock % MOMENT_ROUNDS == MOMENT_ROUNDS - 1
-        self._push(client.learners, shares_moments=self._shares_moments and ends)
+        ends = block.clock % self._period_rounds == self._period_rounds - 1
+        self._push(client, shares_moments=self._shares_moments and ends)
+        if ends:
+            client.shared = block.clock
         windows = sum(learner.windows for learner in client.learners)
         return {
             "units": windows,
@@ -156,12 +159,22 @@ class FedAvg(Worker):
         if index not in self._clients:
             learners = [Learner(len(self._words), self.settings) for _ in range(self._learner_num)]
             feeds = Feeds(self.settings, self._words, self._learner_num, index, self.workers)
-            self._clients[index] = _Client(feeds, learners)
+            base = Network(len(self._words), self.settings.dim, 3)
+            self._clients[index] = _Client(feeds, learners, base)
         return self._clients[index]
 
-    def _take_base(self, rows: Sequence[NDArray[np.float32]]) -> None:
-        """Copy pulled rows into `_base`, which keeps the moments of an only worker."""
-        base = self._base
+    def _begin_period(self, client: _Client, period: int) -> None:
+        """Second moments were pulled.  Where they may lack a learner's own, because it had no part
+        in the last round, first moments are forgotten: steps are these over roots of the others."""
+        complete = client.shared == period * self._period_rounds - 1 and not self.settings.deadline
+        client.period = period
+        for learner in client.learners:
+            learner.used[:] = 0
+        for network in () if complete else (client.base, *(one.network for one in client.learners)):
+            network.embedding[1], network.output[1] = 0, 0
+
+    def _take_base(self, base: Network, rows: Sequence[Floats]) -> None:
+        """Copy pulled rows, which are not all that it has: moments are kept from round to round."""
         base.put_embedding(0, rows[0])
         base.put_output(0, rows[1])
         if len(rows) > 2:
@@ -169,12 +182,13 @@ class FedAvg(Worker):
             base.counts[:] = rows[2][:, self.settings.dim]
             base.put_output(2, rows[3])
 
-    def _push(self, learners: Sequence[Learner], *, shares_moments: bool) -> None:
+    def _push(self, client: _Client, *, shares_moments: bool) -> None:
         """Push the weighted sums of the learners' networks, this client's contribution.
 
-        With `shares_moments` those of a moment, too, of words used since the last such push.
+        With `shares_moments` those of second moments, too, of words used since the last such push.
         """
-        total, several = self._sum, len(learners) > 1
+        learners, total = client.learners, self._sum
+        several = len(learners) > 1
         touched = [one.touched for one in learners]
         used = [one.used for one in learners] if shares_moments else touched
         sum_into(
@@ -195,22 +209,23 @@ class FedAvg(Worker):
                 parts.insert(1, total.counts[own, None])
             values = np.concatenate(parts, axis=1)
             pushes.append(self.push_async(_named(EMBEDDING, name), self._word_keys[own], values))
-            panels = np.full((self._base.panels, 1), windows)
+            panels = np.full((total.panels, 1), windows)
             values = np.concatenate([total.output_rows(total.output[layer]), panels], axis=1)
             pushes.append(self.push_async(_named(OUTPUT, name), self._panel_keys, values))
         if several:
             # Meanwhile the servers apply the round, and the master evaluates it.
-            self._keeping = self._pool.submit(self._keep_moments, own, rows[own], windows)
+            keep = partial(self._keep_moments, client.base, own, rows[own], windows)
+            self._keeping = self._pool.submit(keep)
         for push in pushes:
             push.wait()
 
     def _keep_moments(
-        self, own: NDArray[np.int64], weights: NDArray[np.float32], windows: np.float32
+        self, base: Network, own: NDArray[np.int64], weights: Floats, windows: np.float32
     ) -> None:
-        """Store the mean of the moments for the next round of this process."""
-        self._base.embedding[1:, own] = self._sum.embedding[1:, own] / weights[:, None]
-        self._base.counts[own] = self._sum.counts[own] / weights
-        np.divide(self._sum.output[1:], windows, out=self._base.output[1:])
+        """Store the mean of the moments for the client's next round."""
+        base.embedding[1:, own] = self._sum.embedding[1:, own] / weights[:, None]
+        base.counts[own] = self._sum.counts[own] / weights
+        np.divide(self._sum.output[1:], windows, out=base.output[1:])
 
     def finish(self) -> None:
         self._pool.shutdown()
