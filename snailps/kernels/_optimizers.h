@@ -5,7 +5,8 @@
  *
  * In C and not in Cython for `restrict`: weights, state and value never overlap, and only when the
  * compiler knows it does it make vector loops without a check before each row.  Places in `hyper`
- * are those of `Hyper` in _row_ops.pxd; a twin of each function is in tests/support/twins/kernels.py.
+ * are those of `Hyper` in _row_ops.pxd; a twin of each function is in tests/support/twins/kernels.py, of
+ * the one for copies of rows that others step, too, in row_exchange.py beside it.
  *
  * References: AdaGrad: J. Duchi, E. Hazan, Y. Singer, JMLR 12 (2011).  Adam: D. P. Kingma, J. Ba,
  * ICLR 2015.  Row-wise AdaGrad: D. Mudigere et al., ISCA 2022.  FTRL-proximal: H. B. McMahan et al., KDD 2013.  Momentum: B. T. Polyak, USSR Comp.

@@ -2,7 +2,7 @@
 
     round -> pull weights -> learners train, each on data of its own -> weighted sums -> push
     (access method `average`: the servers divide when the round ends)
-    every `MOMENT_ROUNDS` rounds: Adam's second moments of all workers, too
+    every `MOMENT_ROUNDS` rounds, or each if not all take part: Adam's second moments, too
 
 All sums run in the order of the learners, and batches are given out in turn, so runs with the same
 settings are bit-identical.  The master (master/job/) chooses rounds, their workers and their end;
