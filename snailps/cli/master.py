@@ -199,7 +199,6 @@ def run_of(
     if job is None:
         return run
     wanted = job.settings
-    saves = wanted.checkpoint_interval or wanted.param_backup_period
     return replace(
         run,
         model=job.name,
@@ -207,7 +206,7 @@ def run_of(
         journal=_absolute(
             journal_path(settings, job) if settings.on_node_loss == "recover" else None
         ),
-        checkpoints=str(folder_of(wanted)) if saves else "",
+        checkpoints=str(folder_of(wanted)) if wanted.saves_checkpoints else "",
     )
 
 

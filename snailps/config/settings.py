@@ -511,6 +511,10 @@ class JobSettings(Settings):
         when="Runs that are repeated: `--overwrite` on the command line.",
     )
 
+    @property
+    def saves_checkpoints(self) -> bool:
+        return bool(self.checkpoint_interval or self.param_backup_period)
+
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse values of `assign` that do not fit the consistency."""
         wrong = {"ssp": "shared", "bsp": "own"}.get(self.consistency)

@@ -167,7 +167,7 @@ class Doctor:
             return
         job = self._model[1]
         self.add(*checks.check_input(job.input, master=self._is_masters))
-        if job.checkpoint_interval or job.param_backup_period or job.checkpoint_dir:
+        if job.saves_checkpoints or job.checkpoint_dir:
             each = sum(checks.row_bytes(self._tables()).values())
             self.add(*checks.check_disk(folder_of(job), self._rows * each))
 
@@ -185,7 +185,7 @@ class Doctor:
     def _leave_token(self) -> str:
         """Make a file in the checkpoints' folder, which other hosts must see; its name or empty."""
         job = self._model[1] if self._model is not None else None
-        if job is None or not (job.checkpoint_interval or job.param_backup_period):
+        if job is None or not job.saves_checkpoints:
             return ""
         folder = folder_of(job)
         token = folder.parent / f".snailps-doctor-{os.urandom(8).hex()}"

@@ -40,8 +40,7 @@ class CheckpointFiles:
     def open(self, settings: JobSettings, *, resumes: bool) -> Opened | None:
         """Open a job's folder, None without checkpoints; an error if all there are damaged."""
         self.release(self._taken, "")
-        on = settings.checkpoint_interval or settings.param_backup_period
-        if not (on or settings.checkpoint_dir):
+        if not (settings.saves_checkpoints or settings.checkpoint_dir):
             return None
         path = folder_of(settings)
         folder = CheckpointFolder(path, self._disk)

@@ -110,8 +110,7 @@ def check_results(job: Job, past: Recovered | None) -> None:
 
 def _continues(settings: JobSettings) -> bool:
     """Whether there is a checkpoint that the job is to resume from."""
-    on = settings.checkpoint_interval or settings.param_backup_period or settings.checkpoint_dir
-    if settings.fresh or not on:
+    if settings.fresh or not (settings.saves_checkpoints or settings.checkpoint_dir):
         return False
     return any(one.state == "good" for one in CheckpointFolder(folder_of(settings)).candidates())
 

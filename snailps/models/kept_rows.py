@@ -4,7 +4,7 @@
     places -> ready: rows to train -> spans of examples, with `exchange` between them
     exchange: rows that are due -> PUSH share x (local - base), PULL behind it -> answer
               local += answer - (base + pushed); base = answer
-    close, every few blocks: all rows that were trained -> PUSH, or send_some beside kernels
+    close, every few blocks: rows that were trained -> PUSH, or send_some beside kernels
     ready: rows that a period has pushed, when a block uses them again -> PULL -> merged
 
 Each worker exchanges its copy of a row when the steps of all workers since the last exchange would
@@ -19,9 +19,9 @@ text; the arithmetic is `kernels/_row_exchange.pyx`.  docs/design/shared-rows.md
 * A row is in one exchange at a time: none begins while answers are missing, except pulls of rows
   that no exchange since their period has sent.
 * After a period is closed, and `send_some` until it returns False, the client has the share of each
-  delta of the trained blocks.  The rest goes with later exchanges of the row, is given up where all
-  workers have gone far (`FAR_OF_ALL`), or is lost when kept rows are dropped.  An only worker's
-  share is all of it.
+  delta of the trained blocks, but of rows that wait (`rare_wait`), which `flush` sends at the end.
+  The rest goes with later exchanges of the row, is given up where all workers have gone far
+  (`FAR_OF_ALL`), or is lost when kept rows are dropped.  An only worker's share is all of it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from functools import partial
 from math import ceil
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps.api.worker import Pending
 from snailps.data._key_numbering import KeptNumbers
@@ -61,6 +62,8 @@ DRIFT = 3.0
 """Steps of all workers x rate x curvature after which a row is exchanged."""
 STEPS_MIN = 4
 """Own steps on a row between two exchanges, at least: an exchange costs as much as some steps."""
+RIPE = 0.5, 0.25
+"""Parts of the drift, and of the least own steps, from which on a row goes with a period."""
 FAR = 10.0
 """`DRIFT` from which half of a delta's rest is given up with AdaGrad and SGD."""
 MEMORY = 0.75
@@ -151,10 +154,11 @@ class KeptRows(Rows):
     `saw` counts a block's steps, between `ready` and the first span.  `room` is the number of kept
     rows (0: by `CACHE_BYTES`); when it is used up, everything is pushed and the next block begins
     anew.  `growth`: a frequent row is exchanged after this part of the examples so far, whatever
-    its drift, for rows that begin near zero.  With `pulls_bases` an only worker has no bases and
-    pulls them when it pushes; with ``fill_first(keys, rows)`` it makes first values itself, until
-    `begin_known` or another worker comes.  The layout of `sgd` must not be split if rows have
-    state.
+    its drift, for rows that begin near zero.  With `rare_wait` one of several workers keeps rows
+    back when a period ends, until they are `RIPE`.  With `pulls_bases` an only worker has no bases
+    and pulls them when it pushes; with ``fill_first(keys, rows)`` it makes first values itself,
+    until `begin_known` or another worker comes.  The layout of `sgd` must not be split if rows
+    have state.
     """
 
     keeps = True
@@ -170,6 +174,7 @@ class KeptRows(Rows):
         steps_min: float = STEPS_MIN,
         drift: float = DRIFT,
         growth: float = np.inf,
+        rare_wait: bool = False,
         pulls_bases: bool = False,
         fill_first: Callable[[Keys, Floats], None] | None = None,
         seconds: Callable[[], float] | None = None,
@@ -177,7 +182,7 @@ class KeptRows(Rows):
         super().__init__(sgd, table)
         self.estimate, self._room, self._pulls_bases = estimate, room, pulls_bases
         self._period_blocks, self._steps_min, self._drift = period_blocks, steps_min, drift
-        self._growth = growth
+        self._growth, self._rare_wait = growth, rare_wait
         # A waiting main thread's time says nothing about kernel threads.
         own_time = time.thread_time if sgd.worker.threads == 1 else time.perf_counter
         self._seconds = seconds or own_time
@@ -313,6 +318,7 @@ class KeptRows(Rows):
         if self.exchanges:
             self._refresh(kept.touched[: len(kept.touched) - len(kept.new_keys)])
         elif self._shares:  # the last exchange with workers that have left
+            self._send_all()
             known = np.arange(kept.row_num - (new.stop - new.start), dtype=np.int32)
             self._refresh(known, quiet_too=True)
             self._settle()
@@ -352,14 +358,17 @@ class KeptRows(Rows):
     def _take_bases(self) -> None:
         """Another worker has joined: push all deltas; the servers' rows are then the bases.
 
-        What the other worker pushed to these rows before is lost.  The rows stay those of this
-        period: later blocks of the period do not name them again.
+        What the other worker pushed to these rows before is lost.
         """
+        self._send_all()
+        self._settle()
+        self._kept.exchange.keep_bases(self._kept.used)
+
+    def _send_all(self) -> None:
+        """Push all deltas within a period, whose later blocks do not name these rows again."""
         touched = self._touched
         self._send_period(answers=False)
-        self._settle()
         self._touched = touched
-        self._kept.exchange.keep_bases(self._kept.used)
 
     def saw(
         self, places: Ids, examples: int, share: float = 1.0, weights: Floats | None = None
@@ -383,14 +392,7 @@ class KeptRows(Rows):
         if len(hot) > HOT_MAX:
             top = np.argpartition(known.counted(hot), len(hot) - HOT_MAX)[-HOT_MAX:]
             hot = hot[np.sort(top)]
-        interval, last = known.intervals(
-            self.estimate,
-            hot,
-            workers=self._sgd.worker.workers,
-            drift=self._drift,
-            steps_min=self._steps_min,
-            now=self._now,
-        )
+        interval, last = self._intervals(hot, 1.0, 1.0)
         if self._growth < np.inf:
             at_least = self._steps_min * known.examples / known.counted(hot)
             interval = np.minimum(interval, np.maximum(self._now * self._growth, at_least))
@@ -399,6 +401,19 @@ class KeptRows(Rows):
         self._due = last[few] + self._interval
         self._shortest = float(self._interval.min()) if len(self._hot) else 0.0
         self._choose_at = self._now + min(self._now / CHOOSE, self._period_examples / CHOOSE)
+
+    def _intervals(
+        self, places: Ids, drift: float, steps: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Examples between two exchanges (infinite: not counted), and when the last one was."""
+        return self._kept.exchange.intervals(
+            self.estimate,
+            places,
+            workers=self._sgd.worker.workers,
+            drift=drift * self._drift,
+            steps_min=steps * self._steps_min,
+            now=self._now,
+        )
 
     def span(self) -> int:
         if not self.exchanges or len(self._hot) == 0:
@@ -430,7 +445,7 @@ class KeptRows(Rows):
         self._exchange_s = _mean(self._exchange_s, self._left_at - begin)
 
     def close(self, asked: KeptBlock, scale: Scale | None = None) -> bool:
-        """Push the deltas of all rows of the period, if it ends here, without waiting for answers.
+        """Push the deltas of the period's rows, if it ends here, without waiting for answers.
 
         With several threads, rows without bases are left to `send_some`.
         """
@@ -464,6 +479,10 @@ class KeptRows(Rows):
         if not answers:
             self._send_quietly(touched)
             return
+        if self._rare_wait:
+            interval, last = self._intervals(touched, *RIPE)
+            ripe = self._now - last >= interval
+            self._touched, touched = [touched[~ripe]], touched[ripe]
         for chunk in np.array_split(touched, len(touched) // CHUNK_ROWS + 1):
             self._send(chunk, answers=True, all_back=False)
 

@@ -17,8 +17,7 @@ class Pace:
     A block is a worker's share of an epoch over `blocks`, at most `bytes_most`.  If that is below
     `bytes_small`, of which a lease costs more than a tenth of the training, it is up to the share
     over `blocks_few`.  A period is the least of `period_part` of the training, `period_examples`,
-    `period_blocks`, and 1 / `period_growth` of the blocks that the worker had so far; without these
-    a block is one.
+    and 1 / `period_growth` of the blocks that the worker had so far; without these a block is one.
     """
 
     blocks: int
@@ -27,7 +26,6 @@ class Pace:
     blocks_few: int = 1
     period_part: float = np.inf
     period_examples: float = np.inf
-    period_blocks: float = np.inf
     period_growth: float = 0.0
 
     def block_bytes(self, total_bytes: int, workers: int) -> int:
@@ -39,7 +37,7 @@ class Pace:
         """The part of a period that a block is, the `number`-th of this worker, from 1 on."""
         before, after = block.progress
         of_input = max((after - before) / self.period_part, examples / self.period_examples)
-        return max(of_input, 1 / self.period_blocks, self.period_growth / number) or np.inf
+        return max(of_input, self.period_growth / number) or np.inf
 
 
 def of_workers(workers: int, *paces: Pace) -> Pace:

@@ -51,7 +51,8 @@ def distinct(
 def ascending(places: Ids, bound: int) -> Ids:
     """Places below `bound`, each there once, ascending: memory is visited in order."""
     if bound > MARKED_A_KEY * len(places):
-        return np.sort(places)
+        ordered = np.sort(places)
+        return ordered[np.diff(ordered, prepend=-1) > 0]
     return _marked([places], bound).astype(np.int32)
 
 

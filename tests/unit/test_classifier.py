@@ -268,13 +268,27 @@ def test_only_worker_pushes_after_so_much_work(make, monkeypatch, more, blocks):
     """Words of more than six features, and rows of more than 100 floats, take longer."""
     model = make(replace(SMALL, **more))
     words = len(TEXT.split()) + TEXT.count(b"\n")  # with labels and ends of lines
-    paces = [replace(p, period_part=1.0, period_examples=5 * words) for p in Classifier.paces]
-    monkeypatch.setattr(Classifier, "paces", paces)
+    monkeypatch.setattr("snailps.models.classifier.model.PERIOD_PART_ALONE", 1.0)
+    monkeypatch.setattr("snailps.models.classifier.model.PERIOD_TOKENS", 5 * words)
     number = 0
     while not number or model.unpushed:
         train(model, TEXT, number, (number / 500, (number + 1) / 500))
         number += 1
     assert number == blocks
+
+
+def test_periods_of_several_workers_grow_to_a_quarter_of_a_share_of_an_epoch(make):
+    """Each of two workers has 100 blocks an epoch, of six."""
+    model = make(replace(SMALL, epochs=6), workers=2)
+    ends = []
+    for number in range(600):
+        train(model, TEXT, number, (2 * number / 1200, (2 * number + 1) / 1200))
+        if not model.unpushed:
+            ends.append(number + 1)
+    lengths = np.diff(ends)
+    assert ends[0] == 1
+    assert (np.diff(lengths) >= 0).all()
+    assert lengths[-1] == 25
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"the cat\n", b"__label__pet\n", b"__label__x cat\n"])

@@ -64,12 +64,12 @@ PLACES_MAX = 1 << 26
 """Features that a table of places is kept for, at most; 4 bytes each."""
 CURVATURE = 2.0
 """Curvature of the loss in an input row, a gradient, where copies are trained (ssp, bsp)."""
-PERIOD_BLOCKS = 3
-"""Blocks of a period of one of several workers, at most; ten are its share of an epoch."""
+PERIOD_PART = 0.25
+"""Part of a worker's share of an epoch that a period is, at most, of several workers."""
 PERIOD_GROWTH = 8
 """A period is at most 1 / PERIOD_GROWTH of a worker's blocks so far."""
-PERIOD_TOKENS_ALONE = 16_000_000
-"""Tokens between pushes of an only worker: two to four seconds of a core, lost with it."""
+PERIOD_TOKENS = 16_000_000
+"""Tokens between pushes of a worker, at most: two to four seconds of a core, lost with it."""
 TOKEN_FEATURES, TOKEN_DIM = 6, 100
 """Features, and floats of a feature, beyond which a token is as many tokens more of a period."""
 PERIOD_PART_ALONE = 1 / 2
@@ -136,17 +136,17 @@ class Classifier(TextModel):
     Settings = ClassifierSettings
     settings: ClassifierSettings
     unit: ClassVar[Literal["line", "word"]] = "line"
-    paces: ClassVar[tuple[Pace, ...]] = (
-        replace(
-            TextModel.paces[0], period_part=PERIOD_PART_ALONE, period_examples=PERIOD_TOKENS_ALONE
-        ),
-        replace(TextModel.paces[0], period_blocks=PERIOD_BLOCKS, period_growth=PERIOD_GROWTH),
-    )
 
     @classmethod
     def pace(cls, settings: Any, workers: int) -> Pace:
         """Copied rows are as old as a block, so blocks are smaller there."""
-        return of_workers(workers, *(cls.paces if _keeps_rows(settings) else TextModel.paces))
+        if not _keeps_rows(settings):
+            return of_workers(workers, *cls.paces)
+        part = PERIOD_PART / (workers * settings.epochs)
+        alone = replace(cls.paces[0], period_part=PERIOD_PART_ALONE, period_examples=PERIOD_TOKENS)
+        return of_workers(
+            workers, alone, replace(alone, period_part=part, period_growth=PERIOD_GROWTH)
+        )
 
     def tables(self) -> Sequence[Table]:
         """Input rows start at +-1/dim, label rows at zero, as fastText's."""
@@ -246,6 +246,7 @@ class Classifier(TextModel):
                     estimate,
                     steps_min=steps_min,
                     growth=growth,
+                    rare_wait=not s.saves_checkpoints,
                     pulls_bases=True,
                     fill_first=table.fill_first,
                 )

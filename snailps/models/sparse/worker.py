@@ -381,6 +381,8 @@ class SparseWorker(BlockTrainer):
                 period_blocks=PERIOD_BLOCKS,
                 steps_min=max(STEPS_MIN, layout.width / 2),  # wide rows cost more to exchange
                 drift=self.drift,
+                # With AdaGrad and SGD first steps are long, and several workers make them on a row.
+                rare_wait=s.method == "ftrl" and not s.saves_checkpoints,
                 fill_first=_fill_zeros if table.init == "zeros" else None,
             )
             self.rows = (kept,)
