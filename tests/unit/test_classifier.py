@@ -277,6 +277,13 @@ def test_only_worker_pushes_after_so_much_work(make, monkeypatch, more, blocks):
     assert number == blocks
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rows_of_several_workers_travel_narrow(make, workers):
+    model = make(workers=workers)
+    train(model, TEXT)
+    assert model.narrow_rows == (workers > 1)
+
+
 def test_periods_of_several_workers_grow_to_a_quarter_of_a_share_of_an_epoch(make):
     """Each of two workers has 100 blocks an epoch, of six."""
     model = make(replace(SMALL, epochs=6), workers=2)

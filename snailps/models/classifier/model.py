@@ -306,7 +306,7 @@ class Classifier(TextModel):
         self, batch: _Examples, rows: Sequence[Trained], span: Span, rates: Rates, seed: int
     ) -> Sums:
         (inputs,), (outputs,) = rows
-        exchanges = self.rows[0].exchanges
+        self.narrow_rows = exchanges = self.rows[0].exchanges
         if exchanges:
             self._curvature.begin_span(outputs)
         sums = self._train_lines(batch, inputs, outputs, span, rates, seed)
