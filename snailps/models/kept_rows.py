@@ -19,7 +19,7 @@ text; the arithmetic is `kernels/_row_exchange.pyx`.  docs/design/shared-rows.md
 * A row is in one exchange at a time: none begins while answers are missing, except pulls of rows
   that no exchange since their period has sent.
 * After a period is closed, and `send_some` until it returns False, the client has the share of each
-  delta of the trained blocks, but of rows that wait (`rare_wait`), which `flush` sends at the end.
+  delta of the trained blocks, but of rows that wait (`rare_steps`), which `flush` sends at the end.
   The rest goes with later exchanges of the row, is given up where all workers have gone far
   (`FAR_OF_ALL`), or is lost when kept rows are dropped.  An only worker's share is all of it.
 """
@@ -62,8 +62,10 @@ DRIFT = 3.0
 """Steps of all workers x rate x curvature after which a row is exchanged."""
 STEPS_MIN = 4
 """Own steps on a row between two exchanges, at least: an exchange costs as much as some steps."""
-RIPE = 0.5, 0.25
-"""Parts of the drift, and of the least own steps, from which on a row goes with a period."""
+RARE_PERIODS = 4
+"""Periods, as long as the last one, that a rare row waits at most; a worker that dies loses it."""
+RARE_DRIFT = 0.5
+"""Part of the drift without which a row waits for a later period."""
 FAR = 10.0
 """`DRIFT` from which half of a delta's rest is given up with AdaGrad and SGD."""
 MEMORY = 0.75
@@ -154,11 +156,11 @@ class KeptRows(Rows):
     `saw` counts a block's steps, between `ready` and the first span.  `room` is the number of kept
     rows (0: by `CACHE_BYTES`); when it is used up, everything is pushed and the next block begins
     anew.  `growth`: a frequent row is exchanged after this part of the examples so far, whatever
-    its drift, for rows that begin near zero.  With `rare_wait` one of several workers keeps rows
-    back when a period ends, until they are `RIPE`.  With `pulls_bases` an only worker has no bases
-    and pulls them when it pushes; with ``fill_first(keys, rows)`` it makes first values itself,
-    until `begin_known` or another worker comes.  The layout of `sgd` must not be split if rows
-    have state.
+    its drift, for rows that begin near zero.  With `rare_steps` one of several workers keeps rows
+    back when a period ends: those with fewer own steps, or less than `RARE_DRIFT`, for
+    `RARE_PERIODS` at most.  With `pulls_bases` an only worker has no bases and pulls them when it
+    pushes; with ``fill_first(keys, rows)`` it makes first values itself, until `begin_known` or
+    another worker comes.  The layout of `sgd` must not be split if rows have state.
     """
 
     keeps = True
@@ -174,7 +176,7 @@ class KeptRows(Rows):
         steps_min: float = STEPS_MIN,
         drift: float = DRIFT,
         growth: float = np.inf,
-        rare_wait: bool = False,
+        rare_steps: float = 0.0,
         pulls_bases: bool = False,
         fill_first: Callable[[Keys, Floats], None] | None = None,
         seconds: Callable[[], float] | None = None,
@@ -182,7 +184,7 @@ class KeptRows(Rows):
         super().__init__(sgd, table)
         self.estimate, self._room, self._pulls_bases = estimate, room, pulls_bases
         self._period_blocks, self._steps_min, self._drift = period_blocks, steps_min, drift
-        self._growth, self._rare_wait = growth, rare_wait
+        self._growth, self._rare_steps = growth, rare_steps
         # A waiting main thread's time says nothing about kernel threads.
         own_time = time.thread_time if sgd.worker.threads == 1 else time.perf_counter
         self._seconds = seconds or own_time
@@ -392,7 +394,7 @@ class KeptRows(Rows):
         if len(hot) > HOT_MAX:
             top = np.argpartition(known.counted(hot), len(hot) - HOT_MAX)[-HOT_MAX:]
             hot = hot[np.sort(top)]
-        interval, last = self._intervals(hot, 1.0, 1.0)
+        interval, last = self._intervals(hot, self._drift, self._steps_min)
         if self._growth < np.inf:
             at_least = self._steps_min * known.examples / known.counted(hot)
             interval = np.minimum(interval, np.maximum(self._now * self._growth, at_least))
@@ -410,8 +412,8 @@ class KeptRows(Rows):
             self.estimate,
             places,
             workers=self._sgd.worker.workers,
-            drift=drift * self._drift,
-            steps_min=steps * self._steps_min,
+            drift=drift,
+            steps_min=steps,
             now=self._now,
         )
 
@@ -479,9 +481,10 @@ class KeptRows(Rows):
         if not answers:
             self._send_quietly(touched)
             return
-        if self._rare_wait:
-            interval, last = self._intervals(touched, *RIPE)
-            ripe = self._now - last >= interval
+        if self._rare_steps > 0:
+            interval, last = self._intervals(touched, RARE_DRIFT * self._drift, self._rare_steps)
+            longest = RARE_PERIODS * self._period_examples
+            ripe = self._now - last >= np.minimum(interval, longest)
             self._touched, touched = [touched[~ripe]], touched[ripe]
         for chunk in np.array_split(touched, len(touched) // CHUNK_ROWS + 1):
             self._send(chunk, answers=True, all_back=False)

@@ -89,7 +89,7 @@ class Worker:
 
     def __init__(
         self, store, *, workers=1, threads=1, room=IDS, period_blocks=1, a_step=0.0, growth=np.inf,
-        rare_wait=False, pulls_bases=False, makes=False,
+        rare_steps=0.0, pulls_bases=False, makes=False,
     ):  # fmt: skip
         self.client = Client(store, workers, threads)
         first = store.rows.copy()
@@ -102,8 +102,8 @@ class Worker:
         estimate.a_step = a_step
         self.shared = KeptRows(
             self.sgd, "a", estimate, room=room, period_blocks=period_blocks, growth=growth,
-            rare_wait=rare_wait, pulls_bases=pulls_bases, fill_first=fill_first if makes else None,
-            seconds=lambda: 0.0,
+            rare_steps=rare_steps, pulls_bases=pulls_bases,
+            fill_first=fill_first if makes else None, seconds=lambda: 0.0,
         )  # fmt: skip
         self.closed = True  # whether a round ended with the last block
 
@@ -359,14 +359,14 @@ def test_ask_for_more_keys_than_there_is_room_for_grows():
     ),
     st.integers(1, 3),
     st.integers(2, 7),
-    st.booleans(),
+    st.sampled_from([0.0, 4.0]),
 )
-def test_no_delta_of_any_worker_is_lost_or_counted_twice(steps, period_blocks, room, rare_wait):
+def test_no_delta_of_any_worker_is_lost_or_counted_twice(steps, period_blocks, room, rare_steps):
     """Workers train in any order, and their requests are served in any order."""
     store = Store()
     expected = store.rows.copy()
     workers = [
-        Worker(store, workers=3, period_blocks=period_blocks, room=room, rare_wait=rare_wait)
+        Worker(store, workers=3, period_blocks=period_blocks, room=room, rare_steps=rare_steps)
         for _ in range(3)
     ]
     for number, (who, served, ids) in enumerate(steps):
@@ -410,10 +410,15 @@ def test_frequent_row_is_exchanged_between_rounds_and_a_rare_one_with_the_round(
     assert sorted(worker.client.pushes[-1]) == list(range(IDS))
 
 
-@pytest.mark.parametrize(("a_step", "blocks"), [(2.0, 4), (0.375, 7)])
-def test_rare_row_waits_until_so_many_steps_or_so_much_drift_or_the_end(a_step, blocks):
-    """A quarter of four own steps, or half of `DRIFT`; rows 1, 2, 3 make 8, .3 and 0 a block."""
-    worker = Worker(store := Store(), workers=2, a_step=a_step, rare_wait=True)
+@pytest.mark.parametrize(
+    ("a_step", "longest", "blocks"), [(2.0, 99, 4), (0.375, 99, 7), (0.375, 3, 3)]
+)
+def test_rare_row_waits_for_steps_and_drift_for_so_many_rounds_or_to_the_end(
+    monkeypatch, a_step, longest, blocks
+):
+    """One own step, or half of `DRIFT`; rows 1, 2, 3 make 8, .3 and 0 a block, which is a round."""
+    monkeypatch.setattr(kept_rows, "RARE_PERIODS", longest)
+    worker = Worker(store := Store(), workers=2, a_step=a_step, rare_steps=1.0)
     start = store.rows[3].copy()
     for _ in range(2 * blocks + 1):
         kept, places = worker.ask([1, 2, 3])
@@ -423,13 +428,16 @@ def test_rare_row_waits_until_so_many_steps_or_so_much_drift_or_the_end(a_step, 
         worker.shared.exchange(32)
         assert worker.shared.close(kept)
         worker.client.serve(9)
-    went = [2 in keys for keys in worker.client.pushes]
-    assert went == 2 * [*(blocks - 1) * [False], True] + [False]
-    assert all(1 in keys and 3 not in keys for keys in worker.client.pushes)
+    went = 2 * [*(blocks - 1) * [False], True] + [False]
+    pushed = worker.client.pushes
+    assert all(1 in keys for keys in pushed)
+    assert [2 in keys for keys in pushed] == went
+    assert [3 in keys for keys in pushed] == [one and longest == 3 for one in went]
     worker.shared.flush()
     worker.client.serve(9)
     assert sorted(worker.client.pushes[-1]) == [2, 3]
-    np.testing.assert_allclose(store.rows[3], start + 0.125 * (2 * blocks + 1), rtol=1e-5)
+    if longest == 99:
+        np.testing.assert_allclose(store.rows[3], start + 0.125 * (2 * blocks + 1), rtol=1e-5)
 
 
 def test_intervals_grow_as_steps_get_shorter():
@@ -623,11 +631,11 @@ def test_second_worker_that_joins_while_a_block_trains_changes_nothing_before_th
     np.testing.assert_allclose(store.rows, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("rare_wait", [False, True])
+@pytest.mark.parametrize("rare_steps", [0.0, 4.0])
 @pytest.mark.parametrize("pulls_bases", [False, True])
-def test_worker_that_is_left_alone_takes_what_the_others_did_last(pulls_bases, rare_wait):
+def test_worker_that_is_left_alone_takes_what_the_others_did_last(pulls_bases, rare_steps):
     store = Store()
-    worker = Worker(store, workers=2, pulls_bases=pulls_bases, rare_wait=rare_wait)
+    worker = Worker(store, workers=2, pulls_bases=pulls_bases, rare_steps=rare_steps)
     worker.train(worker.ask([1, 2, 3]), 1)  # pushed, not pulled
     store.rows[[1, 2, 3]] += 5  # the other one, before it leaves
     worker.workers_changed(1)

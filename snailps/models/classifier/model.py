@@ -76,6 +76,8 @@ PERIOD_PART_ALONE = 1 / 2
 """Part of an only worker's training that a period is, at most."""
 STEPS_MIN = (0.4, 4.0)
 """`KeptRows.steps_min` of words and labels; a word's step is 1 / the length of its line."""
+RARE_STEPS = 0.1
+"""`KeptRows.rare_steps` of words alone: n-grams are nearly all rare, and together say a lot."""
 GROWTH = (1 / 8, 1 / 256)
 """`KeptRows.growth` of words and labels."""
 SAMPLE = 1 << 18
@@ -246,7 +248,7 @@ class Classifier(TextModel):
                     estimate,
                     steps_min=steps_min,
                     growth=growth,
-                    rare_wait=not s.saves_checkpoints,
+                    rare_steps=RARE_STEPS * (not s.has_ngrams and not s.saves_checkpoints),
                     pulls_bases=True,
                     fill_first=table.fill_first,
                 )

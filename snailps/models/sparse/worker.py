@@ -76,6 +76,8 @@ BLOCK_BYTES_ALONE = 8 << 20
 """Most bytes of an only worker's block: each costs master and worker some 3 ms of Python."""
 PERIOD_BLOCKS = 4
 """Blocks of a period of kept rows, at least; a worker that dies loses what it had not pushed."""
+RARE_STEPS = 1.0
+"""`KeptRows.rare_steps`."""
 PERIOD_EXAMPLES = 250_000
 """Examples of a period; log loss and traffic by this and the next: docs/design/shared-rows.md."""
 PERIOD_PART = 1 / 40
@@ -382,7 +384,7 @@ class SparseWorker(BlockTrainer):
                 steps_min=max(STEPS_MIN, layout.width / 2),  # wide rows cost more to exchange
                 drift=self.drift,
                 # With AdaGrad and SGD first steps are long, and several workers make them on a row.
-                rare_wait=s.method == "ftrl" and not s.saves_checkpoints,
+                rare_steps=RARE_STEPS * (s.method == "ftrl" and not s.saves_checkpoints),
                 fill_first=_fill_zeros if table.init == "zeros" else None,
             )
             self.rows = (kept,)
