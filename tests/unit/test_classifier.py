@@ -277,6 +277,28 @@ def test_only_worker_pushes_after_so_much_work(make, monkeypatch, more, blocks):
     assert number == blocks
 
 
+@pytest.mark.parametrize(
+    ("more", "waits"),
+    [({}, True), ({"word_ngrams": 2}, False), ({"checkpoint_interval": 60.0}, False)],
+)
+def test_rare_words_wait_unless_lines_have_ngrams_or_checkpoints_are_made(make, more, waits):
+    model, text = make(replace(SMALL, **more), workers=2), TEXT + b"__label__pet rarely seen\n"
+    pushed, push = [], model.push_async
+
+    def noted(table, keys, *given, **named):
+        pushed.append((table, len(keys)))
+        return push(table, keys, *given, **named)
+
+    model.push_async = noted
+    train(model, text)
+    train(model, TEXT, 1)
+    assert model.unpushed == 0  # the end of a period
+    sent = sum(number for table, number in pushed if table == "input")
+    model.finish()
+    rest = sum(number for table, number in pushed if table == "input") - sent
+    assert (rest > 0) == waits
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_rows_of_several_workers_travel_narrow(make, workers):
     model = make(workers=workers)

@@ -677,3 +677,4 @@ def test_places_are_in_order_by_marks_and_by_sorting(marked, monkeypatch):
     assert found.tolist() == [0, 3, 7, 999]
     assert found.dtype == np.int32
     assert rows_of.ascending(places[:0], 1000).tolist() == []
+    assert rows_of.ascending(np.concatenate((places, places)), 1000).tolist() == [0, 3, 7, 999]

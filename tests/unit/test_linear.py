@@ -334,6 +334,31 @@ def test_model_owes_pushes_until_a_part_of_an_epoch_is_trained(make, method, wor
     assert number == expected
 
 
+@pytest.mark.parametrize(
+    ("more", "waits"),
+    [({}, True), ({"checkpoint_interval": 60.0}, False), ({"optimizer": "adagrad"}, False)],
+)
+def test_rare_rows_wait_with_ftrl_unless_checkpoints_are_made(make, monkeypatch, more, waits):
+    model, pushed = make(LinearSettings(format="libsvm", epochs=2, **more), workers=2), []
+    push = model.push_async
+
+    def noted(table, keys, *given, **named):
+        pushed.extend(keys.tolist())
+        return push(table, keys, *given, **named)
+
+    monkeypatch.setattr(model, "push_async", noted)
+    often, number = "1 1:1\n0 2:1\n" * 40, 0
+    while not number or model.unpushed:
+        train(
+            model, often + "1 9:1\n" * (number == 0), number, (number / 5000, (number + 1) / 5000)
+        )
+        number += 1
+    assert {1, 2} <= set(pushed)
+    assert (9 in pushed) != waits
+    model.finish()
+    assert 9 in pushed
+
+
 @pytest.mark.parametrize(("workers", "limit"), [(1, "_ALONE"), (2, "")])
 def test_model_owes_pushes_of_so_many_examples_at_most(make, monkeypatch, workers, limit):
     monkeypatch.setattr(f"snailps.models.sparse.worker.PERIOD_EXAMPLES{limit}", 40)

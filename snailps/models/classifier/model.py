@@ -76,8 +76,9 @@ PERIOD_PART_ALONE = 1 / 2
 """Part of an only worker's training that a period is, at most."""
 STEPS_MIN = (0.4, 4.0)
 """`KeptRows.steps_min` of words and labels; a word's step is 1 / the length of its line."""
-RARE_STEPS = 0.1
-"""`KeptRows.rare_steps` of words alone: n-grams are nearly all rare, and together say a lot."""
+RARE_STEPS = (0.1, 0.0)
+"""`KeptRows.rare_steps` of words and labels.  0 with n-grams: nearly all of them are rare, and
+together they say a lot."""
 GROWTH = (1 / 8, 1 / 256)
 """`KeptRows.growth` of words and labels."""
 SAMPLE = 1 << 18
@@ -248,12 +249,12 @@ class Classifier(TextModel):
                     estimate,
                     steps_min=steps_min,
                     growth=growth,
-                    rare_steps=RARE_STEPS * (not s.has_ngrams and not s.saves_checkpoints),
+                    rare_steps=0.0 if s.has_ngrams or s.saves_checkpoints else rare_steps,
                     pulls_bases=True,
                     fill_first=table.fill_first,
                 )
-                for table, estimate, steps_min, growth in zip(
-                    self.tables(), self._estimates, STEPS_MIN, GROWTH, strict=True
+                for table, estimate, steps_min, rare_steps, growth in zip(
+                    self.tables(), self._estimates, STEPS_MIN, RARE_STEPS, GROWTH, strict=True
                 )
             )
 
@@ -308,7 +309,8 @@ class Classifier(TextModel):
         self, batch: _Examples, rows: Sequence[Trained], span: Span, rates: Rates, seed: int
     ) -> Sums:
         (inputs,), (outputs,) = rows
-        self.narrow_rows = exchanges = self.rows[0].exchanges
+        exchanges = self.rows[0].exchanges
+        self.narrow_rows = exchanges  # an only worker has the same bits each time
         if exchanges:
             self._curvature.begin_span(outputs)
         sums = self._train_lines(batch, inputs, outputs, span, rates, seed)

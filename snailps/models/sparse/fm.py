@@ -121,6 +121,7 @@ class FactorizationMachine(SparseWorker):
     settings: FmSettings
     drift = 2.0
     """Below `DRIFT`, as the curvature in factors is not measured beforehand."""
+    rare_steps = 0.0
     falling = ("sgd", "adagrad")
 
     def tables(self) -> Sequence[Table]:

@@ -76,8 +76,6 @@ BLOCK_BYTES_ALONE = 8 << 20
 """Most bytes of an only worker's block: each costs master and worker some 3 ms of Python."""
 PERIOD_BLOCKS = 4
 """Blocks of a period of kept rows, at least; a worker that dies loses what it had not pushed."""
-RARE_STEPS = 1.0
-"""`KeptRows.rare_steps`."""
 PERIOD_EXAMPLES = 250_000
 """Examples of a period; log loss and traffic by this and the next: docs/design/shared-rows.md."""
 PERIOD_PART = 1 / 40
@@ -124,6 +122,8 @@ class SparseWorker(BlockTrainer):
     falling: ClassVar[tuple[str, ...]] = ("sgd",)
     """Methods whose step size falls over the job; ftrl's is the table's."""
     drift: ClassVar[float] = DRIFT
+    rare_steps: ClassVar[float] = 1.0
+    """`KeptRows.rare_steps` with FTRL."""
 
     # --- to be written by the model --------------------------------------------------------
 
@@ -384,7 +384,7 @@ class SparseWorker(BlockTrainer):
                 steps_min=max(STEPS_MIN, layout.width / 2),  # wide rows cost more to exchange
                 drift=self.drift,
                 # With AdaGrad and SGD first steps are long, and several workers make them on a row.
-                rare_steps=RARE_STEPS * (s.method == "ftrl" and not s.saves_checkpoints),
+                rare_steps=0.0 if s.method != "ftrl" or s.saves_checkpoints else self.rare_steps,
                 fill_first=_fill_zeros if table.init == "zeros" else None,
             )
             self.rows = (kept,)
