@@ -513,6 +513,7 @@ class JobSettings(Settings):
 
     @property
     def saves_checkpoints(self) -> bool:
+        """Whether the job makes any; with `checkpoint_dir` alone it may continue from one."""
         return bool(self.checkpoint_interval or self.param_backup_period)
 
     def validate(self, where: Callable[[str], str]) -> None:

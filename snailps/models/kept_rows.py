@@ -19,9 +19,10 @@ text; the arithmetic is `kernels/_row_exchange.pyx`.  docs/design/shared-rows.md
 * A row is in one exchange at a time: none begins while answers are missing, except pulls of rows
   that no exchange since their period has sent.
 * After a period is closed, and `send_some` until it returns False, the client has the share of each
-  delta of the trained blocks, but of rows that wait (`rare_steps`), which `flush` sends at the end.
-  The rest goes with later exchanges of the row, is given up where all workers have gone far
-  (`FAR_OF_ALL`), or is lost when kept rows are dropped.  An only worker's share is all of it.
+  delta of the trained blocks, but of rows that wait (`rare_steps`): later periods, or `flush`,
+  send these.  The rest goes with later exchanges of the row, is given up where all workers have
+  gone far (`FAR_OF_ALL`), or is lost when kept rows are dropped.  An only worker's share is all of
+  it.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ DRIFT = 3.0
 STEPS_MIN = 4
 """Own steps on a row between two exchanges, at least: an exchange costs as much as some steps."""
 RARE_PERIODS = 4
-"""Periods, as long as the last one, that a rare row waits at most; a worker that dies loses it."""
+"""Periods, as long as the last one, that a rare row waits at most: so much of it is lost with a
+worker that dies."""
 RARE_DRIFT = 0.5
 """Part of the drift without which a row waits for a later period."""
 FAR = 10.0

@@ -122,6 +122,7 @@ class FactorizationMachine(SparseWorker):
     drift = 2.0
     """Below `DRIFT`, as the curvature in factors is not measured beforehand."""
     rare_steps = 0.0
+    """Nor is how far they have drifted apart."""
     falling = ("sgd", "adagrad")
 
     def tables(self) -> Sequence[Table]:
