@@ -353,10 +353,10 @@ def test_rare_rows_wait_with_ftrl_unless_checkpoints_are_made(make, monkeypatch,
             model, often + "1 9:1\n" * (number == 0), number, (number / 5000, (number + 1) / 5000)
         )
         number += 1
-    assert {1, 2} <= set(pushed)
+    assert pushed  # of the bias, at least: others may be ripe or not, by how far they have drifted
     assert (9 in pushed) != waits
     model.finish()
-    assert 9 in pushed
+    assert {1, 2, 9} <= set(pushed)
 
 
 @pytest.mark.parametrize(("workers", "limit"), [(1, "_ALONE"), (2, "")])
