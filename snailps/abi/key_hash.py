@@ -1,4 +1,4 @@
-"""SplitMix64's finaliser, as ``_key_hash.h`` has it, and seeds made with it."""
+"""SplitMix64's finaliser, as ``_key_hash.h`` has it; fragments and seeds made with it."""
 
 from __future__ import annotations
 
@@ -26,3 +26,10 @@ def mix64(x: Bits) -> Bits:
 def seed_of(seed: int, number: int) -> int:
     """Seed of a lease or an epoch: SplitMix64's step of the job's seed and the number."""
     return mix64((seed * GOLDEN + number + 1) & MASK64)
+
+
+def fragment_of(keys: NDArray[np.uint64], frag_num: int) -> NDArray[np.uint32]:
+    """Fragments of an array of uint64 keys; the twin of `fragment_of_hash` in ``_key_hash.h``."""
+    hashed = mix64(np.asarray(keys, dtype=np.uint64) + np.uint64(GOLDEN))
+    scaled: NDArray[np.uint64] = ((hashed >> np.uint64(32)) * np.uint64(frag_num)) >> np.uint64(32)
+    return scaled.astype(np.uint32)

@@ -35,7 +35,7 @@ from snailps.local.driver import Driver
 from snailps.node.process import End
 from snailps.serving.cached_rows import CachedRows, ReaderStats, check_options
 from snailps.serving.row_reader import RowReader, Unreachable
-from snailps.store.route import fragment_of
+from snailps.abi.key_hash import fragment_of
 
 CACHE_BYTES = 64 << 20
 MAX_AGE_S = 60.0

@@ -40,7 +40,7 @@ from snailps.store.tables cimport (
 import numpy as np
 
 from snailps.errors import ConfigError, NotFinite, SnailError
-from snailps.store.route import fragment_of
+from snailps.abi.key_hash import fragment_of
 
 SLOTS_MAX = 4096        # of a clock, as frame.SLOTS_MAX
 

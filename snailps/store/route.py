@@ -13,20 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.abi.key_hash import GOLDEN, mix64
 from snailps.config.addresses import host_fault
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, ProtocolError
 
 FRAG_NUM_MAX = 1 << 20
 SHARD_NUM_MAX = 1 << 16
-
-
-def fragment_of(keys: NDArray[np.uint64], frag_num: int) -> NDArray[np.uint32]:
-    """Fragments of an array of uint64 keys; the twin of `fragment_of_hash` in ``_key_hash.h``."""
-    hashed = mix64(np.asarray(keys, dtype=np.uint64) + np.uint64(GOLDEN))
-    scaled: NDArray[np.uint64] = ((hashed >> np.uint64(32)) * np.uint64(frag_num)) >> np.uint64(32)
-    return scaled.astype(np.uint32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from waiting import joined, until
 import snailps
 from snailps.errors import ClusterError, ConfigError, SnailError
 from snailps.serving import reader
-from snailps.store.route import fragment_of
+from snailps.abi.key_hash import fragment_of
 
 KEYS = np.arange(1, 2001, dtype=np.uint64) * 7919
 PATIENT = {"timeout_s": LIMIT_S, "init_timeout": LIMIT_S}

@@ -20,7 +20,8 @@ from types import MappingProxyType
 import numpy as np
 
 from snailps import Block, JobSettings, Table, Worker, setting
-from snailps.store.route import Route, ShardAddress, fragment_of
+from snailps.abi.key_hash import fragment_of
+from snailps.store.route import Route, ShardAddress
 
 TABLE = "counts"
 COUNTED = "faults.counting:Counted"

@@ -11,7 +11,7 @@ import test_clock_bodies as clocks
 import test_product_bodies as products
 from shards import pull_frame, push_frame, scan_frame
 
-from snailps.store.route import fragment_of
+from snailps.abi.key_hash import fragment_of
 from snailps.transport import messages
 from snailps.transport.frame import Flag, Frame, Kind, encode_frame
 from snailps.transport.handshake import Channel, Hello, Role

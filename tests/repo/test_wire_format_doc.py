@@ -17,7 +17,7 @@ from twins.frame import (
 )
 
 from snailps.kernels import WIRE_TYPES, wire_ops
-from snailps.store.route import fragment_of
+from snailps.abi.key_hash import fragment_of
 from snailps.transport import messages
 from snailps.transport.client._client import Client
 from snailps.transport.frame import (

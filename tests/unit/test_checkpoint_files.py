@@ -37,7 +37,7 @@ from snailps.store.checkpoint.shard_file import (
     ShardFileWriter,
     new_buffer,
 )
-from snailps.store.route import fragment_of
+from snailps.abi.key_hash import fragment_of
 
 FRAG_NUM = 8
 LIFE = 0xFEDCBA9876543210

@@ -16,7 +16,7 @@ from test_shard_commands import blocked
 from waiting import run_all, until
 
 from snailps.errors import MisuseError, RemoteError, WaitTimeout
-from snailps.store.route import fragment_of
+from snailps.abi.key_hash import fragment_of
 from snailps.transport.client import _pending
 from snailps.transport.client._client import Client, Pending
 

@@ -12,7 +12,7 @@ from turned_shard import NONCE, Pipe, TurnedShard
 
 from snailps.api.tables import Table
 from snailps.errors import RemoteError
-from snailps.store.route import fragment_of
+from snailps.abi.key_hash import fragment_of
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
 from snailps.transport.handshake import Channel, Hello, Role, remote_error
 

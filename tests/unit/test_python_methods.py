@@ -7,7 +7,7 @@ from shards import Shards, push_frame
 from snailps import Table
 from snailps.api.access_method import load_method
 from snailps.errors import ConfigError, MisuseError, RemoteError
-from snailps.store.route import fragment_of
+from snailps.abi.key_hash import fragment_of
 from snailps.transport.frame import HANDSHAKE_BODY_MAX, Kind
 from snailps.transport.handshake import remote_error
 

@@ -16,7 +16,7 @@ from snailps.serving.saved_tables import SavedTable
 from snailps.store.checkpoint._row_index import RowIndex
 from snailps.store.checkpoint.folder import CheckpointFolder, write_course
 from snailps.store.checkpoint.manifest import Manifest
-from snailps.store.route import fragment_of
+from snailps.abi.key_hash import fragment_of
 
 ROWS = 3_000
 DECLARED = {

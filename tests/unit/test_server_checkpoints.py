@@ -20,7 +20,8 @@ from snailps.store.checkpoint.disk import Disk
 from snailps.store.checkpoint.folder import BEGUN, CheckpointFolder, write_course
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.store.checkpoint.shard_file import FileEntry
-from snailps.store.route import Route, ShardAddress, fragment_of
+from snailps.abi.key_hash import fragment_of
+from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages as m
 from snailps.transport.frame import encode_frame
 from snailps.transport.handshake import Channel, Hello, Role

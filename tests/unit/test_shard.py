@@ -21,7 +21,7 @@ from shards import (
 
 from snailps import Table
 from snailps.errors import MisuseError, ProtocolError, RemoteError
-from snailps.store.route import fragment_of
+from snailps.abi.key_hash import fragment_of
 from snailps.transport.frame import (
     DATA_BODY_MAX,
     HEADER,

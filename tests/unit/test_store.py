@@ -11,7 +11,7 @@ from twins import store as twin
 from snailps import kernels
 from snailps.errors import ConfigError, NotFinite, SnailError
 from snailps.store._store import ShardStore
-from snailps.store.route import fragment_of
+from snailps.abi.key_hash import fragment_of
 
 # --- first values --------------------------------------------------------------------------------
 

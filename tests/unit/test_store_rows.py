@@ -6,7 +6,7 @@ from stores import TOP, UNIFORM, ZEROS, keys_of, make_store, scan_all, some_keys
 from twins import store as twin
 
 from snailps.errors import ConfigError, SnailError
-from snailps.store.route import fragment_of
+from snailps.abi.key_hash import fragment_of
 
 # --- deletion, ticks, rounds ---------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from snailps.models.embeddings.worker import KIND_KEY, LINES_BYTES, TABLE, Batch
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.partition_rows import PartitionRows
-from snailps.models.rotation.splits import assign
+from snailps.models.rotation.splits import assign, assign_by_hash
 from snailps.models.rotation.trainer import (
     Checkout,
     Judged,
@@ -260,7 +260,7 @@ class RatingTrainer(RotationTrainer):
             of_item, stay = np.zeros(0, np.uint16), np.arange(len(counts))
             if block.parts > 1:
                 outputs = OUTPUTS_PER_INPUT * block.parts
-                of_item = assign(counts, (1,) * outputs, 2 * self.seed + 1).astype(np.uint16)
+                of_item = assign_by_hash(counts, keys_of_items(stay), outputs).astype(np.uint16)
                 stay = stay[:0]
             items = tuple(np.flatnonzero(of_item == at) for at in range(outputs))
             self._split = known = of, Split(of_item, items, stay)
@@ -313,7 +313,7 @@ class RatingTrainer(RotationTrainer):
         batch = Batch(*lease.lines.shuffled(first, last, random), np.zeros(0, np.int32))
         begin = partial(self.model.begin, batch, rows.local[0])
         items = lease.split.items[part % len(lease.split.items)]
-        if not len(items):  # they stay
+        if len(lease.split.stay):
             return Checkout(part, len(batch), begin)
         places, keys = items + len(lease.part.users), keys_of_items(items)
         packed = self.sgd.pull_rows(TABLE, keys).wait()

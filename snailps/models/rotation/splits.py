@@ -7,8 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.abi.key_hash import fragment_of
+
 PLACED_SINGLY = 64
 """Names for each partition that are assigned one by one."""
+BEYOND_MEAN = 1.05
+"""Most that a partition by hashes has, over the mean, where some of its names can go elsewhere."""
 
 
 def assign(mass: NDArray[np.float64], sizes: Sequence[int], seed: int) -> NDArray[np.int32]:
@@ -30,4 +34,27 @@ def assign(mass: NDArray[np.float64], sizes: Sequence[int], seed: int) -> NDArra
     rounds = -(-len(rest) // len(places))
     shuffled = np.random.default_rng(seed).random((rounds, len(places))).argsort(1)
     found[rest] = places[shuffled.ravel()[: len(rest)]]
+    return found
+
+
+def assign_by_hash(
+    mass: NDArray[np.float64], keys: NDArray[np.uint64], parts: int
+) -> NDArray[np.int32]:
+    """The partition of each name, by the key of its row: equal ranges of the keys' hashes.
+
+    Shards own such ranges, too, so that one or two of them have all rows of a partition, and
+    requests of these are few.  Of one that has too much, the heaviest of the names that `assign`
+    places singly go to the partition that has least.
+    """
+    found = fragment_of(keys, parts).astype(np.int32)
+    load = np.bincount(found, mass, parts)
+    most = BEYOND_MEAN * load.mean()
+    heaviest = np.argsort(-mass, kind="stable")[: PLACED_SINGLY * parts]
+    for part in np.flatnonzero(load > most).tolist():
+        for name in heaviest[found[heaviest] == part].tolist():
+            to = int(load.argmin())
+            if load[part] > most >= load[to] + mass[name]:
+                found[name] = to
+                load[part] -= mass[name]
+                load[to] += mass[name]
     return found

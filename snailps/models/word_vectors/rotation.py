@@ -27,7 +27,7 @@ from snailps.data._key_numbering import WordNumbers
 from snailps.dataclass import dataclass
 from snailps.models.local_sgd import are_finite
 from snailps.models.rotation.partition_rows import PartitionRows
-from snailps.models.rotation.splits import assign
+from snailps.models.rotation.splits import assign, assign_by_hash
 from snailps.models.rotation.trainer import (
     Checkout,
     Judged,
@@ -208,9 +208,9 @@ class WordTrainer(RotationTrainer):
 
     def _new_split(self, sizes: tuple[int, ...], output_parts: int) -> Split:
         kept = self._vocabulary.counts.astype(np.float64) * self._keep
-        seed, parts = self.model.settings.seed, len(sizes)
+        parts = len(sizes)
         inputs, sharers, bundling = self._input_parts(kept, sizes)
-        outputs = assign(kept, (1,) * output_parts, 2 * seed + 1)
+        outputs = assign_by_hash(kept, np.arange(len(kept), dtype=np.uint64), output_parts)
         words = tuple(np.flatnonzero(outputs == at).astype(np.int32) for at in range(output_parts))
         shares = np.zeros(parts + 1)
         shares[1:] = np.bincount(inputs, kept, parts).cumsum() / kept.sum()
