@@ -173,7 +173,10 @@ class LocalSgd:
         rows: NDArray[np.generic],
         *arrays: NDArray[np.generic] | None,
     ) -> None:
-        """Call a row-wise function on ranges of rows, one a thread."""
+        """Call a row-wise function on ranges of rows, one a thread; on all here if one is all."""
+        if self.worker.threads == 1:
+            function(rows, *arrays)
+            return
         edges = np.linspace(0, len(rows), self.worker.threads + 1).astype(int).tolist()
         tasks = [
             self.pool.submit(
