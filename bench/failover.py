@@ -38,9 +38,9 @@ sys.path.insert(
 )  # a source tree need not be installed
 
 from snailps import Table
+from snailps.abi.key_hash import fragment_of
 from snailps.config import ClusterSettings, RawConfig
 from snailps.local.driver import Driver
-from snailps.store.route import fragment_of
 
 HERE = Path(__file__).resolve().parent
 DIM = 100

@@ -35,8 +35,8 @@ from typing import Any
 import numpy as np
 
 from snailps import kernels
+from snailps.abi.key_hash import fragment_of
 from snailps.store._store import ShardStore
-from snailps.store.route import fragment_of
 
 FRAG_NUM = 1024
 HUGE = 2 << 20

@@ -5,7 +5,7 @@
     partition -> Worker.prepare, train    input rows of its worker; Checkouts hands out output rows
 
 The training is cut into *chunks*.  The input rows of a chunk are split into *input partitions*, of
-which a worker leases one; its output rows into twice as many *output partitions*, which it checks
+which a worker leases one; its output rows into some more *output partitions*, which it checks
 out one after the other.  Who gets what is decided at the master (`master/leases/rotation.py`).
 """
 
@@ -20,7 +20,9 @@ from snailps.errors import MisuseError
 CHUNKS_AHEAD = 2
 """Chunks encoded ahead of the first with partitions left; tables have rows for one more."""
 OUTPUTS_PER_INPUT = 2
-"""Output partitions for each input partition: with one for each, all would wait for the slowest."""
+"""Output partitions for each input partition, at most."""
+SPARE_OUTPUTS = 4
+"""Output partitions beyond the number of input partitions, of four and more of these: at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,15 @@ class Rotation:
         """Checkouts of each lease of a chunk of so many input partitions: number ``n p + i`` is the
         n-th of output partition i of p."""
         sweeps = 1 if chunk else self.sweeps
-        return sweeps * OUTPUTS_PER_INPUT * parts if parts > 1 else self.checkouts_of_one
+        return sweeps * outputs_for(parts) if parts > 1 else self.checkouts_of_one
+
+
+def outputs_for(parts: int) -> int:
+    """Output partitions of a chunk of so many input partitions, of which there are several.
+
+    With as many all would wait for the slowest; the more there are, the more checkouts cost.
+    """
+    return parts + min(parts, max(SPARE_OUTPUTS, parts // 2))
 
 
 class Checkouts(Protocol):

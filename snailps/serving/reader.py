@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.abi.key_hash import fragment_of
 from snailps.api.tables import Keys, Rows, Table
 from snailps.errors import (
     ClusterError,
@@ -35,7 +36,6 @@ from snailps.local.driver import Driver
 from snailps.node.process import End
 from snailps.serving.cached_rows import CachedRows, ReaderStats, check_options
 from snailps.serving.row_reader import RowReader, Unreachable
-from snailps.abi.key_hash import fragment_of
 
 CACHE_BYTES = 64 << 20
 MAX_AGE_S = 60.0

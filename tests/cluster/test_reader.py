@@ -13,9 +13,9 @@ from processes import LIMIT_S, PACKAGE, SUPPORT, Cluster, Gate, free_port
 from waiting import joined, until
 
 import snailps
+from snailps.abi.key_hash import fragment_of
 from snailps.errors import ClusterError, ConfigError, SnailError
 from snailps.serving import reader
-from snailps.abi.key_hash import fragment_of
 
 KEYS = np.arange(1, 2001, dtype=np.uint64) * 7919
 PATIENT = {"timeout_s": LIMIT_S, "init_timeout": LIMIT_S}

@@ -17,6 +17,8 @@ from test_master_dies import Mortal
 from waiting import until
 from with_time import Clock
 
+from snailps.api.rotation import outputs_for
+
 LINES = 400
 INTERRUPTED = 130
 
@@ -50,7 +52,7 @@ def assert_checked_out(tmp_path, *, lost=0, chunks=4):
     assert sorted(checkouts) == list(range(chunks))
     for pairs in checkouts.values():
         parts = max(part for part, _ in pairs) + 1
-        assert sorted(pairs) == [(i, j) for i in range(parts) for j in range(2 * parts)]
+        assert sorted(pairs) == [(i, j) for i in range(parts) for j in range(outputs_for(parts))]
     counts = np.array([count for pairs in checkouts.values() for count in pairs.values()])
     assert counts.min() == 1
     assert (counts - 1).sum() <= lost

@@ -16,8 +16,8 @@ from twins.frame import (
     StreamOption,
 )
 
-from snailps.kernels import WIRE_TYPES, wire_ops
 from snailps.abi.key_hash import fragment_of
+from snailps.kernels import WIRE_TYPES, wire_ops
 from snailps.transport import messages
 from snailps.transport.client._client import Client
 from snailps.transport.frame import (

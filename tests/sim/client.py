@@ -16,9 +16,9 @@ import struct
 
 import numpy as np
 
+from snailps.abi.key_hash import fragment_of
 from snailps.errors import ConnectionLost, SnailError
 from snailps.node.limits import Limits
-from snailps.abi.key_hash import fragment_of
 from snailps.transport.frame import Frame, FrameDecoder, Kind, Option, encode_frame
 from snailps.transport.handshake import Channel, remote_error
 from tests.sim.scheduler import Future, first_of

@@ -15,6 +15,7 @@ import random
 
 import numpy as np
 
+from snailps.api.rotation import outputs_for
 from snailps.transport import messages
 from tests.sim.jobs import UNITS
 from tests.sim.model import DIM
@@ -153,7 +154,7 @@ class Rotating:
         yield from self._check_inputs(block, mine, begun)
         yield from self._push(block, mine)
         figures = {"examples": float(done), "loss": float(done)}
-        if not state["cut"] and own | block.had != set(range(2 * block.parts)):
+        if not state["cut"] and own | block.had != set(range(outputs_for(block.parts))):
             job.books.wrong.append(
                 f"partition {block.number} had parts {sorted(own)} beside {sorted(block.had)}"
             )
@@ -199,7 +200,7 @@ class Rotating:
     def _checkout(self, block, part, mine, begun):
         """A checkout, which pushes input rows if there are any; these as they are then."""
         worker = self._worker
-        theirs = [OUTPUTS + word for word in range(part, WORDS, 2 * block.parts)]
+        theirs = [OUTPUTS + word for word in range(part, WORDS, outputs_for(block.parts))]
         before = yield from self._pull(theirs)
         share = block.sizes[block.part] / sum(block.sizes)
         yield worker.cluster.think_s() * worker._slow * share

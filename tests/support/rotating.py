@@ -15,6 +15,7 @@ import numpy as np
 from waiting import LIMIT_S
 
 from snailps.api.block import Block
+from snailps.api.rotation import outputs_for
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.rotation.shared_blocks import ROW_NUMBERS
 from snailps.models.text_model import BUCKET_KEY
@@ -173,7 +174,7 @@ def blocks_of_chunk(
 ) -> list[Block]:
     """Encodes the blocks of a chunk; its partitions, one for each worker."""
     num = len(workers)
-    output_parts = output_parts or 2 * num
+    output_parts = output_parts or outputs_for(num)
     common = {"path": "", "start": 0, "stop": 0, "epoch": epoch, "read": bytes, "progress": shares}
     for worker in workers:
         worker.workers = num

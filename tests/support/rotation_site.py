@@ -8,7 +8,7 @@ know how the ledger chooses.
 
 import random
 
-from snailps.api.rotation import CHUNKS_AHEAD, Rotation
+from snailps.api.rotation import CHUNKS_AHEAD, Rotation, outputs_for
 from snailps.data.blocks import Block
 from snailps.master.leases import RotationLedger
 from snailps.master.leases.rotation import NO_PART
@@ -130,12 +130,12 @@ class Site:
         """Checkouts of a partition."""
         chunk = self.ledger.chunk_of(number)
         parts = self.parts[chunk]
-        return 2 * parts * (self.rotation.sweeps if chunk == 0 and parts > 1 else 1)
+        return outputs_for(parts) * (self.rotation.sweeps if chunk == 0 and parts > 1 else 1)
 
     def held(self):
         """Output partitions that are checked out."""
         return [
-            part % (2 * self.parts[self.ledger.chunk_of(number)])
+            part % outputs_for(self.parts[self.ledger.chunk_of(number)])
             for number, parts in self.holds.items()
             for part in parts
         ]
@@ -146,10 +146,8 @@ class Site:
             return
         self.begin(number)
         part = self.ledger.check_out(number, node)
-        output_parts, outputs = (
-            self.outputs_of(number),
-            2 * self.parts[self.ledger.chunk_of(number)],
-        )
+        output_parts = self.outputs_of(number)
+        outputs = outputs_for(self.parts[self.ledger.chunk_of(number)])
         left = set(range(output_parts)) - self.had[number]
         sweep = min(left, default=0) // outputs
         held = self.held()

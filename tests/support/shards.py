@@ -12,8 +12,8 @@ from frame_socket import FrameSocket
 from waiting import LIMIT_S, until
 
 from snailps import kernels
-from snailps.api.access_method import load_method
 from snailps.abi.key_hash import fragment_of
+from snailps.api.access_method import load_method
 from snailps.store.route import Route, ShardAddress
 from snailps.transport.client._client import Client
 from snailps.transport.control import dial

@@ -15,6 +15,7 @@ from stores import MARK, SECTION, marks_of, sections_of, ticks_of
 from waiting import run_all
 
 from snailps import kernels
+from snailps.abi.key_hash import fragment_of
 from snailps.errors import CheckpointError, SnailError
 from snailps.store._store import ShardStore
 from snailps.store.checkpoint._crc32c import HAS_INSTRUCTION, crc32c
@@ -37,7 +38,6 @@ from snailps.store.checkpoint.shard_file import (
     ShardFileWriter,
     new_buffer,
 )
-from snailps.abi.key_hash import fragment_of
 
 FRAG_NUM = 8
 LIFE = 0xFEDCBA9876543210

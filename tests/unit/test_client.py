@@ -15,8 +15,8 @@ from shards import ADD, JOB, LIMIT_S, UNIFORM, ZEROS, Shards, a_table, pull, res
 from test_shard_commands import blocked
 from waiting import run_all, until
 
-from snailps.errors import MisuseError, RemoteError, WaitTimeout
 from snailps.abi.key_hash import fragment_of
+from snailps.errors import MisuseError, RemoteError, WaitTimeout
 from snailps.transport.client import _pending
 from snailps.transport.client._client import Client, Pending
 

@@ -12,9 +12,9 @@ from twins import slots as twin
 from twins import store as rows_twin
 
 from snailps import kernels
+from snailps.abi.key_hash import fragment_of
 from snailps.errors import SnailError
 from snailps.store._store import ShardStore
-from snailps.abi.key_hash import fragment_of
 
 FRAG_NUM, DIM = 8, 3
 ADD, SGD, ADAGRAD, ADAM = rows_twin.ADD, rows_twin.SGD, rows_twin.ADAGRAD, rows_twin.ADAM

@@ -10,9 +10,9 @@ from python_methods import Strict
 from shards import ADD, JOB, LIMIT_S, PYTHON, ZEROS, keys_of, pull_frame, push_frame
 from turned_shard import NONCE, Pipe, TurnedShard
 
+from snailps.abi.key_hash import fragment_of
 from snailps.api.tables import Table
 from snailps.errors import RemoteError
-from snailps.abi.key_hash import fragment_of
 from snailps.transport.frame import Frame, FrameDecoder, Kind, encode_frame
 from snailps.transport.handshake import Channel, Hello, Role, remote_error
 

@@ -5,9 +5,9 @@ import pytest
 from shards import Shards, push_frame
 
 from snailps import Table
+from snailps.abi.key_hash import fragment_of
 from snailps.api.access_method import load_method
 from snailps.errors import ConfigError, MisuseError, RemoteError
-from snailps.abi.key_hash import fragment_of
 from snailps.transport.frame import HANDSHAKE_BODY_MAX, Kind
 from snailps.transport.handshake import remote_error
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twins import store as twin
 
-from snailps.errors import ConfigError, ProtocolError, SnailError
 from snailps.abi.key_hash import fragment_of
+from snailps.errors import ConfigError, ProtocolError, SnailError
 from snailps.store.route import Route, ShardAddress
 
 

@@ -10,13 +10,13 @@ from waiting import run_all
 
 import snailps
 from snailps import Table, Tensor
+from snailps.abi.key_hash import fragment_of
 from snailps.api.access_method import load_method
 from snailps.errors import CheckpointError, DataError, MisuseError
 from snailps.serving.saved_tables import SavedTable
 from snailps.store.checkpoint._row_index import RowIndex
 from snailps.store.checkpoint.folder import CheckpointFolder, write_course
 from snailps.store.checkpoint.manifest import Manifest
-from snailps.abi.key_hash import fragment_of
 
 ROWS = 3_000
 DECLARED = {

@@ -8,6 +8,7 @@ import pytest
 from shards import ADD, JOB, ZEROS, push_frame
 from turned_shard import NONCE, TurnedShard
 
+from snailps.abi.key_hash import fragment_of
 from snailps.config import ServerSettings
 from snailps.errors import CheckpointError, ClusterError, ConnectionLost
 from snailps.node.effects import Answering, Tick, Work, WorkDone
@@ -20,7 +21,6 @@ from snailps.store.checkpoint.disk import Disk
 from snailps.store.checkpoint.folder import BEGUN, CheckpointFolder, write_course
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.store.checkpoint.shard_file import FileEntry
-from snailps.abi.key_hash import fragment_of
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages as m
 from snailps.transport.frame import encode_frame

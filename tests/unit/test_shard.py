@@ -20,8 +20,8 @@ from shards import (
 )
 
 from snailps import Table
-from snailps.errors import MisuseError, ProtocolError, RemoteError
 from snailps.abi.key_hash import fragment_of
+from snailps.errors import MisuseError, ProtocolError, RemoteError
 from snailps.transport.frame import (
     DATA_BODY_MAX,
     HEADER,

@@ -9,9 +9,9 @@ from stores import NORMAL, TOP, UNIFORM, ZEROS, keys_of, make_store, marks_of, s
 from twins import store as twin
 
 from snailps import kernels
+from snailps.abi.key_hash import fragment_of
 from snailps.errors import ConfigError, NotFinite, SnailError
 from snailps.store._store import ShardStore
-from snailps.abi.key_hash import fragment_of
 
 # --- first values --------------------------------------------------------------------------------
 

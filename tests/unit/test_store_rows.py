@@ -5,8 +5,8 @@ import pytest
 from stores import TOP, UNIFORM, ZEROS, keys_of, make_store, scan_all, some_keys, ticks_of
 from twins import store as twin
 
-from snailps.errors import ConfigError, SnailError
 from snailps.abi.key_hash import fragment_of
+from snailps.errors import ConfigError, SnailError
 
 # --- deletion, ticks, rounds ---------------------------------------------------------------------
 

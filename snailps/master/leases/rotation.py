@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.rotation import CHUNKS_AHEAD, OUTPUTS_PER_INPUT, Rotation
+from snailps.api.rotation import CHUNKS_AHEAD, Rotation
 from snailps.data.blocks import Block
 from snailps.dataclass import asdict, dataclass, field
 from snailps.master.leases.ledger import ANY_WORKER, LOSSES_MAX, MASTER, Entry, Ledger, Wait
@@ -470,7 +470,8 @@ class RotationLedger(Ledger):
             return NO_PART
         if self.closed:
             return NO_MORE
-        sweep, begin = self._sweep(number), OUTPUTS_PER_INPUT * self._part(number)
+        sweep, parts = self._sweep(number), self._at(self.chunk_of(number)).parts
+        begin = len(sweep) * self._part(number) // parts
         for step in range(len(sweep)):
             part = sweep[(begin + step) % len(sweep)]
             if part not in checkouts.had and part % len(sweep) not in self._out:

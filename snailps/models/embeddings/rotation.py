@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.abi.key_hash import MASK64
-from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
+from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation, outputs_for
 from snailps.api.worker import Block
 from snailps.data.name_columns import Names
 from snailps.dataclass import dataclass
@@ -93,7 +93,7 @@ def rotation_of(names: Names, row_bytes: int, workers: int) -> Rotation | None:
         return None
     chunks = chunks_of(names)
     pieces = max(PIECES_MIN, ceil(lines / chunks / PIECE_LINES))
-    sweeps = max(1, FIRST_CHECKOUTS // (OUTPUTS_PER_INPUT * parts))
+    sweeps = max(1, FIRST_CHECKOUTS // outputs_for(parts))
     return Rotation(chunks, min(most, max(PARTS_ROOM, 2 * workers)), pieces, sweeps)
 
 
@@ -259,7 +259,7 @@ class RatingTrainer(RotationTrainer):
             counts, outputs = self._counts[ITEM], block.output_parts
             of_item, stay = np.zeros(0, np.uint16), np.arange(len(counts))
             if block.parts > 1:
-                outputs = OUTPUTS_PER_INPUT * block.parts
+                outputs = outputs_for(block.parts)
                 of_item = assign_by_hash(counts, keys_of_items(stay), outputs).astype(np.uint16)
                 stay = stay[:0]
             items = tuple(np.flatnonzero(of_item == at) for at in range(outputs))

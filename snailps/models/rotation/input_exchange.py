@@ -47,8 +47,8 @@ class Sharing:
 class InputExchange:
     """The input rows of a lease: `places` of `rows`; without `sharing` no other part has any.
 
-    `exchange` is called `turns` times a checkout, with no kernel at work.  `opened` rows were
-    pulled at first, `exchanged` were pulled or pushed since.
+    A checkout has `turns` turns.  `exchange` is called behind `turns_apart` of them, with no kernel
+    at work.  `opened` rows were pulled at first, `exchanged` were pulled or pushed since.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class InputExchange:
     ) -> None:
         self._rows, self._all = rows, places
         self.shares, self.turns, self.exchanged = sharing is not None, 1, 0
+        self.turns_apart = 1
         self._open: tuple[NDArray[np.int64], Floats, Pending, Pending] | None = None
         if sharing is None:
             self.opened = rows.open(places)
@@ -89,7 +90,7 @@ class InputExchange:
         found = np.flatnonzero(self._due <= number)
         if not len(found):
             return
-        self._due[found] = number + self._every[found]
+        self._begun, self._due[found] = number, number + self._every[found]
         due = self._among[found]
         places = self._places[due]
         deltas = self._rows.deltas(places, self._shares(due))
@@ -141,4 +142,6 @@ class InputExchange:
         for array in (deltas, merged):
             self._rows.give(array)
         self._open = None
+        # To look more often costs a stop of the kernels, and finds nothing.
+        self.turns_apart = max(1, (self._number - self._begun) // 2)
         return True

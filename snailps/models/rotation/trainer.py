@@ -7,7 +7,7 @@
              deltas of input rows -> PUSH, at the end and, in long leases, between two
              checkouts: these are durable then
 
-Input rows are split into input partitions, one a worker, and output rows into twice as many
+Input rows are split into input partitions, one a worker, and output rows into some more
 output partitions.  One worker at a time checks out an output partition.  So it trains output rows
 that all others have finished with, and pushes exact differences: neither stale rows nor shares.
 Rows of which several input partitions have a copy are the exception (`input_exchange`).
@@ -21,7 +21,6 @@ What an example is, and which rows it trains, is the subclass's.
 
 from __future__ import annotations
 
-import itertools
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -310,18 +309,21 @@ class _Training:
         return None if part is None else self._trainer.check_out(self._block, self._lease, part)
 
     def _turns(self, checkout: Checkout) -> Iterator[None]:
-        """Trains a checkout: begins a turn for each `next`, with an exchange behind each."""
+        """Trains a checkout: begins some turns for each `next`, with an exchange behind these."""
         checkout.number, self._begun = self._begun, self._begun + 1
         turns = self._inputs.turns
         edges = np.linspace(0, checkout.examples, turns + 1).astype(int).tolist()
         begin, end = checkout.rates = self._rates(checkout.number)
-        for turn, examples in enumerate(itertools.pairwise(edges)):
-            lr = [begin + (end - begin) * at / turns for at in (turn, turn + 1)]
+        turn = 0
+        while turn < turns:
+            last = min(turn + self._inputs.turns_apart, turns)
+            lr = [begin + (end - begin) * at / turns for at in (turn, last)]
             seed = self._block.seed + checkout.part * GOLDEN + (turn << 32)
-            checkout.tasks = checkout.begin(examples, (lr[0], lr[1]), seed)
+            checkout.tasks = checkout.begin((edges[turn], edges[last]), (lr[0], lr[1]), seed)
             yield
             checkout.wait()
-            self._inputs.exchange(checkout.number * turns + turn + 1)
+            self._inputs.exchange(checkout.number * turns + last)
+            turn = last
 
     def _rates(self, number: int) -> Rates:
         """Learning rate at the begin and at the end of a checkout that begins now.

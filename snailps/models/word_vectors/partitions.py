@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
-from snailps.api.rotation import OUTPUTS_PER_INPUT
+from snailps.api.rotation import OUTPUTS_PER_INPUT, outputs_for
 from snailps.data._subwords import assign_bags, count_bits, subwords_csr, sum_bags
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.ngram_rows import WORDS_AT_ONCE
@@ -90,7 +90,7 @@ def chunks_of(
     enough = max(ceil(CHUNKS_ENOUGH / s.epochs), ceil(tokens / parts / LEASE_WORDS))
     both_ways = 2 * _row_bytes(s) * _rows_of_workers(vocabulary, s, parts)
     by_traffic = _bytes_a_word(s) * tokens / both_ways
-    by_checkouts = tokens / (OUTPUTS_PER_INPUT * parts * parts * CHECKOUT_WORDS)
+    by_checkouts = tokens / (outputs_for(parts) * parts * CHECKOUT_WORDS)
     chunks = max(1, text, round(min(enough, by_traffic, by_checkouts, CHUNKS_MAX)))
     return chunks_that_fit(vocabulary, s, tokens, chunks, parts)
 
@@ -237,7 +237,8 @@ def parts_by_words(mass: NDArray[np.float64]) -> int:
     """
     falling = np.sort(mass)[::-1]
     before = np.concatenate(([0.0], falling.cumsum()))
-    outputs = np.arange(OUTPUTS_PER_INPUT, len(mass) // PART_WORDS + 1, OUTPUTS_PER_INPUT)
+    outputs = np.array(list(map(outputs_for, range(1, len(mass) // PART_WORDS + 1))), np.int64)
+    outputs = outputs[outputs * PART_WORDS <= len(mass)]
     rest = before[-1] - before[np.minimum(PLACED_SINGLY * outputs, len(mass))]
     part = np.maximum(before[-1], falling[:1] * outputs + rest)  # its mass, times `outputs`
     return int(np.count_nonzero(falling[:1] * outputs <= FREQUENT_SHARE * part))
