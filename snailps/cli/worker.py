@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from snailps.cli.common import ConfigOption, DocumentFdOption, SetOption, run_node
 from snailps.config import WorkerSettings
+from snailps.node.usage import keep_memory
 from snailps.worker.process import WorkerProcess
 
 
@@ -17,4 +18,5 @@ def command(
 
     For example: snailps worker --set master_addr=node1:16831
     """
+    keep_memory()
     run_node(WorkerSettings, WorkerProcess, config, sets, document_fd)

@@ -13,7 +13,6 @@ with bsp, ssp and `expire_after` it trains copies (`block_trainer`).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import logging
 from abc import abstractmethod
@@ -100,7 +99,6 @@ SAMPLE = 1 << 16
 """Entries of a block whose steps are counted, at most: a counted one costs half a step."""
 EPS = 1e-8
 """Epsilon of AdaGrad, the default of tables."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 RATE_LEAST = 1e-9
 """Least rate: kernels divide by it."""
 
@@ -355,7 +353,6 @@ class SparseWorker(BlockTrainer):
         return keys.tobytes() + counts.astype(np.uint8).tobytes()
 
     def setup(self) -> None:
-        _keep_memory()
         s = self.settings
         _, table = self._find(TABLE)
         layout = self.row_layout(table)
@@ -621,15 +618,3 @@ def _bias_of(batches: Sequence[Batch]) -> slice:
 def _fill_zeros(_keys: Keys, rows: Floats) -> None:
     """First values of rows that begin with zeros, and so does their state."""
     rows[:] = 0
-
-
-def _keep_memory() -> None:
-    """Configure glibc to reuse freed memory, as arrays of all blocks are about as large.
-
-    Otherwise the kernel clears 100 MB of pages for each block: 7 % of all CPU time.
-    """
-    with contextlib.suppress(OSError, AttributeError):  # not glibc
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # its maximum
-        mallopt(_M_TRIM_THRESHOLD, 1 << 30)
-        mallopt(_M_ARENA_MAX, 1)  # other arenas are too small for such arrays
