@@ -69,8 +69,6 @@ log = logging.getLogger(__name__)
 
 BLOCK_BYTES_MAX = 16 << 20
 """Some 60,000 examples of 39 features; copies of more rows would not fit in the caches."""
-BLOCK_BYTES_KEPT = 4 << 20
-"""Most bytes of a block of kept rows, which travel by periods: smaller blocks take less memory."""
 BLOCK_BYTES_ALONE = 8 << 20
 """Most bytes of an only worker's block: each costs master and worker some 3 ms of Python."""
 PERIOD_BLOCKS = 4
@@ -271,7 +269,7 @@ class SparseWorker(BlockTrainer):
         return of_workers(
             workers,
             Pace(10, BLOCK_BYTES_ALONE, BLOCK_BYTES_SMALL, few, alone, PERIOD_EXAMPLES_ALONE),
-            Pace(20, BLOCK_BYTES_KEPT, BLOCK_BYTES_SMALL, few, part, PERIOD_EXAMPLES),
+            Pace(20, BLOCK_BYTES_MAX, BLOCK_BYTES_SMALL, few, part, PERIOD_EXAMPLES),
         )
 
     @classmethod
