@@ -87,7 +87,7 @@ LOSS_DIVERGED = 4.0
 """Mean loss, in that of untrained rows, from which the training has diverged."""
 PAIRS_JUDGED = 1000
 """Least pairs of a mean loss that is judged."""
-TEXT_BLOCKS = 16
+TEXT_BLOCKS = 8
 """Blocks of an epoch's text for each worker."""
 TEXT_BLOCK_BYTES_MAX = BLOCK_BYTES_MAX // 2
 """Most bytes of such a block, so that a chunk of one worker has some for others that join."""
