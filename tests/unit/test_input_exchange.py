@@ -120,6 +120,25 @@ def test_rows_travel_when_their_steps_are_made_or_as_soon_as_the_way_is_free(wor
     assert [n for n, key in sent if key == rare] == [3, 6]
 
 
+@pytest.mark.parametrize(("takes", "apart"), [(1, 1), (2, 1), (3, 1), (4, 2), (6, 3)])
+def test_kernels_stop_less_often_where_an_exchange_takes_many_turns(worker, takes, apart):
+    made = copies(worker, (10_000, 1), {3: 5, 7: 5})
+    answers = []
+
+    def push_async(table, keys, values, **_):
+        answers.append(SimpleNamespace(wait=lambda: values, done=False))
+        return answers[-1]
+
+    worker.push_async = push_async
+    assert made.turns_apart == 1
+    for number in range(1, takes + 2):
+        if number > takes:
+            answers[0].done = True
+        made.exchange(number)
+    assert len(answers) == 2
+    assert made.turns_apart == apart
+
+
 def test_durable_rows_are_at_the_servers_and_only_what_follows_is_pushed_at_the_end(worker):
     before = stored(worker)
     made = copies(worker, (10_000, 1), {3: 5, 7: 5})

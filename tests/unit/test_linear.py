@@ -303,11 +303,11 @@ def test_model_in_pieces_of_blocks_equals_twin_on_whole_text(make, monkeypatch, 
     ("options", "workers", "expected"),
     [
         ({}, 1, 8 << 20),
-        ({}, 2, 4 << 20),
+        ({}, 2, 16 << 20),
         ({"expire_after": 1}, 1, 16 << 20),
     ],
 )
-def test_block_bytes_of_kept_rows_are_more_for_an_only_worker(options, workers, expected):
+def test_block_bytes_of_kept_rows_are_less_for_an_only_worker(options, workers, expected):
     assert Linear.block_bytes(LinearSettings(**options, epochs=5), 1 << 33, workers) == expected
 
 

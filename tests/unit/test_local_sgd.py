@@ -167,10 +167,10 @@ SSP = {"consistency": "ssp", "staleness": 2}  # word vectors do not rotate then
         (WordVectors, SSP, 1 << 20, 8, (1 << 20) // 320),
         (WordVectors, SSP, 1000, 8, 512),
         # Rotating, a sixteenth of an epoch by the workers.
-        (WordVectors, {}, 30 << 20, 1, (30 << 20) // 16),
+        (WordVectors, {}, 30 << 20, 1, 3 << 20),
         (WordVectors, {}, 100 << 20, 1, 3 << 20),
-        (WordVectors, {}, 30 << 20, 2, (30 << 20) // 32),
-        (WordVectors, {}, 100 << 20, 8, (100 << 20) // 128),
+        (WordVectors, {}, 30 << 20, 2, (30 << 20) // 16),
+        (WordVectors, {}, 100 << 20, 8, (100 << 20) // 64),
         (WordVectors, {}, 1000, 8, 512),
         (WordVectors, {}, 1 << 40, 8, 3 << 20),
     ],

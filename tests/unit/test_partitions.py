@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from snailps.api.rotation import outputs_for
+from snailps.abi.key_hash import fragment_of
+from snailps.api.rotation import OUTPUTS_PER_INPUT, outputs_for
 from snailps.data._subwords import subwords_csr
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
@@ -65,6 +66,43 @@ def test_parts_have_masses_as_their_sizes() -> None:
         placed, _ = assign_by_grams(known, settings, own, sizes, together=together)
         found = np.bincount(placed, own) / own.sum()
         assert found == pytest.approx(np.array(sizes) / 64, rel=0.11)
+
+
+def share_beyond_two_shards(mass: np.ndarray, parts: int, shards: int) -> float:
+    """Share of the names that are not at the two shards with most of their partition."""
+    keys = np.arange(len(mass), dtype=np.uint64) + (1 << 40)
+    placed = assign_by_hash(mass, keys, parts)
+    owner = fragment_of(keys, 1 << 12).astype(np.int64) * shards >> 12
+    counts = np.bincount(placed * shards + owner, minlength=parts * shards)
+    return 1.0 - np.sort(counts.reshape(parts, shards))[:, -2:].sum() / len(mass)
+
+
+@pytest.mark.parametrize(("parts", "shards"), [(4, 2), (12, 8), (24, 16), (12, 3)])
+def test_parts_by_hash_have_the_same_mass_and_their_rows_at_few_shards(
+    parts: int, shards: int
+) -> None:
+    for mass in (zipf(20_000) ** 0.7, np.ones(20_000)):
+        placed = assign_by_hash(mass, np.arange(20_000, dtype=np.uint64), parts)
+        load = np.bincount(placed, mass, parts)
+        assert load.max() <= 1.05 * load.mean()
+        assert load.min() > 0.9 * load.mean()
+        assert np.bincount(placed).min() > 0.85 * 20_000 / parts
+        assert share_beyond_two_shards(mass, parts, shards) < 0.005
+
+
+def test_a_part_with_a_name_that_is_too_frequent_keeps_its_share_of_the_rare_ones() -> None:
+    mass = np.r_[9000.0, zipf(20_000) ** 0.5]
+    placed = assign_by_hash(mass, np.arange(20_001, dtype=np.uint64), 8)
+    load, rare = np.bincount(placed, mass, 8), np.bincount(placed[64 * 8 :], minlength=8)
+    assert load.argmax() == placed[0]
+    assert load.max() > 1.05 * load.mean()
+    assert rare.min() > 0.9 * rare.mean()
+
+
+def test_output_partitions_are_more_than_input_partitions_by_half_or_four() -> None:
+    found = [outputs_for(parts) for parts in (1, 2, 3, 4, 5, 8, 16, 64)]
+    assert found == [2, 4, 6, 8, 9, 12, 24, 96]
+    assert all(outputs_for(parts) <= OUTPUTS_PER_INPUT * parts for parts in range(1, 100))
 
 
 def test_splits_of_two_seeds_have_nothing_to_do_with_each_other() -> None:
