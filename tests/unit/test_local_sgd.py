@@ -166,7 +166,7 @@ SSP = {"consistency": "ssp", "staleness": 2}  # word vectors do not rotate then
         (WordVectors, SSP, 30 << 20, 8, 64 << 10),
         (WordVectors, SSP, 1 << 20, 8, (1 << 20) // 320),
         (WordVectors, SSP, 1000, 8, 512),
-        # Rotating, a sixteenth of an epoch by the workers.
+        # Rotating, an eighth of an epoch by the workers.
         (WordVectors, {}, 30 << 20, 1, 3 << 20),
         (WordVectors, {}, 100 << 20, 1, 3 << 20),
         (WordVectors, {}, 30 << 20, 2, (30 << 20) // 16),
