@@ -22,7 +22,7 @@ CHUNKS_AHEAD = 2
 OUTPUTS_PER_INPUT = 2
 """Output partitions for each input partition, at most."""
 SPARE_OUTPUTS = 4
-"""Output partitions beyond the number of input partitions, of four and more of these: at least."""
+"""With four or more input partitions: how many more output partitions there are, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,10 @@ class Rotation:
 
 
 def outputs_for(parts: int) -> int:
-    """Output partitions of a chunk of so many input partitions, of which there are several.
+    """Output partitions of a chunk that has so many input partitions.
 
-    With as many all would wait for the slowest; the more there are, the more checkouts cost.
+    Twice as many for up to four, four more for up to eight, half as many more beyond.  With only as
+    many as input partitions all would wait for the slowest; each one more costs a checkout a lease.
     """
     return parts + min(parts, max(SPARE_OUTPUTS, parts // 2))
 

@@ -46,10 +46,10 @@ def peak_rss_mb() -> float:
 
 
 def keep_memory() -> None:
-    """Have freed memory used again, as arrays of all blocks are about as large; before there are
-    threads, whose arenas are too small for such arrays.
+    """Have freed memory used again, as arrays of all blocks are about as large.
 
-    Otherwise the kernel clears 100 MB of pages for each block: 7 % of all CPU time.
+    Call it before threads start: their own arenas would be too small for such arrays.  Otherwise
+    the kernel clears 100 MB of pages for each block: 7 % of all CPU time.
     """
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt

@@ -39,8 +39,8 @@ from snailps.store.tables cimport (
 
 import numpy as np
 
-from snailps.errors import ConfigError, NotFinite, SnailError
 from snailps.abi.key_hash import fragment_of
+from snailps.errors import ConfigError, NotFinite, SnailError
 
 SLOTS_MAX = 4096        # of a clock, as frame.SLOTS_MAX
 

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from snailps.cli import worker
+
 FAULTS = """
 import resource, sys, threading
 import numpy as np
@@ -39,3 +41,11 @@ def test_kept_memory_is_used_again_by_threads_without_page_faults():
         return int(done.stdout)
 
     assert faults("keep") < 100 < faults("leave")
+
+
+def test_a_worker_keeps_memory_before_it_has_threads(monkeypatch):
+    done = []
+    monkeypatch.setattr(worker, "keep_memory", lambda: done.append("keep"))
+    monkeypatch.setattr(worker, "run_node", lambda *_: done.append("run"))
+    worker.command(None, None, -1)
+    assert done == ["keep", "run"]

@@ -1,6 +1,8 @@
 """models.local_sgd: layouts and pools of arrays, shares of deltas; sizes of blocks of text."""
 
 import math
+import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from snailps import kernels
 from snailps.kernels._row_exchange import share_of_delta
-from snailps.models.local_sgd import ArrayPool, Contention, RowLayout
+from snailps.models.local_sgd import ArrayPool, Contention, LocalSgd, RowLayout
 from snailps.models.text_model import TextModel
 from snailps.models.word_vectors import WordVectors
 
@@ -179,3 +181,20 @@ def test_block_bytes_are_a_share_of_an_epoch_not_too_small(
     model, settings, total, workers, expected
 ):
     assert model.block_bytes(model.Settings(**settings), total, workers) == expected
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_are_copied_by_the_caller_if_one_thread_is_all(threads):
+    """Not behind the kernel that is at work there."""
+    sgd = LocalSgd(SimpleNamespace(threads=threads), RowLayout.padded(4))
+    seen = []
+
+    def note(rows, other, nothing):
+        seen.append((threading.get_ident(), rows.tolist(), other.tolist(), nothing))
+
+    sgd.in_threads(note, np.arange(6), np.arange(6) + 10, None)
+    sgd.close()
+    assert sorted(row for _, rows, _, _ in seen for row in rows) == list(range(6))
+    assert all(other == [row + 10 for row in rows] for _, rows, other, _ in seen)
+    assert all((thread == threading.get_ident()) == (threads == 1) for thread, *_ in seen)
+    assert len(seen) == threads

@@ -99,6 +99,17 @@ def test_a_part_with_a_name_that_is_too_frequent_keeps_its_share_of_the_rare_one
     assert rare.min() > 0.9 * rare.mean()
 
 
+def test_parts_by_hash_are_as_even_as_others_with_a_few_very_frequent_names() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        mass = np.r_[np.full(3, 0.08), np.full(1997, 0.76 / 1997)]
+        keys = rng.integers(0, 1 << 50, 2000, dtype=np.uint64)
+        found = [assign_by_hash(mass, keys, 8), assign(mass, (1,) * 8, seed)]
+        loads = [np.bincount(placed, mass, 8).max() for placed in found]
+        assert loads[0] <= 1.05 * loads[1]
+        assert np.bincount(found[0]).min() >= 64
+
+
 def test_output_partitions_are_more_than_input_partitions_by_half_or_four() -> None:
     found = [outputs_for(parts) for parts in (1, 2, 3, 4, 5, 8, 16, 64)]
     assert found == [2, 4, 6, 8, 9, 12, 24, 96]

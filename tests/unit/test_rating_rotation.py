@@ -9,6 +9,7 @@ import pytest
 from connected import connected
 from rotating import SharedPartitions, blocks_of_chunk
 
+from snailps.abi.key_hash import fragment_of
 from snailps.api.rotation import Rotation
 from snailps.data.name_columns import NameCounts, Names
 from snailps.errors import DataError
@@ -241,6 +242,20 @@ def names_of(users, items, lines):
     counts.counts[0].add([b"%d" % at for at in range(users)], each)
     counts.counts[1].add([b"%d" % at for at in range(items)], np.ones(items, np.int64))
     return Names(counts.dump())
+
+
+def test_items_of_an_output_partition_are_at_one_shard_or_two():
+    with connected(MatrixFactorization, shards=2) as make:
+        workers, leases = workers_of(make, 2), []
+        trained(workers, leases=leases)
+        keys = np.arange(ITEMS, dtype=np.uint64) + np.uint64(KIND_KEY)
+        hashes = fragment_of(keys, 1 << 16)
+        split = leases[0].split
+        ends = [(hashes[items].min(), hashes[items].max()) for items in split.items]
+        assert len(ends) == 4
+        moved = sum(first // (1 << 14) != last // (1 << 14) for first, last in ends)
+        assert moved <= 2  # by a heavy item, at most
+        assert sorted(np.concatenate(split.items).tolist()) == list(range(ITEMS))
 
 
 def test_ratings_have_as_many_partitions_as_keep_workers_at_work():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import weakref
 from dataclasses import replace
 from functools import cache
@@ -556,12 +558,43 @@ def test_partition_whose_checkouts_are_all_durable_trains_nothing() -> None:
     assert worker.train(block) == {"units": 0.0, "loss": 0.0, "examples": 0.0}
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_turns_are_trained_once_each_however_many_lie_between_two_exchanges(seed: int) -> None:
+    rng = random.Random(seed)
+    turns, numbers, spans = rng.choice([1, 2, 7, 8]), [], []
+    inputs = SimpleNamespace(turns=turns, turns_apart=rng.randint(1, 3 * turns))
+
+    def exchange(number: int) -> None:
+        numbers.append(number)
+        inputs.turns_apart = rng.randint(1, 2 * turns)
+
+    def begin(span: Any, rates: Any, seed: int) -> list[Any]:
+        spans.append((span, rates, inputs.turns_apart))
+        return []
+
+    inputs.exchange = exchange
+    training = object.__new__(_Training)
+    training._inputs, training._begun = inputs, 3  # type: ignore[assignment]
+    training._block = SimpleNamespace(seed=1)  # type: ignore[assignment]
+    training._rates = lambda number: (1.0, 0.5)  # type: ignore[method-assign]
+    checkout = SimpleNamespace(examples=100 * turns, part=2, wait=lambda: None, begin=begin)
+    for _ in training._turns(checkout):  # type: ignore[arg-type]
+        pass
+    assert [spans[0][0][0], spans[-1][0][1]] == [0, 100 * turns]
+    for (one, rates, _), (two, next_rates, _) in itertools.pairwise(spans):
+        assert (one[1], rates[1]) == (two[0], next_rates[0])
+    assert [spans[0][1][0], spans[-1][1][1]] == [1.0, 0.5]
+    assert numbers == [3 * turns + span[1] // 100 for span, _, _ in spans]
+    for (first, last), _, apart in spans:
+        assert last - first == min(100 * apart, 100 * turns - first)
+
+
 @pytest.mark.parametrize(
     ("workers", "model", "times"),  # three each at most
     [
         (1, "skipgram", 0),
-        (2, "skipgram", 3),
-        (4, "skipgram", 13),
+        (2, "skipgram", 4),
+        (4, "skipgram", 12),
         (8, "skipgram", 48),
         (8, "cbow", 40),
     ],

@@ -51,12 +51,16 @@ class InputExchange:
     at work.  `opened` rows were pulled at first, `exchanged` were pulled or pushed since.
     """
 
+    _begun = 0
+    """Turn in which the last exchange began."""
+    _half = 1
+    """Half of the turns that the one before took."""
+
     def __init__(
         self, rows: PartitionRows, places: Places, sharing: Sharing | None, block: Block
     ) -> None:
         self._rows, self._all = rows, places
         self.shares, self.turns, self.exchanged = sharing is not None, 1, 0
-        self.turns_apart = 1
         self._open: tuple[NDArray[np.int64], Floats, Pending, Pending] | None = None
         if sharing is None:
             self.opened = rows.open(places)
@@ -75,6 +79,12 @@ class InputExchange:
         self._way = sharing.way / last
         self._sent = np.full(len(places), self._number)  # turn of the last exchange
         self.opened = rows.open(places, shared)
+
+    @property
+    def turns_apart(self) -> int:
+        """Turns until the next `exchange`.  To look more often for what is under way would stop the
+        kernels, and find nothing."""
+        return 1 if self._open is None else self._half
 
     def exchange(self, number: int) -> None:
         """After turn `number`, from 1 on: merges what has come, starts to exchange what is due.
@@ -142,6 +152,5 @@ class InputExchange:
         for array in (deltas, merged):
             self._rows.give(array)
         self._open = None
-        # To look more often costs a stop of the kernels, and finds nothing.
-        self.turns_apart = max(1, (self._number - self._begun) // 2)
+        self._half = max(1, (self._number - self._begun) // 2)
         return True

@@ -42,19 +42,18 @@ def assign_by_hash(
 ) -> NDArray[np.int32]:
     """The partition of each name, by the key of its row: equal ranges of the keys' hashes.
 
-    Shards own such ranges, too, so that one or two of them have all rows of a partition, and
-    requests of these are few.  Of one that has too much, the heaviest of the names that `assign`
-    places singly go to the partition that has least.
+    Shards own such ranges, too, so that few of them have rows of a partition: one or two if there
+    are as many partitions as shards, until shards move.  Of one that has too much, the heaviest of
+    the names that `assign` places singly go to the partition that has least.
     """
     found = fragment_of(keys, parts).astype(np.int32)
     load = np.bincount(found, mass, parts)
     most = BEYOND_MEAN * load.mean()
     heaviest = np.argsort(-mass, kind="stable")[: PLACED_SINGLY * parts]
-    for part in np.flatnonzero(load > most).tolist():
-        for name in heaviest[found[heaviest] == part].tolist():
-            to = int(load.argmin())
-            if load[part] > most >= load[to] + mass[name]:
-                found[name] = to
-                load[part] -= mass[name]
-                load[to] += mass[name]
+    for name in heaviest.tolist():
+        part, to = int(found[name]), int(load.argmin())
+        if load[part] > most and load[to] + mass[name] < load[part]:
+            found[name] = to
+            load[part] -= mass[name]
+            load[to] += mass[name]
     return found

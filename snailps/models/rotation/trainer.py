@@ -309,7 +309,7 @@ class _Training:
         return None if part is None else self._trainer.check_out(self._block, self._lease, part)
 
     def _turns(self, checkout: Checkout) -> Iterator[None]:
-        """Trains a checkout: begins some turns for each `next`, with an exchange behind these."""
+        """Trains a checkout: begins `turns_apart` turns for each `next`, then exchanges rows."""
         checkout.number, self._begun = self._begun, self._begun + 1
         turns = self._inputs.turns
         edges = np.linspace(0, checkout.examples, turns + 1).astype(int).tolist()
