@@ -51,16 +51,12 @@ class InputExchange:
     at work.  `opened` rows were pulled at first, `exchanged` were pulled or pushed since.
     """
 
-    _begun = 0
-    """Turn in which the last exchange began."""
-    _half = 1
-    """Half of the turns that the one before took."""
-
     def __init__(
         self, rows: PartitionRows, places: Places, sharing: Sharing | None, block: Block
     ) -> None:
         self._rows, self._all = rows, places
         self.shares, self.turns, self.exchanged = sharing is not None, 1, 0
+        self._begun, self._half = 0, 1  # turn of the last exchange; half of what one took
         self._open: tuple[NDArray[np.int64], Floats, Pending, Pending] | None = None
         if sharing is None:
             self.opened = rows.open(places)
