@@ -323,7 +323,7 @@ def test_speed_is_of_the_last_minute_and_no_partition_is_larger_than_twice_the_m
     assert trained(ledger, 1, 1).sizes == ()
 
 
-@pytest.mark.parametrize("speeds", [(8, *[1] * 7), (1, 1, 1, 0.02), (100, 1), (20, 20, 20, 5)])
+@pytest.mark.parametrize("speeds", [(8, *[1] * 3), (1, 1, 1, 0.02), (100, 1), (20, 20, 20, 5)])
 def test_sizes_stay_where_speeds_only_differ_by_noise(speeds):
     """Also where no partition can be as large as its worker is fast."""
     random = np.random.default_rng(1)
@@ -337,6 +337,15 @@ def test_sizes_stay_where_speeds_only_differ_by_noise(speeds):
     assert sizes[0] == ()
     assert len(sizes) == 2
     assert max(sizes[1]) <= 2.1 * np.mean(sizes[1])
+
+
+@pytest.mark.parametrize(("seconds", "sizes"), [(0.5, ()), (8.0, (20, 12))])
+def test_the_shorter_speeds_are_measured_the_more_they_must_differ(seconds, sizes):
+    """Workers of which one is .6 as fast, or had no luck."""
+    ledger = ledger_of(blocks=4, epochs=1, chunks=2)
+    for node, units in ((1, 100), (2, 60)):
+        trained(ledger, node, units, seconds=seconds / 4)  # has four checkouts
+    assert trained(ledger, 1, 100).sizes == sizes
 
 
 def test_slow_worker_that_gets_the_part_of_one_that_left_has_a_small_one():

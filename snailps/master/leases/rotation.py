@@ -32,8 +32,9 @@ RATED_SHARE = 0.25
 """Share of a lease's checkouts from which on its worker's speed is known."""
 RATED_S, RATED_S_MAX = 0.5, 60.0
 """Seconds of checkouts of which a speed is made: with fewer it is none, of more the last ones."""
-UNEVEN = 1.2
-"""Time of a chunk over the least possible from which on sizes change, which costs a barrier."""
+UNEVEN, UNSURE = 1.2, 0.25
+"""Time of a chunk over the least possible from which on sizes change, which costs a barrier; and
+what is added where speeds are of `RATED_S`: less of more, as the root of their seconds grows."""
 SIZE_MEAN = 16
 """Mean size of partitions that differ."""
 SIZE_MAX = 2.0
@@ -309,7 +310,9 @@ class RotationLedger(Ledger):
         # A worker that is new, in the place of another one, is taken to be as fast.
         speeds[~known] = old[~known] * (speeds[known].sum() / old[known].sum())
         new = _sizes_for(speeds)
-        if (old / speeds).max() / old.sum() < UNEVEN * (new / speeds).max() / new.sum():
+        seconds = min(self._work[owners[part]][1] for part in np.flatnonzero(known).tolist())
+        uneven = UNEVEN + UNSURE * (RATED_S / seconds) ** 0.5
+        if (old / speeds).max() / old.sum() < uneven * (new / speeds).max() / new.sum():
             return before
         return tuple(new.tolist()) if len(set(new.tolist())) > 1 else ()
 

@@ -267,14 +267,16 @@ def assign_by_grams(
         return subwords_csr(vocabulary.words.take(some), s.minn, s.maxn, s.bucket)
 
     bags = list(map(bags_of, pieces)) if len(pieces) <= PIECES_KEPT else None
-    sums = np.zeros((s.bucket, 2))  # steps on an n-gram, and words that have it
+    numbers, count = np.zeros(s.bucket, np.int32), 0
+    sums = np.zeros((s.bucket + 1, 2))  # steps on an n-gram, and words that have it
     for some, bag in zip(pieces, bags or map(bags_of, pieces), strict=True):
-        sum_bags(*bag, mass[some], sums)
+        count = sum_bags(*bag, mass[some], numbers, count, sums)
+    sums = sums[: count + 1]
     # One more partition with the row: it is pulled and pushed, and exchanged behind so many steps.
     # Words that many others share their n-grams with change little.
     worth = ((1.0 + sums[:, 0] / STEPS_APART) / np.maximum(sums[:, 1], 1.0)).astype(np.float32)
     worth *= together
-    has = np.zeros((s.bucket, -(-parts // 64)), np.uint64)
+    has = np.zeros((count + 1, -(-parts // 64)), np.uint64)
     # What others have beyond their share, the last partition lacks.
     beyond = min(LOAD_BEYOND, LOAD_LACK * min(sizes) / max(1, sum(sizes) - min(sizes)))
     load, most = np.zeros(parts), np.asarray(sizes, np.float64)
@@ -282,6 +284,6 @@ def assign_by_grams(
     found = np.empty(len(mass), np.int32)
     for some, bag in zip(pieces, bags or map(bags_of, pieces), strict=True):
         places = np.empty(len(some), np.int32)
-        assign_bags(*bag, mass[some], worth, has, load, most, places)
+        assign_bags(*bag, mass[some], numbers, worth, has, load, most, places)
         found[some] = places
-    return found, count_bits(has)
+    return found, count_bits(has)[numbers]
