@@ -185,15 +185,14 @@ def subwords_csr(words: Sequence[bytes], int minn, int maxn,
     return indptr, ids
 
 
-def sum_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not None,
-             const double[::1] mass not None, int32_t[::1] numbers not None, int32_t numbered,
-             double[:, ::1] sums not None) -> int:
-    """Number the n-grams of words of `subwords_csr`, and add to `sums` of each their mass, and 1.
+def number_bags(const int64_t[::1] indptr not None, int32_t[::1] ids not None,
+                int32_t[::1] numbers not None, int32_t numbered) -> int:
+    """Replace the n-grams of words of `subwords_csr` by their numbers; returns how many there are.
 
-    `numbers` (buckets,) are those of n-grams so far, from 1 to `numbered`; 0: none. Returns how many
-    there are now: what is kept of each is in few pages. `sums` has a row for each, and row 0.
+    `numbers` (buckets,) are those of n-grams so far, from 1 to `numbered`; 0: none yet.  What is kept of
+    each n-gram by its number is in few pages.
     """
-    cdef Py_ssize_t words = mass.shape[0], i, row
+    cdef Py_ssize_t words = indptr.shape[0] - 1, i, row
     cdef int64_t at
     with nogil:
         for i in range(words):
@@ -202,10 +201,20 @@ def sum_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not None
                 if numbers[row] == 0:
                     numbered += 1
                     numbers[row] = numbered
-                row = numbers[row]
-                sums[row, 0] += mass[i]
-                sums[row, 1] += 1.0
+                ids[at] = numbers[row]
     return numbered
+
+
+def sum_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not None,
+             const double[::1] mass not None, double[:, ::1] sums not None) -> None:
+    """Add to `sums` (n-grams, 2) of each n-gram of words of `number_bags` their mass, and 1."""
+    cdef Py_ssize_t words = mass.shape[0], i
+    cdef int64_t at
+    with nogil:
+        for i in range(words):
+            for at in range(indptr[i] + 1, indptr[i + 1]):
+                sums[ids[at], 0] += mass[i]
+                sums[ids[at], 1] += 1.0
 
 
 def count_bits(const uint64_t[:, ::1] has not None) -> NDArray[np.int32]:
@@ -221,14 +230,14 @@ def count_bits(const uint64_t[:, ::1] has not None) -> NDArray[np.int32]:
 
 
 def assign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not None,
-              const double[::1] mass not None, const int32_t[::1] numbers not None,
-              const float[::1] worth not None, uint64_t[:, ::1] has not None, double[::1] load not None,
+              const double[::1] mass not None, const float[::1] worth not None,
+              uint64_t[:, ::1] has not None, double[::1] load not None,
               const double[::1] most not None, int32_t[::1] out not None) -> None:
     """Assign words to partitions one by one, each to the part that has most of its n-grams already.
 
-    `mass` (words,) is what a word of `subwords_csr` adds to the load of its part, `worth` that of an
-    n-gram that the part has, by its number of `sum_bags`, `most` (parts,) the load that a part may
-    have; where none has room, the one with the least of its own takes the word.  Read and written: `has` (numbers, words of 64
+    `mass` (words,) is what a word of `number_bags` adds to the load of its part, `worth` (n-grams,) that
+    of an n-gram that the part has, `most` (parts,) the load that a part may have; where none has room,
+    the one with the least of its own takes the word.  Read and written: `has` (n-grams, words of 64
     bits), a bit for each part that has the n-gram, and `load` (parts,).  Written: `out`, the part of
     each word.
     """
@@ -243,7 +252,7 @@ def assign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not N
             for part in range(parts):
                 shared[part] = NOTHING_SHARED
             for at in range(indptr[i] + 1, indptr[i + 1]):
-                row = numbers[ids[at] - words]
+                row = ids[at]
                 for block in range(blocks):
                     bits = has[row, block]
                     while bits:
@@ -261,4 +270,4 @@ def assign_bags(const int64_t[::1] indptr not None, const int32_t[::1] ids not N
             out[i] = <int32_t>best
             load[best] += mass[i]
             for at in range(indptr[i] + 1, indptr[i + 1]):
-                has[numbers[ids[at] - words], best >> 6] |= (<uint64_t>1) << (best & 63)
+                has[ids[at], best >> 6] |= (<uint64_t>1) << (best & 63)

@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.rotation import OUTPUTS_PER_INPUT, outputs_for
-from snailps.data._subwords import assign_bags, count_bits, subwords_csr, sum_bags
+from snailps.data._subwords import (
+    assign_bags,
+    count_bits,
+    number_bags,
+    subwords_csr,
+    sum_bags,
+)
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.ngram_rows import WORDS_AT_ONCE
 from snailps.models.rotation.splits import PLACED_SINGLY
@@ -251,8 +257,8 @@ def assign_by_grams(
     sizes: Sequence[int],
     *,
     together: bool = True,
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Split words so that few partitions have the same n-gram; int32 (words,), int32 (bucket,).
+) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
+    """Split words so that few partitions have the same n-gram; int32 (words,), int16 (bucket,).
 
     Returns the partition of each word, and the number of partitions with a word that has an n-gram
     of each bucket.  Sums of `mass` are as the sizes, as with `assign`: the heaviest words come
@@ -262,15 +268,18 @@ def assign_by_grams(
     parts = len(sizes)
     order = np.argsort(-mass, kind="stable")
     pieces = np.array_split(order, len(order) // WORDS_AT_ONCE + 1)
+    numbers, count = np.zeros(s.bucket, np.int32), 0
 
     def bags_of(some: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        return subwords_csr(vocabulary.words.take(some), s.minn, s.maxn, s.bucket)
+        nonlocal count
+        ptr, ids = subwords_csr(vocabulary.words.take(some), s.minn, s.maxn, s.bucket)
+        count = number_bags(ptr, ids, numbers, count)
+        return ptr, ids
 
     bags = list(map(bags_of, pieces)) if len(pieces) <= PIECES_KEPT else None
-    numbers, count = np.zeros(s.bucket, np.int32), 0
     sums = np.zeros((s.bucket + 1, 2))  # steps on an n-gram, and words that have it
     for some, bag in zip(pieces, bags or map(bags_of, pieces), strict=True):
-        count = sum_bags(*bag, mass[some], numbers, count, sums)
+        sum_bags(*bag, mass[some], sums)
     sums = sums[: count + 1]
     # One more partition with the row: it is pulled and pushed, and exchanged behind so many steps.
     # Words that many others share their n-grams with change little.
@@ -284,6 +293,6 @@ def assign_by_grams(
     found = np.empty(len(mass), np.int32)
     for some, bag in zip(pieces, bags or map(bags_of, pieces), strict=True):
         places = np.empty(len(some), np.int32)
-        assign_bags(*bag, mass[some], numbers, worth, has, load, most, places)
+        assign_bags(*bag, mass[some], worth, has, load, most, places)
         found[some] = places
-    return found, count_bits(has)[numbers]
+    return found, count_bits(has).astype(np.int16)[numbers]

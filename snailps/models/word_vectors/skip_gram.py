@@ -27,7 +27,8 @@ BUNDLE = 8
 RUN_MAX = 16
 """Bundles of a word that are trained one after the other, with its hidden vector at hand."""
 RUN_WORDS = 4096
-"""The most frequent words, from which `bundling` estimates how much bags share."""
+"""The most frequent words, of all partitions together, by which `bundling` estimates how much bags
+share."""
 _SHARED_MAX = 4.0
 """Gradients of other words that a hidden vector may lack in a run."""
 TURNS_MAX = 8
@@ -60,7 +61,10 @@ class SkipGramTrainer(WordTrainer):
             return (*super()._input_parts(kept, sizes)[:2], self.model.bundling)
         for together in (True, False):
             inputs, sharers = assign_by_grams(self._vocabulary, s, kept, sizes, together=together)
-            each = [self.model.bundling_of(np.flatnonzero(inputs == at)) for at in range(parts)]
+            some = RUN_WORDS // parts
+            each = [
+                self.model.bundling_of(np.flatnonzero(inputs == at), some) for at in range(parts)
+            ]
             least = Bundling(*map(min, zip(*each, strict=True)))
             if least.lanes >= LANES // 2:
                 break
