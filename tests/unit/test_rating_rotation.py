@@ -23,6 +23,7 @@ from snailps.models.embeddings.rotation import (
 )
 from snailps.models.embeddings.settings import MfSettings
 from snailps.models.embeddings.worker import KIND_KEY, TABLE
+from snailps.models.rotation.partition_rows import PartitionRows
 
 USERS, ITEMS = 60, 40
 SETTINGS = MfSettings(dim=4, lr=0.05, l2=0.01, epochs=6, seed=3)
@@ -113,6 +114,36 @@ def test_each_line_is_trained_once_an_epoch_and_rows_learn(number, optimizer):
             users = part.inputs.keys[part.inputs.keys < KIND_KEY]
             known = worker.pull(TABLE, users)
             np.testing.assert_allclose(known, part.inputs.local[0][: len(users), :5], atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_first_rows_are_made_as_servers_would_give_them(monkeypatch, optimizer):
+    with connected(MatrixFactorization, shards=2) as make:
+        (worker,) = workers_of(make, 1, replace(SETTINGS, optimizer=optimizer))
+        keys = np.concatenate([np.arange(USERS), np.arange(ITEMS) + KIND_KEY]).astype(np.uint64)
+        rows, pulled = (PartitionRows(worker.sgd, TABLE, keys, bases=True) for _ in range(2))
+        assert pulled.open(None) == len(keys)
+        monkeypatch.delattr(PartitionRows, "pull")
+        assert rows.open(None, first=True) == len(keys)
+        assert (np.abs(rows.base[:, : SETTINGS.dim]) > 0).any()
+        np.testing.assert_allclose(rows.base, pulled.base, rtol=1e-5, atol=1e-7)
+        np.testing.assert_array_equal(rows.local[0], pulled.local[0])
+
+
+def test_rows_that_a_job_was_given_are_pulled(monkeypatch):
+    """Those of a model that it continues from; and those that others may have trained."""
+    with connected(MatrixFactorization, shards=2) as make:
+        for first, loaded in ((True, True), (False, False), (True, False)):
+            (worker,) = workers_of(make, 1)
+            keys = np.arange(USERS, dtype=np.uint64)
+            worker.push(TABLE, keys, np.ones((USERS, 5), np.float32), state=True)  # adds
+            (block,) = blocks_of_chunk([worker], BLOCKS)
+            block.first = first
+            monkeypatch.setattr(worker, "loader", lambda _, loaded=loaded: loaded or None)
+            lease = worker.prepare(block)
+            lease.part.opening.result()
+            is_made = np.abs(lease.part.inputs.local[0][:USERS, 1:5]).mean() < 0.5
+            assert is_made == (first and not loaded)
 
 
 def test_several_workers_learn_what_one_does():

@@ -117,7 +117,8 @@ def test_refused_workers_are_answered_when_the_speeds_of_all_are_known(make_job)
     for peer, lease in leased:
         part = world.ask(peer, m.Borrow(lease.number)).part
         world.note(peer, m.GiveBack(lease.number, part, 5, 1.0, ANSWER))
-    assert [world.answers[call].chunk for call in calls] == [1, 1]
+    answers = [world.answers[call] for call in calls]
+    assert [(lease.chunk, lease.first) for lease in answers] == [(1, False)] * 2
 
 
 @pytest.mark.parametrize(
@@ -300,7 +301,7 @@ def test_durable_checkouts_of_a_lost_worker_count_and_the_next_one_trains_the_ot
     assert (job.metrics.units, job.metrics.loss_by_epoch()) == (10, [2.0])
     assert job.ledger.progress == pytest.approx(2 / 16)
     c, again = leases_again(world, one)
-    assert again.had == [0, 1]
+    assert (again.had, one.first, again.first) == ([0, 1], True, False)
     assert [world.ask(c, m.Borrow(one.number)).part for _ in range(2)] == [2, 3]
     checks_in(world, c, again, 2, durable=True, loss=1.0)
     checks_in(world, c, again, 3, loss=1.0)
@@ -522,6 +523,7 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     assert again.metrics.loss_by_epoch() == [3.0]
     first = [again.lease(9, 0.0) for _ in range(2)]
     assert [(lease.chunk, lease.slice) for lease in first] == [(0, 0), (0, 1)]
+    assert not any(lease.first for lease in first)
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 3])

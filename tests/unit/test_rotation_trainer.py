@@ -113,7 +113,7 @@ def targets_of(worker: MemoryWorker, parts: int) -> list[slice]:
     """Checkouts of a partition; their targets' words are of the output partition."""
     block = SimpleNamespace(
         chunk=1, chunk_blocks=3, part=parts - 1, parts=parts, sizes=(1,) * parts,
-        output_parts=outputs_for(parts),
+        output_parts=outputs_for(parts), first=False,
     )  # fmt: skip
     block.progress = (0.0, 0.1)
     lease = worker._rotating.prepare(block)  # type: ignore[arg-type]

@@ -109,6 +109,8 @@ class Job:
         self.pass_ = ""
         self.ledger = no_ledger()
         self._is_fresh = False  # nothing of the training has been leased
+        self._is_new = False  # does not continue one
+        self._begun_parts: set[int] = set()  # of the first chunk
         self._at_round: tuple[int, list[list[float]]] = (0, [])
         self._start: messages.Start | None = None
         self._summary_message: tuple[bytes, Encoded] | None = None
@@ -210,7 +212,7 @@ class Job:
         lost one."""
         self.pass_ = name
         train = name == "train"
-        self._is_fresh = train and state is None
+        self._is_fresh = self._is_new = train and state is None
         if state is not None:
             self._load_input(state)
             rotation = rotation or rotation_of(state.figures.get("rotation"))
@@ -481,6 +483,9 @@ class Job:
         if entry is None:
             return None
         first, self._is_fresh = self._is_fresh, False
+        if entry.chunk == 0 and entry.part >= 0:
+            first = self._is_new and entry.part not in self._begun_parts
+            self._begun_parts.add(entry.part)
         files, by_file = self.input.files(entry.block)
         if files[0].path == entry.block.path:
             files, by_file = [], False  # the block names its file

@@ -1,6 +1,6 @@
 """Rows of one table that stay at a worker from chunk to chunk, as long as it keeps its partition.
 
-    open:   rows that are not here, or that other workers train, too <- PULL
+    open:   rows that are not here, or that other workers train, too <- PULL, or first values
     pushes: rows less what the servers have of them -> PUSH, some rows at a time
 
 A row that no other worker trains is what the servers have once it is pushed, so it is pulled once.
@@ -65,8 +65,14 @@ class PartitionRows:
         self.local: tuple[Floats, ...] = ()
         self.base: Floats = np.zeros((0, 0), np.float32)
 
-    def open(self, places: Places, shared: NDArray[np.bool_] | None = None) -> int:
-        """Pulls those that are not here, or `shared` with other workers; their number."""
+    def open(
+        self, places: Places, shared: NDArray[np.bool_] | None = None, *, first: bool = False
+    ) -> int:
+        """Pulls those that are not here, or `shared` with other workers; their number.
+
+        With `first` servers had none when the training began: what a key then reads as is made.
+        Of rows that others have trained since, their steps come with the next exchange.
+        """
         sgd = self._sgd
         if not self.local:
             self.local = tuple(sgd.layout.make(self._size) for _ in range(sgd.layout.arrays))
@@ -82,7 +88,7 @@ class PartitionRows:
         wanted = places
         if not lacks.all():
             wanted = np.flatnonzero(lacks) if places is None else places[lacks]
-        for some, packed in self._pulled(wanted):
+        for some, packed in self._first(wanted) if first else self._pulled(wanted):
             self._here[some] = True
             sgd.in_threads(self._load, some, packed)
             self._packed.give(packed)
@@ -166,6 +172,16 @@ class PartitionRows:
             return
         for some in self._some(places):
             yield some, self._packed.take(len(some))
+
+    def _first(self, places: Places) -> Iterator[tuple[Some, Floats]]:
+        """Yield some rows at a time as keys without a row read; their state is 0."""
+        (fill,) = (one.fill_first for one in self._worker.tables() if one.name == self._table)
+        dim = self._sgd.layout.dim
+        for some in self._some(places):
+            packed, values = self._packed.take(len(some)), np.empty((len(some), dim), np.float32)
+            fill(self.keys[some], values)
+            packed[:, :dim], packed[:, dim:] = values, 0.0
+            yield some, packed
 
     def _pulled(self, places: Places) -> Iterator[tuple[Some, Floats]]:
         """Yield some rows at a time as the servers have them, pulled a few requests ahead."""

@@ -213,15 +213,16 @@ class RotationTrainer(ABC):
         if lease.part is not before:
             lease.part.chunk = block.chunk - 1
             if before is None or before.of != lease.part.of:  # else it may still be trained here
-                lease.part.opening = self.ahead.submit(self._open, lease)
+                first = block.first and self.worker.loader(self.worker.settings) is None
+                lease.part.opening = self.ahead.submit(self._open, lease, first)
         return lease
 
-    def _open(self, lease: Lease) -> int:
-        """Pulls rows that are not here; returns how many input rows these were."""
+    def _open(self, lease: Lease, first: bool) -> int:
+        """Pulls rows that are not here, or makes the `first` ones; how many input rows these were."""
         part = lease.part
         if part.outputs is not None:
-            part.outputs.open(None)
-        return part.inputs.open(lease.rows)
+            part.outputs.open(None, first=first)
+        return part.inputs.open(lease.rows, first=first)
 
     # --- a lease, trained ---------------------------------------------------------------------
 
