@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.tables import Table
 from snailps.api.worker import Pending
 from snailps.kernels._row_exchange import (
     load_columns,
@@ -175,8 +176,9 @@ class PartitionRows:
 
     def _first(self, places: Places) -> Iterator[tuple[Some, Floats]]:
         """Yield some rows at a time as keys without a row read; their state is 0."""
-        (fill,) = (one.fill_first for one in self._worker.tables() if one.name == self._table)
-        dim = self._sgd.layout.dim
+        (table,) = (one for one in self._worker.tables() if one.name == self._table)
+        assert isinstance(table, Table)
+        dim, fill = self._sgd.layout.dim, table.fill_first
         for some in self._some(places):
             packed, values = self._packed.take(len(some)), np.empty((len(some), dim), np.float32)
             fill(self.keys[some], values)

@@ -61,7 +61,7 @@ class Split:
     """Words of each output partition, and the running sum of their noise probabilities."""
     shares: NDArray[np.float64]
     """Running sum of the input partitions' shares of the text, from 0 to 1."""
-    sharers: Ints | None
+    sharers: NDArray[np.int16] | None
     """Input partitions with a word that has an n-gram of a bucket, for each bucket."""
     bundling: Any
     """How the pairs of skip-gram are trained; None with CBOW."""
@@ -220,7 +220,7 @@ class WordTrainer(RotationTrainer):
 
     def _input_parts(
         self, kept: NDArray[np.float64], sizes: tuple[int, ...]
-    ) -> tuple[Ints, Ints | None, Any]:
+    ) -> tuple[Ints, NDArray[np.int16] | None, Any]:
         """The partition of each word's input row, `Split.sharers` and `Split.bundling`."""
         return assign(kept, sizes, 2 * self.model.settings.seed), None, None
 

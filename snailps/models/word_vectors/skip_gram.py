@@ -54,7 +54,7 @@ class SkipGramTrainer(WordTrainer):
 
     def _input_parts(
         self, kept: NDArray[np.float64], sizes: tuple[int, ...]
-    ) -> tuple[Ints, Ints | None, Bundling]:
+    ) -> tuple[Ints, NDArray[np.int16] | None, Bundling]:
         """Words that share n-grams come together, unless a worker could then train few at once."""
         s, parts = self.model.settings, len(sizes)
         if s.maxn == 0 or parts == 1:
