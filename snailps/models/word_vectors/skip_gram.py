@@ -26,9 +26,9 @@ BUNDLE = 8
 """Contexts that a centre word is trained with at a time, at most."""
 RUN_MAX = 16
 """Bundles of a word that are trained one after the other, with its hidden vector at hand."""
-RUN_WORDS = 4096
+RUN_WORDS, RUN_WORDS_MIN = 4096, 256
 """The most frequent words, of all partitions together, by which `bundling` estimates how much bags
-share."""
+share; of one at least."""
 _SHARED_MAX = 4.0
 """Gradients of other words that a hidden vector may lack in a run."""
 TURNS_MAX = 8
@@ -61,7 +61,7 @@ class SkipGramTrainer(WordTrainer):
             return (*super()._input_parts(kept, sizes)[:2], self.model.bundling)
         for together in (True, False):
             inputs, sharers = assign_by_grams(self._vocabulary, s, kept, sizes, together=together)
-            some = RUN_WORDS // parts
+            some = max(RUN_WORDS // parts, RUN_WORDS_MIN)
             each = [
                 self.model.bundling_of(np.flatnonzero(inputs == at), some) for at in range(parts)
             ]
