@@ -71,8 +71,9 @@ class Block:
         These output partitions, ascending.
     first : bool
         Whether no block of this training was leased before, to any worker, nor in a run that this
-        one continues: servers have only the rows that the job began with.  Of a partition: whether
-        it has had no worker before, so that they have only such rows of those that it alone trains.
+        one continues: servers have only the rows that the job began with, those of a `loader`
+        included.  Of a partition: whether no worker has had it before.  Of the rows that no other
+        partition has, servers have only what the job began with, too.
     checkouts : Checkouts
         Of a partition: hands out the output partitions.
     open_parts : callable

@@ -124,7 +124,7 @@ def test_first_rows_are_made_as_servers_would_give_them(monkeypatch, optimizer):
         rows, pulled = (PartitionRows(worker.sgd, TABLE, keys, bases=True) for _ in range(2))
         assert pulled.open(None) == len(keys)
         monkeypatch.delattr(PartitionRows, "pull")
-        assert rows.open(None, first=True) == len(keys)
+        assert rows.open(None, first=True) == 0
         assert (np.abs(rows.base[:, : SETTINGS.dim]) > 0).any()
         np.testing.assert_allclose(rows.base, pulled.base, rtol=1e-5, atol=1e-7)
         np.testing.assert_array_equal(rows.local[0], pulled.local[0])

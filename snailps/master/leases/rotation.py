@@ -33,8 +33,8 @@ RATED_SHARE = 0.25
 RATED_S, RATED_S_MAX = 0.5, 60.0
 """Seconds of checkouts of which a speed is made: with fewer it is none, of more the last ones."""
 UNEVEN, UNSURE = 1.2, 0.25
-"""Time of a chunk over the least possible from which on sizes change, which costs a barrier; and
-what is added where speeds are of `RATED_S`: less of more, as the root of their seconds grows."""
+"""Time of a chunk over the least possible from which on sizes change, which costs a barrier.
+`UNSURE` is added for speeds of `RATED_S`, and less of it as the root of their seconds grows."""
 SIZE_MEAN = 16
 """Mean size of partitions that differ."""
 SIZE_MAX = 2.0

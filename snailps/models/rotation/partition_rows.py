@@ -69,10 +69,9 @@ class PartitionRows:
     def open(
         self, places: Places, shared: NDArray[np.bool_] | None = None, *, first: bool = False
     ) -> int:
-        """Pulls those that are not here, or `shared` with other workers; their number.
+        """Pulls those that are not here, or `shared` with other workers; how many it pulled.
 
-        With `first` servers had none when the training began: what a key then reads as is made.
-        Of rows that others have trained since, their steps come with the next exchange.
+        With `first` none is pulled: they are made, as a key without a row reads.
         """
         sgd = self._sgd
         if not self.local:
@@ -94,7 +93,7 @@ class PartitionRows:
             sgd.in_threads(self._load, some, packed)
             self._packed.give(packed)
         self._packed.drop(0)
-        return int(np.count_nonzero(lacks))
+        return 0 if first else int(np.count_nonzero(lacks))
 
     def forget(self) -> None:
         """Makes the next `open` pull all rows: another worker has trained them."""

@@ -218,7 +218,7 @@ class RotationTrainer(ABC):
         return lease
 
     def _open(self, lease: Lease, first: bool) -> int:
-        """Pulls rows that are not here, or makes the `first` ones; their number, of input rows."""
+        """Pulls rows that are not here, or makes the `first` ones; input rows that it pulled."""
         part = lease.part
         if part.outputs is not None:
             part.outputs.open(None, first=first)

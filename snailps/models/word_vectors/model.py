@@ -282,10 +282,10 @@ class WordVectors(TextModel):
         """`bundling_of` all words."""
         return self.bundling_of(np.arange(len(self.vocabulary)))
 
-    def bundling_of(self, words: NDArray[np.int64], run_words: int = RUN_WORDS) -> Bundling:
-        """How pairs are trained where a worker trains these words; by so many of them."""
+    def bundling_of(self, words: NDArray[np.int64]) -> Bundling:
+        """How pairs are trained where a worker trains these words."""
         kept = self.vocabulary.counts.astype(np.float64) * self._keep
-        most = np.sort(words[np.argsort(-kept[words], kind="stable")[:run_words]])
+        most = np.sort(words[np.argsort(-kept[words], kind="stable")[:RUN_WORDS]])
         bag_ptr, bag_rows, _ = self.bags(most)
         rate = self.settings.rate / self.settings.usual_rate
         return bundling(kept[most], bag_ptr, bag_rows, self.threads, rate)

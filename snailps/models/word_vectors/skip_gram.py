@@ -26,9 +26,8 @@ BUNDLE = 8
 """Contexts that a centre word is trained with at a time, at most."""
 RUN_MAX = 16
 """Bundles of a word that are trained one after the other, with its hidden vector at hand."""
-RUN_WORDS, RUN_WORDS_MIN = 4096, 256
-"""The most frequent words, of all partitions together, by which `bundling` estimates how much bags
-share; of one at least."""
+RUN_WORDS = 4096
+"""The most frequent words, from which `bundling` estimates how much bags share."""
 _SHARED_MAX = 4.0
 """Gradients of other words that a hidden vector may lack in a run."""
 TURNS_MAX = 8
@@ -61,10 +60,7 @@ class SkipGramTrainer(WordTrainer):
             return (*super()._input_parts(kept, sizes)[:2], self.model.bundling)
         for together in (True, False):
             inputs, sharers = assign_by_grams(self._vocabulary, s, kept, sizes, together=together)
-            some = max(RUN_WORDS // parts, RUN_WORDS_MIN)
-            each = [
-                self.model.bundling_of(np.flatnonzero(inputs == at), some) for at in range(parts)
-            ]
+            each = [self.model.bundling_of(np.flatnonzero(inputs == at)) for at in range(parts)]
             least = Bundling(*map(min, zip(*each, strict=True)))
             if least.lanes >= LANES // 2:
                 break
