@@ -740,3 +740,18 @@ def test_both_models_rotate_with_any_number_of_workers(workers: int, model: str,
     assert WordVectors.rotation(settings, 4 * 300_000, workers, known) is not None
     of_blocks = WordVectors.block_bytes(replace(settings, consistency="bsp"), 1 << 20, workers)
     assert WordVectors.block_bytes(settings, 1 << 20, workers) != of_blocks
+
+
+def test_words_that_share_their_ngrams_are_seen_behind_thousands_of_others() -> None:
+    """Of a partition's words the frequent ones share little, and the others nearly all."""
+    rng = np.random.default_rng(1)
+    plain = [bytes(word) for word in rng.integers(97, 123, (8000, 7), np.uint8)]
+    words = [*dict.fromkeys(plain), *(b"item%06d" % at for at in range(20_000))]
+    counts = np.full(len(words), 40)
+    counts[: len(words) - 20_000] = 100
+    settings = WordVectorSettings(dim=1, sample=0.0, minn=3, maxn=6, bucket=50_000)
+    known = Vocabulary(PackedWords.of(words), counts, int(counts.sum()))
+    worker = MemoryWorker(settings, known, MemoryTables(settings, len(words)))
+    inputs, _, bundling = worker._rotating._input_parts(counts.astype(float), (1,) * 8)
+    assert np.bincount(inputs).min() > 2000
+    assert bundling.run == 1
