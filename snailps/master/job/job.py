@@ -108,9 +108,8 @@ class Job:
         self.summary: bytes | None = None
         self.pass_ = ""
         self.ledger = no_ledger()
-        self._is_fresh = False  # nothing of the training has been leased
-        self._is_new = False  # does not continue one
-        self._begun_parts: set[int] = set()  # of the first chunk
+        self._is_new = False  # a training that continues none
+        self._leased: set[int] = set()  # leased parts of the first chunk; -1: anything else
         self._at_round: tuple[int, list[list[float]]] = (0, [])
         self._start: messages.Start | None = None
         self._summary_message: tuple[bytes, Encoded] | None = None
@@ -212,7 +211,7 @@ class Job:
         lost one."""
         self.pass_ = name
         train = name == "train"
-        self._is_fresh = self._is_new = train and state is None
+        self._is_new, self._leased = train and state is None, set()
         if state is not None:
             self._load_input(state)
             rotation = rotation or rotation_of(state.figures.get("rotation"))
@@ -482,10 +481,9 @@ class Job:
         entry = self.ledger.take_back(node) if back else self.ledger.take(node)
         if entry is None:
             return None
-        first, self._is_fresh = self._is_fresh, False
-        if entry.chunk == 0 and entry.part >= 0:
-            first = self._is_new and entry.part not in self._begun_parts
-            self._begun_parts.add(entry.part)
+        part = entry.part if entry.chunk == 0 else -1
+        first = self._is_new and part not in self._leased
+        self._leased.add(part)
         files, by_file = self.input.files(entry.block)
         if files[0].path == entry.block.path:
             files, by_file = [], False  # the block names its file
