@@ -155,6 +155,9 @@ def test_page_shows_the_end_and_the_report_stays(chrome, shoot, train, tmp_path)
     stayed_here(chrome, url, has_ended=True)  # it may end by now
     assert process.wait() == 0, process.lines[-9:]
 
+    # The page of the run asks until it is left, also while the report is on its way.
+    chrome.goto("about:blank")
+    chrome.wait_for("location.href === 'about:blank'")
     report = (tmp_path / "out.report.html").as_uri()
     before = len(chrome.requests)
     chrome.goto(report)
