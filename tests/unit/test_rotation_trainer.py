@@ -248,6 +248,18 @@ def test_gains_of_grams_are_whole_steps_of_windows() -> None:
     assert found[0] == pytest.approx(1000 * 6 / 4, rel=0.05)  # in all of 1,000 windows, 6 times
 
 
+def test_a_share_of_the_text_may_lack_any_word() -> None:
+    """Its worker has the rows of all: the last one of n-grams is of no word of one of the halves.
+
+    That ended a training, as often as the word of the last row was rare.
+    """
+    digits = numbered(b"%04d", 100, 500)
+    lines = digits + digits.translate(bytes.maketrans(b"0123456789", b"abcdefghij"))
+    settings = replace(SMALL, model="cbow", minn=3, maxn=6, bucket=100_000, lr=0.1)
+    found = losses_in_order(workers_of(settings, 2, lines), [[lines]], lockstep, epochs=2)
+    assert found[-1] < found[0], found
+
+
 def test_workers_of_cbow_learn_less_without_an_exchange_of_input_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
