@@ -27,6 +27,7 @@ from snailps._kernels import Kernels
 from snailps.abi.memory import private_memory
 from snailps.errors import ConfigError
 from snailps.kernels._labelling import Labelling
+from snailps.kernels.quota import capacity as capacity
 from snailps.kernels.quota import cores as cores
 
 # Best first; the CPU flags (Linux' names) that a build's instructions need.

@@ -1,6 +1,6 @@
 """How many cores this process may compute on: by its CPU mask, and by its control group's quota.
 
-    sched_getaffinity, /proc/self/cgroup -> cpu.max or cpu.cfs_quota_us -> cores
+    sched_getaffinity, /proc/self/cgroup -> cpu.max or cpu.cfs_quota_us -> cores, capacity
 
 A container with a limit of two cores sees all 64 of its host.  As many threads would use up its
 quota in the first moments of each period, and then stand still all together, heartbeats too.
@@ -9,7 +9,6 @@ quota in the first moments of each period, and then stand still all together, he
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -21,13 +20,17 @@ SYSTEM = Path("/")
 
 def cores(root: Path = SYSTEM) -> int:
     """At least 1; a part of a core counts as one.  The quota is read once."""
-    return max(1, min(len(os.sched_getaffinity(0)), _quota(root)))
+    return max(1, ceil(capacity(len(os.sched_getaffinity(0)), root)))
+
+
+def capacity(threads: int, root: Path = SYSTEM) -> float:
+    """Cores that so many threads may keep busy, with parts of one, at least a hundredth."""
+    return max(0.01, min(threads, len(os.sched_getaffinity(0)), _quota(root)))
 
 
 @cache
-def _quota(root: Path) -> int:
-    least = min(_quotas(root), default=inf)
-    return ceil(least) if least < inf else sys.maxsize
+def _quota(root: Path) -> float:
+    return min(_quotas(root), default=inf)
 
 
 def _quotas(root: Path) -> Iterator[float]:

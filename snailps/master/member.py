@@ -37,6 +37,7 @@ class Member:
     pid: int
     peer: int  # number of its connection, or `NO_PEER`
     endpoints: list[tuple[str, int]]
+    cores: float = 1.0  # that it may keep busy
     state: str = "registered"  # what it does, in words for users
     waits: str = ""  # what it waits for, in words for users; see `wait_for`
     acknowledged: bool = False  # it has the route

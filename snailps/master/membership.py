@@ -108,6 +108,10 @@ class Membership:
         """Members of a role; without one, servers and workers."""
         return [m for m in self.all.values() if m.role == role or not (role or m.role == "driver")]
 
+    def cores_of(self, number: int) -> float:
+        """Cores that a member may keep busy; 1 of one that is not known."""
+        return self.all[number].cores if number in self.all else 1.0
+
     def joined(self, role: str) -> list[Member]:
         """Members of a role, without newcomers that still connect."""
         return [member for member in self.nodes(role) if member.joined]
@@ -215,6 +219,7 @@ class Membership:
                 joined=bool(holds),
             )
             self.all[number] = member
+        member.cores = message.cores
         member.peer, member.away, member.missed = peer, False, ""
         member.since, member.state, member.address = now, "back", event.address
         member.resume_state = message.state
@@ -277,7 +282,7 @@ class Membership:
             raise ProtocolError("Register: this connection is registered already")
         number = self.new_number()
         member = Member(number, role, message.host, message.pid, peer, endpoints)
-        member.late = self._formed or self.formed_before
+        member.cores, member.late = message.cores, self._formed or self.formed_before
         member.since = member.routed_at = now
         member.address = event.address
         self.all[number] = self.peers[peer] = member

@@ -37,7 +37,7 @@ from snailps.errors import (
     SnailError,
     explain,
 )
-from snailps.kernels import cores
+from snailps.kernels import capacity, cores
 from snailps.node.checks import look_half_way, why_no_master
 from snailps.node.limits import GRACE_S
 from snailps.node.metric_samples import of_process
@@ -277,7 +277,7 @@ class Node:
             self.role.name.lower(),
             socket.gethostname(),
             os.getpid(),
-            cores(),
+            self.capacity(),
             [list(endpoint) for endpoint in self._endpoints],
         )
         # Stored in the reader thread: orders may follow at once and need it.
@@ -291,6 +291,10 @@ class Node:
             self.welcome = answer
             if self.on_named is not None:
                 self.on_named(self.name)
+
+    def capacity(self) -> float:
+        """Hook: cores that this process may keep busy."""
+        return capacity(cores())
 
     def on_welcome(self, welcome: messages.Welcome) -> None:
         """Hook: the master has accepted this process; its first orders come after this. Called in
@@ -384,7 +388,7 @@ class Node:
             self.role.name.lower(),
             socket.gethostname(),
             os.getpid(),
-            cores(),
+            self.capacity(),
             [list(endpoint) for endpoint in self._endpoints],
             self.route_epoch,
             self._leaves,

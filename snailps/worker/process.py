@@ -42,7 +42,7 @@ from snailps.errors import (
     frames_of,
     trace_of,
 )
-from snailps.kernels import cores
+from snailps.kernels import capacity, cores
 from snailps.node.checks import look_half_way, why_not_connected
 from snailps.node.driver_files import read_driver_files
 from snailps.node.limits import GRACE_S, Limits
@@ -94,6 +94,9 @@ class WorkerProcess(Node):
         self._tally = BlockTally()
         self._stand = ResumeState()
         self._report: _Report | None = None  # of the last block, if it was not waited for
+
+    def capacity(self) -> float:
+        return capacity(self._threads)
 
     def run(self) -> int:
         """Work until the end; returns the exit code."""

@@ -14,8 +14,8 @@ from snailps.transport import messages as m
 
 KNOWN = [
     (
-        m.Register("worker", "h", 7, 2),
-        b'{"is":"Register","role":"worker","host":"h","pid":7,"cores":2,"endpoints":[]}',
+        m.Register("worker", "h", 7, 0.5),
+        b'{"is":"Register","role":"worker","host":"h","pid":7,"cores":0.5,"endpoints":[]}',
     ),
     (
         m.Welcome(3, 4, 5, 1024, 0.5, 2.0),
@@ -24,10 +24,10 @@ KNOWN = [
     ),
     (
         m.Rejoin(
-            5, 3, 4, "server", "h", 7, 2, [["h", 1]], 1, "SIGTERM", {"standbys": [[0, 2, ""]]}
+            5, 3, 4, "server", "h", 7, 2.0, [["h", 1]], 1, "SIGTERM", {"standbys": [[0, 2, ""]]}
         ),
         b'{"is":"Rejoin","job":5,"node":3,"incarnation":4,"role":"server","host":"h","pid":7,'
-        b'"cores":2,"endpoints":[["h",1]],"epoch":1,"leaving":"SIGTERM",'
+        b'"cores":2.0,"endpoints":[["h",1]],"epoch":1,"leaving":"SIGTERM",'
         b'"state":{"standbys":[[0,2,""]]}}',
     ),
     (m.TakeRoute({"epoch": 1}), b'{"is":"TakeRoute","route":{"epoch":1}}'),

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from snailps import kernels
-from snailps.kernels.quota import cores
+from snailps.kernels.quota import capacity, cores
 
 TOP, OWN = "sys/fs/cgroup", "sys/fs/cgroup/pod/box"
 OLD = "sys/fs/cgroup/cpu"
@@ -41,6 +41,17 @@ def test_cores_are_as_many_as_mask_and_quota_allow(files, expected, tmp_path, mo
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(os.fsencode(text))
     assert cores(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("threads", "quota", "expected"), [(1, 22_000, 0.22), (1, 400_000, 1), (8, 350_000, 3.5)]
+)
+def test_capacity_is_what_threads_and_quota_allow(threads, quota, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(64))
+    for name, text in (("proc/self/cgroup", "0::/\n"), (f"{TOP}/cpu.max", f"{quota} 100000\n")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert capacity(threads, tmp_path) == expected
 
 
 def test_mask_counts_where_it_is_the_smaller_one(monkeypatch):

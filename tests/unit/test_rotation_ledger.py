@@ -255,6 +255,33 @@ def test_partitions_are_as_large_as_their_workers_are_fast():
     assert [one[2] for one in ledger.decided()] == [(), (19, 19, 10), (19, 19, 10)]
 
 
+@pytest.mark.parametrize(
+    ("cores", "sizes"),
+    [((0.4, 0.4, 0.2), (19, 19, 10)), ((8, 8, 8), ()), ((2, 2, 1.9), ()), ((16, 1, 1), (32, 8, 8))],
+)
+def test_first_partitions_are_as_large_as_their_workers_have_cores(cores, sizes):
+    ledger = ledger_of(
+        blocks=4, epochs=2, chunks=4, nodes=(1, 2, 3), cores_of=lambda node: cores[node - 1]
+    )
+    assert [trained(ledger, node, 40).sizes for node in (1, 2, 3)] == [sizes] * 3
+
+
+def test_speeds_that_are_known_count_for_more_than_cores():
+    ledger = ledger_of(nodes=(1, 2), cores_of=lambda node: 4.0 if node == 1 else 1.0)
+    assert [trained(ledger, node, 40).sizes for node in (1, 2)] == [(26, 6)] * 2
+    assert [trained(ledger, node, 40).sizes for node in (1, 2)] == [()] * 2
+
+
+def test_a_worker_that_joins_has_a_partition_as_large_as_its_cores():
+    ledger = ledger_of(
+        blocks=4, epochs=2, chunks=4, cores_of=lambda node: 0.5 if node == 3 else 1.0
+    )
+    for node in (1, 2):
+        trained(ledger, node, 40)
+    ledger.join(3)
+    assert trained(ledger, 1, 40).sizes == (19, 19, 10)
+
+
 def test_progress_and_shares_of_partitions_are_by_their_sizes():
     ledger = ledger_of(blocks=4, epochs=1, chunks=2)
     for node, units in ((1, 30), (2, 10)):

@@ -239,7 +239,7 @@ class JobController:
         now: float,
         rotation: Rotation | None = None,
     ) -> None:
-        job.begin_pass("train", now, nodes, state, rotation)
+        job.begin_pass("train", now, nodes, state, rotation, self._members.cores_of)
         self.leases.over_at = 0.0
         self._go(JobPhase.TRAINING)
         self.checkpoints.training_begins(now)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -205,10 +205,11 @@ class Job:
         nodes: Sequence[int] = (),
         state: JobState | None = None,
         rotation: Rotation | None = None,
+        cores_of: Callable[[int], float] = lambda node: 1.0,
     ) -> None:
         """Open the ledger of "survey" or "train". A `state` (of a checkpoint or a lost master)
         resumes the training. `rotation` is what `plan_rotation` returned, to this master or to the
-        lost one."""
+        lost one; `cores_of` a worker are those that it may keep busy."""
         self.pass_ = name
         train = name == "train"
         self._is_new, self._leased = train and state is None, set()
@@ -216,7 +217,7 @@ class Job:
             self._load_input(state)
             rotation = rotation or rotation_of(state.figures.get("rotation"))
         if train:
-            self.ledger = self._new_ledger(nodes, state, rotation)
+            self.ledger = self._new_ledger(nodes, state, rotation, cores_of)
         else:
             self.ledger = Ledger(self.input.blocks)
         self._pass_begun = now
@@ -252,7 +253,11 @@ class Job:
         return Rotation(chunks, most_parts, min(wanted.checkouts_of_one, PARTS_MAX), sweeps)
 
     def _new_ledger(
-        self, nodes: Sequence[int], state: JobState | None, rotation: Rotation | None
+        self,
+        nodes: Sequence[int],
+        state: JobState | None,
+        rotation: Rotation | None,
+        cores_of: Callable[[int], float],
     ) -> Ledger:
         s = self.settings
         known = state.records if state is not None else NO_RECORDS
@@ -262,7 +267,13 @@ class Job:
         if rotation is not None:
             plan = {} if state is None else state.figures.get("rotation", {})
             return RotationLedger(
-                self.input.blocks, s.epochs, rotation, known, nodes=nodes, extent=plan.get("extent")
+                self.input.blocks,
+                s.epochs,
+                rotation,
+                known,
+                nodes=nodes,
+                cores_of=cores_of,
+                extent=plan.get("extent"),
             )
         all_ = (self.input.blocks, s.epochs, s.max_steps, known, self.input.order)
         return SCHEDULES[s.consistency](s, nodes, *all_)

@@ -12,7 +12,7 @@ the reasons.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,8 @@ class RotationLedger(Ledger):
         known: NDArray[Any] | None = None,
         *,
         nodes: Sequence[int],  # the workers
+        # cores that each may keep busy; of any other one, too
+        cores_of: Callable[[int], float] = lambda node: 1.0,
         extent: Mapping[str, Any] | None = None,  # of another ledger; empty: the rotation begins
     ) -> None:
         super().__init__(blocks, epochs)
@@ -92,7 +94,7 @@ class RotationLedger(Ledger):
         self._starts = [chunk * count // self._chunks for chunk in range(self._chunks + 1)]
         self._blocks_most = int(np.diff(self._starts).max())
         self._stride = self._blocks_most + rotation.most_parts
-        self._workers = dict.fromkeys(nodes)
+        self._workers, self._cores_of = dict.fromkeys(nodes), cores_of
         self._owners: dict[int, int] = {}  # part -> the worker that keeps its rows
         self._own: dict[int, int] = {}  # the reverse
         self._checkouts: dict[int, _Checkouts] = {}
@@ -305,13 +307,21 @@ class RotationLedger(Ledger):
         owners = self._owners_of(parts)
         speeds = np.array([self._speed(owners.get(part, 0)) for part in range(parts)])
         known = speeds > 0
-        if not known.any():
+        if before and not known.any():
             return before
-        # A worker that is new, in the place of another one, is taken to be as fast.
-        speeds[~known] = old[~known] * (speeds[known].sum() / old[known].sum())
+        # A worker that is new, in the place of another one, is taken to be as fast; one without
+        # a place to be as fast as its cores.
+        guess = old
+        if not before:
+            cores = [self._cores_of(owners.get(part, 0)) for part in range(parts)]
+            guess = np.array(cores, np.float64)
+        uneven = UNEVEN
+        if known.any():
+            guess = guess * (speeds[known].sum() / guess[known].sum())
+            seconds = min(self._work[owners[part]][1] for part in np.flatnonzero(known).tolist())
+            uneven += UNSURE * (RATED_S / seconds) ** 0.5
+        speeds = np.where(known, speeds, guess)
         new = _sizes_for(speeds)
-        seconds = min(self._work[owners[part]][1] for part in np.flatnonzero(known).tolist())
-        uneven = UNEVEN + UNSURE * (RATED_S / seconds) ** 0.5
         if (old / speeds).max() / old.sum() < uneven * (new / speeds).max() / new.sum():
             return before
         return tuple(new.tolist()) if len(set(new.tolist())) > 1 else ()

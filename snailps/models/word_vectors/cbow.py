@@ -145,7 +145,7 @@ def gains_of_grams(
         together[some] = np.bincount(words[some])[words[some]]
     weights = np.repeat(counts.astype(np.float64), sizes)
     number = len(occurrences)  # some rows may be of no word here
-    alike = np.bincount(rows, weights * together, number)
-    alike /= np.maximum(np.bincount(rows, weights, number), 1)
+    beside = np.bincount(rows, weights * together, number)
+    alike = beside / np.maximum(np.bincount(rows, weights, number), 1)
     steps = targets * -np.expm1(-frequency) / size  # windows that have the row, by one row's part
     return steps * (alike + apart), steps * (np.sqrt(alike) + apart)

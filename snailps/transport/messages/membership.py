@@ -33,6 +33,7 @@ from snailps.transport.messages.validation import (
     Blob,
     Bool,
     Choice,
+    Cores,
     Endpoint,
     Endpoints,
     Facts,
@@ -153,12 +154,15 @@ def _check_endpoints(role: str, endpoints: list[Any]) -> None:
 @message(by="anyone", answers="Welcome")
 @dataclass(frozen=True, slots=True)
 class Register(Message):
-    """A node asks to belong to the cluster. `endpoints` lists a server's shards as [host, port]."""
+    """A node asks to belong to the cluster. `endpoints` lists a server's shards as [host, port].
+
+    `cores`: that it may keep busy.
+    """
 
     role: Annotated[str, _ROLE]
     host: Label
     pid: Id32
-    cores: Id32
+    cores: Cores
     endpoints: Endpoints = field(default_factory=list)
 
     def check(self) -> None:
@@ -197,7 +201,7 @@ class Rejoin(Message):
     role: Annotated[str, _ROLE]
     host: Label
     pid: Id32
-    cores: Id32
+    cores: Cores
     endpoints: Endpoints
     epoch: Id32
     leaving: Label
