@@ -266,6 +266,14 @@ def test_first_partitions_are_as_large_as_their_workers_have_cores(cores, sizes)
     assert [trained(ledger, node, 40).sizes for node in (1, 2, 3)] == [sizes] * 3
 
 
+def test_who_asks_first_gets_the_partition_that_is_as_large_as_its_cores():
+    cores = {1: 1.0, 2: 1.0, 3: 0.5}
+    ledger = ledger_of(blocks=4, epochs=2, chunks=4, nodes=list(cores), cores_of=cores.get)
+    encodes(ledger, 0)
+    leases = [(node, ledger.take(node)) for node in (3, 3, 2, 1)]
+    assert [(node, lease.part) for node, lease in leases] == [(3, 2), (3, -1), (2, 1), (1, 0)]
+
+
 def test_speeds_that_are_known_count_for_more_than_cores():
     ledger = ledger_of(nodes=(1, 2), cores_of=lambda node: 4.0 if node == 1 else 1.0)
     assert [trained(ledger, node, 40).sizes for node in (1, 2)] == [(26, 6)] * 2

@@ -252,13 +252,16 @@ class RotationLedger(Ledger):
                 break
             if chunk != self._open and not self._runs_beside(chunk, parts):
                 break
-            own = self._own.get(node, parts)
+            owners = self._owners
+            if not self._at(chunk).parts and self._sizes_now(parts):
+                owners = self._owners_of(parts)
+            own = next((part for part, owner in owners.items() if owner == node), parts)
             if own < parts and self._is_free(chunk, own, node):
                 return self._number(chunk, own)
             if held:
                 continue  # another worker may yet come for a part without an owner
             for part in range(parts):
-                if part not in self._owners and self._is_free(chunk, part, node):
+                if part not in owners and self._is_free(chunk, part, node):
                     return self._number(chunk, part)
         return -1
 
