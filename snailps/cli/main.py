@@ -156,6 +156,7 @@ def main() -> None:
             given = {"all": HELP_ALL in words}
             words = ["--help" if word == HELP_ALL else word for word in words]
             app = app_for(words)
+            gc.freeze()
             gc.enable()
             code = app(args=words, prog_name="snailps", standalone_mode=False, obj=given)
         sys.exit(code if isinstance(code, int) else 0)
@@ -187,6 +188,7 @@ def main() -> None:
 def _run_launched(role: str, arguments: str) -> int:
     """Run a process of a cluster with its launcher's JSON arguments; returns the exit code."""
     command = importlib.import_module(f"snailps.cli.{role}").command
+    gc.freeze()
     gc.enable()
     try:
         command(**json.loads(arguments))

@@ -311,6 +311,7 @@ class Side:
         self.job.prepare(3)
         self.journal = Journal(folder / "journal")
         self.members = SimpleNamespace(
+            cores_of=lambda number: 1.0,
             all={number: worker_of(number) for number in NODES}, nodes=lambda role="": [],
             rows=MagicMock(clocks_set=True, expiring=False, moving=False, open=lambda *_: False),
             gone={4: True, 5: True}, shards={"shards": [1]},
