@@ -3,14 +3,14 @@
 SIGINT -> exit code 130, silently, until a command that has something to save catches it
 
 The garbage collector does not run during the imports, as it finds nothing, and never walks over
-what is here behind them; nor at the end, when all memory goes anyway (a fifth of `snailps nn`).
+what they made, not at the end either (a fifth of `snailps nn`).  What a user's code makes it does:
+files are to be written and temporary ones removed.
 BLAS is limited to one thread before NumPy is imported, unless the environment sets another number:
 a worker has its own threads, and BLAS threads, which spin while idle, take cores from them.
 """
 
 from __future__ import annotations
 
-import atexit
 import gc
 import io
 import os
@@ -31,7 +31,6 @@ def main() -> None:
         os.environ.setdefault(name, "1")
     _open_streams()
     gc.disable()  # until `run` calls the command
-    atexit.register(gc.freeze)
     from snailps.cli.main import main as run
 
     run()

@@ -25,7 +25,7 @@ def cores(root: Path = SYSTEM) -> int:
 
 def capacity(threads: int, root: Path = SYSTEM) -> float:
     """Cores that so many threads may keep busy, with parts of one, at least a hundredth."""
-    return max(0.01, min(threads, len(os.sched_getaffinity(0)), _quota(root)))
+    return max(0.01, float(min(threads, len(os.sched_getaffinity(0)), _quota(root))))
 
 
 @cache

@@ -274,6 +274,56 @@ def test_who_asks_first_gets_the_partition_that_is_as_large_as_its_cores():
     assert [(node, lease.part) for node, lease in leases] == [(3, 2), (3, -1), (2, 1), (1, 0)]
 
 
+def test_what_is_decided_stays_until_speeds_are_known():
+    """Behind a takeover, or where a worker comes in the place of another one."""
+    cores = {1: 1.0, 2: 1.0, 3: 4.0}
+    ledger = ledger_of(cores_of=cores.get)
+    assert [trained(ledger, node, 40).sizes for node in (1, 2)] == [()] * 2
+    ledger.leave(2)
+    ledger.join(3)
+    assert trained(ledger, 1, 40).sizes == ()
+
+
+def test_sizes_of_a_checkpoint_go_to_workers_of_such_cores():
+    cores = {7: 0.5, 8: 1.0, 9: 1.0}
+    extent = {"open": 0, "tenancies": 0, "parts_max": 3, "parts": [3], "sizes": [[19, 19, 10]]}
+    ledger = ledger_of(
+        blocks=4, epochs=2, chunks=4, nodes=list(cores), cores_of=cores.get, extent=extent
+    )
+    encodes(ledger, 0)
+    assert [ledger.take(node).part for node in cores] == [2, 0, 1]
+
+
+def test_the_workers_of_most_cores_train_where_not_all_can():
+    cores = {1: 0.5, 2: 0.5, 3: 2.0}
+    ledger = ledger_of(
+        blocks=1, epochs=1, chunks=1, most_parts=2, nodes=list(cores), cores_of=cores.get
+    )
+    encodes(ledger, 0)
+    assert ledger.take(2) is None
+    assert str(ledger.wait_of(2)) == "worker 1, worker 3 to lease a partition of chunk 0"
+    leases = [ledger.take(node) for node in (1, 3)]
+    assert [(lease.part, lease.sizes) for lease in leases] == [(1, (26, 6)), (0, (26, 6))]
+
+
+def test_first_sweep_is_made_up_where_a_checkout_of_it_is_not_durable():
+    """A lost worker held one of the first sweep while another of the second one was durable."""
+    ledger = RotationLedger(blocks_of(2), 2, Rotation(1, 4, sweeps=3), nodes=[1, 2])
+    encodes(ledger, 0)
+    first = ledger.take(1)
+    for part in (0, 1, 2):
+        assert ledger.check_out(first.number, 1) == part
+        assert ledger.check_in(first.number, 1, part)
+    assert [ledger.check_out(first.number, 1) for _ in range(2)] == [3, 4]
+    assert ledger.check_in(first.number, 1, 4)
+    assert ledger.make_durable(first.number, 1) == [0, 1, 2, 4]
+    ledger.retire(1)
+    ledger.join(3)
+    again = ledger.take(3)
+    assert (again.part, again.had) == (0, (0, 1, 2, 4))
+    assert checkouts(ledger, again.number, 3) == [3, *range(5, 12)]
+
+
 def test_speeds_that_are_known_count_for_more_than_cores():
     ledger = ledger_of(nodes=(1, 2), cores_of=lambda node: 4.0 if node == 1 else 1.0)
     assert [trained(ledger, node, 40).sizes for node in (1, 2)] == [(26, 6)] * 2

@@ -67,11 +67,11 @@ class RotationLedger(Ledger):
     * stride + blocks_most + i`` is its i-th partition: numbers do not depend on the epochs. Records
     are kept of open chunks only, `CHUNKS_AHEAD` behind the first with partitions left. A chunk has
     as many as there are workers when its first one is leased, at most `most_parts`, of sizes as the
-    workers' speeds where these differ; `decided` reports that once. Partition (k, i) is leased when
-    all blocks of k are done, and (k - 1, i) is done or held by the same worker; where numbers or
-    sizes of k and k - 1 differ, when all of k - 1 are done. So no partition has two writers. An
-    entry is durable once done: a worker reports it with all pushes acknowledged. Durable checkouts
-    of a partition count for its next lease."""
+    workers' speeds where these differ, before these are known as their cores; `decided` reports
+    that once. Partition (k, i) is leased when all blocks of k are done, and (k - 1, i) is done or
+    held by the same worker; where numbers or sizes of k and k - 1 differ, when all of k - 1 are
+    done. So no partition has two writers. An entry is durable once done: a worker reports it with
+    all pushes acknowledged. Durable checkouts of a partition count for its next lease."""
 
     def __init__(
         self,
@@ -81,8 +81,7 @@ class RotationLedger(Ledger):
         known: NDArray[Any] | None = None,
         *,
         nodes: Sequence[int],  # the workers
-        # cores that each may keep busy; of any other one, too
-        cores_of: Callable[[int], float] = lambda node: 1.0,
+        cores_of: Callable[[int], float] = lambda node: 1.0,  # that a worker may keep busy
         extent: Mapping[str, Any] | None = None,  # of another ledger; empty: the rotation begins
     ) -> None:
         super().__init__(blocks, epochs)
@@ -101,7 +100,7 @@ class RotationLedger(Ledger):
         self._durable: dict[int, set[int]] = {}  # durable checkouts of unfinished partitions
         self._out: dict[int, int] = {}  # output partition -> input partition
         self._decided: list[tuple[int, int, tuple[int, ...]]] = []
-        self._last_sizes: tuple[int, ...] = ()  # of the last chunk that was decided
+        self._last_parts, self._last_sizes = 0, tuple[int, ...]()  # of the last one decided
         self._begins = False  # whether the next chunk could, when it was looked at last
         self._work: dict[int, tuple[float, float]] = {}  # units and seconds of a worker's checkouts
         self._changed = True
@@ -252,10 +251,13 @@ class RotationLedger(Ledger):
                 break
             if chunk != self._open and not self._runs_beside(chunk, parts):
                 break
-            owners = self._owners
-            if not self._at(chunk).parts and self._sizes_now(parts):
-                owners = self._owners_of(parts)
-            own = next((part for part, owner in owners.items() if owner == node), parts)
+            is_decided = bool(self._at(chunk).parts)
+            sizes = self._at(chunk).sizes if is_decided else self._sizes_now(parts)
+            owners, meant = self._owners, self._owners
+            if sizes:
+                meant = self._owners_of(parts, sizes if is_decided else ())
+                owners = owners if is_decided else meant
+            own = next((part for part, owner in meant.items() if owner == node), parts)
             if own < parts and self._is_free(chunk, own, node):
                 return self._number(chunk, own)
             if held:
@@ -305,17 +307,18 @@ class RotationLedger(Ledger):
 
     def _sizes_now(self, parts: int) -> tuple[int, ...]:
         """Sizes of the next chunk's partitions, so that workers need the same time for each."""
-        before = self._last_sizes if len(self._last_sizes) == parts else ()
+        is_as_before = self._last_parts == parts
+        before = self._last_sizes if is_as_before else ()
         old = np.asarray(before or (SIZE_MEAN,) * parts, np.float64)
         owners = self._owners_of(parts)
         speeds = np.array([self._speed(owners.get(part, 0)) for part in range(parts)])
         known = speeds > 0
-        if before and not known.any():
+        if is_as_before and not known.any():
             return before
-        # A worker that is new, in the place of another one, is taken to be as fast; one without
-        # a place to be as fast as its cores.
+        # A worker that is new, in the place of another one, is taken to be as fast; where there are
+        # more or fewer places, to be as fast as its cores.
         guess = old
-        if not before:
+        if not is_as_before:
             cores = [self._cores_of(owners.get(part, 0)) for part in range(parts)]
             guess = np.array(cores, np.float64)
         uneven = UNEVEN
@@ -329,12 +332,14 @@ class RotationLedger(Ledger):
             return before
         return tuple(new.tolist()) if len(set(new.tolist())) > 1 else ()
 
-    def _owners_of(self, parts: int) -> dict[int, int]:
+    def _owners_of(self, parts: int, sizes: Sequence[int] = ()) -> dict[int, int]:
         """Who is to have each of so many parts: workers without one come to those without a
-        worker."""
+        worker, those of most cores first, and to the largest."""
         owners = {part: node for part, node in self._owners.items() if part < parts}
         free = [part for part in range(parts) if part not in owners]
+        free.sort(key=lambda part: -sizes[part] if sizes else 0)
         idle = [node for node in self._workers if self._own.get(node, parts) >= parts]
+        idle.sort(key=self._cores_of, reverse=True)
         return owners | dict(zip(free, idle, strict=False))
 
     def _parts_now(self) -> int:
@@ -384,7 +389,7 @@ class RotationLedger(Ledger):
             return
         left = self._at(chunk)
         left.parts, left.sizes = parts, tuple(int(size) for size in sizes)
-        self._last_sizes = left.sizes
+        self._last_parts, self._last_sizes = parts, left.sizes
         numbers = self._partitions_of(chunk)
         left.undone = len(self.records.not_done(numbers.start, numbers.stop))
         self.parts_max = max(self.parts_max, parts)
@@ -498,7 +503,9 @@ class RotationLedger(Ledger):
     def _sweep(self, number: int) -> range:
         """The checkouts of the first sweep that a lease has not had whole."""
         outputs = self.rotation.checkouts(self._at(self.chunk_of(number)).parts)
-        first = len(self._checkouts[number].had) // outputs * outputs
+        had = self._checkouts[number].had
+        lacks = (part for part in range(self.outputs_of(number)) if part not in had)
+        first = next(lacks, 0) // outputs * outputs
         return range(first, first + outputs)
 
     def _checkouts_of(self, number: int, node: int) -> _Checkouts:
@@ -623,6 +630,9 @@ class RotationLedger(Ledger):
         if self._at(chunk).unencoded:
             late = self._holders(self._blocks_of(chunk))
             return Wait.for_some(late or (ANY_WORKER,), f"encode a block of chunk {chunk}")
+        if not self._at(self._open).parts:
+            owners = self._owners_of(self._parts_now()).values()
+            return Wait.for_some(owners, f"lease a partition of chunk {self._open}")
         partitions = self._partitions_of(self._open)
         late = self._holders(partitions) - {node}
         if late:
