@@ -251,13 +251,11 @@ class RotationLedger(Ledger):
                 break
             if chunk != self._open and not self._runs_beside(chunk, parts):
                 break
-            is_decided = bool(self._at(chunk).parts)
-            sizes = self._at(chunk).sizes if is_decided else self._sizes_now(parts)
-            owners, meant = self._owners, self._owners
-            if sizes:
-                meant = self._owners_of(parts, sizes if is_decided else ())
-                owners = owners if is_decided else meant
-            own = next((part for part, owner in meant.items() if owner == node), parts)
+            left, owners, own = self._at(chunk), self._owners, self._own.get(node, parts)
+            if own >= parts and (left.sizes or not left.parts and self._sizes_now(parts)):
+                meant = self._owners_of(parts, left.sizes)
+                own = next((part for part, owner in meant.items() if owner == node), parts)
+                owners = owners if left.parts else meant
             if own < parts and self._is_free(chunk, own, node):
                 return self._number(chunk, own)
             if held:
