@@ -252,7 +252,7 @@ class RotationLedger(Ledger):
             if chunk != self._open and not self._runs_beside(chunk, parts):
                 break
             left, owners, own = self._at(chunk), self._owners, self._own.get(node, parts)
-            if own >= parts and (left.sizes or not left.parts and self._sizes_now(parts)):
+            if own >= parts and (left.sizes or (not left.parts and self._sizes_now(parts))):
                 meant = self._owners_of(parts, left.sizes)
                 own = next((part for part, owner in meant.items() if owner == node), parts)
                 owners = owners if left.parts else meant
