@@ -4,7 +4,7 @@
 # client that died stays behind.  Knows no tables, frames or other connections.
 from libc.stdint cimport uint32_t, uint64_t
 
-from snailps.transport._frame cimport BATCHES
+from snailps.transport._frame cimport BATCHES, Group
 
 cdef struct KeptBatch:
     uint64_t number                 # 0 = nothing is here
@@ -33,8 +33,7 @@ cdef struct Columns:                # a batch by column: scratch, one a shard
     uint64_t block_bytes
     uint32_t keys                   # different ones
     uint32_t groups                 # fragments that they are of
-    uint32_t *group_fragment
-    uint32_t *group_keys
+    Group *group                    # ascending
     uint64_t *key                   # in order of the fragments
     uint32_t *start                 # keys + 1: first entry of each
     uint32_t *example               # of each entry

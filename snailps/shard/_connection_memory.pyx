@@ -188,8 +188,7 @@ cdef bint columns_of(Columns *c, const KeptBatch *batch, uint32_t frag_num) noex
     c.start = <uint32_t *>(c.value + n)
     slots = c.start + n + 1
     at = slots + size
-    c.group_fragment = at + frag_num + 1
-    c.group_keys = c.group_fragment + frag_num
+    c.group = <Group *>(at + frag_num + 1)
     memset(slots, 0, size * 4)
     memset(at, 0, (frag_num + <uint64_t>1) * 4)
     c.keys = 0
@@ -213,8 +212,8 @@ cdef bint columns_of(Columns *c, const KeptBatch *batch, uint32_t frag_num) noex
         at[f] = sum_keys
         sum_keys += u
         if u:
-            c.group_fragment[c.groups] = f
-            c.group_keys[c.groups] = u
+            c.group[c.groups].fragment = f
+            c.group[c.groups].keys = u
             c.groups += 1
     for u in range(c.keys):
         place[u] = at[fragment[u]]

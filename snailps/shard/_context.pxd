@@ -52,15 +52,6 @@ cdef struct Standby:                # what has come of a primary's stream
     bint seeded
     bint resigned                   # it was the primary, and yielded
     uint32_t filling                # the fragment that comes in
-    # A group of a BACKWARD that came in pieces, until its last:
-    uint64_t *keys
-    float *values
-    uint32_t pieces                 # keys so far
-    uint32_t room                   # keys
-    uint64_t room_floats
-    uint32_t table
-    uint32_t fragment
-    uint64_t seq
 
 
 cdef struct Context:

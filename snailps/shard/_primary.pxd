@@ -1,7 +1,8 @@
-# What a primary appends to the stream to its standby, and what has to wait for it.
+# What changes rows: what a primary appends to the stream to its standby, and what has to wait for it.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from snailps.shard._context cimport Context, RowRequest
+from snailps.store.tables cimport Table
 from snailps.transport._frame cimport FrameHeader
 from snailps.transport.loop._handler cimport Reply
 
@@ -32,13 +33,11 @@ cdef void replicate_push(Context *me, const FrameHeader *head, const RowRequest 
 # The push was done, or was refused and its frame is taken back.
 cdef void settle_push(Context *me, const FrameHeader *head, const RowRequest *asked,
                       const Appended *appended, bint done) noexcept nogil
+# Applies the values to every fragment that has not had them; False = `reply` is a refusal.
+cdef bint push_rows(Context *me, Table *table, const RowRequest *asked, uint64_t incarnation,
+                    bint state, char *out, Reply *reply) noexcept nogil
 # Appends a seal that was done.
 cdef void replicate_seal(Context *me, const FrameHeader *head, const char *body) noexcept nogil
-# Appends rows of a fragment that a BACKWARD is about to step; where their gradients go, until something
-# else is appended.  NULL = they are not forwarded.
-cdef float *replicate_step(Context *me, uint32_t table, uint64_t incarnation, uint64_t seq,
-                           uint32_t fragment, const uint64_t *keys, uint32_t n, uint32_t floats,
-                           float lr_scale, bint more) noexcept nogil
 # Appends an order that was done, as JSON.
 cdef void replicate_order(Context *me, const char *text, uint64_t n) noexcept nogil
 

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""What a primary appends to the stream to its standby, and what has to wait for it.
+"""What changes rows: what a primary appends to the stream to its standby, and what has to wait for it.
 
     PUSH, applied -> the same, canonical: keys written out, groups that counted only
-    BACKWARD -> gradients of its rows, summed      SEAL, orders of the master -> the same
+    BACKWARD -> pushes of gradients, summed by row     SEAL, orders of the master -> the same
     a new standby -> clock, slots, then fragment after fragment: marks and rows as they lie in memory
 
 Everything that changes rows is appended in the order in which it was done.  A fragment is copied row by
@@ -20,16 +20,20 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from snailps.abi._row_ops cimport ACCESS_PYTHON
-from snailps.shard._context cimport Context, Primary, RowRequest, is_repeated, padded
+from snailps.abi._wire_types cimport WIRE_FLOAT32
+from snailps.shard._context cimport Context, Primary, RowRequest, is_repeated, padded, refuse
 from snailps.store.core._clock_buffer cimport Run, Slots, Staged, Sums, slots_scale
 from snailps.store.core._retention cimport retention_bytes, retention_copy
 from snailps.store.core._slab cimport Part, Slab, part_copy, part_count
-from snailps.store.tables cimport Mark, Marks, Table, marks_copy, store_keeps, store_mark
+from snailps.store.tables cimport (
+    Lookups, Mark, Marks, Table, Values, float_values, lookups_begin, lookups_push, lookups_skip, marks_copy,
+    store_keeps, store_mark, store_set_mark,
+)
 from snailps.transport._frame cimport (
     KIND_BACKWARD, KIND_PUSH, KIND_REPLICATE, KIND_SEAL, NO_SLOT, OPTION_CLOCK, OPTION_LR_SCALE,
     OPTION_STATE, OPTION_WIRE_SHIFT, REPLICA_BEGIN, REPLICA_FRAGMENT, REPLICA_ORDER, REPLICA_RESUME,
-    REPLICA_RETENTION, REPLICA_ROWS, REPLICA_SEEDED, REPLICA_SLOTS, REPLICA_STAGED, REPLICA_WHOLE, STREAM_MORE,
-    STREAM_STEP, BeginHead, ClockHead, FrameHeader, Group, GroupHead, LrHead, ReplicaHead, RowsHead,
+    REPLICA_RETENTION, REPLICA_ROWS, REPLICA_SEEDED, REPLICA_SLOTS, REPLICA_STAGED, REPLICA_WHOLE,
+    BeginHead, ClockHead, FrameHeader, Group, GroupHead, LrHead, ReplicaHead, RowsHead,
     SlotsHead, StagedHead,
 )
 from snailps.transport.loop._fault_injection cimport FAULT_NO_HOLD, leaves_out
@@ -191,6 +195,35 @@ cdef void settle_push(Context *me, const FrameHeader *head, const RowRequest *as
         stream_break(me.stream, b"the primary ran out of memory in the middle of a push")
 
 
+cdef bint push_rows(Context *me, Table *table, const RowRequest *asked, uint64_t incarnation,
+                    bint state, char *out, Reply *reply) noexcept nogil:
+    """Applies the values to every fragment that has not had them; False = `reply` is a refusal."""
+    cdef uint32_t g, n, fragment
+    cdef Lookups lookups
+    cdef Values values = float_values(<const float *>asked.values, asked.floats)
+    if asked.wire != WIRE_FLOAT32:
+        values.bytes = asked.row_bytes
+        values.widen = me.wire.widen[asked.wire]
+        values.room = me.rows
+    lookups_begin(&lookups, me.shard, table, asked.keys, asked.key_num, table.slab.stride)
+    for g in range(asked.group_num):
+        n = asked.groups[g].keys
+        fragment = asked.groups[g].fragment
+        if is_repeated(me, fragment, incarnation, asked.seq):
+            me.repeated += 1
+            lookups_skip(&lookups, n)
+            values.at += n * <uint64_t>asked.row_bytes
+            continue
+        # The mark first: a push that ran out of memory half-way must not be applied again.
+        if store_set_mark(me.shard, fragment, incarnation, asked.seq) < 0 \
+                or lookups_push(&lookups, table, n, &values, state, asked.lr_scale) < 0:
+            refuse(out, reply, b"memory", b"the server has no memory left for fragment %llu",
+                   fragment, 0)
+            return False
+        me.rows_pushed += n
+    return True
+
+
 cdef void replicate_seal(Context *me, const FrameHeader *head, const char *body) noexcept nogil:
     """Appends a seal that was done."""
     cdef char *to
@@ -198,38 +231,6 @@ cdef void replicate_seal(Context *me, const FrameHeader *head, const char *body)
         to = stream_append(me.stream, KIND_SEAL, 0, me.epoch, head.incarnation, sizeof(ClockHead))
         if to != NULL:
             memcpy(to, body, sizeof(ClockHead))
-
-
-cdef float *replicate_step(Context *me, uint32_t table, uint64_t incarnation, uint64_t seq,
-                           uint32_t fragment, const uint64_t *keys, uint32_t n, uint32_t floats,
-                           float lr_scale, bint more) noexcept nogil:
-    """Appends rows of a fragment that a BACKWARD is about to step; where their gradients go, until
-    something else is appended.  NULL = they are not forwarded."""
-    cdef uint64_t values = n * <uint64_t>floats * sizeof(float)
-    cdef uint64_t scaled = sizeof(LrHead) if lr_scale != 1 else 0
-    cdef GroupHead *top
-    cdef Group *group
-    if not me.stream.begun or not me.primary.copied[fragment]:
-        return NULL
-    top = <GroupHead *>stream_append(
-        me.stream, KIND_PUSH, table, me.epoch, incarnation,
-        sizeof(GroupHead) + scaled + sizeof(Group) + n * <uint64_t>8 + padded(values))
-    if top == NULL:
-        return NULL
-    top.seq = seq
-    top.keys = n
-    top.groups = 1
-    top.floats = floats
-    top.options = STREAM_STEP | (STREAM_MORE if more else 0) | (OPTION_LR_SCALE if scaled else 0)
-    if scaled:
-        (<LrHead *>(top + 1)).lr_scale = lr_scale
-        (<LrHead *>(top + 1)).unused = 0
-    group = <Group *>(<char *>(top + 1) + scaled)
-    group.fragment = fragment
-    group.keys = n
-    memcpy(group + 1, keys, n * <uint64_t>8)
-    memset(<char *>(group + 1) + n * <uint64_t>8 + values, 0, padded(values) - values)
-    return <float *>(<char *>(group + 1) + n * <uint64_t>8)
 
 
 cdef void replicate_order(Context *me, const char *text, uint64_t n) noexcept nogil:

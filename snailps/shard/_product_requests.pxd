@@ -12,6 +12,3 @@ cdef Outcome forward(Context *me, ConnectionMemory *mine, Table *table, const Fr
                      const char *body, char *out, Reply *reply) noexcept nogil
 cdef Outcome backward(Context *me, ConnectionMemory *mine, Table *table, const FrameHeader *head,
                       const char *body, char *out, Reply *reply) noexcept nogil
-
-# How many rows are stepped at a time, here and at a standby.
-cdef uint32_t step_rows(uint32_t floats) noexcept nogil

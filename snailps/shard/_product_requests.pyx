@@ -3,7 +3,7 @@
 
     FORWARD   entries of some examples -> checked -> [kept for the way back] -> their rows of Z
     BACKWARD  dL/dZ of some examples -> kept; with the last of them: gradient of each row that the
-              batch touched, summed over the whole batch -> access method, once a row
+              batch touched, summed over the whole batch -> pushed as those of a PUSH, once a row
 
 Parts of a batch come in order, once a connection; one that does not fit what is kept is answered with
 `batch`, which ends the connection: so nothing newer is applied before the client has sent the batch
@@ -25,24 +25,21 @@ from snailps.shard._connection_memory cimport (
     columns_cool, columns_of,
 )
 from snailps.shard._context cimport (
-    ROOM_BYTES, Context, is_lr_scale, is_repeated, padded, refuse, refuse_value,
+    ROOM_BYTES, Context, RowRequest, is_lr_scale, padded, refuse, refuse_value,
 )
-from snailps.shard._primary cimport PIECE_BYTES, hold, replicate_step
+from snailps.shard._primary cimport Appended, hold, push_rows, replicate_push, settle_push
 from snailps.store.tables cimport (
-    Table, store_access, store_dim, store_fetch, store_owns, store_push, store_scales_lr,
-    store_set_mark, store_sum,
+    Table, store_access, store_dim, store_owns, store_scales_lr, store_sum,
 )
 from snailps.transport._frame cimport (
     BATCHES_BYTES, DATA_BODY_MAX, KIND_BACKWARD, KIND_PRODUCT, KIND_STEPPED, OPTION_KEY_SHIFT,
-    OPTION_WIRE_SHIFT, PRODUCT_KEEP, PRODUCT_ONES, PRODUCT_OPTIONS_KNOWN, PRODUCT_QUIET,
-    FrameHeader, ProductHead, narrow_keys_bytes, read_narrow_keys, wide_product_bytes,
+    OPTION_LR_SCALE, OPTION_WIRE_SHIFT, PRODUCT_KEEP, PRODUCT_ONES, PRODUCT_OPTIONS_KNOWN, PRODUCT_QUIET,
+    FrameHeader, Group, ProductHead, narrow_keys_bytes, read_narrow_keys, wide_product_bytes,
 )
 from snailps.transport.loop._handler cimport OUTCOME_REPLY, Outcome, Reply
-from snailps.transport.loop._replication_stream cimport stream_break
 
 cdef enum:
-    STEP_KEYS = 32                  # rows whose gradients are summed, then applied, at a time,
-    STEP_FLOATS = 16 << 10          # ... but no more than stay in cache
+    PIECE_BYTES = 64 << 10          # gradients that are summed, then pushed, at a time: they stay in cache
     STEP_TERMS = 32                 # examples of a row summed at a time
 
 
@@ -269,8 +266,7 @@ cdef Outcome backward(Context *me, ConnectionMemory *mine, Table *table, const F
             to += top.floats
     batch.back += top.count
     if batch.back == batch.examples:
-        if not _step_batch(me, table, batch, head.incarnation, top.seq, top.scale, top.lr_scale, out,
-                           reply):
+        if not _step_batch(me, table, batch, head, top.seq, top.scale, top.lr_scale, out, reply):
             return OUTCOME_REPLY
         batch_drop(mine, batch)
         hold(me, reply)
@@ -279,89 +275,67 @@ cdef Outcome backward(Context *me, ConnectionMemory *mine, Table *table, const F
     return OUTCOME_REPLY
 
 
-cdef bint _step_batch(Context *me, Table *table, const KeptBatch *batch,
-                      uint64_t incarnation, uint64_t seq, float scale, float lr_scale, char *out,
-                      Reply *reply) noexcept nogil:
-    """Steps every row that a batch touched, unless its fragment has had this push; False = refused.
-    """
+cdef bint _step_batch(Context *me, Table *table, const KeptBatch *batch, const FrameHeader *head,
+                      uint64_t seq, float scale, float lr_scale, char *out, Reply *reply) noexcept nogil:
+    """Steps every row that a batch touched, unless its fragment has had this push; False = refused."""
     cdef Columns *c = &me.columns
-    cdef uint32_t g, n, k, fragment
+    cdef RowRequest asked
+    cdef Appended appended
+    cdef uint64_t row_bytes = batch.floats * <uint64_t>sizeof(float)
+    cdef uint64_t pushed = me.rows_pushed
+    cdef const Group *end
+    cdef uint32_t g, k
     cdef uint32_t at = 0
+    cdef bint done = True
     if not columns_of(c, batch, me.frag_num):
         refuse(out, reply, b"memory", b"the server has no memory left for batch %llu",
                batch.number, 0)
         return False
     for g in range(c.groups):
-        if not store_owns(me.shard, c.group_fragment[g]):
+        if not store_owns(me.shard, c.group[g].fragment):
             refuse(out, reply, b"stale-route",
                    b"fragment %llu is not here (route epoch %llu): fetch the new route",
-                   c.group_fragment[g], me.epoch)
+                   c.group[g].fragment, me.epoch)
+            return False
+        if c.group[g].keys * row_bytes > ROOM_BYTES:
+            refuse(out, reply, b"too-long", b"the gradients of a batch take %llu bytes in one fragment, "
+                   b"limit %llu: use smaller batches or more fragments (frag_num)",
+                   c.group[g].keys * row_bytes, ROOM_BYTES)
             return False
     if scale != 1:
         for k in range(c.start[c.keys]):
             c.value[k] *= scale
-    for g in range(c.groups):
-        n = c.group_keys[g]
-        fragment = c.group_fragment[g]
-        if is_repeated(me, fragment, incarnation, seq):
-            me.repeated += 1
+    asked.seq = seq
+    asked.options = OPTION_LR_SCALE if lr_scale != 1 else 0
+    asked.lr_scale = lr_scale
+    asked.wire = WIRE_FLOAT32
+    asked.floats = batch.floats
+    asked.row_bytes = <uint32_t>row_bytes
+    asked.values = <const char *>me.rows
+    asked.groups = c.group
+    end = c.group + c.groups
+    while done and asked.groups < end:
+        asked.group_num = 0
+        asked.key_num = 0
+        while asked.groups + asked.group_num < end and (asked.group_num == 0 or row_bytes * (
+                asked.key_num + asked.groups[asked.group_num].keys) <= <uint64_t>PIECE_BYTES):
+            asked.key_num += asked.groups[asked.group_num].keys
+            asked.group_num += 1
+        asked.keys = c.key + at
+        for k in range(asked.key_num):
+            _sum_column(table, batch, c, at + k, me.rows + k * <uint64_t>batch.floats)
+        if me.stream.begun:
+            replicate_push(me, head, &asked, &appended)
         else:
-            # The mark first: as a push that ran out of memory half-way, not applied again.
-            if store_set_mark(me.shard, fragment, incarnation, seq) < 0 \
-                    or _step_group(me, table, batch, incarnation, seq, lr_scale, fragment, at, n) < 0:
-                refuse(out, reply, b"memory", b"the server has no memory left for fragment %llu",
-                       fragment, 0)
-                return False
-            me.rows_stepped += n
-        at += n
+            appended.groups = 0
+        done = push_rows(me, table, &asked, head.incarnation, False, out, reply)
+        settle_push(me, head, &asked, &appended, done)
+        at += asked.key_num
+        asked.groups += asked.group_num
+    me.rows_stepped += me.rows_pushed - pushed
+    me.rows_pushed = pushed
     columns_cool(c)
-    return True
-
-
-cdef uint32_t step_rows(uint32_t floats) noexcept nogil:
-    """How many rows are stepped at a time."""
-    return max(min(<uint32_t>STEP_FLOATS // floats, <uint32_t>STEP_KEYS), <uint32_t>1)
-
-
-cdef uint32_t _piece_rows(uint32_t floats) noexcept nogil:
-    """... and forwarded in one frame."""
-    return step_rows(floats) * max(<uint32_t>1, <uint32_t>(
-        PIECE_BYTES // (step_rows(floats) * (8 + 4 * <uint64_t>floats))))
-
-
-cdef int _step_group(Context *me, Table *table, const KeptBatch *batch, uint64_t incarnation,
-                     uint64_t seq, float lr_scale, uint32_t fragment, uint32_t at,
-                     uint32_t n) noexcept nogil:
-    """Gradients of the rows of n columns from number `at` on, of one fragment, applied; -1 = no
-    memory."""
-    cdef Columns *c = &me.columns
-    cdef uint32_t at_once = step_rows(batch.floats)
-    cdef uint32_t piece = _piece_rows(batch.floats)
-    cdef uint32_t stop = at + n
-    cdef uint32_t sent = at
-    cdef uint32_t m, i
-    cdef float *copy = NULL             # for the standby
-    while at < stop:
-        if at == sent:
-            m = min(stop - at, piece)
-            sent += m
-            copy = replicate_step(me, table.table_id, incarnation, seq, fragment, c.key + at, m,
-                             batch.floats, lr_scale, sent < stop)
-        m = min(stop - at, at_once)
-        # While these are summed, the rows of the next ones come into the cache: of the next
-        # fragment, too.
-        if at + m < c.keys:
-            store_fetch(me.shard, table, c.key + at + m, min(at_once, c.keys - at - m))
-        for i in range(m):
-            _sum_column(table, batch, c, at + i, me.rows + i * <uint64_t>batch.floats)
-        if copy != NULL:
-            memcpy(copy, me.rows, m * <uint64_t>batch.floats * sizeof(float))
-            copy += m * <uint64_t>batch.floats
-        if store_push(me.shard, table, c.key + at, m, me.rows, False, lr_scale) < 0:
-            stream_break(me.stream, b"the primary ran out of memory in the middle of a push")
-            return -1
-        at += m
-    return 0
+    return done
 
 
 cdef void _sum_column(const Table *table, const KeptBatch *batch, const Columns *c,

@@ -18,7 +18,3 @@ cdef void forget(void *memory) noexcept nogil
 # into the body or `me.keys`: it is good until the next request is read.
 cdef bint read_row_request(Context *me, const FrameHeader *head, const char *body, uint64_t floats,
                            RowRequest *asked, char *out, Reply *reply) noexcept nogil
-
-# Applies the values to every fragment that has not had them; False = `reply` is a refusal.
-cdef bint push_rows(Context *me, Table *table, const RowRequest *asked, uint64_t incarnation,
-                    bint state, char *out, Reply *reply) noexcept nogil

@@ -31,18 +31,18 @@ from snailps.shard._clock_requests cimport (
 )
 from snailps.shard._connection_memory cimport ConnectionMemory, memory_free, memory_of
 from snailps.shard._context cimport (
-    ROLE_STANDBY, Context, RowRequest, is_lr_scale, is_repeated, padded, refuse, refuse_value,
+    ROLE_STANDBY, ROOM_BYTES, Context, RowRequest, is_lr_scale, padded, refuse, refuse_value,
 )
 from snailps.shard._primary cimport (
-    Appended, force_sync, hold, must_wait, replicate_push, replicate_seal, settle_push, show_clock,
+    Appended, force_sync, hold, must_wait, push_rows, replicate_push, replicate_seal, settle_push,
+    show_clock,
 )
 from snailps.shard._product_requests cimport backward, forward
 from snailps.shard._python_methods cimport explain_broken, python_pull, python_push, python_scan
 from snailps.store.core._clock_buffer cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED, slots_refuse
 from snailps.store.tables cimport (
-    Lookups, Table, Values, float_values, lookups_begin, lookups_push, lookups_skip, store_access,
-    store_adds_state, store_dim, store_floats, store_mark, store_owns, store_pull, store_scales_lr, store_scan,
-    store_set_mark, store_table, store_value_floats,
+    Table, store_access, store_adds_state, store_dim, store_floats, store_mark, store_owns, store_pull, store_scales_lr, store_scan,
+    store_table, store_value_floats,
 )
 from snailps.transport._frame cimport (
     DATA_BODY_MAX, KIND_BACKWARD, KIND_FORWARD, KIND_PULL, KIND_PULLED, KIND_PUSH, KIND_PUSHED,
@@ -157,6 +157,7 @@ cdef bint read_row_request(Context *me, const FrameHeader *head, const char *bod
     cdef const char *at = body + sizeof(GroupHead)
     cdef const char *end = body + head.body_bytes
     cdef uint64_t rest = 0
+    cdef uint64_t most = ROOM_BYTES if me.role == ROLE_STANDBY else DATA_BODY_MAX   # gradients of a batch
     if head.body_bytes < sizeof(GroupHead):
         refuse(out, reply, b"length", b"body of %llu bytes, at least %llu expected",
                head.body_bytes, sizeof(GroupHead))
@@ -178,9 +179,9 @@ cdef bint read_row_request(Context *me, const FrameHeader *head, const char *bod
                floats, top.floats)
         return False
     # Before any room is used: the rows of all keys fit into one body, there or back.
-    if top.keys * <uint64_t>asked.row_bytes > DATA_BODY_MAX:
+    if top.keys * <uint64_t>asked.row_bytes > most:
         refuse(out, reply, b"too-long", b"rows of %llu bytes, limit %llu",
-               top.keys * <uint64_t>asked.row_bytes, DATA_BODY_MAX)
+               top.keys * <uint64_t>asked.row_bytes, most)
         return False
     if asked.options & OPTION_CLOCK and not _read_clock(asked, push, &at, end, out, reply):
         return False
@@ -238,35 +239,6 @@ cdef char *_pull_rows(Context *me, Table *table, const RowRequest *asked, char *
     store_pull(me.shard, table, asked.keys, asked.key_num, asked.floats, to, asked.row_bytes,
                NULL if asked.wire == WIRE_FLOAT32 else me.wire.narrow[asked.wire], me.rows)
     return to + asked.key_num * <uint64_t>asked.row_bytes
-
-
-cdef bint push_rows(Context *me, Table *table, const RowRequest *asked, uint64_t incarnation,
-                    bint state, char *out, Reply *reply) noexcept nogil:
-    """Applies the values to every fragment that has not had them; False = `reply` is a refusal."""
-    cdef uint32_t g, n, fragment
-    cdef Lookups lookups
-    cdef Values values = float_values(<const float *>asked.values, asked.floats)
-    if asked.wire != WIRE_FLOAT32:
-        values.bytes = asked.row_bytes
-        values.widen = me.wire.widen[asked.wire]
-        values.room = me.rows
-    lookups_begin(&lookups, me.shard, table, asked.keys, asked.key_num, table.slab.stride)
-    for g in range(asked.group_num):
-        n = asked.groups[g].keys
-        fragment = asked.groups[g].fragment
-        if is_repeated(me, fragment, incarnation, asked.seq):
-            me.repeated += 1
-            lookups_skip(&lookups, n)
-            values.at += n * <uint64_t>asked.row_bytes
-            continue
-        # The mark first: a push that ran out of memory half-way must not be applied again.
-        if store_set_mark(me.shard, fragment, incarnation, asked.seq) < 0 \
-                or lookups_push(&lookups, table, n, &values, state, asked.lr_scale) < 0:
-            refuse(out, reply, b"memory", b"the server has no memory left for fragment %llu",
-                   fragment, 0)
-            return False
-        me.rows_pushed += n
-    return True
 
 
 # --- requests -------------------------------------------------------------------------------------

@@ -27,11 +27,10 @@ from snailps.shard._context cimport (
     is_lr_scale, padded, refuse,
 )
 from snailps.shard._primary cimport (
-    Appended, copy_again, replicate_push, replicate_seal, replicate_step, settle_push,
+    Appended, copy_again, push_rows, replicate_push, replicate_seal, settle_push,
 )
-from snailps.shard._product_requests cimport step_rows
 from snailps.shard._python_methods cimport explain_broken, obey_order, python_push
-from snailps.shard._requests cimport push_rows, read_row_request
+from snailps.shard._requests cimport read_row_request
 from snailps.store.core._clock_buffer cimport (
     SEAL_AGAIN, SEAL_BROKEN, Run, Slot, Slots, Staged, slot_at, slots_scale, slots_set, slots_stage, staged_free,
     staged_give, staged_new, sum_part,
@@ -47,16 +46,12 @@ from snailps.transport._frame cimport (
     KIND_REPLICATE, KIND_SEAL, KIND_SEALED, NO_SLOT, OPTION_CLOCK, OPTION_LR_SCALE, OPTION_STATE,
     OPTION_WIRE_SHIFT,
     REPLICA_BEGIN, REPLICA_FRAGMENT, REPLICA_ORDER, REPLICA_RESUME, REPLICA_RETENTION, REPLICA_ROWS, REPLICA_SEEDED,
-    REPLICA_SLOTS, REPLICA_STAGED, REPLICA_WHOLE, SLOTS_MAX, STREAM_BODY_MAX, STREAM_MORE,
-    STREAM_STEP, BeginHead, FrameHeader, Group, GroupHead, LrHead, ReplicaHead, RowsHead, SlotsHead,
+    REPLICA_SLOTS, REPLICA_STAGED, REPLICA_WHOLE, SLOTS_MAX, STREAM_BODY_MAX,
+    BeginHead, FrameHeader, GroupHead, ReplicaHead, RowsHead, SlotsHead,
     StagedHead,
 )
 from snailps.transport.loop._handler cimport OUTCOME_PARK, OUTCOME_REPLY, Outcome, Reply
 from snailps.transport.loop._replication_stream cimport stream_break, stream_is_full
-
-cdef enum:
-    PIECES_BYTES_MAX = 256 << 20    # of one fragment's share of a BACKWARD
-
 
 cdef Outcome _broken(char *out, Reply *reply, const char *text, uint64_t a,
                      uint64_t b) noexcept nogil:
@@ -108,8 +103,6 @@ cdef Outcome _pushed(Context *me, const FrameHeader *head, const char *body, cha
     cdef RowRequest asked
     appended.groups = 0
     if table == NULL and store_dropped(me.shard, head.table):
-        if me.standby.pieces and me.standby.table == head.table:
-            me.standby.pieces = 0
         return OUTCOME_REPLY            # here already, and at the primary soon: nothing reads it
     if table == NULL:
         reply.reason = b"a table of the stream, which the master has yet to declare to the standby"
@@ -117,8 +110,6 @@ cdef Outcome _pushed(Context *me, const FrameHeader *head, const char *body, cha
     if head.body_bytes < sizeof(GroupHead) or head.incarnation == 0 or top.seq == 0:
         return _broken(out, reply, b"a push without number or incarnation, body of %llu bytes",
                        head.body_bytes, 0)
-    if top.options & (STREAM_STEP | STREAM_MORE):
-        return _stepped(me, table, head, body, out, reply)
     if top.options & ~<uint32_t>(OPTION_STATE | OPTION_CLOCK | OPTION_LR_SCALE
                                  | 3 << OPTION_WIRE_SHIFT):
         return _broken(out, reply, b"a push with options %llu in a stream", top.options, 0)
@@ -143,97 +134,6 @@ cdef Outcome _pushed(Context *me, const FrameHeader *head, const char *body, cha
     settle_push(me, head, &asked, &appended, done)
     me.pushes += 1
     me.push_bytes += head.body_bytes
-    return OUTCOME_REPLY
-
-
-cdef bint _pieces_room(Standby *s, uint32_t keys, uint32_t floats) noexcept nogil:
-    """Room for some more keys of `floats` each; False = no memory."""
-    cdef uint64_t need = <uint64_t>s.pieces + keys
-    cdef uint64_t cap = max(<uint64_t>s.room, <uint64_t>1024)
-    cdef void *grown
-    while cap < need:
-        cap *= 2
-    if cap > s.room:
-        grown = realloc(s.keys, cap * 8)
-        if grown == NULL:
-            return False
-        s.keys = <uint64_t *>grown
-        s.room = <uint32_t>cap
-    if cap * floats > s.room_floats:
-        grown = realloc(s.values, cap * floats * sizeof(float))
-        if grown == NULL:
-            return False
-        s.values = <float *>grown
-        s.room_floats = cap * floats
-    return True
-
-
-cdef Outcome _stepped(Context *me, Table *table, const FrameHeader *head, const char *body,
-                      char *out, Reply *reply) noexcept nogil:
-    """Gradients of a BACKWARD: those of a fragment together, with its last piece."""
-    cdef Standby *s = &me.standby
-    cdef const GroupHead *top = <const GroupHead *>body
-    cdef uint32_t scaled = sizeof(LrHead) if top.options & OPTION_LR_SCALE else 0
-    cdef const Group *group = <const Group *>(<const char *>(top + 1) + scaled)
-    cdef float lr_scale = 1
-    cdef uint64_t floats = store_dim(table)
-    cdef const uint64_t *keys
-    cdef const float *values
-    cdef float *copy
-    cdef uint32_t i, n
-    if head.body_bytes < sizeof(GroupHead) + scaled + sizeof(Group) or top.groups != 1 \
-            or top.keys != group.keys or top.floats != floats or store_access(table) == ACCESS_PYTHON \
-            or top.options & ~<uint32_t>(STREAM_STEP | STREAM_MORE | OPTION_LR_SCALE) \
-            or head.body_bytes != sizeof(GroupHead) + scaled + sizeof(Group) + top.keys * <uint64_t>8 \
-            + padded(top.keys * floats * sizeof(float)):
-        return _broken(out, reply, b"gradients of %llu keys do not fit a body of %llu bytes", top.keys,
-                       head.body_bytes)
-    if scaled:
-        lr_scale = (<const LrHead *>(top + 1)).lr_scale
-        if not store_scales_lr(table) or not is_lr_scale(lr_scale):
-            return _broken(out, reply, b"a scaled step for table %llu, which has no such step",
-                           head.table, 0)
-    if not store_owns(me.shard, group.fragment):
-        return _broken(out, reply, b"gradients of fragment %llu, which is not here", group.fragment, 0)
-    if s.pieces and (s.table != head.table or s.fragment != group.fragment or s.seq != top.seq):
-        return _broken(out, reply, b"gradients of fragment %llu end in the middle", s.fragment, 0)
-    n = top.keys
-    keys = <const uint64_t *>(group + 1)
-    values = <const float *>(keys + n)
-    for i in range(n):
-        if fragment_of_hash(hash_key(keys[i]), me.frag_num) != group.fragment:
-            return _broken(out, reply, b"key %llu is not of fragment %llu", keys[i], group.fragment)
-    if s.pieces or top.options & STREAM_MORE:
-        if (<uint64_t>s.pieces + n) * (floats * 4 + 8) > PIECES_BYTES_MAX:
-            return _broken(out, reply, b"gradients of fragment %llu take more than %llu bytes",
-                           group.fragment, PIECES_BYTES_MAX)
-        if not _pieces_room(s, n, <uint32_t>floats):
-            return _no_memory(out, reply)
-        memcpy(s.keys + s.pieces, keys, n * <uint64_t>8)
-        memcpy(s.values + s.pieces * floats, values, n * floats * sizeof(float))
-        s.pieces += n
-        s.table = head.table
-        s.fragment = group.fragment
-        s.seq = top.seq
-        if top.options & STREAM_MORE:
-            return OUTCOME_REPLY
-        n = s.pieces
-        keys = s.keys
-        values = s.values
-        s.pieces = 0
-    if store_set_mark(me.shard, group.fragment, head.incarnation, top.seq) < 0:
-        return _no_memory(out, reply)
-    while n:                            # as many at a time as there: versions count these times
-        i = min(n, step_rows(<uint32_t>floats))
-        copy = replicate_step(me, head.table, head.incarnation, top.seq, group.fragment, keys, i,
-                         <uint32_t>floats, lr_scale, n > i)
-        if copy != NULL:
-            memcpy(copy, values, i * floats * sizeof(float))
-        if store_push(me.shard, table, keys, i, values, False, lr_scale) < 0:
-            return _no_memory(out, reply)
-        keys += i
-        values += i * floats
-        n -= i
     return OUTCOME_REPLY
 
 
@@ -478,8 +378,4 @@ cdef Outcome _retention(Context *me, const ReplicaHead *head, const char *at, ui
 
 cdef void standby_free(Standby *s) noexcept nogil:
     free(s.expects)
-    free(s.keys)
-    free(s.values)
     s.expects = NULL
-    s.keys = NULL
-    s.values = NULL

@@ -199,11 +199,6 @@ cdef void store_pull(const Shard *shard, Table *table, const uint64_t *keys, uin
                      uint32_t floats, char *out, uint32_t out_bytes, Narrow narrow,
                      float *first) noexcept nogil
 
-# Fetches into the cache what a pull or push of these keys, of any fragments, will read.  Worth it
-# before a run of pushes of few keys each: their misses then overlap.  At most some 100 keys ahead.
-cdef void store_fetch(const Shard *shard, Table *table, const uint64_t *keys,
-                      uint32_t n) noexcept nogil
-
 # Begins lookups of n keys of any fragments for pushes to a table; nothing is read of what follows
 # the keys.  Until they are done, or given up, rows are made and deleted by these pushes alone.
 cdef void lookups_begin(Lookups *l, const Shard *shard, Table *table, const uint64_t *keys,

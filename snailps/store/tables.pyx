@@ -151,26 +151,19 @@ cdef inline uint32_t _batch_rows(uint32_t row_bytes) noexcept nogil:
     return max(min(BATCH_BYTES // row_bytes, <uint32_t>BATCH), <uint32_t>BATCH_MIN)
 
 
-cdef inline uint32_t _hash_batch(Batch *batch, const Shard *shard, const Slab *slab,
-                                 const uint64_t *keys, uint32_t n) noexcept nogil:
-    """First step; count of keys before the first whose fragment is not owned."""
-    cdef uint32_t i, fragment
-    cdef uint64_t hashed
+cdef inline void _hash_batch(Batch *batch, const Shard *shard, const Slab *slab,
+                             const uint64_t *keys, uint32_t n) noexcept nogil:
+    """First step."""
+    cdef uint32_t i
     cdef Part *part
     for i in range(n):
-        hashed = hash_key(keys[i])
-        fragment = fragment_of_hash(hashed, shard.frag_num)
-        if not shard.fragments[fragment].owned:
-            n = i
-            break
-        batch.parts[i] = &slab.parts[fragment]
+        batch.parts[i] = &slab.parts[fragment_of_hash(hash_key(keys[i]), shard.frag_num)]
         batch.tags[i] = tag_of(keys[i])
         fetch(batch.parts[i])
     for i in range(n):
         part = batch.parts[i]
         fetch(&part.buckets[batch.tags[i] & part.mask])
         fetch(part.chunks)
-    return n
 
 
 cdef inline void _find_rows(Batch *batch, const Slab *slab, uint32_t n,
@@ -292,22 +285,6 @@ cdef void store_pull(const Shard *shard, Table *table, const uint64_t *keys, uin
                 narrow(first, out, floats)
             out += out_bytes
         l.done = stop
-
-
-cdef void store_fetch(const Shard *shard, Table *table, const uint64_t *keys,
-                      uint32_t n) noexcept nogil:
-    cdef Slab *slab = &table.slab
-    cdef uint32_t m, owned
-    cdef uint32_t most = _batch_rows(slab.stride)
-    cdef Batch batch
-    while n:
-        m = min(n, most)
-        owned = _hash_batch(&batch, shard, slab, keys, m)
-        _find_rows(&batch, slab, owned, slab.stride)
-        if owned < m:
-            return
-        keys += m
-        n -= m
 
 
 cdef void store_has(const Shard *shard, const Table *table, uint32_t fragment, const uint64_t *keys,

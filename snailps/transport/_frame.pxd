@@ -45,10 +45,6 @@ cdef enum:                          # options of a PULL or PUSH: frame.Option ex
     OPTION_KEY_SHIFT = 12           # three bits: bytes a key beyond the base, 0 = keys are whole
     OPTIONS_KNOWN = 0x21 | 7 << 8 | 7 << 12
 
-cdef enum:                          # ... and of one in a stream to a standby
-    STREAM_STEP = 1 << 6
-    STREAM_MORE = 1 << 7
-
 cdef enum:                          # what a REPLICATE carries; docs/wire_format.md explains them
     REPLICA_BEGIN = 1
     REPLICA_STAGED = 2

@@ -18,7 +18,6 @@ from twins.frame import (
     STREAM_BODY_MAX,
     ProductOption,
     Replica,
-    StreamOption,
 )
 
 from snailps.errors import MisuseError, ProtocolError
@@ -313,8 +312,6 @@ def test_compiled_constants_equal_those_of_python():
     assert numbers.pop("ERROR_BYTES_MAX") <= HANDSHAKE_BODY_MAX  # room in a standby's replies
     assert numbers.pop("SLOTS_MAX") == SLOTS_MAX
     assert numbers.pop("STREAM_BODY_MAX") == STREAM_BODY_MAX
-    for stream_option in StreamOption:
-        assert numbers.pop(f"STREAM_{stream_option.name}") == stream_option
     for replica in Replica:
         assert numbers.pop(f"REPLICA_{replica.name}") == replica
     del numbers["NO_SLOT"]

@@ -478,3 +478,15 @@ def test_batch_larger_than_a_connection_may_keep_is_refused():
             forward.wait()
         small = client.forward_async(1, ptr[:2].copy(), np.array([3], np.uint64), None, 4096)
         assert not small.wait().any()
+
+
+def test_gradients_of_a_fragment_that_are_too_many_are_refused_and_nothing_is_applied():
+    with Shards(1, frag_num=1) as cluster:
+        cluster.add_table(1, 400, ADD, ZEROS)
+        client = cluster.client()
+        keys = np.arange((4 << 20) // 1600 + 1, dtype=np.uint64)
+        forward = client.forward_async(1, np.array([0, len(keys)]), keys, None, 400)
+        forward.wait()
+        with pytest.raises(RemoteError, match=r"4195200 bytes .* limit 4194304: .*frag_num"):
+            client.backward_async(forward, np.ones((1, 400), np.float32)).wait()
+        assert not client.pull(1, keys[:3], np.empty((3, 400), np.float32)).any()

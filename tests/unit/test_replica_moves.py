@@ -105,8 +105,8 @@ def test_standby_of_a_standby_equals_both_in_clocks(when):
         assert last[0].clock() == 8
 
 
-def test_standby_of_a_standby_gets_gradients_of_several_frames_together():
-    with Replicas(frag_num=1) as cluster:
+def test_standby_of_a_standby_gets_gradients_of_a_batch():
+    with Replicas(frag_num=3) as cluster:
         cluster.add_table(6, 400, 2, hyper=(0.05, 1e-8), track=TOUCH)
         middle = cluster.back_up()
         last = fill(cluster, middle[0], cluster.standby())
@@ -114,6 +114,7 @@ def test_standby_of_a_standby_gets_gradients_of_several_frames_together():
         forward = client.forward_async(6, *batch(rng, 200, 100_000, 20), 400)
         forward.wait()
         client.backward_async(forward, rng.normal(size=(200, 400)).astype(np.float32)).wait()
+        assert cluster.stats("rows_stepped") > 3000  # several frames, the last of them not whole
         settle(cluster.threads[0], middle[0])
         assert_equal(dump(cluster.threads[0]), dump(middle[0]))
         assert_equal(dump(cluster.threads[0]), dump(last[0]))

@@ -12,15 +12,6 @@ BATCHES = 8
 """Batches that a shard keeps for a connection; a ninth takes the place of the first."""
 
 
-class StreamOption(enum.IntFlag):
-    """What a PUSH in a stream to a standby is besides; with the bits of `frame.Option`."""
-
-    STEP = 64
-    """Gradients of a BACKWARD, of one fragment."""
-    MORE = 128
-    """The next frame goes on with that fragment; all of it is applied with the last."""
-
-
 class Replica(enum.IntEnum):
     """What a REPLICATE carries, as its first word says."""
 
