@@ -23,6 +23,7 @@ from snailps.models.sparse.first_layer import (
 from snailps.models.sparse.net import (
     GROWTH,
     SHARE_MIN,
+    STEPS,
     TABLE,
     Net,
     NetSettings,
@@ -319,11 +320,17 @@ def test_settings_that_are_none_are_refused(changed, said):
     ("workers", "expected"), [(1, 1024), (2, 512), (3, 341), (8, 128), (1000, SHARE_MIN)]
 )
 def test_share_of_batch_keeps_the_sum_of_all_workers_batches(workers, expected):
-    assert share_of_batch(1024, workers) == expected
+    assert share_of_batch(1024, workers, 0) == expected
+    assert share_of_batch(1024, workers, expected * STEPS * workers) == expected
+
+
+def test_shares_are_larger_where_a_training_has_examples_for_enough_steps():
+    assert share_of_batch(1024, 8, 4_000_000) == 500
+    assert share_of_batch(1024, 2, 1 << 40) == 1024
 
 
 def test_share_of_batch_is_never_more_than_the_batch():
-    assert share_of_batch(10, 4) == 10
+    assert share_of_batch(10, 4, 1 << 40) == 10
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,8 @@ SHARE_MIN = 64
 """Least examples in a batch of one of many workers: a batch is two messages to every shard."""
 GROWTH = 32
 """Batches of several workers are at most 1 / GROWTH of their worker's examples so far."""
+STEPS = 1000
+"""Steps of all workers that a training needs: with examples for more, batches are larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,9 @@ class NetSettings(ClassesSettings):
     )
     batch_size: int = setting(
         1024,
-        help="Examples a step of all workers together: each takes its share, but at least "
-        f"{SHARE_MIN}. With bsp a block is a step.",
+        help="Examples a step of one worker, or of all together: each takes its share, but at "
+        f"least {SHARE_MIN}, and more in a training of more than {STEPS:,} such steps. With bsp a "
+        "block is a step.",
         when="Larger for fewer, longer steps and less processor time an example: about 512 times "
         "the number of workers.",
         unit="examples",
@@ -266,7 +269,8 @@ class Net(SparseWorker):
     def train(self, block: Block) -> Mapping[str, float]:
         """Train on the block's batches, `in_flight` of them at once."""
         batch: Batch = block.prepared
-        entries, size = _entries(batch), self._batch_size
+        size = self._batch_size(len(batch), block.progress)
+        entries = _entries(batch)
         if self._place == "auto" and len(batch):
             whole = range(0, min(len(batch), LOOKED_AT * size), size)
             self._choose([entries.part(at, min(len(batch), at + size)) for at in whole])
@@ -274,7 +278,7 @@ class Net(SparseWorker):
         under_way: deque[tuple[Way, tuple[int, int]]] = deque()
         # Several workers lack each other's steps of the dense layers, too, and all wait for the few
         # shards that have them: these are pulled one own step earlier, once steps are short.
-        early = self.settings.in_flight > 1 and 0 < self._long_steps <= self._trained
+        early = self.settings.in_flight > 1 and 0 < self._long_steps(size) <= self._trained
         self._trained += len(batch)
         next_pull = self._dense.pull()
         loss = weight = 0.0
@@ -308,22 +312,24 @@ class Net(SparseWorker):
         self._settle(0)
         self._reader.close()
 
-    @property
-    def _batch_size(self) -> int:
-        """Examples in a batch of this worker; with bsp a block is one step, in any batches."""
+    def _batch_size(self, examples: int, progress: tuple[float, float]) -> int:
+        """Examples in a batch of this worker; with bsp a block is one step, in any batches.
+
+        The block's part of the training tells how many examples that has.
+        """
         s = self.settings
         if s.consistency == "bsp":
             return s.batch_size
-        return share_of_batch(s.batch_size, self.workers)
+        part = progress[1] - progress[0]
+        return share_of_batch(s.batch_size, self.workers, int(examples / part) if part > 0 else 0)
 
-    @property
-    def _long_steps(self) -> int:
+    def _long_steps(self, size: int) -> int:
         """Examples in which the steps of several workers, which add up, are too long."""
-        return GROWTH * self._batch_size if self.workers > 1 else 0
+        return GROWTH * size if self.workers > 1 else 0
 
     def _edges(self, examples: int, size: int) -> list[tuple[int, int]]:
         """First and last (exclusive) example of each batch of a block."""
-        grow = self._long_steps > 0 and self.settings.consistency != "bsp"
+        grow = self._long_steps(size) > 0 and self.settings.consistency != "bsp"
         edges, first = [], 0
         while first < examples:
             now = growing(size, self._trained + first) if grow else size
@@ -374,13 +380,14 @@ class Net(SparseWorker):
         )
 
 
-def share_of_batch(batch_size: int, workers: int) -> int:
-    """Examples in a batch of one of several workers.
+def share_of_batch(batch_size: int, workers: int, examples: int) -> int:
+    """Examples in a batch of one of several workers, in a training of so many (0: not known).
 
-    The sum of all workers' steps from one set of weights must not be larger than a whole batch's
-    step.
+    The sum of all workers' steps from one set of weights is not larger than a whole batch's step,
+    or than a `STEPS`-th of the training.
     """
-    return min(batch_size, max(SHARE_MIN, batch_size // workers))
+    share = max(SHARE_MIN, batch_size // workers, examples // (STEPS * workers))
+    return min(batch_size, share)
 
 
 def growing(size: int, trained: int) -> int:
