@@ -5,15 +5,18 @@ import gc
 import math
 import queue
 import threading
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from waiting import LIMIT_S, until
 
 from snailps.api.worker import Block
 from snailps.errors import WaitTimeout
 from snailps.node.metric_samples import BlockTally
+from snailps.node.process import End
 from snailps.transport import messages
 from snailps.worker import process
 from snailps.worker.prefetch import BlockPrefetcher
@@ -118,23 +121,48 @@ def test_worker_that_leaves_abandons_the_step_it_waits_for(worker):
     assert waiting._reach.abandoned
 
 
-def test_collector_does_not_walk_over_what_was_there_before_the_training(worker):
+@pytest.fixture
+def frozen(worker, monkeypatch):
+    """Trains, with a cycle of garbage in what trained; whether that is still there."""
+    monkeypatch.setattr(process, "COLLECT_S", 0.0)
     gc.unfreeze()  # what another test may have left so
-    seen = []
-    worker._train_blocks = lambda *_: seen.append(gc.get_freeze_count())
+    refs, counts = [], []
+
+    def train(*_):
+        model = Model([])
+        model.me = model
+        refs.append(weakref.ref(model))
+        counts.append(gc.get_freeze_count())
+
+    worker._train_blocks, worker._inbox = train, queue.SimpleQueue()
     worker._train(None, None)
-    assert seen[0] > 10_000
-    assert gc.get_freeze_count() == 0
+    assert counts[0] > 10_000  # the collector does not walk over what was there before
+    yield lambda: refs[0]() is not None
+    gc.unfreeze()
 
 
-def test_collector_is_as_before_when_the_training_fails(worker):
-    def fail(*_):
-        raise ValueError
+def test_garbage_of_a_job_stays_where_the_process_ends(worker, frozen):
+    end = End(0, "")
+    worker._inbox.put(end)
+    assert worker._next_message() is end
+    assert frozen()
 
-    worker._train_blocks, worker._give_up = fail, lambda error: None
-    with pytest.raises(ValueError):
-        worker._train(None, None)
-    assert gc.get_freeze_count() == 0
+
+def test_garbage_of_a_job_is_collected_before_the_next_one(worker, frozen):
+    start = messages.Again()
+    worker._inbox.put(start)
+    assert worker._next_message() is start
+    assert not frozen()
+
+
+def test_garbage_of_a_job_is_collected_while_nothing_comes(worker, frozen):
+    found = []
+    waiter = threading.Thread(target=lambda: found.append(worker._next_message()))
+    waiter.start()
+    until(lambda: not frozen(), "the collection")
+    worker._inbox.put(End(0, ""))
+    waiter.join(LIMIT_S)
+    assert len(found) == 1
 
 
 class Asked(Future):
