@@ -484,12 +484,17 @@ class KeptRows(Rows):
             self._send_quietly(touched)
             return
         if self._rare_steps > 0:
-            interval, last = self._intervals(touched, RARE_DRIFT * self._drift, self._rare_steps)
-            longest = RARE_PERIODS * self._period_examples
-            ripe = self._now - last >= np.minimum(interval, longest)
+            chunks = np.array_split(touched, len(touched) // CHUNK_ROWS + 1)
+            ripe = np.concatenate([self._ripe(chunk) for chunk in chunks])  # whole, it misses caches
             self._touched, touched = [touched[~ripe]], touched[ripe]
         for chunk in np.array_split(touched, len(touched) // CHUNK_ROWS + 1):
             self._send(chunk, answers=True, all_back=False)
+
+    def _ripe(self, places: Ids) -> NDArray[np.bool_]:
+        """Which rows are sent at the end of this period."""
+        interval, last = self._intervals(places, RARE_DRIFT * self._drift, self._rare_steps)
+        np.minimum(interval, RARE_PERIODS * self._period_examples, out=interval)
+        return np.asarray(self._now - last >= interval)
 
     def _send_quietly(self, touched: Ids) -> None:
         """Send rows without an answer, in chunks: all deltas would take as much memory as rows."""
