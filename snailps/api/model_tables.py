@@ -216,7 +216,7 @@ class ModelTables:
                 "forward() does not work with clocks (consistency: bsp, or rounds): pull the rows"
             )
         number, declared = self._find(table)
-        wire = self._wire_choice.of_pull(declared)  # type: ignore[union-attr]
+        wire = self._wire_choice.of_product(declared, self.shards)  # type: ignore[union-attr]
         return self._client.forward_async(  # type: ignore[union-attr]
             number, ptr, declared.keys(keys), values, declared.dim, wire, keep
         )

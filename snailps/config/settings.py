@@ -448,7 +448,8 @@ class JobSettings(Settings):
         "auto",
         help="Type of rows on the network; in memory they are float32. `auto`: float16 if the "
         "measured network is slow (with `tls` also on one machine) and where several workers "
-        "train word vectors in rotation, or a classifier; else float32.",
+        "train word vectors in rotation, or a classifier, or several servers compute a sparse "
+        "first layer; else float32.",
         when="To skip the measurement: float32 for runs that must be bit-identical.",
     )
     scratch_dir: str = setting(

@@ -485,7 +485,7 @@ class KeptRows(Rows):
             return
         if self._rare_steps > 0:
             chunks = np.array_split(touched, len(touched) // CHUNK_ROWS + 1)
-            ripe = np.concatenate([self._ripe(chunk) for chunk in chunks])  # whole, it misses caches
+            ripe = np.concatenate([self._ripe(chunk) for chunk in chunks])  # in cache
             self._touched, touched = [touched[~ripe]], touched[ripe]
         for chunk in np.array_split(touched, len(touched) // CHUNK_ROWS + 1):
             self._send(chunk, answers=True, all_back=False)

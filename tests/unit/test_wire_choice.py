@@ -133,3 +133,13 @@ def test_exact_wires_measure_nothing_and_keep_nothing_for_later():
         kernels.WIRE_TYPES["int8"],
         False,
     )
+
+
+@pytest.mark.parametrize(
+    ("wire", "shards", "expected"),
+    [("auto", 1, "float32"), ("auto", 2, "float16"), ("float32", 2, "float32")],
+)
+def test_parts_of_a_product_are_narrow_where_there_are_several(wire, shards, expected):
+    table = Table("t", 2, access="adagrad", lr=0.1, wire=wire)
+    chosen = WireChoice(Speed(0), route_to("127.0.0.1"))
+    assert chosen.of_product(table, shards) == kernels.WIRE_TYPES[expected]

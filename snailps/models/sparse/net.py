@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.tables import Table, Tensor
+from snailps.api.wire_choice import product_wire
 from snailps.api.worker import BATCHES_BYTES, Block, Pending, Results
 from snailps.config import JobSettings, setting
 from snailps.data._admission import Admitted
@@ -361,11 +362,12 @@ class Net(SparseWorker):
     def _choose(self, first: Sequence[Entries]) -> None:
         """Choose the place of the first layer that moves fewer bytes."""
         _, table = self._find(TABLE)
+        wire = product_wire(table, self.shards)
         there = here = unique = 0
         for entries in first:
             distinct = len(self._numbers.number(entries.keys)[0])
             unique += distinct
-            there += bytes_at_servers(entries, table.dim, self.shards, table.wire)
+            there += bytes_at_servers(entries, table.dim, self.shards, wire)
             here += bytes_at_worker(entries, table.dim, distinct, table.wire)
         self._place = "servers" if there <= here else "worker"
         log.info(
