@@ -100,7 +100,9 @@ def run(tmp_path, job, workers, servers):
     folder = tmp_path / f"{workers}-{servers}-{time.monotonic_ns()}"
     folder.mkdir()
     master = run_well(folder, job=job, workers=workers, servers=servers)
-    assert ("workers train at a time" in master.stderr) == (workers > job["micro_batches"])
+    assert ("workers train at a time" in master.stderr) == (
+        workers > job.get("micro_batches", workers)
+    )
     return files_of(folder), figures_of(master)
 
 
