@@ -190,8 +190,8 @@ class Table:
     wire : str
         Type of the rows on the network: ``float32``, ``float16``, ``int8`` (with
         a scale per row) or ``auto``: float16 below 400 MB/s or where the model has
-        `Worker.narrow_rows`, of that int8 below 30 MB/s, else float32; of `Worker.forward`
-        float16 with several shards.  In memory
+        `Worker.narrow_rows`, of that int8 below 30 MB/s, else float32; what `Worker.forward`
+        and `backward` send is float16 with several shards.  In memory
         they are float32; rows with state and those of ``average`` are always sent as float32, and
         so is a push with values that the type cannot hold.
     finite : bool

@@ -32,11 +32,6 @@ _EXACT = {"add", "sgd"}
 divide by the size of earlier gradients, so that small values matter, too."""
 
 
-def product_wire(table: Table, shards: int) -> str:
-    """As what the parts of a product travel; `auto`: float16, where there are several."""
-    return "float16" if table.wire == "auto" and shards > 1 else table.wire
-
-
 class WireChoice:
     """The wire types of one client's requests.
 
@@ -70,8 +65,9 @@ class WireChoice:
 
     def of_product(self, table: Table, shards: int) -> int:
         """Wire type of a product, of which each shard sends a part as large as the whole."""
-        name = product_wire(table, shards)
-        return WIRE_TYPES[name] if name != "auto" else self.of_pull(table)
+        if table.wire == "auto" and shards > 1:
+            return WIRE_TYPES["float16"]
+        return self.of_pull(table)
 
     def of_push(
         self, table: Table, state: bool = False, *, narrow: bool = False

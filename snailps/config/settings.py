@@ -450,7 +450,7 @@ class JobSettings(Settings):
         "measured network is slow (with `tls` also on one machine) and where several workers "
         "train word vectors in rotation, or a classifier, or several servers compute a sparse "
         "first layer; else float32.",
-        when="To skip the measurement: float32 for runs that must be bit-identical.",
+        when="float32 for runs that must be bit-identical, and to skip the measurement.",
     )
     scratch_dir: str = setting(
         "",

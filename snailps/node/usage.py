@@ -63,10 +63,5 @@ def release_memory() -> None:
     that refers to itself would stay until the collector's next full pass, which a process that
     waits never makes."""
     gc.collect()
-    trim_memory()
-
-
-def trim_memory() -> None:
-    """Return free memory to the system."""
     with contextlib.suppress(AttributeError, OSError):  # glibc only
         ctypes.CDLL(None).malloc_trim(0)

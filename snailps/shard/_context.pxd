@@ -81,7 +81,7 @@ cdef struct Context:
     uint64_t pushes
     uint64_t repeated               # groups of pushes skipped because their mark is not lower
     uint64_t rows_pulled
-    uint64_t rows_pushed
+    uint64_t rows_pushed            # at a standby those of batches, too
     uint64_t pull_bytes             # of the answers
     uint64_t push_bytes             # of the requests
     uint64_t rows_scanned

@@ -6,9 +6,6 @@ from snailps.store.tables cimport Table
 from snailps.transport._frame cimport FrameHeader
 from snailps.transport.loop._handler cimport Reply
 
-cdef enum:
-    PIECE_BYTES = 256 << 10         # of rows in one frame
-
 cdef struct Appended:               # a push that was appended before it was done
     size_t waiting                  # of the stream before it
     uint64_t sent

@@ -44,6 +44,7 @@ from snailps.transport.loop._replication_stream cimport (
 )
 
 cdef enum:
+    PIECE_BYTES = 256 << 10         # of rows that a new standby lacks, in one frame
     # With more staged for a clock than this, seeding waits for the clock to end: then nothing is.
     SEED_STAGED_MAX = 64 << 20
 

@@ -39,7 +39,7 @@ from snailps.transport._frame cimport (
 from snailps.transport.loop._handler cimport OUTCOME_REPLY, Outcome, Reply
 
 cdef enum:
-    PIECE_BYTES = 64 << 10          # gradients that are summed, then pushed, at a time: they stay in cache
+    SUMMED_BYTES = 64 << 10         # gradients that are summed, then pushed, at a time: they stay in cache
     STEP_TERMS = 32                 # examples of a row summed at a time
 
 
@@ -296,11 +296,14 @@ cdef bint _step_batch(Context *me, Table *table, const KeptBatch *batch, const F
             refuse(out, reply, b"stale-route",
                    b"fragment %llu is not here (route epoch %llu): fetch the new route",
                    c.group[g].fragment, me.epoch)
+            columns_cool(c)
             return False
-        if c.group[g].keys * row_bytes > ROOM_BYTES:
+        # In `me.rows`, and in one frame to the standby.
+        if c.group[g].keys * (sizeof(uint64_t) + row_bytes) > ROOM_BYTES:
             refuse(out, reply, b"too-long", b"the gradients of a batch take %llu bytes in one fragment, "
                    b"limit %llu: use smaller batches or more fragments (frag_num)",
-                   c.group[g].keys * row_bytes, ROOM_BYTES)
+                   c.group[g].keys * (sizeof(uint64_t) + row_bytes), ROOM_BYTES)
+            columns_cool(c)
             return False
     if scale != 1:
         for k in range(c.start[c.keys]):
@@ -318,7 +321,7 @@ cdef bint _step_batch(Context *me, Table *table, const KeptBatch *batch, const F
         asked.group_num = 0
         asked.key_num = 0
         while asked.groups + asked.group_num < end and (asked.group_num == 0 or row_bytes * (
-                asked.key_num + asked.groups[asked.group_num].keys) <= <uint64_t>PIECE_BYTES):
+                asked.key_num + asked.groups[asked.group_num].keys) <= <uint64_t>SUMMED_BYTES):
             asked.key_num += asked.groups[asked.group_num].keys
             asked.group_num += 1
         asked.keys = c.key + at

@@ -157,7 +157,7 @@ cdef bint read_row_request(Context *me, const FrameHeader *head, const char *bod
     cdef const char *at = body + sizeof(GroupHead)
     cdef const char *end = body + head.body_bytes
     cdef uint64_t rest = 0
-    cdef uint64_t most = ROOM_BYTES if me.role == ROLE_STANDBY else DATA_BODY_MAX   # gradients of a batch
+    cdef uint64_t most = DATA_BODY_MAX
     if head.body_bytes < sizeof(GroupHead):
         refuse(out, reply, b"length", b"body of %llu bytes, at least %llu expected",
                head.body_bytes, sizeof(GroupHead))
@@ -178,6 +178,8 @@ cdef bint read_row_request(Context *me, const FrameHeader *head, const char *bod
         refuse(out, reply, b"dim", b"rows of %llu floats here, the request is for %llu",
                floats, top.floats)
         return False
+    if me.role == ROLE_STANDBY:         # gradients of a batch
+        most = ROOM_BYTES
     # Before any room is used: the rows of all keys fit into one body, there or back.
     if top.keys * <uint64_t>asked.row_bytes > most:
         refuse(out, reply, b"too-long", b"rows of %llu bytes, limit %llu",

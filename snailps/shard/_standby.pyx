@@ -16,7 +16,7 @@ lets the stream wait.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from snailps.abi._key_hash cimport fragment_of_hash, hash_key
@@ -38,9 +38,8 @@ from snailps.store.core._clock_buffer cimport (
 from snailps.store.core._retention cimport retention_put
 from snailps.store.core._slab cimport part_put
 from snailps.store.tables cimport (
-    Mark, Table, marks_raise, store_access, store_adds_state, store_dim, store_disown, store_dropped,
-    store_floats,
-    store_owns, store_push, store_scales_lr, store_set_mark, store_table, store_value_floats,
+    Mark, Table, marks_raise, store_access, store_adds_state, store_disown, store_dropped, store_floats,
+    store_scales_lr, store_set_mark, store_table, store_value_floats,
 )
 from snailps.transport._frame cimport (
     KIND_REPLICATE, KIND_SEAL, KIND_SEALED, NO_SLOT, OPTION_CLOCK, OPTION_LR_SCALE, OPTION_STATE,

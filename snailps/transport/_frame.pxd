@@ -11,7 +11,7 @@ cdef enum:
     DATA_BODY_MAX = 1 << 20
     HANDSHAKE_BODY_MAX = 4096
     ROW_BYTES_MAX = 256 << 10       # of weights
-    STREAM_BODY_MAX = 8 << 20       # of a frame to a standby: a push with its keys written out
+    STREAM_BODY_MAX = 8 << 20       # of a frame to a standby: keys written out, gradients of a batch
     PART_BYTES = 64 << 10           # what pulls and pushes are cut into
 
 cdef enum:

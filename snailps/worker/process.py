@@ -50,7 +50,7 @@ from snailps.node.metric_samples import BlockTally, of_worker
 from snailps.node.metrics import Sample
 from snailps.node.process import End, Node, raise_descriptors
 from snailps.node.shard_connections import RouteFollower, ShardConnections
-from snailps.node.usage import peak_rss_mb, release_memory, trim_memory
+from snailps.node.usage import peak_rss_mb, release_memory, rss_bytes
 from snailps.store.route import Route
 from snailps.transport import messages
 from snailps.transport.client._client import Client, Pending
@@ -67,6 +67,8 @@ STOP_S = GRACE_S - 1.0
 """Seconds that a failed worker waits for the master to decide whether it begins anew."""
 COLLECT_S = 1.0
 """Seconds without a message behind a job in which its garbage stays: 30 ms of the processor."""
+COLLECT_BYTES = 256 << 20
+"""A process of this size collects at once: the master's export needs memory."""
 TURN_S = 0.1
 """Period in which a worker that waits for its step looks for other work."""
 SHORT_S = 0.1
@@ -111,7 +113,6 @@ class WorkerProcess(Node):
             while not isinstance(message, End):
                 assert isinstance(message, messages.Start)
                 self._work(message)
-                trim_memory()  # the master exports
                 if self._leaving:
                     self.end(EXIT_OK, "left as asked")
                 message = self._next_message()
@@ -127,14 +128,14 @@ class WorkerProcess(Node):
         return self.verdict.code
 
     def _next_message(self) -> messages.Message | End:
-        """What comes behind a job. Its garbage is collected, unless this process ends at once."""
+        """What comes behind a job, whose garbage is collected: a little only where this goes on."""
         message = None
-        with contextlib.suppress(queue.Empty):
-            message = self._inbox.get(timeout=COLLECT_S)
+        if rss_bytes() < COLLECT_BYTES:
+            with contextlib.suppress(queue.Empty):
+                message = self._inbox.get(timeout=COLLECT_S)
         if not isinstance(message, End):
             gc.unfreeze()
-            release_memory()
-            gc.freeze()
+            release_memory()  # the master exports, or has another job
         return message or self._inbox.get()
 
     def on_message(self, message: messages.Message) -> AnswerOrFuture:

@@ -480,13 +480,20 @@ def test_batch_larger_than_a_connection_may_keep_is_refused():
         assert not small.wait().any()
 
 
-def test_gradients_of_a_fragment_that_are_too_many_are_refused_and_nothing_is_applied():
+@pytest.mark.parametrize("dim", [1, 2, 400])
+def test_gradients_of_a_fragment_that_are_too_many_are_refused_and_nothing_is_applied(dim):
     with Shards(1, frag_num=1) as cluster:
-        cluster.add_table(1, 400, ADD, ZEROS)
+        cluster.add_table(1, dim, ADD, ZEROS)
         client = cluster.client()
-        keys = np.arange((4 << 20) // 1600 + 1, dtype=np.uint64)
-        forward = client.forward_async(1, np.array([0, len(keys)]), keys, None, 400)
-        forward.wait()
-        with pytest.raises(RemoteError, match=r"4195200 bytes .* limit 4194304: .*frag_num"):
-            client.backward_async(forward, np.ones((1, 400), np.float32)).wait()
-        assert not client.pull(1, keys[:3], np.empty((3, 400), np.float32)).any()
+        most = (4 << 20) // (8 + 4 * dim)
+        for keys in (np.arange(most, dtype=np.uint64), np.arange(most + 1, dtype=np.uint64)):
+            ends = np.linspace(0, len(keys), 9).astype(np.int64)
+            forward = client.forward_async(1, ends, keys, None, dim)
+            forward.wait()
+            back = client.backward_async(forward, np.ones((8, dim), np.float32))
+            if len(keys) == most:
+                back.wait()
+                continue
+            with pytest.raises(RemoteError, match=r"limit 4194304: .*frag_num"):
+                back.wait()
+        assert (client.pull(1, keys[:3], np.empty((3, dim), np.float32)) == 1).all()

@@ -120,6 +120,20 @@ def test_standby_of_a_standby_gets_gradients_of_a_batch():
         assert_equal(dump(cluster.threads[0]), dump(last[0]))
 
 
+@pytest.mark.parametrize("dim", [1, 60_000])
+def test_standby_gets_as_many_gradients_of_a_fragment_as_a_shard_takes(dim):
+    with Replicas(frag_num=1) as cluster:
+        cluster.add_table(6, dim, ADD, ZEROS)
+        standby, client = cluster.back_up(), cluster.client()
+        keys = np.arange((4 << 20) // (8 + 4 * dim), dtype=np.uint64)
+        ends = np.linspace(0, len(keys), 9).astype(np.int64)
+        forward = client.forward_async(6, ends, keys, None, dim)
+        forward.wait()
+        client.backward_async(forward, np.ones((8, dim), np.float32)).wait()
+        settle(cluster.threads[0])
+        assert_equal(dump(cluster.threads[0]), dump(standby[0]))
+
+
 def test_standby_of_a_standby_gets_restored_fragments_again():
     with Replicas() as cluster, Replicas() as other:
         for one in (cluster, other):

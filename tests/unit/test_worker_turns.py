@@ -125,6 +125,7 @@ def test_worker_that_leaves_abandons_the_step_it_waits_for(worker):
 def frozen(worker, monkeypatch):
     """Trains, with a cycle of garbage in what trained; whether that is still there."""
     monkeypatch.setattr(process, "COLLECT_S", 0.0)
+    monkeypatch.setattr(process, "COLLECT_BYTES", 1 << 60)
     gc.unfreeze()  # what another test may have left so
     refs, counts = [], []
 
@@ -146,6 +147,13 @@ def test_garbage_of_a_job_stays_where_the_process_ends(worker, frozen):
     worker._inbox.put(end)
     assert worker._next_message() is end
     assert frozen()
+
+
+def test_much_garbage_of_a_job_is_collected_at_once(worker, frozen, monkeypatch):
+    monkeypatch.setattr(process, "COLLECT_BYTES", 0)
+    worker._inbox.put(End(0, ""))
+    worker._next_message()
+    assert not frozen()
 
 
 def test_garbage_of_a_job_is_collected_before_the_next_one(worker, frozen):

@@ -24,7 +24,7 @@ Floats = NDArray[np.float32]
 HEADS_BYTES = 112
 """Headers of a request's part and of its answer."""
 PART_BYTES = 64 << 10
-_FLOAT_BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "auto": 4.0}
+_FLOAT_BYTES = {WIRE_TYPES["float32"]: 4, WIRE_TYPES["float16"]: 2, WIRE_TYPES["int8"]: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def key_bytes(keys: NDArray[np.uint64]) -> int:
     return width if width <= 4 else 8
 
 
-def bytes_at_servers(entries: Entries, dim: int, shards: int, wire: str = "float32") -> int:
+def bytes_at_servers(entries: Entries, dim: int, shards: int, wire: int = 0) -> int:
     """Bytes that a batch moves, both ways together, when the shards compute the product."""
     examples, nnz = len(entries.ptr) - 1, len(entries.keys)
     values = 0 if (entries.values == 1).all() else 4
@@ -106,17 +106,15 @@ def bytes_at_servers(entries: Entries, dim: int, shards: int, wire: str = "float
     return int(there + rows) + _heads(rows)
 
 
-def bytes_at_worker(entries: Entries, dim: int, unique: int, wire: str = "float32") -> int:
+def bytes_at_worker(entries: Entries, dim: int, unique: int, wire: int = 0) -> int:
     """Bytes that a batch moves when its rows are pulled, and gradients pushed."""
     rows = 2 * unique * _row_bytes(dim, wire)
     keys = key_bytes(entries.keys) * unique  # the push names the list that the pull brought
     return int(keys + rows) + _heads(rows)
 
 
-def _row_bytes(dim: int, wire: str) -> float:
-    if wire not in WIRE_TYPES:
-        wire = "float32"
-    return dim * _FLOAT_BYTES[wire] + (4 if wire == "int8" else 0)
+def _row_bytes(dim: int, wire: int) -> int:
+    return dim * _FLOAT_BYTES[wire] + (4 if wire == WIRE_TYPES["int8"] else 0)
 
 
 def _heads(rows_bytes: float) -> int:

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.passes import EPOCHS
 from snailps.api.tables import Table, Tensor
-from snailps.api.wire_choice import product_wire
 from snailps.api.worker import BATCHES_BYTES, Block, Pending, Results
 from snailps.config import JobSettings, setting
 from snailps.data._admission import Admitted
@@ -84,8 +84,8 @@ class NetSettings(ClassesSettings):
     batch_size: int = setting(
         1024,
         help="Examples a step of one worker, or of all together: each takes its share, but at "
-        f"least {SHARE_MIN}, and more in a training of more than {STEPS:,} such steps. With bsp a "
-        "block is a step.",
+        f"least {SHARE_MIN}, and more, up to all, in a training of more than {STEPS:,} such steps. "
+        "With bsp a block is a step.",
         when="Larger for fewer, longer steps and less processor time an example: about 512 times "
         "the number of workers.",
         unit="examples",
@@ -316,12 +316,13 @@ class Net(SparseWorker):
     def _batch_size(self, examples: int, progress: tuple[float, float]) -> int:
         """Examples in a batch of this worker; with bsp a block is one step, in any batches.
 
-        The block's part of the training tells how many examples that has.
+        The block's part of the training tells how many examples that has, of the epochs that it
+        has in any case (`epochs: auto`); with `max_seconds` fewer than there will be.
         """
         s = self.settings
         if s.consistency == "bsp":
             return s.batch_size
-        part = progress[1] - progress[0]
+        part = (progress[1] - progress[0]) * max(1.0, s.epochs / EPOCHS)
         return share_of_batch(s.batch_size, self.workers, int(examples / part) if part > 0 else 0)
 
     def _long_steps(self, size: int) -> int:
@@ -362,13 +363,15 @@ class Net(SparseWorker):
     def _choose(self, first: Sequence[Entries]) -> None:
         """Choose the place of the first layer that moves fewer bytes."""
         _, table = self._find(TABLE)
-        wire = product_wire(table, self.shards)
+        assert self._wire_choice is not None
+        product = self._wire_choice.of_product(table, self.shards)
+        rows = self._wire_choice.of_pull(table)
         there = here = unique = 0
         for entries in first:
             distinct = len(self._numbers.number(entries.keys)[0])
             unique += distinct
-            there += bytes_at_servers(entries, table.dim, self.shards, wire)
-            here += bytes_at_worker(entries, table.dim, distinct, table.wire)
+            there += bytes_at_servers(entries, table.dim, self.shards, product)
+            here += bytes_at_worker(entries, table.dim, distinct, rows)
         self._place = "servers" if there <= here else "worker"
         log.info(
             "first_layer: auto: %s, as %d batches of %s examples with %s different features would "

@@ -19,7 +19,7 @@ from snailps.transport.security.refusals import LEFT, RefusalLog
 from snailps.transport.sockets import peer_of, show
 
 from snailps.transport._frame cimport (
-    DATA_BODY_MAX, FRAME_HEADER_BYTES, HANDSHAKE_BODY_MAX, FrameHeader,
+    DATA_BODY_MAX, FRAME_HEADER_BYTES, HANDSHAKE_BODY_MAX, STREAM_BODY_MAX, FrameHeader,
 )
 from snailps.transport._socket_io cimport buffer_reserve
 from snailps.transport.loop._connection cimport Conn, conn_new, conn_of, conn_opened
@@ -106,11 +106,14 @@ cdef void _refuse(void *self, uint64_t conn_id, const char *head, size_t n) noex
     cdef Authenticator door = <Authenticator>self
     cdef Conn *conn = conn_of(&door.loop.conns, conn_id)
     cdef FrameHeader whole
+    cdef uint64_t limit = DATA_BODY_MAX if conn.opened else HANDSHAKE_BODY_MAX
+    if conn.stream:
+        limit = STREAM_BODY_MAX
     memset(&whole, 0, sizeof(whole))
     memcpy(&whole, head, min(n, <size_t>FRAME_HEADER_BYTES))
     try:
         check_header((<char *>&whole)[:4], whole.version, whole.kind, whole.flags,
-                     whole.body_bytes, DATA_BODY_MAX if conn.opened else HANDSHAKE_BODY_MAX)
+                     whole.body_bytes, limit)
         if whole.flags:
             error = ProtocolError(f"a packed {Kind(whole.kind).name} is not expected", "flag")
         elif 16 <= whole.kind < 32 and whole.body_bytes & 7:
