@@ -234,7 +234,7 @@ class ModelTables:
             What `forward` returned, waited for.
         gradient : numpy.ndarray
             float32 (m, dim), C-contiguous: dL/dZ.  Must not change until ``.wait()`` has returned.
-            Travels as the table's wire type, scaled.
+            Travels as Z did, scaled.
         lr_scale : float
             As of `push`; a table that has no step size to scale refuses the batch.
 
@@ -244,6 +244,8 @@ class ModelTables:
             Another shape, or a batch that was not kept or has gone back.
         NotFinite
             As of `push`.
+        RemoteError
+            By ``.wait()``: keys and gradients of one fragment take more than 4 MB.
         """
         return self._client.backward_async(  # type: ignore[union-attr]
             forward, gradient, forward.wire, lr_scale

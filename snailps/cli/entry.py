@@ -3,7 +3,7 @@
 SIGINT -> exit code 130, silently, until a command that has something to save catches it
 
 The garbage collector does not run during the imports, as it finds nothing, and never walks over
-what they made, not at the end either (a fifth of `snailps nn`; a worker that has trained does).
+what they made, not at the end either (a fifth of `snailps nn`).
 Over what a user's code makes it does: files are to be written, and temporary ones removed.
 BLAS is limited to one thread before NumPy is imported, unless the environment sets another number:
 a worker has its own threads, and BLAS threads, which spin while idle, take cores from them.

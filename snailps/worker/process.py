@@ -128,7 +128,7 @@ class WorkerProcess(Node):
         return self.verdict.code
 
     def _next_message(self) -> messages.Message | End:
-        """What comes behind a job, whose garbage is collected: a little only where this goes on."""
+        """What comes behind a job. Its garbage is collected, if little not where this ends."""
         message = None
         if rss_bytes() < COLLECT_BYTES:
             with contextlib.suppress(queue.Empty):
