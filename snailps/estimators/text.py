@@ -198,9 +198,17 @@ class TextClassifier(
             yield chances
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of each text, (n,)."""
-        best = [chances.argmax(axis=1) for chances in self._pieces_of_chances(X, "predict")]
-        classes: NDArray[Any] = self.classes_[np.concatenate([np.empty(0, np.int64), *best])]
+        """The most probable class of each text, (n,).
+
+        As `snailps.load(...).predict` it compares scores: of probabilities that are equal by
+        rounding, as those near 1 of `ova`, that of the higher score is chosen.
+        """
+        self._refuse_unfitted("predict")
+        best = self._model.predict_arrays(lines_of(X, self._column(X), "predict"))[0][:, 0]
+        best[best < 0] = self._model.label_counts.argmax()
+        places = np.empty_like(self._columns)
+        places[self._columns] = np.arange(len(places))
+        classes: NDArray[Any] = self.classes_[places[best]]
         return classes
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

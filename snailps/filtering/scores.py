@@ -208,10 +208,11 @@ class _Values:
             together = max(1, SCORES_MAX // len(judge.names[name]))
             for at in range(0, len(rows), together):
                 here = rows[at : at + together]
-                some = model.probabilities(texts[at : at + together], threads=1, unread=unread)
-                top = some.argmax(axis=1)
-                best[here] = np.where(np.isnan(some[:, 0]), -1, top)
-                of_best[here] = some[np.arange(len(here)), top]
+                top, some = model.best_and_probabilities(
+                    texts[at : at + together], threads=1, unread=unread
+                )
+                best[here] = top
+                of_best[here] = np.where(top < 0, np.nan, some[np.arange(len(here)), top])
                 for column in columns:
                     of_labels[column][here] = some[:, column]
             for column, of_label in of_labels.items():

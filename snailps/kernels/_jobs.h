@@ -139,7 +139,8 @@ typedef struct { /* labels of lines, by a trained classifier: nothing is changed
     int k;
     int32_t *best;  /* [lines, k], -1: none */
     float *chances; /* [lines, k] */
-    float *all;     /* in their place [lines, label_num], or NULL */
+    float *all;     /* in the place of `chances` [lines, label_num], or NULL; then `best` has k = 1 */
+    float *scores;  /* beside `all`: what the order of labels follows, [lines, label_num], or NULL */
     float *hidden;  /* in their place [lines, dim], or NULL */
 } snail_labelling_job;
 

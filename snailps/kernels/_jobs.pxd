@@ -149,6 +149,7 @@ cdef extern from "kernels/_jobs.h" nogil:
         int32_t *best
         float *chances
         float *all
+        float *scores
         float *hidden
 
     ctypedef struct SparseJob "snail_sparse_job":

@@ -161,6 +161,11 @@ static void snail_choose(const snail_labelling *s, int lanes, int64_t line) {
             float *all = job->all + (line + i) * label_num;
             for (int64_t label = 0; label < label_num; label++)
                 all[label] = snail_chance(job, scores[label * SNAIL_GROUP + i], most[i], total[i]);
+            if (job->scores)
+                for (int64_t label = 0; label < label_num; label++)
+                    job->scores[(line + i) * label_num + label] = scores[label * SNAIL_GROUP + i];
+            /* Of the scores: probabilities that round to 1 are equal. */
+            job->best[line + i] = first[i];
             continue;
         }
         int32_t *best = job->best + (line + i) * job->k;
@@ -194,6 +199,7 @@ static void snail_descend(const snail_labelling *s, const float *hidden, int64_t
     const int64_t label_num = job->label_num;
     int32_t *best = job->all ? NULL : job->best + line * job->k;
     float *chances = job->all ? NULL : job->chances + line * job->k;
+    float most = -__builtin_inff();
     int64_t left = 1;
     s->stack[0] = (snail_branch){(int32_t)(2 * label_num - 2), 1};
     while (left) {
@@ -201,7 +207,14 @@ static void snail_descend(const snail_labelling *s, const float *hidden, int64_t
         if (chances && !(at.chance > chances[job->k - 1])) continue;
         if (at.node < label_num) {
             if (chances) snail_place_label(best, chances, job->k, at.node, at.chance);
-            else job->all[line * label_num + at.node] = at.chance;
+            else {
+                job->all[line * label_num + at.node] = at.chance;
+                if (job->scores) job->scores[line * label_num + at.node] = at.chance;
+                if (at.chance > most) {
+                    most = at.chance;
+                    job->best[line] = at.node;
+                }
+            }
             continue;
         }
         const int64_t inner = at.node - label_num;
@@ -227,7 +240,7 @@ static int64_t snail_labelling_scratch(const snail_labelling_job *job) {
 static void snail_clear_answers(const snail_labelling_job *job, int64_t line) {
     for (int at = 0; at < job->k; at++) {
         job->best[line * job->k + at] = -1;
-        job->chances[line * job->k + at] = -__builtin_inff();
+        if (!job->all) job->chances[line * job->k + at] = -__builtin_inff();
     }
 }
 
@@ -236,6 +249,7 @@ static void snail_void_answers(const snail_labelling_job *job, int64_t line) {
     if (job->all) {
         float *all = job->all + line * job->label_num;
         for (int64_t label = 0; empty && label < job->label_num; label++) all[label] = __builtin_nanf("");
+        if (empty || job->best[line] < 0 || !(all[job->best[line]] >= 0)) job->best[line] = -1;
         return;
     }
     for (int64_t at = line * job->k; at < (line + 1) * job->k; at++)
@@ -261,7 +275,7 @@ static void snail_label_lines(const snail_labelling_job *job, char *scratch) {
             if (job->hidden)
                 memcpy(job->hidden + (line + i) * job->dim, s.hidden + i * job->stride,
                        (size_t)job->dim * sizeof(float));
-            else if (!job->all) snail_clear_answers(job, line + i);
+            else snail_clear_answers(job, line + i);
         }
         if (job->hidden) continue;
         if (job->children)

@@ -13,6 +13,5 @@ cdef class Labelling:
 
     cdef object take_inputs(self, inputs, Py_ssize_t dim)
     cdef object best_of_all(self, const int64_t[::1] ptr, const int32_t[::1] features, int k)
-    cdef object rows_of(self, const int64_t[::1] ptr, const int32_t[::1] features, Py_ssize_t width,
-                        bint hidden)
+    cdef object all_of(self, const int64_t[::1] ptr, const int32_t[::1] features, float[:, ::1] scores)
     cdef object run(self, LabellingJob job, const int64_t[::1] ptr, const int32_t[::1] features)

@@ -143,39 +143,56 @@ cdef class Labelling:
         """Find many labels by sorting: to put each in its place would take their square."""
         cdef Py_ssize_t lines = max(<Py_ssize_t>0, ptr.shape[0] - 1), first, last
         cdef Py_ssize_t step = max(<int64_t>1, SORTED_ONCE // self.job.label_num)
+        cdef float[:, ::1] of_labels
         cdef Py_ssize_t number = min(<int64_t>k, self.job.label_num)
         best, chances = np.full((lines, k), -1, np.int32), np.full((lines, k), np.nan, np.float32)
         pointers = np.asarray(ptr)
         for first in range(0, lines, step):
             last = min(first + step, lines)
             own = pointers[first:last + 1]
-            all_ = self.chances(own - own[0], features[own[0]:own[last - first]])
-            order = np.argsort(-all_, axis=1, kind="stable")[:, :number]
+            scores = np.full((last - first, self.job.label_num), np.nan, np.float32)
+            of_labels = scores
+            _, all_ = self.all_of(own - own[0], features[own[0]:own[last - first]], of_labels)
+            order = np.argsort(-scores, axis=1, kind="stable")[:, :number]
             likely = np.take_along_axis(all_, order, axis=1)
             best[first:last, :number] = np.where(np.isnan(likely), -1, order)
             chances[first:last, :number] = likely
         return best, chances
 
-    def chances(self, const int64_t[::1] ptr not None,
-                const int32_t[::1] features not None) -> NDArray[np.float32]:
-        """The probability of each label, float32[lines, labels]; NaN of a line without features."""
-        return self.rows_of(ptr, features, self.job.label_num, False)
+    def chances(self, const int64_t[::1] ptr not None, const int32_t[::1] features not None
+                ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The best label of each line, int32[lines], and the probability of each, float32[lines, labels].
+
+        -1 and NaN of a line without features.  The best one is that of `best`: probabilities that are
+        equal by rounding do not say which it is.
+        """
+        return self.all_of(ptr, features, None)
+
+    cdef object all_of(self, const int64_t[::1] ptr, const int32_t[::1] features, float[:, ::1] scores):
+        """`chances`; what labels are ordered by is put into `scores`, if it is given."""
+        cdef Py_ssize_t lines = max(<Py_ssize_t>0, ptr.shape[0] - 1)
+        best = np.empty(lines, np.int32)
+        chances = np.empty((lines, self.job.label_num), np.float32)
+        cdef int32_t[::1] of_lines = best
+        cdef float[:, ::1] likely = chances
+        cdef LabellingJob job = self.job
+        job.k = 1
+        if lines:
+            job.best = &of_lines[0]
+            job.all = &likely[0, 0]
+            if scores is not None:
+                job.scores = &scores[0, 0]
+        self.run(job, ptr, features)
+        return best, chances
 
     def hidden(self, const int64_t[::1] ptr not None,
                const int32_t[::1] features not None) -> NDArray[np.float32]:
         """The mean of each line's rows, float32[lines, dim]; zeros of a line without features."""
-        return self.rows_of(ptr, features, self.job.dim, True)
-
-    cdef object rows_of(self, const int64_t[::1] ptr, const int32_t[::1] features, Py_ssize_t width,
-                        bint hidden):
-        """A row of each line: its `hidden` vector, or the probabilities of labels."""
-        found = np.empty((max(<Py_ssize_t>0, ptr.shape[0] - 1), width), np.float32)
+        found = np.empty((max(<Py_ssize_t>0, ptr.shape[0] - 1), self.job.dim), np.float32)
         cdef float[:, ::1] rows = found
         cdef LabellingJob job = self.job
-        if len(found) and hidden:
+        if len(found):
             job.hidden = &rows[0, 0]
-        elif len(found):
-            job.all = &rows[0, 0]
         self.run(job, ptr, features)
         return found
 

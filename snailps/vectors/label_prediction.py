@@ -404,13 +404,26 @@ class LabelModel:
             Columns in the order of `labels`; NaN in the row of a line that `predict` has no labels
             for.
         """
+        return self.best_and_probabilities(text, threads=threads, unread=unread)[1]
+
+    def best_and_probabilities(
+        self, text: str | bytes | Iterable[str | bytes], *, threads: int = 0,
+        unread: Callable[[int], object] = warn_of_unread,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # fmt: skip
+        """The best label of each line, int32[lines], or -1, beside `probabilities`.
+
+        It is that of `predict`, which compares scores: with `ova` and `ns` the largest
+        probabilities are often equal, for they round to 1.
+        """
         labels = len(self.labels)
         pieces = pieces_of(text, rows=_SCORES_MAX // labels)
         ask = self._labelling.chances
+        none = np.empty(0, np.int32), np.empty((0, labels), np.float32)
         parts = self._answers(
             lambda lines: ask(lines.feature_ptr, lines.features), [pieces], threads, unread
         )
-        return np.concatenate([np.empty((0, labels), np.float32), *parts])
+        best, chances = zip(none, *parts, strict=True)
+        return np.concatenate(best), np.concatenate(chances)
 
     def probability_pieces(self, texts: Iterable[str | bytes]) -> Iterator[NDArray[np.float32]]:
         """Yield `probabilities` of some texts at a time; the warning comes once, at the end."""

@@ -11,11 +11,13 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+import snailps
 from snailps.cli.main import app_for
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.vectors import label_prediction, texts
 from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
 from snailps.vectors.label_prediction import LabelModel, evaluate_labels
+from snailps.vectors.words import to_text
 
 KINDS = {
     "softmax": {"loss": "softmax"},
@@ -266,6 +268,32 @@ def test_predict_small_model_gives_known_probabilities(small):
     e = float(np.exp(2))
     assert [p.label for p in found] == LABELS
     assert [p.probability for p in found] == pytest.approx([e / (e + 2), *[1 / (e + 2)] * 2])
+
+
+@pytest.mark.parametrize("labels", [3, 40])
+def test_best_label_of_probabilities_that_round_to_one_is_the_same_at_each_door(tmp_path, labels):
+    names = [b"__label__%c%02d" % (97 + at % 3, at) for at in range(labels)]
+    header = BinHeader(dim=1, loss="ova", model="supervised")
+    outputs = 20 + np.arange(labels, dtype=np.float32)[:, None]
+    path, ones = tmp_path / "ova.bin", [1] * labels
+    inputs = np.float32([[0], [2]])
+    write_bin(path, header, [b"</s>", b"good"], [1, 1], [inputs], [outputs], names, ones)
+    model, best = LabelModel(path), to_text(names[-1])
+    assert (model.probabilities(["good"]) == 1).all()
+    for k in (1, 2, labels):
+        found = [label for label, _ in model.predict(["good"], k)[0]]
+        assert found == [to_text(name) for name in names[::-1][:k]]
+    assert model.predict("good")[0][0].label == best
+    estimator = snailps.TextClassifier.load(path, loss="ova")
+    assert estimator.predict(["good"]).tolist() == [best.removeprefix("__label__")]
+    text = tmp_path / "t.txt"
+    text.write_text("good\n")
+    for more in ("", f' and q["{to_text(names[0])}"] >= 0'):
+        figures = snailps.filter(
+            text, output=tmp_path / "o", models={"q": path}, keep=f'q.top == "{best}"{more}',
+            overwrite=True,
+        )  # fmt: skip
+        assert figures["kept"] == 1
 
 
 def test_predict_threshold_and_unknown_words_leave_lines_empty(small):

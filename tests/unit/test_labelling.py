@@ -71,8 +71,12 @@ class Case:
 def test_probabilities_and_the_best_are_those_of_the_twin(build, way, labels, dim, lines):
     case = Case(labels, dim, lines, way)
     made, wanted = case.labelling(build), case.chances()
-    found = made.chances(case.ptr, case.features)
+    found_best, found = made.chances(case.ptr, case.features)
     np.testing.assert_allclose(found, wanted, atol=2e-6)
+    one, chance = (answer[:, 0] for answer in made.best(case.ptr, case.features, 1))
+    np.testing.assert_array_equal(found_best, one)
+    known = np.flatnonzero(one >= 0)
+    np.testing.assert_array_equal(found[known, one[known]], chance[known])
     hidden = made.hidden(case.ptr, case.features)
     np.testing.assert_allclose(
         hidden, twin.hidden_of(case.inputs, case.ptr, case.features), atol=1e-5
@@ -114,7 +118,7 @@ def test_quantised_rows_are_put_together_from_their_centroids(build, dim, length
         rows = rows * norms[norm_codes][:, None]
     given = (codes, centroids, width, *((norm_codes, norms) if lengths else (None, None)))
     made = case.labelling(build, given)
-    found = made.chances(case.ptr, case.features)
+    _, found = made.chances(case.ptr, case.features)
     np.testing.assert_allclose(found, case.chances(rows), atol=2e-6)
 
 
@@ -151,6 +155,22 @@ def test_of_equal_labels_the_first_ones_are_chosen(build):
     best, _ = case.labelling(build).best(case.ptr, case.features, 3)
     has = np.diff(case.ptr) > 0
     assert (best[has] == [0, 1, 2]).all()
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("labels", [5, 40])
+def test_of_probabilities_that_round_to_one_the_highest_score_is_the_best(build, labels):
+    case = Case(labels=labels, dim=1, lines=20, way="each")
+    case.inputs[:] = 1
+    case.outputs[:, 0] = 20 + np.arange(labels)
+    made = case.labelling(build)
+    best, chances = made.chances(case.ptr, case.features)
+    has = np.diff(case.ptr) > 0
+    assert (chances[has] == 1).all()
+    assert (best == np.where(has, labels - 1, -1)).all()
+    for k in (1, 3, labels):
+        wanted = np.arange(labels)[::-1][:k]
+        assert (made.best(case.ptr, case.features, k)[0][has] == wanted).all()
 
 
 def test_arrays_that_do_not_fit_are_refused():
