@@ -88,7 +88,7 @@ wheels: $(VENV)/.made ## wheels in dist/, for each Python 3.10 to 3.14 that is h
 test-wheels: $(VENV)/.made ## install each of dist/ where no compiler is, and run a smoke test
 	@$(WHEELS) --try $(ARGS) </dev/null
 
-SCRIPTS := .ci/run tests/arm64/run tests/browser/install tests/hosts/install tests/sanitize $(shell grep -l '^\#!.*sh$$\|^\# shellcheck shell' -r tools)
+SCRIPTS := .ci/run tests/arm64/run tests/browser/install tests/hosts/install tests/sanitize $(wildcard findings/*.sh) $(shell grep -l '^\#!.*sh$$\|^\# shellcheck shell' -r tools)
 
 lint: $(VENV)/.made-lint ## ruff (rules and layout), mypy, shellcheck
 	@$(BIN)/ruff check . </dev/null

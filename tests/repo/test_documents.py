@@ -121,8 +121,7 @@ def test_code_map_names_every_directory_and_no_other():
 # --- CHANGELOG.md ----------------------------------------------------------------------------
 
 
-def test_changelog_has_40_lines_and_the_versions_of_both_formats():
-    assert len(CHANGELOG.splitlines()) <= 40
+def test_changelog_has_the_versions_of_both_formats():
     pages = {"Wire": "wire_format.md", "Checkpoint": "checkpoint_format.md"}
     for kind, page in pages.items():
         head = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()[0]
