@@ -364,7 +364,11 @@ class Worker(ModelTables):
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
-        """Figures of the finished model for the run's, at the master; called without output too."""
+        """Figures of the finished model for the run's, at the master; called without output too.
+
+        Numbers, text, paths, and lists and dicts of these; NumPy's scalars and small arrays become
+        plain ones. So with what `export` and `after_round` return; anything else fails the job.
+        """
         return {}
 
     @classmethod

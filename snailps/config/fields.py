@@ -370,7 +370,7 @@ def format_value(value: Any) -> str:
         return quote(value) if value else ""
     if isinstance(value, (list, tuple)):
         return ", ".join(quote(str(item)) for item in value)
-    return repr(value) if isinstance(value, float) else str(value)
+    return float.__repr__(value) if isinstance(value, float) else str(value)
 
 
 def home_expanded(path: str) -> str:

@@ -23,6 +23,7 @@ from snailps import kernels
 from snailps.api.access_method import AccessMethod, load_method
 from snailps.api.class_loading import admit
 from snailps.api.export_progress import ExportProgress
+from snailps.api.plain_values import plain_figures
 from snailps.api.results import Results
 from snailps.api.tables import Keys, Rows, Table
 from snailps.api.worker import load_class
@@ -271,7 +272,7 @@ def export(
     results = open_results(path, settings, modules)
     results.exporting = progress or results.exporting
     try:
-        figures = cls.export(results)
+        figures = plain_figures(cls, "export", cls.export(results))
     except MisuseError as error:
         raise SnailError(f"{cls.__name__}: {error}. --tables writes its tables") from None
     return [str(file) for file in figures.get("files", [])]

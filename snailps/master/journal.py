@@ -259,7 +259,12 @@ class Journal:
         if self._file < 0:
             return
         fact = Fact(kind, data)
-        line = encode(fact)
+        try:
+            line = encode(fact)
+        except (TypeError, ValueError, RecursionError) as error:
+            with self._guard:
+                self._give_up(error)
+            return
         with self._guard:
             if self._file < 0:
                 return
@@ -318,7 +323,13 @@ class Journal:
         self._compactor = threading.Thread(
             target=self._compact, args=(lasting, snapshot), name="snailps-compact", daemon=True
         )
-        self._compactor.start()
+        try:
+            self._compactor.start()
+        except RuntimeError as error:  # no thread can start now
+            with self._guard:
+                self._behind = None
+            self._compactor = None
+            self._not_compacted(error)
 
     def check(self, facts: Iterable[Fact]) -> tuple[bytes, dict[str, NDArray[Any]]]:
         """The base and arrays that these facts name, checksums compared; empty without."""
@@ -378,12 +389,7 @@ class Journal:
             with self._guard:
                 if self._replaced and self._file >= 0:
                     self._give_up(error)  # the file that still gets the facts has no name any more
-            self._due = self._grown + GROWN_BYTES
-            if self._file >= 0 and not self._closed.is_set():
-                log.warning(
-                    "%s: the journal cannot be compacted (%s): it grows on, and a takeover needs "
-                    "longer", self.path, getattr(error, "strerror", None) or error,
-                )  # fmt: skip
+            self._not_compacted(error)
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
                 if not self._replaced:
@@ -395,6 +401,14 @@ class Journal:
                 _close(file)
             self._dirty.set()
             self._compactor = None
+
+    def _not_compacted(self, error: Exception) -> None:
+        self._due = self._grown + GROWN_BYTES
+        if self._file >= 0 and not self._closed.is_set():
+            log.warning(
+                "%s: the journal cannot be compacted (%s): it grows on, and a takeover needs "
+                "longer", self.path, getattr(error, "strerror", None) or error,
+            )  # fmt: skip
 
     def _write_state(self, path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         """Write and sync the arrays of a state; returns their description for the facts."""

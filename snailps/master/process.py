@@ -478,7 +478,25 @@ class Master:
 
     def _perform(self, wanted: list[Effect]) -> None:
         for effect in wanted:
-            self._performers[type(effect)](effect)
+            try:
+                self._performers[type(effect)](effect)
+            except Exception as error:
+                self._not_performed(effect, error)
+
+    def _not_performed(self, effect: Effect, error: Exception) -> None:
+        """An effect has failed by itself, as a message that cannot be encoded: its receiver alone
+        hears of it, and what was decided after it is performed."""
+        log.error("%s failed at the master", type(effect).__name__, exc_info=error)
+        why = error if isinstance(error, SnailError) else ClusterError(explain(error))
+        if isinstance(effect, Answering):
+            self._answer(Answering(effect.call, why))
+        elif isinstance(effect, effects.ReportStatus):
+            for call in effect.calls:
+                self._answer(Answering(call, why))
+        elif isinstance(effect, effects.Order):
+            self._on_answer(effect.number, why)
+        elif isinstance(effect, effects.Send):
+            self._break(effects.Broken(effect.peer, why))
 
     # --- events --------------------------------------------------------------------------------
 
@@ -569,11 +587,12 @@ class Master:
         self._feed(events.Answered(order, answer))
 
     def _answer(self, effect: Answering) -> None:
-        asked = self._replies.pop(effect.call, None)
+        asked = self._replies.get(effect.call)
         if asked is not None:
             peer, reply = asked
-            self._calls[peer].discard(effect.call)
-            reply(effect.answer)
+            reply(effect.answer)  # where that fails the call is still open
+            self._replies.pop(effect.call, None)
+            self._calls.get(peer, set()).discard(effect.call)
 
     def _close_peer(self, effect: effects.Close) -> None:
         peer = self._forget(effect.peer)

@@ -14,12 +14,19 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Generic, TypeVar
 
+from snailps.errors import ClusterError
+
+NO_THREADS = (
+    "This user or container has as many processes and threads as it may have: end some, or raise "
+    "its limit (ulimit -u, pids.max), and try again"
+)
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 
 def in_thread(name: str, work: Callable[[], Result]) -> Future[Result]:
-    """Run `work` in a thread that does not keep the process alive."""
+    """Run `work` in a thread that does not keep the process alive; the future also has the error of
+    a thread that cannot start."""
     future: Future[Result] = Future()
 
     def run() -> None:
@@ -28,7 +35,10 @@ def in_thread(name: str, work: Callable[[], Result]) -> Future[Result]:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError as error:
+        future.set_exception(ClusterError(f"{name}: {error}. {NO_THREADS}"))
     return future
 
 

@@ -49,6 +49,16 @@ def test_jobs_of_a_session_have_no_settings_of_the_environment(session, text):
     assert (figures["epochs"], figures["lines"]) == (5, 5 * LINES)  # the default
 
 
+def test_figures_that_are_no_plain_values_fail_their_job_and_no_table(session, text):
+    table = session.table("mine", dim=2)
+    table.push([1], [[1.0, 2.0]])
+    with pytest.raises(ClusterError, match=r"Judges\.judge: the figure \['auc'\] is object"):
+        session.train(models.Judges, input=text, epochs=1, timeout_s=LIMIT_S)
+    figures = session.train(models.Judges, input=text, kind="numpy", epochs=1, timeout_s=LIMIT_S)
+    assert (figures["auc"], figures["hits"], figures["at"]) == (0.5, 3, ["a"])
+    assert table.pull([1]).tolist() == [[1.0, 2.0]]
+
+
 WRONG_SETTINGS = [
     ({"input": [["a", "b"]]}, r"^input: element 0 is a list of 2: expected a path.*fit\(\)"),
     ({"input": [["a", "b"]] * 100_000}, r"^input: element 0 is a list"),

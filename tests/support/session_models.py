@@ -4,6 +4,8 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
+
 from snailps import Table, Worker
 
 
@@ -21,6 +23,18 @@ class Lines(Worker):
     @classmethod
     def export(cls, results):
         return {"lines": float(results.pull("lines", [1])[0, 0])}
+
+
+class Judges(Lines):
+    """Its figures are no plain values."""
+
+    kind: str = "odd"
+
+    @classmethod
+    def judge(cls, results):
+        if results.settings.kind == "odd":
+            return {"auc": object()}
+        return {"auc": np.float32(0.5), "hits": np.int64(3), "at": [Path("a")]}
 
 
 def inner():

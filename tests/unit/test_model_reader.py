@@ -25,6 +25,7 @@ class Readers(ModelReader):
 
 def job(name):
     looks = SimpleNamespace(
+        __name__="Looks",
         after_round=lambda results, round_: {"tables of": results.tables_of},
         inspector=lambda settings: None,
     )

@@ -8,11 +8,13 @@ Owns unpacked copies of the input while the job lasts; knows no lease and no pas
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.plain_values import plain_number
 from snailps.api.worker import Worker
 from snailps.config import JobSettings
 from snailps.config.quoting import split_list
@@ -59,7 +61,12 @@ class JobInput:
     def cut(self, settings: JobSettings, workers: int, counted: int) -> None:
         """Cut the files, by the workers present and as models count them (`counted`)."""
         self._settings = settings
-        size = settings.block_bytes or self._cls.block_bytes(settings, self.total_bytes, counted)
+        size = settings.block_bytes or plain_number(
+            self._cls,
+            "block_bytes",
+            self._cls.block_bytes(settings, self.total_bytes, counted),
+            int,
+        )
         most = -(-self.total_bytes // 10)
         if settings.consistency == "async":  # else a step consists of blocks
             of_job = self.total_bytes * min(settings.epochs, BLOCKS_LEAST)
@@ -70,13 +77,23 @@ class JobInput:
         if pieces is None:
             self._cut(max(1, min(size, most)))
         else:
-            self.blocks = [Block(index, *piece) for index, piece in enumerate(pieces)]
+            self.blocks = [Block(index, *self._piece(piece)) for index, piece in enumerate(pieces)]
+
+    def _piece(self, piece: Sequence[Any]) -> tuple[str, int, int]:
+        path, start, stop = piece
+        number = partial(plain_number, self._cls, "pieces", kind=int)
+        return plain_number(self._cls, "pieces", path, str), number(start), number(stop)
 
     def fit(self, summary: bytes) -> None:
         """Cut the files anew by the survey: no block grows. Pieces that the model cut stay."""
         if not self.block_bytes:
             return
-        size = self._cls.fit_block(self._settings, self.block_bytes, self.total_bytes, summary)
+        size = plain_number(
+            self._cls,
+            "fit_block",
+            self._cls.fit_block(self._settings, self.block_bytes, self.total_bytes, summary),
+            int,
+        )
         self._cut(max(1, min(size, self.block_bytes)))
 
     def dump(self) -> tuple[dict[str, Any], NDArray[np.int64]]:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.abi.key_hash import seed_of
+from snailps.api.plain_values import Number, plain_number
 from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Worker, load_class
@@ -86,12 +87,12 @@ class Job:
         self.source = b""
         """Source of the class, where no process can import it."""
         # Asked here, once: the core calls nothing of the model's class.
-        self.name = self.cls.model_name(self.settings)
-        self.clocked = self.cls.clocked(self.settings)
-        self.rounds = self.cls.rounds(self.settings)
-        self.fraction = self.cls.fraction(self.settings)
-        self.deadline_s = self.cls.deadline(self.settings)
-        self.expires = self.cls.expires(self.settings)
+        self.name = self._asked("model_name", str)
+        self.clocked = bool(self.cls.clocked(self.settings))
+        self.rounds = self._asked("rounds", int)
+        self.fraction = self._asked("fraction", float)
+        self.deadline_s = self._asked("deadline", float)
+        self.expires = self._asked("expires", int)
         """Units after which rows that no push touched are deleted; 0: never."""
         self.ticks = [0]
         """Ticks of the clock of such rows (`expiry.py`)."""
@@ -127,6 +128,10 @@ class Job:
         self._reached_in, self._reached = -1, ""
         self._seconds: dict[str, float] = {}
 
+    def _asked(self, method: str, kind: Callable[[Any], Number]) -> Number:
+        """What a method of the model's class says of its settings: a plain number, or text."""
+        return plain_number(self.cls, method, getattr(self.cls, method)(self.settings), kind)
+
     def prepare(self, workers: int) -> None:
         """Find the input and cut it into blocks; may take long (unpacking). ConfigError also where
         nothing can be written to the output."""
@@ -138,8 +143,8 @@ class Job:
         self.input.find()
         if not self.settings.epochs:
             passes = self.cls.passes(self.settings, self.input.total_bytes)
-            self.settings = dataclasses.replace(self.settings, epochs=passes.most)
-            self._least_epochs, self._relative = passes.least, passes.relative
+            self.settings = dataclasses.replace(self.settings, epochs=int(passes.most))
+            self._least_epochs, self._relative = int(passes.least), passes.relative
         self.input.cut(self.settings, max(1, workers), self.as_counted(max(1, workers)))
 
     def check_methods(
@@ -659,7 +664,7 @@ class Job:
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
         bad = {"bad_lines": self.metrics.bad_lines} if self.metrics.bad_lines else {}
         ended_by = self.ended_by or self._end()
-        constant = self.cls.constant_loss(self.settings)
+        constant = self._asked("constant_loss", float)
         is_poor = len(known) > 1 and 0 < 1.001 * constant < known[-1]
         is_reported = ended_by == "epochs" and self._is_judged
         falls = self.metrics.falling(constant) if is_reported else 0.0

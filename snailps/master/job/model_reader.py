@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.export_progress import ExportProgress
+from snailps.api.plain_values import plain_figures
 from snailps.api.results import Results
 from snailps.errors import ClusterError, DataError, explain
 from snailps.master.job.job import Job
@@ -99,11 +100,15 @@ class ModelReader:
             return found
 
         try:
-            found = self.load(job, both, reading)
+            found = plain_figures(job.cls, "inspector", self.load(job, both, reading))
+            validation = {
+                name: [(str(other), float(figure)) for other, figure in figures]
+                for name, figures in found.items()
+            }
         except Exception as error:  # a failed inspection is no reason to lose the model
             log.error("cannot look at the model, the job goes on: %s", explain(error))
             return
-        job.validation = {name: list(figures) for name, figures in found.items()}
+        job.validation = validation
 
     def after_round(self, job: Job, round_: int, reading: ModelAccess) -> Mapping[str, Any]:
         if self._of_rounds is not None and self._of_rounds[0] is not job:
@@ -112,7 +117,7 @@ class ModelReader:
             self._of_rounds = job, *self._results(job, reading)
         _, results, _ = self._of_rounds
         results.figures = reading.figures
-        return job.cls.after_round(results, round_)
+        return plain_figures(job.cls, "after_round", job.cls.after_round(results, round_))
 
     def landmarks(self, job: Job, reading: ModelAccess, *, sharp: bool) -> Mapping[str, Any]:
         found = self.load(job, lambda results: job.cls.landmarks(results, LANDMARKS), reading)
@@ -125,7 +130,7 @@ class ModelReader:
             places = turned(places, before)
         self._places = places
         return {
-            "words": list(names),
+            "words": [str(name) for name in names],
             "xs": np.round(places[:, 0], 3).tolist(),
             "ys": np.round(places[:, 1], 3).tolist(),
             "sharp": sharp,
@@ -238,19 +243,29 @@ class ModelReader:
 
 
 def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
+    wrong: ClusterError | None = None
     try:
-        figures = dict(job.cls.judge(results))
+        judged = job.cls.judge(results)
+        try:
+            figures = plain_figures(job.cls, "judge", judged)
+        except ClusterError as error:  # reported after the export: no model is lost for its figures
+            figures, wrong = {}, error
     except DataError as error:  # only whole test files show what is wrong behind their heads
         if not job.settings.output:
             raise
         log.warning("not tested: %s", error)
         figures = {"not_tested": str(error)}
-    for name, value in figures.get("test", {}).items():
+    test = figures.get("test")
+    for name, value in test.items() if isinstance(test, dict) else ():
         if isinstance(value, float) and not math.isfinite(value):
             raise ClusterError(
                 f"the finished model's {name} on the test data is {value}: the training has "
                 "diverged, and nothing is written. Lower lr"
             )
     if job.settings.output:
-        figures |= job.cls.export(results)
+        figures |= plain_figures(job.cls, "export", job.cls.export(results))
+    if wrong is not None:
+        if job.settings.output:
+            raise ClusterError(f"{wrong}. The model is written to {job.settings.output}") from None
+        raise wrong
     return figures

@@ -5,13 +5,17 @@ worker class, RawConfig -> job_settings -> JobSettings, checked
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
+from snailps.api.plain_values import plain
 from snailps.api.worker import Worker
-from snailps.config import JobSettings, RawConfig
+from snailps.config import JobSettings, RawConfig, settings_of
 from snailps.config.fields import Settings
 from snailps.config.settings import SCHEDULE_SETTINGS
 from snailps.errors import ConfigError
+
+_PLAIN = (bool, int, float, str, tuple, list)
 
 
 def without_effect(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> list[str]:
@@ -36,6 +40,10 @@ def job_settings(
         return None if entry is None else entry.origin
 
     settings = cls.adopt(raw.build(cls.Settings, also_known=also_known), explicit)
+    values = {name: getattr(settings, name) for name in settings_of(type(settings))}
+    odd = {name: plain(held) for name, held in values.items() if type(held) not in _PLAIN}
+    if odd:  # adopted as NumPy numbers, or paths
+        settings = dataclasses.replace(settings, **odd)
     cls.check(settings)
     if cls.clocked(settings) and cls.expires(settings):
         raise ConfigError(

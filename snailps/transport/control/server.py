@@ -225,10 +225,11 @@ class ControlServer:
         if peer not in self.peers:
             on_answer(ConnectionLost("the connection is closed already"))
             return
+        encoded = self._encode(message)  # first: where that fails, no call is open
         number = peer.next_call
         peer.next_call += 1
         peer.calls[number] = _Call(messages.Answers.of(message), on_answer)
-        self._say(peer, Kind.CALL, message, number)
+        self._say(peer, Kind.CALL, encoded, number)
 
     def close_peer(self, peer: Peer) -> None:
         """Send what waits, then close, without `on_lost`; nothing more is read.

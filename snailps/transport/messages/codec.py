@@ -85,15 +85,24 @@ def message(
 
 
 def encode(message: Message) -> bytes:
-    """Body of a message: JSON, then its blob.  MisuseError: the JSON is over the limit."""
+    """Body of a message: JSON, then its blob.  MisuseError: `decode` would refuse the JSON, or a
+    field is none."""
+    name = type(message).__name__
     fields = {name: getattr(message, name) for name in _SPECS[type(message)].shapes}
     blob: bytes = fields.pop("blob", b"")
-    text = json.dumps({"is": type(message).__name__, **fields}, separators=(",", ":")).encode()
+    try:
+        text = json.dumps({"is": name, **fields}, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MisuseError(f"{name} cannot be sent: {error}") from error
     if len(text) > JSON_BYTES_MAX:
-        raise MisuseError(
-            f"{type(message).__name__} has {len(text):,} bytes of JSON, limit {JSON_BYTES_MAX:,}"
-        )
+        raise MisuseError(f"{name} has {len(text):,} bytes of JSON, limit {JSON_BYTES_MAX:,}")
+    if _has_many_containers(text):
+        raise MisuseError(f"{name} has more than {CONTAINERS_MAX:,} lists of JSON")
     return len(text).to_bytes(4, "little") + text + blob
+
+
+def _has_many_containers(text: bytes) -> bool:
+    return len(text) > CONTAINERS_MAX and text.count(b"[") + text.count(b"{") > CONTAINERS_MAX
 
 
 def decode(body: bytes) -> Message:
@@ -106,7 +115,7 @@ def decode(body: bytes) -> Message:
             f"control body of {len(body):,} bytes states {text_bytes:,} bytes of JSON", "message"
         )
     text = body[4 : 4 + text_bytes]
-    if text_bytes > CONTAINERS_MAX and text.count(b"[") + text.count(b"{") > CONTAINERS_MAX:
+    if _has_many_containers(text):
         raise ProtocolError(f"control body of more than {CONTAINERS_MAX:,} lists", "message")
     try:
         fields = json.loads(text.decode())
