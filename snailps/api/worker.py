@@ -23,6 +23,7 @@ from snailps.api.tables import Rows, Table, Tensor
 from snailps.config import JobSettings, settings_of
 from snailps.config.fields import with_fields
 from snailps.data.blocks import Source
+from snailps.data.input_files import InputFiles
 from snailps.data.reading import Reading
 from snailps.errors import ConfigError
 from snailps.transport.client._client import Forward, Pending
@@ -251,6 +252,28 @@ class Worker(ModelTables):
         return completed
 
     @classmethod
+    def measure(cls, settings: Any, files: InputFiles) -> JobSettings:
+        """The settings, completed by the input; called at the master, when its files are found.
+
+        `surveyor`, `loader` and `passes` get the result.  It must not depend on the format in which
+        the input has its examples.
+
+        Parameters
+        ----------
+        settings : JobSettings
+        files : InputFiles
+            May be read: `InputFiles.lines`, or `scratch.open(path)` of each of `sources`, of a
+            table or packed file the content that is trained.
+
+        Raises
+        ------
+        SnailError
+            The input cannot be read, or does not fit the settings.
+        """
+        completed: JobSettings = settings
+        return completed
+
+    @classmethod
     def loader(cls, settings: Any) -> Callable[[Results], None] | None:
         """A function that sets initial rows, at the master, between survey and training.
 
@@ -291,14 +314,14 @@ class Worker(ModelTables):
         return None
 
     @classmethod
-    def passes(cls, settings: Any, total_bytes: int) -> Passes:
+    def passes(cls, settings: Any, files: InputFiles) -> Passes:
         """Epochs of a job whose setting `epochs` is ``auto``; asked at the master, quickly.
 
         Parameters
         ----------
         settings : JobSettings
-        total_bytes : int
-            Of the input, of one epoch.
+        files : InputFiles
+            As of `measure`; `files.total_bytes` are those of one epoch.
         """
         return Passes(EPOCHS, EPOCHS)
 

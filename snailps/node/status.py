@@ -32,6 +32,7 @@ EventKind = Literal[
     "left",
     "moved",
     "checkpoint",
+    "input",
     "files",
     "restored",
     "master",

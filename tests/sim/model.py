@@ -117,7 +117,7 @@ class SimModel(Worker):
         return settings.expires
 
     @classmethod
-    def passes(cls, settings, total_bytes):
+    def passes(cls, settings, files):
         return Passes(settings.passes, 1)
 
     @classmethod

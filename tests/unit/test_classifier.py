@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from connected import block_of, connected, in_order, train
+from found import found
 from waiting import happens
 
 from snailps import kernels
@@ -18,7 +19,7 @@ from snailps.errors import ConfigError, DataError
 from snailps.models import kept_rows, seen_blocks
 from snailps.models.classifier import model as classifier
 from snailps.models.classifier.model import Classifier, pack_summary, unpack_summary
-from snailps.models.classifier.passes import enough_epochs, lines_in
+from snailps.models.classifier.passes import enough_epochs
 from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.kept_rows import KeptRows
 from snailps.models.text_model import BUCKET_KEY
@@ -113,11 +114,10 @@ def test_small_text_has_ngrams_of_characters_unless_settings_say_otherwise(
     text = b"__label__a some words in a line\n" * lines
     path = tmp_path / "x.txt"
     path.write_bytes(text)
-    s = Classifier.adopt(settings_of(**values, input=str(path)), lambda name: None)
-    passes = Classifier.passes(s, len(text))
-    assert (s.minn, s.maxn, s.lr, passes.most) == expected
-    other = Classifier.adopt(settings_of(**values), lambda name: None)
-    assert other == settings_of(**values)  # nothing is known of the text
+    with found(tmp_path, path) as files:
+        s = Classifier.measure(settings_of(**values), files)
+        assert (s.minn, s.maxn, s.lr, Classifier.passes(s, files).most) == expected
+    assert Classifier.adopt(settings_of(**values), {}.get) == settings_of(**values)
 
 
 @pytest.mark.parametrize(
@@ -405,14 +405,18 @@ def test_small_texts_are_gone_over_until_rates_sum_up_and_large_ones_as_ever(lin
     assert enough_epochs(lines, lr) == epochs
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_lines_are_estimated_by_the_beginning_of_the_input(tmp_path, packed):
-    text = b"".join(b"__label__x %s\n" % (b"word " * (at % 7)) for at in range(10_000))
-    path = tmp_path / ("t.txt.gz" if packed else "t.txt")
-    path.write_bytes(gzip.compress(text) if packed else text)
-    assert lines_in([str(path)], 3 * len(text)) == pytest.approx(30_000, rel=0.01)
-    path.write_bytes(b"no line")
-    assert lines_in([str(path)], 7) == 1
+@pytest.mark.parametrize("ending", [".txt", ".txt.gz"])
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_lines_of_the_input_are_counted_to_the_last_one_or_as_far_as_they_matter(
+    tmp_path, ending, end
+):
+    """Long lines come first: an estimate by the beginning would have 1,000 lines of 30,000."""
+    text = b"word " * 40_000 + b"\n" + b"x\n" * 29_998 + b"x" + end
+    paths = [tmp_path / f"{name}{ending}" for name in "ab"]
+    for path in paths:
+        path.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
+    with found(tmp_path, *paths) as files:
+        assert [files.lines(most) for most in (1, 30_001, 10**9)] == [1, 30_001, 60_000]
 
 
 def test_lines_of_a_block_are_trained_in_an_order_drawn_from_its_seed(make):
@@ -436,7 +440,6 @@ def test_lines_of_a_block_are_trained_in_an_order_drawn_from_its_seed(make):
 def test_epochs_are_those_of_the_rule_but_for_a_model_that_goes_on(tmp_path):
     path = tmp_path / "t.txt"
     path.write_bytes(b"__label__x word\n" * 4000)
-    settings = replace(SMALL, input=(str(path),))
-    assert Classifier.passes(settings, path.stat().st_size) == Passes(100, 100)
-    goes_on = replace(settings, continue_from="m.bin")
-    assert Classifier.passes(goes_on, path.stat().st_size) == Passes(5, 5)
+    with found(tmp_path, path) as files:
+        assert Classifier.passes(SMALL, files) == Passes(100, 100)
+        assert Classifier.passes(replace(SMALL, continue_from="m.bin"), files) == Passes(5, 5)

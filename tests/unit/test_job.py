@@ -14,6 +14,7 @@ from snailps.abi.key_hash import seed_of
 from snailps.api.passes import EPOCHS_AUTO, Passes
 from snailps.config import JobSettings, RawConfig, setting
 from snailps.config.settings import MasterSettings
+from snailps.data.input_files import InputFiles
 from snailps.errors import ClusterError, ConfigError, DataError, MisuseError, ProtocolError
 from snailps.master.job.job import Job
 from snailps.master.job.metrics import FLAT_EPOCHS, RATE_WINDOW_S
@@ -568,8 +569,8 @@ class Judged(Counter):
     )
 
     @classmethod
-    def passes(cls, settings, total_bytes):
-        assert total_bytes == 2800
+    def passes(cls, settings, files):
+        assert files.total_bytes == 2800
         return Passes(30, 2)
 
 
@@ -626,7 +627,7 @@ def test_job_that_learns_less_than_a_constant_says_so(begun, monkeypatch):
 
 
 def test_job_of_a_model_that_does_not_decide_has_the_epochs_of_its_setting(begun):
-    assert Counter.passes(Counter.Settings(), 1) == Passes(5, 5)
+    assert Counter.passes(Counter.Settings(), InputFiles([], None)) == Passes(5, 5)
     job = begun(epochs="3")
     figures = train_on(job).figures({})
     assert (figures["ended_by"], figures["epochs"]) == ("epochs", 3)

@@ -133,6 +133,9 @@ class JobController:
     def _prepared(self, job: Job, opened: Opened | None, now: float) -> None:
         name, files, megabytes = job.describe()
         log.info("%s: %d file%s, %.1f MB", name, files, "" if files == 1 else "s", megabytes)
+        if job.measured:
+            self._out.happened("input", "", f"by the input: {', '.join(job.measured)}")
+            log.info("by the input: %s", ", ".join(job.measured))
         self.checkpoints.opened(job, opened, now, resumes=not self.recovery.begun)
         self._answer_submitter(messages.Submitted(self.jobs))
         self._go(JobPhase.READY)

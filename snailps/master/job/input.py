@@ -20,6 +20,7 @@ from snailps.config import JobSettings
 from snailps.config.quoting import split_list
 from snailps.data.blocks import HEAD, Block, Source, Unit, cut, expand, read_head
 from snailps.data.driver_files import PREFIX, is_driver_file
+from snailps.data.input_files import InputFiles
 from snailps.data.joined import Joined, JoinedFile, join, read_text, texts_of
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError
@@ -57,6 +58,11 @@ class JobInput:
         self._sources = expand(self._settings.input, self._scratch)
         self._versions = {one.path: self._scratch.version(one.path) for one in self._sources}
         self.total_bytes = sum(one.bytes for one in self._sources)
+
+    @property
+    def found(self) -> InputFiles:
+        """The files as `find` found them, for what the model decides by them."""
+        return InputFiles(self._sources, self._scratch)
 
     def cut(self, settings: JobSettings, workers: int, counted: int) -> None:
         """Cut the files, by the workers present and as models count them (`counted`)."""

@@ -78,9 +78,11 @@ class Job:
             )
         self.cls: type[Worker] = load_class(entry.value, entry.origin)
         self.settings = job_settings(self.cls, raw, also_known)
-        self.origins = with_origins(self.settings, raw)
+        self._raw, self.origins = raw, with_origins(self.settings, raw)
         for notice in without_effect(self.cls, self.settings, raw):
             log.warning("%s", notice)
+        self.measured: list[str] = []
+        """Settings that the model has decided by its input, in words."""
         self.diverged = ""
         """Why the training cannot continue; empty while it can."""
         self.worker_class = entry.value
@@ -99,12 +101,7 @@ class Job:
         self.counts = self.cls.counts
         after_round = self.cls.after_round.__func__  # type: ignore[attr-defined]
         self.looks_after_rounds = after_round is not Worker.after_round.__func__  # type: ignore[attr-defined]
-        self.loader = self.cls.loader(self.settings)
-        surveyor = self.cls.surveyor(self.settings)
-        self.has_survey = surveyor is not None
-        # Where workers merge blocks, their order does not matter: see `SurveyPart`.
-        in_order = self.clocked and self.cls.survey_part is Worker.survey_part
-        self.survey = None if surveyor is None else SurveyMerge(surveyor, in_order=in_order)
+        self._ask_for_survey()
         self.round_figures: list[dict[str, Any]] = []
         self.summary: bytes | None = None
         self.pass_ = ""
@@ -141,11 +138,35 @@ class Job:
         if not self.settings.input:
             raise ConfigError("input is not set: name files, folders or globs to train on")
         self.input.find()
+        self._measure()
         if not self.settings.epochs:
-            passes = self.cls.passes(self.settings, self.input.total_bytes)
+            passes = self.cls.passes(self.settings, self.input.found)
             self.settings = dataclasses.replace(self.settings, epochs=int(passes.most))
             self._least_epochs, self._relative = int(passes.least), passes.relative
         self.input.cut(self.settings, max(1, workers), self.as_counted(max(1, workers)))
+
+    def _ask_for_survey(self) -> None:
+        """Ask the class what sets rows and what the survey merges, by the settings of now."""
+        self.loader = self.cls.loader(self.settings)
+        surveyor = self.cls.surveyor(self.settings)
+        self.has_survey = surveyor is not None
+        # Where workers merge blocks, their order does not matter: see `SurveyPart`.
+        in_order = self.clocked and self.cls.survey_part is Worker.survey_part
+        self.survey = None if surveyor is None else SurveyMerge(surveyor, in_order=in_order)
+
+    def _measure(self) -> None:
+        """Have the model complete its settings by the files of the input."""
+        measured = self.cls.measure(self.settings, self.input.found)
+        if measured is self.settings:
+            return
+        before, known = to_mapping(self.settings), settings_of(self.cls.Settings)
+        self.measured = [
+            f"{name} {text}"
+            for name, text in to_mapping(measured).items()
+            if before[name] != text and not known[name].hidden
+        ]
+        self.settings, self.origins = measured, with_origins(measured, self._raw)
+        self._ask_for_survey()
 
     def check_methods(
         self, tables: Iterable[Table], where: str, known: Iterable[Table] = ()

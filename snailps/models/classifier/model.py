@@ -30,18 +30,13 @@ from snailps.data._key_numbering import WordNumbers
 from snailps.data._labelled import LineReader, Lines
 from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
 from snailps.data._text import WordCounter
+from snailps.data.input_files import InputFiles
 from snailps.data.reading import Reading
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.classifier import warm_start
 from snailps.models.classifier.curvature import Curvature
-from snailps.models.classifier.passes import (
-    STEPS,
-    STEPS_GRAMS,
-    enough_epochs,
-    is_small,
-    lines_in,
-)
+from snailps.models.classifier.passes import STEPS, STEPS_GRAMS, epochs_of, is_small
 from snailps.models.classifier.settings import LR, ClassifierSettings
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.kept_rows import KeptRows, of_curvature
@@ -191,23 +186,27 @@ class Classifier(TextModel):
     def adopt(
         cls, settings: ClassifierSettings, explicit: Callable[[str], str | None]
     ) -> JobSettings:
-        """Take shape and loss from `continue_from`; else the text's length decides ``auto``."""
+        """Take shape and loss from `continue_from`."""
         if settings.continue_from:
             return warm_start.adopt(settings, explicit).decided(small=False)
-        return settings.decided(small=is_small(settings.input)) if settings.input else settings
+        return settings
+
+    @classmethod
+    def measure(cls, settings: ClassifierSettings, files: InputFiles) -> JobSettings:
+        """The text's length decides what is ``auto``."""
+        return settings.decided(small=is_small(files))
 
     @classmethod
     def shuffles(cls, settings: ClassifierSettings) -> bool:
         return settings.shuffle
 
     @classmethod
-    def passes(cls, settings: ClassifierSettings, total_bytes: int) -> Passes:
+    def passes(cls, settings: ClassifierSettings, files: InputFiles) -> Passes:
         """Small texts get the epochs that their lines need, unless a model is continued."""
         epochs = EPOCHS
         if not settings.continue_from:
             steps = STEPS_GRAMS if settings.maxn > 0 else STEPS
-            lines = lines_in(settings.input, total_bytes)
-            epochs = enough_epochs(lines, settings.lr or LR, steps)
+            epochs = epochs_of(files, settings.lr or LR, steps)
         return Passes(epochs, epochs)
 
     @classmethod

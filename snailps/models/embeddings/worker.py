@@ -27,6 +27,7 @@ from snailps.api.passes import Passes
 from snailps.api.tables import Rows, Table
 from snailps.api.worker import Block, Results, Surveyor, SurveyPart
 from snailps.config import JobSettings
+from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import Columns, NameColumns, NameCounts, Names
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
@@ -207,9 +208,9 @@ class EmbeddingWorker(BlockTrainer):
         )
 
     @classmethod
-    def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
+    def passes(cls, settings: JobSettings, files: InputFiles) -> Passes:
         """Small inputs get the epochs that `ENOUGH_BYTES` allows, all of them: the rate falls."""
-        return Passes.by_size(total_bytes, ENOUGH_BYTES, ends=False)
+        return Passes.by_size(files.total_bytes, ENOUGH_BYTES, ends=False)
 
     @classmethod
     def surveyor(cls, settings: JobSettings) -> Surveyor | None:

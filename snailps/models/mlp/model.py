@@ -24,6 +24,7 @@ from snailps.config import JobSettings
 from snailps.data.array_files import Labelled, read_header
 from snailps.data.blocks import Source
 from snailps.data.encoding import LIMIT
+from snailps.data.input_files import InputFiles
 from snailps.data.matrix_file import Section
 from snailps.data.orders import order
 from snailps.data.scratch import Scratch
@@ -88,9 +89,9 @@ class Mlp(Worker):
         check_optimizer(settings, METHODS, why)
 
     @classmethod
-    def passes(cls, settings: JobSettings, total_bytes: int) -> Passes:
+    def passes(cls, settings: JobSettings, files: InputFiles) -> Passes:
         """Small inputs get as many epochs as `ENOUGH_BYTES` allow, while the loss falls."""
-        return Passes.by_size(total_bytes, ENOUGH_BYTES)
+        return Passes.by_size(files.total_bytes, ENOUGH_BYTES)
 
     @classmethod
     def pieces(

@@ -33,6 +33,7 @@ from snailps.data._admission import Admission, Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import number_keys
 from snailps.data.encoding import Encoding
+from snailps.data.input_files import InputFiles
 from snailps.data.reading import Reading
 from snailps.errors import DataError
 from snailps.models.block_trainer import BlockTrainer, Prepared, Rates, Span, Sums
@@ -273,12 +274,12 @@ class SparseWorker(BlockTrainer):
         )
 
     @classmethod
-    def passes(cls, settings: SparseSettings, total_bytes: int) -> Passes:
+    def passes(cls, settings: SparseSettings, files: InputFiles) -> Passes:
         """Small inputs get as many epochs as `ENOUGH_BYTES` allows, while the loss falls."""
         ends = settings.method not in cls.falling
         enough_bytes = ENOUGH_BYTES if ends else ENOUGH_BYTES_FALLING
         of_numbers = LOSSES[settings.loss].degree > 0
-        return Passes.by_size(total_bytes, enough_bytes, ends=ends, relative=of_numbers)
+        return Passes.by_size(files.total_bytes, enough_bytes, ends=ends, relative=of_numbers)
 
     @classmethod
     def keeps_rows(cls, settings: SparseSettings) -> bool:

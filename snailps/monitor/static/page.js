@@ -11,7 +11,7 @@ const PHASES = {
 };
 const KINDS = {
   joined: ["good", "joined"], lost: ["bad", "lost"], replaced: ["good", "replaced"], left: ["", "left"], moved: ["", "moved"],
-  checkpoint: ["", "checkpoint"], files: ["", "files"], restored: ["good", "restored"], master: ["warn", "master"], warning: ["warn", "warning"],
+  checkpoint: ["", "checkpoint"], input: ["", "input"], files: ["", "files"], restored: ["good", "restored"], master: ["warn", "master"], warning: ["warn", "warning"],
 };
 const SHAPES = {
   bad: "M2 2l10 10M12 2 2 12", good: "M1.5 7.5 5.5 11.5 12.5 3", warn: "M7 1.5v7M7 12v.5", "": "M7 4.5a2.5 2.5 0 1 0 .01 0",

@@ -1,0 +1,42 @@
+"""The files of an input, found and copied where they have to be, before blocks are cut.
+
+    expand -> InputFiles -> Worker.measure, Worker.passes: what a model decides by its input
+
+What is counted is counted in the content that is trained: the text of a table's column, an unpacked
+copy.  **Nothing is estimated from a file's beginning.**  No blocks, no models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from snailps.data.blocks import STEP_BYTES, Source
+from snailps.data.scratch import Scratch
+from snailps.data.unpacking import read_errors
+from snailps.dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class InputFiles:
+    """Files with their sizes, and the copies that `scratch` has of those that cannot be cut."""
+
+    sources: Sequence[Source]
+    scratch: Scratch
+
+    @property
+    def total_bytes(self) -> int:
+        """Of one epoch: of packed files and tables the bytes of what is made of them."""
+        return sum(source.bytes for source in self.sources)
+
+    def lines(self, most: int) -> int:
+        """Count the lines of all files; stops at `most`, so that a large text costs no pass."""
+        lines = 0
+        for source in self.sources:
+            with read_errors(source.path), self.scratch.open(source.path) as file:
+                data = last = b""
+                while lines < most and (data := file.read(STEP_BYTES)):
+                    lines, last = lines + data.count(b"\n"), data
+            lines += not (data or last.endswith(b"\n"))  # the last line may lack its end
+            if lines >= most:
+                return most
+        return lines
