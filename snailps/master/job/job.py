@@ -30,7 +30,7 @@ from snailps.data.blocks import HEAD
 from snailps.errors import ClusterError, ConfigError, ProtocolError, explain
 from snailps.master.job.input import JobInput
 from snailps.master.job.metrics import PassMetrics
-from snailps.master.job.settings import job_settings, without_effect
+from snailps.master.job.settings import job_settings, plain_settings, without_effect
 from snailps.master.job.state import JobState
 from snailps.master.job.survey import SurveyMerge
 from snailps.master.leases import CLOCKS_AHEAD, SCHEDULES, RotationLedger, RoundLedger
@@ -156,7 +156,7 @@ class Job:
 
     def _measure(self) -> None:
         """Have the model complete its settings by the files of the input."""
-        measured = self.cls.measure(self.settings, self.input.found)
+        measured = plain_settings(self.cls.measure(self.settings, self.input.found))
         if measured is self.settings:
             return
         before, known = to_mapping(self.settings), settings_of(self.cls.Settings)

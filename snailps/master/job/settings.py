@@ -30,6 +30,13 @@ def without_effect(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> 
     return found
 
 
+def plain_settings(settings: JobSettings) -> JobSettings:
+    """Settings as a model's class returned them, NumPy numbers and paths in them made plain."""
+    values = {name: getattr(settings, name) for name in settings_of(type(settings))}
+    odd = {name: plain(held) for name, held in values.items() if type(held) not in _PLAIN}
+    return dataclasses.replace(settings, **odd) if odd else settings
+
+
 def job_settings(
     cls: type[Worker], raw: RawConfig, also_known: Iterable[type[Settings]] = ()
 ) -> JobSettings:
@@ -39,11 +46,7 @@ def job_settings(
         entry = raw.explicit(name, cls.Settings)
         return None if entry is None else entry.origin
 
-    settings = cls.adopt(raw.build(cls.Settings, also_known=also_known), explicit)
-    values = {name: getattr(settings, name) for name in settings_of(type(settings))}
-    odd = {name: plain(held) for name, held in values.items() if type(held) not in _PLAIN}
-    if odd:  # adopted as NumPy numbers, or paths
-        settings = dataclasses.replace(settings, **odd)
+    settings = plain_settings(cls.adopt(raw.build(cls.Settings, also_known=also_known), explicit))
     cls.check(settings)
     if cls.clocked(settings) and cls.expires(settings):
         raise ConfigError(
