@@ -256,6 +256,9 @@ class MasterCore:
         """Resume the job with the members that are back."""
         self.departures.returning = False
         for member in self.members.joined("worker"):
+            if member.resume_state and not member.missed:  # of all, before what any has done
+                self.out.fence(member.peer, partial(self.job_controller.leases.learn_cuts, member))
+        for member in self.members.joined("worker"):
             if member.resume_state and not member.missed:
                 self._come_back(member, now)
             elif member.acknowledged:

@@ -491,6 +491,55 @@ def test_master_that_takes_over_knows_what_each_partition_had_and_holds(make_job
     assert world.core.job_controller.job.metrics.units == 7
 
 
+def without_cuts(world):
+    """A power cut has taken how chunks are cut from the journal."""
+    facts = world.facts
+    world.facts = lambda: [fact for fact in facts() if fact.kind != "chunk"]
+    return world
+
+
+@pytest.mark.parametrize("told_first", [False, True])
+def test_cut_that_only_workers_know_is_noted_before_what_is_done_in_it(make_job, told_first):
+    before = World(make_job())
+    (_, one), (_, two) = tenants(before)
+    second = takes_over(without_cuts(before), make_job())
+    visit = {"number": two.number, "parts": 2, "had": [], "holds": []}
+    done = {"number": one.number, "units": 7, "seconds": 1.0, "metrics": {}}
+    holds = [{**visit, "number": one.number}]
+    # Worker 2 has ended its partition, in the eyes of the lost master or of this one; 3 trains.
+    state = {"told": [done]} if told_first else {"held": [["train", one.number]], "visits": holds}
+    rejoin(second, 1)
+    rejoin(second, 2, **state)
+    rejoin(second, 3, held=[["train", two.number]], visits=[visit])
+    second.tick(times=4)
+    if not told_first:
+        second.ask(2, m.Done("train", one.number, 7, 1.0, {}))
+    kinds = [fact.kind for fact in second.facts() if fact.kind in ("chunk", "done")]
+    assert kinds[-2:] == ["chunk", "done"]
+    assert second.core.job_controller.job.metrics.units == 7
+    noted = [*before.facts(), *second.facts()]
+    second.facts, second.services.base = lambda: noted, before.services.base
+    third = takes_over(second, make_job())
+    rejoin(third, 1)
+    rejoin(third, 2)
+    rejoin(third, 3, held=[["train", two.number]], visits=[visit])
+    third.tick(times=4)
+    again = third.core.job_controller.job
+    assert (again.ledger.extent["parts"][0], again.metrics.units) == (2, 7)
+    assert again.ledger.records.is_done(one.number)
+
+
+def test_replay_that_has_no_place_for_what_is_done_says_so(make_job, caplog):
+    before = World(make_job())
+    (a, one), _ = tenants(before)
+    before.ask(a, m.Done("train", one.number, 7, 1.0, {}))
+    world = takes_over(without_cuts(before), make_job())
+    for member in (1, 2, 3):
+        rejoin(world, member)
+    world.tick(times=4)
+    assert f"partition {one.number} is reported as done, and nobody knows" in caplog.text
+
+
 def test_worker_that_reports_parts_of_another_is_not_taken_back(make_job):
     before = World(make_job())
     (_, one), (_, two) = tenants(before)

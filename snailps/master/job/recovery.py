@@ -20,6 +20,7 @@ from snailps.errors import ConfigError
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job, rotation_of
 from snailps.master.job.state import JobState, decode, unpack
+from snailps.master.leases.service import UNDECIDED
 from snailps.master.membership import Membership
 from snailps.node.status import EVENT_REPORTED
 from snailps.transport import messages
@@ -158,8 +159,9 @@ def _replay(job: Job, fact: Fact, now: float) -> None:
     """Apply a fact to a job; facts of other subjects are skipped."""
     ledger, data = job.ledger, fact.data
     if fact.kind == "done":
-        node = data["node"]
-        job.replay(messages.Done.of_result(data), node, now)
+        done = messages.Done.of_result(data)
+        if not job.replay(done, data["node"], now) and ledger.is_undecided(done.number):
+            log.warning(UNDECIDED, done.number)
     elif fact.kind == "chunk":
         ledger.decide(data["chunk"], data["parts"], data["sizes"])
     elif fact.kind == "visits":

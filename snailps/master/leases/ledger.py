@@ -514,6 +514,10 @@ class Ledger:
         """Whether an entry does not count any more."""
         return False
 
+    def is_undecided(self, number: int) -> bool:
+        """Whether an entry is a partition of a chunk that is not cut yet, as far as is known."""
+        return False
+
     def encodes(self, number: int) -> bool:
         """Whether an entry is a block to encode for all workers, and not trained."""
         return False
@@ -565,8 +569,10 @@ class Ledger:
         call."""
         return []
 
-    def decide(self, chunk: int, parts: int, sizes: Sequence[int] = ()) -> None:
-        """Take the number and the sizes of the partitions of a chunk from an earlier master."""
+    def decide(self, chunk: int, parts: int, sizes: Sequence[int] = ()) -> bool:
+        """Take the number and the sizes of the partitions of a chunk from the journal; whether they
+        are new."""
+        return False
 
     def claim_all(
         self, node: int, numbers: Iterable[int], checkouts: Iterable[Mapping[str, Any]]

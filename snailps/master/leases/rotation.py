@@ -157,6 +157,10 @@ class RotationLedger(Ledger):
         first = self._number(chunk, 0)
         return range(first, first + self._at(chunk).parts)
 
+    def is_undecided(self, number: int) -> bool:
+        chunk = self.chunk_of(number)
+        return self.is_partition(number) and chunk in self._open_range and not self._at(chunk).parts
+
     def _number(self, chunk: int, part: int) -> int:
         return chunk * self._stride + self._blocks_most + part
 
@@ -370,21 +374,25 @@ class RotationLedger(Ledger):
         if not self._at(chunk).parts:
             parts = self._parts_now()
             sizes, owners = self._sizes_now(parts), self._owners_of(parts)
-            self.decide(chunk, parts, sizes)
+            self._cut(chunk, parts, sizes)
             if sizes:
                 self._owners = owners
                 self._own = {owner: part for part, owner in owners.items()}
-            self._decided.append((chunk, parts, self._at(chunk).sizes))
         self._checkouts[number] = _Checkouts(set(self._durable.get(number, ())))
         if node not in self._own and part not in self._owners:
             self._own[node], self._owners[part] = part, node
         self._look_at_speeds()
 
-    def decide(self, chunk: int, parts: int, sizes: Sequence[int] = ()) -> None:
-        """Set the parts of a chunk, unless it is not open or decided already."""
+    def _cut(self, chunk: int, parts: int, sizes: Sequence[int]) -> None:
+        """Decide a chunk from any source but the journal, which is to have it."""
+        if self.decide(chunk, parts, sizes):
+            self._decided.append((chunk, parts, self._at(chunk).sizes))
+
+    def decide(self, chunk: int, parts: int, sizes: Sequence[int] = ()) -> bool:
+        """Set the parts of a chunk; False if it is not open or decided already."""
         known = chunk not in self._open_range or self._at(chunk).parts
         if known or not 0 < parts <= self.rotation.most_parts or len(sizes) not in (0, parts):
-            return
+            return False
         left = self._at(chunk)
         left.parts, left.sizes = parts, tuple(int(size) for size in sizes)
         self._last_parts, self._last_sizes = parts, left.sizes
@@ -393,6 +401,7 @@ class RotationLedger(Ledger):
         self.parts_max = max(self.parts_max, parts)
         for part in [part for part in self._owners if part >= parts]:
             del self._own[self._owners.pop(part)]
+        return True
 
     def decided(self) -> list[tuple[int, int, tuple[int, ...]]]:
         decided, self._decided = self._decided, []
@@ -556,10 +565,10 @@ class RotationLedger(Ledger):
     def claim_all(
         self, node: int, numbers: Iterable[int], checkouts: Iterable[Mapping[str, Any]]
     ) -> None:
-        """How many partitions may be unknown here: the journal has it, if its machine lives."""
+        """How many partitions may be unknown here: the journal lacks it if its machine died."""
         known = [one for one in checkouts if self.is_partition(one["number"])]
         for one in known:
-            self.decide(self.chunk_of(one["number"]), one["parts"], one.get("sizes", ()))
+            self._cut(self.chunk_of(one["number"]), one["parts"], one.get("sizes", ()))
         super().claim_all(node, numbers, ())
         for one in known:
             # Else it is done: the lost master had noted that, and not answered.

@@ -38,6 +38,11 @@ NAMES_S = 0.2
 ANSWERS_MAX = 256
 """Waiting workers examined in one turn, some milliseconds; the next turn continues there."""
 
+UNDECIDED = (
+    "partition %d is reported as done, and nobody knows how its chunk was cut: the journal lost "
+    "it, as in a power cut. It is trained once more"
+)
+
 Call = tuple[Member, str, int]
 
 
@@ -265,7 +270,19 @@ class LeaseService:
             self.job.withdraw_checkouts()
             self.answer(now)
 
+    def _note_cuts(self, ledger: Ledger) -> None:
+        for chunk, parts, sizes in ledger.decided():
+            self._out.note("chunk", {"chunk": chunk, "parts": parts, "sizes": sizes})
+
     # --- who comes and goes --------------------------------------------------------------------
+
+    def learn_cuts(self, member: Member) -> None:
+        """Learn from what a worker that came back holds how its chunks are cut, and note it: a
+        journal that lost this has no place for what any worker has done there."""
+        job = self.job
+        if job is not None and job.pass_:
+            job.ledger.claim_all(member.number, (), member.resume_state.get("visits", ()))
+            self._note_cuts(job.ledger)
 
     def came_back(self, member: Member, now: float) -> None:
         """A worker of an earlier master comes back: adopt what it has leased and reported."""
@@ -279,6 +296,8 @@ class LeaseService:
                 done = messages.Done.of_result(fields)
                 if job.replay(done, node, now):
                     self._note_done(done, member)
+                elif job.ledger.is_undecided(done.number):
+                    log.warning(UNDECIDED, done.number)
             # What it holds may be noted as done, by a master that was lost before it answered.
             held = [number for pass_, number in resume_state["held"] if pass_ == "train"]
             but = sorted({*resume_state["unsettled"], *held})
@@ -446,8 +465,7 @@ class LeaseService:
             if ledger.needs == "clock" and not self.clocks_noted:
                 self.clocks_noted = True
                 self._out.note("clocks", {})
-            for chunk, parts, sizes in ledger.decided():
-                self._out.note("chunk", {"chunk": chunk, "parts": parts, "sizes": sizes})
+            self._note_cuts(ledger)
             if member.waits or not member.block_since:
                 member.block_since = now
             member.wait_for("", now)
