@@ -4,17 +4,20 @@
     clause, values of some rows -> bool[rows]
 
 Python's grammar is parsed, of which comparisons, `and`, `or`, `not` and `in` are understood;
-nothing is evaluated but these.  Each mistake is shown where it stands.  Must not know files, nor
-how a score is computed.
+nothing is evaluated but these.  Each mistake is shown where it stands.  What needs no model is
+asked first, and a model of the rows only that this leaves open.  Whole numbers are compared as
+such, of any size.  Must not know files, nor how a score is computed.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
-import math
+import keyword
 import operator
 import re
+import sys
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
@@ -25,32 +28,7 @@ from numpy.typing import NDArray
 
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
-
-Mask = NDArray[np.bool_]
-
-
-class Truth(NamedTuple):
-    """Rows of which something is so, and rows of which it is not; of others it is not known."""
-
-    yes: Mask
-    no: Mask
-
-    @classmethod
-    def of(cls, yes: NDArray[Any], *present: Mask) -> Truth:
-        """Make the truth of a comparison, known where all values are `present`."""
-        known = reduce(operator.and_, present)
-        found = np.asarray(yes, bool)
-        return cls(found & known, ~found & known)
-
-    def __and__(self, other: Truth) -> Truth:
-        return Truth(self.yes & other.yes, self.no | other.no)
-
-    def __or__(self, other: Truth) -> Truth:
-        return Truth(self.yes | other.yes, self.no & other.no)
-
-    def __invert__(self) -> Truth:
-        return Truth(self.no, self.yes)
-
+from snailps.filtering.values import Column, Mask, Truth, compared, nothing
 
 Test = Callable[["Values"], Truth]
 COMPARED: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
@@ -59,6 +37,7 @@ COMPARED: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
 }  # fmt: skip
 _QUOTED = re.compile(r""" "(?:\\.|[^"\\])*"? | '(?:\\.|[^'\\])*'? """, re.VERBOSE | re.DOTALL)
 TOP, CHANCE = "top", "p"
+GRAMMAR = ("and", "or", "not", "in", "True", "False")
 FORMS = 'MODEL["LABEL"] (its probability), MODEL.top (the best label), MODEL.p (its probability)'
 
 
@@ -86,8 +65,11 @@ class Values(Protocol):
     def score(self, score: Score) -> NDArray[Any]:
         """Probabilities, float32, NaN where there is none; of `TOP` numbers of labels, or -1."""
 
-    def column(self, name: str) -> NDArray[Any]:
-        """Numbers (float64, NaN: missing) or texts (object, None: missing) of a column."""
+    def column(self, name: str) -> Column:
+        """Values of a column."""
+
+    def of(self, rows: Mask) -> Values:
+        """Values of some of these rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +86,15 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A parsed condition; rows that pass one clause after the other are kept."""
+    """A parsed condition; rows that pass all clauses are kept."""
 
     text: str
     clauses: tuple[Clause, ...]
+
+    @property
+    def order(self) -> list[int]:
+        """Numbers of clauses as they are asked: those on columns alone first."""
+        return sorted(range(len(self.clauses)), key=lambda at: bool(self.clauses[at].scores))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -187,7 +174,17 @@ class _Parser:
                 words = f"write {other}=" if other in ("<", ">") else "equal is =="
             elif self.text[at : at + 1] in ("&", "|", "!"):
                 words = "write and, or, not"
+            elif (found := self._keyword_near(at)) is not None:
+                at, word = found
+                words = f"{word} is a word of the grammar: give the column another name"
+                raise ConfigError(self._shown(at, at + len(word), words)) from None
             raise ConfigError(self._shown(at, at + 1, str(words))) from None
+
+    def _keyword_near(self, at: int) -> tuple[int, str] | None:
+        """A keyword of Python that is none of a condition, at this place or just before it."""
+        words = [(m.start(), m.end(), m[0]) for m in re.finditer(r"\w+", self.text)]
+        near = [(begin, word) for begin, end, word in words if begin <= at <= end + 1]
+        return next((one for one in near if is_reserved(one[1]) and one[1] not in GRAMMAR), None)
 
     def condition(self) -> Condition:
         tree = self.tree()
@@ -209,9 +206,13 @@ class _Parser:
 
     def _test(self, node: ast.expr) -> Test:
         if isinstance(node, ast.BoolOp):
-            tests = [self._test(task) for task in node.values]
-            join = operator.and_ if isinstance(node.op, ast.And) else operator.or_
-            return lambda values: reduce(join, [test(values) for test in tests])
+            cheap: list[Test] = []
+            asking: list[Test] = []
+            for operand in node.values:
+                before = len(self._scores)
+                test = self._test(operand)
+                (asking if len(self._scores) > before else cheap).append(test)
+            return _joined(cheap, asking, isinstance(node.op, ast.And))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             test = self._test(node.operand)
             return lambda values: ~test(values)
@@ -248,10 +249,10 @@ class _Parser:
             if sign not in ("==", "!="):
                 self.fail(whole, "labels have no order: use ==, != or in")
             return self._member(left, right, sign == "!=", [right])
-        if not isinstance(other, float) or not 0 <= other <= 1:
+        if isinstance(other, str) or not 0 <= other <= 1:
             self.fail(right, f"{score} is a probability: compare it with a number from 0 to 1")
-        self._bounds.append((score, other))
-        return lambda values: _compared(compare, _numbers(values, score), other)
+        self._bounds.append((score, float(other)))
+        return lambda values: compared(compare, _numbers(values, score), other)
 
     def _two(self, left: ast.expr, right: ast.expr, compare: Callable[[Any, Any], Any]) -> Test:
         """Two probabilities, or a number of the table beside one."""
@@ -262,26 +263,25 @@ class _Parser:
                 self._scores.append(score)
                 sides.append(score)
             elif score is None and isinstance(node, ast.Name):
-                self._columns.append(node.id)
-                sides.append(node.id)
+                sides.append(self._column(node))
             elif score is not None:
                 self.fail(node, f"{score} is a label: compare it with a text in quotes")
             else:
                 self.fail(node, f"expected a number, a text, a column, or one of {FORMS}")
         one, two = sides
 
-        def value(values: Values, side: Score | str) -> NDArray[Any]:
+        def value(values: Values, side: Score | str) -> Column:
             if isinstance(side, Score):
                 return _numbers(values, side)
-            found = values.column(side)
-            if found.dtype == object and _present(found).any():
+            column = values.column(side)
+            if column.are_texts and column.present.any():
                 raise ConfigError(f"column {side!r} has texts: compare it with a text")
-            return found if found.dtype != object else np.full(len(found), np.nan)
+            return column if not column.are_texts else nothing(column, are_texts=False)
 
-        return lambda values: _compared(compare, value(values, one), value(values, two))
+        return lambda values: compared(compare, value(values, one), value(values, two))
 
     def _column_with(
-        self, node: ast.expr, right: ast.expr, other: float | str, sign: str,
+        self, node: ast.expr, right: ast.expr, other: float | int | str, sign: str,
         compare: Callable[[Any, Any], Any],
     ) -> Test:  # fmt: skip
         name = self._column(node)
@@ -289,8 +289,8 @@ class _Parser:
             self.fail(right, "texts have no order here: use ==, != or in")
 
         def test(values: Values) -> Truth:
-            found = self._typed(values, name, right, is_text=isinstance(other, str))
-            return _compared(compare, found, other)
+            column = self._typed(values, name, right, [other])
+            return compared(compare, column, other)
 
         return test
 
@@ -309,13 +309,14 @@ class _Parser:
         score = self.score(node)
         if score is None:
             name = self._column(node)
-            if len({type(constant) for constant in constants}) > 1:
+            if len({isinstance(constant, str) for constant in constants}) > 1:
                 self.fail(right, "texts and numbers are mixed")
 
             def is_one(values: Values) -> Truth:
-                found = self._typed(values, name, right, is_text=isinstance(constants[0], str))
-                equal = reduce(operator.or_, [found == constant for constant in constants])
-                return Truth.of(np.asarray(equal, bool) ^ is_not, _present(found))
+                column = self._typed(values, name, right, constants)
+                same = [compared(operator.eq, column, constant) for constant in constants]
+                found = reduce(operator.or_, same)
+                return ~found if is_not else found
 
             return is_one
         if score.of_best != TOP:
@@ -332,14 +333,23 @@ class _Parser:
 
         return has_label
 
-    def _typed(self, values: Values, name: str, node: ast.expr, *, is_text: bool) -> NDArray[Any]:
-        found = values.column(name)
-        if (found.dtype == object) != is_text:
-            if not _present(found).any():  # of what type these would be is not known
-                return np.full(len(found), None if is_text else np.nan)
-            kinds = ("texts", "a number") if is_text is False else ("numbers", "a text")
+    def _typed(self, values: Values, name: str, node: ast.expr, constants: Sequence[Any]) -> Column:
+        """A column of the type of the constants that it is compared with."""
+        column, are_texts = values.column(name), isinstance(constants[0], str)
+        if not column.present.any():  # of what type these would be is not known
+            return nothing(column, are_texts=are_texts)
+        if column.are_texts != are_texts:
+            kinds = ("numbers", "a text") if are_texts else ("texts", "a number")
             self.fail(node, f"column {name!r} has {kinds[0]}, and is compared with {kinds[1]}")
-        return found
+        if column.values.dtype == np.float64:
+            for constant in constants:
+                if float(constant) != constant:
+                    self.fail(
+                        node,
+                        f"column {name!r} has float64 numbers, which are not each whole number "
+                        f"beyond 2^53, and none is {constant}: keep such numbers as int64 or texts",
+                    )
+        return column
 
     # --- operands ---------------------------------------------------------------------------
 
@@ -355,14 +365,20 @@ class _Parser:
             if node.attr not in (TOP, CHANCE):
                 self.fail(node, f"{model} has no {node.attr}: expected {FORMS}")
             return Score(model, None, node.attr)
-        if isinstance(node, ast.Name) and node.id in self._labels:
-            self.fail(node, f"what of model {node.id}? {FORMS}")
+        if isinstance(node, ast.Name) and (name := self.name(node)) in self._labels:
+            self.fail(node, f"what of model {name}? {FORMS}")
         return None
 
+    def name(self, node: ast.Name) -> str:
+        """A name as it is written: Python's own is in the normal form NFKC."""
+        raw = self.text.encode()[node.col_offset : node.end_col_offset].decode()
+        return raw if unicodedata.normalize("NFKC", raw) == node.id else node.id
+
     def _model(self, node: ast.Name) -> str:
-        if node.id not in self._labels:
-            self.fail(node, f"no model {node.id}{_near(node.id, self._labels)}")
-        return node.id
+        name = self.name(node)
+        if name not in self._labels:
+            self.fail(node, f"no model {name}{_near(name, self._labels)}")
+        return name
 
     def _label(self, model: str, label: object, node: ast.expr) -> int:
         labels = list(self._labels[model])
@@ -375,26 +391,22 @@ class _Parser:
     def _column(self, node: ast.expr) -> str:
         if not isinstance(node, ast.Name):
             self.fail(node, f"expected the name of a column, or one of {FORMS}")
-        self._columns.append(node.id)
-        return node.id
+        self._columns.append(self.name(node))
+        return self._columns[-1]
 
-    def _constant(self, node: ast.expr) -> float | str | None:
+    def _constant(self, node: ast.expr) -> float | int | str | None:
         """A number or a text; None: something else."""
-        sign = 1.0
+        sign = 1
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            node, sign = node.operand, -1.0
+            node, sign = node.operand, -1
         if not isinstance(node, ast.Constant) or isinstance(node.value, (bytes, complex)):
             return None
         if isinstance(node.value, str) and sign > 0:
             return node.value
         if isinstance(node.value, (bool, int, float)):
-            try:
-                number = sign * float(node.value)
-            except OverflowError:
-                number = math.inf
-            if not math.isfinite(number):
+            if not abs(node.value) <= sys.float_info.max:
                 self.fail(node, "expected a finite number")
-            return number
+            return sign * node.value
         return None
 
     # --- mistakes ---------------------------------------------------------------------------
@@ -410,20 +422,34 @@ class _Parser:
         return f"{words}\n  {self.text}\n  {marks}"
 
 
-def _compared(compare: Callable[[Any, Any], Any], one: NDArray[Any], two: Any) -> Truth:
-    present = [_present(side) for side in (one, two) if isinstance(side, np.ndarray)]
-    return Truth.of(compare(one, two), *present)
+def is_reserved(name: str) -> bool:
+    """Whether Python's grammar has a word, so that it can name neither a model nor a column."""
+    return keyword.iskeyword(unicodedata.normalize("NFKC", name))
 
 
-def _present(found: NDArray[Any]) -> Mask:
-    if found.dtype == object:
-        return np.fromiter((value is not None for value in found), bool, len(found))
-    return np.asarray(~np.isnan(found), bool)
+def _joined(cheap: Sequence[Test], asking: Sequence[Test], is_and: bool) -> Test:
+    """All or any of some tests: those that ask no model first, others of what is open then."""
+
+    def test(values: Values) -> Truth:
+        join = operator.and_ if is_and else operator.or_
+        found = reduce(join, [one(values) for one in cheap or asking[:1]])
+        for one in asking if cheap else asking[1:]:
+            open_rows = ~(found.no if is_and else found.yes)
+            if open_rows.all():
+                found = join(found, one(values))
+            elif open_rows.any():
+                here = Truth(found.yes[open_rows], found.no[open_rows])
+                there = join(here, one(values.of(open_rows)))
+                found.yes[open_rows], found.no[open_rows] = there
+        return found
+
+    return test
 
 
-def _numbers(values: Values, score: Score) -> NDArray[np.float64]:
+def _numbers(values: Values, score: Score) -> Column:
     """Probabilities as Python's numbers, which the constants are."""
-    return values.score(score).astype(np.float64)
+    chances = values.score(score).astype(np.float64)
+    return Column(chances, ~np.isnan(chances))
 
 
 def _near(name: str, names: Mapping[str, Any] | Sequence[str]) -> str:

@@ -16,7 +16,7 @@ import logging
 import lzma
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
@@ -46,6 +46,7 @@ from snailps.data.unpacking import (
     version_of,
 )
 from snailps.errors import ConfigError, DataError
+from snailps.filtering.values import Column
 from snailps.vectors.texts import pieces_of
 from snailps.vectors.words import to_text
 
@@ -83,8 +84,8 @@ class Batch(ABC):
         """Texts of rows, as `LabelModel` takes them; of rows that have one."""
 
     @abstractmethod
-    def column(self, name: str) -> NDArray[Any]:
-        """Numbers, float64 with NaN for missing ones, or texts, object with None."""
+    def column(self, name: str) -> Column:
+        """Values of a column; DataError: it has neither numbers nor texts."""
 
     @abstractmethod
     def kept(self, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]) -> Any:
@@ -150,25 +151,24 @@ class _ArrowBatch(Batch):
     def texts(self, rows: NDArray[np.int64]) -> Any:
         return self._texts if len(rows) == self.rows else self._texts.take(_arrow().array(rows))
 
-    def column(self, name: str) -> NDArray[Any]:
+    def column(self, name: str) -> Column:
         if name not in self._found.schema.names:
             raise no_column(self._path, name, self._found.schema.names)
         found, kinds = _taken(self._found.column(name)), _arrow().types
-        if kinds.is_null(found.type):
-            return np.full(self.rows, np.nan)
         if kinds.is_dictionary(found.type):
             found = found.dictionary_decode()
+        present = np.asarray(found.is_valid().to_numpy(zero_copy_only=False), bool)
+        if kinds.is_null(found.type):
+            return Column(np.zeros(self.rows), present)
         if any(kind(found.type) for kind in (kinds.is_string, kinds.is_large_string)):
             texts = [None if text is None else to_text(text) for text in _raw(found).to_pylist()]
-            return np.array(texts, object)
-        if (
-            kinds.is_integer(found.type)
-            or kinds.is_floating(found.type)
-            or kinds.is_boolean(found.type)
-        ):
-            return np.asarray(
-                found.cast("float64", safe=False).to_numpy(zero_copy_only=False), np.float64
-            )
+            return Column(np.array(texts, object), present, are_texts=True)
+        if kinds.is_integer(found.type) or kinds.is_boolean(found.type):
+            whole = "uint64" if kinds.is_unsigned_integer(found.type) else "int64"
+            return Column(found.cast(whole).fill_null(0).to_numpy(), present)
+        if kinds.is_floating(found.type):
+            numbers = np.asarray(found.cast("float64").to_numpy(zero_copy_only=False))
+            return Column(numbers, ~np.isnan(numbers))
         raise DataError(
             f"{self._path}: column {name!r} is of {found.type}: expected numbers or texts"
         )
@@ -378,18 +378,16 @@ class _Lines(Batch):
             self._texts if len(rows) == self.rows else [self._texts[row] for row in rows.tolist()]
         )
 
-    def column(self, name: str) -> NDArray[Any]:
+    def column(self, name: str) -> Column:
         if not self._rows:
             raise DataError(f"{self._path} is text, which has no column {name!r}")
         values = [row.get(name) for row in self._rows]
+        present = np.fromiter((value == value and value is not None for value in values), bool)
         kinds = {type(value) for value in values} - {type(None)}
         if kinds <= {str}:
-            return np.array(values, object)
+            return Column(np.array(values, object), present, are_texts=True)
         if kinds <= {int, float, bool}:
-            try:
-                return np.array([np.nan if value is None else float(value) for value in values])
-            except OverflowError:
-                raise DataError(f"{self._path}: {name!r} has a number beyond 1e308") from None
+            return Column(_numbers_of(values, kinds), present)
         raise DataError(
             f"{self._path}, lines {self._numbers[0]:,} to {self._numbers[-1]:,}: {name!r} has "
             f"{', '.join(sorted(kind.__name__ for kind in kinds))}: expected numbers or texts"
@@ -408,6 +406,15 @@ class _Lines(Batch):
             ", ".join(f"{key}: {_json(one)}" for key, one in zip(keys, some, strict=True))
             for some in values
         )))  # fmt: skip
+
+
+def _numbers_of(values: Sequence[Any], kinds: Set[type]) -> NDArray[Any]:
+    """Numbers of JSON, of a type that has all of them exactly; 0 for None."""
+    there = [0 if value is None else value for value in values]
+    if float not in kinds:
+        with suppress(OverflowError):
+            return np.array(there, np.int64)
+    return np.array(there, np.float64 if int not in kinds else object)
 
 
 def _json(value: Any) -> str:

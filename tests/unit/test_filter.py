@@ -624,6 +624,56 @@ def test_odd_texts_and_columns_stop_nothing(model, tmp_path, monkeypatch):
     assert pq.read_table(tmp_path / "out" / "a.parquet")["big"].to_pylist()[0] == 2**63
 
 
+IDS = [2**53, 2**53 + 1, None, -(2**53) - 1, 2**53 + 2]
+
+
+@pytest.mark.parametrize(
+    ("condition", "rows"),
+    [
+        ("id == 9007199254740993", [1]),
+        ("id != 9007199254740993", [0, 3, 4]),
+        ("id in [9007199254740993, 9007199254740994]", [1, 4]),
+        ("id not in [-9007199254740993]", [0, 1, 4]),
+        ("id > 9007199254740992", [1, 4]),
+        ("hash == 18446744073709551615", [0]),
+        ("hash > id and flag == True", [0, 4]),
+        ("flag != 1", [1]),
+        ("id == code", [1]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_whole_numbers_of_any_size_are_compared_exactly(model, tmp_path, kind, condition, rows):
+    columns = {
+        "text": ["up"] * 5, "id": IDS, "hash": [2**64 - 1, 5, 7, None, 2**63],
+        "flag": [True, False, None, True, True], "code": [2**53 + 1] * 5,
+    }  # fmt: skip
+    path = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        kinds = {"hash": pa.uint64(), "code": pa.dictionary(pa.int8(), pa.int64())}
+        arrays = {name: pa.array(values, kinds.get(name)) for name, values in columns.items()}
+        pq.write_table(pa.table(arrays), path)
+    else:
+        lines = [
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+        ]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    keep(model, path, tmp_path / "out", condition)
+    kept_rows = read_rows(tmp_path / "out" / path.name)
+    assert [row["id"] for row in kept_rows] == [IDS[row] for row in rows]
+
+
+def read_rows(path):
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_floats_of_parquet_are_not_compared_with_a_number_that_they_cannot_have(model, tmp_path):
+    write_parquet(tmp_path / "a.parquet", pa.table({"text": ["up"], "id": [2.0**53]}))
+    with pytest.raises(ConfigError, match=r"a\.parquet: column 'id' has float64 numbers"):
+        keep(model, tmp_path / "a.parquet", tmp_path / "out", "id == 9007199254740993")
+
+
 def test_missing_names_of_json_refuse_and_are_warned_of(model, tmp_path, caplog):
     (tmp_path / "a.jsonl").write_text('{"text": "up"}\n{"text": "up", "late": 3}\n{"x": 1}\n')
     done = keep(model, tmp_path / "a.jsonl", tmp_path / "out", "late > 1 and hq.p > .5")

@@ -5,6 +5,7 @@ import pytest
 
 from snailps.errors import ConfigError
 from snailps.filtering.expression import Score, parse, parse_added, split_added
+from snailps.filtering.values import Column
 
 LABELS = {"hq": ["yes", "no"], "lang": ["en", "de", "fr"]}
 NAN = float("nan")
@@ -13,26 +14,51 @@ SCORES = {
     Score("lang", None, "top"): np.array([0, 0, 2, -1], np.int32),
     Score("lang", None, "p"): np.array([0.7, 0.5, 0.9, NAN], np.float32),
 }
+FIRST = 2**53
+"""Beyond it float64 lacks whole numbers."""
+ALL = np.ones(4, bool)
+SOME = np.array([True, True, False, True])
+
+
+def texts(*values):
+    return Column(np.array(values, object), np.array([v is not None for v in values]), True)
+
+
 COLUMNS = {
-    "n": np.array([1, 2, NAN, 4.0]),
-    "url": np.array(["a", "b", None, "a"], object),
-    "never": np.array([None] * 4, object),
+    "n": Column(np.array([1, 2, NAN, 4.0]), SOME),
+    "url": texts("a", "b", None, "a"),
+    "never": texts(None, None, None, None),
+    "id": Column(np.array([FIRST, FIRST + 1, 0, -FIRST - 1]), SOME),
+    "hash": Column(np.array([2**64 - 1, FIRST + 1, 2**63, 2**53], np.uint64), ALL),
+    "big": Column(np.array([2**70, 2**70 + 1, FIRST + 1.0, 0.5], object), ALL),
+    "far": Column(np.array([2.0**53, 2.0**60, NAN, 0.5]), SOME),
+    "\ufb01le": Column(np.array([1, 2, 3, 4]), ALL),
 }
 
 
 class Values:
-    """Four rows; the last one has no score."""
+    """Four rows, or some of them; the last one has no score."""
+
+    def __init__(self, rows=range(4)):
+        self.rows, self.asked = np.array(rows), []
 
     def score(self, score):
-        return SCORES[score]
+        self.asked.append((str(score), self.rows.tolist()))
+        return SCORES[score][self.rows]
 
     def column(self, name):
-        return COLUMNS[name]
+        return COLUMNS[name].at(self.rows)
+
+    def of(self, rows):
+        some = Values(self.rows[rows])
+        some.asked = self.asked
+        return some
 
 
-def kept(text):
+def kept(text, values=None):
     clauses = parse(text, LABELS).clauses
-    return np.flatnonzero(np.all([one.test(Values()).yes for one in clauses], axis=0)).tolist()
+    values = values or Values()
+    return np.flatnonzero(np.all([one.test(values).yes for one in clauses], axis=0)).tolist()
 
 
 @pytest.mark.parametrize(
@@ -65,6 +91,31 @@ def kept(text):
         ('url != "a"', [1]),
         ('url in ["b"]', [1]),
         ('never == "a" or never > 1', []),
+        ("id == 9007199254740993", [1]),
+        ("id != 9007199254740993", [0, 3]),
+        ("id in [9007199254740993, 5]", [1]),
+        ("id not in [9007199254740993]", [0, 3]),
+        ("id > 9007199254740992", [1]),
+        ("id >= 9007199254740992.0", [0, 1]),
+        ("id < -9007199254740992", [3]),
+        ("9007199254740992 < id < 1e18", [1]),
+        ("id > .5", [0, 1]),
+        ("id == 1.5 or id < 1e300", [0, 1, 3]),
+        ("id < 100000000000000000000000", [0, 1, 3]),
+        ("hash == 18446744073709551615", [0]),
+        ("hash > 9223372036854775807", [0, 2]),
+        ("hash > -1", [0, 1, 2, 3]),
+        ("hash == id", [1]),
+        ("hash > id", [0, 3]),
+        ("id < far or id == far", [0, 1, 3]),
+        ("id > far", []),
+        ("big == 1180591620717411303424", [0]),
+        ("big > hash", [0, 1]),
+        ("big == id", []),
+        ("big < 9007199254740993", [2, 3]),
+        ("far == 1152921504606846976", [1]),
+        ("n == True or n in [2, 4.0]", [0, 1, 3]),
+        ("\ufb01le > 3", [3]),
     ],
 )
 def test_condition_keeps_rows_and_never_for_what_is_missing(text, rows):
@@ -132,6 +183,44 @@ def test_mistake_is_shown_where_it_stands(text, marked, words):
         _, shown, marks = said.split("\n")
         begin = marks.index("^")
         assert shown[begin : begin + marks.count("^")] == marked
+
+
+def test_float_column_is_not_compared_with_a_whole_number_that_it_cannot_have():
+    with pytest.raises(ConfigError, match=r"float64 numbers.* none is 9007199254740993: keep"):
+        kept("far != 9007199254740993")
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ('hq["yes"] > .5 or n > 1', [[0, 2]]),
+        ('n > 1 and hq["yes"] > .5 or n < 2', [[1, 2, 3]]),
+        ('not (hq["yes"] > .5 and n == 2)', [[1, 2]]),
+        ('(hq["yes"] > .5 or url == "b") or never == "a"', [[0, 2, 3]]),
+        ('n > 9 or url == "a" or lang.p > .6 or hq["yes"] > .5', [[1, 2], [1]]),
+        ('hq["yes"] > .5 or lang.p > .4', [[0, 1, 2, 3], [1, 3]]),
+    ],
+)
+def test_model_is_asked_of_rows_that_columns_leave_open(text, asked):
+    values = Values()
+    (clause,) = parse(text, LABELS).clauses
+    found = clause.test(values)
+    assert [rows for _, rows in values.asked] == asked
+    one_by_one = [clause.test(Values([row])) for row in range(4)]
+    for side in ("yes", "no"):
+        assert getattr(found, side).tolist() == [getattr(one, side)[0] for one in one_by_one]
+
+
+def test_clauses_on_columns_are_asked_first():
+    condition = parse('hq["yes"] >= .5 and n < 9 and lang.p > .1 and url == "a"', LABELS)
+    assert condition.order == [1, 3, 0, 2]
+
+
+def test_names_that_the_grammar_has_are_named():
+    with pytest.raises(ConfigError, match=r"^class is a word of the grammar.*\n.*\n {12}\^{5}$"):
+        parse("n > 1 and class == 2", LABELS)
+    names = {"\ufb01lter": ["a"], "\u212b": ["b"]}
+    assert parse('\ufb01lter["a"] > .5 and \u212b.p > .5', names).scores[0].model == "\ufb01lter"
 
 
 @pytest.mark.parametrize("text", ["url > 1", 'n == "a"', 'n in ["a"]', "url > lang.p"])
