@@ -14,7 +14,7 @@ from snailps.data.unpacking import bare_name
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
-VERSION = 2
+VERSION = 3
 """Version of what is made of a table: other versions' copies are not used."""
 Format = Literal["parquet", "jsonl", "csv", "tsv"]
 _FORMATS: dict[str, Format] = {

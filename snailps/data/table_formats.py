@@ -309,7 +309,7 @@ class SeparatedFile(TableFile):
     def batches(self, names: Sequence[str]) -> Iterator[DataTable]:
         kept = [name for name in self.names if name in names]
         for found in self._read(self._reader([Column(name, Kind.TEXT) for name in kept])):
-            cells = map(_texts, found.cells)
+            cells = ([text or None for text in _texts(some)] for some in found.cells)
             yield table_of_lists(dict(zip(kept, cells, strict=True)), self.path)
 
     def pieces(
