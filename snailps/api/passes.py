@@ -1,6 +1,6 @@
 """How often a training goes over its input where the user leaves that to the model.
 
-    epochs: auto -> Worker.passes(settings, total_bytes) -> Passes -> the job (`master/job/job.py`)
+    epochs: auto -> Worker.passes(settings, files) -> Passes -> the job (`master/job/job.py`)
 
 A model declares ``epochs: int = setting(0, **EPOCHS_AUTO)`` and overrides `Worker.passes`.
 """
@@ -52,13 +52,13 @@ class Passes:
 
     @classmethod
     def by_size(
-        cls, total_bytes: int, enough_bytes: int, *, ends: bool = True, relative: bool = False
+        cls, total: int, enough: int, *, ends: bool = True, relative: bool = False
     ) -> Passes:
-        """Choose epochs: enough_bytes / total_bytes, from `EPOCHS` to `EPOCHS_MAX`.
+        """Choose epochs: enough / total, from `EPOCHS` to `EPOCHS_MAX`.
 
         With `ends`, all but `EPOCHS` of them are trained only while the loss falls; without, there
         are at most `EPOCHS_FALLING`.
         """
         most = EPOCHS_MAX if ends else EPOCHS_FALLING
-        epochs = max(EPOCHS, min(most, enough_bytes // max(1, total_bytes)))
+        epochs = max(EPOCHS, min(most, enough // max(1, total)))
         return cls(epochs, EPOCHS if ends else epochs, relative)

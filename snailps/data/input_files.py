@@ -8,12 +8,18 @@ copy.  **Nothing is estimated from a file's beginning.**  No blocks, no models.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 
 from snailps.data.blocks import STEP_BYTES, Source
+from snailps.data.examples import ExampleReader
+from snailps.data.file_kinds import whole_lines
+from snailps.data.matrix_file import HEADER_BYTES, is_matrix, read_header
 from snailps.data.scratch import Scratch
 from snailps.data.unpacking import read_errors
 from snailps.dataclass import dataclass
+from snailps.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +46,24 @@ class InputFiles:
             if lines >= most:
                 return most
         return lines
+
+    def numbers(self, reader: ExampleReader, most: int) -> int:
+        """Count the entries and labels of examples, in lines or matrix files; stops at `most`.
+
+        What cannot be read is left out: its error is reported where it is trained.
+        """
+        numbers = 0
+        for source in self.sources:
+            with suppress(DataError), self.scratch.open(source.path) as file:
+                head = file.read(HEADER_BYTES)
+                if is_matrix(head):
+                    header = read_header(head, file.seek(0, os.SEEK_END), source.path)
+                    numbers += header.nonzeros + header.rows
+                    continue
+                at = file.seek(0)
+                for data in whole_lines(file, source.path, text=False):
+                    found = reader.read(data, source.path, at)
+                    numbers, at = numbers + len(found.keys) + len(found.labels), at + len(data)
+                    if numbers >= most:
+                        return most
+        return min(numbers, most)

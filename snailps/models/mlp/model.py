@@ -11,6 +11,7 @@ worker opens; with `shuffle`, seed and epoch determine their order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -45,8 +46,8 @@ from snailps.models.mlp.settings import (
 from snailps.models.packed_tables import NoSurvey, check_optimizer, put_tables
 from snailps.models.parameters import Parameters, Pull, Vector, pulled
 
-ENOUGH_BYTES = 128 << 20
-"""Bytes of all epochs of a small input."""
+ENOUGH = 32 << 20
+"""Numbers of all epochs of a small input."""
 BATCHES_MAX = 16
 """Batches in a block, at most; a lease costs a message to the master."""
 JUDGED = 2000
@@ -90,8 +91,9 @@ class Mlp(Worker):
 
     @classmethod
     def passes(cls, settings: JobSettings, files: InputFiles) -> Passes:
-        """Small inputs get as many epochs as `ENOUGH_BYTES` allow, while the loss falls."""
-        return Passes.by_size(files.total_bytes, ENOUGH_BYTES)
+        """Small inputs get as many epochs as `ENOUGH` allow, while the loss falls."""
+        numbers = sum(math.prod(read_header(source.path).shape) for source in files.sources)
+        return Passes.by_size(numbers, ENOUGH)
 
     @classmethod
     def pieces(

@@ -33,6 +33,7 @@ from snailps.data._admission import Admission, Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import number_keys
 from snailps.data.encoding import Encoding
+from snailps.data.examples import ExampleReader
 from snailps.data.input_files import InputFiles
 from snailps.data.reading import Reading
 from snailps.errors import DataError
@@ -86,10 +87,10 @@ PERIOD_EXAMPLES_ALONE = 1_000_000
 """`PERIOD_EXAMPLES` of an only worker: about a second's work."""
 PERIOD_WORKERS = 8
 """From this many workers a period is a part of each worker's share of an epoch, as it is with 8."""
-ENOUGH_BYTES = 64 << 20
-"""Bytes of all epochs of a small input: about a second's work."""
-ENOUGH_BYTES_FALLING = 4 << 20
-"""Bytes of all epochs where the step size falls over the job, which no loss ends."""
+ENOUGH = 8 << 20
+"""Entries and labels of all epochs of a small input: about a second's work."""
+ENOUGH_FALLING = 512 << 10
+"""`ENOUGH` where the step size falls over the job, which no loss ends."""
 BLOCK_BYTES_SMALL = 1 << 20
 """Bytes below which the lease of a block costs more than a tenth of its training."""
 ENTRIES_A_THREAD = 1 << 12
@@ -275,11 +276,14 @@ class SparseWorker(BlockTrainer):
 
     @classmethod
     def passes(cls, settings: SparseSettings, files: InputFiles) -> Passes:
-        """Small inputs get as many epochs as `ENOUGH_BYTES` allows, while the loss falls."""
+        """Small inputs get as many epochs as `ENOUGH` allows, while the loss falls."""
         ends = settings.method not in cls.falling
-        enough_bytes = ENOUGH_BYTES if ends else ENOUGH_BYTES_FALLING
+        enough = ENOUGH if ends else ENOUGH_FALLING
+        columns = settings.text_columns
+        reader = ExampleReader(settings.format, columns=columns, on_bad_line="skip")
+        numbers = files.numbers(reader, enough // EPOCHS)
         of_numbers = LOSSES[settings.loss].degree > 0
-        return Passes.by_size(files.total_bytes, enough_bytes, ends=ends, relative=of_numbers)
+        return Passes.by_size(numbers, enough, ends=ends, relative=of_numbers)
 
     @classmethod
     def keeps_rows(cls, settings: SparseSettings) -> bool:
