@@ -31,6 +31,7 @@ from snailps.estimators.display import check_verbose, display_of
 from snailps.estimators.jobs import Finished, check_cluster, run_job
 from snailps.estimators.monitor import Monitor, Report, callbacks_of
 from snailps.estimators.parameters import Parameters
+from snailps.estimators.routing import Routed
 from snailps.estimators.validation import not_fitted
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Source:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Estimator:
+class Estimator(Routed):
     """A model as an object.
 
     Parameters are stored as they are, and checked when `fit` is called.
@@ -303,12 +304,15 @@ class Estimator:
 
     def __sklearn_clone__(self: E) -> E:
         """For `sklearn.clone`: an estimator with equal parameters that is not fitted."""
-        return type(self)(
+        made = type(self)(
             **{
                 name: value if name in _NO_VALUES else copy.deepcopy(value)
                 for name, value in self.get_params().items()
             }
         )
+        if self._requests:
+            made._requests = self._requests
+        return made
 
     def __sklearn_is_fitted__(self) -> bool:
         """For `sklearn.utils.validation.check_is_fitted`."""
