@@ -116,6 +116,17 @@ def is_missing(value: Any) -> bool:
     return isinstance(value, float) and value != value
 
 
+def refuse_masked(data: Any, what: str) -> None:
+    """Refuse an array of `numpy.ma` that hides elements: NumPy's functions would read these."""
+    if type(data) is np.ndarray or not isinstance(data, np.ndarray):
+        return
+    if np.any(hidden := getattr(data, "mask", False)):
+        raise DataError(
+            f"{what}: {np.count_nonzero(hidden):,} elements of the masked array are hidden: "
+            "expected all: give filled(value), or leave such rows out"
+        )
+
+
 def library_of(data: Any) -> str:
     """The library whose class, or subclass, an object's is; empty: none that is known here."""
     names = (cls.__module__.partition(".")[0] for cls in type(data).__mro__)
@@ -180,8 +191,8 @@ class _PandasColumn(Column):
         part = self.data.iloc[first:last]
         if part.dtype.name == "object" and _are_truths(part):
             part = part.astype("boolean")
-        if isinstance(part.dtype, np.dtype):
-            return np.asarray(part.to_numpy())
+        if isinstance(part.dtype, np.dtype) or getattr(part.dtype, "kind", "O") not in "biuf":
+            return np.asarray(part.to_numpy())  # texts stay texts
         return np.asarray(part.to_numpy(np.float64, na_value=np.nan))
 
     def values(self, first: int, last: int) -> list[Any]:
@@ -269,7 +280,7 @@ def table_of(data: Any, what: str = "X") -> DataTable | None:
     return DataTable(names, len(data), name, lambda column: kind(get(column)))
 
 
-def table_of_lists(columns: Mapping[str, list[Any]], name: str) -> DataTable:
+def table_of_lists(columns: Mapping[Any, list[Any]], name: str) -> DataTable:
     rows = len(next(iter(columns.values()))) if columns else 0
     return DataTable(list(columns), rows, name, lambda column: _ListColumn(columns[column]))
 
@@ -305,6 +316,7 @@ def _float(value: Any) -> float:
 
 
 def _of_numpy(data: Any, column: str, what: str) -> Elements:
+    refuse_masked(data, what)
     if data.ndim == 0:
         raise DataError(f"{what}: expected an array with elements, got one of shape ()")
     _no_column(column, "an array", what)

@@ -100,6 +100,7 @@ def example_files(
     others: bool = False,
     needs_labels: bool = True,
     by_name: bool = False,
+    kinds: Mapping[str, Kind] = MappingProxyType({}),
     lines: Mapping[str, Any] = MappingProxyType({}),
 ) -> ExampleFiles:
     """The examples of files, folders, globs, URLs and named pipes.
@@ -107,6 +108,7 @@ def example_files(
     `label` and `columns` (``name:kind`` of some) are of tables.  `names`: all features in order, as
     a model decides; undeclared ones are numbers.  `infer`: they are those of the first table.
     `others`: ignore further columns.  `by_name`: name features even if all are plain numbers.
+    `kinds`: what a model has seen of names, before what is inferred.
     `lines`: format and columns of `ExampleReader`, also for CSV and TSV whose first line does not
     have `names`.
     """
@@ -133,7 +135,7 @@ def example_files(
                 f"y: {files[0]} is a table: expected the name of its column of labels, one of "
                 f"{names_of(files[0])}"
             )
-        return TableExamples(files, label, columns, names, others, infer, by_name)
+        return TableExamples(files, label, columns, names, others, infer, by_name, kinds)
     if label or columns:
         what = f"y: expected None, got {label!r:.60}" if label else "columns: expected none"
         raise DataError(
@@ -153,26 +155,30 @@ class TableExamples(ExampleFiles):
         others: bool,
         infer: bool,
         by_name: bool,
+        kinds: Mapping[str, Kind],
     ) -> None:
         from snailps.data.table_files import complete, label_kind
 
         self._files, self.label, self._others = files, label, others
         if names and infer:
             found = columns_by_name(complete(files[0], columns, label), label)
-            kinds = {column.name: column for column in found}
-            missing = [name for name in names if name not in kinds]
+            inferred = {column.name: column for column in found}
+            missing = [name for name in names if name not in inferred]
             if missing:
                 raise DataError(
                     f"{files[0]} has no column {missing[0]!r:.60}, which the model knows"
                 )
-            self._columns = [kinds[name] for name in names]
+            self._columns = [inferred[name] for name in names]
         elif names:
             known = {column.name: column for column in columns_by_name(columns, label)}
             given = [known.get(name, Column(name, Kind.NUMERIC)) for name in names]
             ignored = [column for column in known.values() if not column.is_feature]
             self._columns = [*given, *ignored]
         else:
-            self._columns = list(columns_of(complete(files[0], columns, label), needs_label=False))
+            self._columns = [
+                Column(one.name, kinds[one.name]) if one.is_feature and one.name in kinds else one
+                for one in columns_of(complete(files[0], columns, label), needs_label=False)
+            ]
         self.declared = tuple(map(declaration_of, self._columns))
         features = [column for column in self._columns if column.is_feature]
         self.names = [column.name for column in features]
@@ -247,6 +253,7 @@ class LineExamples(ExampleFiles):
         self._files, self._paths, self._needs_labels = files, paths, needs_labels
         self._reader = ExampleReader(needs_labels=needs_labels, may_skip=False, **lines)
         self._declared = bool(self._reader.columns)
+        self._expected_by = ""
         self.names = []
         self.rows = self.entries = -1
         self.columns = UNKNOWN
@@ -287,6 +294,11 @@ class LineExamples(ExampleFiles):
     @property
     def is_counted(self) -> bool:
         return self.columns < UNKNOWN
+
+    def expect(self, columns: int, who: str) -> None:
+        """Refuse keys beyond the columns of a model that was fitted on so many."""
+        if not self.columns < UNKNOWN or self.columns <= columns:
+            self.columns, self._expected_by = columns, who
 
     def count_columns(self) -> None:
         """Read the files once for the number of columns, largest key + 1; refuse pipes."""
@@ -334,8 +346,9 @@ class LineExamples(ExampleFiles):
         assert piece.ptr is not None
         assert piece.keys is not None
         fields = piece.fields
-        if self._fields is not None:
+        if self._fields is not None or self._expected_by:
             self._check_keys(piece.keys, path)
+        if self._fields is not None:
             fields = self._fields[piece.keys.astype(np.int64)]
         elif fields is None and self.has_fields and piece.entries:
             raise DataError(f"X: {path} has no fields, and what is before it has")
@@ -353,10 +366,14 @@ class LineExamples(ExampleFiles):
 
     def _check_keys(self, keys: NDArray[Any], path: str) -> None:
         if len(keys) and int(keys.max()) >= self.columns:
-            raise DataError(
-                f"X: {path} has column {int(keys.max()):,}: expected column numbers below "
-                f"{self.columns:,}"
-            )
+            wanted = f"expected column numbers below {self.columns:,}"
+            if self._expected_by:
+                wanted = (
+                    f"{self._expected_by} was fitted on columns 0 to {self.columns - 1:,}. Lines "
+                    "that number from 1 go with a model of such lines, or of a matrix that has an "
+                    "empty column 0"
+                )
+            raise DataError(f"X: {path} has column {int(keys.max()):,}: {wanted}")
 
     def _of_dense(self, data: bytes, path: str, dense: bool) -> Piece:
         header = read_header(data, len(data), path)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from snailps.data._examples import RowReader, hash_bytes
 from snailps.data._matrix import first_not_finite
-from snailps.data.columns import Column, Kind, columns_of
+from snailps.data.columns import Column, Kind, columns_of, declaration_of
 from snailps.data.elements import (
     NUMBERS,
     DataTable,
@@ -28,7 +28,9 @@ from snailps.data.elements import (
     is_missing,
     library_of,
     objects_of,
+    shown_names,
     table_of,
+    table_of_lists,
 )
 from snailps.data.matrix_file import Flags, floats
 from snailps.dataclass import dataclass
@@ -37,8 +39,11 @@ from snailps.errors import DataError
 PIECE_CELLS = 1 << 18
 NAMES_KEPT = 1 << 20
 """Cached hashes of (name, text): dicts repeat them."""
+KINDS_MAX = 1 << 16
+"""Names of dicts whose kinds a model knows, below."""
 _STR = "str or a missing value, as the column is none of numbers. Convert it, or leave it out"
 _ANY_TEXT = "a text or a number. Declare {}:ignore in columns if it is no feature"
+_AS_FITTED = "a number, as the column had when the model was fitted: convert it"
 NAMED = Flags.VALUES | Flags.FIELDS | Flags.WIDE | Flags.HASHED
 """Flags of rows whose features are named, each column a field."""
 
@@ -147,7 +152,7 @@ class Rule:
         columns = [
             self.floats(table, column, first, last, number)
             if column.kind in (Kind.NUMERIC, Kind.BUCKET)
-            else table.column(column.name).values(first, last)
+            else self._texts(table.column(column.name), first, last)
             for column in self.features
         ]
         text_of, expected = (_text, _ANY_TEXT) if self._path else (None, _STR)
@@ -161,11 +166,20 @@ class Rule:
             labels = self._labels(table, self._label, first, last, number)
         return Piece(found.ptr, found.keys, found.values, found.fields, labels=labels)
 
+    def _texts(self, column: Any, first: int, last: int) -> list[Any]:
+        """Texts of a column; numbers of one without a declaration have their own in its place."""
+        values: list[Any] = column.values(first, last)
+        if self._path or not column.is_numeric():
+            return values
+        return [None if is_missing(one) else _text(one) for one in values]
+
     def floats(
         self, table: DataTable, column: Column, first: int, last: int, number: int
     ) -> NDArray[np.float32]:
         """A column's numbers, NaN where one is missing."""
         expected = f"a number. Declare {column.name}:categorical in columns if it has texts"
+        if self._path in ("", "X"):
+            expected = _AS_FITTED
         given = self._given(table, column.name, first, last, number, expected)
         found = floats(given)
         if (infinite := np.isinf(found)).any():
@@ -191,13 +205,15 @@ class Rule:
         column = table.column(name)
         try:
             given = column.numbers(first, last)
-        except (TypeError, ValueError):  # NumPy's, of texts
-            values = column.values(first, last)
-            given = objects_of([math.nan if one is None else one for one in values])
+        except (TypeError, ValueError, NotImplementedError):  # NumPy's of texts, pyarrow's
+            given = objects_of(column.values(first, last))
         if given.dtype.kind not in "biuf":
-            are_odd = (at for at, one in enumerate(given.tolist()) if not isinstance(one, NUMBERS))
-            odd = next(are_odd, 0)
-            raise self._wrong(name, number + odd, given[odd], expected)
+            if given.dtype.kind != "O":  # the numbers of times are no numbers of a user
+                given = objects_of(column.values(first, last))
+            given = objects_of([math.nan if is_missing(one) else one for one in given.tolist()])
+            for at, one in enumerate(given.tolist()):
+                if not isinstance(one, NUMBERS):
+                    raise self._wrong(name, number + at, one, expected)
         return given
 
     def _wrong(self, column: str, row: int, value: object, expected: str) -> DataError:
@@ -218,8 +234,16 @@ def _text(value: Any) -> Any:
     return value
 
 
+def numbers_of(table: DataTable, name: Any) -> NDArray[Any]:
+    """A column's numbers, NaN where one is missing; DataError of the column for others."""
+    return Rule((), "X")._given(table, name, 0, table.rows, 0, _AS_FITTED)
+
+
 class TableRows(RowsSource):
-    """Rows of a table in memory, whose columns are as declared, or by type numbers or texts."""
+    """Rows of a table in memory, whose columns are as declared, or by type numbers or texts.
+
+    `kinds` are those of columns that a model has seen by name: they win over the types.
+    """
 
     def __init__(
         self,
@@ -228,6 +252,7 @@ class TableRows(RowsSource):
         declared: Sequence[str] = (),
         *,
         dense: bool = False,
+        kinds: Mapping[str, Kind] | None = None,
     ) -> None:
         self._table, self._label, self.has_label = table, label, bool(label)
         self.name, self.rows, self.columns, self.entries = table.name, table.rows, 0, -1
@@ -236,16 +261,21 @@ class TableRows(RowsSource):
             self._rule = Rule(columns_of(declared, needs_label=False), "X")
             return
         names = _names_of_features(table, label)
-        kinds = {name: table.column(name).is_numeric() for name in names}
-        texts = [name for name in names if not kinds[name]]
+        by_type = {name: kind_of(table.column(name)) for name in names}
+        texts = [name for name, kind in by_type.items() if kind is Kind.CATEGORICAL]
         if dense and texts:
             raise DataError(f"column {texts[0]!r}: expected numbers, as examples are to be dense")
         if dense:
             self.columns, self.entries = len(names), self.rows * len(names)
             self.flags = Flags.DENSE | Flags.VALUES
-        self._rule = Rule(
-            [Column(name, Kind.NUMERIC if kinds[name] else Kind.CATEGORICAL) for name in names]
-        )
+        known = {name: (kinds or {}).get(name, kind) for name, kind in by_type.items()}
+        columns = [Column(name, kind) for name, kind in known.items()]
+        self._rule = Rule(columns)
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """What its columns are, as ``name:kind``."""
+        return tuple(map(declaration_of, self._rule.features))
 
     def labels(self) -> Any:
         return self._table.column(self._label).data
@@ -273,6 +303,32 @@ class TableRows(RowsSource):
         return Piece(None, None, x.ravel(), None, len(x))
 
 
+def kind_of(column: Any) -> Kind:
+    """What the type of a table's column makes it."""
+    return Kind.NUMERIC if column.is_numeric() else Kind.CATEGORICAL
+
+
+def table_of_dicts(rows: Sequence[Any], names: Sequence[str]) -> DataTable:
+    """The columns of these names of a list of dicts; None where a dict lacks one."""
+    for number, row in enumerate(rows):
+        _check_dict(row, number)
+    name = f"a {type(rows).__name__} of {len(rows):,} dicts"
+    if rows and not any(row.keys() & set(names) for row in rows):
+        raise DataError(
+            f"X: {name} has none of the model's columns, {shown_names(names)}; element 0 has "
+            f"{shown_names(list(rows[0]))}"
+        )
+    return table_of_lists({name: [row.get(name) for row in rows] for name in names}, name)
+
+
+def _check_dict(row: Any, number: int) -> None:
+    if not isinstance(row, Mapping):
+        raise DataError(
+            f"X: element {number:,} is {_shown(row)}: expected a dict from names to numbers or "
+            "strings"
+        )
+
+
 def _names_of_features(table: DataTable, label: str) -> list[str]:
     odd = [column for column in table.columns if not isinstance(column, str)]
     if odd:
@@ -291,22 +347,35 @@ def _names_of_features(table: DataTable, label: str) -> list[str]:
 
 
 class DictRows(RowsSource):
-    def __init__(self, rows: Sequence[Any]) -> None:
-        self._rows = rows
+    """Rows of features by name, each a number or a text.
+
+    `seen` are kinds of names that a model has seen as numbers only, or as texts only.
+    """
+
+    def __init__(self, rows: Sequence[Any], seen: Mapping[str, Kind] | None = None) -> None:
+        self._rows, self._seen = rows, seen or {}
         self.rows, self.columns, self.entries = len(rows), 0, -1
         self.flags = Flags.VALUES | Flags.WIDE | Flags.HASHED
         self.name = f"a {type(rows).__name__} of {len(rows):,} dicts"
         self._kept: dict[tuple[str, str], int] = {}
         self._seeds: dict[str, int] = {}
+        self._kinds: dict[str, Kind] = {}
+        """By name; LABEL: it had numbers and texts."""
+
+    def kinds(self) -> dict[str, Kind]:
+        """Kinds of the names in all pieces so far, and of those that were seen before.
+
+        Names that have both numbers and texts are left out; empty of `KINDS_MAX` names and more.
+        """
+        every = {**self._kinds, **self._seen}
+        if len(every) >= KINDS_MAX:
+            return {}
+        return {name: kind for name, kind in every.items() if kind is not Kind.LABEL}
 
     def pieces(self) -> Iterator[Piece]:
         ptr, keys, values, kept = [0], [], [], self._kept
         for number, row in enumerate(self._rows):
-            if not isinstance(row, Mapping):
-                raise DataError(
-                    f"X: element {number:,} is {_shown(row)}: expected a dict from names to "
-                    "numbers or strings"
-                )
+            _check_dict(row, number)
             for name, value in row.items():
                 if isinstance(value, str):
                     text, amount = value.strip(" "), 1.0
@@ -372,8 +441,22 @@ class DictRows(RowsSource):
         if len(self._kept) >= NAMES_KEPT:
             self._kept.clear()
             self._seeds.clear()
+        self._look_at(name, text, number)
         self._kept[name, text] = key
         return key
+
+    def _look_at(self, name: str, text: str, number: int) -> None:
+        """Note what a name has; refuse what the model has not seen of it."""
+        kind = Kind.CATEGORICAL if text else Kind.NUMERIC
+        wanted = self._seen.get(name, kind)
+        if wanted is not kind:
+            kinds = {Kind.NUMERIC: "a number", Kind.CATEGORICAL: "a text"}
+            raise DataError(
+                f"X: element {number:,} has {kinds[kind]} for {name!r:.80}, which was "
+                f"{kinds[wanted]} when the model was fitted: convert it"
+            )
+        if len(self._kinds) < KINDS_MAX and self._kinds.setdefault(name, kind) is not kind:
+            self._kinds[name] = Kind.LABEL
 
 
 def _shown(value: Any) -> str:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from snailps.data._examples import Examples
 from snailps.data._matrix import first_falling, first_not_finite, wide_keys
+from snailps.data.elements import refuse_masked
 from snailps.data.feature_rows import Piece, RowsSource, dense_piece, features_of
 from snailps.data.matrix_file import KEY_LIMIT, Flags, floats
 from snailps.errors import DataError
@@ -39,6 +40,7 @@ def rows_source(
     """
     if isinstance(X, RowsSource):
         return X
+    refuse_masked(X, "X")
     modules = {cls.__module__.partition(".")[0] for cls in type(X).__mro__}
     is_sparse = "scipy" in modules and hasattr(X, "tocsr")
     if is_sparse or isinstance(X, np.ndarray):

@@ -15,7 +15,7 @@ import numpy as np
 from snailps.data.blocks import files_of
 from snailps.data.columns import Kind, columns_of
 from snailps.data.elements import a_kind
-from snailps.data.example_files import UNKNOWN, LineExamples, example_files
+from snailps.data.example_files import LineExamples, example_files
 from snailps.data.reading import ENDINGS, format_of
 from snailps.errors import DataError
 from snailps.estimators.corpus import paths_of
@@ -70,14 +70,15 @@ def matrix_of_files(
         names=names,
         infer=hashed and not fitted._declared,
         others=use in ("predict", "score"),
+        kinds=fitted._kinds if fitted is not None else {},
         needs_labels=use != "predict",
         by_name=hashed,
         lines=lines,
     )
     if isinstance(found, LineExamples):
         known = getattr(fitted, "n_features_in_", -1)
-        if known >= 0 and not found.by_name and not (known < found.columns < UNKNOWN):
-            found.columns = known
+        if known >= 0 and not found.by_name:
+            found.expect(known, type(fitted).__name__)
         elif width and not found.is_counted:
             found.count_columns()
         count = found.columns if found.is_counted and not found.by_name else -1

@@ -117,7 +117,7 @@ class FMClassifier(
         Field of each column: the machine is field-aware.  "columns": each is a field of its own; of
         files of LIBFFM those of the file.
     class_weight : mapping, "balanced" or None
-        Weight of the examples of each label; "balanced": inverse to their number.
+        Weight of the examples of each label; "balanced": inverse to the sum of their weights.
     cluster, workers, callbacks, verbose
         As of `FastText`.
 

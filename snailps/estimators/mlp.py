@@ -49,7 +49,7 @@ class MLPClassifier(
     activation, lr, batch_size, momentum, optimizer, epochs, ...
         Of the training; docs/settings.md says what they do, and what the others are for.
     class_weight : mapping, "balanced" or None
-        Weight of the examples of each label; "balanced": inverse to their number.
+        Weight of the examples of each label; "balanced": inverse to the sum of their weights.
     cluster, workers, callbacks, verbose
         As of `FastText`.
 

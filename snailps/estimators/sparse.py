@@ -31,6 +31,7 @@ from snailps.data._matrix import wide_keys
 from snailps.data.columns import Kind, columns_of, declaration_of
 from snailps.data.elements import a_kind
 from snailps.data.encoding import Encoding, moments
+from snailps.data.feature_rows import DictRows
 from snailps.data.matrix_file import KEY_LIMIT
 from snailps.data.matrix_sources import examples_of_piece, rows_source
 from snailps.data.matrix_writer import Draft, spool_matrix
@@ -94,7 +95,7 @@ class SparseEstimator(Estimator):
     feature_names_in_ : array of str
         Names of the columns, after a table.
     columns_ : tuple of str
-        What the columns of files are that are tables, ``name:kind``.
+        What the columns are of tables with texts, and of tables in files, ``name:kind``.
     """
 
     n_features_in_: int
@@ -108,7 +109,9 @@ class SparseEstimator(Estimator):
     """Rows of the job's tables with the state of their optimizer; none if that is not known."""
     _hashed: bool = False
     _declared: tuple[str, ...] = ()
-    """Columns of the files as ``name:kind``; empty: the files were no tables."""
+    """Columns of the tables as ``name:kind``; empty: there were none, or of numbers in memory."""
+    _kinds: Mapping[str, Kind] = MappingProxyType({})
+    """Of names in dicts, those that had numbers only, or texts only."""
     _label: str = ""
     """Column of the files that has the labels."""
 
@@ -149,6 +152,10 @@ class SparseEstimator(Estimator):
                 self._look_at_sizes(given.path)
             else:
                 attributes |= self._shape_of(matrix)
+            if isinstance(matrix.data, DictRows):
+                attributes["_kinds"] = matrix.data.kinds()
+            elif not goes_on:
+                attributes["_kinds"] = None
             yield Source(given, settings, attributes)
 
     def _matrix(
@@ -167,8 +174,7 @@ class SparseEstimator(Estimator):
             )
         else:
             refuse_names_of_files(X)
-            declared, by_name = (self._declared, self._hashed) if fitted else ((), False)
-            matrix = matrix_of(X, numeric=self._dense, declared=declared, by_name=by_name)
+            matrix = matrix_of(X, numeric=self._dense, fitted=fitted, use=use)
         if fitted:
             check_columns(matrix, self, self._last_feature())
         fields = self._fields_of(matrix, use)
@@ -199,7 +205,7 @@ class SparseEstimator(Estimator):
         files = matrix.files
         return {
             "_hashed": matrix.hashed,
-            "_declared": files.declared if files else (),
+            "_declared": getattr(matrix.data if files is None else files, "declared", ()),
             "_label": files.label if files else "",
             "n_features_in_": matrix.columns if matrix.columns >= 0 else None,
             "feature_names_in_": matrix.names,
@@ -215,7 +221,7 @@ class SparseEstimator(Estimator):
 
     @property
     def columns_(self) -> tuple[str, ...]:
-        """Columns of the files that it was fitted on, as ``name:kind``."""
+        """Columns of the table with texts, or in files, that it was fitted on: ``name:kind``."""
         self._refuse_unfitted("columns_")
         return self._declared
 
@@ -373,6 +379,8 @@ class SparseEstimator(Estimator):
                 about[key] = np.asarray(value).tolist()
         if self._declared:
             about |= {"declared": list(self._declared), "label": self._label}
+        if self._kinds:
+            about["kinds"] = {name: int(kind) for name, kind in self._kinds.items()}
         more: dict[str, NDArray[Any]] = {
             _ABOUT: np.frombuffer(json.dumps(about).encode(), np.uint8)
         }
@@ -438,6 +446,7 @@ class SparseEstimator(Estimator):
         columns = columns_of(getattr(settings, "columns", ()), needs_label=False)
         label = next((column.name for column in columns if column.kind is Kind.LABEL), "")
         self._declared = tuple(about.get("declared", map(declaration_of, columns)))
+        self._kinds = {name: Kind(kind) for name, kind in about.get("kinds", {}).items()}
         self._label = about.get("label", getattr(settings, "label_column", "") or label)
         if columns and "names" not in about:  # of `snailps train`
             names = [column.name for column in columns if column.is_feature]
@@ -523,7 +532,7 @@ class SparseClassifier(SparseEstimator):
             every = classes_of(found.tolist(), [*known, *classes])
             numbers = np.searchsorted(every, found.astype(every.dtype))[numbers]
         weights = weights_of(sample_weight, rows)
-        of_class = class_weights_of(self.class_weight, every, numbers, name)
+        of_class = class_weights_of(self.class_weight, every, numbers, weights, name)
         if of_class is not None:
             weights = of_class if weights is None else np.asarray(weights * of_class)
         learnt, hint = every, ". Name those that come later: partial_fit(X, y, classes=[...])"

@@ -1,6 +1,6 @@
 """Data of scikit-learn's users: what X, y and weights may be, and scikit-learn's words otherwise.
 
-    X -> matrix_of -> Matrix, as `rows_source` takes it    matrix, estimator -> check_columns
+    X [, fitted] -> matrix_of -> Matrix, as `rows_source` takes it    matrix -> check_columns
     y -> labels_of -> classes, numbers    y -> targets_of -> float64    sample_weight -> weights_of
 
 `sklearn.utils.estimator_checks` looks for these words in errors; scikit-learn itself is only used
@@ -20,9 +20,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.elements import DataTable, a_kind, arrow_of, library_of, table_of
-from snailps.data.example_files import ExampleFiles, is_named
-from snailps.data.feature_rows import TableRows
+from snailps.data.elements import (
+    DataTable,
+    a_kind,
+    arrow_of,
+    library_of,
+    refuse_masked,
+    table_of,
+)
+from snailps.data.example_files import ExampleFiles
+from snailps.data.feature_rows import DictRows, TableRows, numbers_of, table_of_dicts
 from snailps.dataclass import dataclass, field
 from snailps.errors import DataError, NotFitted
 from snailps.estimators.labels import classes_of, values_of
@@ -54,11 +61,10 @@ class Matrix:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def matrix_of(X: Any, *, numeric: bool, declared: Sequence[str], by_name: bool) -> Matrix:
+def matrix_of(X: Any, *, numeric: bool, fitted: Any = None, use: str = "fit") -> Matrix:
     """X as examples; a sparse matrix or an array of numbers is not copied.
 
-    `numeric`: refuse tables with texts, and dicts.  Of a model that was fitted on files: `declared`
-    is what the columns of tables are, `by_name` that its features are known by their names.
+    `numeric`: refuse tables with texts, and dicts.  Columns are what a `fitted` model knows.
     """
     X = arrow_of(X) if library_of(X) == "datasets" else X
     is_sparse = library_of(X) == "scipy" and hasattr(X, "tocsr")
@@ -72,9 +78,9 @@ def matrix_of(X: Any, *, numeric: bool, declared: Sequence[str], by_name: bool) 
             f"{'a DataFrame of it' if isinstance(X, Mapping) else 'list(X)'}"
         )
     if (table := table_of(X)) is not None:
-        found = _of_table(X, table, declared, by_name=by_name)
+        found = _of_table(X, table, fitted)
     elif isinstance(X, Sequence) and len(X) and isinstance(X[0], Mapping):
-        found = Matrix(X, len(X), -1, hashed=True)
+        found = _of_dicts(X, fitted, use)
     else:
         found = _of_array(X if is_sparse else _array(X))
     if numeric and found.hashed:
@@ -90,29 +96,44 @@ def matrix_of(X: Any, *, numeric: bool, declared: Sequence[str], by_name: bool) 
     return found
 
 
-def _of_table(X: Any, table: DataTable, declared: Sequence[str], *, by_name: bool) -> Matrix:
-    """A table of numbers as an array; one with texts, or declared by name, as it is."""
+def _of_dicts(X: Sequence[Any], fitted: Any, use: str) -> Matrix:
+    """Dicts as rows of the table that a model was fitted on, or as features by name."""
+    names = None if fitted is None else getattr(fitted, "feature_names_in_", None)
+    if names is None:
+        rows = DictRows(X, fitted._kinds if fitted is not None else None)
+        return Matrix(rows, len(X), -1, hashed=True)
+    known = names.tolist()
+    table = table_of_dicts(X, known)
+    if use == "partial_fit":
+        other = next((name for row in X for name in row if name not in known), None)
+        if other is not None:
+            raise DataError(f"X: {table.name} has {other!r:.60}, which is no column of the model")
+    return _of_table(X, table, fitted)
+
+
+def _of_table(X: Any, table: DataTable, fitted: Any) -> Matrix:
+    """A table of numbers as an array; one with texts, or of a model by name, as it is."""
     twice = [name for name, count in Counter(table.columns).items() if count > 1]
     if twice:
         raise DataError(f"X: expected every column once, got {twice[0]!r:.80} more than once")
     names = None
     if table.columns and all(isinstance(name, str) for name in table.columns):
         names = np.array(table.columns, object)
-    named = any(is_named(column) for column in declared) or (by_name and bool(declared))
-    if names is not None and named:
-        rows = TableRows(table, declared=declared)
-        return Matrix(rows, table.rows, len(names), names, hashed=True)
     columns = [table.column(name) for name in table.columns]
-    if not all(column.is_numeric() for column in columns):
-        return Matrix(X, table.rows, len(table.columns), names, hashed=True)
+    if names is not None and fitted is not None and fitted._hashed:
+        rows = TableRows(table, declared=fitted._declared, kinds=fitted._kinds)
+        return Matrix(rows, table.rows, len(names), names, hashed=True)
+    if fitted is None and not all(column.is_numeric() for column in columns):
+        return Matrix(TableRows(table), table.rows, len(columns), names, hashed=True)
     made = np.empty((table.rows, len(columns)), np.float64)
-    for at, column in enumerate(columns):
-        made[:, at] = column.numbers(0, table.rows)
+    for at in range(len(columns)):
+        made[:, at] = numbers_of(table, table.columns[at])
     return Matrix(made, table.rows, len(table.columns), names)
 
 
 def _array(X: Any) -> NDArray[Any]:
     """X as an array of numbers."""
+    refuse_masked(X, "X")
     try:
         found = np.asarray(X)
     except ValueError as error:  # lists of different lengths
@@ -190,6 +211,7 @@ def one_axis(y: Any, who: str, rows: int = -1) -> Any:
             y = y.to_numpy()
     elif hasattr(y, "__array__") and not isinstance(y, np.ndarray):
         y = np.asarray(y)
+    refuse_masked(y, "y")
     if isinstance(y, np.ndarray):
         if y.ndim == 2 and y.shape[1] == 1:
             _warn_of_column()
@@ -274,6 +296,7 @@ def weights_of(sample_weight: Any, rows: int) -> NDArray[np.float64] | None:
     """Weights of examples, float64 (rows,); None: 1."""
     if sample_weight is None:
         return None
+    refuse_masked(sample_weight, "sample_weight")
     try:
         found = np.asarray(sample_weight, np.float64)
     except (TypeError, ValueError) as error:
@@ -290,14 +313,23 @@ def weights_of(sample_weight: Any, rows: int) -> NDArray[np.float64] | None:
 
 
 def class_weights_of(
-    class_weight: Any, classes: NDArray[Any], numbers: NDArray[np.int64], who: str
+    class_weight: Any,
+    classes: NDArray[Any],
+    numbers: NDArray[np.int64],
+    weights: NDArray[np.float64] | None,
+    who: str,
 ) -> NDArray[np.float64] | None:
-    """Weight of each example by its class; None: 1.  "balanced": inverse to the class's size."""
+    """Weight of each example by its class; None: 1.
+
+    "balanced": inverse to the sum of the examples' `weights` of the class, so that an example of
+    weight 2 counts as one that comes twice.
+    """
     if class_weight is None:
         return None
     if isinstance(class_weight, str) and class_weight == "balanced":
-        counts = np.bincount(numbers, minlength=len(classes))
-        return np.asarray((len(numbers) / (len(classes) * np.maximum(counts, 1)))[numbers])
+        sums = np.bincount(numbers, weights, minlength=len(classes))
+        by_class = sums.sum() / (len(classes) * np.where(sums > 0, sums, 1))
+        return np.asarray(by_class[numbers])
     if not isinstance(class_weight, Mapping):
         raise DataError(
             f"{who}: class_weight: expected a dict from labels to numbers, 'balanced' or None; got "

@@ -5,6 +5,7 @@ import copy
 import pathlib
 import pickle
 import warnings
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,7 +16,9 @@ import snailps
 from snailps.api.results import Results
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import load_class
+from snailps.data._examples import hash_bytes
 from snailps.data.encoding import Encoding
+from snailps.data.feature_rows import DictRows
 from snailps.data.matrix_file import read_header
 from snailps.errors import DataError, ModelFileError, NotFitted, ParameterError
 from snailps.estimators import base, mlp, sparse
@@ -147,6 +150,9 @@ def test_weights_of_examples_and_of_classes_are_multiplied(jobs):
     assert jobs.weights[-1] == [10, 4, 3, 1]
     model.set_params(class_weight="balanced").fit(X, [3, 1, 3, 3])
     assert jobs.weights[-1] == pytest.approx([4 / 6, 2, 4 / 6, 4 / 6])
+    # Example weights count in the sizes of classes: those of 1 weigh 6 together, of 3 weigh 2.
+    model.fit(X, [3, 1, 3, 1], sample_weight=[1, 2, 1, 4])
+    assert jobs.weights[-1] == pytest.approx([2, 2 * 4 / 6, 2, 4 * 4 / 6])
     model.set_params(class_weight=None).fit(X, [3, 1, 2, 1])
     assert jobs.weights[-1] == []
     for wrong in ({9: 1}, 3, "even", {1: -1}, {1: "x"}):
@@ -458,6 +464,179 @@ def test_tables_with_texts_and_dicts_are_known_by_name(jobs):
     assert not hasattr(model, "n_features_in_")
     with pytest.raises(DataError, match="was fitted on features by name"):
         model.predict(X)
+
+
+# --- the shape that was learnt --------------------------------------------------------------------
+
+
+def knows(model, **rows):
+    """The fitted model with these weights of features by name, ``age=1`` or ``zip={"1000": 2}``."""
+    found = {BIAS_KEY: 0.0}
+    for name, weights in rows.items():
+        seed = hash_bytes(0, name.encode())
+        for text, weight in (weights if isinstance(weights, dict) else {"": weights}).items():
+            found[hash_bytes(seed, text.encode()) >> 1] = weight
+    keys = np.array(sorted(found), np.uint64)
+    values = np.array([[found[key]] for key in keys.tolist()], np.float32)
+    model._model = replace(model._model, keys=keys, rows=values)
+    return model
+
+
+def asked(model, X):
+    return model.decision_function(X).tolist()
+
+
+@pytest.fixture
+def people(jobs, monkeypatch, tmp_path):
+    """A model of a table in memory, also from its file, that knows two places and the age."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"zip": ["1000", "1001"], "age": [20, 40]})
+    model = knows(
+        snailps.LogisticRegression().fit(frame, [0, 1]), zip={"1000": 1, "1001": 2}, age=4
+    )
+    model.save(tmp_path / "m.npz")
+    monkeypatch.setattr(sparse, "read_npz", read_npz)
+    return [model, snailps.load(tmp_path / "m.npz")]
+
+
+def test_table_in_memory_is_asked_with_the_kinds_that_it_was_fitted_with(people, tmp_path):
+    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    polars = pytest.importorskip("polars")
+    rows = [{"zip": "1000", "age": 20}, {"zip": "1001", "age": 40}]
+    numbers = [{"zip": 1000, "age": 20}, {"zip": 1001, "age": 40}]
+    file = tmp_path / "x.csv"
+    file.write_text("zip,age\n1000,20\n1001,40\n")
+    for model in people:
+        assert model.columns_ == ("zip:categorical", "age:numeric")
+        for given in (
+            pandas.DataFrame(rows), pandas.DataFrame(numbers), polars.DataFrame(numbers),
+            pandas.DataFrame(rows).astype({"zip": "category"}),
+            pandas.DataFrame(numbers).astype({"zip": float}), pandas.DataFrame(rows, dtype=object),
+            pyarrow.Table.from_pylist(numbers), rows, numbers, str(file),
+        ):  # fmt: skip
+            assert asked(model, given) == [81, 162]
+
+
+def test_missing_values_of_a_batch_make_no_entry_whatever_their_type(people, tmp_path):
+    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    polars = pytest.importorskip("polars")
+    file = tmp_path / "x.csv"
+    file.write_text("zip,age\n,20\n,40\n")
+    for model in people:
+        for none in (None, np.nan, pandas.NA, ""):
+            assert asked(model, pandas.DataFrame({"zip": [none, none], "age": [20, 40]})) == [
+                80,
+                160,
+            ]
+        for none in (None, np.nan, pandas.NA):
+            given = {"zip": ["1000", "1001"], "age": [none, none]}
+            assert asked(model, pandas.DataFrame(given)) == [1, 2]
+        empty = {"zip": [None, None], "age": [20, 40]}
+        dicts = [{"age": 20}, {"age": 40, "zip": None}]
+        for given in (pyarrow.table(empty), polars.DataFrame(empty), dicts, str(file)):
+            assert asked(model, given) == [80, 160]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"zip": ["1000"], "age": ["old"]}, "column 'age', row 0 is 'old' .*: expected a number"),
+        ({"zip": ["1000"], "age": ["20"]}, "column 'age', row 0 is '20' .*: expected a number"),
+        ({"zip": ["1000"], "years": [20]}, "got 'years' in the place of 'age'"),
+        ([{"zip": "1000", "age": "20"}], "column 'age', row 0 is '20' .*: expected a number"),
+        ([{"Zip": "1000"}], "none of the model's columns, 'zip', 'age'; element 0 has 'Zip'"),
+        ([{"zip": [1]}], "column 'zip', row 0 is .*: expected a text or a number"),
+        ([{"zip": "1000"}, 3], "element 1 is 3 .*: expected a dict"),
+        ([[1, 2]], "fitted on features by name .* X has columns by number"),
+    ],
+)
+def test_row_that_does_not_fit_names_its_column(people, given, text):
+    if isinstance(given, dict):
+        given = pytest.importorskip("pandas").DataFrame(given)
+    for model in people:
+        with pytest.raises(DataError, match=text):
+            model.predict(given)
+        for use in (model.score, model.evaluate):
+            with pytest.raises(DataError, match=text):
+                use(given, [1])
+        with pytest.raises(DataError, match=text):
+            model.partial_fit(given, [1] * len(given))
+
+
+def test_dicts_have_the_kinds_of_their_names(jobs, monkeypatch, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    rows = [{"zip": "1000", "age": 20, "any": 1}, {"zip": "1001", "any": "x"}]
+    model = knows(snailps.LogisticRegression().fit(rows, [0, 1]), zip={"1000": 1}, age=4, any=8)
+    model.save(tmp_path / "m.npz")
+    with monkeypatch.context() as patch:
+        patch.setattr(sparse, "read_npz", read_npz)
+        loaded = snailps.load(tmp_path / "m.npz")
+    file = tmp_path / "x.jsonl"
+    file.write_text('{"zip": 1000, "age": 20}\n')
+    for one in (model, loaded):
+        for given in (
+            [{"zip": "1000", "age": 20}], [{"zip": "1000", "age": 20, "new": "y"}],
+            pandas.DataFrame([{"zip": 1000, "age": 20}]), str(file),
+        ):  # fmt: skip
+            assert asked(one, given) == [81]
+        assert asked(one, [{"any": 2}, {"any": "x"}]) == [16, 0]
+        with pytest.raises(DataError, match="0 has a number for 'zip', which was a text"):
+            one.predict([{"zip": 1000}])
+        with pytest.raises(DataError, match="0 has a text for 'age', which was a number"):
+            one.partial_fit([{"age": "20"}], [1])
+        with pytest.raises(DataError, match=r"column 'age', row 0 is 'x' .*: expected a number"):
+            one.predict(pandas.DataFrame([{"age": "x"}]))
+    model.partial_fit([{"new": 1}, {"zip": "1002"}], [0, 1])
+    with pytest.raises(DataError, match="0 has a text for 'new', which was a number"):
+        model.predict([{"new": "1"}])
+
+
+def test_kinds_of_very_many_names_are_not_kept(monkeypatch):
+    monkeypatch.setattr("snailps.data.feature_rows.KINDS_MAX", 2)
+    rows = DictRows([{"a": 1, "b": "x", "c": 1}])
+    assert sum(piece.rows for piece in rows.pieces()) == 1
+    assert rows.kinds() == {}
+
+
+def test_table_of_numbers_is_asked_for_numbers_by_column(jobs):
+    pandas = pytest.importorskip("pandas")
+    model = snailps.LogisticRegression().fit(pandas.DataFrame(X, columns=["a", "b"]), [0, 1, 1, 0])
+    assert asked(model, [{"a": 0, "b": 2}]) == asked(model, X[1:2]) == [4.5]
+    with pytest.raises(DataError, match=r"column 'b', row 1 is 'x' .*: expected a number, as"):
+        model.predict(pandas.DataFrame({"a": [1, 2], "b": [1, "x"]}))
+    when = pandas.to_datetime(["2026-01-01", "2026-01-02"])
+    with pytest.raises(DataError, match=r"column 'b', row 0 is Timestamp.*: expected a number, as"):
+        model.predict(pandas.DataFrame({"a": [1, 2], "b": when}))
+
+
+def test_lines_numbered_from_1_are_refused_by_a_model_of_an_array(jobs, tmp_path):
+    model = snailps.LogisticRegression().fit(X, [0, 1, 1, 0])
+    lines = tmp_path / "x.svm"
+    lines.write_text("0 1:1\n1 2:2\n")
+    wanted = r"column 2: LogisticRegression was fitted on columns 0 to 1\. Lines .* from 1"
+    for use in (model.predict, model.score, model.evaluate, model.partial_fit):
+        with pytest.raises(DataError, match=wanted):
+            use(lines)
+    lines.write_text("0 0:1\n1 1:2\n")
+    assert asked(model, lines) == [0.5, 4.5]
+
+
+def test_elements_that_a_mask_hides_are_refused_at_every_door(jobs, tmp_path):
+    y, hidden = [0, 1, 1, 0], np.ma.masked_equal(X, 2)
+    model = snailps.LogisticRegression().fit(np.ma.array(X), np.ma.array(y))
+    weights = np.ma.masked_equal([1, 2, 3, 4], 2)
+    for use in (
+        lambda: model.fit(hidden, y), lambda: model.predict(hidden),
+        lambda: model.fit(X, np.ma.masked_equal(y, 0)),
+        lambda: model.fit(X, y, sample_weight=weights),
+        lambda: snailps.LinearRegression().fit(X, np.ma.masked_equal(y, 0)),
+        lambda: snailps.write_matrix(tmp_path / "x.mx", hidden, y),
+        lambda: snailps.write_matrix(tmp_path / "x.mx", X, np.ma.masked_equal(y, 0)),
+        lambda: snailps.write_matrix(tmp_path / "x.mx", X, y, sample_weight=weights),
+        lambda: snailps.MatrixFactorization().fit(np.ma.masked_equal(X.astype(int), 2)),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=r"[12] elements of the masked array are hidden"):
+            use()
 
 
 @pytest.mark.parametrize(
