@@ -74,6 +74,8 @@ class Block:
         one continues: servers have only the rows that the job began with, those of a `loader`
         included.  Of a partition: whether no worker has had it before.  Of the rows that no other
         partition has, servers have only what the job began with, too.
+    again : bool
+        Of a block to encode: whether it was encoded before, and servers have lost it since.
     checkouts : Checkouts
         Of a partition: hands out the output partitions.
     open_parts : callable
@@ -112,6 +114,7 @@ class Block:
     had: int = 0
     durable: tuple[int, ...] = ()
     first: bool = False
+    again: bool = False
     checkouts: Checkouts = field(default_factory=NoCheckouts)
     open_parts: Callable[[int], TextParts | None] = lambda part_bytes: None
     head: Callable[[], bytes] = bytes

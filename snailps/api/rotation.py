@@ -115,6 +115,23 @@ class Checkouts(Protocol):
             The partition is not held.
         """
 
+    def encode_again(self, index: int) -> None:
+        """Has a block of the chunk encoded once more, of which servers have lost something.
+
+        By this worker, unless another one does: then it returns after a while, and the caller looks
+        again.  From any thread, also in `Worker.prepare`.
+
+        Parameters
+        ----------
+        index : int
+            The block's place in the chunk.
+
+        Raises
+        ------
+        ClusterError
+            That does not help.
+        """
+
 
 class NoCheckouts:
     """The checkouts of a block that is no partition: none."""
@@ -125,3 +142,7 @@ class NoCheckouts:
     def check_in(self, part: int, figures: Mapping[str, float], *, durable: bool = False) -> None:
         """Refuses any partition."""
         raise MisuseError(f"check_in({part}): this block is no partition and holds none")
+
+    def encode_again(self, index: int) -> None:
+        """Refuses any block."""
+        raise MisuseError(f"encode_again({index}): this block is no partition")

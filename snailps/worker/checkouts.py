@@ -11,11 +11,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from snailps.errors import MisuseError
+from snailps.errors import ClusterError, MisuseError
 from snailps.transport import messages
 from snailps.worker.resume_state import ResumeState
 from snailps.worker.user_code import numbers_of
 
+AGAIN_MAX = 8
+"""Times that a lease encodes one block again: no help where a server loses what it acknowledges."""
+AGAIN_S = 300.0
+"""Seconds to wait for another worker that encodes a block: also for one that is lost meanwhile."""
+LOOK_S = 0.1
 Heard = Callable[[messages.Message], None]
 Ask = Callable[[messages.Message, float | None, Heard], messages.Message]
 
@@ -29,7 +34,13 @@ class LeaseCheckouts:
         ask: Ask,  # ``ask(message, timeout_s, heard)``: a call to the master, from any thread
         note: Callable[[messages.Message], None],  # sends a note to the master
         stand: ResumeState,
+        # ``encode_again(number, index)``: whether this worker has encoded that block of its chunk
+        encode_again: Callable[[int, int], bool] = lambda number, index: False,
     ) -> None:
+        self._encode_again = encode_again
+        self._lost: dict[
+            int, tuple[float, int]
+        ] = {}  # blocks: missed when first, encoded how often
         self._number, self._ask, self._note, self._stand = number, ask, note, stand
         self._training = self._over = False
         self._begun: dict[int, float] = {}  # when each that is held was checked out
@@ -57,6 +68,24 @@ class LeaseCheckouts:
         self._over = True
         self.cut = self.cut or answer.ends
         return None
+
+    def encode_again(self, index: int) -> None:
+        """Implement `api.rotation.Checkouts`."""
+        since, times = self._lost.get(index, (time.monotonic(), 0))
+        if times >= AGAIN_MAX:
+            raise ClusterError(
+                f"block {index} of the chunk was encoded {times} times, and servers do not have it"
+            )
+        if self._encode_again(self._number, index):
+            since, times = time.monotonic(), times + 1
+        elif time.monotonic() - since > AGAIN_S:
+            raise ClusterError(
+                f"servers have lost block {index} of the chunk, and no worker has encoded it again "
+                f"within {AGAIN_S:.0f} s"
+            )
+        else:
+            time.sleep(LOOK_S)
+        self._lost[index] = since, times
 
     def _heard(self, answer: messages.Message) -> None:
         if isinstance(answer, messages.Borrowed) and answer.part >= 0:

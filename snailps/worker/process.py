@@ -14,7 +14,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
@@ -98,6 +98,7 @@ class WorkerProcess(Node):
         self._tally = BlockTally()
         self._stand = ResumeState()
         self._report: _Report | None = None  # of the last block, if it was not waited for
+        self._encoding = threading.Lock()
 
     def capacity(self) -> float:
         return capacity(self._threads)
@@ -513,7 +514,8 @@ class WorkerProcess(Node):
     def _encode(self, model: Worker, block: Block) -> bool:
         """Encode a block and report it; True if no further block is wanted."""
         begin = time.monotonic()
-        with named(model, "encode", block):
+        # Blocks that servers have lost are encoded by the threads that read them.
+        with self._encoding, named(model, "encode", block):
             metrics = numbers_of({**model.encode(block), "units": 0})
         metrics = {name: metrics[name] for name in metrics.keys() & {"bad_lines"}}
         assert self._client is not None
@@ -523,15 +525,27 @@ class WorkerProcess(Node):
         self._note_flushed(block.number)
         return isinstance(answer, messages.Enough)
 
-    def _leased(self, pass_: str, back: bool = False, held: int = 0) -> messages.Leased | None:
-        if self._leaving:
+    def _encode_again(self, model: Worker, scratch: Scratch, number: int, index: int) -> bool:
+        """Encode a block of the chunk of a partition once more; False: another worker has it."""
+        lease = self._leased("train", again=[number, index])
+        if lease is None:
+            return False
+        block = self._block(lease, "train", model, scratch)
+        block.again = True
+        self._encode(model, block)
+        return True
+
+    def _leased(
+        self, pass_: str, back: bool = False, held: int = 0, again: Sequence[int] = ()
+    ) -> messages.Leased | None:
+        if self._leaving and not again:  # what it has leased it finishes
             return None
 
         def heard(answer: messages.Message) -> None:
             if isinstance(answer, messages.Leased) and answer.number >= 0:
                 self._stand.got(pass_, answer)
 
-        answer = self._ask(messages.Lease(pass_, back, held), None, heard)
+        answer = self._ask(messages.Lease(pass_, back, held, list(again)), None, heard)
         assert isinstance(answer, messages.Leased)
         return None if answer.number < 0 else answer
 
@@ -600,7 +614,9 @@ class WorkerProcess(Node):
             scratch.expect(file.path, file.version)
         checkouts: Checkouts = NoCheckouts()
         if lease.part >= 0:
-            checkouts = LeaseCheckouts(lease.number, self._ask, self.control.note, self._stand)
+            encode_again = partial(self._encode_again, model, scratch)
+            note = self.control.note
+            checkouts = LeaseCheckouts(lease.number, self._ask, note, self._stand, encode_again)
         before, after = lease.progress
         return Block(
             lease.number,

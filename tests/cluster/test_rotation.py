@@ -100,6 +100,13 @@ def test_rotation_trains_each_pair_of_partitions_once(tmp_path, job):
     assert figures["loss_by_epoch"] == [2.0, 2.0]
 
 
+def test_block_that_servers_have_lost_is_encoded_again(tmp_path, job):
+    master = run_well(tmp_path, job=job | {"loses": "true"}, workers=2, servers=2)
+    assert assert_checked_out(tmp_path).max() == 1
+    assert "encodes block 1 of chunk 1 once more: servers have lost it" in master.stderr
+    assert figures_of(master)["progress"] == 1.0
+
+
 def test_rotation_goes_on_where_a_worker_is_killed_in_a_checkout(tmp_path, job):
     job |= {"gates": tmp_path / "gates", "on_node_loss": "recover", "epochs": 4}
     job["pace_s"] = 0.03

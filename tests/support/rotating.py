@@ -6,7 +6,7 @@ Real vocabulary, text, kernels and trainers; no master, no shards.  For unit tes
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from waiting import LIMIT_S
 from snailps.api.block import Block
 from snailps.api.rotation import outputs_for
 from snailps.data.vocabulary import Vocabulary
-from snailps.models.rotation.shared_blocks import ROW_NUMBERS
+from snailps.models.rotation.shared_blocks import ROW_FLOATS
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors
 from snailps.models.word_vectors.settings import WordVectorSettings
@@ -46,7 +46,7 @@ class MemoryTables:
         with self.lock:
             self.moved[table] += len(keys)
             if table == "text":
-                found = np.zeros((len(keys), ROW_NUMBERS), np.float32)
+                found = np.zeros((len(keys), ROW_FLOATS), np.float32)
                 for row, key in zip(found, keys.tolist(), strict=True):
                     row[:] = self.text.get(key, 0)
                 return found
@@ -118,6 +118,10 @@ class SharedPartitions:
         self.lost_after = output_parts
         self.changed = threading.Condition()
         self.handed_out: list[tuple[int, int]] = []
+        self.again: list[int] = []
+
+    encode_again: Callable[[int], None] = staticmethod(lambda index: None)
+    """Encodes a block of the chunk once more."""
 
     def checkouts(self, part: int, parts: int) -> MemoryCheckouts:
         """Those of one partition."""
@@ -163,6 +167,12 @@ class MemoryCheckouts:
         if durable:
             self.durable.append(len(self.figures))
 
+    def encode_again(self, index: int) -> None:
+        """One worker at a time."""
+        with self._shared.changed:
+            self._shared.again.append(index)
+            self._shared.encode_again(index)
+
 
 def blocks_of_chunk(
     workers: list[MemoryWorker],
@@ -178,6 +188,7 @@ def blocks_of_chunk(
     common = {"path": "", "start": 0, "stop": 0, "epoch": epoch, "read": bytes, "progress": shares}
     for worker in workers:
         worker.workers = num
+    encoded = []
     for at, data in enumerate(chunk_blocks):
         seed = 1000 * chunk + at
         block = Block(number=seed, seed=seed, **common)  # type: ignore[arg-type]
@@ -189,7 +200,14 @@ def blocks_of_chunk(
             data,
         )
         workers[at % num].encode(block)
+        encoded.append(block)
     shared = SharedPartitions(output_parts)
+
+    def encode_again(index: int) -> None:
+        encoded[index].again, encoded[index]._data = True, chunk_blocks[index]
+        workers[index % num].encode(encoded[index])
+
+    shared.encode_again = encode_again
     partitions = []
     for part in range(num):
         seed = 77_000 + num * chunk + part

@@ -29,6 +29,11 @@ class RotatingSettings(JobSettings):
     durable_every: int = setting(
         0, help="Checkouts between two that are made durable.", when="In tests."
     )
+    loses: bool = setting(
+        False,
+        help="Whether the first who reads chunk 1 finds a block of chunk 0.",
+        when="In tests.",
+    )
     pace_s: float = setting(0.0, help="Seconds of a checkout.", when="In tests.", low=0)
 
 
@@ -64,7 +69,13 @@ class Rotating(Worker):
     def prepare(self, block: Block):
         wait_at(self.settings, f"partition-{block.chunk}-{block.part}")
         keys = np.arange(block.chunk_blocks) + block.chunk % RING * BLOCK_KEYS
+        if self.settings.loses and block.chunk == 1 and block.part == 0:
+            self.push("text", keys[1:2], [[1, 1, -1, 0]])  # as of another primary
         rows = self.pull("text", keys)
+        while len(lost := np.flatnonzero(rows[:, 2] != block.chunk + 1)) and self.settings.loses:
+            for index in lost.tolist():
+                block.checkouts.encode_again(index)
+            rows = self.pull("text", keys)
         if not (rows[:, 2] == block.chunk + 1).all():
             raise ValueError(f"chunk {block.chunk} finds blocks of chunks {rows[:, 2] - 1}")
         if not (rows[:, 3] == np.arange(block.chunk_blocks) + 1).all():

@@ -59,7 +59,7 @@ KNOWN = [
         b'{"is":"Start","number":1,"worker_class":"a.b:C","settings":{"lr":"0.05"},"workers":2,'
         b'"survey":true}',
     ),
-    (m.Lease("train", True), b'{"is":"Lease","pass_":"train","back":true,"held":0}'),
+    (m.Lease("train", True), b'{"is":"Lease","pass_":"train","back":true,"held":0,"again":[]}'),
     (
         m.Leased(
             1,

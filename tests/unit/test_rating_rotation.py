@@ -319,6 +319,24 @@ def test_fewer_blocks_than_chunks_are_refused(monkeypatch):
             blocks_of_chunk([worker], BLOCKS, 3, epoch=1)
 
 
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_lines_that_servers_have_lost_are_written_again_in_any_epoch(epoch):
+    with connected(MatrixFactorization, shards=2) as make:
+        workers, leases = workers_of(make, 2), []
+        trained(workers, epochs=epoch)
+        blocks = blocks_of_chunk(workers, BLOCKS, epoch, epoch=epoch)
+        place = workers[0]._rotating._place(blocks[0])
+        keys = np.concatenate([place.keys(index, 0, 2) for index in (1, 3)])
+        workers[0].push(rotation.LINES, keys, -workers[0].pull(rotation.LINES, keys))
+        for worker in workers:
+            if worker._rotating.part is not None:
+                worker._rotating.part.lines.clear()
+        for worker, block in zip(workers, blocks, strict=True):
+            leases.append(worker.prepare(block))
+        assert lines_of(leases) == Counter((u, i) for u in range(USERS) for i in range(ITEMS))
+        assert set(blocks[0].checkouts._shared.again) == {1, 3}
+
+
 def test_blocks_are_written_in_the_first_epoch_only():
     """Those of the next one are leased beside them: two workers would add to the same rows."""
     with connected(MatrixFactorization) as make:

@@ -17,6 +17,7 @@ from snailps.master.job.state import pack, unpack
 from snailps.master.leases import RotationLedger
 from snailps.master.leases.records import BlockResult
 from snailps.transport import messages as m
+from snailps.worker import checkouts as checkouts_module
 from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.resume_state import ResumeState
 
@@ -630,6 +631,49 @@ def test_checkpoint_of_ordinary_blocks_goes_on_with_those(make_job):
     assert job.plan_rotation(2, saved) is None
 
 
+# --- what servers have lost ----------------------------------------------------------------------
+
+
+def test_block_that_servers_have_lost_is_leased_to_the_worker_that_missed_it(make_job, caplog):
+    world = World(job := make_job())
+    _, first, _ = world.forms()
+    lease = world.ask(first, m.Lease("train"))
+    world.ask(first, m.Done("train", lease.number, 0, 0.1, {"bad_lines": 3}))
+    world.note(first, m.Settled([lease.number]))
+    one, two = deals(world, first), deals(world, 3)
+    finished, bad = job.ledger.finished, job.metrics.bad_lines
+    again = world.ask(first, m.Lease("train", again=[one.number, lease.slice]))
+    assert (again.number, again.slice, again.chunk) == (lease.number, lease.slice, 0)
+    assert f"encodes block {lease.slice} of chunk 0 once more" in caplog.text
+    assert (job.ledger.finished, job.metrics.bad_lines) == (finished - 1, bad - 3)
+    # Others that miss it look again later, and no partition of the chunk is leased meanwhile.
+    assert world.ask(3, m.Lease("train", again=[two.number, lease.slice])).number == -1
+    assert isinstance(
+        world.ask(first, m.Done("train", lease.number, 0, 0.1, {"bad_lines": 3})), m.Ok
+    )
+    assert (job.ledger.finished, job.metrics.bad_lines) == (finished, bad)
+    assert job.ledger._at(0).unencoded == 0
+    for wrong in ([two.number, 0], [one.number, 99], [lease.number, 0]):
+        assert isinstance(world.ask(first, m.Lease("train", again=wrong)), ClusterError)
+
+
+def test_block_that_is_encoded_again_goes_to_others_where_its_worker_is_lost(make_job):
+    world = World(job := make_job())
+    (a, one), (b, two) = tenants(world)
+    lost = world.ask(a, m.Lease("train", again=[one.number, 0]))
+    world.obey = False
+    world.handle(events.Gone(a, "connection closed"))
+    assert world.ask(b, m.Lease("train", again=[two.number, 0])).number == -1  # not fenced yet
+    world.tick(times=3)
+    fence, world.obey = fence_of(world), True
+    world.handle(events.Answered(fence.number, world.does(fence.message)))
+    assert world.ask(b, m.Lease("train", again=[two.number, 0])).number == lost.number
+    world.ask(b, m.Done("train", lost.number, 0, 0.1, {}))
+    world.ask(b, m.Done("train", two.number, 7, 1.0, {}))
+    assert deals(world, b).number == one.number
+    assert job.ledger._at(0).unencoded == 0
+
+
 # --- at a worker ---------------------------------------------------------------------------------
 
 
@@ -696,6 +740,26 @@ def test_checkouts_that_end_early_are_cut():
     assert checkouts.check_out() == 2
     assert checkouts.check_out() is None
     assert checkouts.cut
+
+
+def test_lost_block_is_encoded_by_its_worker_or_looked_at_again_and_not_for_ever(monkeypatch):
+    asked, answers = [], [False, True, False]
+    monkeypatch.setattr(checkouts_module, "LOOK_S", 0.0)
+
+    def encode_again(number, index):
+        asked.append((number, index))
+        return answers.pop(0) if answers else True
+
+    checkouts = LeaseCheckouts(7, None, None, ResumeState(), encode_again)
+    for _ in range(3 + checkouts_module.AGAIN_MAX - 1):
+        checkouts.encode_again(2)
+    with pytest.raises(ClusterError, match="block 2 of the chunk was encoded 8 times, and servers"):
+        checkouts.encode_again(2)
+    assert set(asked) == {(7, 2)}
+    monkeypatch.setattr(checkouts_module, "AGAIN_S", -1.0)
+    answers[:] = [False]
+    with pytest.raises(ClusterError, match="servers have lost block 3 of the chunk, and no worker"):
+        checkouts.encode_again(3)
 
 
 def test_checkouts_refuse_misuse():

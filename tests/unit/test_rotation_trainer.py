@@ -320,6 +320,67 @@ def test_a_block_may_be_written_twice_and_its_place_used_again() -> None:
         assert words == 706
 
 
+def test_rows_that_servers_have_of_another_chunk_are_missed() -> None:
+    """A new primary lacks the last pushes: a block, its tail, its head, or what was before it."""
+    (worker,) = workers_of(SMALL, 1, ALL)
+    ids, rows = np.arange(700, dtype=np.int32), worker.memory.text
+    for index in (0, 1):
+        shared_text.put_block(worker, 1, index, ids, 700)
+    before = {key: row.copy() for key, row in rows.items()}
+    for index in (0, 1):
+        shared_text.put_block(worker, 4, index, ids[::-1], 90)
+    after = {key: row.copy() for key, row in rows.items()}
+    of_block = sorted(rows)[:4], sorted(rows)[4:]
+    for lost in (of_block[1], of_block[1][2:], of_block[1][:1], of_block[1][-1:]):
+        rows.update(after | {key: before[key].copy() for key in lost})
+        with pytest.raises(shared_blocks.LostBlocks) as missed:
+            shared_text.get_chunk(worker, 4, 2)
+        assert missed.value.indices == [1]
+        shared_text.put_block(worker, 4, 1, ids[::-1], 90)
+        found, words = shared_text.get_chunk(worker, 4, 2)
+        np.testing.assert_array_equal(found, np.concatenate([ids[::-1]] * 2))
+        assert words == 180
+    # The difference to what the old primary had, upon what the new one has: no chunk's numbers.
+    rows.update(after | {key: 2 * after[key] - before[key] for key in of_block[0][1:]})
+    with pytest.raises(shared_blocks.LostBlocks) as missed:
+        shared_text.get_chunk(worker, 4, 2)
+    assert missed.value.indices == [0]
+    rows.clear()
+    with pytest.raises(shared_blocks.LostBlocks) as missed:
+        shared_text.count(worker, 0, 2)
+    assert missed.value.indices == [0, 1]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("model", ["skipgram", "cbow"])
+def test_text_of_an_earlier_chunk_is_encoded_again_and_what_is_learnt_is_the_same(
+    model: str, workers: int
+) -> None:
+    settings, rows = replace(SMALL, model=model), []
+    for loses in (False, True):
+        made = workers_of(settings, workers, ALL)
+        blocks_of_chunk(made, [block[::-1] for block in CHUNKS[1]], 0, (0.0, 0.0))
+        blocks = blocks_of_chunk(made, CHUNKS[0], 3)
+        text, again = made[0].memory.text, blocks[0].checkouts._shared.again  # type: ignore[attr-defined]
+        if loses:
+            for key in sorted(text)[1::2]:
+                text[key] = np.full_like(text[key], 1)  # a row of chunk 0
+        for worker, block in zip(made, blocks, strict=True):
+            block.prepared = worker.prepare(block)
+            if loses and workers == 1:  # what a later checkout reads is lost in the training
+                for key in sorted(text)[1::2]:
+                    text[key] = np.full_like(text[key], 1)
+        for worker, block in zip(made, blocks, strict=True):
+            figures = worker.train(block)
+            rows.append((figures, {k: v.copy() for k, v in made[0].memory.rows.items()}))
+        assert bool(again) == loses
+    half = len(rows) // 2
+    for (figures, learnt), (others, same) in zip(rows[:half], rows[half:], strict=True):
+        assert figures == others
+        for table, found in learnt.items():
+            np.testing.assert_array_equal(found, same[table])
+
+
 def test_a_chunk_is_pulled_in_bounded_pieces() -> None:
     made = workers_of(SMALL, 1, ALL)
     for at, size in enumerate((3, 0, 1000, 257, 256)):

@@ -516,8 +516,17 @@ class Job:
         """The next block for a node; None: there is none at present. With `back` only a returned
         one, of a clock that others may wait for."""
         entry = self.ledger.take_back(node) if back else self.ledger.take(node)
-        if entry is None:
-            return None
+        return None if entry is None else self._leased_message(entry, now)
+
+    def lease_again(self, number: int, index: int, node: int, now: float) -> messages.Leased | None:
+        """A block of the chunk of a worker's partition, which is to be encoded once more; None if
+        another worker has it. LookupError: there is none."""
+        before = self.ledger.bad_lines()
+        entry = self.ledger.take_again(number, index, node)
+        self.metrics.bad_lines -= before - self.ledger.bad_lines()
+        return None if entry is None else self._leased_message(entry, now)
+
+    def _leased_message(self, entry: Entry, now: float) -> messages.Leased:
         part = entry.part if entry.chunk == 0 else -1
         first = self._is_new and part not in self._leased
         self._leased.add(part)

@@ -228,6 +228,12 @@ class Ledger:
         """Lease a returned entry that others wait for; None: there is none."""
         return None
 
+    def take_again(self, number: int, index: int, node: int) -> Entry | None:
+        """Lease the block at a place of the chunk of a partition once more: servers have lost what
+        was written of it. None if another worker has it. LookupError: `number` is no partition of
+        this worker's."""
+        raise LookupError(f"entry {number} is no partition")
+
     def woken(self, waiting: Container[int]) -> list[int]:
         """Waiting workers that may get an entry now; each is to ask again. Costs as much as there
         are entries to give, not a look at each of a thousand waiting workers."""

@@ -199,6 +199,14 @@ class BlockRecords:
         self._change(at, at + 1)
         return node
 
+    def undo(self, number: int) -> None:
+        """DONE or SETTLED -> WAITING, by this alone: what the block has made is lost."""
+        assert self.is_done(number), f"block {number} is not done"
+        at = number - self._first
+        self._all[at] = np.zeros((), RECORD)
+        self.finished -= 1
+        self._change(at, at + 1)
+
     def make_durable(self, numbers: Iterable[int], node: int) -> None:
         """DONE -> SETTLED of those among these blocks that this worker has trained."""
         for number in numbers:

@@ -225,6 +225,21 @@ class RotationLedger(Ledger):
 
     # --- leases --------------------------------------------------------------------------------
 
+    def take_again(self, number: int, index: int, node: int) -> Entry | None:
+        chunk = self.chunk_of(number)
+        self._checkouts_of(number, node)
+        if index >= self._blocks_in(chunk):
+            raise LookupError(f"chunk {chunk} has no block {index}")
+        block, left = self._blocks_of(chunk)[index], self._at(chunk)
+        if self.records.is_done(block):
+            self.records.undo(block)
+            left.unencoded += 1
+            left.next_block = min(block, left.next_block)
+        if not self.records.is_waiting(block):
+            return None
+        self._lease(block, node)
+        return self.entry(block)
+
     def woken(self, waiting: Container[int]) -> list[int]:
         """All waiting workers, if anything has changed since the last call."""
         if self.closed or not self._changed:

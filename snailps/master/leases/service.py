@@ -94,6 +94,9 @@ class LeaseService:
         if message.held and message.pass_ == job.pass_ == "survey":
             self._turns.hold(member.number, message.held)
             member.done += job.counted(member.number, now)
+        if message.again:
+            self._lease_again(job, member, message, call, now)
+            return
         if message.back:
             wanted = message.pass_ == job.pass_ and not member.leaving
             lease = job.lease(member.number, now, back=True) if wanted else None
@@ -101,6 +104,23 @@ class LeaseService:
             return
         self._asking.append((member, message.pass_, call))
         self.answer(now)
+
+    def _lease_again(
+        self, job: Job, member: Member, message: messages.Lease, call: int, now: float
+    ) -> None:
+        """Lease a block that servers have lost to the worker that missed it, even when the training
+        is to end: its partition waits for that."""
+        lease = None
+        try:
+            if message.pass_ == job.pass_ and self._ready(job, message.pass_):
+                lease = job.lease_again(*message.again, member.number, now)
+        except LookupError as error:
+            self._out.reply(call, ClusterError(str(error)))
+            return
+        if lease is not None:
+            place = f"block {lease.slice} of chunk {lease.chunk}"
+            log.warning("%s encodes %s once more: servers have lost it", member.name, place)
+        self._out.reply(call, lease or messages.Leased(-1))
 
     def done(self, member: Member, message: messages.Done, call: int, now: float) -> None:
         if member.dropped:

@@ -32,6 +32,7 @@ from snailps.models.embeddings.worker import KIND_KEY, LINES_BYTES, TABLE, Batch
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.partition_rows import PartitionRows
+from snailps.models.rotation.shared_blocks import ChunkPlace
 from snailps.models.rotation.splits import assign, assign_by_hash
 from snailps.models.rotation.trainer import (
     Checkout,
@@ -40,6 +41,7 @@ from snailps.models.rotation.trainer import (
     Partition,
     RotationTrainer,
     Which,
+    whole,
 )
 from snailps.models.rows import Ids
 
@@ -185,7 +187,7 @@ class RatingTrainer(RotationTrainer):
         super().__init__(model, model.sgd, TABLE)
         self.model, self.seed = model, model.settings.seed
         self._counts = [some.astype(np.float64) for some in names.counts]
-        self._chunks, self._line_num = chunks_of(names), line_num(names)
+        self._chunks = chunks_of(names)
         cells = assign(self._counts[USER], (1,) * CELLS, 2 * self.seed)
         self.cells = (cells * CELL_STEP % CELLS).astype(np.uint8)  # which sort in one pass
         self._split: tuple[tuple[int, int], Split] | None = None
@@ -201,14 +203,19 @@ class RatingTrainer(RotationTrainer):
             )
         return slot
 
+    def _place(self, block: Block) -> ChunkPlace:
+        slot = self._slot(block)
+        return ChunkPlace(LINES, slot, slot)
+
     def encode(self, block: Block) -> None:
         """Writes the lines of a block, in the first epoch.
 
         No partition of a later one is leased before all of these are written: two workers would
-        write a block at once.
+        write a block at once.  Later only what servers have lost is written: if two workers did so
+        at once, of two epochs, the stamps of what they left are wrong, and one does it again.
         """
-        slot = self._slot(block)
-        if block.epoch:
+        place = self._place(block)
+        if block.epoch and not block.again:
             return
         (users, items), values = self.model.numbered(block)
         if len(users) >= NAMES_END:
@@ -219,23 +226,18 @@ class RatingTrainer(RotationTrainer):
         numbers[:, USER], numbers[:, ITEM] = users[order], items[order]
         numbers[:, 2] = values[order]
         head = np.bincount(cells, minlength=CELLS).cumsum().astype(np.float32)
-        shared_blocks.put(self.model, LINES, slot, block.chunk_index, head, numbers.ravel())
+        shared_blocks.put(self.model, place, block.chunk_index, head, numbers.ravel())
 
     def _read(self, block: Block) -> tuple[Ids, Ids, Floats]:
         """Users, items and values of a partition's lines of a chunk."""
-        slot, blocks = self._slot(block), range(block.chunk_blocks)
-        heads = shared_blocks.heads(self.model, LINES, slot, blocks)
+        place, blocks = self._place(block), range(block.chunk_blocks)
+        heads = shared_blocks.heads(self.model, place, blocks)
         ends = np.zeros((len(heads), 1 + CELLS), np.int64)
         ends[:, 1:] = heads[:, :CELLS]
         first, last = cell_edges(self._sizes(block))[block.part : block.part + 2]
         begins, stops = LINE_NUMBERS * ends[:, first], LINE_NUMBERS * ends[:, last]
-        if self._chunks == 1 and ends[:, -1].sum() != self._line_num:
-            raise DataError(
-                f"the servers have {ends[:, -1].sum():,} of {self._line_num:,} lines: what was "
-                "pushed is lost. Begin anew, with replication: sync"
-            )
         numbers = np.empty(int((stops - begins).sum()), np.float32)
-        shared_blocks.read(self.model, LINES, slot, begins.tolist(), stops.tolist(), numbers)
+        shared_blocks.read(self.model, place, begins.tolist(), stops.tolist(), numbers)
         users, items, values = numbers.reshape(-1, LINE_NUMBERS).T
         return users.astype(np.int32), items.astype(np.int32), values.copy()
 
@@ -285,7 +287,7 @@ class RatingTrainer(RotationTrainer):
         found = part.lines.get(slot)
         outputs_num = len(split.items)
         if found is None or len(found.bounds) != outputs_num + 1:
-            users, items, values = self._read(block)
+            users, items, values = whole(block, partial(self._read, block))
             random = np.random.default_rng((self.seed, slot, block.part))
             order = random.permutation(np.arange(len(users), dtype=np.int32))
             if len(split.stay):

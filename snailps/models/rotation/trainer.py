@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,9 @@ from snailps.dataclass import dataclass, field
 from snailps.models.local_sgd import Floats, Keys, LocalSgd
 from snailps.models.rotation.input_exchange import InputExchange, Sharing
 from snailps.models.rotation.partition_rows import PartitionRows, Places, Push
+from snailps.models.rotation.shared_blocks import LostBlocks
 
+Found = TypeVar("Found")
 Which = tuple[int, tuple[int, ...]]
 """An input partition: its number, and the sizes of all."""
 Judged = tuple[float, float]
@@ -83,6 +85,16 @@ class Partition:
 
     def _tables(self) -> list[PartitionRows]:
         return [self.inputs] if self.outputs is None else [self.inputs, self.outputs]
+
+
+def whole(block: Block, read: Callable[[], Found]) -> Found:
+    """What `read` finds of a partition's chunk; blocks that servers have lost are encoded again."""
+    while True:
+        try:
+            return read()
+        except LostBlocks as lost:
+            for index in lost.indices:
+                block.checkouts.encode_again(index)
 
 
 @dataclass(slots=True)

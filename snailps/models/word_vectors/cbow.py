@@ -12,6 +12,7 @@ Negatives of a target are drawn from its output partition.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from snailps.api.worker import Block
 from snailps.models.rotation.input_exchange import Sharing
+from snailps.models.rotation.trainer import whole
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.contention import steps_a_word
 from snailps.models.word_vectors.examples import Windows
@@ -56,9 +58,9 @@ class CbowTrainer(WordTrainer):
 
     def _sorted(self, block: Block, split: Split) -> WordLease:
         """Reads this partition's share of the chunk."""
-        ids, words = shared_text.get_chunk(
-            self.model, block.chunk, block.chunk_blocks, block.part, block.sizes
-        )
+        blocks, part = block.chunk_blocks, block.part
+        get = partial(shared_text.get_chunk, self.model, block.chunk, blocks, part, block.sizes)
+        ids, words = whole(block, get)
         kept = np.flatnonzero(ids >= 0)
         outputs = split.outputs[ids[kept]].astype(np.uint16)  # which sort in one pass
         order = np.argsort(outputs, kind="stable")

@@ -37,6 +37,7 @@ from snailps.models.rotation.trainer import (
     RotationTrainer,
     Span,
     Which,
+    whole,
 )
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE, draw
@@ -148,7 +149,8 @@ class WordTrainer(RotationTrainer):
     def _whole(self, block: Block, split: Split) -> WordLease:
         """A lease whose checkouts are shares of the text."""
         part = self._part_of(block, split)
-        _, words = shared_text.count(self.model, block.chunk, block.chunk_blocks)
+        count = partial(shared_text.count, self.model, block.chunk, block.chunk_blocks)
+        _, words = whole(block, count)
         rows, share = None, np.arange(block.output_parts + 1)
         lease = WordLease(part, rows, words, share, None, split)
         left = [checkout for checkout in range(block.output_parts) if checkout not in block.durable]
@@ -159,9 +161,9 @@ class WordTrainer(RotationTrainer):
     def read(self, block: Block, checkout: int) -> Examples:
         """All examples of a checkout's share of the text."""
         model, checkouts = self.model, block.output_parts
-        ids, _ = shared_text.get_chunk(
-            model, block.chunk, block.chunk_blocks, checkout, (1,) * checkouts
-        )
+        blocks, sizes = block.chunk_blocks, (1,) * checkouts
+        get = partial(shared_text.get_chunk, model, block.chunk, blocks, checkout, sizes)
+        ids, _ = whole(block, get)
         seed = model.settings.seed * GOLDEN + block.chunk * checkouts + checkout
         return self.examples(ids, seed & MASK64)
 

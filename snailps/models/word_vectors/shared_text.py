@@ -6,7 +6,7 @@
 Encoding a text costs several times what reading the ids does, so W workers that all need a whole
 chunk encode 1 / W of it each.  An id below 2^24 is exact in float32.  The head of a block has the
 number of its ids and of its words, each as two such numbers.  The rows of a chunk are used again
-three chunks later.
+three chunks later.  What reads raises `LostBlocks` where servers have others.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from snailps.api.rotation import CHUNKS_AHEAD
 from snailps.api.tables import Table
 from snailps.api.worker import Worker
 from snailps.models.rotation import shared_blocks
+from snailps.models.rotation.shared_blocks import ChunkPlace
 
 TEXT = "text"
 IDS_END = 1 << 24
@@ -49,7 +50,11 @@ def cut_text(text: bytes, size: int) -> list[bytes]:
 def put_block(worker: Worker, chunk: int, index: int, ids: Ints, words: int) -> None:
     """Writes a block; returns when it is acknowledged."""
     head = np.array([*divmod(len(ids), _COUNT_BASE), *divmod(words, _COUNT_BASE)], np.float32)
-    shared_blocks.put(worker, TEXT, chunk % _RING, index, head, ids)
+    shared_blocks.put(worker, _place(chunk), index, head, ids)
+
+
+def _place(chunk: int) -> ChunkPlace:
+    return ChunkPlace(TEXT, chunk % _RING, chunk)
 
 
 def get_chunk(
@@ -67,7 +72,7 @@ def get_chunk(
     begins = np.clip(first - ends + counts[:, 0], 0, counts[:, 0]).tolist()  # of each block
     stops = np.clip(last - ends + counts[:, 0], 0, counts[:, 0]).tolist()
     found = np.empty(last - first, np.int32)
-    shared_blocks.read(worker, TEXT, chunk % _RING, begins, stops, found)
+    shared_blocks.read(worker, _place(chunk), begins, stops, found)
     before, after = (words * end // sum(sizes) for end in ends_of_parts)
     return found, after - before
 
@@ -80,5 +85,5 @@ def count(worker: Worker, chunk: int, blocks: int) -> tuple[int, int]:
 
 def _counts(worker: Worker, chunk: int, blocks: int) -> NDArray[np.int64]:
     """Ids and words of each block, int64 (blocks, 2)."""
-    heads = shared_blocks.heads(worker, TEXT, chunk % _RING, range(blocks))
+    heads = shared_blocks.heads(worker, _place(chunk), range(blocks))
     return heads[:, :4:2].astype(np.int64) * _COUNT_BASE + heads[:, 1:4:2].astype(np.int64)

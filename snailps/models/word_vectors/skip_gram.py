@@ -7,6 +7,7 @@ docs/design/word-pairs.md says why pairs are sorted at all.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from snailps import kernels
 from snailps.abi.key_hash import GOLDEN, MASK64
 from snailps.api.worker import Block
 from snailps.models.rotation.input_exchange import Sharing
+from snailps.models.rotation.trainer import whole
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.examples import Pairs
@@ -69,7 +71,8 @@ class SkipGramTrainer(WordTrainer):
     def _sorted(self, block: Block, split: Split) -> WordLease:
         """Sort the pairs, without those of durable checkouts."""
         s = self.model.settings
-        ids, words = shared_text.get_chunk(self.model, block.chunk, block.chunk_blocks)
+        get = partial(shared_text.get_chunk, self.model, block.chunk, block.chunk_blocks)
+        ids, words = whole(block, get)
         pairs = kernels.sort_pairs(
             ids,
             s.window,

@@ -168,11 +168,18 @@ class Lease(Message):
     With `back` only one that has come back, and the answer comes at once: -1 where there is none.
     `held`: about how many bytes the part of the survey has that the worker has not sent; it covers
     all blocks that are leased to it.
+    `again`: number of its partition's lease, and the place in the chunk of a block that servers
+    have lost: that block, at once, -1 where another worker has it.
     """
 
     pass_: Label
     back: Bool = False
     held: Natural = 0
+    again: Annotated[list[Any], ListOf(U63, 2)] = field(default_factory=list)
+
+    def check(self) -> None:
+        if len(self.again) not in (0, 2):
+            raise Misfit("no number or two", len(self.again), ".again")
 
 
 _FILE = Row(Path(), U63, U63, Words())
