@@ -229,6 +229,8 @@ class Progress:
             self.say(
                 f"{cluster_words(status)} is up after {short_seconds_text(status['elapsed_s'])}"
             )
+            if address := status["master"]["metrics"]:
+                self.say(f"metrics at http://{address}/metrics, of others by snailps status --json")
             joined = [event for event in status.get("events", ()) if event["kind"] == "joined"]
             self._reported.update(map(_key, joined))  # they are in that line
         if self._is_up:

@@ -170,6 +170,7 @@ class Master:
         self._phase: JobPhase | None = None
         self._log_tail = LogTail()
         self._observers = Observers(self.status, self._progress)
+        self._servers = settings.expected_servers
         self._metrics: MetricsServer | None = None
         self._scrapes: deque[Future[list[Sample]]] = deque()
         self._performers = self._effect_table()
@@ -455,8 +456,10 @@ class Master:
     def _answer_scrape(self, asked: Future[list[Sample]]) -> None:
         settings = self._settings
         replicated = settings.replication != "none" and settings.on_node_loss == "recover"
-        counts = self._report.events.counts
-        asked.set_result(of_master(self.status(), counts, replicated=replicated))
+        counts, status = self._report.events.counts, self.status()
+        present = sum(node["role"] == "server" for node in status["nodes"])
+        self._servers = max(self._servers, present)
+        asked.set_result(of_master(status, counts, replicated=replicated, servers=self._servers))
 
     def _feed(self, event: Event) -> None:
         """Hand the core an event, and perform its effects and all that follow."""

@@ -6,13 +6,15 @@
 
 The loop only puts numbers into a queue, which a thread writes; what cannot be written is dropped
 with a warning and never ends a run. A step is the number of words or examples so far, so a resumed
-training continues its curves.
+training continues its curves; it begins with the step from which it goes on, so that TensorBoard
+drops what the run before had drawn after it.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -59,6 +61,8 @@ class TensorboardLog:
         except OSError as error:
             raise ConfigError(f"tensorboard: cannot make {folder}: {error.strerror}") from None
         self._job, self._step = 1, 0
+        self._first: tuple[int, int | None] = -1, None
+        """A job, and the step at which this process has begun with it."""
         self._points = Backlog("snailps-tensorboard", self._write_all, QUEUE_MAX)
 
     # --- the master's loop -----------------------------------------------------------------------
@@ -67,6 +71,8 @@ class TensorboardLog:
         """Add a point to the curves of this job."""
         self._job = job_number(status)
         self._step = step = status["units"]
+        if self._first[0] != self._job and status["phase"] == "training":
+            self._first = self._job, step
         points: dict[str, float | None] = {
             "training/loss": status["loss"],
             "training/learning_rate": status["lr"],
@@ -122,17 +128,22 @@ class TensorboardLog:
     # --- the thread ------------------------------------------------------------------------------
 
     def _put(self, write: Write) -> None:
-        if not self._points.put((self._job, write)):  # a disk that hangs must not stop the run
+        purged = self._first[1] if self._first[0] == self._job else None
+        point = self._job, purged, write
+        if not self._points.put(point):  # a disk that hangs must not stop the run
             log.debug("tensorboard: the disk is behind, a point is left out")
 
-    def _write_all(self, points: Iterator[tuple[int, Write]]) -> None:
+    def _write_all(self, points: Iterator[tuple[int, int | None, Write]]) -> None:
         writers: dict[int, Any] = {}
         failed = False
-        for job, write in points:
+        for job, purged, write in points:
             try:
                 if job not in writers:
                     folder = self._folder if job <= 1 else self._folder / f"job-{job}"
-                    writers[job] = self._module.SummaryWriter(str(folder), flush_secs=5)
+                    writers[job] = self._module.SummaryWriter(
+                        str(folder), flush_secs=5, purge_step=purged,
+                        filename_suffix=f".{secrets.token_hex(4)}",  # else that of the second
+                    )  # fmt: skip
                 write(writers[job])
             except Exception as error:  # of the package, the disk
                 if not failed:

@@ -63,9 +63,11 @@ def _begun() -> float | None:
     return round(time.time() - up_s + ticks / os.sysconf("SC_CLK_TCK"), 2)
 
 
-def of_master(status: Status, events: Mapping[str, int], *, replicated: bool) -> list[Sample]:
-    """Metrics of a run. `events`: counts by kind; `replicated`: every shard should have a
-    standby."""
+def of_master(
+    status: Status, events: Mapping[str, int], *, replicated: bool, servers: int
+) -> list[Sample]:
+    """Metrics of a run. `events`: counts by kind; `replicated`: every shard should have a standby,
+    unless there is one server only; `servers`: as many were there, or should have been."""
     found = [
         Sample("snailps_phase", {"phase": phase}, phase == status["phase"])
         for phase in get_args(Phase)
@@ -97,7 +99,8 @@ def of_master(status: Status, events: Mapping[str, int], *, replicated: bool) ->
     if status["session"] is not None:
         found.append(Sample("snailps_jobs_total", {}, status["session"]["jobs"]))
     if replicated:
-        bare = sum(not (s["standby"] and s["seeded"] >= 1.0) for s in status["shards"])
+        lacking = [s for s in status["shards"] if not (s["standby"] and s["seeded"] >= 1.0)]
+        bare = len(lacking) if servers > 1 else 0
         found.append(Sample("snailps_shards_without_standby", {}, bare))
     checkpoint = status["checkpoint"]
     if checkpoint is not None and checkpoint["age_s"] is not None:

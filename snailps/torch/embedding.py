@@ -13,7 +13,7 @@ import copy
 import dataclasses
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -53,6 +53,7 @@ class TableModule(nn.Module):
 
     rows: nn.Parameter
     _is_copy = False
+    _dtype = torch.float32
 
     def __init__(
         self,
@@ -163,6 +164,14 @@ class TableModule(nn.Module):
             A push was refused, or the cluster has ended.
         """
         self.exchange.flush()
+
+    def cast(self, rows: Tensor) -> Tensor:
+        """Rows of servers, float32, in the type that `to`, `bfloat16`, ... gave the module."""
+        return rows.to(self._dtype)  # the same tensor where it has that
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        self._dtype = fn(torch.empty(0)).dtype  # modules that are served have no parameter
+        return super()._apply(fn, recurse)
 
     @property
     def _trains(self) -> bool:
@@ -620,8 +629,8 @@ def looked_up(
 def gathered(module: TableModule, lookup: Lookup) -> Tensor:
     """The row of each id."""
     if not module._trains:
-        return looked_up(lookup, None, None)
-    return _Gather.apply(module.rows, module, lookup, None, None)
+        return module.cast(looked_up(lookup, None, None))
+    return module.cast(_Gather.apply(module.rows, module, lookup, None, None))
 
 
 def bagged(
@@ -638,16 +647,19 @@ def bagged(
         rows = torch.from_numpy(lookup.rows)
         if trains:
             rows = _Rows.apply(module.rows, module, lookup)
-        return F.embedding_bag(
+        bags = F.embedding_bag(
             torch.from_numpy(lookup.places), rows, torch.from_numpy(starts.astype(np.int32)),
             mode=mode, per_sample_weights=weights, padding_idx=lookup.padding_place,
         )  # fmt: skip
+        return module.cast(bags)
     factors = None if weights is None else np.ascontiguousarray(weights.detach().numpy())
+    if factors is not None and lookup.has_padding:  # its row is zeros, and no weight makes it NaN
+        factors = np.where(lookup.places < lookup.starts[-1], factors, np.float32(0))
     if mode == "mean":
         factors = mean_factors(lookup, starts)
     if not trains:
-        return looked_up(lookup, starts, factors)
-    return _Gather.apply(module.rows, module, lookup, starts, factors)
+        return module.cast(looked_up(lookup, starts, factors))
+    return module.cast(_Gather.apply(module.rows, module, lookup, starts, factors))
 
 
 def mean_factors(lookup: Lookup, starts: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -57,7 +57,7 @@ def status(servers=2, workers=2, shards=1, *, seed=1, at_s=60.0, word=HOSTILE) -
         "figures": {"note": word},
         "session": None,
         "events": [{"at_s": 1.0, "kind": "joined", "who": "server 1", "text": f"{word} joined"}],
-        "master": {"host": "host0", "pid": 99, "cpu": 0.1, "rss_bytes": 80_000_000},
+        "master": {"host": "host0", "pid": 99, "cpu": 0.1, "rss_bytes": 80_000_000, "metrics": ""},
         "job_name": f"fasttext {word}",
         "output": f"out/{word}",
         "epochs": 5,

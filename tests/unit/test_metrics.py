@@ -94,7 +94,8 @@ def test_describe_names_every_family():
 def test_samples_of_a_master_are_all_of_known_families_and_labels():
     world = World()
     world.forms()
-    samples = of_master(world.status(), world.report.events.counts, replicated=True)
+    status, counts = world.status(), world.report.events.counts
+    samples = of_master(status, counts, replicated=True, servers=2)
     known = {family.name: set(family.labels) for family in FAMILIES}
     for sample in [*samples, *of_process("master", 0)]:
         assert set(sample.labels) - {"le"} == known[family_of(sample.name)]
@@ -105,6 +106,8 @@ def test_samples_of_a_master_are_all_of_known_families_and_labels():
     assert values["snailps_phase", "idle"] == 1
     assert values["snailps_shards_without_standby",] == 1
     render(samples)
+    alone = of_master(status, counts, replicated=True, servers=1)
+    assert [s.value for s in alone if s.name == "snailps_shards_without_standby"] == [0]
 
 
 def test_samples_of_a_server_tell_primaries_and_standbys_apart():

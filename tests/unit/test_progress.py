@@ -40,6 +40,7 @@ def make_status(**changes) -> Status:
         "elapsed_s": 12.0,
         "blocks": {"left": 30, "leased": 2, "done": 10},
         "nodes": [],
+        "master": {"metrics": ""},
         "message": "",
     }
     status.update(changes)
@@ -165,6 +166,14 @@ def test_plain_forming_is_one_line():
     progress.update(make_status(elapsed_s=0.7, nodes=nodes, events=[joined]))  # noted later
     assert stream.getvalue().splitlines()[0] == "cluster of 1 server, 1 worker is up after 0.6 s"
     assert stream.getvalue().count("\n") == 2
+
+
+def test_address_of_metrics_is_shown_once_the_cluster_is_up():
+    stream, progress = plain(Clock())
+    for _ in range(2):
+        progress.update(make_status(nodes=[make_node()], master={"metrics": "127.0.0.1:9464"}))
+    shown = [line for line in stream.getvalue().splitlines() if "metrics" in line]
+    assert shown == ["metrics at http://127.0.0.1:9464/metrics, of others by snailps status --json"]
 
 
 def test_plain_forming_that_lasts_says_what_it_waits_for():

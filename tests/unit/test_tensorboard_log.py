@@ -15,7 +15,7 @@ from snailps.vectors.text_files import write_vec
 from tests.support.master_world import World
 
 tensorboardX = pytest.importorskip("tensorboardX", reason="pip install snailps[tensorboard]")
-from tensorboardX.proto.event_pb2 import Event  # noqa: E402 - behind the skip
+from tensorboardX.proto.event_pb2 import Event, SessionLog  # noqa: E402 - behind the skip
 
 
 def masked(data):
@@ -72,6 +72,22 @@ def test_scalars_are_curves_over_the_words(tmp_path):
     assert found["speed/words_per_second", 100] == 50.0
     assert found["cluster/workers", 100] == 2.0
     assert ("cluster/longest_wait_seconds", 100) in found
+
+
+def test_resumed_run_begins_with_the_step_from_which_it_goes_on(tmp_path):
+    """TensorBoard drops what it has from there on: points after the checkpoint of a killed run."""
+    for steps in ((100, 200, 300), (150, 250)):
+        board = TensorboardLog(str(tmp_path))
+        for step in steps:
+            board.on_status(status_of(units=step, phase="training"))
+        board.close()
+    board = TensorboardLog(str(tmp_path))  # of a command that fails before it trains
+    board.on_status(status_of(units=0, phase="survey"))
+    board.close()
+    begun = [
+        event.step for event in events_in(tmp_path) if event.session_log.status == SessionLog.START
+    ]
+    assert sorted(begun) == [100, 150]  # files of one second are in no order
 
 
 def test_scalars_leave_out_what_is_not_known(tmp_path):

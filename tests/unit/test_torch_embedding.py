@@ -107,6 +107,40 @@ def test_bag_refuses_other_shapes(store, arguments, words):
     assert store.pulls == []
 
 
+@pytest.mark.parametrize("learnt", [False, True])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_bag_leaves_out_weights_of_padding_whatever_they_are(store, value, learnt):
+    bag = EmbeddingBag(DIM, "words", mode="sum", padding_idx=0, optimizer="sgd", lr=LR)
+    own, before = twin(store, "words", bag=True, mode="sum", padding_idx=0), rows_of(store, "words")
+    ids, weights = torch.tensor([[1, 2, 0], [3, 0, 0]]), torch.tensor([[1.0, 2, value], [0.5] * 3])
+    weights[1, 1:] = value
+    for train in (False, True):
+        found = bag.train(train)(ids, per_sample_weights=weights.clone().requires_grad_(learnt))
+        right = own(ids, per_sample_weights=weights)
+        assert found.isfinite().all()
+        torch.testing.assert_close(found, right)
+    found.sum().backward()
+    right.sum().backward()
+    assert_stepped(store, "words", own, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_module_has_the_type_that_the_model_is_turned_into(store, dtype):
+    words, bag = Embedding(DIM, "words", optimizer="sgd", lr=LR), EmbeddingBag(DIM, "bags")
+    columns = EmbeddingBagCollection(DIM, 2)
+    model = torch.nn.ModuleList([words, bag, columns, torch.nn.Linear(DIM, 1)]).to(dtype)
+    ids, before = torch.tensor([[1, 2], [3, 4]]), rows_of(store, "words")
+    for module in (words, bag, columns):
+        for train in (False, True):
+            assert module.train(train)(ids).dtype == dtype
+    assert bag(ids, None).dtype == dtype
+    model[3](words(ids)).sum().backward()
+    weight = model[3].weight.detach().float().numpy()
+    for key in (1, 2, 3, 4):  # stepped as float32
+        np.testing.assert_allclose(store.row("words", key), before[key] - LR * weight[0])
+    assert model.float()[0](ids).dtype == torch.float32
+
+
 @pytest.mark.parametrize(
     "options",
     [{"optimizer": "sdg"}, {"lr": -1.0}, {"staleness": -1}, {"init": "none"}, {"max_norm": 1.0}],
