@@ -75,8 +75,8 @@ FAMILIES: tuple[Family, ...] = (
     Family("snailps_jobs_total", "counter", (), "master", "Jobs that this master has begun."),
     Family("snailps_shards", "gauge", (), "master", "Shards of the cluster."),
     Family("snailps_shards_without_standby", "gauge", (), "master",
-           "Shards whose rows are at one server only, where they should be at two; 0 in a cluster of"
-           " one server."),
+           "Shards whose rows are at one server only, where they should be at two; 0 in a cluster "
+           "of one server."),
     Family("snailps_checkpoint_age_seconds", "gauge", (), "master",
            "Time since this run completed its newest checkpoint."),
     Family("snailps_heartbeat_age_seconds", "gauge", ("role", "id"), "master",
