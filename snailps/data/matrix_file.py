@@ -237,6 +237,27 @@ def head_of_matrix(file: IO[bytes], path: str) -> bytes:
     return _rows(file, path, header, [(0, min(header.rows, HEAD_ROWS))])
 
 
+def size_of_labels(file: IO[bytes], path: str) -> int:
+    """Bytes that `labels_of_matrix` reads."""
+    sections = _header_of(file, path, file.seek(0, os.SEEK_END)).sections()
+    return sum(one.stop - one.start for name, one in sections.items() if name in OF_ROWS)
+
+
+def labels_of_matrix(file: IO[bytes], path: str) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    """Labels of all rows of an open matrix file, 0 if it has none, and their weights, if any."""
+    header = _header_of(file, path, file.seek(0, os.SEEK_END))
+    found: dict[str, NDArray[Any]] = {
+        "labels": np.zeros(header.rows),
+        "weights": np.empty(0, np.float32),
+    }
+    for name, section in header.sections().items():
+        if name in OF_ROWS:
+            file.seek(section.start)
+            data = file.read(section.stop - section.start)
+            found[name] = np.frombuffer(data, section.dtype, header.rows)
+    return found["labels"].astype(np.float64), found["weights"]
+
+
 def _header_of(file: IO[bytes], path: str, size: int) -> Header:
     file.seek(0)
     return read_header(file.read(HEADER_BYTES), size, path)

@@ -15,13 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from snailps.data._examples import Examples
 from snailps.data.columns import Column, Kind, columns_by_name, declaration_of
 from snailps.data.elements import Elements, shown_names
 from snailps.data.feature_rows import NAMED, Piece, RowsSource
 from snailps.data.host_cache import Make, ScratchFile
 from snailps.data.label_words import word_of
-from snailps.data.matrix_sources import examples_of_piece
 from snailps.data.matrix_writer import write_rows
 from snailps.data.reading import Reading
 from snailps.data.spool import SpooledText
@@ -104,17 +102,6 @@ def check_table(path: str, reading: Reading) -> None:
     """Refuse a table of examples that lacks columns, or has undeclared ones."""
     with _examples_of(reading, path):
         pass
-
-
-def first_examples(path: str, reading: Reading, hash_bits: int) -> tuple[Examples, bool]:
-    """Examples of a table's first rows, and whether these are all."""
-    with _examples_of(reading, path) as source, table_errors(path):
-        pieces = source.pieces()
-        first = next(pieces)
-        examples = examples_of_piece(first, source, hash_bits)
-        if first.labels is not None:
-            examples = examples._replace(labels=first.labels)
-        return examples, next(pieces, None) is None
 
 
 def read_rows(

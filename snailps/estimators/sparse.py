@@ -28,13 +28,16 @@ from numpy.typing import NDArray
 
 from snailps.data._examples import hash_bytes
 from snailps.data._matrix import wide_keys
+from snailps.data.blocks import expand
 from snailps.data.columns import Kind, columns_of, declaration_of
 from snailps.data.elements import a_kind
 from snailps.data.encoding import Encoding, moments
 from snailps.data.feature_rows import DictRows
+from snailps.data.input_files import InputFiles
 from snailps.data.matrix_file import KEY_LIMIT
 from snailps.data.matrix_sources import examples_of_piece, rows_source
 from snailps.data.matrix_writer import Draft, spool_matrix
+from snailps.data.scratch import Scratch
 from snailps.errors import DataError, ModelFileError, NotFitted
 from snailps.estimators.base import Estimator, Source
 from snailps.estimators.corpus import is_path, refuse_names_of_files
@@ -265,7 +268,9 @@ class SparseEstimator(Estimator):
     def _entries_of(self, path: str) -> tuple[NDArray[np.uint64], Floats]:
         """Keys and values of some of the examples in a file."""
         bits = self._model.settings.hash_bits
-        return sample_of(SparseSettings(input=(path,), hash_bits=bits)).entries()
+        with Scratch("", 0) as scratch:
+            files = InputFiles(expand((path,), scratch), scratch)
+            return sample_of(SparseSettings(hash_bits=bits), files).entries()
 
     def _last_feature(self) -> int:
         """The largest feature that has a row, where the number of columns is not known; or -1."""

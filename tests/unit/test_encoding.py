@@ -1,15 +1,22 @@
 """Labels and values as a model learns them, and what a sample of an input says of them."""
 
+import gzip
 import itertools
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
+from completing import completed
 
 import snailps
 from snailps import write_matrix
 from snailps.data._examples import Examples
+from snailps.data.blocks import expand
 from snailps.data.encoding import FARTHEST, LIMIT, Encoding
+from snailps.data.input_files import InputFiles
+from snailps.data.scratch import Scratch
 from snailps.data.table_files import complete
 from snailps.errors import DataError
 from snailps.models.sparse import sample
@@ -17,7 +24,7 @@ from snailps.models.sparse.batch import BIAS_KEY, batch_reader
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear, LinearSettings
 from snailps.models.sparse.net import Net, NetSettings
-from snailps.models.sparse.sample import PIECE_BYTES, PIECES, Sample, encoded, sample_of
+from snailps.models.sparse.sample import PIECE_BYTES, PIECES, Sample
 from snailps.models.sparse.settings import SparseSettings
 
 
@@ -41,9 +48,21 @@ def columns_of(keys, factors, centres=None):
     return Encoding().with_columns(keys, factors, [0] * len(keys) if centres is None else centres)
 
 
+def encoded(settings, **options):
+    """The settings with the encoding of their input."""
+    with Scratch("", 0, tables=settings.reading()) as scratch:
+        files = InputFiles(expand(settings.input, scratch), scratch)
+        return sample.encoded(settings, files, **{"has_constant": True} | options)
+
+
+def sample_of(settings):
+    with Scratch("", 0) as scratch:
+        return sample.sample_of(settings, InputFiles(expand(settings.input, scratch), scratch))
+
+
 def settings_of(text, path, **others):
     path.write_text(text)
-    return encoded(SparseSettings(input=(str(path),), **others), has_constant=True)
+    return encoded(SparseSettings(input=(str(path),), **others))
 
 
 def test_text_is_read_back_and_says_only_what_differs():
@@ -245,7 +264,7 @@ def test_label_of_an_example_without_weight_may_be_any(tmp_path):
         known.labels_of(labels, weights=np.array([1, 0.5, 0]))
     path = tmp_path / "w.mx"
     write_matrix(path, np.ones((3, 2)), labels, sample_weight=[1, 0, 0.5])
-    settings = encoded(LinearSettings(input=(str(path),)), has_constant=True)
+    settings = encoded(LinearSettings(input=(str(path),)))
     batch = batch_reader(settings).read(path.read_bytes(), str(path))
     assert (batch.labels[[0, 2]].tolist(), batch.weights.tolist()) == ([1, 0], [1, 0, 0.5])
 
@@ -290,7 +309,7 @@ def test_forms_of_an_input_give_the_same_encoding(tmp_path):
         for row, label in zip(x, y, strict=True)
     ]
     of_text = settings_of("\n".join(lines) + "\n", tmp_path / "x.svm")
-    of_matrix = encoded(SparseSettings(input=(str(tmp_path / "x.mx"),)), has_constant=True)
+    of_matrix = encoded(SparseSettings(input=(str(tmp_path / "x.mx"),)))
     assert of_text.encoding == of_matrix.encoding
     assert Encoding.of_text(of_text.encoding).labels == (1, 2)
     assert Encoding.of_text(of_text.encoding).keys.tolist() == [1, 2]
@@ -299,10 +318,67 @@ def test_forms_of_an_input_give_the_same_encoding(tmp_path):
     table.write_text(f"a,b,c,k\n{cells}")
     columns = ("a:numeric", "b:numeric", "c:numeric", "k:label")
     named = SparseSettings(input=(str(table),), label_column="k", columns=columns)
-    of_table = Encoding.of_text(encoded(named, has_constant=True).encoding)
+    of_table = Encoding.of_text(encoded(named).encoding)
     of_lines = Encoding.of_text(of_text.encoding)
     factors = [sorted(one.factors_of(one.keys)) for one in (of_table, of_lines)]
     assert factors[0] == factors[1]
+
+
+ROWS = 20_000
+"""More than a table's reader has at once."""
+FORMS = ("svm", "svm.gz", "csv", "tsv", "csv.gz", "jsonl", "parquet", "mx")
+
+
+def write_as(form, path, x, y):
+    """Examples of two columns in one form; the column of labels, if the form names its columns."""
+    if form == "mx":
+        write_matrix(path, x, y)
+        return ""
+    if form == "parquet":
+        table = pa.table({"y": y, "a": x[:, 0], "b": x[:, 1]})
+        pyarrow.parquet.write_table(table, path)
+        return "y"
+    told = zip(y.tolist(), x[:, 0].tolist(), x[:, 1].tolist(), strict=True)
+    kind = form.removesuffix(".gz")
+    line = {
+        "svm": "{} 0:{} 1:{}\n", "csv": "{},{},{}\n", "tsv": "{}\t{}\t{}\n",
+        "jsonl": '{{"y":{},"a":{},"b":{}}}\n',
+    }[kind]  # fmt: skip
+    head = {"csv": "y,a,b\n", "tsv": "y\ta\tb\n"}.get(kind, "")
+    text = (head + "".join(line.format(*row) for row in told)).encode()
+    path.write_bytes(gzip.compress(text, 1) if form.endswith(".gz") else text)
+    return "" if kind == "svm" else "y"
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("order", ["label", "feature"])
+def test_order_and_form_of_an_input_decide_nothing(tmp_path, monkeypatch, form, order):
+    monkeypatch.setattr(sample, "PIECE_BYTES", 1 << 10)
+    rng = np.random.default_rng(7)
+    x = np.stack([rng.normal(2000, 10, ROWS), rng.lognormal(0, 2, ROWS)], axis=1).round(3)
+    y = np.where(rng.random(ROWS) < 0.95, -1, 1)
+    targets = np.round(300 + x[:, 1], 3)
+    by = np.argsort(-y if order == "label" else x[:, 1], kind="stable")
+    for loss, labels in (("logistic", y), ("squared", targets)):
+        found = []
+        for at, (kind, rows) in enumerate([("svm", rng.permutation(ROWS)), (form, by)]):
+            path = tmp_path / f"{loss}{at}.{kind}"
+            label = write_as(kind, path, x[rows].astype(np.float32), labels[rows])
+            given = LinearSettings(
+                input=(str(path),), label_column=label, loss=loss, scratch_dir=str(tmp_path / "s")
+            )
+            found.append(Encoding.of_text(completed(Linear, given).encoding))
+        shuffled, ordered = found
+        assert ordered.labels == shuffled.labels == ((-1, 1) if loss == "logistic" else ())
+        whole = [
+            (one.constant, one.centre, one.deviation) for one in (ordered, shuffled)
+        ]  # of all labels
+        assert whole[0] == pytest.approx(whole[1], rel=1e-9)
+        # By name and by number: a is centred, the factor of b is near that of the shuffled input.
+        assert len(ordered.centred_keys) == len(shuffled.centred_keys) == 1
+        assert ordered.centres.max() == pytest.approx(2000, abs=2)
+        factors = [sorted(one.factors_of(one.keys).tolist()) for one in found]
+        assert np.log2(factors[0]) == pytest.approx(np.log2(factors[1]), abs=2)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +431,7 @@ def test_label_that_is_somewhere_in_a_file_of_moderate_size_is_known_before_trai
         settings_of(rare([2, 0]), path)
     path.write_text(rare([7, 3]))
     given = LinearSettings(input=(str(path),), loss="multinomial", classes=3)
-    three = encoded(given, has_constant=True)
+    three = encoded(given)
     assert Encoding.of_text(three.encoding).labels == (1, 3, 7)
     with pytest.raises(DataError, match="got one only: all 200,000 are 1"):
         settings_of(rare([]), path)
@@ -365,7 +441,7 @@ def test_file_that_cannot_be_read_is_not_taken_for_read(tmp_path):
     (tmp_path / "a.svm").write_text("0 1:1\n" * 10)
     (tmp_path / "b.svm").write_text("no example\n" * 10)
     paths = (str(tmp_path / "a.svm"), str(tmp_path / "b.svm"))
-    found = encoded(SparseSettings(input=paths, format="libsvm"), has_constant=True)
+    found = encoded(SparseSettings(input=paths, format="libsvm"))
     assert Encoding.of_text(found.encoding).labels == (0, 1)
 
 
@@ -391,9 +467,9 @@ def test_classes_from_one_on_are_numbered(tmp_path):
     text = "".join(f"{label} 1:1\n" for label in (1, 2, 3))
     (tmp_path / "x.svm").write_text(text)
     given = LinearSettings(input=(str(tmp_path / "x.svm"),), loss="multinomial", classes=3)
-    assert Encoding.of_text(encoded(given, has_constant=True).encoding).labels == (1, 2, 3)
+    assert Encoding.of_text(encoded(given).encoding).labels == (1, 2, 3)
     four = LinearSettings(input=(str(tmp_path / "x.svm"),), loss="multinomial", classes=4)
-    assert Encoding.of_text(encoded(four, has_constant=True).encoding).labels == ()
+    assert Encoding.of_text(encoded(four).encoding).labels == ()
 
 
 def test_column_of_ids_is_told(tmp_path, caplog):
@@ -408,15 +484,15 @@ def test_sorted_labels_are_told_where_the_order_is_kept(tmp_path, caplog):
     path = tmp_path / "x.svm"
     path.write_text("".join(f"{at // 500} {at}:1\n" for at in range(1000)))
     given = SparseSettings(input=(str(path),))
-    encoded(given, has_constant=True)
+    encoded(given)
     assert caplog.text == ""
-    encoded(given, has_constant=True, is_drawn=False)
+    encoded(given, is_drawn=False)
     assert (
         "have a mean of 0, the others 0.556: if they are sorted, set shuffle: true" in caplog.text
     )
     caplog.clear()
     path.write_text("".join(f"{at % 3 % 2} {at}:1\n" for at in range(1000)))
-    encoded(given, has_constant=True, is_drawn=False)
+    encoded(given, is_drawn=False)
     assert caplog.text == ""
 
 
@@ -425,10 +501,10 @@ def test_files_of_one_class_each_are_told_where_they_are_fetched(tmp_path, monke
     for label, path in enumerate(paths):
         path.write_text(f"{label} 1:1\n" * 1000)
     given = SparseSettings(input=tuple(map(str, paths)))
-    encoded(given, has_constant=True)
+    encoded(given)
     assert caplog.text == ""
     monkeypatch.setattr(sample, "is_url", lambda path: True)
-    encoded(given, has_constant=True)
+    encoded(given)
     assert "have a mean of 0, the others 0.556" in caplog.text
     assert "mix the lines of files that are fetched" in caplog.text
 
@@ -493,7 +569,7 @@ def test_models_without_a_place_for_it_are_not_centred(tmp_path):
         (FactorizationMachine, FmSettings(fields=1, **given), 0),
         (Net, NetSettings(**given), 1),
     ):
-        found = Encoding.of_text(cls.adopt(settings, {}.get).encoding)
+        found = Encoding.of_text(completed(cls, settings).encoding)
         assert len(found.centred_keys) == expected, settings
 
 

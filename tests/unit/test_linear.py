@@ -14,6 +14,7 @@ from twins import linear as twin
 from snailps.api.block import Block
 from snailps.config import RawConfig
 from snailps.data._admission import Admitted
+from snailps.data.encoding import Encoding
 from snailps.data.joined import JoinedFile, open_parts
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError, ModelFileError
@@ -104,7 +105,8 @@ def test_check_of_missing_test_file_refuses():
 def test_check_reads_the_first_lines_of_hold_out_files(tmp_path, text, said, packed):
     path = tmp_path / ("t.svm.gz" if packed else "t.svm")
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
-    settings = LinearSettings(test=(str(path),), loss="multinomial", classes=2)
+    known = Encoding(is_measured=True).text  # what labels mean is decided
+    settings = LinearSettings(test=(str(path),), loss="multinomial", classes=2, encoding=known)
     with pytest.raises(DataError, match=said.replace("t.svm", re.escape(path.name))):
         Linear.check(settings)
     if "rubbish" in text:

@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from completing import completed
 from twins.kernels import ftrl_weights
 
 import snailps
@@ -53,8 +54,8 @@ class Jobs:
         header = read_header(data, len(data), given.path)
         cls = load_class(worker_class, "the job")
         asked = {name: value for name, value in settings.items() if name != "encoding"}
-        adopted = cls.adopt(
-            cls.Settings(worker_class=worker_class, input=(given.path,), **settings), {}.get
+        adopted = completed(
+            cls, cls.Settings(worker_class=worker_class, input=(given.path,), **settings)
         )
         encoding = Encoding.of_text(adopted.encoding)
         self.encodings.append(encoding)

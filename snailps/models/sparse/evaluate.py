@@ -14,7 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from snailps.data.blocks import Block, cut, expand, files_of, head_of, read_block, test_files
+from snailps.data.encoding import Encoding
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
@@ -60,8 +63,11 @@ def with_columns(settings: SparseSettings) -> SparseSettings:
 def check_input(cls: type[SparseWorker], settings: SparseSettings) -> None:
     """Raise a `DataError` for missing files, or first lines that are not examples of this job.
 
-    A malformed hold-out file must not end the job after hours of training.
+    A malformed hold-out file must not end the job after hours of training.  What labels mean is
+    known once the settings have their encoding.
     """
+    is_encoded = Encoding.of_text(settings.encoding).is_measured
+    read = settings if is_encoded else replace(settings, class_weights=())
     reading = settings.reading()
     for name, files in (("input", files_of), ("test", test_files)):
         try:
@@ -71,8 +77,10 @@ def check_input(cls: type[SparseWorker], settings: SparseSettings) -> None:
 
                     check_table(path, reading)
                     continue
-                reader = batch_reader(settings)
-                cls.check_batch(settings, reader.read(head_of(path), path), path)
+                batch = batch_reader(read).read(head_of(path), path)
+                if not is_encoded:
+                    batch.labels = np.zeros_like(batch.labels)
+                cls.check_batch(settings, batch, path)
         except DataError as error:
             raise DataError(f"{name}: {error}") from None
 

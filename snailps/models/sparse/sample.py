@@ -1,32 +1,32 @@
 """Read a sample of the input before the training: the labels, and how large values are.
 
-    files -> pieces spread over them -> Examples -> Encoding, in the settings   (master)
-    files of `LABELS_BYTES` -> all their labels
+    sources, copies -> pieces spread over all of them -> Examples -> Encoding, in the settings
+    sources whose labels have `LABELS_BYTES` -> all their labels
 
-A small input is read whole.  A piece that cannot be read is left out: its error is reported where
-it is trained.  No rows, no workers.
+Reads what is trained: of tables, packed files and URLs the copies that the job has made.  A small
+input is read whole.  A piece that cannot be read is left out: its error is reported where it is
+trained.  No rows, no workers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
-import os
-from collections.abc import Iterator
-from pathlib import Path
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._examples import Examples
-from snailps.data.blocks import Source, cut, files_of, head_of, read_block
-from snailps.data.driver_files import is_driver_file
+from snailps.data.blocks import Source, cut, is_matrix_file, read_block, read_head
 from snailps.data.encoding import Encoding, shown
 from snailps.data.examples import ExampleReader
-from snailps.data.file_kinds import is_pipe
-from snailps.data.scratch import Scratch
-from snailps.data.unpacking import is_packed, is_url
+from snailps.data.input_files import InputFiles
+from snailps.data.matrix_file import labels_of_matrix, size_of_labels
+from snailps.data.unpacking import is_url
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError, SnailError
 from snailps.models.losses import LOSSES
@@ -34,15 +34,17 @@ from snailps.models.sparse.settings import SparseSettings
 
 log = logging.getLogger(__name__)
 
-PIECES = 16
-PIECE_BYTES = 64 << 10
-"""Some 1,000 examples of 14 features, or 150 of 100."""
+PIECES = 64
+PIECE_BYTES = 16 << 10
+"""Some 250 examples of 14 features, or 40 of 100."""
 LABELS_BYTES = 32 << 20
-"""Inputs up to this size have all their labels read; blocks of larger ones are drawn."""
+"""Inputs whose labels are in so many bytes have all of them read; blocks of others are drawn."""
 TENTH_MIN = 10
 """Examples that show whether labels are sorted, at least."""
 EXACT = 1 << 24
 """Whole numbers up to here are exact in float32."""
+Doubles = NDArray[np.float64]
+Floats = NDArray[np.float32]
 S = TypeVar("S", bound=SparseSettings)
 
 
@@ -53,35 +55,61 @@ class Sample:
     pieces: list[Examples]
     is_whole: bool
 
-    def entries(self) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
+    def entries(self) -> tuple[NDArray[np.uint64], Floats]:
         keys = [np.empty(0, np.uint64), *(piece.keys for piece in self.pieces)]
         values = [np.empty(0, np.float32), *(piece.values for piece in self.pieces)]
         return np.concatenate(keys), np.concatenate(values)
 
-    def labelled(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Labels and weights of the examples that have a weight; no weights: 1."""
-        labels = np.concatenate([piece.labels for piece in self.pieces])
-        if not all(len(piece.weights) for piece in self.pieces):
-            return labels, np.empty(0, np.float32)
-        weights = np.concatenate([piece.weights for piece in self.pieces])
-        return labels[weights > 0], weights[weights > 0]
+    def labelled(self) -> tuple[Doubles, Floats]:
+        return _labelled([(piece.labels, piece.weights) for piece in self.pieces])
 
 
-def sample_of(settings: SparseSettings) -> Sample:
-    paths = files_of(settings.input)
-    places = np.unique(np.linspace(0, len(paths) - 1, PIECES).astype(int)).tolist()
-    each = PIECES // len(places)
-    found, is_whole = [], len(places) == len(paths)
-    with Scratch(settings.scratch_dir, settings.scratch_bytes) as scratch:
-        reader = _reader(settings)
-        for path in (paths[place] for place in places):
-            read = False
-            with contextlib.suppress(SnailError):
-                for examples, is_last in _of_file(settings, reader, path, each, scratch):
-                    found += [examples] * (len(examples.labels) > 0)
-                    is_whole, read = is_whole and is_last and not examples.bad, True
-            is_whole = is_whole and read
+def _labelled(pieces: Sequence[tuple[Doubles, Floats]]) -> tuple[Doubles, Floats]:
+    """Labels and weights of the examples that have a weight; no weights: 1."""
+    labels = np.concatenate([np.empty(0), *(labels for labels, _ in pieces)])
+    if not any(len(weights) for _, weights in pieces):
+        return labels, np.empty(0, np.float32)
+    weights = np.concatenate(
+        [own if len(own) else np.ones(len(some), np.float32) for some, own in pieces]
+    )
+    return labels[weights > 0], weights[weights > 0]
+
+
+def sample_of(settings: SparseSettings, files: InputFiles) -> Sample:
+    """Pieces at equal distances over all files, which count as one; of a small input all of it."""
+    edges = list(itertools.accumulate((source.bytes for source in files.sources), initial=0))
+    total = edges[-1]
+    whole = [(0, total)]
+    if total > PIECES * PIECE_BYTES:
+        starts = [(total - PIECE_BYTES) * place // (PIECES - 1) for place in range(PIECES)]
+        whole = [(start, start + PIECE_BYTES) for start in starts]
+    found, is_whole, reader, path = list[Examples](), len(whole) == 1, _reader(settings), ""
+    for source, start, stop in _in_files(files.sources, edges, whole):
+        read = False
+        with contextlib.suppress(SnailError):
+            if source.path != path and settings.text_columns:
+                reader.learn_format(read_head(source.path, files.scratch))
+            path = source.path
+            data = read_block(path, start, stop, unit="line", scratch=files.scratch)
+            examples = reader.read(data, path, start)
+            found += [examples] * (len(examples.labels) > 0)
+            read = not examples.bad
+        is_whole = is_whole and read
     return Sample(found, is_whole and bool(found))
+
+
+def _in_files(
+    sources: Sequence[Source], edges: Sequence[int], ranges: Sequence[tuple[int, int]]
+) -> Iterator[tuple[Source, int, int]]:
+    """The files of ranges of all bytes, with the range in each."""
+    for first, last in ranges:
+        at = bisect_right(edges, first) - 1
+        while at < len(sources) and edges[at] < last:
+            begin = edges[at]
+            start, stop = max(first, begin) - begin, min(last, edges[at + 1]) - begin
+            if start < stop:
+                yield sources[at], start, stop
+            at += 1
 
 
 def _reader(settings: SparseSettings) -> ExampleReader:
@@ -93,58 +121,39 @@ def _reader(settings: SparseSettings) -> ExampleReader:
     )
 
 
-def all_labels(settings: SparseSettings) -> NDArray[np.float64] | None:
-    """Labels of all examples that have a weight; None if the input is large or not local."""
-    paths, reading = files_of(settings.input), settings.reading()
-    if any(
-        reading.takes(path) or is_packed(path) or is_url(path) or is_driver_file(path)
-        for path in paths
-    ):
-        return None
-    sources = [Source(path, Path(path).stat().st_size) for path in paths]
-    if sum(source.bytes for source in sources) > LABELS_BYTES:
-        return None
-    reader, found = _reader(settings), [np.empty(0)]
+def all_labels(settings: SparseSettings, files: InputFiles) -> tuple[Doubles, Floats] | None:
+    """`Sample.labelled` of all examples; None if that is much to read, or some are left out."""
+    reader, found, left = _reader(settings), list[tuple[Doubles, Floats]](), LABELS_BYTES
     try:
-        with Scratch(settings.scratch_dir, settings.scratch_bytes) as scratch:
-            for at in cut(sources, 8 << 20):
-                data = read_block(at.path, at.start, at.stop, unit="line", scratch=scratch)
+        for source in files.sources:
+            with files.scratch.open(source.path) as file:
+                if is_matrix := is_matrix_file(file):
+                    left -= size_of_labels(file, source.path)
+                    if left >= 0:
+                        found.append(labels_of_matrix(file, source.path))
+            left -= 0 if is_matrix else source.bytes
+            if left < 0:
+                return None
+            for at in [] if is_matrix else cut([source], 8 << 20):
+                data = read_block(at.path, at.start, at.stop, unit="line", scratch=files.scratch)
                 examples = reader.read(data, at.path, at.start)
                 if examples.bad:  # what is left out may have others
                     return None
-                has_weight = examples.weights > 0 if len(examples.weights) else slice(None)
-                found.append(examples.labels[has_weight])
-    except SnailError:  # reported where it is trained
+                found.append((examples.labels, examples.weights))
+    except (SnailError, OSError):  # reported where it is trained
         return None
-    return np.concatenate(found)
+    labels, weights = _labelled(found)
+    return (labels, weights) if np.isfinite(labels).all() else None
 
 
-def _of_file(
-    settings: SparseSettings, reader: ExampleReader, path: str, pieces: int, scratch: Scratch
-) -> Iterator[tuple[Examples, bool]]:
-    """Some examples of a file, and whether they are all of it."""
-    reading = settings.reading()
-    if reading.takes(path):
-        from snailps.data.table_files import first_examples
-
-        yield first_examples(path, reading, settings.hash_bits)
-        return
-    if is_packed(path) or is_url(path) or is_pipe(path):  # a pipe is refused where it is read
-        yield reader.read(head_of(path), path), False
-        return
-    with scratch.open(path) as file:
-        size = file.seek(0, os.SEEK_END)
-    if size <= pieces * PIECE_BYTES:
-        yield reader.read(read_block(path, 0, size, unit="line", scratch=scratch), path), True
-        return
-    for place in range(pieces):
-        start = (size - PIECE_BYTES) * place // max(1, pieces - 1)
-        data = read_block(path, start, start + PIECE_BYTES, unit="line", scratch=scratch)
-        if data:
-            yield reader.read(data, path, start), False
-
-
-def encoded(settings: S, *, has_constant: bool, is_drawn: bool = True, farthest: float = 0.0) -> S:
+def encoded(
+    settings: S,
+    files: InputFiles,
+    *,
+    has_constant: bool,
+    is_drawn: bool = True,
+    farthest: float = 0.0,
+) -> S:
     """The settings with the encoding of the input's labels and values, by a sample.
 
     An `encoding` that is set stays: its labels, or all of it where training is continued.  Unless
@@ -152,16 +161,19 @@ def encoded(settings: S, *, has_constant: bool, is_drawn: bool = True, farthest:
     labels do not fit the loss.
     """
     encoding = Encoding.of_text(settings.encoding)
-    if not settings.input or encoding.is_measured:
+    if encoding.is_measured:
         return settings
-    sample = sample_of(settings)
+    sample = sample_of(settings, files)
     if not sample.pieces:
         return settings
-    labels, weights = sample.labelled()
+    every = sample.labelled() if sample.is_whole else all_labels(settings, files)
+    labels, weights = sample.labelled() if every is None else every
     if len(labels) == 0:  # all have weight 0
         return settings
     # What is fetched is not spread over other files.
-    if not is_drawn or (len(sample.pieces) > 1 and any(map(is_url, settings.input))):
+    if not is_drawn or (
+        len(files.sources) > 1 and any(is_url(source.path) for source in files.sources)
+    ):
         _look_at_order(sample)
     examples = sum(len(piece.labels) for piece in sample.pieces)
     if settings.min_count > examples:  # a column may be left out, and has no row then
@@ -172,12 +184,13 @@ def encoded(settings: S, *, has_constant: bool, is_drawn: bool = True, farthest:
     if not classes:
         if encoding.is_plain_target:
             encoding = LOSSES[settings.loss].encoded(encoding, labels, weights, has_constant)
-    elif not encoding.labels:
-        every = labels if sample.is_whole else all_labels(settings)
-        known = labels if every is None else every
-        encoding = replace(encoding, labels=_classes(known, classes, is_whole=every is not None))
-    if classes and not settings.class_weights:
-        encoding = replace(encoding, constant=_entropy(labels, weights))
+    else:
+        known = np.unique(labels)
+        if not encoding.labels:
+            told = _classes(known, len(labels), classes, is_whole=every is not None)
+            encoding = replace(encoding, labels=told)
+        if not settings.class_weights:
+            encoding = replace(encoding, constant=_entropy(labels, weights, known))
     if not encoding.keeps_values:
         log.info(
             "values: those of %d columns have an own factor, others %g; %d of these columns are "
@@ -207,26 +220,26 @@ def _look_at_order(sample: Sample) -> None:
         )  # fmt: skip
 
 
-def _entropy(labels: NDArray[np.float64], weights: NDArray[np.float32]) -> float:
-    """Log loss of the shares of the labels."""
-    numbers = np.unique(labels, return_inverse=True)[1].ravel()
-    shares = np.bincount(numbers, weights if len(weights) else None) / (
-        weights.sum() or len(labels)
-    )
+def _entropy(labels: Doubles, weights: Floats, known: Doubles) -> float:
+    """Log loss of the shares of the labels, which are the `known` ones."""
+    sums = np.bincount(np.searchsorted(known, labels), weights if len(weights) else None)
+    shares = sums / sums.sum()
     return float(-shares @ np.log(shares))
 
 
-def _classes(labels: NDArray[np.float64], classes: int, *, is_whole: bool) -> tuple[float, ...]:
-    """The labels of `classes` classes, or of yes and no; empty if labels are class numbers."""
-    found = np.unique(labels).tolist()
+def _classes(known: Doubles, count: int, classes: int, *, is_whole: bool) -> tuple[float, ...]:
+    """The labels of `classes` classes, or of yes and no; empty if labels are class numbers.
+
+    `known` are the different ones of `count` labels.
+    """
+    found = known.tolist()
     if classes == 2 and len(found) == 1:
         (one,) = found
         if is_whole:
             raise DataError(
-                "input: expected labels of two classes, got one only: all "
-                f"{len(labels):,} are {one:g}"
+                f"input: expected labels of two classes, got one only: all {count:,} are {one:g}"
             )
-        log.warning("all labels of a sample of %s examples are %g", f"{len(labels):,}", one)
+        log.warning("all labels of a sample of %s examples are %g", f"{count:,}", one)
         return (one, 1.0) if one <= 0 else (one - 1.0, one)
     if len(found) > classes:
         raise DataError(

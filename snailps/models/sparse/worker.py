@@ -233,14 +233,21 @@ class SparseWorker(BlockTrainer):
 
     @classmethod
     def adopt(cls, settings: SparseSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        """Declare all columns of an input of tables; encode labels and values by a sample."""
-        declared = evaluate.with_columns(settings)
-        return encoded(
-            declared,
-            has_constant=cls.has_constant(declared),
-            is_drawn=cls.shuffles(declared),
-            farthest=cls.farthest(declared),
+        """Declare all columns of an input of tables."""
+        return evaluate.with_columns(settings)
+
+    @classmethod
+    def measure(cls, settings: SparseSettings, files: InputFiles) -> JobSettings:
+        """Encode labels and values by a sample of the input, by which files are checked again."""
+        found = encoded(
+            settings,
+            files,
+            has_constant=cls.has_constant(settings),
+            is_drawn=cls.shuffles(settings),
+            farthest=cls.farthest(settings),
         )
+        evaluate.check_input(cls, found)
+        return found
 
     @classmethod
     def check(cls, settings: Any) -> None:
