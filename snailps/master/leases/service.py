@@ -113,7 +113,8 @@ class LeaseService:
         lease = None
         try:
             if message.pass_ == job.pass_ and self._ready(job, message.pass_):
-                lease = job.lease_again(*message.again, member.number, now)
+                number, index = message.again
+                lease = job.lease_again(number, index, member.number, now)
         except LookupError as error:
             self._out.reply(call, ClusterError(str(error)))
             return

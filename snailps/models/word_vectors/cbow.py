@@ -58,8 +58,8 @@ class CbowTrainer(WordTrainer):
 
     def _sorted(self, block: Block, split: Split) -> WordLease:
         """Reads this partition's share of the chunk."""
-        blocks, part = block.chunk_blocks, block.part
-        get = partial(shared_text.get_chunk, self.model, block.chunk, blocks, part, block.sizes)
+        place = block.chunk, block.chunk_blocks, block.part
+        get = partial(shared_text.get_chunk, self.model, *place, block.sizes)
         ids, words = whole(block, get)
         kept = np.flatnonzero(ids >= 0)
         outputs = split.outputs[ids[kept]].astype(np.uint16)  # which sort in one pass
