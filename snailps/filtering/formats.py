@@ -12,12 +12,12 @@ import bz2
 import gzip
 import io
 import json
-import logging
 import lzma
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -53,7 +53,8 @@ from snailps.vectors.words import to_text
 BATCH_ROWS_MAX = 1 << 14
 GROUP_BYTES = 64 << 20
 """Bytes of a group of rows in Parquet, as it is in memory."""
-log = logging.getLogger(__name__)
+DICTIONARY_BYTES = 1 << 16
+"""A dictionary up to this size is kept whole: it costs little beside a batch's 4 MB."""
 
 
 class Task(NamedTuple):
@@ -115,8 +116,9 @@ class Source(ABC):
     def batches(self) -> Iterator[Batch]: ...
 
     @abstractmethod
-    def check(self, columns: Sequence[str], added: Mapping[str, type]) -> None:
-        """ConfigError or DataError: columns that it cannot have, as far as is known at once."""
+    def check(self, columns: Sequence[str], added: Mapping[str, type]) -> list[str]:
+        """Remarks on the file; ConfigError or DataError: columns that it cannot have, as far as is
+        known at once."""
 
     @abstractmethod
     def target(self, file: IO[bytes], added: Mapping[str, type]) -> Target:
@@ -143,7 +145,7 @@ class Target(ABC):
 class _ArrowBatch(Batch):
     def __init__(self, found: Any, column: str, first: int, path: str) -> None:
         super().__init__(found.num_rows, first)
-        self._found, self._texts, self._path = found, _taken(found.column(column)), path
+        self._found, self._texts, self._path = found, _stored(found.column(column)), path
 
     def is_missing(self) -> NDArray[np.bool_]:
         return np.asarray(self._texts.is_null().to_numpy(zero_copy_only=False), bool)
@@ -154,7 +156,7 @@ class _ArrowBatch(Batch):
     def column(self, name: str) -> Column:
         if name not in self._found.schema.names:
             raise no_column(self._path, name, self._found.schema.names)
-        found, kinds = _taken(self._found.column(name)), _arrow().types
+        found, kinds = _stored(self._found.column(name)), _arrow().types
         if kinds.is_dictionary(found.type):
             found = found.dictionary_decode()
         present = np.asarray(found.is_valid().to_numpy(zero_copy_only=False), bool)
@@ -175,12 +177,8 @@ class _ArrowBatch(Batch):
 
     def kept(self, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]) -> Any:
         arrow = _arrow()
-        try:
-            found = [
-                _shrunk(_taken(column).take(arrow.array(rows))) for column in self._found.columns
-            ]
-        except arrow.ArrowException as error:
-            raise DataError(f"{self._path} has a column that cannot be filtered: {error}") from None
+        with _arrow_errors(self._path):
+            found = [_shrunk(column.take(arrow.array(rows))) for column in self._found.columns]
         arrays = [*found, *(_of_arrow(values) for values in added.values())]
         return arrow.record_batch(arrays, names=[*self._found.schema.names, *added])
 
@@ -188,19 +186,24 @@ class _ArrowBatch(Batch):
 class _ParquetSource(Source):
     def __init__(self, task: Task, column: str) -> None:
         super().__init__(task, column)
-        with table_errors(task.path):
+        with table_errors(task.path), _arrow_errors(task.path):
             self._parquet = _open_parquet(task.path, self._opened)
             self._schema = self._parquet.schema_arrow
+            self._plain = _plain(self._schema)
             self._check_there(column)
-            try:  # whether it has texts
-                list(pieces_of(self._schema.empty_table().column(column)))
+            texts = _stored(_arrow().array([], self._schema.field(column).type))
+            try:  # whether it has texts, or nothing at all
+                if not _arrow().types.is_null(texts.type):
+                    list(pieces_of(texts))
             except DataError as error:
                 raise DataError(f"{task.path}: column {column!r}: {error}") from None
 
     def batches(self) -> Iterator[Batch]:
         first, groups = 1, range(*(self.task.groups or (0, self._parquet.num_row_groups)))
-        with table_errors(self.task.path):
+        with table_errors(self.task.path), _arrow_errors(self.task.path):
             for found in parquet_batches(self._parquet, groups, BATCH_ROWS_MAX, BATCH_BYTES):
+                if self._plain is not None:
+                    found = found.cast(self._plain)
                 # Encoded sizes say little of texts that are often the same.
                 size = max(1, sum(map(_plain_bytes, found.columns)))
                 few = max(1, found.num_rows * 2 * BATCH_BYTES // size)
@@ -216,9 +219,18 @@ class _ParquetSource(Source):
         if count > 1:
             raise DataError(f"{self.task.path} has {count} columns {name!r}")
 
-    def check(self, columns: Sequence[str], added: Mapping[str, type]) -> None:
+    def check(self, columns: Sequence[str], added: Mapping[str, type]) -> list[str]:
         for name in columns:
             self._check_there(name)
+        self._check_added(added)
+        with _arrow_errors(self.task.path):
+            return [
+                f"column {name} is {before}, which pyarrow {_arrow().__version__} writes as "
+                f"{after}: its values stay, this annotation does not"
+                for name, before, after in _lost_annotations(self._parquet)
+            ]
+
+    def _check_added(self, added: Mapping[str, type]) -> None:
         for name in added:
             if name in self._schema.names:
                 raise ConfigError(f"--add {name}: {self.task.path} has a column of that name")
@@ -226,15 +238,11 @@ class _ParquetSource(Source):
                 raise ConfigError(f"--add {name!a}: Parquet's names are UTF-8: NAME=... is another")
 
     def target(self, file: IO[bytes], added: Mapping[str, type]) -> Target:
-        self.check((), added)
-        arrow, schema = _arrow(), self._schema
+        self._check_added(added)
+        schema = _schema_of(self._parquet)
         for name, kind in added.items():
-            schema = schema.append(arrow.field(name, "float32" if kind is float else "string"))
-        about = self._parquet.metadata
-        codec = "ZSTD"
-        if about.num_row_groups and about.row_group(0).num_columns:
-            codec = about.row_group(0).column(0).compression
-        return _ParquetTarget(file, schema, "NONE" if codec == "UNCOMPRESSED" else codec)
+            schema = schema.append(_arrow().field(name, "float32" if kind is float else "string"))
+        return _ParquetTarget(file, schema, _codec_of(self._parquet, self._column))
 
 
 class _ParquetTarget(Target):
@@ -267,10 +275,122 @@ class _ParquetTarget(Target):
         self._waiting, self._bytes = [], 0
 
 
-def _taken(column: Any) -> Any:
-    """A column that rows can be taken of."""
-    plain = {"string_view": "large_string", "binary_view": "large_binary"}.get(str(column.type))
-    return column if plain is None else column.cast(plain)
+@contextmanager
+def _arrow_errors(path: str) -> Iterator[None]:
+    """Turn what pyarrow cannot do into DataError; some of it is no `ValueError`."""
+    try:
+        yield
+    except _arrow().ArrowException as error:
+        raise DataError(f"{path} has what pyarrow cannot read, or filter: {error}") from error
+
+
+def _codec_of(parquet: Any, column: str) -> str:
+    """The codec of the texts, or another one where it can be read only, as Hadoop's LZ4."""
+    about, codec = parquet.metadata, "ZSTD"
+    if about.num_row_groups:
+        group = about.row_group(0)
+        parts = [group.column(at) for at in range(group.num_columns)]
+        texts = [part for part in parts if part.path_in_schema == column]
+        codec = (texts or parts)[0].compression
+    if codec == "UNCOMPRESSED":
+        return "NONE"
+    with suppress(ValueError):  # of a name that is not known
+        if _arrow().Codec.is_available(codec.lower()):
+            return str(codec)
+    return "ZSTD" if _arrow().Codec.is_available("zstd") else "NONE"
+
+
+def _schema_of(parquet: Any) -> Any:
+    """The schema of a file as it is to be written: geometries keep their annotation and CRS.
+
+    pyarrow reads these as bytes, but writes them as geometries if they are of GeoArrow's type.
+    """
+    schema = parquet.schema_arrow
+    for at in range(len(parquet.schema)):
+        column = parquet.schema.column(at)
+        if column.path not in schema.names or not _arrow().types.is_binary(
+            schema.field(column.path).type
+        ):
+            continue
+        about = json.loads(column.logical_type.to_json())
+        if about["Type"] in ("Geometry", "Geography"):
+            field = schema.field(column.path)
+            meta = {name: value for name, value in about.items() if name == "crs"}
+            if about["Type"] == "Geography":
+                meta["edges"] = about.get("algorithm", "spherical")
+            known = dict(field.metadata or {})
+            known.pop(b"ARROW:extension:name", None)
+            text = known.pop(b"ARROW:extension:metadata", json.dumps(meta).encode())
+            kind = _geometry_type()(field.type, text)
+            place = schema.get_field_index(column.path)
+            schema = schema.set(place, field.with_type(kind).with_metadata(known or None))
+    return schema
+
+
+@cache
+def _geometry_type() -> Any:
+    """Arrow's type of geometries, by its name; geoarrow need not be there."""
+    arrow = _arrow()
+
+    class Geometry(arrow.ExtensionType):  # type: ignore[misc, name-defined]
+        def __init__(self, storage: Any, about: bytes) -> None:
+            self._about = about
+            super().__init__(storage, "geoarrow.wkb")
+
+        def __arrow_ext_serialize__(self) -> bytes:
+            return self._about
+
+        @classmethod
+        def __arrow_ext_deserialize__(cls, storage: Any, about: bytes) -> Any:
+            return cls(storage, about)
+
+    return Geometry
+
+
+def _lost_annotations(parquet: Any) -> Iterator[tuple[str, str, str]]:
+    """Columns that are written without what Parquet says of their meaning: it before, and after."""
+    module = optional_module("pyarrow.parquet", "writing Parquet", "snailps[data]")
+    file = io.BytesIO()
+    module.ParquetWriter(file, _schema_of(parquet)).close()
+    written = module.ParquetFile(file).schema
+    after = {one.path: one for one in map(written.column, range(len(written)))}
+    for before in map(parquet.schema.column, range(len(parquet.schema))):
+        kinds = [str(one.logical_type) for one in (before, after.get(before.path)) if one]
+        if len(kinds) == 2 and kinds[0] not in ("None", kinds[1]):
+            yield before.path, *kinds
+
+
+def _plain(schema: Any) -> Any:
+    """A schema of the same values that rows can be taken of; None: this is one."""
+    if all(_plain_type(field.type) == field.type for field in schema):
+        return None
+    fields = [field.with_type(_plain_type(field.type)) for field in schema]
+    return _arrow().schema(fields, schema.metadata)
+
+
+def _plain_type(kind: Any) -> Any:
+    """A type without views, which pyarrow reads, but takes no rows of; itself if it has none."""
+    arrow, types = _arrow(), _arrow().types
+    if "_view" not in str(kind):
+        return kind
+    plain = {"string_view": "large_string", "binary_view": "large_binary"}.get(str(kind))
+    if plain is not None:
+        return getattr(arrow, plain)()
+    if types.is_struct(kind):
+        return arrow.struct([field.with_type(_plain_type(field.type)) for field in kind])
+    if types.is_map(kind):
+        return arrow.map_(_plain_type(kind.key_type), _plain_type(kind.item_type))
+    if types.is_list(kind) or types.is_large_list(kind):
+        make = arrow.list_ if types.is_list(kind) else arrow.large_list
+        return make(kind.value_field.with_type(_plain_type(kind.value_type)))
+    if types.is_dictionary(kind):
+        return arrow.dictionary(kind.index_type, _plain_type(kind.value_type), kind.ordered)
+    return kind
+
+
+def _stored(column: Any) -> Any:
+    """A column's values as they are stored: of types of Arrow's extensions, as JSON, the texts."""
+    return getattr(column, "storage", column)
 
 
 def _raw(texts: Any) -> Any:
@@ -288,9 +408,14 @@ def _plain_bytes(column: Any) -> int:
 
 
 def _shrunk(column: Any) -> Any:
-    """A column whose dictionary has no other values than the column; one with an order as it is."""
+    """A column whose dictionary, unless it is small or has an order, has no values but its own.
+
+    Categories that no row has are of a meaning, as are their codes; URLs of other rows are not.
+    """
     arrow, kind = _arrow(), column.type
-    if not arrow.types.is_dictionary(kind) or kind.ordered or "view" in str(kind.value_type):
+    if not arrow.types.is_dictionary(kind) or kind.ordered:
+        return column
+    if column.dictionary.nbytes <= DICTIONARY_BYTES or "view" in str(kind.value_type):
         return column
     codes = column.indices
     used = arrow.array(np.unique(codes.drop_null()), codes.type)
@@ -450,22 +575,24 @@ class _LineSource(Source):
                     if batch.rows:
                         yield batch
 
-    def check(self, columns: Sequence[str], added: Mapping[str, type]) -> None:
+    def check(self, columns: Sequence[str], added: Mapping[str, type]) -> list[str]:
         path = self.task.path
         if not self._column:
             for name in (*columns, *added):
                 raise ConfigError(f"{name}: {path} is text, which has no columns")
-            return
+            return []
         first = next(self.batches(), None)
         if first is None:
-            return
+            return []
         for name in filter(first.has, added):
             raise first.has_already(name)
         if not first.has(self._column):
             raise no_column(path, self._column, first.names())
-        for name in columns:
-            if not first.has(name):
-                log.warning("%s: none of its first %d lines has %r", path, first.rows, name)
+        return [
+            f"none of its first {first.rows} lines has {name!r}"
+            for name in columns
+            if not first.has(name)
+        ]
 
     def target(self, file: IO[bytes], added: Mapping[str, type]) -> Target:
         return _LineTarget(file, packing_of(self.task.path))

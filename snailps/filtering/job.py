@@ -9,6 +9,7 @@ is made.  Who runs tasks, threads here or workers of a cluster, is not known.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from snailps.data.in_order import in_order
 from snailps.data.unpacking import is_url
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError
-from snailps.filtering.expression import Score, parse, parse_added
+from snailps.filtering.expression import Score, is_reserved, parse, parse_added
 from snailps.filtering.formats import (
     Batch,
     Source,
@@ -44,7 +45,8 @@ from snailps.vectors.label_prediction import LabelModel, threads_of, warn_of_unr
 from snailps.vectors.words import to_text
 
 TASK_BYTES = 256 << 20
-VERSION = 2
+VERSION = 3
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,11 @@ class Command:
         if not self.models:
             raise ConfigError("no model: name one or more, as in --model hq=quality.bin")
         for name in self.models:
-            if not name.isidentifier() or name in ("and", "or", "not", "in", "is"):
-                raise ConfigError(f"--model {name}=...: expected a name such as hq, got {name!r}")
+            if not name.isidentifier() or is_reserved(name):
+                raise ConfigError(
+                    f"--model {name}=...: expected a name such as hq, letters, digits and _ that are "
+                    f"no word of Python's grammar, got {name!r}"
+                )
         models = {name: LabelModel(path) for name, path in self.models.items()}
         labels = {name: [to_text(x) for x in model.labels] for name, model in models.items()}
         try:
@@ -114,10 +119,14 @@ class FilterJob:
         if not self.tasks:
             raise ConfigError("no file to filter")
         self._check_places()
+        remarks: dict[str, str] = {}
         for number, task in enumerate(self.tasks):
             if number == 0 or is_parquet(task.path):
                 with open_source(task, self.command.column) as source:
-                    source.check(self.judge.condition.columns, self.judge.column_types())
+                    found = source.check(self.judge.condition.columns, self.judge.column_types())
+                remarks = dict.fromkeys(found, task.path) | remarks
+        for remark, path in remarks.items():
+            log.warning("%s: %s", path, remark)
         self._identity = self._identify()
         self.left = self.results.take(self._identity, self.tasks, overwrite=overwrite)
         if self.results.manifest() is None:

@@ -674,6 +674,102 @@ def test_floats_of_parquet_are_not_compared_with_a_number_that_they_cannot_have(
         keep(model, tmp_path / "a.parquet", tmp_path / "out", "id == 9007199254740993")
 
 
+def codecs_of(path):
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    return [group.column(at).compression for at in range(group.num_columns)]
+
+
+def with_old_lz4(path):
+    """The file as Hadoop would have packed it: pyarrow reads that codec, but cannot write it."""
+    data = path.read_bytes()
+    at = data.rindex(b"\x15\x0e\x16")  # codec 7, LZ4_RAW, before a number of values
+    path.write_bytes(data[: at + 1] + b"\x0a" + data[at + 2 :])
+
+
+def test_codec_that_can_only_be_read_is_replaced(model, tmp_path):
+    rows = pa.table({"text": ["up", "down"]})
+    write_parquet(tmp_path / "a.parquet", rows, compression="lz4", use_dictionary=False)
+    with_old_lz4(tmp_path / "a.parquet")
+    assert codecs_of(tmp_path / "a.parquet") == ["UNKNOWN"]
+    assert keep(model, tmp_path / "a.parquet", tmp_path / "out")["kept"] == 1
+    assert codecs_of(tmp_path / "out" / "a.parquet") == ["ZSTD"]
+    write_parquet(tmp_path / "b.parquet", rows, compression="brotli")
+    keep(model, tmp_path / "b.parquet", tmp_path / "same")
+    assert codecs_of(tmp_path / "same" / "b.parquet") == ["BROTLI"]
+
+
+def test_codec_is_that_of_the_texts(model, tmp_path):
+    rows = pa.table({"id": [1, 2], "text": ["up", "down"]})
+    write_parquet(tmp_path / "a.parquet", rows, compression={"id": "none", "text": "gzip"})
+    keep(model, tmp_path / "a.parquet", tmp_path / "out")
+    assert codecs_of(tmp_path / "out" / "a.parquet") == ["GZIP", "GZIP"]
+
+
+def test_views_within_other_columns_are_kept(model, tmp_path):
+    views = pa.array([{"a": "x", "n": 1}, None, {"a": None, "n": 2}],
+                     pa.struct([("a", pa.string_view()), ("n", pa.int8())]))  # fmt: skip
+    lists = pa.array([["x"], ["y"], None], pa.list_(pa.binary_view()))
+    table = pa.table({"text": ["up", "down", "up"], "s": views, "l": lists})
+    write_parquet(tmp_path / "a.parquet", table)
+    done = keep(model, tmp_path / "a.parquet", tmp_path / "out")
+    assert done["kept"] == 2
+    found = pq.read_table(tmp_path / "out" / "a.parquet")
+    assert found.schema == table.schema
+    assert found.to_pylist() == [table.to_pylist()[at] for at in (0, 2)]
+
+
+def test_categories_that_no_row_has_are_kept(model, tmp_path):
+    codes = pa.DictionaryArray.from_arrays(pa.array([3, 1, None], pa.int8()), list("abcde"))
+    write_parquet(tmp_path / "a.parquet", pa.table({"text": ["up", "down", "up"], "c": codes}))
+    keep(model, tmp_path / "a.parquet", tmp_path / "out")
+    (found,) = pq.read_table(tmp_path / "out" / "a.parquet")["c"].chunks
+    assert found.dictionary.to_pylist() == list("abcde")
+    assert found.indices.to_pylist() == [3, None]
+
+
+def test_column_of_nulls_has_no_texts(model, tmp_path):
+    write_parquet(tmp_path / "a.parquet", pa.table({"text": pa.nulls(3), "n": [1, 2, 3]}))
+    write_parquet(tmp_path / "b.parquet", pa.table({"text": ["up", None], "n": [1, 2]}))
+    done = keep(model, str(tmp_path / "*.parquet"), tmp_path / "out", f"{KEEP} and n > 0")
+    assert (done["rows"], done["kept"], done["without_text"]) == (5, 1, 4)
+
+
+GEOMETRIES = {
+    b"{}": "Geometry(crs=)", b'{"crs": "EPSG:3857"}': "Geometry(crs=EPSG:3857)",
+    b'{"edges": "spherical"}': "Geography(crs=, algorithm=spherical)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("about", GEOMETRIES)
+def test_geometries_keep_their_annotation_and_system_of_coordinates(
+    model, tmp_path, about, stored, caplog
+):
+    kind = formats._geometry_type()(pa.binary(), about)
+    points = pa.ExtensionArray.from_storage(kind, pa.array([b"p" * 21, b"q" * 21]))
+    table = pa.table({"text": ["up", "down"], "at": points}).replace_schema_metadata({"geo": "{}"})
+    write_parquet(tmp_path / "a.parquet", table, store_schema=stored)
+    keep(model, tmp_path / "a.parquet", tmp_path / "out")
+    before, after = (pq.ParquetFile(tmp_path / at / "a.parquet") for at in (".", "out"))
+    assert str(after.schema.column(1).logical_type) == GEOMETRIES[about]
+    assert after.read()["at"].to_pylist() == [b"p" * 21]
+    assert after.schema_arrow.metadata == before.schema_arrow.metadata
+    if stored:
+        assert after.schema_arrow.equals(before.schema_arrow, check_metadata=True)
+    assert not caplog.records
+
+
+def test_annotation_that_is_not_written_is_warned_of_once(model, tmp_path, monkeypatch, caplog):
+    kind = formats._geometry_type()(pa.binary(), b"{}")
+    points = pa.ExtensionArray.from_storage(kind, pa.array([b"p" * 21]))
+    for name in "ab":
+        write_parquet(tmp_path / f"{name}.parquet", pa.table({"text": ["up"], "at": points}))
+    monkeypatch.setattr(formats, "_schema_of", lambda parquet: parquet.schema_arrow)
+    keep(model, str(tmp_path / "*.parquet"), tmp_path / "out")
+    (record,) = caplog.records
+    assert "column at is Geometry(crs=), which pyarrow" in record.getMessage()
+
+
 def test_missing_names_of_json_refuse_and_are_warned_of(model, tmp_path, caplog):
     (tmp_path / "a.jsonl").write_text('{"text": "up"}\n{"text": "up", "late": 3}\n{"x": 1}\n')
     done = keep(model, tmp_path / "a.jsonl", tmp_path / "out", "late > 1 and hq.p > .5")
@@ -735,6 +831,9 @@ def test_command_prints_what_came_of_it(model, tmp_path, capsys):
     command([str(tmp_path / "a.parquet")], [f"hq={model}"], KEEP, tmp_path / "out", **options,
             as_json=True)  # fmt: skip
     assert json.loads(capsys.readouterr().out)["kept"] == kept
-    for wrong in (["hq"], ["=x"], ["hq="], [f"hq={model}", f"hq={model}"], [f"a b={model}"]):
+    for wrong in (
+        ["hq"], ["=x"], ["hq="], [f"hq={model}", f"hq={model}"], [f"a b={model}"],
+        [f"None={model}"], [f"if={model}"], [f"lambda={model}"], [f"\U0001d426r={model}", "is=x"],
+    ):  # fmt: skip
         with pytest.raises(ConfigError, match="--model"):
             command([str(tmp_path / "a.parquet")], wrong, KEEP, tmp_path / "o", column="text")
