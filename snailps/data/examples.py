@@ -281,6 +281,21 @@ class ExampleReader:
         return expected, _shown((cells[fault.column :] or [line[at:]])[0])
 
 
+def line_of(data: bytes, path: str, start: int, row: int, rows: int, first: int = 0) -> str:
+    """Where a row of a text is, for messages; empty if its lines are not its rows.
+
+    The text begins at byte `start` of a file; the `rows` begin at its byte `first`.
+    """
+    first = len(data) - len(data[first:].lstrip(b"\r\n"))  # after the names of columns
+    lines = data.count(b"\n", first) + (not data.endswith(b"\n"))
+    if lines != rows:
+        return ""
+    before, number = _lines_before(path, start), data.count(b"\n", 0, first) + row + 1
+    if before < 0:
+        return f", line {number} of the block at byte {start:,}"
+    return f", line {before + number}"
+
+
 def format_of_rows(
     line: bytes, fits: Callable[[int], bool], formats: Sequence[str] = ("tsv", "csv")
 ) -> str:

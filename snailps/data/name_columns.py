@@ -21,23 +21,101 @@ from snailps.data._examples import first_row
 from snailps.data._text import NameTable
 from snailps.data.blocks import first_line_of
 from snailps.data.columns import Column, Kind, is_number
-from snailps.data.examples import CELLS, ExampleReader, format_of_rows
+from snailps.data.examples import CELLS, ExampleReader, format_of_rows, line_of
+from snailps.data.packed_words import PackedWords
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
 _HEAD = struct.Struct("<QQ")
+_VALUES = struct.Struct("<6d")
 _MALFORMED = "a survey's part is no list of names and counts"
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of a block: names, one a line, and float32 values (empty without values)."""
+    """Columns of a block: names, one a line, and float64 values (empty without values)."""
 
     names: Sequence[Sequence[bytes]]
-    values: NDArray[np.float32]
+    values: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.names[0])
+
+    def choices(self) -> Columns:
+        """The lines that a ranking learns from: all, if they have values those above 0."""
+        kept = np.flatnonzero(self.values > 0)
+        if len(kept) == len(self.values):
+            return self
+        names = [PackedWords.of(names).take(kept) for names in self.names]
+        return Columns(names, self.values[kept])
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Moments of values, which add up whatever the parts: of equal ones the mean is exact.
+
+    `squares` are those of the differences to the mean; `below` counts values below 0, and `least`
+    and `most` are of the others but 0.
+    """
+
+    number: float = 0.0
+    mean: float = 0.0
+    squares: float = 0.0
+    below: float = 0.0
+    least: float = np.inf
+    most: float = 0.0
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64]) -> Values:
+        if not len(values):
+            return cls()
+        others = values - values[0]
+        mean = float(others.mean())
+        squares = float(((others - mean) ** 2).sum())
+        above = values[values > 0]
+        return cls(
+            float(len(values)),
+            float(values[0]) + mean,
+            squares,
+            float((values < 0).sum()),
+            float(above.min(initial=np.inf)),
+            float(above.max(initial=0)),
+        )
+
+    def __add__(self, other: Values) -> Values:
+        number = self.number + other.number
+        if not self.number or not other.number:
+            return self if self.number else other
+        apart, share = other.mean - self.mean, other.number / number
+        return Values(
+            number,
+            self.mean + apart * share,
+            self.squares + other.squares + apart**2 * self.number * share,
+            self.below + other.below,
+            min(self.least, other.least),
+            max(self.most, other.most),
+        )
+
+    @property
+    def unused(self) -> str:
+        """What a ranking leaves unused of the values; empty: nothing."""
+        parts = []
+        if self.below:
+            parts.append(f"{self.below:,.0f} entries of values below 0 are left out")
+        if self.least < self.most:
+            parts.append(f"values from {self.least:g} to {self.most:g} count as one choice each")
+        if not parts:
+            return ""
+        return (
+            " and ".join(parts) + ": a ranking learns what was chosen; loss squared learns values"
+        )
+
+    @property
+    def deviation(self) -> float:
+        return float((self.squares / self.number) ** 0.5) if self.number else 0.0
+
+    def dump(self) -> bytes:
+        return _VALUES.pack(self.number, self.mean, self.squares, self.below, self.least, self.most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +129,19 @@ class NameColumns:
     expected: tuple[str, ...]
     valued: bool = False
 
-    def read(self, data: bytes, path: str, start: int, head: bytes) -> Columns:
-        """The columns of lines from byte `start` on of a file that begins with `head`."""
+    def read(
+        self, data: bytes, path: str, start: int, head: bytes, *, may_lack: bool = False
+    ) -> Columns:
+        """The columns of lines from byte `start` on of a file that begins with `head`.
+
+        Refuses empty names, which `may_lack` takes.
+        """
         line = first_line_of(head)
         format = format_of_rows(line, self._fits, tuple(CELLS))
         cells, _ = first_row(line, *CELLS[format])
         width, names = len(cells), len(self.expected)
         if not line:
-            return Columns([[] for _ in self.expected], np.zeros(0, np.float32))
+            return Columns([[] for _ in self.expected], np.zeros(0))
         if not self._fits(width):
             raise DataError(
                 f"{path}: expected {self._shape}, got {width} columns in the first line"
@@ -75,8 +158,17 @@ class NameColumns:
             found = reader.read(data, path, start, (first, len(data)))
         except DataError as error:
             raise DataError(f"{error}: the file has {self._shape}, as its first line") from None
+        if not may_lack:
+            for one, column in zip(self.expected, found.cells, strict=True):
+                if (at := _first_empty(column)) >= 0:
+                    others = " ".join(repr(cells[at])[1:] for cells in found.cells)
+                    where = line_of(data, path, start, at, len(found.cells[0]), first)
+                    raise DataError(
+                        f"{path}{where}: expected the name of a {one}, got an empty one in "
+                        f"{others:.80}. Leave such lines out, or name what is missing"
+                    )
         values = found.labels if width > names else np.zeros(0)
-        return Columns(found.cells, np.asarray(values, np.float32))
+        return Columns(found.cells, np.asarray(values, np.float64))
 
     def _fits(self, cells: int) -> bool:
         return cells == len(self.expected) or (self.valued and cells > len(self.expected))
@@ -87,18 +179,25 @@ class NameColumns:
         return f"lines of {shape}, separated by tabs, commas or blanks"
 
 
+def _first_empty(names: Sequence[bytes]) -> int:
+    """Index of the first name without a letter; -1: there is none."""
+    packed = PackedWords.of(names)
+    lengths = packed.lengths
+    blank = lengths == 0
+    blank[~blank] = packed.text[packed.starts[:-1][~blank].astype(np.int64)] <= ord(" ")
+    return next((at for at in np.flatnonzero(blank).tolist() if not packed[at].strip()), -1)
+
+
 class NameCounts:
     def __init__(self, kinds: int) -> None:
         self.counts = [NameTable() for _ in range(kinds)]
-        self.sums = np.zeros(3)
-        """Number of values, their sum, and that of their squares."""
+        self.values = Values()
 
     def add(self, kind: int, names: Sequence[bytes]) -> None:
         self.counts[kind].add(names)
 
-    def add_values(self, values: NDArray[np.float32]) -> None:
-        wide = values.astype(np.float64)
-        self.sums += np.array([len(wide), wide.sum(), wide @ wide])
+    def add_values(self, values: NDArray[np.float64]) -> None:
+        self.values += Values.of(values)
 
     def merge(self, part: bytes) -> None:
         names = Names(part)
@@ -106,7 +205,7 @@ class NameCounts:
             raise DataError(f"{_MALFORMED}: {len(names.names)} kinds, not {len(self.counts)}")
         for table, some, counts in zip(self.counts, names.names, names.counts, strict=True):
             table.add(some, counts)
-        self.sums += names.sums
+        self.values += names.values
 
     @property
     def size_bytes(self) -> int:
@@ -115,7 +214,7 @@ class NameCounts:
 
     def dump(self) -> bytes:
         """All counts, the most frequent names first."""
-        pieces = [self.sums.tobytes()]
+        pieces = [self.values.dump()]
         for table in self.counts:
             names, counts = table.names(), table.counts()
             order = names.order(counts)
@@ -126,17 +225,14 @@ class NameCounts:
 
 
 class Names:
-    """Numbered names by kind, parsed from `NameCounts.dump`, with int64 counts.
-
-    `sums` is float64 (3,): number of values, their sum, and that of their squares.
-    """
+    """Numbered names by kind, parsed from `NameCounts.dump`, with int64 counts."""
 
     def __init__(self, dumped: bytes) -> None:
         self.names: list[list[bytes]] = []
         self.counts: list[NDArray[np.int64]] = []
         try:
-            self.sums = np.frombuffer(dumped, np.float64, 3)
-            at = self.sums.nbytes
+            self.values = Values(*_VALUES.unpack_from(dumped))
+            at = _VALUES.size
             while at < len(dumped):
                 number, length = _HEAD.unpack_from(dumped, at)
                 at += _HEAD.size

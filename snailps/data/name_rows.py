@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import compress, islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.elements import PIECE, Elements, a_kind, elements_of, is_missing, table_of
+from snailps.data.name_columns import Values
 from snailps.data.scratch import Scratch
 from snailps.data.spool import Spooled
 from snailps.dataclass import dataclass
@@ -228,22 +229,39 @@ def _check_values(values: NDArray[np.float64], first: int, where: Elements) -> N
         )
 
 
-def spool_names(
-    rows: NameRows, folder: str = "", *, on_bytes: Callable[[int], object] | None = None
-) -> tuple[Spooled, tuple[bool, ...], bool]:
-    """Write rows into one scratch file; which columns are whole numbers, and whether rows have
-    values.
+def choices_of(piece: NamePiece) -> NamePiece:
+    """The rows that a ranking learns from, as of `Columns.choices`."""
+    kept = (piece.values > 0).tolist()
+    if all(kept):
+        return piece
+    names = [list(compress(column, kept)) for column in piece.names]
+    return NamePiece(names, piece.values[kept], piece.whole)
 
-    `on_bytes` is called at intervals with the bytes written.  Refuses names that no line can have.
+
+def spool_names(
+    rows: NameRows,
+    folder: str = "",
+    *,
+    choices: bool = False,
+    on_bytes: Callable[[int], object] | None = None,
+) -> tuple[Spooled, tuple[bool, ...], Values]:
+    """Write rows into one scratch file; which columns are whole numbers, and the rows' values.
+
+    `choices`: only those rows that a ranking learns from, without values.  `on_bytes` is called at
+    intervals with the bytes written.  Refuses names that no line can have.
     """
     whole: tuple[bool, ...] = ()
-    units, valued = 0, False
+    units, values = 0, Values()
     with Scratch(folder, 0).new_file(f"writing {rows.name}") as file:
-        for piece in rows.pieces():
+        for given in rows.pieces():
+            piece = choices_of(given) if choices else given
+            values += Values.of(given.values)
+            if not piece.names[0]:
+                continue
             for column in piece.names:
                 _refuse_odd(column)
             columns: list[Iterable[str]] = list(map(_quoted, piece.names))
-            if len(piece.values):
+            if len(piece.values) and not choices:
                 columns.append(map(repr, piece.values.tolist()))
             lines = map(",".join, zip(*columns, strict=True))
             try:
@@ -255,12 +273,13 @@ def spool_names(
                 ) from None
             file.write(data)
             whole = tuple(map(all, zip(whole, piece.whole, strict=True))) if whole else piece.whole
-            units, valued = units + len(piece.names[0]), bool(len(piece.values))
+            units += len(piece.names[0])
             if on_bytes is not None:
                 on_bytes(file.bytes)
         if units == 0:
-            raise DataError(f"X: {rows.name} has no rows")
-        return Spooled(file, units, rows.name), whole, valued
+            of_value = " of a value above 0" if values.number else ""
+            raise DataError(f"X: {rows.name} has no rows{of_value}")
+        return Spooled(file, units, rows.name), whole, values
 
 
 def _quoted(names: list[str]) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from snailps.data.elements import a_kind
 from snailps.data.name_columns import NameColumns
-from snailps.data.name_rows import NameRows, spool_names
+from snailps.data.name_rows import NameRows, choices_of, spool_names
 from snailps.errors import DataError
 from snailps.estimators.base import Estimator, Source
 from snailps.estimators.corpus import is_path, paths_of, refuse_names_of_files
@@ -31,6 +32,7 @@ from snailps.vectors.words import to_text
 
 N = TypeVar("N", bound="NameEstimator")
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Ids = NDArray[np.int32]
 
 
@@ -54,9 +56,12 @@ class NameEstimator(Estimator):
             return
         rows = self._rows_of(X, y, columns=columns)
         with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
-            spooled, whole, valued = spool_names(rows, on_bytes=display.show)
+            choices = self._lines.valued and self.loss != "squared"
+            spooled, whole, values = spool_names(rows, choices=choices, on_bytes=display.show)
         with spooled:
-            if self.loss == "squared" and not valued:
+            if choices and values.unused:
+                warnings.warn(f"{type(self).__name__}: {values.unused}", stacklevel=6)
+            if self.loss == "squared" and not values.number:
                 raise DataError(
                     f"y: {type(self).__name__} with loss='squared' predicts values, and X has none:"
                     " give them as y, or choose loss='softmax', which ranks items"
@@ -82,13 +87,22 @@ class NameEstimator(Estimator):
         return {"_model": model}
 
     def _numbered(
-        self, X: Any, y: Any = None, *, needs_all: bool = False, finds_values: bool = False
-    ) -> tuple[Ids, Floats]:
-        """Numbers of the names of rows, int32 (columns, n), and values; -1: unknown, or refused."""
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        needs_all: bool = False,
+        finds_values: bool = False,
+        choices: bool = False,
+    ) -> tuple[Ids, Doubles]:
+        """Numbers of the names of rows, int32 (columns, n), and values; -1: unknown, or refused.
+
+        `choices`: only of rows that a ranking learns from.
+        """
         model: NamedRows = self._model
         ids: list[Ids] = [np.zeros((len(self._kind_of_column), 0), np.int32)]
-        values = [np.zeros(0, np.float32)]
-        for names, found in self._pieces(X, y, finds_values):
+        values = [np.zeros(0)]
+        for names, found in self._pieces(X, y, finds_values, choices):
             ids.append(
                 np.array(
                     [
@@ -97,7 +111,7 @@ class NameEstimator(Estimator):
                     ]
                 )
             )
-            values.append(np.asarray(found, np.float32))
+            values.append(found)
             if needs_all and (ids[-1] < 0).any():
                 row, column = np.argwhere(ids[-1].T < 0)[0].tolist()
                 before = sum(one.shape[1] for one in ids[:-1])
@@ -109,15 +123,17 @@ class NameEstimator(Estimator):
         return np.concatenate(ids, axis=1), np.concatenate(values)
 
     def _pieces(
-        self, X: Any, y: Any, finds_values: bool
-    ) -> Iterator[tuple[list[list[str]], NDArray[Any]]]:
+        self, X: Any, y: Any, finds_values: bool, choices: bool
+    ) -> Iterator[tuple[list[list[str]], Doubles]]:
         if not is_path(X):
             known = self._model.columns
             rows = self._rows_of(X, y, usual=known, finds_values=finds_values)
-            for piece in rows.pieces():
+            for given in rows.pieces():
+                piece = choices_of(given) if choices else given
                 yield piece.names, piece.values
             return
-        for found in files.columns_of(self._lines, paths_of(X, f"rows are {self._shape}")):
+        for lines in files.columns_of(self._lines, paths_of(X, f"rows are {self._shape}")):
+            found = lines.choices() if choices else lines
             names = [list(map(to_text, one)) for one in found.names]
             yield names, found.values
 
@@ -336,7 +352,8 @@ class MatrixFactorization(NameEstimator, settings=MfSettings):
             Of a sparse matrix of SciPy users are rows, items columns, and entries values.  A str
             or `pathlib.Path` is a file, folder or glob of lines.
         y : array, list or str, optional
-            Values; a str names a column of a table.  Rankings need none.
+            Values; a str names a column of a table.  Rankings need none: a row whose value is not
+            above 0 is left out, and each other one is one choice.
         columns : sequence of str
             The columns of a table; else its first two or three.  A table that is asked about later
             has them by these names, wherever they are.
@@ -359,8 +376,8 @@ class MatrixFactorization(NameEstimator, settings=MfSettings):
         model: FactorModel = self._model
         return model
 
-    def predict(self, X: Any) -> Floats:
-        """Values of pairs, or scores of a ranking, float32 (n,).
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Values of pairs, float64 (n,), or scores of a ranking, float32.
 
         Parameters
         ----------
@@ -420,14 +437,17 @@ class MatrixFactorization(NameEstimator, settings=MfSettings):
             Ratings have no values.
         """
         model = self.factors_
-        ids, values = self._numbered(X, y, finds_values=True)
+        rated = model.settings.loss == "squared"
+        ids, values = self._numbered(X, y, finds_values=True, choices=not rated)
         good = (ids >= 0).all(0)
         unknown = {"unknown": int((~good).sum())}
-        if model.settings.loss == "squared":
+        if rated:
             if len(values) != ids.shape[1]:
                 raise DataError("y: expected the values of X, to compare with; X has none")
             return {**mf.rating_figures(model.scores(ids), values), **unknown}
-        others = np.zeros((2, 0), np.int32) if seen is None else self._numbered(seen)[0]
+        others = np.zeros((2, 0), np.int32)
+        if seen is not None:
+            others, _ = self._numbered(seen, finds_values=True, choices=True)
         others = others[:, (others >= 0).all(0)]
         rows = model.user_rows, model.item_rows
         return {**mf.list_figures(*rows, ids[:, good], others, self.top), **unknown}

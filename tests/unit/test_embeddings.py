@@ -152,13 +152,14 @@ def test_mf_learns_by_blocks_and_numbers_lines_once(settings, falls_to):
 
 def test_mf_learns_ratings_of_any_unit_alike():
     found = []
-    for factor, offset in ((1, 0), (20, 0), (0.01, 0), (0.25, -0.25), (4, 1000)):
+    units = ((1, 0), (20, 0), (0.01, 0), (0.25, -0.25), (4, 1000), (1, 1.7e9), (2**-10, 2e9))
+    for factor, offset in units:
         data = b"".join(
             b"u%d,i%d,%r\n" % (i % 5, i * i % 6, (1 + i % 5) * factor + offset) for i in range(60)
         )
         summary = surveyed(MatrixFactorization, MfSettings(dim=4), data)
         encoding = encoding_of(Names(summary))
-        assert encoding.centre == pytest.approx(3 * factor + offset)
+        assert encoding.centre - offset == pytest.approx(3 * factor, rel=1e-5)
         assert encoding.deviation == pytest.approx(2**0.5 * factor, rel=1e-5)
         with connected(MatrixFactorization) as make:
             model = make(MfSettings(dim=4), summary=summary)
@@ -176,8 +177,18 @@ def test_mf_learns_ratings_of_any_unit_alike():
 def test_encoding_of_equal_ratings_keeps_their_unit():
     counts = NameCounts(2)
     assert encoding_of(Names(counts.dump())) == Encoding()
-    counts.add_values(np.full(7, 0.1, np.float32))
-    assert encoding_of(Names(counts.dump())) == Encoding(centre=float(np.float32(0.1)))
+    counts.add_values(np.full(7, 0.1))
+    assert encoding_of(Names(counts.dump())) == Encoding(centre=0.1)
+
+
+def test_rankings_survey_and_train_choices_only(caplog):
+    settings = MfSettings(dim=4, loss="softmax", negatives=2, shared=2)
+    data = b"u,a,1\nu,b,0\nv,a,-2\nv,c,1\nw,b,0\n" * 4
+    summary = surveyed(MatrixFactorization, settings, data)
+    assert caplog.messages[-1].startswith("4 entries of values below 0 are left out: a ranking")
+    assert sorted(map(sorted, Names(summary).names)) == [[b"a", b"c"], [b"u", b"v"]]
+    with connected(MatrixFactorization) as make:
+        assert train(make(settings, summary=summary), data)["examples"] == 8
 
 
 def train_diverging(losses):

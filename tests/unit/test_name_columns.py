@@ -8,7 +8,7 @@ import pytest
 
 from snailps.data._text import NameTable
 from snailps.data.blocks import read_block, read_head
-from snailps.data.name_columns import NameColumns, NameCounts, Names
+from snailps.data.name_columns import NameColumns, NameCounts, Names, Values
 from snailps.data.packed_words import PackedWords
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
@@ -64,7 +64,7 @@ def test_cells_of_names_are_those_of_csv_or_of_lines_without_quotes(data, names)
         (TRIPLES, [b"a\tlikes\tb", b"x, y\tis in, or\ta, b", b"c d\tis\te f"] * 3),
         (TRIPLES, [b"a,likes,b", b'"c\td",likes,"x, y"', b" e , f\tg\th , i"] * 3),
         (RATINGS, [b"user item rating"] + [b"u i 3", b"Doe,John,3 x 5", b"1,2,3 y 4"] * 3),
-        (RATINGS, [b"", b"user\titem\tn\ttime"] + [b"u, v\ti\t3\t9", b"\tno name\t1\t2"] * 3),
+        (RATINGS, [b"", b"user\titem\tn\ttime"] + [b"u, v\ti\t3\t9", b"no\tname\t1\t2"] * 3),
     ],
 )
 def test_columns_are_those_of_the_first_line_in_blocks_cut_anywhere(tmp_path, columns, lines):
@@ -180,8 +180,49 @@ def test_numbers_depend_on_counts_alone_and_not_on_parts():
     found = Names(whole.dump())
     assert found.names == [[b"b", b"a", b"c"], [b"r"]]
     assert found.counts[0].tolist() == [3, 2, 1]
-    assert found.sums.tolist() == [2, 3, 5]
+    assert (found.values.number, found.values.mean, found.values.deviation) == (2, 1.5, 0.5)
     assert found.numbers(0, [b"c", b"x", b"b"]).tolist() == [2, -1, 0]
+
+
+def test_moments_of_values_are_those_of_the_whole_at_any_mean():
+    random = np.random.default_rng(1)
+    for mean in (0.0, 3.0, 2e7, 1.7e9):
+        values = mean + random.normal(size=1000)
+        parts = sum((Values.of(part) for part in np.split(values, (1, 10, 10, 600))), Values())
+        assert parts.number == 1000
+        assert parts.mean == pytest.approx(values.mean(), abs=1e-12, rel=1e-15)
+        assert parts.deviation == pytest.approx(values.std(), rel=1e-6)
+    equal = Values.of(np.full(3, 0.1)) + Values() + Values.of(np.full(4, 0.1))
+    assert (equal.number, equal.mean, equal.deviation) == (7, 0.1, 0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "data", "text"),
+    [
+        (TRIPLES, b"a\tr\tb\nc\tr\t\n", "x, line 2: expected the name of a tail.*'c' 'r' ''"),
+        (TRIPLES, b"a,r,b\n\n ,r,b\n", "x: expected the name of a head.*'' 'r' 'b'"),
+        (RATINGS, b"user,item,n\nu,i,3\nu,,2\n", "x, line 3: expected the name of a item"),
+        (RATINGS, b"u\ti\t1\nu\t  \t1\n", "x, line 2: expected the name of a item"),
+    ],
+)
+def test_empty_name_is_refused_with_its_line(columns, data, text):
+    with pytest.raises(DataError, match=text):
+        columns.read(data, "x", 0, data)
+    assert len(columns.read(data, "x", 0, data, may_lack=True)) == 2
+
+
+def test_rankings_learn_from_values_above_0():
+    data = b"u,a,1\nu,b,0\nv,a,-2\nv,c,0.5\n"
+    found = RATINGS.read(data, "x", 0, data)
+    assert found.choices().names == [[b"u", b"v"], [b"a", b"c"]]
+    assert found.choices().values.tolist() == [1, 0.5]
+    pairs = RATINGS.read(b"u,a\n", "x", 0, b"u,a\n")
+    assert pairs.choices() is pairs
+    assert Values.of(found.values).unused == (
+        "1 entries of values below 0 are left out and values from 0.5 to 1 count as one choice each"
+        ": a ranking learns what was chosen; loss squared learns values"
+    )
+    assert Values.of(np.array([0.0, 1, 1])).unused == Values().unused == ""
 
 
 def test_names_of_other_bytes_are_refused():

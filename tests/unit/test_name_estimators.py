@@ -2,6 +2,7 @@
 
 import contextlib
 import pickle
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +150,32 @@ def test_values_are_needed_by_the_squared_loss_only(jobs):
         snailps.MatrixFactorization().fit([(1, 2)])
     snailps.MatrixFactorization(loss="pairwise").fit([(1, 2)])
     assert jobs.lines == ["1,2"]
+
+
+def test_rankings_learn_and_are_judged_by_entries_above_0(jobs):
+    sparse = pytest.importorskip("scipy.sparse")
+    model = snailps.MatrixFactorization(dim=1, loss="softmax", top=1)
+    entries = ([1.0, 0, 1, 0, 1], ([1, 1, 1, 2, 2], [10, 20, 40, 10, 30]))
+    for given in (
+        (sparse.csr_matrix(entries, shape=(3, 50)),),
+        ([(1, 10), (1, 20), (1, 40), (2, 10), (2, 30)], np.array([1, 0, 1, 0, 1])),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model.fit(*given)
+        assert jobs.lines == ["1,10", "1,40", "2,30"]
+    # The best item of both is 40, which one of them has chosen, and one has not.
+    held_out = ([(1, 40), (1, 10), (2, 40), (2, 30)], [1, 0, 0, 2])
+    assert model.evaluate(*held_out)["recall_at_1"] == 0.5
+    seen = sparse.csr_matrix(([1, 0], ([2, 1], [40, 40])), shape=(3, 50))
+    assert model.evaluate(*held_out, seen=seen)["recall_at_1"] == 1
+    with pytest.warns(UserWarning, match="1 entries of values below 0 are left out"):
+        model.fit([(1, 10), (2, 20)], [1, -1])
+    assert jobs.lines == ["1,10"]
+    with pytest.warns(UserWarning, match="values from 2 to 5 count as one choice each"):
+        model.fit([(1, 10, 5), (2, 20, 2)])
+    with pytest.raises(DataError, match="has no rows of a value above 0"):
+        model.fit([(1, 10, 0)])
 
 
 def test_columns_of_a_table_are_chosen_and_found_again(jobs):

@@ -46,7 +46,7 @@ class Known:
     """Numbered lines: ids (columns, n), values (n,) or empty; `unknown` counts dropped lines."""
 
     ids: NDArray[np.int32]
-    values: NDArray[np.float32]
+    values: NDArray[np.float64]
     unknown: int
 
     def __len__(self) -> int:
@@ -74,13 +74,16 @@ def read_lines(
     settings: JobSettings,
     *,
     keep_unknown: bool = False,
+    choices: bool = False,
 ) -> Known:
     """All lines of some files, numbered; `kinds` are those of the columns.
 
-    With `keep_unknown`, lines with unknown names are kept, with -1 for them.
+    With `keep_unknown`, lines with unknown names are kept, with -1 for them.  `choices`: only lines
+    that a ranking learns from.
     """
-    ids, values, unknown = [np.zeros((len(kinds), 0), np.int32)], [np.zeros(0, np.float32)], 0
-    for found in columns_of(columns, paths, settings.scratch_dir, settings.scratch_bytes):
+    ids, values, unknown = [np.zeros((len(kinds), 0), np.int32)], [np.zeros(0)], 0
+    for lines in columns_of(columns, paths, settings.scratch_dir, settings.scratch_bytes):
+        found = lines.choices() if choices else lines
         some = np.array(
             [names.numbers(kind, column) for kind, column in zip(kinds, found.names, strict=True)],
             np.int32,

@@ -14,6 +14,7 @@ After Y. Koren et al., "Matrix factorization techniques for recommender systems"
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -28,22 +29,29 @@ from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.data.blocks import files_of, head_of
 from snailps.data.encoding import Encoding
-from snailps.data.name_columns import NameColumns, Names
+from snailps.data.name_columns import Columns, NameColumns, Names
 from snailps.errors import DataError
 from snailps.models.block_trainer import Prepared, Rates, Span
 from snailps.models.embeddings import files, ranking
 from snailps.models.embeddings.rotation import BLOCKS, LINES, RatingTrainer, rotation_of
 from snailps.models.embeddings.settings import EmbeddingSettings, MfSettings
-from snailps.models.embeddings.worker import BLOCK_BYTES_MAX, Batch, EmbeddingWorker
+from snailps.models.embeddings.worker import (
+    BLOCK_BYTES_MAX,
+    Batch,
+    EmbeddingWorker,
+    NameSurveyor,
+)
 from snailps.models.local_sgd import Floats, RowLayout
 from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.trainer import Lease
 
+log = logging.getLogger(__name__)
+
 LOSSES = {"softmax": 2, "pairwise": 3}
 """Numbers of losses in `kernels.train_triples`."""
 USER, ITEM = 0, 1
-EQUAL = 1e-7
-"""Deviation / mean up to which float32 values are all the same."""
+MEAN_BITS = 20
+"""Digits of the mean of values below their deviation."""
 NO_RELATIONS = np.zeros(0, np.int32)
 
 
@@ -123,8 +131,13 @@ class MatrixFactorization(EmbeddingWorker):
             self._rotating.close()
         super().finish()
 
-    def values_of(self, values: Floats) -> Floats:
-        return self._encoding.labels_of(values.astype(np.float64)).astype(np.float32)
+    def learnt(self, lines: Columns) -> Columns:
+        return lines.choices() if ranks(self.settings) else lines
+
+    def values_of(self, values: NDArray[np.float64]) -> Floats:
+        if ranks(self.settings):
+            return np.zeros(0, np.float32)
+        return self._encoding.labels_of(values).astype(np.float32)
 
     def train_part(self, batch: Batch, rows: Floats, part: Span, rates: Rates, seed: int) -> float:
         s = self.settings
@@ -165,6 +178,10 @@ class MatrixFactorization(EmbeddingWorker):
         return 1 + squares if self.settings.loss == "squared" else 0.25 * squares
 
     @classmethod
+    def surveyor(cls, settings: JobSettings) -> NameSurveyor:
+        return (ChoiceSurveyor if ranks(settings) else NameSurveyor)(len(cls.kinds))
+
+    @classmethod
     def model_name(cls, settings: JobSettings) -> str:
         return "mf"
 
@@ -192,9 +209,9 @@ class MatrixFactorization(EmbeddingWorker):
         if not s.test:
             return {}
         names = cls.names(results)
-        rated = s.loss == "squared"
+        rated = not ranks(s)
         test = files.read_lines(
-            cls.columns, cls.kind_of_column, names, s.test, s, keep_unknown=rated
+            cls.columns, cls.kind_of_column, names, s.test, s, keep_unknown=rated, choices=not rated
         )
         if not len(test):
             return {"test": {"unknown": test.unknown}}
@@ -203,7 +220,7 @@ class MatrixFactorization(EmbeddingWorker):
             found = ratings(encoding_of(names).centre, users, items, test.ids)
             figures = rating_figures(found, test.values)
             return {"test": {**figures, "unknown": test.unknown}}
-        seen = files.read_lines(cls.columns, cls.kind_of_column, names, s.input, s)
+        seen = files.read_lines(cls.columns, cls.kind_of_column, names, s.input, s, choices=True)
         figures = list_figures(users, items, test.ids, seen.ids, s.top)
         return {"test": figures | {"unknown": test.unknown}}
 
@@ -215,22 +232,38 @@ class MatrixFactorization(EmbeddingWorker):
 
     @classmethod
     def others(cls, names: Names) -> Mapping[str, NDArray[Any]]:
-        return {"mean": np.array([encoding_of(names).centre], np.float32)}
+        return {"mean": np.array([encoding_of(names).centre])}
+
+
+class ChoiceSurveyor(NameSurveyor):
+    """Says which values are not used."""
+
+    def result(self) -> bytes:
+        """As of `NameSurveyor`."""
+        if unused := self.values.unused:
+            log.warning("%s", unused)
+        return super().result()
+
+
+def ranks(settings: Any) -> bool:
+    """Whether items are ranked, else values are learnt."""
+    return bool(settings.loss != "squared")
 
 
 def encoding_of(names: Names) -> Encoding:
     """Mean and deviation of all values; 0 and 1 without any.
 
-    Rounded, as the order of the survey's parts changes the last digits of its sums.
+    Rounded, as the order of the survey's parts changes the last digits: the mean to a part of the
+    deviation.
     """
-    number, total, squares = names.sums.tolist()
-    if not number:
+    values = names.values
+    if not values.number:
         return Encoding()
-    mean = total / number
-    deviation = max(0.0, squares / number - mean**2) ** 0.5
-    if deviation <= EQUAL * abs(mean):
-        deviation = 1.0
-    return Encoding(centre=float(np.float32(mean)), deviation=float(np.float32(deviation)) or 1.0)
+    deviation = float(np.float32(values.deviation))
+    if not deviation:
+        return Encoding(centre=values.mean)
+    part = 2.0 ** (np.floor(np.log2(deviation)) - MEAN_BITS)
+    return Encoding(centre=round(values.mean / part) * part, deviation=deviation)
 
 
 def in_units(rows: Rows, encoding: Encoding) -> Rows:
@@ -240,9 +273,9 @@ def in_units(rows: Rows, encoding: Encoding) -> Rows:
     return rows * scales
 
 
-def ratings(mean: float, users: Rows, items: Rows, pairs: NDArray[np.int32]) -> Floats:
+def ratings(mean: float, users: Rows, items: Rows, pairs: NDArray[np.int32]) -> NDArray[np.float64]:
     """Predicted values (n,) of pairs (2, n); -1 is an unknown name, without bias and factors."""
-    found = np.full(pairs.shape[1], mean, np.float32)
+    found = np.full(pairs.shape[1], mean)
     step = 1 << 16
     for at in range(0, pairs.shape[1], step):
         of, to = pairs[:, at : at + step]
@@ -253,7 +286,7 @@ def ratings(mean: float, users: Rows, items: Rows, pairs: NDArray[np.int32]) -> 
     return found
 
 
-def rating_figures(found: Floats, values: Floats) -> dict[str, float]:
+def rating_figures(found: NDArray[np.float64], values: NDArray[np.float64]) -> dict[str, float]:
     """Root of the mean squared error, and mean absolute error, of predicted values."""
     if not len(values):
         return {}

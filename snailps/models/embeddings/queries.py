@@ -126,7 +126,7 @@ class NamedRows(ABC):
         find = self._places[kind].get
         return np.fromiter((find(name, -1) for name in names), np.int32, len(names))
 
-    def _best(self, kind: str, scores: Floats, k: int, without: Iterable[Name] = ()) -> Best:
+    def _best(self, kind: str, scores: NDArray[Any], k: int, without: Iterable[Name] = ()) -> Best:
         if k < 0:
             raise DataError(f"k: expected at least 0 answers, got {k}")
         scores = scores.copy()
@@ -200,7 +200,7 @@ class NamedRows(ABC):
 
         The error, where a line has an unknown name.
         """
-        columns = self.lines.read(data, "the questions", 0, data)
+        columns = self.lines.read(data, "the questions", 0, data, may_lack=True)
         for cells in zip(*columns.names, strict=True):
             try:
                 yield self._answer(k, *map(to_text, cells))
@@ -319,7 +319,7 @@ class FactorModel(NamedRows):
         return self._names["items"]
 
     def _others(self) -> dict[str, NDArray[Any]]:
-        return {"mean": np.array([self.mean], np.float32)}
+        return {"mean": np.array([self.mean])}
 
     def _factors(self, kind: str) -> Floats:
         """Return the factors, without the bias of ratings."""
@@ -341,8 +341,8 @@ class FactorModel(NamedRows):
         pair = [self.numbers("users", [str(user)]), self.numbers("items", [str(item)])]
         return float(self.scores(np.array(pair))[0])
 
-    def scores(self, pairs: NDArray[np.int32]) -> Floats:
-        """Predict values of numbered pairs, or scores of a ranking: float32 (n,).
+    def scores(self, pairs: NDArray[np.int32]) -> NDArray[Any]:
+        """Predict values of numbered pairs, float64 (n,), or scores of a ranking, float32.
 
         `pairs` are users and items, int32 (2, n); of ratings -1 for unknown ones.
         """

@@ -28,7 +28,7 @@ from snailps.api.tables import Rows, Table
 from snailps.api.worker import Block, Results, Surveyor, SurveyPart
 from snailps.config import JobSettings
 from snailps.data.input_files import InputFiles
-from snailps.data.name_columns import Columns, NameColumns, NameCounts, Names
+from snailps.data.name_columns import Columns, NameColumns, NameCounts, Names, Values
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
 from snailps.kernels._row_exchange import DriftEstimate
@@ -119,6 +119,10 @@ class NameSurveyor:
     def add(self, part: bytes) -> None:
         self._counts.merge(part)
 
+    @property
+    def values(self) -> Values:
+        return self._counts.values
+
     def result(self) -> bytes:
         """All names, the most frequent first."""
         return self._counts.dump()
@@ -133,10 +137,11 @@ class NamePart:
         return self._counts.size_bytes
 
     def add(self, block: Block) -> None:
-        columns = self._model.read(block)
+        lines = self._model.read(block)
+        columns = self._model.learnt(lines)
         for names, kind in zip(columns.names, self._model.kind_of_column, strict=True):
             self._counts.add(kind, names)
-        self._counts.add_values(columns.values)
+        self._counts.add_values(lines.values)
 
     def take(self) -> bytes:
         """The counts; counting begins anew."""
@@ -173,9 +178,13 @@ class EmbeddingWorker(BlockTrainer):
     def curvature(self, rows: Floats) -> float:
         """Curvature of a line's loss along one of its rows, estimated on a sample of rows."""
 
-    def values_of(self, values: Floats) -> Floats:
+    def learnt(self, lines: Columns) -> Columns:
+        """Those of some lines that are trained."""
+        return lines
+
+    def values_of(self, values: NDArray[np.float64]) -> Floats:
         """Values of lines, encoded for the training."""
-        return values
+        return values.astype(np.float32)
 
     @property
     def init(self) -> str:
@@ -336,7 +345,7 @@ class EmbeddingWorker(BlockTrainer):
 
     def numbered(self, block: Block) -> tuple[list[Numbers], Floats]:
         """Numbers of the names in each column of a block, and encoded values."""
-        columns = self.read(block)
+        columns = self.learnt(self.read(block))
         block._data = None
         pairs = zip(self.kind_of_column, columns.names, strict=True)
         ids = [self._names.numbers(kind, names) for kind, names in pairs]
