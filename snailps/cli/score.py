@@ -386,7 +386,7 @@ def score_eval(
 ) -> None:
     """Score a model: Spearman correlation on similarity files, accuracy on an analogy file.
 
-    Words are lower-cased.  Words outside the vocabulary are skipped and counted; --verbose and
+    Words may differ in case.  Words outside the vocabulary are skipped and counted; --verbose and
     --json list them.
 
     For example: snailps eval out/corpus.bin --similarity wordsim353.tsv

@@ -190,7 +190,7 @@ class Setting:
             value: Any = _PARSERS[self.kind](plain, self.unit)
         except ValueError as error:
             raise self._refusal(text, origin, str(error)) from None
-        if self.kind in ("int", "float") and not self._in_range(value):
+        if self.kind in ("int", "float") and not self.allows(value):
             raise self._refusal(text, origin)
         if self.choices and value not in self.choices:
             raise self._refusal(text, origin)
@@ -239,7 +239,8 @@ class Setting:
                     return f"{int(value) // size}{letter}"
         return str(value)
 
-    def _in_range(self, value: float) -> bool:
+    def allows(self, value: float) -> bool:
+        """Whether a number lies in the range."""
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
 
     def _refusal(self, text: str, origin: str, why: str = "") -> ConfigError:

@@ -2,6 +2,7 @@
 """The subwords of a word, as fastText's exact bucket ids.
 
     word -> subword_ids -> bucket ids;  words -> subwords_csr -> one bag of ids a word
+    word -> floret_ids  -> ids by the hashes of floret, for its models
     bags, masses -> sum_bags    -> mass of each n-gram, and how many have it
                  -> assign_bags -> partition of each word, so that few share an n-gram -> count_bits
 
@@ -148,6 +149,80 @@ def subword_ids(bytes word not None, int minn, int maxn, int64_t bucket,
     if found:
         bag_of(text, length, minn, maxn, <uint32_t>bucket, <int32_t>nwords, &out[0])
     return ids
+
+
+cdef inline uint64_t rotated(uint64_t x, int by) noexcept nogil:
+    return (x << by) | (x >> (64 - by))
+
+
+cdef inline uint64_t mixed(uint64_t x) noexcept nogil:
+    x = (x ^ (x >> 33)) * <uint64_t>0xff51afd7ed558ccd
+    x = (x ^ (x >> 33)) * <uint64_t>0xc4ceb9fe1a85ec53
+    return x ^ (x >> 33)
+
+
+cdef void murmur(const uint8_t *text, Py_ssize_t length, uint64_t *out) noexcept nogil:
+    """MurmurHash3_x64_128 (A. Appleby, public domain), by floret's seed: two numbers into `out`."""
+    cdef uint64_t a = FNV_START, b = FNV_START
+    cdef uint64_t c = <uint64_t>0x87c37b91114253d5, d = <uint64_t>0x4cf5ad432745937f
+    cdef uint64_t block[2]
+    cdef Py_ssize_t at = 0
+    while at < length:
+        block[0] = block[1] = 0
+        memcpy(block, text + at, min(<Py_ssize_t>16, length - at))
+        a ^= rotated(block[0] * c, 31) * d
+        if at + 16 <= length:
+            a = (rotated(a, 27) + b) * 5 + <uint64_t>0x52dce729
+        b ^= rotated(block[1] * d, 33) * c
+        if at + 16 <= length:
+            b = (rotated(b, 31) + a) * 5 + <uint64_t>0x38495ab5
+        at += 16
+    a ^= <uint64_t>length
+    b ^= <uint64_t>length
+    a += b
+    b += a
+    a, b = mixed(a), mixed(b)
+    a += b
+    out[0] = a
+    out[1] = b + a
+
+
+def floret_ids(bytes word not None, int minn, int maxn, int64_t bucket, int hashes,
+               int64_t first) -> NDArray[np.int32]:
+    """Ids of a word and its n-grams in floret's mode, `hashes` (1 to 4) of each; empty for `</s>`.
+
+    The word is hashed in its brackets, like an n-gram, and comes first.  Ids are `first` to
+    ``first + bucket - 1``, int32, in floret's order, repeats kept.
+    """
+    if not (0 <= minn and 0 <= maxn < 1 << 31 and 1 <= bucket < 1 << 31 and 1 <= hashes <= 4
+            and 0 <= first <= (1 << 31) - bucket):
+        raise ValueError(f"expected 1 to 4 hashes into 1 to 2^31 rows, got minn {minn}, maxn {maxn}, "
+                         f"bucket {bucket}, {hashes} hashes, first {first}")
+    if word == END_OF_LINE:
+        return np.empty(0, np.int32)
+    cdef bytes bracketed = b"<" + word + b">"
+    cdef const uint8_t *text = <const uint8_t *>PyBytes_AS_STRING(bracketed)
+    cdef Py_ssize_t total = PyBytes_GET_SIZE(bracketed), i, j
+    cdef uint64_t of_gram[2]
+    cdef list ids = []
+    cdef list spans = [(0, total)]
+    cdef int n, number
+    for i in range(total):
+        if continues(text[i]):
+            continue
+        j, n = i, 1
+        while j < total and n <= maxn:
+            j += 1
+            while j < total and continues(text[j]):
+                j += 1
+            if n >= minn and not (n == 1 and (i == 0 or j == total)):
+                spans.append((i, j))
+            n += 1
+    for i, j in spans:
+        murmur(text + i, j - i, of_gram)
+        for number in range(hashes):
+            ids.append(first + (of_gram[number >> 1] >> (32 * (number & 1)) & 0xffffffff) % bucket)
+    return np.array(ids, np.int32)
 
 
 def subwords_csr(words: Sequence[bytes], int minn, int maxn,

@@ -64,7 +64,8 @@ class TextEstimator(Estimator):
         ----------
         path : path
         **parameters
-            Those that the file does not decide, such as ``lr`` and ``epochs``.
+            Those that the file does not decide, such as ``lr`` and ``epochs``; ``window``,
+            ``negatives``, ``sample`` and ``min_count`` are the file's unless they are given.
 
         Raises
         ------
@@ -82,6 +83,10 @@ class TextEstimator(Estimator):
                     f"{cls.__name__}: {name}: expected {value}, as in {path}; got {mine!r:.80}"
                 )
             if name in cls.parameters.by_name:
+                setattr(estimator, name, value)
+        for name, value in estimator._header.habits.items():
+            known = cls.parameters.by_name.get(name)
+            if known is not None and name not in parameters and known.allows(value):
                 setattr(estimator, name, value)
         estimator.history_, estimator.figures_ = [], {}
         return estimator
@@ -104,7 +109,15 @@ class TextEstimator(Estimator):
             with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
                 texts = corpus(X, labels=y, column=column, on_bytes=display.show)
                 source = stack.enter_context(texts)
-            yield replace(source, attributes={"_fitted_column": column})
+            habits: dict[str, Any] = {}
+            if goes_on:  # also those that are defaults: the file would replace them
+                mine, names = self._checked(), self.parameters.by_name.keys()
+                habits = {
+                    name: mine.get(name, self.parameters.defaults[name])
+                    for name in self._header.habits.keys() & names
+                }
+            yield replace(source, settings={**source.settings, **habits},
+                          attributes={"_fitted_column": column})  # fmt: skip
 
     def _resume(self, folder: str, source: Source) -> str:
         path = os.path.join(folder, "before.bin")  # noqa: PTH118

@@ -177,6 +177,7 @@ class WordEstimator(TextEstimator):
                 f"{path}: holds a classifier, not word vectors: snailps.load(path).wv has those of "
                 "its words"
             )
+        model.header.refuse_floret(path)
         return Vectors.of_model(model)
 
 

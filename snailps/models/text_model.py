@@ -14,6 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -168,9 +169,16 @@ def export_rows(dim: int) -> int:
 
 
 def with_shape(
-    s: Settings, shape: Mapping[str, Any], path: str, explicit: Callable[[str], str | None]
+    s: Settings,
+    shape: Mapping[str, Any],
+    path: str,
+    explicit: Callable[[str], str | None],
+    habits: Mapping[str, Any] = MappingProxyType({}),
 ) -> Settings:
-    """Take values from the file that training starts from; the user must not set others."""
+    """Take values from the file that training starts from.
+
+    The user must not set others for its `shape`, but may for its `habits`.
+    """
     for name, value in shape.items():
         where = explicit(name)
         known = settings_of(type(s))[name]
@@ -180,7 +188,10 @@ def with_shape(
                 f"{where}: {name}: expected {value}, as in {path}, which the training begins "
                 f"with; got {own}. Leave {name} out, or begin without that file"
             )
-    return replace(s, **shape)
+    found = {name: value for name, value in habits.items() if explicit(name) is None}
+    for name in [name for name in found if not settings_of(type(s))[name].allows(found[name])]:
+        del found[name]  # such as fastText's minCount 0
+    return replace(s, **found, **shape)
 
 
 def vocabulary_of(words: Sequence[bytes], counts: NDArray[np.int64], tokens: int) -> Vocabulary:

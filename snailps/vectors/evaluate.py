@@ -3,14 +3,16 @@
     Vectors + lines `word<TAB>word<TAB>score`  -> evaluate_similarity -> Spearman correlation
     Vectors + word2vec's question lines         -> evaluate_analogies  -> share answered right
 
-Owns the two file formats and the protocol: words are lower-cased, out-of-vocabulary items are
-skipped and counted.  Must not know where vectors or files come from, nor how scores are printed.
+Owns the two file formats and the protocol, gensim's: words that differ in case are one, of which
+the first in the model counts; out-of-vocabulary items are skipped and counted.  Must not know where
+vectors or files come from, nor how scores are printed.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,6 +23,8 @@ from snailps.dataclass import dataclass
 from snailps.errors import DataError
 from snailps.vectors.query import Vectors
 from snailps.vectors.words import to_bytes, to_text
+
+log = logging.getLogger(__name__)
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
@@ -33,7 +37,7 @@ _WORDS_TOGETHER = 4096
 
 
 class Pair(NamedTuple):
-    """Two words, lower-cased, and how similar people find them (any scale)."""
+    """Two words, and how similar people find them (any scale)."""
 
     first: str
     second: str
@@ -80,24 +84,34 @@ class AnalogyResult:
 
 
 def similarity_file(path: str | os.PathLike[str]) -> list[Pair]:
-    """Read lines of ``word<TAB>word<TAB>score`` (or separated by blanks), lower-casing the words.
+    """Read lines of ``word<TAB>word<TAB>score`` (or separated by blanks).
 
-    Empty lines and lines that begin with ``#`` are skipped.
+    Empty lines and lines that begin with ``#`` are skipped, and so are names of columns in the
+    first line.
     """
-    pairs = []
+    pairs: list[Pair] = []
+    has_names = False
     for number, line in _lines(path):
-        parts = line.split("\t") if "\t" in line else line.split()
-        try:
-            first, second, text = (part.strip() for part in parts)
-            score = float(text)
-        except ValueError:
-            score, first, second = float("nan"), "", ""
-        if not (first and second and np.isfinite(score)):
+        parts = [part.strip() for part in (line.split("\t") if "\t" in line else line.split())]
+        if len(parts) != 3 or not (parts[0] and parts[1]):
             raise DataError(
                 f"{path}, line {number}: expected 'word<TAB>word<TAB>score', got a line of "
                 f"{len(parts)} fields; is it a similarity file?"
             )
-        pairs.append(Pair(first.lower(), second.lower(), score))
+        try:
+            score = float(parts[2])
+        except ValueError:
+            score = float("nan")
+        if not pairs and not has_names and np.isnan(score):
+            log.info("%s, line %d: names of columns: %s", path, number, ", ".join(parts))
+            has_names = True
+            continue
+        if not np.isfinite(score):
+            raise DataError(
+                f"{path}, line {number}: expected 'word<TAB>word<TAB>score', got the score "
+                f"{parts[2]!r:.60}, which is no finite number"
+            )
+        pairs.append(Pair(parts[0], parts[1], score))
     if not pairs:
         raise DataError(f"{path}: expected lines of 'word<TAB>word<TAB>score', got none")
     return pairs
@@ -108,7 +122,7 @@ def evaluate_similarity(
     path: str | os.PathLike[str],
     oov: OovRule = "skip",
 ) -> SimilarityResult:
-    """Rank correlation between cosines and people's judgements.
+    """Rank correlation between cosines and people's judgements; as gensim's `evaluate_word_pairs`.
 
     A pair with a word outside the vocabulary is skipped and counted; with `oov` "subword" it is
     scored if the model can compose a vector for the word.  "skip" makes models with and without
@@ -116,19 +130,33 @@ def evaluate_similarity(
     """
     cosines, judgements = [], []
     skipped: list[tuple[str, ...]] = []
-    for first, second, score in similarity_file(path):
-        known = first in vectors and second in vectors
-        if not known and not (oov == "subword" and vectors.has_subwords):
+    pairs = similarity_file(path)
+    numbers = _cased(vectors.raw_words)
+    for first, second, score in pairs:
+        known = [numbers.get(word.upper()) for word in (first, second)]
+        if None in known and not (oov == "subword" and vectors.has_subwords):
             skipped.append((first, second))
             continue
+        asked = [
+            vectors.raw_words[number] if number is not None else to_bytes(word.lower())
+            for word, number in zip((first, second), known, strict=True)
+        ]
         try:
-            cosines.append(vectors.similarity(first, second))
+            cosines.append(vectors.similarity(*asked))
         except DataError:  # too short for a single n-gram
             skipped.append((first, second))
             continue
         judgements.append(score)
     rho = spearman(np.array(cosines), np.array(judgements))
     return SimilarityResult(rho, len(cosines), len(skipped), tuple(skipped))
+
+
+def _cased(words: Sequence[bytes]) -> dict[str, int]:
+    """Number of the first word of each spelling, in capital letters as gensim's."""
+    numbers: dict[str, int] = {}
+    for number, word in enumerate(words):
+        numbers.setdefault(to_text(word).upper(), number)
+    return numbers
 
 
 def spearman(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) -> float | None:
@@ -150,9 +178,10 @@ def evaluate_analogies(
 ) -> AnalogyResult:
     """Share of questions ``a b c d`` for which d is the word nearest to ``b - a + c`` (3CosAdd).
 
-    Of word2vec's format, lower-cased; `restrict`: only so many first (most frequent) words are
-    questions and answers, 0: all.  Vectors have length 1; a, b and c are not candidates.  Memory
-    is the normalised matrix plus some 20 MB.
+    Of word2vec's format; `restrict`: only so many first (most frequent) words are questions and
+    answers, 0: all.  Vectors have length 1; a, b and c in any case are not candidates, and d is in
+    any case.  Memory is the normalised matrix plus some 20 MB.  As gensim's
+    `evaluate_word_analogies`.
 
     Mikolov, Yih, Zweig, "Linguistic Regularities in Continuous Space Word Representations", 2013.
     """
@@ -161,13 +190,18 @@ def evaluate_analogies(
     size = min(restrict or len(vectors), len(vectors))
     names, sections, questions = _analogy_file(path)
     # A word outside the vocabulary, or beyond `restrict`, gets a number excluded by `asked`.
-    words = sorted({word for question in questions for word in question})
-    number = {word: vectors.index.get(to_bytes(word), size) for word in words}
-    ids = np.array([[number[word] for word in question] for question in questions], dtype=np.int64)
+    listed = vectors.raw_words[:size]
+    number = _cased(listed)
+    ids = np.array(
+        [[number.get(word.upper(), size) for word in question] for question in questions],
+        dtype=np.int64,
+    )
+    first = np.array([number[to_text(word).upper()] for word in listed], dtype=np.int64)
     section = np.array(sections, dtype=np.int64)
     asked = ids.max(axis=1) < size
     right = np.zeros(len(ids), dtype=bool)
-    right[asked] = _answers(vectors.normalised[:size], ids[asked]) == ids[asked, 3]
+    found = _answers(vectors.normalised[:size], ids[asked], first)
+    right[asked] = (found >= 0) & (first[found] == ids[asked, 3])
     results = []
     for i, name in enumerate(names):
         here = section == i
@@ -181,23 +215,33 @@ def evaluate_analogies(
     )
 
 
-def _answers(matrix: Float32, questions: Int64) -> Int64:
+def _answers(matrix: Float32, questions: Int64, first_of: Int64) -> Int64:
     """For each question (a, b, c, _), the row of `matrix` nearest to b - a + c, but none of them.
 
+    `first_of`: of each row, the first one of the same word in any case; questions are such rows.
     The query's length does not change which row is nearest, so it is not normalised.
     """
+    again = np.flatnonzero(first_of != np.arange(len(first_of)))  # rows of another case
+    again = again[np.argsort(first_of[again], kind="stable")]
+    of_again = first_of[again]
     answers = np.empty(len(questions), dtype=np.int64)
     for start in range(0, len(questions), _QUESTIONS_TOGETHER):
         part = questions[start : start + _QUESTIONS_TOGETHER]
         queries = matrix[part[:, 1]] - matrix[part[:, 0]] + matrix[part[:, 2]]
         rows = np.arange(len(part))
+        asked = part[:, :3].reshape(-1)
+        begin, end = (np.searchsorted(of_again, asked, side) for side in ("left", "right"))
+        number = end - begin
+        # Row and question of what is no answer: a, b and c, and these in another case.
+        banned = np.concatenate([asked, again[_ranges(begin, number)]])
+        of_question = np.repeat(rows, 3)
+        of_banned = np.concatenate([of_question, np.repeat(of_question, number)])
         best = np.full(len(part), -np.inf, dtype=np.float32)
         answer = np.full(len(part), -1, dtype=np.int64)
         for first in range(0, len(matrix), _WORDS_TOGETHER):
             scores = queries @ matrix[first : first + _WORDS_TOGETHER].T
-            for column in (part[:, 0] - first, part[:, 1] - first, part[:, 2] - first):
-                here = (column >= 0) & (column < scores.shape[1])
-                scores[rows[here], column[here]] = -np.inf
+            here = (banned >= first) & (banned < first + scores.shape[1])
+            scores[of_banned[here], banned[here] - first] = -np.inf
             place = scores.argmax(axis=1)
             score = scores[rows, place]
             better = score > best
@@ -207,10 +251,16 @@ def _answers(matrix: Float32, questions: Int64) -> Int64:
     return answers
 
 
+def _ranges(begin: Int64, number: Int64) -> Int64:
+    """Numbers from each of `begin` on, so many of each, one range after the other."""
+    starts = np.repeat(begin - np.cumsum(number) + number, number)
+    return starts + np.arange(len(starts))
+
+
 def _analogy_file(
     path: str | os.PathLike[str],
 ) -> tuple[list[str], list[int], list[tuple[str, ...]]]:
-    """Names of the sections, the section of each question, and the questions, lower-cased."""
+    """Names of the sections, the section of each question, and the questions."""
     names: list[str] = []
     sections: list[int] = []
     questions: list[tuple[str, ...]] = []
@@ -218,7 +268,7 @@ def _analogy_file(
         if line.startswith(":"):
             names.append(line[1:].strip())
             continue
-        words = tuple(line.lower().split())
+        words = tuple(line.split())
         if len(words) != 4:
             raise DataError(
                 f"{path}, line {number}: expected ': section' or four words, got "

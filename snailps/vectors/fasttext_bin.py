@@ -1,4 +1,4 @@
-"""fastText's binary model format, version 12, written and read.
+"""fastText's binary model format, version 12, written and read; older ones and floret's are read.
 
     BinHeader + words + counts + chunks of rows -> write_bin -> model.bin
     model.bin -> read_bin -> BinModel (header, words, counts, memory-mapped matrices)
@@ -14,7 +14,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,9 @@ MODELS = {"cbow": 1, "skipgram": 2, "supervised": 3}
 
 _HEAD = struct.Struct("<ii 12i d")  # magic, version, twelve arguments, sampling threshold
 _COUNTS = struct.Struct("<iii qq")  # entries, words, labels, tokens, pruned n-grams (-1: none)
+_MODE_FLORET, _HASHES_MAX = 2, 4
+_T_FLORET = 1e-300
+"""Sampling thresholds below this are two of floret's whole numbers, read as fastText's float64."""
 _ENTRY_TAIL = np.dtype([("nul", "u1"), ("count", "<i8"), ("kind", "i1")])  # after its name
 _SHAPE = struct.Struct("<?qq")  # quantised?, rows, columns; the values follow
 _WORD, _LABEL = 0, 1
@@ -46,6 +49,21 @@ _ENTRY_BYTES_MIN = 1 + _ENTRY_TAIL.itemsize  # of one letter
 _INT32_MAX = 2**31 - 1
 _MAXN_MAX = 1000
 """Longest n-grams that are believed: a word of so many letters already has half a million."""
+
+
+class _Layout(NamedTuple):
+    """Where a program has its values: first the head, before the dictionary, before a matrix."""
+
+    head: struct.Struct
+    counts: struct.Struct
+    shape: struct.Struct
+
+
+_FASTTEXT = _Layout(_HEAD, _COUNTS, _SHAPE)
+_FLORET = _Layout(struct.Struct("<ii 14i d"), _COUNTS, _SHAPE)
+"""After `maxn` floret has its mode (1: fastText's, 2: its own) and the hashes of an n-gram."""
+_UNVERSIONED = _Layout(struct.Struct("<12i d"), struct.Struct("<iii q"), struct.Struct("<qq"))
+"""fastText until spring 2017: no magic and version, nothing of pruning and quantising."""
 _IS_SEPARATOR = np.isin(np.arange(256), list(SEPARATORS))
 _IS_NEWLINE = np.arange(256) == ord("\n")
 _NPZ_HOLDS = "; a .npz may hold words with blanks"
@@ -63,7 +81,8 @@ class BinHeader:
 
     ``maxn = 0`` means no subwords, and then `bucket` is normally 0.  Vectors trained with NCE are
     stored as "ns", because the format has no NCE.  `tokens`: of the training text, rare words
-    included; 0 stands for the sum of the counts.
+    included; 0 stands for the sum of the counts.  `hashes`: of floret, rows of each word and of
+    each n-gram, for its words have no rows of their own (but the first one); 0: as fastText.
     """
 
     dim: int
@@ -80,6 +99,7 @@ class BinHeader:
     lr_update_rate: int = 100
     sample: float = 1e-4
     tokens: int = 0
+    hashes: int = 0
 
     @property
     def shape(self) -> dict[str, Any]:
@@ -94,6 +114,22 @@ class BinHeader:
         found |= {"minn": least, "maxn": self.maxn} if has_grams else {"maxn": 0}
         has_buckets = self.bucket > 0 and (is_classifier or has_grams)
         return {**found, "bucket": self.bucket} if has_buckets else found
+
+    @property
+    def habits(self) -> dict[str, Any]:
+        """Settings that a training that goes on keeps unless it is given others."""
+        found: dict[str, Any] = {"negatives": self.negatives, "min_count": self.min_count}
+        is_classifier = self.model == "supervised"
+        return found if is_classifier else {**found, "window": self.window, "sample": self.sample}
+
+    def refuse_floret(self, path: str | os.PathLike[str]) -> None:
+        """Refuse to go on with words that have no rows of their own."""
+        if self.hashes:
+            raise ModelFileError(
+                f"{path}: a model of floret's own mode, whose words are sums of {self.hashes} "
+                "hashed rows: snailps.load and the commands read it, but snailps cannot train on "
+                "with it"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +198,7 @@ def write_bin(
 def read_bin(
     path: str | os.PathLike[str], *, quantised: bool = False, file: IO[bytes] | None = None
 ) -> BinModel:
-    """Open a .bin file of ours or of fastText 0.9 without reading its matrices.
+    """Open a .bin file of ours, of fastText or of floret without reading its matrices.
 
     `quantised`: whether matrices may be `QuantisedRows` (a .ftz); `file`: is mapped in the path's
     place, such as an unpacked copy.  Every size in the file is compared with the file's length
@@ -171,24 +207,24 @@ def read_bin(
     try:
         with open(path, "rb") if file is None else nullcontext(file) as source:
             length = os.fstat(source.fileno()).st_size
-            if length < _HEAD.size:
+            if length < _UNVERSIONED.head.size:
                 raise _too_short(path, length)
             mapped = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
             prefer_huge_pages(mapped)
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
-    header = _unpack_header(path, mapped)
-    cursor = Cursor(path, mapped, _HEAD.size)
-    words, counts, labels, tokens, kept = _read_dictionary(cursor)
+    header, layout = _unpack_header(path, mapped)
+    cursor = Cursor(path, mapped, layout.head.size)
+    words, counts, labels, tokens, kept = _read_dictionary(cursor, layout)
     if kept >= 0 and not quantised:
         raise _quantised(path)
     n = len(words)
     pruned = _read_pruned(cursor, kept, header.bucket) if kept >= 0 else None
     inputs = n + (header.bucket if pruned is None else kept)
-    matrix = _map_matrix(cursor, "input", inputs, header.dim, quantised)
+    matrix = _map_matrix(cursor, layout, "input", (inputs, header.dim), quantised)
     # A supervised model has one row per label, every other model one row per word.
     outputs = len(labels) if header.model == "supervised" else n
-    output = _map_matrix(cursor, "output", outputs, header.dim, quantised)
+    output = _map_matrix(cursor, layout, "output", (outputs, header.dim), quantised)
     if cursor.offset != length:
         raise ModelFileError(
             f"{path}: damaged: the model ends at byte {cursor.offset}, the file at {length}; "
@@ -202,13 +238,31 @@ def read_header(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> 
     """The training arguments of a .bin file, without its tokens; leaves `file` at its start."""
     try:
         with open(path, "rb") if file is None else nullcontext(file) as source:
-            start = source.read(_HEAD.size)
+            start = source.read(_FLORET.head.size + _COUNTS.size)
             source.seek(0)
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(start) < _HEAD.size:
+    if len(start) < _UNVERSIONED.head.size:
         raise _too_short(path, len(start))
-    return _unpack_header(path, start)
+    return _unpack_header(path, start)[0]
+
+
+def is_bin(start: bytes) -> bool:
+    """Whether a file begins as a .bin does, of any version."""
+    return start.startswith(MAGIC.to_bytes(4, "little")) or _is_unversioned(start)
+
+
+def _is_unversioned(start: bytes) -> bool:
+    """Whether a file begins as fastText's .bin did before its format had a number."""
+    head, counts = _UNVERSIONED.head, _UNVERSIONED.counts
+    if len(start) < head.size + counts.size:
+        return False
+    dim, window, _, _, _, _, loss, model, bucket, minn, maxn, _, sample = head.unpack_from(start)
+    size, words, labels, tokens = counts.unpack_from(start, head.size)
+    has_arguments = 0 < dim <= 1 << 20 and window >= 0 and loss in (1, 2, 3) and model in (1, 2, 3)
+    has_grams = bucket >= 0 and 0 <= minn <= _MAXN_MAX and 0 <= maxn <= _MAXN_MAX
+    has_counts = min(words, labels) >= 0 and size == words + labels > 0 and tokens >= 0
+    return has_arguments and has_grams and 0 <= sample <= 1 and has_counts
 
 
 def check_words(
@@ -278,12 +332,13 @@ def _check_header(path: str | os.PathLike[str], header: BinHeader) -> None:
 
 
 def _pack_header(path: str | os.PathLike[str], header: BinHeader) -> bytes:
+    layout, more = (_FLORET, (_MODE_FLORET, header.hashes)) if header.hashes else (_FASTTEXT, ())
     try:
-        return _HEAD.pack(
+        return layout.head.pack(
             MAGIC, VERSION,
             header.dim, header.window, header.epochs, header.min_count, header.negatives,
             header.word_ngrams, LOSSES[header.loss], MODELS[header.model], header.bucket,
-            header.minn, header.maxn, header.lr_update_rate, header.sample,
+            header.minn, header.maxn, *more, header.lr_update_rate, header.sample,
         )  # fmt: skip
     except struct.error as error:
         raise ModelFileError(f"{path}: an argument does not fit the format: {error}") from error
@@ -307,16 +362,31 @@ def _pack_entries(
     return packed.with_tails(tails.view(np.uint8).reshape(-1, _ENTRY_TAIL.itemsize)).tobytes()
 
 
-def _unpack_header(path: str | os.PathLike[str], mapped: mmap.mmap | bytes) -> BinHeader:
+def _unpack_header(
+    path: str | os.PathLike[str], mapped: mmap.mmap | bytes
+) -> tuple[BinHeader, _Layout]:
+    layout, version, mode, hashes = _FASTTEXT, VERSION_OLDEST, 0, 0
+    values: Sequence[Any]
+    if _is_unversioned(mapped[: _HEAD.size + _COUNTS.size]):
+        layout, values = _UNVERSIONED, _UNVERSIONED.head.unpack_from(mapped)
+    elif len(mapped) < _HEAD.size:
+        raise _too_short(path, len(mapped))
+    else:
+        magic, version, *values = _HEAD.unpack_from(mapped)
+        is_fasttext = magic != MAGIC or not 0 < values[-1] < _T_FLORET
+        if not is_fasttext and len(mapped) >= _FLORET.head.size:
+            layout = _FLORET
+            _, _, *shared, mode, hashes, rate, sample = layout.head.unpack_from(mapped)
+            values = [*shared, rate, sample]
     (
-        magic, version, dim, window, epochs, min_count, negatives, word_ngrams, loss, model,
+        dim, window, epochs, min_count, negatives, word_ngrams, loss, model,
         bucket, minn, maxn, lr_update_rate, sample,
-    ) = _HEAD.unpack_from(mapped)  # fmt: skip
-    if magic != MAGIC:
+    ) = values  # fmt: skip
+    if layout is not _UNVERSIONED and magic != MAGIC:
         raise ModelFileError(
             f"{path}: not a fastText .bin model, by its first 4 bytes. "
             "snailps.load(path) opens other kinds, such as .vec, .npz and word2vec's, which have "
-            "vectors only; files of fastText before 0.1 have another layout"
+            "vectors only"
         )
     if not VERSION_OLDEST <= version <= VERSION:
         raise ModelFileError(
@@ -326,6 +396,7 @@ def _unpack_header(path: str | os.PathLike[str], mapped: mmap.mmap | bytes) -> B
     losses = {number: name for name, number in LOSSES.items()}
     models = {number: name for name, number in MODELS.items()}
     sizes = dim >= 1 and bucket >= 0 and minn >= 0 and maxn <= _MAXN_MAX
+    sizes &= layout is not _FLORET or (mode in (1, _MODE_FLORET) and 1 <= hashes <= _HASHES_MAX)
     if loss not in losses or model not in models or not sizes:
         raise ModelFileError(
             f"{path}: damaged header: dim {dim}, loss {loss}, model {model}, bucket {bucket}, "
@@ -333,19 +404,26 @@ def _unpack_header(path: str | os.PathLike[str], mapped: mmap.mmap | bytes) -> B
         )
     if version == VERSION_OLDEST and models[model] == "supervised":
         maxn = 0
-    return BinHeader(
+    header = BinHeader(
         dim=dim, bucket=bucket, minn=minn, maxn=maxn, window=window, epochs=epochs,
         min_count=min_count, negatives=negatives, word_ngrams=word_ngrams, loss=losses[loss],
         model=models[model], lr_update_rate=lr_update_rate, sample=sample,
+        hashes=hashes if mode == _MODE_FLORET else 0,
     )  # fmt: skip
+    if header.hashes and (header.model == "supervised" or not bucket):
+        raise ModelFileError(
+            f"{path}: a classifier of floret's own mode, or a model without buckets, which only "
+            "floret reads; snailps reads the .bin of floret's -mode fasttext"
+        )
+    return header, layout
 
 
 def _read_dictionary(
-    cursor: Cursor,
+    cursor: Cursor, layout: _Layout
 ) -> tuple[PackedWords, npt.NDArray[np.int64], list[bytes], int, int]:
     """Words, all counts, labels, tokens, kept n-grams (-1: all)."""
     mapped = cursor.mapped
-    size, nwords, nlabels, tokens, pruned = cursor.unpack(_COUNTS)
+    size, nwords, nlabels, tokens, *kept = cursor.unpack(layout.counts)
     if size < 1 or nwords < 0 or nlabels < 0 or nwords + nlabels != size or tokens < 0:
         raise cursor.damaged(
             f"{nwords} words and {nlabels} labels, {size} entries in all, {tokens} tokens"
@@ -364,7 +442,7 @@ def _read_dictionary(
         raise cursor.damaged(f"entry {number} at byte {at} is of type {tails['kind'][number]}")
     cursor.offset += entries.letters + raw.size
     counts = tails["count"].astype(np.int64)
-    return entries[:nwords], counts, [*entries[nwords:]], tokens, pruned
+    return entries[:nwords], counts, [*entries[nwords:]], tokens, kept[0] if kept else -1
 
 
 def _read_pruned(cursor: Cursor, kept: int, bucket: int) -> KeptGrams:
@@ -376,25 +454,27 @@ def _read_pruned(cursor: Cursor, kept: int, bucket: int) -> KeptGrams:
     return KeptGrams(pairs)
 
 
-def _map_matrix(cursor: Cursor, name: str, rows: int, dim: int, quantised: bool) -> Rows:
+def _map_matrix(
+    cursor: Cursor, layout: _Layout, name: str, shape: tuple[int, int], quantised: bool
+) -> Rows:
     """A view of one matrix, after comparing its shape with the header and the file's length."""
     cursor.part = f"{name} matrix"
     cursor.need(1)
     matrix: Rows | None = None
-    if cursor.mapped[cursor.offset] != 0:
+    if layout is not _UNVERSIONED and cursor.mapped[cursor.offset] != 0:
         if not quantised:
             raise _quantised(cursor.path)
         cursor.skip(1)
-        matrix = read_quantised(cursor, dim)
+        matrix = read_quantised(cursor, shape[1])
         found: tuple[int, ...] = matrix.shape
     else:
-        found = cursor.unpack(_SHAPE)[1:]
-    if found != (rows, dim):
+        found = cursor.unpack(layout.shape)[-2:]
+    if found != shape:
         raise ModelFileError(
-            f"{cursor.path}: damaged: its header declares an {name} matrix of {rows} x {dim}, the "
-            f"matrix itself {found[0]} x {found[1]}; fetch or export it again"
+            f"{cursor.path}: damaged: its header declares an {name} matrix of {shape[0]} x "
+            f"{shape[1]}, the matrix itself {found[0]} x {found[1]}; fetch or export it again"
         )
-    return cursor.array("<f4", rows * dim).reshape(rows, dim) if matrix is None else matrix
+    return cursor.array("<f4", shape[0] * shape[1]).reshape(shape) if matrix is None else matrix
 
 
 def _too_short(path: str | os.PathLike[str], length: int) -> ModelFileError:

@@ -29,10 +29,10 @@ from snailps.data.file_kinds import HEAD_BYTES, kind_of
 from snailps.data.packed_words import PackedWords
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors.fasttext_bin import (
-    MAGIC,
     BinModel,
     check_words,
     checked_chunks,
+    is_bin,
     read_bin,
     read_header,
     write_bin,
@@ -325,9 +325,12 @@ def _read_word2vec(given: Given) -> Vectors:
 
 
 def _read_vec(given: Given) -> Vectors:
-    matrix = np.empty(vec_shape(given.path, given.file), np.float32)
+    count, dim = vec_shape(given.path, given.file)
+    matrix = np.empty((count, dim), np.float32)
     words: list[bytes] = []
     for part, rows in read_vec(given.path, given.file):
+        if len(words) + len(part) > len(matrix):  # a row that the first line does not count
+            matrix.resize((len(words) + len(part), dim), refcheck=False)
         matrix[len(words) : len(words) + len(part)] = rows
         words += part
     return Vectors(words, matrix)
@@ -427,7 +430,7 @@ _OTHERS = (
 FORMATS = (
     Format(lambda start: not start, "an empty file: was the export interrupted?"),
     Format(
-        _starts(re.escape(MAGIC.to_bytes(4, "little"))),
+        is_bin,
         _means_bin,
         _read_bin,
         suffixes=(".bin", ".ftz"),
@@ -453,6 +456,10 @@ FORMATS = (
     Format(is_word2vec_binary, _ASKED, _read_word2vec),
     *(Format(_starts(pattern), means) for pattern, means in _OTHERS),
     Format(_is_text, "text: snailps train fasttext --input trains word vectors with it"),
+    Format(
+        _starts(rb"(\d+ ){6}\S+ \S+\r?\n"),
+        "floret's table of hashed rows, without words: load the .bin or .vec of the same training",
+    ),
     Format(
         lambda start: start[:1].isdigit(),
         lambda given: _ASKED if _VEC.match(given.start) else _means_other(given),

@@ -30,8 +30,8 @@ from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import dataclass
 from snailps.errors import DataError, ModelFileError
 from snailps.vectors._one_line import OneLine
-from snailps.vectors.fasttext_bin import MAGIC, read_bin
-from snailps.vectors.files import identify, opened
+from snailps.vectors.fasttext_bin import is_bin, read_bin
+from snailps.vectors.files import START_BYTES, identify, opened
 from snailps.vectors.label_arrow import label_names, label_table
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
@@ -133,7 +133,7 @@ class LabelModel:
             self._open(path, file)
 
     def _open(self, path: str | os.PathLike[str], file: IO[bytes]) -> None:
-        if file.read(4) != MAGIC.to_bytes(4, "little"):
+        if not is_bin(file.read(START_BYTES)):
             found = identify(path, file) or "a file of another format: fetch or export it again"
             raise ModelFileError(f"{path}: not a classifier (a .bin), but {found}")
         file.seek(0)

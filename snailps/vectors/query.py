@@ -10,6 +10,7 @@ Owns the counterparts of fastText's ``get_word_vector``, ``get_nearest_neighbors
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from snailps.data._labelled import KeptGrams
-from snailps.data._subwords import subword_ids
+from snailps.data._subwords import floret_ids, subword_ids
 from snailps.data.extras import optional_module
 from snailps.data.word_counts import END_OF_LINE
 from snailps.errors import DataError, ModelFileError, UnknownWord
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     import pandas
     from gensim.models import KeyedVectors
     from matplotlib.axes import Axes
+
+log = logging.getLogger(__name__)
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
@@ -63,12 +66,14 @@ class Vectors:
     Parameters
     ----------
     words : sequence of str or bytes, n of them
-        If a word occurs twice, its first row counts.
+        If a word occurs twice, its first row is kept, with a warning, as in gensim.
     rows : float32[n, dim] or float32[n + bucket, dim]
         One row per word, followed by one per n-gram bucket if the model has subwords.  Kept, not
         copied; may be a memory map, of which only accessed rows are read, or `QuantisedRows`.
     minn, maxn, bucket : int
         Subword settings of the model; ``maxn = 0`` means none.
+    hashes : int
+        Of floret: rows of each word and n-gram among those of the buckets; 0: fastText's.
     pruned : KeptGrams, optional
         Of a pruned model: which n-gram rows were kept; `rows` has no others.
 
@@ -118,10 +123,11 @@ class Vectors:
         minn: int = 0,
         maxn: int = 0,
         bucket: int = 0,
+        hashes: int = 0,
         pruned: KeptGrams | None = None,
     ) -> None:
         self._raw = [to_bytes(word) for word in words]
-        self.has_subwords = bucket > 0 and maxn > 0 and maxn >= minn
+        self.has_subwords = bucket > 0 and (hashes > 0 or (maxn > 0 and maxn >= minn))
         grams = 0
         if self.has_subwords:
             grams = bucket if pruned is None else len(pruned)
@@ -133,12 +139,31 @@ class Vectors:
                 f"expected at least one word and {expected} rows for {len(self._raw)} words and "
                 f"{bucket} buckets, got an array of shape {list(rows.shape)}"
             )
+        if len(set(self._raw)) < len(self._raw):
+            rows = self._first_rows(rows, grams)
         self.dim = int(rows.shape[1])
         self._rows = rows
         self._subwords = (minn, maxn, bucket)
+        self._hashes = hashes
         self._pruned = pruned
         self._model: BinModel | None = None
         self._near: NeighbourIndex | None = None
+
+    def _first_rows(self, rows: Float32 | QuantisedRows, grams: int) -> Float32:
+        """Leave out the later rows of words that occur again; a copy of the others."""
+        n, first = len(self._raw), dict[bytes, int]()
+        for number, word in enumerate(self._raw):
+            first.setdefault(word, number)
+        again = next(number for number, word in enumerate(self._raw) if first[word] != number)
+        word = self._raw[again]
+        log.warning(
+            "%s of %s words are there before: the first row of each is kept, the others are left "
+            "out; the first of them is %r, rows %s and %s",
+            f"{n - len(first):,}", f"{n:,}", to_text(word), f"{first[word] + 1:,}",
+            f"{again + 1:,}",
+        )  # fmt: skip
+        self._raw = list(first)
+        return rows[np.concatenate([[*first.values()], np.arange(n, n + grams)])]
 
     @classmethod
     def of_model(cls, model: BinModel) -> Vectors:
@@ -150,9 +175,10 @@ class Vectors:
             minn=header.minn,
             maxn=header.maxn,
             bucket=header.bucket,
+            hashes=header.hashes,
             pruned=model.pruned,
         )
-        vectors._model = model
+        vectors._model = model if len(vectors) == len(model.words) else None
         return vectors
 
     def __getstate__(self) -> dict[str, Any]:
@@ -210,7 +236,7 @@ class Vectors:
 
     @property
     def key_to_index(self) -> WordNumbers:
-        """gensim's mapping of each word to its (first) row."""
+        """gensim's mapping of each word to its row."""
         return WordNumbers(self.index)
 
     @property
@@ -239,12 +265,8 @@ class Vectors:
 
     @cached_property
     def index(self) -> dict[bytes, int]:
-        """Number of the (first) row of each word, by its bytes; by text: `key_to_index`."""
-        numbers = dict(zip(self._raw, range(len(self._raw)), strict=True))
-        if len(numbers) < len(self._raw):  # the last one has won
-            for number in range(len(self._raw) - 1, -1, -1):
-                numbers[self._raw[number]] = number
-        return numbers
+        """Number of the row of each word, by its bytes; by text: `key_to_index`."""
+        return dict(zip(self._raw, range(len(self._raw)), strict=True))
 
     @cached_property
     def normalised(self) -> Float32:
@@ -626,12 +648,10 @@ class Vectors:
         """
         gensim = optional_module("gensim.models", "to_gensim", "gensim")
         vectors = gensim.KeyedVectors(self.dim)
-        first = np.fromiter(self.index.values(), np.int64, len(self.index))
-        first.sort()
-        words = [to_text(self._raw[i]) for i in first.tolist()]
-        vectors.add_vectors(words, self.vectors[first])
+        words = [*self.words]
+        vectors.add_vectors(words, self.vectors)
         if self._model is not None:
-            for word, count in zip(words, self._model.counts[first].tolist(), strict=True):
+            for word, count in zip(words, self._model.counts.tolist(), strict=True):
                 vectors.set_vecattr(word, "count", count)
         return vectors
 
@@ -755,10 +775,14 @@ class Vectors:
         own = np.array([number], dtype=np.int32)
         if not self.has_subwords:
             return own
+        if self._hashes and number:  # floret leaves the own row of the first word alone
+            return self._gram_ids(word)
         return np.concatenate([own, self._gram_ids(word)])
 
     def _gram_ids(self, word: bytes) -> Int32:
-        """Rows of a word's n-grams."""
+        """Rows of a word's n-grams, in floret's mode of the word, too."""
+        if self._hashes:
+            return floret_ids(word, *self._subwords, self._hashes, len(self._raw))
         ids = subword_ids(word, *self._subwords, len(self._raw))
         if self._pruned is None:
             return ids
@@ -786,7 +810,7 @@ class Vectors:
     def _mean(self, ids: npt.NDArray[np.int32]) -> Float32:
         """Mean of some rows, float32[dim]; added one after the other, as in `_means`."""
         total: Float32 = np.add.reduce(np.asarray(self._rows[ids]), axis=0, dtype=np.float32)
-        total *= np.float32(1.0 / len(ids))
+        total *= np.float32(1.0 / max(len(ids), 1))
         return total
 
     def _means(self, ids: Sequence[npt.NDArray[np.int32]]) -> Float32:
@@ -803,7 +827,7 @@ class Vectors:
         for position in range(int(lengths.max())):
             having = int(np.count_nonzero(lengths > position))
             sums[:having] += self._rows[flat[starts[:having] + position]]
-        sums *= (1.0 / lengths[order]).astype(np.float32)[:, None]
+        sums *= (1.0 / np.maximum(lengths[order], 1)).astype(np.float32)[:, None]
         means = np.empty_like(sums)
         means[order] = sums
         return means

@@ -9,11 +9,12 @@ Must not know how vectors were trained, nor what they are used for.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import islice
 from typing import IO
@@ -28,6 +29,8 @@ from snailps.errors import ModelFileError
 from snailps.kernels import cores
 from snailps.vectors.fasttext_bin import check_words, checked_chunks
 
+log = logging.getLogger(__name__)
+
 Float32 = npt.NDArray[np.float32]
 
 _DIM_MAX = 1 << 20
@@ -36,10 +39,13 @@ _VALUES_TOGETHER = 1 << 17
 """Values formatted by a thread at a time: some 1.5 MB of text."""
 _LINES_TOGETHER = 4096
 """Lines parsed together: a few MB of text at dim 100."""
+_USUAL = np.array([1e-10, 1e10], "<f4").view("<u4")
+"""Bits of the least and the largest number that training makes, but 0."""
 _WORD_BYTES_MAX = 1 << 16
 """A longer word means that the file is damaged: looking for its end takes no longer than this."""
 _TEXT = re.compile(rb"[\t\r\x20-\x7e]*")
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _SIZE = re.compile(rb"\d{1,18}")
 
 
@@ -90,7 +96,10 @@ def vec_shape(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> tu
 def read_vec(
     path: str | os.PathLike[str], file: IO[bytes] | None = None
 ) -> Iterator[tuple[list[bytes], Float32]]:
-    """Words and vectors of a .vec file, float32[k, dim], in pieces of a few thousand."""
+    """Words and vectors of a .vec file, float32[k, dim], in pieces of a few thousand.
+
+    GloVe's own header leaves `<unk>`, the last row, out of its number: there is one word more.
+    """
     count, dim = vec_shape(path, file)
     done = 0
 
@@ -117,11 +126,20 @@ def read_vec(
                 rows = np.empty((wanted, dim), np.float32)
                 yield parse_lines(lines, rows, wrong, blanks=False), rows
                 done += wanted
-            if source.read(65536).strip():
+            if not (rest := [line for line in islice(source, 2) if line.strip()]):
+                return
+            if len(rest) > 1 or not rest[0].startswith(b"<unk> "):
                 raise ModelFileError(
                     f"{path}: more lines than the {count} words that its first line announces; "
                     "correct that number or fetch the file again"
                 )
+            check_end(path, rest, done + 1, "fetch or export it again")
+            log.warning(
+                "%s: its first line announces %s words, and a row of <unk> follows them, as "
+                "GloVe's program writes it (-write-header 1): it is read, too", path, f"{count:,}",
+            )  # fmt: skip
+            rows = np.empty((1, dim), np.float32)
+            yield parse_lines(rest, rows, wrong, blanks=False), rows
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
 
@@ -224,7 +242,11 @@ def is_word2vec_binary(start: bytes) -> bool:
     if not blank or not row:
         return False
     line = row.partition(b"\n")[0][: 4 * int(parts[1])]
-    return not (_TEXT.fullmatch(line) and any(48 <= byte <= 57 for byte in line))
+    if not _TEXT.fullmatch(line):
+        return True
+    # Bytes of a short word's rest and of numbers may be text, too, but are no numbers.
+    fields = line.split()
+    return 2 * sum(_NUMBER.fullmatch(field) is not None for field in fields) < len(fields) + 1
 
 
 def read_word2vec(
@@ -232,39 +254,116 @@ def read_word2vec(
 ) -> tuple[list[bytes], Float32]:
     """Words and rows of word2vec's binary format, whose first line announces `count` and `dim`.
 
-    Behind it: each word, a blank, dim float32; the original program adds a newline.
+    After it: each word, a blank, dim float32; the original program adds a newline.  A word may have
+    blanks, as gensim writes it.
     """
-    length = os.fstat(file.fileno()).st_size
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    size = 4 * dim
-    offset = mapped.find(b"\n") + 1
-    if offset + count * (size + 2) > length:
+    size, offset = 4 * dim, mapped.find(b"\n") + 1
+    if offset + count * (size + 2) > len(mapped):
         raise ModelFileError(
             f"{path}: cut short: {count} words of dimension {dim} in word2vec's binary format "
-            f"need at least {offset + count * (size + 2)} bytes, the file has {length}; fetch it "
-            "again"
+            f"need at least {offset + count * (size + 2)} bytes, the file has {len(mapped)}; fetch "
+            "it again"
         )
     rows = np.empty((count, dim), "<f4")
     out = rows.reshape(-1).view(np.uint8).data
     words: list[bytes] = []
-    for number in range(count):
-        blank = mapped.find(b" ", offset, offset + _WORD_BYTES_MAX)
-        word = mapped[offset:blank].lstrip(b"\n") if blank >= 0 else b""
-        end = blank + 1 + size
-        if not word or end > length:
+    together = _LINES_TOGETHER
+    while (done := len(words)) < count:
+        last = min(done + together, count)
+        starts = []
+        for number in range(done, last):
+            blank = mapped.find(b" ", offset, offset + _WORD_BYTES_MAX)
+            word = mapped[offset:blank].lstrip(b"\n") if blank >= 0 else b""
+            end = blank + 1 + size
+            if not word or end > len(mapped):
+                break
+            starts.append(offset)
+            words.append(word)
+            out[number * size : (number + 1) * size] = mapped[blank + 1 : end]
+            offset = end
+        at, blank = _first_longer(mapped, starts, words[done:], rows[done : len(words)])
+        if blank >= 0:
+            number, offset = done + at, blank + 1 + size
+            words[number:] = [mapped[starts[at] : blank].lstrip(b"\n")]
+            out[number * size : (number + 1) * size] = mapped[blank + 1 : offset]
+        elif len(words) < last or b"\0" in b" ".join(words[done:]):
+            odd = next((n for n in range(done, len(words)) if b"\0" in words[n]), len(words))
             raise ModelFileError(
                 f"{path}: damaged or cut short: no word with {dim} values (float32) at byte "
-                f"{offset}, where word {number + 1} of {count} begins; fetch it again"
+                f"{[*starts, offset][odd - done]}, where word {odd + 1} of {count} begins; fetch "
+                "it again"
             )
-        words.append(word)
-        out[number * size : (number + 1) * size] = mapped[blank + 1 : end]
-        offset = end
+        # Words after one that is longer are read again, so few are read at first.
+        together = 1 if blank >= 0 else min(2 * together, _LINES_TOGETHER)
     if mapped[offset : offset + 65536].strip():
         raise ModelFileError(
             f"{path}: goes on behind the {count} words that its first line announces; correct "
             "that number or fetch the file again"
         )
     return words, rows.astype(np.float32, copy=False)
+
+
+def _first_longer(
+    mapped: mmap.mmap, starts: list[int], words: list[bytes], rows: Float32
+) -> tuple[int, int]:
+    """The first of some words that goes on after its first blank, and the blank that ends it.
+
+    A word of two that is cut at its blank has a row that is shifted, and a next word that begins
+    amid numbers.  Where a row has numbers that no training makes, or no word follows it, the word
+    that leads to the fewest of both is taken, of equal ones the shortest: -1 where that is the one
+    that there is.
+    """
+    if not words:
+        return -1, -1
+    size = 4 * rows.shape[1]
+    usual = _are_usual(rows)
+    odd: npt.NDArray[np.bool_] = np.zeros(len(words), np.bool_)
+    if not usual.all():
+        odd |= ~usual.all(axis=1)
+    odd[-1] |= not _word_begins(mapped, starts[-1] + len(words[-1]) + 1 + size)
+    if not _is_text(b" ".join(words)):
+        odd[:-1] |= [not _is_text(word) for word in words[1:]]
+    for at in np.flatnonzero(odd).tolist():
+        begin = starts[at]
+        while mapped[begin] == ord("\n"):
+            begin += 1
+        blank = first = mapped.find(b" ", begin)
+        best, fewest = first, rows.shape[1] + 2
+        while 0 <= blank <= len(mapped) - size - 1 and (
+            blank == first or _is_text(mapped[begin:blank])
+        ):
+            end = blank + 1 + size
+            row = np.frombuffer(mapped[blank + 1 : end], "<f4")
+            odds = np.count_nonzero(~_are_usual(row)) + (not _word_begins(mapped, end))
+            if odds < fewest:
+                best, fewest = blank, odds
+            blank = mapped.find(b" ", blank + 1, begin + _WORD_BYTES_MAX)
+        if best > first:
+            return at, best
+    return -1, -1
+
+
+def _are_usual(rows: Float32) -> npt.NDArray[np.bool_]:
+    """Whether each number is one that training makes; text and shifted bytes seldom are."""
+    bits = rows.view("<u4") & np.uint32(0x7FFFFFFF)
+    found: npt.NDArray[np.bool_] = (bits - _USUAL[0] <= _USUAL[1] - _USUAL[0]) | (bits == 0)
+    return found
+
+
+def _word_begins(mapped: mmap.mmap, offset: int) -> bool:
+    """Whether a word stands here, or the end of the file."""
+    blank = mapped.find(b" ", offset, offset + _WORD_BYTES_MAX)
+    if blank < 0:
+        return not mapped[offset : offset + 2].strip(b"\n")
+    return _is_text(mapped[offset:blank].lstrip(b"\n"))
+
+
+def _is_text(word: bytes) -> bool:
+    """Whether bytes are text of one line."""
+    with suppress(UnicodeDecodeError):
+        return bool(word) and bool(word.decode()) and not _CONTROL.search(word)
+    return False
 
 
 def glove_dim(start: bytes) -> int:

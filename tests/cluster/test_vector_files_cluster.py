@@ -1,6 +1,7 @@
 """Vectors beside gensim, whose import is too much for tests/unit; writers on a full disk."""
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -28,8 +29,8 @@ def gensim():
 @pytest.fixture(scope="module")
 def drawn():
     """300 words of dim 9, some of them longer than others."""
-    random = np.random.default_rng(7)
-    rows = random.normal(size=(300, 9)) * random.uniform(0.1, 5, (300, 1))
+    draw = np.random.default_rng(7)
+    rows = draw.normal(size=(300, 9)) * draw.uniform(0.1, 5, (300, 1))
     return Vectors([f"w{n}" for n in range(300)], rows.astype(np.float32))
 
 
@@ -42,15 +43,15 @@ def test_most_similar_beside_gensim_itself(gensim, drawn):
 
 
 def test_scores_of_pairs_and_analogies_are_gensims(gensim, drawn, tmp_path):
-    theirs, random = drawn.to_gensim(), np.random.default_rng(3)
+    theirs, draw = drawn.to_gensim(), np.random.default_rng(3)
     pairs, questions = tmp_path / "pairs.tsv", tmp_path / "questions.txt"
     with pairs.open("w") as file:
-        for a, b in random.integers(0, 155, (200, 2)) * 2 + (0, 1):  # some are not there
-            file.write(f"w{a}\tW{b}\t{random.integers(0, 9)}\n")
+        for a, b in draw.integers(0, 155, (200, 2)) * 2 + (0, 1):  # some are not there
+            file.write(f"w{a}\tW{b}\t{draw.integers(0, 9)}\n")
     with questions.open("w") as file:
         for section in ("one", "two"):
             file.write(f": {section}\n")
-            for a, b, c, d in random.integers(0, 303, (100, 4)):
+            for a, b, c, d in draw.integers(0, 303, (100, 4)):
                 known = d % 2 and max(a, b, c) < 300
                 found = drawn.most_similar([f"w{b}", f"w{c}"], [f"w{a}"], topn=1) if known else ()
                 file.write(f"w{a} w{b} w{c} {found[0][0] if found else f'W{d}'}\n")
@@ -63,6 +64,34 @@ def test_scores_of_pairs_and_analogies_are_gensims(gensim, drawn, tmp_path):
     assert 0 < found.accuracy == pytest.approx(score)
     right = [len(each["correct"]) for each in sections if each["section"] in ("one", "two")]
     assert [each.correct for each in found.sections] == right
+
+
+PLACES = ["paris", "france", "rome", "italy", "athens", "greece", "straße", "ship", "boat", "city"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_scores_of_words_in_any_case_are_gensims(gensim, tmp_path, seed):
+    rng = random.Random(seed)
+    words = [f for w in PLACES for f in rng.sample([w, w.title(), w.upper()], rng.choice([1, 2]))]
+    words = list(dict.fromkeys(words))
+    rng.shuffle(words)
+    rows = np.random.default_rng(seed).normal(size=(len(words), 4)).astype(np.float32)
+    vectors = Vectors(words, rows)
+    theirs, every = vectors.to_gensim(), [*PLACES, "none"]
+    asked = [[rng.choice([w, w.title()]) for w in rng.sample(every, 4)] for _ in range(40)]
+    questions, pairs = tmp_path / "q", tmp_path / "s"
+    questions.write_text(": s\n" + "".join(" ".join(q) + "\n" for q in asked))
+    for restrict in (0, 9):
+        found = evaluate_analogies(vectors, questions, restrict)
+        total = theirs.evaluate_word_analogies(str(questions), restrict_vocab=restrict or None)
+        right, wrong = (len(total[1][-1][name]) for name in ("correct", "incorrect"))
+        assert (found.correct, found.asked) == (right, right + wrong)
+    lines = [f"{a}\t{b}\t{rng.random():.3f}\n" for a, b, *_ in asked]
+    pairs.write_text("Word 1\tWord 2\tHuman\n" + "".join(lines))
+    found = evaluate_similarity(vectors, pairs)
+    _, rank, oov = theirs.evaluate_word_pairs(str(pairs), restrict_vocab=None)
+    assert found.spearman == pytest.approx(rank.statistic, abs=1e-6)
+    assert 100 * found.oov / (found.pairs + found.oov) == pytest.approx(oov)
 
 
 def test_files_are_read_by_gensim(gensim, tmp_path):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import floret_models
 import numpy as np
 import pytest
 from shards import Shards
@@ -13,6 +14,7 @@ from snailps.api.worker import Results
 from snailps.config import RawConfig
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, MisuseError, ModelFileError
+from snailps.estimators import FastText
 from snailps.master.job.settings import job_settings
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors, WordVectorSettings
@@ -44,6 +46,27 @@ def test_settings_that_nobody_made_are_those_of_the_file(tmp_path):
     found = settings_of(continue_from=path, bucket=7)
     assert (found.dim, found.model, found.bucket, found.minn, found.maxn) == (3, "cbow", 7, 2, 4)
     assert settings_of(continue_from=path, lr=1).lr == 1
+
+
+def test_window_negatives_sample_and_least_count_are_the_files_unless_they_are_given(tmp_path):
+    header = {"window": 2, "negatives": 9, "sample": 0.01, "min_count": 1}
+    path = write_model(tmp_path / "m", **header)
+    found = settings_of(continue_from=path)
+    assert {name: getattr(found, name) for name in header} == header
+    found = settings_of(continue_from=path, window=5, min_count=3)
+    assert (found.window, found.negatives, found.min_count) == (5, 9, 3)
+    path = write_model(tmp_path / "odd", window=0, min_count=0)  # what no setting may be
+    assert settings_of(continue_from=path).window == WordVectorSettings().window
+
+
+def test_model_of_floret_cannot_be_continued(tmp_path):
+    floret_models.write("two", tmp_path / "m")
+    with pytest.raises(ModelFileError, match="floret's own mode, whose words are sums of 2 hashed"):
+        settings_of(continue_from=tmp_path / "m")
+    with pytest.raises(ModelFileError, match="cannot train on with it"):
+        FastText.load(tmp_path / "m")
+    floret_models.write("fasttext", tmp_path / "m")
+    assert settings_of(continue_from=tmp_path / "m").bucket == 9
 
 
 @pytest.mark.parametrize(

@@ -332,6 +332,19 @@ def test_model_goes_through_files_and_pickle(jobs, tmp_path):
         FastText.load(tmp_path / "missing.bin")
 
 
+def test_loaded_model_goes_on_with_the_settings_of_its_file_or_those_that_are_given(jobs, tmp_path):
+    path, row = tmp_path / "m.bin", np.zeros((1, 4), np.float32)
+    header = BinHeader(dim=4, window=2, negatives=9, sample=0.01, min_count=1)
+    write_bin(path, header, [b"wind"], [3], [row], [row])
+    of_file = {"window": 2, "negatives": 9, "sample": 0.01, "min_count": 1}
+    model = Word2Vec.load(path)
+    assert {name: getattr(model, name) for name in of_file} == of_file
+    for given in ({}, {"window": 5, "min_count": 5}):  # defaults, which the file does not have
+        Word2Vec.load(path, **given).partial_fit(SENTENCES)
+        settings = jobs.asked[-1][1]
+        assert {name: settings[name] for name in of_file} == {**of_file, **given}
+
+
 def test_transform_of_one_sentence_is_refused(jobs):
     with pytest.raises(DataError, match=r"got one text: write \['north'\]"):
         FastText(dim=4, bucket=7).fit(SENTENCES).transform("north")

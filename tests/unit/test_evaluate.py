@@ -39,17 +39,22 @@ def test_spearman_known_values(first, second, rho):
     assert found == (None if rho is None else pytest.approx(rho, abs=1e-12))
 
 
-def test_similarity_file_takes_tabs_or_blanks_and_lowers_case(tmp_path):
-    path = file_of(tmp_path, "\ufeff# comment\nOld\tNew\t1.5\n\nÉTÉ hiver 7\r\n")
-    assert similarity_file(path) == [("old", "new", 1.5), ("été", "hiver", 7.0)]
+def test_similarity_file_takes_tabs_or_blanks_and_names_of_columns(tmp_path):
+    text = "Old\tNew\t1.5\n\nÉTÉ hiver 7\r\n"
+    for names in ("", "Word 1\tWord 2\tHuman (mean)\n", "a b c\n"):
+        path = file_of(tmp_path, f"\ufeff# comment\n{names}{text}")
+        assert similarity_file(path) == [("Old", "New", 1.5), ("ÉTÉ", "hiver", 7.0)]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("a\tb\t1\na\tb\n", "line 2: expected 'word<TAB>word<TAB>score'"),
-        ("a\tb\tx\n", "line 1"),
-        ("a\tb\tnan\n", "line 1"),
+        ("a\tb\t1\na\tb\tx\n", "line 2: .* got the score 'x', which is no finite number"),
+        ("a\tb\tx\na\tb\ty\n", "line 2: .* got the score 'y', which is no finite number"),
+        ("a\tb\t1\na\tb\tnan\n", "line 2: .*'nan'"),
+        ("a\tb\tinf\n", "line 1: .*'inf'"),
+        ("a\tb\tx\n", "got none"),
         ("a\t\t1\n", "line 1"),
         ("\n", "got none"),
     ],
@@ -111,25 +116,28 @@ def test_evaluate_analogies_known_answers_by_section(tmp_path):
     )
 
 
-def plain_answers(matrix, questions):
+def plain_answers(matrix, questions, first_of):
     """One question at a time, by the definition."""
     answers = []
     for a, b, c, _ in questions:
         scores = matrix @ (matrix[b] - matrix[a] + matrix[c])
-        scores[[a, b, c]] = -np.inf
+        scores[np.isin(first_of, [a, b, c])] = -np.inf
         answers.append(int(np.argmax(scores)))
     return answers
 
 
 @pytest.mark.parametrize(("questions", "words"), [(1, 1), (7, 10), (100, 64), (1024, 4096)])
 def test_answers_in_blocks_of_any_size_are_the_plain_ones(monkeypatch, questions, words):
-    random = np.random.default_rng(5)
-    matrix = random.normal(size=(131, 12)).astype(np.float32)
+    draw = np.random.default_rng(5)
+    matrix = draw.normal(size=(131, 12)).astype(np.float32)
     matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
-    asked = random.integers(0, len(matrix), size=(60, 4))
+    first_of = np.arange(131)
+    first_of[90:] = draw.integers(0, 30, 41)  # other cases of some of the first words
+    asked = draw.integers(0, 90, size=(60, 4))
     monkeypatch.setattr(evaluate, "_QUESTIONS_TOGETHER", questions)
     monkeypatch.setattr(evaluate, "_WORDS_TOGETHER", words)
-    assert evaluate._answers(matrix, asked).tolist() == plain_answers(matrix, asked)
+    found = evaluate._answers(matrix, asked, first_of).tolist()
+    assert found == plain_answers(matrix, asked, first_of)
 
 
 def test_evaluate_analogies_restricted_asks_only_frequent_words(tmp_path):

@@ -2,12 +2,13 @@
 
 import struct
 
+import floret_models
 import numpy as np
 import official_fasttext
 import pytest
 from machine import peak_bytes
 
-from snailps.errors import ModelFileError
+from snailps.errors import ModelFileError, UnknownWord
 from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
 from snailps.vectors.files import load
 
@@ -135,6 +136,65 @@ def test_load_bin_cut_anywhere_is_refused(tmp_path):
     cut.write_bytes(whole + b"\0")
     with pytest.raises(ModelFileError, match="ends at byte"):
         load(cut)
+
+
+@pytest.mark.parametrize("name", floret_models.MODELS)
+def test_load_of_floret_gives_its_vectors_to_the_bit(tmp_path, name):
+    wanted = floret_models.write(name, tmp_path / "m.bin")
+    wv = load(tmp_path / "m.bin")
+    for word, row in wanted.items():
+        if any(row) or word in wv:
+            assert wv[word].tolist() == row
+        else:
+            with pytest.raises(UnknownWord, match="has no n-grams"):
+                wv[word]
+    np.testing.assert_array_equal(wv.vectors, [wanted[word] for word in wv.words])
+    wv.save(tmp_path / "again.bin")
+    if name == "fasttext":  # its mode is fastText's, and so is then the file
+        assert read_bin(tmp_path / "again.bin").header == read_bin(tmp_path / "m.bin").header
+        theirs = official_fasttext.module().load_model(str(tmp_path / "again.bin"))
+        assert theirs.get_word_vector("unseen").tolist() == wanted["unseen"]
+    else:
+        assert (tmp_path / "again.bin").read_bytes() == (tmp_path / "m.bin").read_bytes()
+
+
+def test_damaged_file_of_floret_is_refused(tmp_path):
+    floret_models.write("two", tmp_path / "m.bin")
+    whole = (tmp_path / "m.bin").read_bytes()
+    path = tmp_path / "cut.bin"
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ModelFileError):
+            load(path)
+    for offset, value in ((52, 3), (56, 0), (56, 5), (36, 3)):  # mode, hashes, supervised
+        path.write_bytes(whole[:offset] + struct.pack("<i", value) + whole[offset + 4 :])
+        with pytest.raises(ModelFileError):
+            load(path)
+
+
+def unversioned(whole, entries_bytes, inputs):
+    """The bytes that fastText wrote of a model before its format had a number."""
+    matrices = 92 + entries_bytes
+    output = matrices + 17 + 4 * inputs
+    return b"".join((
+        whole[8:84], whole[92:matrices], whole[matrices + 1 : output], whole[output + 1 :]
+    ))  # fmt: skip
+
+
+def test_file_from_before_the_format_had_a_number_is_read(tmp_path):
+    write_small(tmp_path / "m.bin")
+    entries = sum(len(word) + 10 for word in WORDS)
+    old = unversioned((tmp_path / "m.bin").read_bytes(), entries, (len(WORDS) + 50) * 8)
+    (tmp_path / "old.bin").write_bytes(old)
+    wv, wanted = load(tmp_path / "old.bin"), load(tmp_path / "m.bin")
+    for word in ("größe", "</s>", "unseen"):
+        np.testing.assert_array_equal(wv[word], wanted[word])
+    wv.save(tmp_path / "new.bin")
+    assert (tmp_path / "new.bin").read_bytes() == (tmp_path / "m.bin").read_bytes()
+    for length in (*range(80, len(old), 7), len(old) - 1):
+        (tmp_path / "old.bin").write_bytes(old[:length])
+        with pytest.raises(ModelFileError):
+            load(tmp_path / "old.bin")
 
 
 ENTRIES_AT, PRUNED_AT = 64, 84

@@ -12,7 +12,7 @@ from machine import fails
 
 import snailps
 from snailps.errors import DataError, ModelFileError
-from snailps.vectors.fasttext_bin import read_bin
+from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
 from snailps.vectors.files import load
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.query import Vectors
@@ -76,6 +76,104 @@ def test_load_word2vec_with_a_damaged_word_says_where(tmp_path):
     (tmp_path / "m").write_bytes(word2vec(words=["the", "", *WORDS[2:]]))
     with pytest.raises(ModelFileError, match=r"at byte 28, where word 2 of 6 begins"):
         load(tmp_path / "m")
+
+
+LONG_WORDS = ["new york", "the", "a", "New York City", "größe 2", "vitamin c", "a b c d"]
+
+
+@pytest.mark.parametrize("newline", [b"", b"\n"])
+@pytest.mark.parametrize("dim", [3, 5, 50])
+def test_load_word2vec_keeps_blanks_in_words(tmp_path, dim, newline):
+    words = [*LONG_WORDS, *(f"{'x ' * (n % 3 == 0)}word{n}" for n in range(500)), "the end"]
+    rows = np.random.default_rng(dim).normal(size=(len(words), dim)).astype(np.float32)
+    (tmp_path / "m").write_bytes(word2vec(newline, rows, words))
+    wv = load(tmp_path / "m")
+    assert wv.words == words
+    np.testing.assert_array_equal(wv.vectors, rows)
+
+
+def test_load_word2vec_of_odd_words_and_numbers_cuts_none_of_them(tmp_path):
+    words = [b"\xff\xfe", b"tab\there", b"\x01", *(b"w%d" % n for n in range(99)), b"\xe6\x97"]
+    rows = np.random.default_rng(1).normal(size=(len(words), 40)).astype(np.float32)
+    rows[::5] *= np.float32(1e-30)
+    rows[7], rows[50] = 3e38, np.nan
+    head = b"%d %d\n" % rows.shape
+    pairs = zip(words, rows, strict=True)
+    (tmp_path / "m").write_bytes(head + b"".join(w + b" " + r.tobytes() for w, r in pairs))
+    wv = load(tmp_path / "m")
+    assert wv.raw_words == words
+    np.testing.assert_array_equal(wv.vectors, rows)
+
+
+def test_load_word2vec_with_a_zero_byte_in_a_word_says_where(tmp_path):
+    (tmp_path / "m").write_bytes(word2vec(words=["the", "si\0e", *WORDS[2:]]))
+    with pytest.raises(ModelFileError, match=r"at byte 28, where word 2 of 6 begins"):
+        load(tmp_path / "m")
+
+
+def test_load_text_takes_the_row_that_gloves_header_does_not_count(tmp_path, caplog):
+    (tmp_path / "m").write_bytes(b"2 3\nship .1 .2 .3\nboat 0 1 0\n<unk> 0.5 .25 .125\n")
+    wv = load(tmp_path / "m")
+    assert wv.words == ["ship", "boat", "<unk>"]
+    assert wv["<unk>"].tolist() == [0.5, 0.25, 0.125]
+    assert [line.getMessage().partition(": ")[2] for line in caplog.records] == [
+        "its first line announces 2 words, and a row of <unk> follows them, as GloVe's program "
+        "writes it (-write-header 1): it is read, too"
+    ]
+    for more in (b"<unk> 1 2 3\nsea 1 2 3\n", b"sea 1 2 3\n", b"<unk> 1 2 3"):
+        (tmp_path / "m").write_bytes(b"1 3\nship .1 .2 .3\n" + more)
+        with pytest.raises(ModelFileError, match=r"more lines than the 1|has no end"):
+            load(tmp_path / "m")
+
+
+def test_floret_table_without_words_is_named(tmp_path):
+    (tmp_path / "m").write_bytes(b"300 2 3 5 2 2166136261 < >\n0 .1 .2\n")
+    with pytest.raises(ModelFileError, match=r"floret's table of hashed rows.*load the \.bin"):
+        load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("kind", ["vec", "glove", "word2vec", "npz", "bin", "rows"])
+def test_word_that_occurs_again_has_one_row_the_first(tmp_path, kind, caplog):
+    words, rows = ["a", "b", "a", "c", "b", "a"], ROWS
+    path, given = tmp_path / (f"m.{kind}" if kind != "rows" else "m.npz"), None
+    if kind == "bin":
+        outputs, buckets = np.zeros_like(rows), np.ones((4, 5), np.float32)
+        raw = [word.encode() for word in words]
+        header = BinHeader(dim=5, bucket=4, minn=2, maxn=3)
+        write_bin(path, header, raw, [1] * 6, [rows, buckets], [outputs])
+    elif kind == "npz":
+        joined = np.frombuffer("\n".join(words).encode(), np.uint8)
+        np.savez(path, words=joined, vectors=rows)
+    elif kind == "rows":
+        np.savez(path, embedding=rows, output=rows, round=1)
+        given = words
+    else:
+        text = b"6 5\n" * (kind == "vec") + glove(words)
+        path.write_bytes(word2vec(words=words) if kind == "word2vec" else text)
+    wv = load(path, words=given)
+    assert wv.words == ["a", "b", "c"]
+    assert len(caplog.records) == 1
+    assert caplog.records[0].getMessage() == (
+        "3 of 6 words are there before: the first row of each is kept, the others are left out; "
+        "the first of them is 'a', rows 1 and 3"
+    )
+    assert sorted(word for word, _ in wv.most_similar("a", topn=9)) == ["b", "c"]
+    if kind != "bin":
+        np.testing.assert_array_equal(wv.vectors, rows[[0, 1, 3]])
+    else:
+        grams = load_first(tmp_path, rows, buckets)
+        for word in ("a", "b", "c", "unseen"):
+            np.testing.assert_array_equal(wv[word], grams[word])
+    wv.save(tmp_path / "again.npz")
+    assert load(tmp_path / "again.npz").words == wv.words
+
+
+def load_first(folder, rows, buckets):
+    """A .bin of each first row."""
+    words, first = [b"a", b"b", b"c"], rows[[0, 1, 3]]
+    header = BinHeader(dim=5, bucket=4, minn=2, maxn=3)
+    write_bin(folder / "first.bin", header, words, [1] * 3, [first, buckets], [first])
+    return load(folder / "first.bin")
 
 
 def test_load_glove_keeps_blanks_in_words(tmp_path):

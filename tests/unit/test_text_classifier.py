@@ -159,7 +159,7 @@ def test_partial_fit_adds_labels_and_keeps_the_words_of_the_others(jobs):
     assert model.classes_.tolist() == [0, 1, 7]
     assert model.predict(["odd"]).tolist() == [7]
     settings = jobs.asked[1][1]
-    assert set(settings) == {"continue_from"}
+    assert set(settings) == {"continue_from", "negatives", "min_count"}
     assert [one["epoch"] for one in model.history_] == [1, 2]
     model.set_params(dim=3)  # as the job that is made up has it
     with pytest.raises(DataError, match="expected labels like"):
@@ -227,6 +227,7 @@ def test_adopt_takes_the_shape_of_the_file(before):
     adopted = Classifier.adopt(ClassifierSettings(continue_from=str(before)), lambda name: None)
     found = (adopted.dim, adopted.loss, adopted.minn, adopted.maxn, adopted.bucket)
     assert found == (2, "ova", 2, 3, 5)
+    assert (adopted.negatives, adopted.min_count) == (5, 5)  # the file's, and no default
     assert Classifier.adopt(ClassifierSettings(), lambda name: None) == ClassifierSettings()
     with pytest.raises(ConfigError, match=r"here: dim: expected 2, as in .*; got 100"):
         Classifier.adopt(ClassifierSettings(continue_from=str(before)), lambda name: "here")

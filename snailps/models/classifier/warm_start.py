@@ -10,7 +10,6 @@ Runs once, at the master, so that the loss of a worker does not write a row twic
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from snailps.api.worker import Results
 from snailps.data._text import WordCounter
@@ -25,18 +24,13 @@ from snailps.vectors.fasttext_bin import read_bin, read_header
 
 def adopt(s: ClassifierSettings, explicit: Callable[[str], str | None]) -> ClassifierSettings:
     """Take the shape of the file that training starts from; the user must not set another one."""
-    path = s.continue_from
-    return with_shape(s, _shape_of(opened(s)), path, explicit)
-
-
-def _shape_of(path: str) -> dict[str, Any]:
-    header = read_header(path)
+    path, header = s.continue_from, read_header(opened(s))
     if header.model != "supervised" or header.loss == "hs":
         raise ConfigError(
             f"{path}: continue_from: expected a classifier with the loss softmax, ova or ns, got "
             f"model {header.model!r} with loss {header.loss!r}"
         )
-    return {"minn": 0, **header.shape}
+    return with_shape(s, {"minn": 0, **header.shape}, path, explicit, header.habits)
 
 
 def count_on(s: ClassifierSettings, counter: WordCounter) -> tuple[Vocabulary, Vocabulary]:

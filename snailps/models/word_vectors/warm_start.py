@@ -10,7 +10,6 @@ All of it runs once, at the master, so that the loss of a worker does not write 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -32,19 +31,16 @@ def adopt(s: WordVectorSettings, explicit: Callable[[str], str | None]) -> WordV
     path = s.continue_from or s.pretrained
     if not path:
         return s
-    shape = _shape_of(opened(s)) if s.continue_from else {"dim": vec_shape(path)[1]}
-    return with_shape(s, shape, path, explicit)
-
-
-def _shape_of(path: str) -> dict[str, Any]:
-    """The settings that follow from a .bin file."""
-    header = read_header(path)
+    if not s.continue_from:
+        return with_shape(s, {"dim": vec_shape(path)[1]}, path, explicit)
+    header = read_header(opened(s))
+    header.refuse_floret(path)
     if header.model == "supervised" or header.loss != "ns":
         raise ConfigError(
             f"{path}: continue_from: expected word vectors trained with negative sampling, got "
             f"model {header.model!r} with loss {header.loss!r}, whose output rows are not words"
         )
-    return header.shape
+    return with_shape(s, header.shape, path, explicit, header.habits)
 
 
 def count_on(s: WordVectorSettings, counter: WordCounter) -> Vocabulary:
