@@ -70,8 +70,8 @@ class Command:
         for name in self.models:
             if not name.isidentifier() or is_reserved(name):
                 raise ConfigError(
-                    f"--model {name}=...: expected a name such as hq, of letters, digits and _, that "
-                    f"is no word of Python's grammar; got {name!r}"
+                    f"--model {name}=...: expected a name such as hq, of letters, digits and _, "
+                    f"that is no word of Python's grammar; got {name!r}"
                 )
         models = {name: LabelModel(path) for name, path in self.models.items()}
         labels = {name: [to_text(x) for x in model.labels] for name, model in models.items()}
