@@ -62,20 +62,15 @@ class _Pending:
     moved: int = -1  # bytes that servers have written or read, as last reported
     # when `moved` changed or the step began, plus the time this process was stopped since
     since: float = 0.0
-    looked: float = 0.0  # last call of `stalls`; 0: not in this step
     late: bool = False
     work: int = 0  # number of the work beside the loop; 0: none
 
     def enter(self, now: float) -> None:
         self.moved, self.since, self.late, self.broadcast = -1, now, False, None
-        self.looked = 0.0
 
     def stalls(self, now: float) -> str:
         """Why it is to be given up; empty while it makes progress."""
-        broadcast, away_s = self.broadcast, now - (self.looked or now)
-        self.looked = now
-        if away_s > STALL_S / 2:  # the master was stopped, and the servers perhaps with it
-            self.since += away_s
+        broadcast = self.broadcast
         if broadcast is None:
             silent_s = now - self.since
             if self.work and silent_s > LATE_S and not self.late:
@@ -229,6 +224,12 @@ class CheckpointController:
         job.check_methods(tables, found.path, there)
 
     # --- the loop ----------------------------------------------------------------------------
+
+    def stood_still(self, seconds: float) -> None:
+        """Extend limits: the master was stopped, and the servers perhaps with it."""
+        for pending in (self._saving, self._restoring):
+            if pending is not None:
+                pending.since += seconds
 
     def step(self, now: float) -> None:
         saving = self._saving

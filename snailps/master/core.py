@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, cast
 
 from snailps.config import MasterSettings
-from snailps.dataclass import dataclass
+from snailps.dataclass import dataclass, replace
 from snailps.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -51,6 +51,8 @@ from snailps.transport import messages
 
 log = logging.getLogger(__name__)
 
+AWAY_S = 5.0
+"""Seconds without an event after which the master was stopped: there is one each 50 ms."""
 STATS_S = 1.0
 BACK_S = 3.0
 """Seconds for members to reconnect after the result is written, to hear that the run is over."""
@@ -121,9 +123,22 @@ class MasterCore:
         """Return the effects of an event. An error that a peer's message causes is an effect
         (`Broken`); one raised here is a defect, and the effects decided before it are left in
         `out`."""
-        self.lifecycle.now = now
+        away_s, self.lifecycle.now = now - self.lifecycle.now, now
+        if away_s > AWAY_S:
+            self._stood_still(away_s, now)
         self._handlers[type(event)](event, now)
         return self.out.take()
+
+    def _stood_still(self, seconds: float, now: float) -> None:
+        """Extend all limits, before anything is judged by them: this process was stopped, and the
+        others perhaps with it. Heartbeats have a limit of their own."""
+        self.members.stood_still(seconds)
+        self.replication.stood_still(seconds)
+        self.departures.stood_still(seconds)
+        self.job_controller.stood_still(seconds, now)
+        self.lifecycle.stood_still(seconds)
+        if (loading := self._loading) is not None:
+            self._loading = replace(loading, until=loading.until + seconds)
 
     def _event_table(self) -> dict[type[Any], Callable[[Any, float], None]]:
         return {

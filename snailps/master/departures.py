@@ -60,6 +60,11 @@ class Departures:
             member.state = "stopping"
             self._members.send(member, self._stop(member, text))
 
+    def stood_still(self, seconds: float) -> None:
+        self._gone_by += seconds
+        self._coming_by += seconds
+        self._to_stop = [(at + seconds, peer, stop) for at, peer, stop in self._to_stop]
+
     def step(self, now: float) -> None:
         self.sent_away &= self._members.all.keys()
         if now >= self._gone_by:
@@ -94,9 +99,9 @@ class Departures:
         self._members.disconnect(member)
         self.lose(member, text, now)
 
-    def expel(self, member: Member, why: str, now: float) -> None:
+    def expel(self, member: Member, why: str, now: float, after: str = "") -> None:
         """Declare a member lost that may still run, and order it to end."""
-        after = "start it again" if self._lifecycle.forming else "others do its work"
+        after = after or ("start it again" if self._lifecycle.forming else "others do its work")
         text = f"the master declared it lost, {why}; {after}"
         self._members.send(member, self._stop(member, text))
         self._members.disconnect(member)
@@ -139,11 +144,17 @@ class Departures:
             self._out.say(text, logging.WARNING, reported=True)
             self._event("lost", member, f"was lost while it joined ({why}); the others go on")
         elif member.role == "worker" and (member.dropped or left):
-            self._members.remove(member)
-            self._members.rows.fence(member.number, now)
-            returned = self._job_controller.leases.released(member, now)
-            self._out.say(f"{member.name} left, {returned} blocks returned")
-            self._event("left", member, "left; the others go on")
+            leases = self._job_controller.leases
+            self._members.remove(member, lost=not left)
+            self._members.rows.fence(member.number, now, leases.last_of(member))
+            returned = leases.released(member, now)
+            if left:
+                self._out.say(f"{member.name} left, {returned} blocks returned")
+                self._event("left", member, "left; the others go on")
+            else:
+                text = f"is given up as the training ends: {why}"
+                self._out.say(f"{member.name} {text}", logging.WARNING)
+                self._event("lost", member, text)
         elif member.role == "server" and left:
             self._members.remove(member)
             self._out.say(f"{member.name} left")

@@ -61,6 +61,10 @@ class Lifecycle:
         self.go(ClusterPhase.STOPPING)
         self._on_stop(broken, text)
 
+    def stood_still(self, seconds: float) -> None:
+        if self.stopped_at is not None:
+            self.stopped_at += seconds
+
     def end(self) -> None:
         """All members have left, or are not waited for any longer."""
         self.go(ClusterPhase.FAILED if self.failed else ClusterPhase.DONE)

@@ -304,6 +304,11 @@ class Membership:
 
     # --- forming ---------------------------------------------------------------------------
 
+    def stood_still(self, seconds: float) -> None:
+        self.since += seconds
+        for member in self.all.values():
+            member.routed_at += seconds
+
     def missing(self) -> str:
         """The members that are missing, in words; empty once the cluster is formed."""
         if self._formed:

@@ -74,6 +74,9 @@ TURN_S = 0.1
 SHORT_S = 0.1
 """A block that trained in less is reported while the next one trains, if its pushes come later."""
 
+_LAST = -1
+"""Stands for a block: what the model pushes when it has trained all of them."""
+
 _Report = tuple[messages.Done, "Future[messages.Message]"]
 """Report of a trained block, and the future of its answer."""
 
@@ -160,11 +163,21 @@ class WorkerProcess(Node):
                 self._model.slowest = message.clock
             return None
         if isinstance(message, messages.Ask):
-            waits = self._client.waits() if self._client else []
-            return messages.Report({"waits": waits, **self.own_stats()})
+            return messages.Report({**self._of_client(), **self.own_stats()})
         if isinstance(message, messages.Stop):
             return super().on_message(message)
         raise ProtocolError(f"a worker does not take {type(message).__name__}")
+
+    def _of_client(self) -> dict[str, Any]:
+        """What it waits for, and how far the pushes of its blocks have come."""
+        if (client := self._client) is None:
+            return {"waits": []}
+        counters = client.counters()
+        return {
+            "waits": client.waits(),
+            "moved_bytes": counters["bytes_in"] + counters["bytes_out"],
+            "half_pushed": self._stand.is_half_pushed(counters["parts_pushed"]),
+        }
 
     def on_end(self, end: End) -> None:
         if self._client is not None:
@@ -265,6 +278,7 @@ class WorkerProcess(Node):
                 model.setup()
             if not self._leaving:
                 self._train(model, scratch)
+            self._stand.begins(_LAST, self._client.counters()["parts_pushed"])
             with named(model, "finish"):
                 model.finish()
             self._client.flush(self.settings.request_timeout)
@@ -395,11 +409,12 @@ class WorkerProcess(Node):
         checkouts = block.checkouts if isinstance(block.checkouts, LeaseCheckouts) else None
         if checkouts is not None:
             checkouts.begin()
+        assert self._client is not None
+        self._stand.begins(block.number, self._client.counters()["parts_pushed"])
         with named(model, "train", block), model._at(block):
             metrics = numbers_of(model.train(block))
         if checkouts is not None:
             checkouts.end()
-        assert self._client is not None
         in_round = block.index >= 0
         free = block.clock < 0 and checkouts is None and model.settings.consistency == "async"
         if not free:

@@ -45,6 +45,8 @@ class ResumeState:
         self._open: set[int] = set()  # finished blocks with pushes that are not acknowledged
         self._figures: dict[str, float] | None = None
         self._checkouts: dict[int, _Checkouts] = {}  # of held leases
+        # parts of pushes that were sent before a block began, of blocks that are not durable
+        self._before: dict[int, int] = {}
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -55,6 +57,7 @@ class ResumeState:
             self._reported.clear()
             self._open.clear()
             self._checkouts.clear()
+            self._before.clear()
 
     def train(self) -> None:
         with self._lock:
@@ -62,6 +65,7 @@ class ResumeState:
             self._pushed.clear()
             self._held.clear()
             self._checkouts.clear()
+            self._before.clear()
 
     def got(self, pass_: str, lease: messages.Leased) -> None:
         """Note a leased block, or a leased partition of a chunk, with what it had."""
@@ -98,10 +102,21 @@ class ResumeState:
             checkouts.holds.discard(part)
             return True
 
+    def begins(self, number: int, parts: int) -> None:
+        """A block is trained from now on; the client has sent so many parts of pushes."""
+        with self._lock:
+            self._before[number] = parts
+
+    def is_half_pushed(self, parts: int) -> bool:
+        """Whether a part of what blocks have learnt may be sent, and not all of it acknowledged."""
+        with self._lock:
+            return parts > min(self._before.values(), default=parts)
+
     def durable(self, number: int) -> None:
         """All pushes of a finished block are acknowledged."""
         with self._lock:
             self._open.discard(number)
+            self._before.pop(number, None)
 
     def trained(self, number: int, client: Client, unpushed: int) -> list[int]:
         """Note a trained block, behind which so many are `unpushed` (`Worker.unpushed`); returns
@@ -117,6 +132,8 @@ class ResumeState:
             while self._pushed and all(push.done for push in self._pushed[0][1]):
                 durable.append(self._pushed.popleft()[0])
             self._open.difference_update(durable)
+            for number in durable:
+                self._before.pop(number, None)
             return durable
 
     def finish(self, figures: dict[str, float]) -> None:
@@ -124,6 +141,7 @@ class ResumeState:
         with self._lock:
             self._pushed.clear()
             self._open.clear()
+            self._before.clear()
             self._figures = figures
 
     def to_dict(self) -> dict[str, Any]:

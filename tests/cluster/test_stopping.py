@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,13 +10,14 @@ import pytest
 from cluster_models import counting_job
 from processes import LIMIT_S, Cluster, Gate, environment, run_well
 from test_cluster import figures_of
-from test_ends import Observer, states_of
+from test_ends import Observer
 from test_failures import LONG_S
 from with_time import Clock
 
 from snailps import local_cluster
 
-INTERRUPTED, FAILED = 130, 1
+INTERRUPTED, FAILED, STOPPED = 130, 1, 3
+PAUSE_S = 1.0
 
 
 @pytest.fixture
@@ -70,12 +72,8 @@ def test_job_of_a_session_after_one_that_left_a_block_behind_is_whole(
         figures = first.result()
         assert (figures["ended_by"], figures["blocks"]) == ("max_seconds", 2)
         assert counted(tmp_path) == 200
-        # The worker is still there, and goes on when the next job has begun.
-        again = helper.submit(cluster.train, cls, timeout_s=LIMIT_S, **job)
-        while cluster.status()["phase"] != "training":
-            assert not again.done()
-        at_block.open()
-        assert again.result()["ended_by"] == "epochs"
+        at_block.open()  # another worker is in its place
+        assert cluster.train(cls, timeout_s=LIMIT_S, **job)["ended_by"] == "epochs"
         assert counted(tmp_path) == 2000
 
 
@@ -107,17 +105,58 @@ def test_interrupt_with_a_block_that_does_not_end_saves_without_it(tmp_path, job
         with Observer(cluster) as observer:  # the other one may still be at an earlier block
             observer.until(lambda status: status["blocks"]["done"] >= 2)
         master.send(signal.SIGINT)
-        master.wait_line("worker .* is given up: 0 s at its block")
+        master.wait_line("is given up as the training ends: 1 s at its last blocks, and none of")
         at_export.meet()
-        at_block.open()  # it comes back while the master exports, and that is no error
-        with Observer(cluster) as observer:
-            observer.until(lambda status: "finished" not in states_of(status, "worker"))
-            status = observer.status()
-            assert status["phase"] == "exporting"
+        at_block.open()  # its pushes are refused, if it has not ended yet
         at_export.open()
-        assert cluster.codes() == [INTERRUPTED, 0, 0, 0]
+        assert sorted(cluster.codes()) == [0, 0, STOPPED, INTERRUPTED]
         assert not master.errors
-    assert counted(tmp_path) >= 200
+    assert counted(tmp_path) == figures_of(master)["examples"] >= 200
+
+
+def test_interrupt_in_the_middle_of_a_push_waits_for_the_rest_of_it(tmp_path, job, gate):
+    """Half of a block is in the rows: nothing undoes that."""
+    at_half = gate(2, "half")
+    with Cluster(tmp_path, job=job | {"worker_class": "cluster_models:HalfPushed"}) as cluster:
+        master, *_ = cluster.started_at(at_half)
+        master.send(signal.SIGINT)
+        master.wait_line("has pushed a part of its last blocks, and nothing for 1 s")
+        at_half.open()
+        assert cluster.codes() == [INTERRUPTED, 0, 0]
+    assert counted(tmp_path) == figures_of(master)["examples"] == 300
+
+
+def test_worker_whose_push_stays_half_is_given_up_at_last_and_its_block_does_not_count(
+    tmp_path, job, gate
+):
+    at_half = gate(2, "half")
+    job = job | {"worker_class": "cluster_models:HalfPushed"}
+    clock = Clock(job["gates"])
+    with Cluster(tmp_path, job=job) as cluster:
+        master, *_ = cluster.started_at(at_half)
+        master.send(signal.SIGINT)
+        master.wait_line("has pushed a part of its last blocks")
+        clock.advance(LONG_S)
+        master.wait_line("given up as the training ends: not a byte in .*, and a part of its last")
+        assert cluster.codes() == [INTERRUPTED, 0, STOPPED]
+    assert figures_of(master)["examples"] == 200
+    assert counted(tmp_path) == 250
+
+
+def test_master_that_was_stopped_gives_nobody_up_for_that(tmp_path, job, gate):
+    """SIGSTOP, a laptop's lid, a pause of the virtual machine."""
+    at_block = gate(2)
+    job = job | {"worker_class": "cluster_models:Paused"}
+    with Cluster(tmp_path, job=job) as cluster:
+        master, *_ = cluster.started_at(at_block)
+        master.send(signal.SIGINT)
+        master.wait_line("interrupted: finishing")
+        master.send(signal.SIGSTOP)
+        time.sleep(PAUSE_S)
+        master.send(signal.SIGCONT)
+        at_block.open()
+        assert cluster.codes() == [INTERRUPTED, 0, 0]
+    assert counted(tmp_path) == figures_of(master)["examples"] == 300
 
 
 def test_interrupt_with_a_block_that_never_ends_ends_the_cluster_in_bounded_time(
@@ -127,7 +166,7 @@ def test_interrupt_with_a_block_that_never_ends_ends_the_cluster_in_bounded_time
     with Cluster(tmp_path, job=job | {"worker_class": "cluster_models:Hurried"}) as cluster:
         master, _, (worker,) = cluster.started_at(at_block)
         master.send(signal.SIGINT)
-        assert cluster.codes() == [INTERRUPTED, 0, 0]
+        assert cluster.codes() == [INTERRUPTED, 0, STOPPED]
         worker.wait_line("still busy 1 s after the end")
         at_block.open()
     assert counted(tmp_path) == 200

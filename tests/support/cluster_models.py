@@ -16,7 +16,8 @@ from waiting import LIMIT_S
 
 from snailps import Block, JobSettings, Table, Worker, setting
 from snailps.api.rotation import Rotation
-from snailps.master.leases import service as lease_service
+from snailps.master import core
+from snailps.master.leases import late_workers
 from snailps.node import process
 from snailps.store.checkpoint import folder as checkpoints
 from snailps.store.checkpoint.manifest import NAME
@@ -288,7 +289,7 @@ class Hurried(Counter):
     @classmethod
     def check(cls, settings):
         # Only the master checks settings, in a process of its own.
-        lease_service.DROP_S = 0.5
+        late_workers.DROP_S = late_workers.ASK_S = 0.5
         if (clock := Path(settings.gates) / with_time.CLOCK).exists():
             with_time.let_pass(clock)
 
@@ -296,6 +297,26 @@ class Hurried(Counter):
     def export(cls, results):
         wait_at(results.settings, "export-0")
         return Counter.export(results)
+
+
+class Paused(Counter):
+    """Its master waits half a second for a block, and was stopped if it had no turn for as long."""
+
+    @classmethod
+    def check(cls, settings):
+        late_workers.DROP_S = core.AWAY_S = 0.5
+
+
+class HalfPushed(Hurried):
+    """Stops at the gate ``half-N`` when a half of block N is pushed and acknowledged."""
+
+    def train(self, block: Block) -> Mapping[str, float]:
+        keys = np.array([int(line) for line in block.data.split()], np.uint64)
+        first, rest = np.array_split(keys, 2)
+        for some in (first, rest):
+            self.push("counts", some, np.ones((len(some), 1), np.float32))
+            self._wait(block.number, "half")
+        return {"units": len(keys), "examples": len(keys), "loss": float(len(keys))}
 
 
 class SlowExport(Counter):

@@ -66,7 +66,7 @@ def worker_of(number):
     return SimpleNamespace(
         number=number, name=f"worker {number}", dropped=0, worked=True, finished=False,
         leaving=False, wait_for=lambda text, now: None, log_wait=lambda now: None, waits="",
-        resume_state={}, done=0, block_since=0.0,
+        resume_state={}, done=0, block_since=0.0, peer=number,
         trained=lambda units, seconds, now, checkout=False: None,
     )  # fmt: skip
 

@@ -13,6 +13,8 @@ from snailps.node.effects import Answering, Tick, Work, WorkDone
 from snailps.transport import messages as m
 
 LIFE = 7
+STEP_S = 1.0
+"""Longest time between two events of a master that runs."""
 
 
 class Files:
@@ -119,9 +121,22 @@ class World:
         return m.Report(shards) if isinstance(order, m.Ask | m.Fence | m.SetClock) else m.Ok()
 
     def tick(self, seconds=0.05, times=1):
+        """Time passes, in steps: a master that hears nothing for long has been stopped."""
         for _ in range(times):
-            self.now += seconds
-            self.handle(Tick())
+            end = self.now + seconds
+            while self.now < end:
+                self.now = min(end, self.now + STEP_S)
+                self.handle(Tick())
+
+    def stands_still(self, seconds):
+        """The master is stopped for so long."""
+        self.now += seconds
+        self.handle(Tick())
+
+    def orders(self, kind):
+        """Orders of a kind so far."""
+        orders = [effect for effect in self.effects if isinstance(effect, effects.Order)]
+        return [order for order in orders if isinstance(order.message, kind)]
 
     def call(self, peer, message):
         """A call of a peer; the number of it."""

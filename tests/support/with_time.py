@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from snailps.cli.entry import main
+from snailps.master import core
 from snailps.master.heartbeats import HeartbeatMonitor
 
 CLOCK = "clock"  # of a folder
@@ -78,6 +79,7 @@ def let_pass(path):
         heard(self, replace(event, silences=silences), now, **named)
 
     HeartbeatMonitor.heard = later
+    core.AWAY_S = float("inf")  # its time passes by leaps, and it was not stopped
     time.monotonic = lambda: _now() + ahead.stat().st_size
     threading.Timer = Timer
 

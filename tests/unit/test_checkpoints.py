@@ -462,6 +462,7 @@ def test_restore_outlives_a_stop_of_the_master_and_of_all_servers(world):
     world.controller._candidates = [candidate(8)]
     world.controller.restore(world.now)
     world.step(1.0)
+    world.controller.stood_still(3600.0)
     world.step(3600.0)
     world.step(1.0, times=int(STALL_S) - 2)
     assert not world.failed

@@ -11,7 +11,7 @@ from snailps.errors import EXIT_INTERRUPTED
 from snailps.master.job.controller import JobController
 from snailps.master.job.export import CANCEL_S
 from snailps.master.leases import BspLedger
-from snailps.master.leases.service import DROP_S
+from snailps.master.leases.late_workers import DROP_S
 from snailps.master.phases import JobPhase
 from snailps.transport import messages
 
@@ -60,13 +60,30 @@ def now():
     return SimpleNamespace(s=100.0)
 
 
+class Expelling:
+    """The part of a core that ends members."""
+
+    returning = False
+
+    def expel(self, member, why, now, after=""):
+        member.expelled = why
+
+
+def answers(out, now, **told):
+    """Workers answer what the master asks them."""
+    orders, out.orders = out.orders, []
+    for _, _, on_answer in orders:
+        on_answer(messages.Report(told), now)
+
+
 @pytest.fixture
 def stepped(now):
     """A course in a training by steps, its book, and what one step of the master's loop is."""
     worker = worker_of(1)
     nodes = SimpleNamespace(all={1: worker}, nodes=lambda *roles: [])
-    nodes.rows = SimpleNamespace(clocks_set=True, expiring=False, moving=False)
-    context = context_of(nodes, TestOutbox())
+    nodes.rows = SimpleNamespace(busy=False, moving=False)
+    out = TestOutbox()
+    context = context_of(nodes, out, departures=Expelling())
     controller = context.job_controller = JobController(context)
     controller.jobs = 1
     blocks = [Block(n, "in", n, n + 1) for n in range(40)]
@@ -103,15 +120,20 @@ def test_steps_that_are_left_when_a_training_ends_early_are_trained_however_long
     assert (book.finished, worker.dropped) == (3 * MICRO_BATCHES, 0)
 
 
-def test_a_block_of_a_step_that_does_not_end_is_not_waited_for(stepped, now, caplog):
+def test_block_of_a_step_that_does_not_end_is_given_up(stepped, now):
+    """What it has pushed does not matter: a step is applied with all of its slots, or never."""
     controller, book, step, worker = stepped
     controller._end_early(controller.job, "interrupt", now.s)
     book.take(1)
+    step()
+    answers(controller._out, now.s, moved_bytes=0, half_pushed=True)
     now.s += DROP_S - 1
     step()
+    answers(controller._out, now.s, moved_bytes=0, half_pushed=True)
     assert not worker.dropped
     now.s += 2
     step()
+    answers(controller._out, now.s, moved_bytes=0, half_pushed=True)
     assert worker.dropped
+    assert worker.expelled == "21 s at its last blocks, and none of them pushed"
     assert book.over
-    assert "nothing is trained: no block was finished" in caplog.text

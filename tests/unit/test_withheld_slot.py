@@ -12,11 +12,14 @@ import pytest
 from cases import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from master_parts import TestOutbox, context_of, worker_of
 
 from snailps.data.blocks import Block
 from snailps.master.leases import CLOCKS_AHEAD, BspLedger
+from snailps.master.leases.late_workers import DROP_S
 from snailps.master.leases.ledger import LOSSES_MAX
-from snailps.master.leases.service import DROP_S, LeaseService
+from snailps.master.leases.service import LeaseService
+from snailps.transport import messages
 
 TROUBLE = ("lose", "join", "leave", "withhold", "give up", "close", "abandon")
 """Moves that may come, or not: without them the job ends all the same."""
@@ -314,39 +317,51 @@ def test_master_that_takes_over_withholds_nothing():
     assert other.take(1).number == 1
 
 
-def service_and_worker():
-    """A service that may give up its only worker, which has had a block."""
-    job = SimpleNamespace(jobs=1)
-    service = LeaseService(SimpleNamespace(members=None, out=None, job_controller=job))
-    return service, [
-        SimpleNamespace(number=1, finished=False, dropped=0, worked=True, name="worker 1")
-    ]
+def service_and_worker(book):
+    """A service that may give up its only worker, which has had a block and answers nothing new;
+    what steps it."""
+    out = TestOutbox()
+    departures = SimpleNamespace(returning=False, expel=lambda *args, after: None)
+    context = context_of(None, out, job_controller=SimpleNamespace(jobs=1), departures=departures)
+    service, worker = LeaseService(context), worker_of(1)
+    service.job = SimpleNamespace(ledger=book, pass_="train", withdraw_checkouts=lambda: None)
+
+    def step(now):
+        late = service.wait_for_late(book, [worker], now)
+        orders, out.orders = out.orders, []
+        for _, _, on_answer in orders:
+            on_answer(messages.Report({"moved_bytes": 0}), now)
+        return late and not worker.dropped
+
+    return service, step
 
 
 def test_workers_that_wait_for_the_copy_at_the_end_are_not_given_up():
     """A copy may take longer than a late block is waited for."""
     book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
-    service, workers = service_and_worker()
+    service, is_waited_for = service_and_worker(book)
     book.take(1)
     book.withhold(7)
     book.close()
-    service.hurry(0.0)
+    service.late.progress(0.0)
+    assert is_waited_for(0.0)
     book.done(0, 1)
-    assert not service.drop_late(book, workers, 5 * DROP_S)
+    assert is_waited_for(5 * DROP_S)
     book.resume_leases()
     book.take(1)
-    assert not service.drop_late(book, workers, 6 * DROP_S - 1)
-    assert service.drop_late(book, workers, 6 * DROP_S)
+    assert is_waited_for(6 * DROP_S - 1)
+    assert not is_waited_for(6 * DROP_S)
     assert book.over
 
 
 def test_worker_that_hangs_while_a_slot_is_withheld_is_given_up():
     book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
-    service, workers = service_and_worker()
+    service, is_waited_for = service_and_worker(book)
     book.take(1)
     book.withhold(7)
     book.close()
-    service.hurry(0.0)
-    assert service.drop_late(book, workers, DROP_S)
+    service.late.progress(0.0)
+    assert is_waited_for(0.0)
+    assert not is_waited_for(DROP_S)
     assert book.over
     assert book.comes(0)

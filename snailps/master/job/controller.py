@@ -287,6 +287,14 @@ class JobController:
 
     # --- the loop ------------------------------------------------------------------------------
 
+    def stood_still(self, seconds: float, now: float) -> None:
+        self.leases.late.stood_still(seconds, now)
+        self.checkpoints.stood_still(seconds)
+        self.worker_wait.stood_still(seconds)
+        self.export.stood_still(seconds)
+        if self.round is not None:
+            self.round.stood_still(seconds)
+
     def step(self, now: float) -> None:
         """Begin what follows a pass that has ended."""
         if self.phase is JobPhase.EXPORTING and self.export.step(now):
@@ -341,15 +349,14 @@ class JobController:
         self._check_limit(job, ledger, now)
         if ledger.needs == "clock" or self.leases.busy:
             self.leases.answer(now)  # the shards may have reported that they are ready
-        late = any(not (member.finished or member.dropped) for member in workers)
-        if self.leases.drop_late(ledger, workers, now):
-            return
+        late = self.leases.wait_for_late(ledger, workers, now)
         if ledger.over:
             self.leases.answer(now)
             looking = self.inspection.looking or (self.round is not None and self.round.busy)
-            if late or looking or self.checkpoints.running or self._members.rows.expiring:
+            if late or looking or self.checkpoints.running:
                 return
-            if not self._members.rows.clocks_set or self._members.rows.moving:
+            # A worker that is gone may still push until all shards have fenced it.
+            if self._members.rows.busy or self._members.rows.moving:
                 return
             if self.interrupted and self.checkpoints.writes and not self._saved_last:
                 self._saved_last = True  # the same command resumes from here
@@ -420,7 +427,7 @@ class JobController:
     def ends_early(self, *, interrupted: bool, now: float) -> None:
         """Give leased blocks a limited time to be finished."""
         self.interrupted = interrupted
-        self.leases.hurry(now)
+        self.leases.late.progress(now)
 
     # --- what workers ask --------------------------------------------------------------------
 

@@ -94,6 +94,10 @@ class Export:
             self.progress.cancel()
         self._out.put(CancelExport())
 
+    def stood_still(self, seconds: float) -> None:
+        if self._cancelled_at is not None:
+            self._cancelled_at += seconds
+
     def step(self, now: float) -> bool:
         """Log its progress; True: it was cancelled, and does not end."""
         if self._cancelled_at is not None and now - self._cancelled_at > CANCEL_S:

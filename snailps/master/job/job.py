@@ -305,7 +305,22 @@ class Job:
         return SCHEDULES[s.consistency](s, nodes, *all_)
 
     def end_pass(self, now: float) -> None:
+        """End a pass. What a training that ended early counts is what the model has: results of
+        workers that are gone, whose pushes the servers may lack, are withdrawn."""
         self._seconds[self.pass_] = now - self._pass_begun
+        if self.pass_ != "train" or not self.ledger.closed or self.rounds:
+            return
+        taken = self.ledger.withdraw()
+        for number, result in taken.items():
+            self.metrics.withdraw(self.ledger.epoch_of(number), result)
+        if taken:
+            log.warning(
+                "%d of the blocks that were reported do not count: their workers are gone, and no "
+                "shard has acknowledged all pushes of these",
+                len(taken),
+            )
+        if not self.metrics.units:
+            log.warning("nothing is trained: no block was finished, and the model is as it began")
 
     # --- state -----------------------------------------------------------------------------
 

@@ -97,6 +97,12 @@ class PassMetrics:
         if not math.isnan(result.lr):
             self.lr = result.lr
 
+    def withdraw(self, epoch: int, result: BlockResult) -> None:
+        """Subtract the result of a block from the sums."""
+        self._count_sums(epoch, _Sums(result.units, result.loss, result.examples), -1)
+        if epoch == 0:
+            self.bad_lines -= result.bad_lines
+
     def _add_loss(self, epoch: int, loss: float, examples: float) -> None:
         self.losses += [[0.0, 0.0] for _ in range(len(self.losses), epoch + 1)]
         sums = self.losses[epoch]
@@ -139,7 +145,7 @@ class PassMetrics:
 
     def _count_sums(self, epoch: int, sums: _Sums, sign: int = 1) -> None:
         self.units += sign * sums.units
-        if sums.examples:
+        if sums.examples > 0 and not math.isnan(sums.loss):
             self._add_loss(epoch, sign * sums.loss, sign * sums.examples)
 
     def _keep_recent(self, lease: int, *, lost: bool = False) -> None:

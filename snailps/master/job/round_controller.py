@@ -89,6 +89,10 @@ class RoundController:
             self._begun = None
             self._members.rows.set_clock(self._ledger.round, early=True, now=now)
 
+    def stood_still(self, seconds: float) -> None:
+        if self._begun is not None:
+            self._begun += seconds
+
     def step(self, now: float) -> None:
         """Begin what waited for finished work."""
         if self.closing and self._members.rows.clocks_set:

@@ -28,6 +28,10 @@ class WorkerWait:
         """Stop waiting: a worker has joined."""
         self.lacks, self.since = "", 0.0
 
+    def stood_still(self, seconds: float) -> None:
+        if self.since:
+            self.since += seconds
+
     def step(self, work: str, now: float) -> None:
         """Wait with `work` left to do and no worker; another one may come."""
         if not self.since:

@@ -212,6 +212,16 @@ class BspLedger(Ledger):
         self._release_all(node)
         self._abandoned = True
 
+    def withdraw(self) -> dict[int, BlockResult]:
+        counted, first = self._counted, self._open * self.micro_batches
+        self._counted = min(counted, first)
+        return {n: result for n, result in super().withdraw().items() if n < counted}
+
+    def _unpushed(self) -> list[int]:
+        """What is done of clocks that no shard applies."""
+        first = self._open * self.micro_batches
+        return [number for number in self.records.done().tolist() if number >= first]
+
     # --- checkpoints -----------------------------------------------------------------------------
 
     needs = "clock"

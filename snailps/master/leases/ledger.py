@@ -338,8 +338,21 @@ class Ledger:
         self.records.merge_failed(number)
 
     def _finish(self, number: int, result: BlockResult) -> None:
-        self.records.finish(number, result)
+        node = self.records.finish(number, result)
+        if self.flushed:
+            self.records.make_durable([number], node)
         self._done_bytes += self._bytes(number)
+
+    def withdraw(self) -> dict[int, BlockResult]:
+        """Take back what is done and not in the rows, as the training has ended early and the
+        workers of it are gone: the results that no longer count."""
+        taken = {number: self.records.withdraw(number) for number in self._unpushed()}
+        self._done_bytes -= sum(map(self._bytes, taken))
+        return taken
+
+    def _unpushed(self) -> list[int]:
+        """Entries that are done, and of which the servers may lack pushes."""
+        return self.records.undurable()
 
     def counted(self, number: int, result: BlockResult) -> Iterator[tuple[int, BlockResult]]:
         """Numbers and results that count now that this entry is done, in the order they count."""
@@ -486,6 +499,8 @@ class Ledger:
 
     repeats: ClassVar[Literal["epochs", "rounds"]] = "epochs"
     """Unit whose number ends a training that nothing ends early."""
+    flushed: ClassVar[bool] = False
+    """A worker reports an entry once its pushes are acknowledged."""
     needs: ClassVar[Literal["", "clock", "fence"]] = ""
     """Before a lease all shards are at their clock, or have fenced lost workers."""
 

@@ -1,6 +1,7 @@
 """The record of each block of a pass: its state, its worker, and its result.
 
     WAITING -> LEASED -> DONE -> SETTLED        LEASED -> WAITING: returned by its worker, or lost
+    DONE, SETTLED -> WITHDRAWN: the training has ended, and the servers may lack its pushes
     survey: LEASED -> MERGING -> DONE           MERGING -> LEASED: its part cannot be merged
     LEASED -> COUNTED -> MERGING -> DONE        where a worker merges blocks before it sends a part
 
@@ -33,6 +34,8 @@ class BlockState(enum.IntEnum):
     """In a part of the survey that is being merged; loss of its worker does not matter."""
     COUNTED = 5
     """Leased, and in the part of the survey that its worker has not sent yet."""
+    WITHDRAWN = 6
+    """It was done; the training has ended, and does not count it."""
 
 
 _S = BlockState
@@ -41,8 +44,9 @@ TRANSITIONS: dict[int, frozenset[BlockState]] = {
     _S.LEASED: frozenset({_S.WAITING, _S.DONE, _S.MERGING, _S.COUNTED}),
     _S.COUNTED: frozenset({_S.WAITING, _S.MERGING}),
     _S.MERGING: frozenset({_S.DONE, _S.LEASED}),
-    _S.DONE: frozenset({_S.SETTLED}),
-    _S.SETTLED: frozenset(),
+    _S.DONE: frozenset({_S.SETTLED, _S.WITHDRAWN}),
+    _S.SETTLED: frozenset({_S.WITHDRAWN}),
+    _S.WITHDRAWN: frozenset(),
 }
 
 OUTCOME = np.dtype(
@@ -127,6 +131,12 @@ class BlockRecords:
     def done(self) -> NDArray[np.int64]:
         """Numbers of all blocks that are done or durable, ascending."""
         return np.flatnonzero(_is_done(self._states[: self._end])) + self._first
+
+    def undurable(self) -> list[int]:
+        """Numbers of the blocks that are done and not durable, ascending."""
+        return self._where(
+            self._first, self._first + self._end, self._states[: self._end] == _S.DONE
+        )
 
     @property
     def last(self) -> int:
@@ -225,6 +235,13 @@ class BlockRecords:
         found = np.flatnonzero(held)
         if len(found):
             self._change(int(found[0]), int(found[-1]) + 1)
+
+    def withdraw(self, number: int) -> BlockResult:
+        """DONE or SETTLED -> WITHDRAWN; its result."""
+        at = self._move(number, _S.WITHDRAWN)
+        self.finished -= 1
+        self._change(at, at + 1)
+        return self.result(number)
 
     def _unlease(self, number: int, state: BlockState) -> int:
         node = int(self._nodes.item(self._move(number, state)))

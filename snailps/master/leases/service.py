@@ -4,10 +4,10 @@
     Borrow -> waits here -> Borrowed             GiveBack -> Job, ledger
     a worker leaves, is lost, comes back -> its blocks go to others, or stay its own
 
-Owns the calls of workers that wait for a block or an output partition, names what they wait for,
-and gives up late workers when a training ends.  Must not know the phase of the job
-(`job/controller.py`) or connections: an answer has the number of its call.  `now` is monotonic
-seconds.
+Owns the calls of workers that wait for a block or an output partition, and names what they wait
+for; `late_workers.py` decides how long one is waited for at the end.  Must not know the phase of
+the job (`job/controller.py`) or connections: an answer has the number of its call.  `now` is
+monotonic seconds.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from snailps.master.context import Context
 from snailps.master.effects import Broken
 from snailps.master.job.job import Job
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PartTurns
+from snailps.master.leases.late_workers import LateWorkers
 from snailps.master.leases.ledger import MASTER, Entry, Ledger, Wait
 from snailps.master.leases.rotation import NO_MORE, NO_PART
 from snailps.master.member import Member
@@ -31,8 +32,6 @@ from snailps.transport import messages
 
 log = logging.getLogger(__name__)
 
-DROP_S = 20.0
-"""Seconds that a block may take once the training is to end early; then it is given up."""
 NAMES_S = 0.2
 """Between two updates of what workers wait for."""
 ANSWERS_MAX = 256
@@ -61,7 +60,8 @@ class LeaseService:
         self._number_changed = False
         self.clocks_noted = False
         """The journal has noted that all shards stood at the first clock of the training."""
-        self._drop_at = self._name_at = 0.0
+        self._name_at = 0.0
+        self.late = LateWorkers(context.out, self._give_up, context.settings.request_timeout)
         self.over_at = 0.0
         """When the last block of the pass was done, and its workers were waited for; 0: before."""
         self._turns = PartTurns()
@@ -136,8 +136,7 @@ class LeaseService:
             self._note_done(message, member)
         elif not void and not member.resume_state:  # a worker that came back may repeat it
             raise ClusterError(f"block {message.number} is not leased to {member.name}")
-        if not ledger.drops:  # in bsp up to three clocks are left, each of many blocks
-            self.hurry(now)
+        self.late.progress(now)
         self._was_done(member, message, call, now)
 
     def _surveyed(
@@ -189,8 +188,7 @@ class LeaseService:
         if message.seconds > 0:
             member.done += 1
             member.trained(message.units, message.seconds, now, checkout=True)
-        if job.ledger.closed:  # it may hold others
-            self.hurry(now)
+        self.late.progress(now)
         self.answer(now)  # speeds that are known now may let others begin
 
     def _hand_out(self, now: float) -> None:
@@ -393,32 +391,31 @@ class LeaseService:
         cost = job.ledger.losses_max(number)
         return f"block {number}{where} has cost {cost} workers: look at what is in it"
 
-    def drop_late(self, ledger: Ledger, workers: list[Member], now: float) -> bool:
-        """Give up late blocks of a closed ledger, and workers that have not begun when a ledger is
-        over, if it is time; whether there were any."""
-        late = [member for member in workers if not (member.finished or member.dropped)]
-        if not ledger.closed:
-            late = [member for member in late if ledger.over and not member.worked]
-        if ledger.waits_for_copy or (ledger.over and not ledger.closed and not self.over_at):
-            self.hurry(now)  # the workers wait for the master, or it begins to wait for them
+    def wait_for_late(self, ledger: Ledger, workers: list[Member], now: float) -> bool:
+        """Wait for workers that are not finished when a ledger is closed, and for those that have
+        not begun when it is over; whether there are any."""
+        waits_for_master = ledger.waits_for_copy or self._context.departures.returning
+        if waits_for_master or (ledger.over and not self.over_at):
+            self.late.progress(now)
         self.over_at = (self.over_at or now) if ledger.over else 0.0
-        if not late or now < self._drop_at:
-            return False
-        for member in late:
-            if ledger.closed:
-                ledger.abandon(member.number)
-            if self.job is not None:
-                self.job.withdraw_checkouts()
-            member.dropped = self._context.job_controller.jobs
-            what = "at its block" if member.worked else "behind the last block, and not begun"
-            log.warning("%s is given up: %.0f s %s", member.name, DROP_S, what)
-        if ledger.closed and self.job is not None and not self.job.metrics.units:
-            log.warning("nothing is trained: no block was finished, and the model is as it began")
-        return True
+        late = [member for member in workers if not (member.finished or member.dropped)]
+        begun = [member for member in late if member.worked] if ledger.closed else []
+        idle = [member for member in late if not member.worked and (ledger.closed or ledger.over)]
+        if idle and self.late.quiet(now):
+            for member in idle:  # it may go on with the next job
+                member.dropped = self._context.job_controller.jobs
+                log.warning("%s is given up: it has not begun", member.name)
+        self.late.step(begun, now, staged=ledger.needs == "clock")
+        return any(not (member.finished or member.dropped) for member in late)
 
-    def hurry(self, now: float) -> None:
-        """Give blocks at work `DROP_S` seconds to be finished."""
-        self._drop_at = now + DROP_S
+    def _give_up(self, member: Member, why: str, now: float) -> None:
+        """The training ends without what a worker has not finished: it is lost, and fenced before
+        the export reads its rows."""
+        job, ledger = self.running()
+        member.dropped = self._context.job_controller.jobs
+        ledger.abandon(member.number)
+        job.withdraw_checkouts()
+        self._context.departures.expel(member, why, now, after="the training has ended without it")
 
     # --- answers and notes ---------------------------------------------------------------------
 

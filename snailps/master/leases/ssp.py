@@ -59,6 +59,8 @@ class SspLedger(Ledger):
         self._ahead_of_all: list[tuple[int, int]] = []
         self._assigned: set[int] = set()
 
+    flushed = True
+
     def _next_of(self, node: int) -> Entry | None:
         """The next of a worker's own entries, unless it would get too far ahead."""
         mine = self._left.get(node)

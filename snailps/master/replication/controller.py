@@ -36,9 +36,6 @@ from snailps.transport import messages
 
 log = logging.getLogger(__name__)
 
-AWAY_S = 5.0
-"""Seconds without a `step` after which the master was stopped, and limits are extended."""
-
 
 class ReplicationController:
     """Keeps every shard served."""
@@ -63,7 +60,6 @@ class ReplicationController:
         )
         self._drains: dict[int, list[int]] = {}
         self._formed = self._working = False
-        self._stepped_at = 0.0
         self._rerouted = False
 
     # --- membership ----------------------------------------------------------------------------
@@ -122,14 +118,15 @@ class ReplicationController:
 
     # --- the loop --------------------------------------------------------------------------------
 
+    def stood_still(self, seconds: float) -> None:
+        if self._formed:
+            self.standbys.stood_still(seconds)
+            self.shard_orders.stood_still(seconds)
+
     def step(self, held: bool, now: float) -> None:
         """Advance the time; `held`: no shard is to move at present."""
         if not self._formed:
             return
-        away_s, self._stepped_at = now - (self._stepped_at or now), now
-        if away_s > AWAY_S:
-            self.standbys.stood_still(away_s)
-            self.shard_orders.stood_still(away_s)
         self.standbys.held = held
         self.standbys.tick(now)
         self._work(now)

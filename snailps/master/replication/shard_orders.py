@@ -141,6 +141,11 @@ class ShardOrders:
         self._open.append(_ShardOrder(kind, what, make, heard, left, set(), until))
         self.step(now)
 
+    @property
+    def busy(self) -> bool:
+        """Whether any order is open."""
+        return bool(self._open)
+
     def open(self, *kinds: Kind) -> bool:
         """Whether an order of these kinds is open."""
         return any(order.kind in kinds for order in self._open)

@@ -153,6 +153,7 @@ cdef class Connections:
             "bytes_in": self.core.bytes_in,
             "rows_pulled": self.core.rows_pulled,
             "rows_pushed": self.core.rows_pushed,
+            "parts_pushed": self.core.seq,
             "batches_forgotten": self.core.batches_forgotten,
             "reconnects": sum(self.core.links[i].reconnects
                               for i in range(self.core.order.shards)),

@@ -119,6 +119,8 @@ _STATS = Struct(
         "shards": ListOf(_SHARD_STATS, SHARDS_MAX),
         "peak_rss_mb": _AMOUNT,
         "saved_bytes": WORD64,
+        "moved_bytes": WORD64,
+        "half_pushed": Flag(),
         "waits": ListOf(Row(Words(), Words(), _AMOUNT), 1024),
         "metrics": Words(),
         "usage": Struct({"cpu_s": _AMOUNT, "time_s": _AMOUNT, "rss_bytes": WORD64}, {}, open=True),
