@@ -152,7 +152,7 @@ def test_durable_rows_are_at_the_servers_and_only_what_follows_is_pushed_at_the_
     assert (still == 0).all()
     assert (rare > 1).all()  # its share of three checkouts
     assert worker.memory.moved["input"] == moved + 2  # what was exchanged just now is there
-    assert made.push_all() == []
+    assert not made.push_all()
     made.exchange(4)
     made._rows.local[0][[0, 3], :4] += 1
     made.close()
@@ -238,3 +238,27 @@ def test_rows_travel_in_pieces_whose_memory_is_small(worker, bases):
             rows.wait_for([push])
     assert sizes == [2, 2, 1]
     assert BYTES_AT_ONCE < 2 << 20
+
+
+@pytest.mark.parametrize("bases", [True, False])
+@pytest.mark.parametrize("way", ["push_all", "close"])
+def test_deltas_of_few_rows_are_under_way_at_a_time(worker, monkeypatch, way, bases):
+    monkeypatch.setattr(partition_rows, "BYTES_AT_ONCE", 1)  # a row a request
+    keys, under_way, most = np.repeat(KEYS[:1], 100), [0], [0]
+    rows = PartitionRows(worker.sgd, "input", keys, bases=bases)
+    rows.open(None)
+    rows.local[0][:, :4] += 1
+
+    def push_async(table, keys, values, state=False):
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+        return SimpleNamespace(wait=lambda: under_way.__setitem__(0, under_way[0] - 1))
+
+    monkeypatch.setattr(worker, "push_async", push_async)
+    last = getattr(rows, way)(None)
+    bound = partition_rows.UNDER_WAY if bases else partition_rows.UNDER_WAY_SOLE
+    assert most[0] == bound + 1
+    if way == "push_all":
+        assert len(last) == bound
+        rows.wait_for(last)
+    assert under_way == [0]

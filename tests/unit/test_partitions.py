@@ -21,6 +21,7 @@ from snailps.models.word_vectors.partitions import (
     CHUNKS_MAX,
     LEASE_WORDS,
     LEASE_WORDS_SOLE,
+    SORTED_ID_BYTES,
     assign_by_grams,
     chunks_of,
     chunks_that_fit,
@@ -208,6 +209,19 @@ def test_chunks_of_several_workers_fit_into_the_memory_of_each(model: str) -> No
     needed = rows * COPIES * 400 + text
     assert chunks > 1
     assert 0.6 * settings.worker_memory < needed < 1.02 * settings.worker_memory
+
+
+def test_ids_of_a_chunk_that_many_workers_have_each_fit_into_memory() -> None:
+    """Skip-gram's workers read a whole chunk, however many share its pairs."""
+    settings = WordVectorSettings(dim=10, minn=0, maxn=0, worker_memory=32 << 20)
+    known, tokens = vocabulary(20_000, 3_000_000), 100e6
+    kept = known.counts @ known.keep_probability(settings.sample) / known.tokens
+    for workers in (64, 256):
+        chunks = chunks_that_fit(known, settings, tokens, 1, workers)
+        ids = SORTED_ID_BYTES * tokens / chunks * kept
+        assert 0.3 * settings.worker_memory < ids < settings.worker_memory
+    cbow = replace(settings, model="cbow")
+    assert chunks_that_fit(known, cbow, tokens, 1, 256) < chunks
 
 
 @pytest.mark.parametrize("words", [60_000, 200_000])

@@ -16,6 +16,7 @@ share is the quotient.  It is 1 for one worker and for few steps, 1 / t for many
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -107,12 +108,13 @@ class InputExchange:
         self._open = (places, deltas, push, pull)
         self.exchanged += 2 * len(due)
 
-    def push_all(self) -> list[Push]:
-        """Between two checkouts: starts to push all deltas so far, for `PartitionRows.wait_for`.
+    def push_all(self) -> Collection[Push]:
+        """Between two checkouts: pushes all deltas so far, the last few for
+        `PartitionRows.wait_for`.
 
         Of rows that other parts have, too, the share that is due after these steps, as in `close`.
         """
-        return list(self._rows.pushes(self._all, self._last_shares()))
+        return self._rows.push_all(self._all, self._last_shares())
 
     def close(self) -> None:
         """Pushes all deltas and waits until they are acknowledged."""

@@ -141,14 +141,19 @@ class PartitionRows:
             else:
                 self._packed.give(deltas)
 
-    def close(self, places: Places, shares: Floats | None = None) -> None:
-        """Pushes deltas and waits until they are acknowledged."""
+    def push_all(self, places: Places, shares: Floats | None = None) -> deque[Push]:
+        """Pushes deltas; all but the last few, which it returns, are acknowledged: those of all
+        rows would take as much memory as the rows."""
         under_way: deque[Push] = deque()
         for push in self.pushes(places, shares):
             under_way.append(push)
             if len(under_way) > self._under_way:
                 self.wait_for([under_way.popleft()])
-        self.wait_for(under_way)
+        return under_way
+
+    def close(self, places: Places, shares: Floats | None = None) -> None:
+        """Pushes deltas and waits until they are acknowledged."""
+        self.wait_for(self.push_all(places, shares))
         self._packed.drop(0)
 
     def wait_for(self, pushes: Iterable[Push]) -> None:

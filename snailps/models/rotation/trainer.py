@@ -24,7 +24,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
@@ -394,7 +394,7 @@ class _Training:
         part: int,
         figures: dict[str, float],
         push: Pending | None,
-        pushes: list[Push] | None,
+        pushes: Collection[Push] | None,
         previous: Future[None] | None,
     ) -> None:
         """Checks a partition in once its deltas are acknowledged, and those that make it durable.

@@ -42,6 +42,8 @@ BYTES_A_WORD_GRAMS = 150.0
 BYTES_A_WORD_CBOW, BYTES_A_WORD_CBOW_GRAMS = 200.0, 300.0
 CBOW_TOKEN_BYTES = 46
 """Memory of a kept token while a lease is prepared: its number, output partition and place."""
+SORTED_ID_BYTES = 8
+"""Memory of a kept token of the chunk while skip-gram sorts its pairs: its id, and its place."""
 CBOW_WORKERS_MIN = 4
 """Least workers that chunks are counted for: with few, large checkouts train better."""
 CHECKOUT_WORDS = 10_000
@@ -177,7 +179,8 @@ def chunks_that_fit(
     """Chunks, `chunks` or more, so that each of the workers has memory for its share of one.
 
     The rows of its words, of their n-grams and of its negatives, and its pairs.  Skip-gram splits
-    words, so that a worker has few of them, CBOW text.
+    words, so that a worker has few of them, CBOW text.  To sort its pairs, each worker of
+    skip-gram has the ids of the whole chunk, which does not shrink with more workers.
     """
     s = settings
     kept = vocabulary.counts * vocabulary.keep_probability(s.sample) / vocabulary.tokens
@@ -202,6 +205,8 @@ def chunks_that_fit(
         grams = -times * np.expm1(-size * single).sum() - np.expm1(-size * times * shared).sum()
         rows += min(s.bucket, grams)
         needed = rows * row_bytes + _text_bytes(s, int(size * kept.sum()))
+        if s.model != "cbow":
+            needed += SORTED_ID_BYTES * met * kept.sum()
         if needed <= s.worker_memory:
             break
         chunks += chunks // 4 + 1
