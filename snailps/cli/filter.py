@@ -116,7 +116,7 @@ def command(
         done = filter_files(
             input, output=output, models=models, keep=keep, column=column,
             add=split_added(add), threads=threads, overwrite=overwrite, cluster=joined,
-            note=progress.note,
+            begun=_say_what_is_finished, note=progress.note,
         )  # fmt: skip
     if as_json:
         print_json(done)
@@ -128,6 +128,13 @@ def command(
         typer.echo(f"  {done['without_text']:,} have no text")
     if (report := output / "_report.html").is_file():
         typer.echo(f"  {report} shows scores, and texts near the bounds")
+
+
+def _say_what_is_finished(job: FilterJob) -> None:
+    finished, files = len(job.tasks) - len(job.left), len(job.tasks)
+    if finished:
+        words = "goes on with the others" if job.left else "nothing is left to do"
+        typer.echo(f"{finished:,} of {files:,} files are finished: {words}", err=True)
 
 
 class _Progress:

@@ -34,6 +34,8 @@ NARROW = 100
 """Terminals with fewer columns have no room for hosts and process ids."""
 STYLES: Mapping[Mood, str] = {"good": "green", "idle": "", "waits": "yellow", "bad": "red"}
 SHOW_S = 0.2
+LINE_S, LINE_S_MAX = 5.0, 60.0
+"""Seconds between lines where there is no terminal: the first, and the longest."""
 _HEAD_LINES = 8
 """Lines of a page on a terminal for titles, blank lines and the head."""
 JsonRowsOption = Annotated[
@@ -52,16 +54,19 @@ def is_live(stream: TextIO) -> bool:
 
 @contextlib.contextmanager
 def live_line(line: Callable[[], str]) -> Iterator[None]:
-    """Show a line on a terminal while the block lasts, at the end of standard error."""
-    if not is_live(sys.stderr):
-        yield
-        return
-    over = threading.Event()
+    """Show how far something is while the block lasts, at the end of standard error.
+
+    On a terminal in one line; elsewhere, as under cron or Slurm, in lines that are further and
+    further apart, up to a minute.
+    """
+    live, over = is_live(sys.stderr), threading.Event()
 
     def show() -> None:
-        while not over.wait(SHOW_S):
-            sys.stderr.write(f"\r\033[K{line()}")
+        pause = SHOW_S if live else LINE_S
+        while not over.wait(pause):
+            sys.stderr.write(f"\r\033[K{line()}" if live else f"{line()}\n")
             sys.stderr.flush()
+            pause = pause if live else min(pause * 1.5, LINE_S_MAX)
 
     thread = threading.Thread(target=show, daemon=True)
     thread.start()
@@ -70,7 +75,8 @@ def live_line(line: Callable[[], str]) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-        sys.stderr.write("\r\033[K")
+        if live:
+            sys.stderr.write("\r\033[K")
 
 
 def print_rows(

@@ -357,6 +357,7 @@ def filter(
     threads: int = 0,
     overwrite: bool = False,
     cluster: Runs | None = None,
+    begun: Callable[[FilterJob], object] = lambda job: None,
     note: Callable[[FilterJob, Task, Counts | None], None] = lambda job, task, counts: None,
 ) -> dict[str, Any]:
     """Keep the texts of files that classifiers say to keep, in files of the same format.
@@ -384,6 +385,8 @@ def filter(
         its hosts have.
     overwrite : bool
         Replace what another command left in `output`.
+    begun : callable
+        Is given the job before its first task: its `tasks`, and those that are `left`.
     note : callable
         Is told each task, None, when it is begun, and the counts of each batch of it; not with a
         `cluster`, whose status tells.
@@ -422,6 +425,7 @@ def filter(
     job = FilterJob(Command(inputs, column, files, keep, added, _absolute(output)))
     try:
         left = job.begin(overwrite=overwrite)
+        begun(job)
         if cluster is None:
             job.run(left, threads, lambda task, counts: note(job, task, counts))
         elif left:

@@ -71,17 +71,21 @@ class Results:
             there = self._identity_there()
             if there is not None and there != identity:
                 if not overwrite and self._has_results():
-                    differs = ", ".join(
-                        name for name in identity if there.get(name) != identity[name]
-                    )
                     raise ConfigError(
-                        f"{self.folder} has the results of another command, of which {differs} "
-                        "differ: choose another --output, or add --overwrite"
+                        f"{self.folder} has the results of another command: choose another "
+                        f"--output, or add --overwrite{_differences(there, identity)}"
                     )
                 self._remove()
+            unknown = [task for task in tasks if not task.version]
             if (manifest := self.manifest()) is not None:
                 changed = self._changed(manifest)
-                if changed is None:
+                if changed is None and unknown and not overwrite:
+                    raise ConfigError(
+                        f"{unknown[0].path} has neither an ETag nor a date: whether it is still "
+                        f"what {self.folder} was made of is not known. Add --overwrite, and all of "
+                        "it is made again"
+                    )
+                if changed is None and not unknown:
                     return []
                 if not overwrite:
                     raise ConfigError(
@@ -91,6 +95,8 @@ class Results:
                 self._remove()
             (state / _TASKS).mkdir(exist_ok=True)
             _write_json(state / _COMMAND, {"identity": identity})
+            for task in unknown:  # it may be another one now
+                self._state_of(task).unlink(missing_ok=True)
             left = [task for task in tasks if self.done(task) is None]
             self._remove_unfinished(task.name for task in tasks)
             with atomic_file(self.list_path) as file:
@@ -202,6 +208,50 @@ class Results:
         for name in (MANIFEST, REPORT):
             (self.folder / name).unlink(missing_ok=True)
         shutil.rmtree(self.folder / KEPT / _TASKS, ignore_errors=True)
+
+
+def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Lines of what differs between the command that a folder has, and this one."""
+    lines = []
+    for name in here:
+        old, new = there.get(name), here[name]
+        if old == new:
+            continue
+        if name in ("inputs", "models"):
+            ways = [_by_name(side) for side in (old, new)]
+            names = [*ways[0], *(key for key in ways[1] if key not in ways[0])]
+            changed = [key for key in names if ways[0].get(key) != ways[1].get(key)]
+            more = f", and {len(changed) - 3:,} more" if len(changed) > 3 else ""
+            words = ", ".join(
+                f"{key} ({_how(ways[0].get(key), ways[1].get(key))})" for key in changed[:3]
+            )
+            lines.append(f"{name}: {words or 'another order'}{more}")
+        else:
+            lines.append(f"{name}: {_shown(old)} there, {_shown(new)} here")
+    return "".join(f"\n  {line}" for line in lines)
+
+
+def _by_name(files: Any) -> dict[str, Any]:
+    """Files of a command by the names that they are told apart by."""
+    if isinstance(files, dict):
+        return files
+    there = files if isinstance(files, list) else []
+    return {str(one.get("output")): one for one in there if isinstance(one, dict)}
+
+
+def _how(old: Any, new: Any) -> str:
+    if old is None or new is None:
+        return "not there before" if old is None else "not here now"
+    paths = [one.get("path") if isinstance(one, dict) else None for one in (old, new)]
+    return "it was changed since" if paths[0] == paths[1] else f"{paths[0]} there, {paths[1]} here"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        value = ", ".join(
+            name if name == score else f"{name}={score}" for name, score in value.items()
+        )
+    return f"{value}" or "none"
 
 
 def _outputs_of(identity: Mapping[str, Any]) -> Iterator[str]:

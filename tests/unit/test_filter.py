@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import signal
 from datetime import datetime
 
@@ -15,6 +16,7 @@ import pytest
 import zstandard
 
 import snailps
+from snailps.cli import printing
 from snailps.cli.filter import command
 from snailps.cli.main import app_for
 from snailps.errors import ConfigError, DataError
@@ -306,8 +308,14 @@ def test_ended_run_goes_on_and_its_bytes_are_the_same(model, tmp_path, monkeypat
         keep(model, str(tmp_path / "*.parquet"), tmp_path / "out", note=note)
     there = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert there == [".snailps", "a.parquet"]
-    with pytest.raises(ConfigError, match="of which keep differ: choose another --output"):
-        keep(model, str(tmp_path / "*.parquet"), tmp_path / "out", "hq.p > .9")
+    with pytest.raises(
+        ConfigError, match="results of another command: choose another --o"
+    ) as error:
+        keep(model, str(tmp_path / "*.parquet"), tmp_path / "out", "hq.p > .9", add=["hq"])
+    assert str(error.value).splitlines()[1:] == [
+        f"  keep: {KEEP} there, hq.p > .9 here",
+        "  add: none there, hq.top, hq.p here",
+    ]
     begun.clear()
     done = keep(
         model, str(tmp_path / "*.parquet"), tmp_path / "out",
@@ -417,8 +425,10 @@ def test_what_has_changed_since_is_noticed(model, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         keep(model, inputs, tmp_path / "out", column="", note=stop)
     (tmp_path / "a.txt").write_text("up\nxown\n")  # as long as before
-    with pytest.raises(ConfigError, match="of which inputs differ"):
+    with pytest.raises(ConfigError, match=r"another command.*\n  inputs: a.txt \(it was changed"):
         keep(model, inputs, tmp_path / "out", column="")
+    with pytest.raises(ConfigError, match=r"\n  inputs: a.txt \(not here now\)$"):
+        keep(model, inputs[1:], tmp_path / "out", column="")
     keep(model, inputs, tmp_path / "out", column="", overwrite=True)
     (tmp_path / "out" / "b.txt").unlink()
     with pytest.raises(ConfigError, match=r"b.txt is not what this command .*Add --overwrite"):
@@ -465,7 +475,7 @@ def test_model_that_is_another_file_than_before_is_noticed(tmp_path):
     touch = lambda job, task, counts: os.utime(model, ns=(1, 1))  # noqa: E731
     with pytest.raises(DataError, match=r"hq.bin was changed while it was read"):
         keep(model, tmp_path / "a.txt", tmp_path / "out", column="", note=touch)
-    with pytest.raises(ConfigError, match="of which models differ"):
+    with pytest.raises(ConfigError, match=r"\n  models: hq \(it was changed since\)"):
         keep(model, tmp_path / "a.txt", tmp_path / "out", column="")
     done = keep(model, tmp_path / "a.txt", tmp_path / "out", column="", overwrite=True)
     assert done["models"]["hq"]["sha256"] == hashlib.sha256(model.read_bytes()).hexdigest()
@@ -511,6 +521,69 @@ def test_signal_that_ends_a_command_leaves_no_unfinished_file(model, tmp_path, m
         assert ended.value.code == 128 + number
     assert not [path for path in out.rglob("*") if path.name.endswith(".part")]
     assert handlers == [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)]
+
+
+def test_url_without_a_version_is_never_taken_as_finished(model, tmp_path, monkeypatch):
+    """Whether it is what it was is not known: it is read again, or the folder is refused."""
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("up\ndown\n")
+    pattern = str(tmp_path / "*.txt")
+    known = formats.version_now
+    monkeypatch.setattr(formats, "version_now", lambda path: "" if "b.txt" in path else known(path))
+    monkeypatch.setattr(job, "version_now", formats.version_now)
+    begun = []
+
+    def note(job, task, counts):
+        if counts is None:
+            begun.append(task.name)
+            if len(begun) == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        keep(model, pattern, tmp_path / "out", column="", note=note)
+    monkeypatch.setattr(FilterJob, "finish", lambda job: None)
+    keep(model, pattern, tmp_path / "out", column="", note=note)
+    keep(model, pattern, tmp_path / "out", column="", note=note)
+    monkeypatch.undo()
+    assert begun == ["a.txt", "b.txt", "b.txt", "b.txt"]
+    monkeypatch.setattr(formats, "version_now", lambda path: "" if "b.txt" in path else known(path))
+    monkeypatch.setattr(job, "version_now", formats.version_now)
+    keep(model, pattern, tmp_path / "out", column="")
+    with pytest.raises(ConfigError, match=r"b.txt has neither an ETag nor a date: .*--overwrite"):
+        keep(model, pattern, tmp_path / "out", column="")
+    keep(model, pattern, tmp_path / "out", column="", overwrite=True)
+
+
+def test_command_says_what_is_finished(model, tmp_path, capsys, monkeypatch):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text("up\ndown\n")
+
+    def stop(job, task, counts):
+        if task.name == "c.txt":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        keep(model, str(tmp_path / "*.txt"), tmp_path / "out", column="", note=stop)
+    words = [str(tmp_path / "*.txt")], [f"hq={model}"], KEEP, tmp_path / "out"
+    command(*words)
+    said = capsys.readouterr()
+    assert said.err == "2 of 3 files are finished: goes on with the others\n"
+    assert said.out.startswith("3 of 6 texts kept")
+    command(*words)
+    assert capsys.readouterr().err == "3 of 3 files are finished: nothing is left to do\n"
+
+
+def test_command_tells_its_progress_where_there_is_no_terminal(
+    model, tmp_path, capsys, monkeypatch
+):
+    (tmp_path / "a.txt").write_text("up\ndown\n" * 10)
+    monkeypatch.setattr(formats, "BATCH_ROWS_MAX", 1)
+    monkeypatch.setattr(printing, "LINE_S", 0.002)
+    monkeypatch.setattr(printing, "LINE_S_MAX", 0.002)
+    command([str(tmp_path / "a.txt")], [f"hq={model}"], KEEP, tmp_path / "out")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines
+    assert re.fullmatch(r"\d+ texts, \d[\d,]* a second, \d+ kept(, file 1 of 1)?", lines[-1])
 
 
 def test_folder_that_is_in_use_is_refused(model, tmp_path):
