@@ -33,7 +33,7 @@ from snailps.data.atomic import write_error
 from snailps.errors import CheckpointError, MisuseError, SnailError
 from snailps.master.job.state import unpack
 from snailps.store._store import ShardStore
-from snailps.store.checkpoint._sections import put_section
+from snailps.store.checkpoint._sections import SectionTable, read_section
 from snailps.store.checkpoint.folder import open_checkpoint, read_course
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.store.checkpoint.shard_file import ShardFile
@@ -145,23 +145,27 @@ class StoredTables:
         """Rows as stored, with `state` and for methods in Python with it; a section at a time."""
         wanted: NDArray[np.bool_] = np.zeros(self._frag_num, np.bool_)
         wanted[list(fragments)] = True
-        store = self._store({number: self._tables[number]})
+        table = self._tables[number]
+        floats = table.dim + table.state_floats
+        width = floats if state or number in self._methods else table.dim
         for file in self._files:
+            sections_left = np.bincount(file.index["fragment"], minlength=self._frag_num)
             for fragment, section in file.sections(wanted):
-                put_section(store, section, {number: number}, False)
-                cursor = 0
-                while True:
-                    cursor, keys, rows = store.scan(number, fragment, cursor, _SCAN_ROWS)
-                    if not len(keys):
-                        break
-                    if state or number in self._methods:
-                        rows = store.pull(number, keys, state=True)
-                    yield keys, rows
-                store.disown(fragment)
-                store.own([fragment])
-                ended()
+                for piece in read_section(section).tables:
+                    if piece.table != number:
+                        continue
+                    if piece.floats != floats:
+                        raise CheckpointError(
+                            f"{file.path}: table {number} has rows of {piece.floats} floats in the "
+                            f"section of fragment {fragment}, and {floats} in its declaration"
+                        )
+                    yield from _rows_in(section, piece, width)
+                sections_left[fragment] -= 1
+                if sections_left[fragment] == 0:
+                    ended()
 
     def _store(self, tables: Mapping[int, Table]) -> ShardStore:
+        """A store without rows: first values."""
         store = ShardStore(self._frag_num, kernels.row_ops())
         store.own(range(self._frag_num))
         for number, table in tables.items():
@@ -180,6 +184,18 @@ class StoredTables:
     def forward_async(self, *_: Any, **__: Any) -> Any:
         """Refuse: products need a cluster."""
         raise MisuseError("products with a table need a running cluster, not a checkpoint")
+
+
+def _rows_in(
+    section: NDArray[np.uint8], piece: SectionTable, width: int
+) -> Iterator[tuple[Keys, Rows]]:
+    """The rows of a table in a section, `width` floats of each, in pieces."""
+    end = piece.at + piece.rows * piece.row_bytes
+    rows = section[piece.at : end].reshape(piece.rows, piece.row_bytes)
+    for at in range(0, piece.rows, _SCAN_ROWS):
+        some = rows[at : at + _SCAN_ROWS]
+        floats = some[:, 8 : 8 + 4 * width]
+        yield some[:, :8].copy().view(np.uint64)[:, 0], floats.copy().view(np.float32)
 
 
 def _tables_of(path: Path, manifest: Manifest, modules: Collection[str]) -> dict[int, Table]:

@@ -68,13 +68,12 @@ class CheckpointFiles:
                 f"{folder}: checkpoint {manifest.number} of {manifest.frag_num} fragments, "
                 f"expected {number} of {self._frag_num}"
             )
-        return CheckpointReader(files, manifest.cluster_id, self._frag_num)
+        return CheckpointReader(files, self._frag_num)
 
 
 class CheckpointReader:
-    def __init__(self, files: Sequence[ShardFile], cluster_id: int, frag_num: int) -> None:
-        # of the cluster that wrote it
-        self._files, self.cluster_id, self._frag_num = files, cluster_id, frag_num
+    def __init__(self, files: Sequence[ShardFile], frag_num: int) -> None:
+        self._files, self._frag_num = files, frag_num
 
     def batches(self, fragments: NDArray[np.uint32]) -> Iterator[Batch]:
         owned = np.zeros(self._frag_num, np.bool_)

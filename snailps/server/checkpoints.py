@@ -3,8 +3,8 @@
     Save -> Shard.copy_next -> buffer -> Work(Writer.write)          -> Saved
     Load -> Work(Reader.batches) -> section -> Shard.put_section     -> Loaded
 
-A part of `ServerCore`.  A shard's thread only copies whole fragments, some ms at a time, between
-requests; works compute checksums and write.  The master decides when and what to save.
+A part of `ServerCore`.  A shard's thread only copies, some MB at a time, between requests; works
+compute checksums and write.  The master decides when and what to save.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 BATCH_BYTES = 16 << 20
-"""Bytes of rows that are copied and written at a time."""
+"""Bytes of rows that are copied and written at a time: the longest section."""
 LANES = 2
 """Buffers of a shard: while one is filled, the other is checksummed or written."""
 REST = 1.0
@@ -272,20 +272,18 @@ class _Save(_Task):
             cursor = FragmentCursor(fragments[index])
             for _ in range(LANES):
                 lane = _Lane(shard, self._writers[index], cursor)
-                lanes.append(partial(self._buffer, lane, BATCH_BYTES))
+                lanes.append(partial(self._buffer, lane))
         self.begin_lanes(lanes, now)
 
-    def _buffer(self, lane: _Lane, length: int, now: float) -> None:
-        first = lane.buffer is None
-
+    def _buffer(self, lane: _Lane, now: float) -> None:
         def made(buffer: Buffer, now: float) -> None:
             lane.buffer = buffer
-            if first and self._order.clock >= 0:
+            if self._order.clock >= 0:
                 self._look(lane, now)
             else:
                 self._next(lane, now)
 
-        self.work(partial(self._files.buffer, length), made)
+        self.work(partial(self._files.buffer, BATCH_BYTES), made)
 
     def _look(self, lane: _Lane, now: float) -> None:
         """Wait until the shard has reached the clock."""
@@ -322,8 +320,6 @@ class _Save(_Task):
                 self._look_again(lane)
             else:
                 self.end_lane(now)
-        elif not sections:  # the next fragment is larger than the buffer
-            self._buffer(lane, used, now)
         else:
             assert lane.buffer is not None
             begun = now
@@ -377,7 +373,7 @@ class _Load(_Task):
         welcome: messages.Welcome,
     ) -> None:
         super().__init__(out, shards)
-        self._files, self._order, self._cluster_id = files, order, welcome.job
+        self._files, self._order = files, order
         self._tables = {int(saved): int(number) for saved, number in order.tables}
         self._rows = 0
 
@@ -394,15 +390,15 @@ class _Load(_Task):
         self.begin_lanes(lanes, now)
 
     def _read(self, shard: int, reader: Reader, now: float) -> None:
-        # Marks belong to incarnations, which are unique within one cluster only.
-        put = partial(
-            Shard.put_section, tables=self._tables, marks=reader.cluster_id == self._cluster_id
-        )
+        put = partial(Shard.put_section, tables=self._tables)
+
+        def cleared(_: object, now: float) -> None:
+            self.post(shard, partial(Shard.fragments), owned)
 
         def owned(fragments: Any, now: float) -> None:
             self._next(shard, put, reader.batches(fragments), now)
 
-        self.post(shard, partial(Shard.fragments), owned)
+        self.post(shard, partial(Shard.clear, numbers=[*self._tables.values()]), cleared)
 
     def _next(self, shard: int, put: Do, batches: Iterator[Batch], now: float) -> None:
         def read(batch: Batch | None, now: float) -> None:

@@ -36,10 +36,6 @@ class Writer(Protocol):
 class Reader(Protocol):
     """A checkpoint that is being restored."""
 
-    @property
-    def cluster_id(self) -> int:
-        """Cluster id of the cluster that wrote the checkpoint."""
-
     def batches(self, fragments: NDArray[np.uint32]) -> Iterator[Batch]:
         """All sections of these fragments, compared with their checksums."""
 

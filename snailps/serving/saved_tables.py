@@ -22,7 +22,6 @@ from snailps.api.class_loading import admit
 from snailps.api.tables import AnyKeys, Keys, Rows, Table, Tensor
 from snailps.errors import CheckpointError, MisuseError
 from snailps.serving.row_reader import Lack, RowReader
-from snailps.store.checkpoint._crc32c import crc32c
 from snailps.store.checkpoint._row_index import RowIndex
 from snailps.store.checkpoint.folder import found_at
 from snailps.store.checkpoint.folder import open_checkpoint as open_files
@@ -230,9 +229,6 @@ def _sections(
     for entry in file.index:
         begin, length = int(entry["at"]), int(entry["bytes"])
         section = mapped[begin : begin + length]
-        if verify and crc32c(section) != int(entry["crc32c"]):
-            raise CheckpointError(
-                f"{file.path}: the section of fragment {entry['fragment']} (bytes {begin:,} to "
-                f"{begin + length:,}) is damaged"
-            )
+        if verify:
+            file.check_section(entry, section)
         yield section

@@ -38,7 +38,9 @@ cdef void replicate_seal(Context *me, const FrameHeader *head, const char *body)
 # Appends an order that was done, as JSON.
 cdef void replicate_order(Context *me, const char *text, uint64_t n) noexcept nogil
 
-# Copies a fragment once more, all of it; one that is under way begins anew behind it.
-cdef void copy_again(Context *me, uint32_t fragment) noexcept nogil
+# Appends rows that were put, as they lie, and the counts of a fragment, unless that is still to be copied.
+cdef void replicate_rows(Context *me, const Table *table, uint32_t fragment, const char *rows,
+                         uint64_t count) noexcept nogil
+cdef void replicate_retention(Context *me, const Table *table, uint32_t fragment) noexcept nogil
 # Appends some of what a new standby lacks; False = nothing can be sent now.  `context` is a Context.
 cdef bint seed(void *context) noexcept nogil

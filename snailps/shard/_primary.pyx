@@ -358,24 +358,57 @@ cdef void _copy_slots(Context *me) noexcept nogil:
         pair += 2
 
 
+cdef char *_append_rows(Context *me, const Table *table, uint32_t fragment,
+                        uint64_t count) noexcept nogil:
+    """Room for rows as they lie; NULL = no memory."""
+    cdef RowsHead *head = <RowsHead *>_append(
+        me, REPLICA_ROWS, fragment, table.table_id, table.slab.floats, count, 0,
+        sizeof(RowsHead) + count * table.slab.stride)
+    if head == NULL:
+        return NULL
+    head.version = head.deleted = 0
+    head.track = table.track
+    head.row_bytes = table.slab.stride
+    return <char *>(head + 1)
+
+
+cdef inline uint32_t _piece_rows(const Table *table) noexcept nogil:
+    return max(<uint32_t>1, <uint32_t>(PIECE_BYTES // table.slab.stride))
+
+
 cdef bint _copy_rows(Context *me, const Table *table, uint32_t fragment,
                      uint32_t *number) noexcept nogil:
     """Copies some rows from slot `number` on, and moves that behind them; whether these were the
     last."""
     cdef const Slab *slab = &table.slab
     cdef const Part *part = &slab.parts[fragment]
-    cdef uint32_t most = max(<uint32_t>1, <uint32_t>(PIECE_BYTES // slab.stride))
-    cdef uint32_t n = part_count(slab, part, number[0], most)
-    cdef RowsHead *head = <RowsHead *>_append(
-        me, REPLICA_ROWS, fragment, table.table_id, slab.floats, n, 0,
-        sizeof(RowsHead) + n * <uint64_t>slab.stride)
-    if head == NULL:
+    cdef uint32_t most = _piece_rows(table)
+    cdef uint32_t n = part_count(slab, part, NULL, number[0], most)
+    cdef char *to = _append_rows(me, table, fragment, n)
+    if to == NULL:
         return True
-    head.version = head.deleted = 0
-    head.track = table.track
-    head.row_bytes = slab.stride
-    part_copy(slab, part, number, n, <char *>(head + 1))
+    part_copy(slab, part, NULL, number, n, to)
     return n < most or number[0] >= part.used
+
+
+cdef void replicate_rows(Context *me, const Table *table, uint32_t fragment, const char *rows,
+                         uint64_t count) noexcept nogil:
+    """Appends rows that were put, as they lie, unless their fragment is still to be copied."""
+    cdef uint64_t n
+    cdef char *to
+    while count and me.stream.begun and me.primary.copied[fragment]:
+        n = min(count, <uint64_t>_piece_rows(table))
+        to = _append_rows(me, table, fragment, n)
+        if to != NULL:
+            memcpy(to, rows, n * table.slab.stride)
+        rows += n * table.slab.stride
+        count -= n
+
+
+cdef void replicate_retention(Context *me, const Table *table, uint32_t fragment) noexcept nogil:
+    """Appends the counts of a fragment, as `replicate_rows` its rows."""
+    if me.stream.begun and me.primary.copied[fragment]:
+        _copy_retention(me, table, fragment)
 
 
 cdef void _copy_retention(Context *me, const Table *table, uint32_t fragment) noexcept nogil:
@@ -433,15 +466,6 @@ cdef bint _copy_more(Context *me, uint32_t fragment, uint32_t *at, uint32_t *num
             return False
     _append(me, REPLICA_WHOLE, fragment, 0, 0, 0, 0, 0)
     return True
-
-
-cdef void copy_again(Context *me, uint32_t fragment) noexcept nogil:
-    """Copies a fragment once more, all of it; one that is under way begins anew behind it."""
-    cdef uint32_t at = 0
-    cdef uint32_t number = 0
-    me.primary.partly = False
-    if _copy_marks(me, fragment):
-        _copy_more(me, fragment, &at, &number, <size_t>-1)
 
 
 cdef bint seed(void *context) noexcept nogil:

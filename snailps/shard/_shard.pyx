@@ -24,13 +24,13 @@ from snailps.shard._context cimport (
     ROOM_BYTES, Context, Primary, Standby,
 )
 from snailps.shard._primary cimport (
-    copy_again, force_sync, held_until, replicate_order, seed, show_clock,
+    force_sync, held_until, replicate_order, replicate_retention, replicate_rows, seed, show_clock,
 )
 from snailps.shard._python_methods cimport PythonMethods, python_sums
 from snailps.shard._requests cimport forget, handle
 from snailps.shard._standby cimport replay, standby_free
 from snailps.store._store cimport ShardStore
-from snailps.store.tables cimport marks_drop, marks_raise, store_unmark
+from snailps.store.tables cimport Table, marks_drop, marks_raise, store_table, store_unmark
 from snailps.transport._frame cimport ROW_BYTES_MAX
 from snailps.transport.loop._fault_injection cimport (
     FAULT_NO_FENCE, FAULT_NO_HOLD, FAULT_NO_MARKS, POINT_ACKNOWLEDGED, POINT_APPLIED, POINT_MID_SEND,
@@ -44,6 +44,7 @@ from snailps.transport.loop._replication_stream cimport (
 
 from snailps.errors import MisuseError, SnailError
 from snailps.store._store import checked
+from snailps.store.checkpoint._sections import put_section, read_section
 
 ROW_FLOATS_MAX = ROW_BYTES_MAX // 4
 STATE_FLOATS_MAX = 2 * ROW_FLOATS_MAX + 1   # a row with its state is still one body
@@ -242,11 +243,26 @@ cdef class ShardCore:
         """Whether the present stream has begun to copy a fragment: changes are forwarded."""
         return bool(self.context.primary.copied[fragment])
 
-    def copy_again(self, uint32_t fragment) -> None:
-        """Copy a fragment whose rows were replaced again, if it was copied."""
-        if self.context.stream.begun and self.context.primary.copied[fragment]:
+    def put_section(self, section: NDArray[Any], tables: Mapping[int, int]) -> int:
+        """Put a section as `store.checkpoint._sections` does, here and at the standby."""
+        cdef const uint8_t[::1] view = section
+        cdef Table *table
+        cdef uint32_t fragment
+        cdef uint64_t at, count
+        rows = put_section(self.store, section, tables)
+        found = read_section(section)
+        fragment = found.fragment
+        for piece in found.tables:
+            if piece.table not in tables:
+                continue
+            table = store_table(self.context.shard, tables[piece.table])
+            at, count = piece.at, piece.rows
             with nogil:
-                copy_again(&self.context, fragment)
+                replicate_rows(&self.context, table, fragment, <const char *>&view[at], count)
+            if piece.counts_bytes and table.slab.retains:
+                replicate_retention(&self.context, table, fragment)
+        self.loop.wake()
+        return rows
 
     def append_order(self, bytes order) -> None:
         """Appends an order that was done, as JSON."""

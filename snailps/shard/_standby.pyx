@@ -27,7 +27,7 @@ from snailps.shard._context cimport (
     is_lr_scale, padded, refuse,
 )
 from snailps.shard._primary cimport (
-    Appended, copy_again, push_rows, replicate_push, replicate_seal, settle_push,
+    Appended, push_rows, replicate_push, replicate_retention, replicate_rows, replicate_seal, settle_push,
 )
 from snailps.shard._python_methods cimport explain_broken, obey_order, python_push
 from snailps.shard._requests cimport read_row_request
@@ -39,7 +39,7 @@ from snailps.store.core._retention cimport retention_put
 from snailps.store.core._slab cimport part_put
 from snailps.store.tables cimport (
     Mark, Table, marks_raise, store_access, store_adds_state, store_disown, store_dropped, store_floats,
-    store_scales_lr, store_set_mark, store_table, store_value_floats,
+    store_owns, store_scales_lr, store_set_mark, store_table, store_value_floats,
 )
 from snailps.transport._frame cimport (
     KIND_REPLICATE, KIND_SEAL, KIND_SEALED, NO_SLOT, OPTION_CLOCK, OPTION_LR_SCALE, OPTION_STATE,
@@ -166,8 +166,6 @@ cdef Outcome _replica(Context *me, const FrameHeader *frame, const char *body, c
                            me.standby.filling)
         me.standby.whole += me.standby.expects[head.fragment] != FRAGMENT_WHOLE
         me.standby.expects[head.fragment] = FRAGMENT_WHOLE
-        if me.stream.begun and me.primary.copied[head.fragment]:
-            copy_again(me, head.fragment)
         return OUTCOME_REPLY
     if head.what == REPLICA_SEEDED:
         if me.standby.whole != me.standby.expected:
@@ -315,13 +313,10 @@ cdef Outcome _fragment(Context *me, const ReplicaHead *head, const char *at, uin
                        char *out, Reply *reply) noexcept nogil:
     cdef Mark mark
     cdef uint64_t i
-    if head.fragment >= me.frag_num or not me.standby.expects[head.fragment] \
+    if head.fragment >= me.frag_num or me.standby.expects[head.fragment] != FRAGMENT_EXPECTED \
             or rest != head.count * sizeof(Mark):
         return _broken(out, reply, b"fragment %llu is not expected, or its marks do not fit",
                        head.fragment, 0)
-    me.standby.whole -= me.standby.expects[head.fragment] == FRAGMENT_WHOLE
-    me.standby.expects[head.fragment] = FRAGMENT_EXPECTED
-    me.primary.partly = False           # its own standby gets it anew, if this is the one that it gets
     store_disown(me.shard, head.fragment)
     me.shard.fragments[head.fragment].owned = True      # what changes it is forwarded already
     me.standby.filling = head.fragment
@@ -342,7 +337,7 @@ cdef Outcome _rows(Context *me, const ReplicaHead *head, const char *at, uint64_
     if table == NULL:
         reply.reason = b"a table of the stream, which the master has yet to declare to the standby"
         return OUTCOME_PARK
-    if rest < sizeof(RowsHead) or head.fragment != me.standby.filling \
+    if rest < sizeof(RowsHead) or not store_owns(me.shard, head.fragment) \
             or top.row_bytes != table.slab.stride or head.floats != store_floats(table) \
             or top.track != table.track or top.version or top.deleted \
             or rest != padded(sizeof(RowsHead) + head.count * top.row_bytes):
@@ -355,6 +350,7 @@ cdef Outcome _rows(Context *me, const ReplicaHead *head, const char *at, uint64_
     if failed:
         return _broken(out, reply, b"a row of table %llu is not of fragment %llu", head.table,
                        head.fragment)
+    replicate_rows(me, table, head.fragment, at + sizeof(RowsHead), head.count)
     return OUTCOME_REPLY
 
 
@@ -364,7 +360,7 @@ cdef Outcome _retention(Context *me, const ReplicaHead *head, const char *at, ui
     cdef int failed = -2
     if table == NULL:
         return OUTCOME_REPLY            # its rows came before: it was dropped since
-    if head.fragment == me.standby.filling and table.slab.retains and head.count <= rest \
+    if store_owns(me.shard, head.fragment) and table.slab.retains and head.count <= rest \
             and rest == padded(head.count):
         failed = retention_put(&table.slab, &table.slab.parts[head.fragment], at, head.count)
     if failed == -1:
@@ -372,6 +368,7 @@ cdef Outcome _retention(Context *me, const ReplicaHead *head, const char *at, ui
     if failed:
         return _broken(out, reply, b"counts of table %llu in fragment %llu are not as declared here",
                        head.table, head.fragment)
+    replicate_retention(me, table, head.fragment)
     return OUTCOME_REPLY
 
 

@@ -12,7 +12,7 @@ stands by for which.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from snailps.errors import ConnectionLost, MisuseError, ProtocolError, SnailError
 from snailps.shard._shard import ShardCore
-from snailps.store.checkpoint._sections import copy_fragments, put_section
+from snailps.store.checkpoint._sections import FragmentCursor as FragmentCursor
+from snailps.store.checkpoint._sections import copy_fragments
 from snailps.transport.loop._loop import ShardLoop
 
 CLOCK_LIMIT_S = 3600.0
@@ -32,14 +33,6 @@ Report = Callable[[str, str], None]
 """(state, why): ("ready", "") once, ("lost", why) once.  Must not block."""
 Order = dict[str, Any]
 """``do``: name of an order, which changes rows or clocks; its arguments.  JSON."""
-
-
-class FragmentCursor:
-    """How far fragments (uint32 array) are copied; moved in the shard's thread."""
-
-    def __init__(self, fragments: NDArray[np.uint32]) -> None:
-        self.fragments = fragments
-        self.at = 0
 
 
 class Shard(ShardCore):
@@ -85,20 +78,16 @@ class Shard(ShardCore):
     def copy_next(
         self, cursor: FragmentCursor, buffer: NDArray[Any]
     ) -> tuple[int, list[tuple[int, int, int, int]]]:
-        """Copy the next fragments, as many as fit, into a writable uint8 buffer; move the cursor.
+        """Copy what follows the cursor, as much as fits, into a writable uint8 buffer; move it.
 
-        Returns bytes used and the sections of `copy_fragments`; 0 bytes: no more fragments; no
-        sections: the bytes that the next fragment needs.  The shard serves nothing meanwhile.
+        Returns bytes used and the sections of `copy_fragments`; 0 bytes: no more fragments.  The
+        shard serves nothing meanwhile.
         """
-        stop, used, sections = copy_fragments(self.store, cursor.fragments, cursor.at, buffer)
-        cursor.at = stop
-        return used, sections
+        return copy_fragments(self.store, cursor, buffer)
 
-    def put_section(self, section: NDArray[Any], tables: Mapping[int, int], marks: bool) -> int:
-        """Put a section as `store.checkpoint._sections` does, and copy its fragment again."""
-        rows = put_section(self.store, section, tables, marks)
-        self.copy_again(int(section[4:8].view("<u4")[0]))
-        return rows
+    def clear(self, numbers: Sequence[int]) -> None:
+        """Delete all rows of these tables: an earlier restore may have left some."""
+        self._order({"do": "clear", "tables": list(map(int, numbers))})
 
     # --- orders: done here, then at the standby
 
@@ -164,6 +153,8 @@ class Shard(ShardCore):
             return store.expire(order["table"], order["before"], order["fragments"])
         if do == "set_tick":
             return store.set_tick(order["tick"])
+        if do == "clear":
+            return store.clear(order["tables"])
         if do == "fence":
             return self.apply_fence(order["incarnation"])
         if do == "set_clock":

@@ -27,7 +27,7 @@ from snailps.store.core._clock_buffer cimport (
 )
 from snailps.store.core._retention cimport ADMIT_MAX
 from snailps.store.core._slab cimport (
-    Part, holds_row, key_of, part_delete, part_drop_if_empty, part_expire, row_at, slab_bytes,
+    Part, holds_row, key_of, part_delete, part_drop, part_drop_if_empty, part_expire, row_at, slab_bytes,
     slot_of, tag_of,
 )
 from snailps.store.tables cimport (
@@ -185,6 +185,17 @@ cdef class ShardStore:
                 slots_forget(&self.slots, table)
                 store_drop(self.shard, number)
                 del self.retentions[number]
+
+    def clear(self, table_ids: Iterable[int]) -> None:
+        """Delete all rows of tables, and what they count; of those that are here."""
+        cdef Table *table
+        cdef uint32_t number, fragment
+        for table_id in table_ids:
+            number = checked("table", table_id, 0, TABLE_ID_MAX)
+            table = store_table(self.shard, number)
+            if table != NULL:
+                for fragment in range(self.shard.frag_num):
+                    part_drop(&table.slab, &table.slab.parts[fragment])
 
     # sums
 

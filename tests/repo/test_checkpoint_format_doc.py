@@ -9,7 +9,7 @@ import pytest
 
 from snailps import kernels
 from snailps.store._store import ShardStore
-from snailps.store.checkpoint._sections import copy_fragments
+from snailps.store.checkpoint._sections import FragmentCursor, copy_fragments
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.store.checkpoint.shard_file import (
     FORMAT,
@@ -51,8 +51,7 @@ def written(tmp_path):
     store.push(1, 3, 9, np.array([7], np.uint64), np.array([[1.5, -2.0]], np.float32))
     writer = ShardFileWriter(tmp_path / "server-1-shard-0.rows", LIFE, 5, 1)
     buffer = new_buffer(4096)
-    stop, used, sections = copy_fragments(store, store.fragments(), 0, buffer)
-    assert stop == 1
+    used, sections = copy_fragments(store, FragmentCursor(store.fragments()), buffer)
     writer.write(buffer, used, sections)
     return tmp_path, writer.close()
 
@@ -88,7 +87,7 @@ def test_worked_example_is_read_back(tmp_path):
 def test_fields_of_the_manifest_are_those_of_the_code():
     rows = DOC.partition("## manifest.json")[2].partition("An entry of")[0]
     named = re.findall(r"^\| `(\w+)` \|", rows, re.M)
-    entry = FileEntry("a", 0, 0, 1, 0, 0)
+    entry = FileEntry("a", 0, 0, 1, 1, 0, 0)
     manifest = Manifest(1, 0, "", 1, (), (entry,), {}, entry)
     assert named == list(json.loads(manifest.to_bytes()))
     told = DOC.partition("An entry of `files` has")[2].partition("\n\n")[0]

@@ -13,7 +13,7 @@ from waiting import until
 
 from snailps import kernels
 from snailps.api.access_method import load_method
-from snailps.shard.shard import FragmentCursor
+from snailps.store.checkpoint._sections import FragmentCursor
 from snailps.transport.control import dial
 from snailps.transport.handshake import Channel, Role
 

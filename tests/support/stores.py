@@ -7,7 +7,7 @@ from twins import store as twin
 
 from snailps import kernels
 from snailps.store._store import ShardStore
-from snailps.store.checkpoint._sections import copy_fragments
+from snailps.store.checkpoint._sections import FragmentCursor, copy_fragments
 
 ZEROS, UNIFORM, NORMAL = 0, 1, 2
 TOP = 2**64 - 1
@@ -49,14 +49,13 @@ SECTION, MARK, TABLE = struct.Struct("<IIIIQQ"), struct.Struct("<QQ"), struct.St
 def sections_of(store, capacity=1 << 20):
     """Every section of a store, as bytes."""
     buffer = np.zeros(capacity, np.uint8)
-    fragments = store.fragments()
-    found, at = [], 0
-    while at < len(fragments):
-        at, used, sections = copy_fragments(store, fragments, at, buffer)
-        assert sections
+    cursor, found = FragmentCursor(store.fragments()), []
+    while True:
+        used, sections = copy_fragments(store, cursor, buffer)
         assert used == sum(length for _, _, length, _ in sections)
         found += [buffer[begin : begin + length].copy() for _, begin, length, _ in sections]
-    return found
+        if not sections:
+            return found
 
 
 def marks_of(store):
@@ -65,7 +64,8 @@ def marks_of(store):
     for section in sections_of(store):
         _, fragment, _, marks, _, _ = SECTION.unpack_from(section)
         end = SECTION.size + marks * MARK.size
-        found[fragment] = dict(MARK.iter_unpack(section[SECTION.size : end].tobytes()))
+        own = MARK.iter_unpack(section[SECTION.size : end].tobytes())
+        found.setdefault(fragment, {}).update(own)
     return found
 
 

@@ -13,7 +13,7 @@ from test_replica_clocks import clocked
 from waiting import run_all, until
 
 from snailps.errors import ConnectionLost, MisuseError
-from snailps.shard.shard import FragmentCursor
+from snailps.store.checkpoint._sections import FragmentCursor
 
 
 def fill(cluster, source, target, *, resume=False, ready=True, way=None):
@@ -147,7 +147,7 @@ def test_standby_of_a_standby_gets_restored_fragments_again():
         buffer = np.empty(1 << 24, np.uint8)
         _, sections = other.threads[0].copy_next(cursor, buffer)
         for _, start, length, _ in sections:
-            cluster.threads[0].put_section(buffer[start : start + length].copy(), {1: 1}, False)
+            cluster.threads[0].put_section(buffer[start : start + length].copy(), {1: 1})
         cluster.client(3).push(1, keys[:100], np.ones((100, 8), np.float32))
         settle(cluster.threads[0], middle[0])
         assert_equal(dump(cluster.threads[0]), dump(middle[0]))

@@ -231,7 +231,8 @@ def section_of(rows, keys, table=1, row_bytes=None, magic=b"FRAG", count=None):
     head = np.array([table, rows.shape[1], 0, row_bytes or 8 + 4 * rows.shape[1]], "<u4").tobytes()
     head += np.array([count, 0, 0, 0], "<u8").tobytes()
     length = 32 + len(head) + len(body)
-    begin = magic + np.array([0, 1, 0], "<u4").tobytes() + np.array([length, 0], "<u8").tobytes()
+    begin = magic + np.array([0, 1, 0], "<u4").tobytes()
+    begin += np.array([length, count], "<u8").tobytes()
     return np.frombuffer(begin + head + body, np.uint8)
 
 
@@ -255,7 +256,7 @@ def test_index_of_many_equal_hashes_finds_each_key():
         (section_of([(1, 2)], [5], magic=b"GARF"), "no section"),
         (section_of([(1, 2)], [5])[:-8], "no section"),
         (section_of([(1, 2)], [5], row_bytes=4), "do not fit"),
-        (section_of([(1, 2)], [5], count=2), "do not fit"),
+        (section_of([(1, 2)], [5], count=2), "ends in the middle"),
         (section_of([(1, 2)], [5], count=1 << 62), "do not fit"),
     ],
 )

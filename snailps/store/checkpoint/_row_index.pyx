@@ -5,9 +5,9 @@
     RowIndex.build -> a place for each key -> RowIndex.find -> copies of the rows that exist
 
 Rows stay in the file; the index has 6 bytes a row.  A key's fragment selects the part of the index; an
-entry has the row's number and bits of the key's tag, so that nearly each row read is the right one.
-Knows the layout of a section (docs/checkpoint_format.md), no file and no checksum.  Loops run without
-the GIL; any number of callers may search at a time.
+entry has the row's number and bits of the key's tag, so that nearly each row read is the right one.  The
+rows of a fragment with several sections are numbered through.  Knows no file and no checksum; what lies
+where in a section, `_sections` says.  Loops run without the GIL; any number of callers may search at a time.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -20,29 +20,24 @@ from snailps.abi._table_hash cimport table_hash
 import numpy as np
 
 from snailps.errors import CheckpointError, MisuseError
+from snailps.store.checkpoint._sections import read_section
 
 cdef enum:
-    SECTION_MAGIC = 0x47415246      # as in _sections.pyx
-    HEAD_BYTES = 32
-    TABLE_BYTES = 48
-    MARK_BYTES = 16
-    TRACK_RETAINS = 4 | 8           # counts of keys follow the rows
     KEY_BYTES = 8
     AHEAD = 16                      # keys whose entries are fetched before they are needed
     WINDOW = 64                     # keys that go through both steps of a lookup at a time
 
-cdef struct Part:                   # the rows of one fragment
+cdef struct Piece:                  # the rows of a fragment in one section
     const char *rows
+    uint32_t begin                  # rows of the fragment in sections before it
+    uint32_t row_bytes
+
+cdef struct Part:                   # the rows of one fragment
+    const Piece *pieces
+    uint32_t piece_num
     uint64_t first                  # of its entries in the index
     uint32_t count                  # of rows
     uint32_t places                 # of entries
-    uint32_t row_bytes
-
-
-cdef inline uint32_t number_at(const char *at) noexcept nogil:
-    cdef uint32_t number
-    memcpy(&number, at, sizeof(number))
-    return number
 
 
 cdef inline uint64_t wide_at(const char *at) noexcept nogil:
@@ -59,11 +54,26 @@ cdef inline uint32_t home_of(const Part *part, uint32_t tag) noexcept nogil:
     return <uint32_t>((<uint64_t>tag * part.places) >> 32)
 
 
+cdef inline const char *row_of(const Part *part, uint32_t number) noexcept nogil:
+    """Row `number` of a part, which is one of its rows."""
+    cdef const Piece *pieces = part.pieces
+    cdef uint32_t n = part.piece_num
+    cdef uint32_t half
+    while n > 1:                        # the last piece that begins at it or before
+        half = n // 2
+        if pieces[half].begin <= number:
+            pieces += half
+            n -= half
+        else:
+            n = half
+    return pieces.rows + <uint64_t>(number - pieces.begin) * pieces.row_bytes
+
+
 cdef void fill_part(const Part *part, uint32_t *entries, uint32_t row_bits) noexcept nogil:
     cdef uint32_t i, at
     cdef uint32_t tag
     for i in range(part.count):
-        tag = tag_of(wide_at(part.rows + <uint64_t>i * part.row_bytes))
+        tag = tag_of(wide_at(row_of(part, i)))
         at = home_of(part, tag)
         while entries[at] != 0:
             at = at + 1 if at + 1 < part.places else 0
@@ -86,7 +96,7 @@ cdef const char *find_row(const Part *part, const uint32_t *entries, uint32_t ro
         if entry == 0:
             return NULL
         if (entry & ~mask) == tag:
-            row = part.rows + <uint64_t>((entry & mask) - 1) * part.row_bytes
+            row = row_of(part, (entry & mask) - 1)
             if wide_at(row) == key:
                 return row
         at = at + 1 if at + 1 < part.places else 0
@@ -123,7 +133,7 @@ cdef class RowIndex:
 
     cdef readonly uint32_t table, frag_num, floats
     cdef readonly uint64_t rows
-    cdef object _kept, _parts, _index
+    cdef object _kept, _parts, _pieces, _index
     cdef Part *parts
     cdef uint32_t *index
     cdef uint32_t row_bits
@@ -141,49 +151,45 @@ cdef class RowIndex:
 
         `CheckpointError` if the bytes are no section, or of a table with other rows.
         """
-        cdef const uint8_t[::1] view = section
-        cdef uint64_t length = view.shape[0]
-        cdef const char *begin = <const char *>&view[0] if length else NULL
-        cdef uint64_t at = HEAD_BYTES, count, retained
-        cdef uint32_t fragment, tables, i, row_bytes
-        cdef Part *part
         if self.index != NULL:
             raise MisuseError("the index is built: no section can be added")
-        if length < HEAD_BYTES or number_at(begin) != SECTION_MAGIC \
-                or wide_at(begin + 16) != length or number_at(begin + 4) >= self.frag_num:
-            raise CheckpointError(f"{length:,} bytes are no section of a fragment")
-        fragment, tables = number_at(begin + 4), number_at(begin + 8)
-        at += <uint64_t>number_at(begin + 12) * MARK_BYTES
-        for i in range(tables):
-            if at > length or length - at < TABLE_BYTES:
-                raise CheckpointError(f"section of fragment {fragment} ends in the middle")
-            row_bytes, count = number_at(begin + at + 12), wide_at(begin + at + 16)
-            if row_bytes < KEY_BYTES or count > (length - at - TABLE_BYTES) // row_bytes \
-                    or count >= 0x7FFFFFFF:
-                raise CheckpointError(f"section of fragment {fragment}: {count:,} rows of "
-                                      f"{row_bytes} bytes do not fit its {length:,} bytes")
-            if number_at(begin + at) == self.table:
-                if number_at(begin + at + 4) != self.floats \
-                        or row_bytes < KEY_BYTES + 4 * <uint64_t>self.floats:
-                    raise CheckpointError(
-                        f"table {self.table} has rows of {number_at(begin + at + 4)} floats in the "
-                        f"section of fragment {fragment}, and {self.floats} in its declaration")
-                part = &self.parts[fragment]
-                part.rows, part.count, part.row_bytes = begin + at + TABLE_BYTES, count, row_bytes
-                self.rows += count
-                self._kept.append(section)
-            retained = wide_at(begin + at + 24) if number_at(begin + at + 8) & TRACK_RETAINS else 0
-            at += TABLE_BYTES + (count * row_bytes + 7) // 8 * 8
-            if at > length or retained > length - at:
-                raise CheckpointError(f"section of fragment {fragment} ends in the middle")
-            at += retained
+        found = read_section(section)
+        if found.fragment >= self.frag_num:
+            raise CheckpointError(f"a section of fragment {found.fragment} of {self.frag_num}")
+        for piece in found.tables:
+            if piece.table != self.table or piece.rows == 0:
+                continue
+            if piece.floats != self.floats:
+                raise CheckpointError(
+                    f"table {self.table} has rows of {piece.floats} floats in the section of "
+                    f"fragment {found.fragment}, and {self.floats} in its declaration")
+            self._kept.append((found.fragment, piece, section))
+            self.rows += piece.rows
 
     def build(self) -> None:
         """Make the index, after the last `add`."""
         cdef uint64_t total = 0
         cdef uint32_t f, most = 0
         cdef uint32_t[::1] entries
+        cdef uint8_t[::1] memory
+        cdef const uint8_t[::1] view
+        cdef Piece *piece
         cdef Part *part
+        self._kept.sort(key=lambda kept: kept[0])
+        memory = self._pieces = np.zeros(max(len(self._kept), 1) * sizeof(Piece), np.uint8)
+        piece = <Piece *>&memory[0]
+        for fragment, table, section in self._kept:
+            part = &self.parts[<uint32_t>fragment]
+            if part.piece_num == 0:
+                part.pieces = piece
+            if part.count + table.rows >= 0x7FFFFFFF:
+                raise CheckpointError(f"fragment {fragment} has more rows than a table can have")
+            view = section
+            piece.rows = <const char *>&view[0] + <uint64_t>table.at
+            piece.begin, piece.row_bytes = part.count, table.row_bytes
+            part.piece_num += 1
+            part.count += table.rows
+            piece += 1
         for f in range(self.frag_num):
             part = &self.parts[f]
             part.first = total
@@ -237,9 +243,12 @@ cdef class RowIndex:
         keys = np.empty(part.count, np.uint64)
         to = keys
         for i in range(part.count):
-            to[i] = wide_at(part.rows + <uint64_t>i * part.row_bytes)
+            to[i] = wide_at(row_of(part, i))
         return keys
 
     @property
     def index_bytes(self) -> int:
-        return self._parts.nbytes + (self._index.nbytes if self.index != NULL else 0)
+        """Memory of the index; rows are in the caller's sections."""
+        if self.index == NULL:
+            return self._parts.nbytes
+        return self._parts.nbytes + self._pieces.nbytes + self._index.nbytes

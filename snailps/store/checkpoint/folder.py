@@ -60,11 +60,9 @@ def open_checkpoint(path: Path, disk: Disk = OS_DISK) -> tuple[Manifest, list[Sh
             f"{path / NAME}: cannot be read ({error.strerror}): not a finished checkpoint"
         ) from None
     manifest = Manifest.from_bytes(data, str(path / NAME))
-    files = [
-        ShardFile(path, entry, manifest.cluster_id, manifest.number, manifest.frag_num, disk)
-        for entry in manifest.files
-    ]
-    held = np.concatenate([file.index["fragment"] for file in files])
+    about = manifest.cluster_id, manifest.number, manifest.frag_num, disk, manifest.format_
+    files = [ShardFile(path, entry, *about) for entry in manifest.files]
+    held = np.concatenate([np.unique(file.index["fragment"]) for file in files])
     if len(np.unique(held)) != manifest.frag_num:
         raise CheckpointError(f"{path}: its files do not hold every fragment once")
     read_course(path, manifest, disk)
@@ -262,7 +260,7 @@ class CheckpointFolder:
 def write_course(part: Path, data: bytes, disk: Disk = OS_DISK) -> FileEntry:
     """Write what the job needs to continue into a checkpoint's folder."""
     _write(disk, part / COURSE, data)
-    return FileEntry(COURSE, len(data), 0, 0, 0, crc32c(data))
+    return FileEntry(COURSE, len(data), 0, 0, 0, 0, crc32c(data))
 
 
 def _sum_of(through: int, why: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from snailps.dataclass import dataclass
 from snailps.errors import CheckpointError
 from snailps.store.checkpoint._crc32c import crc32c
-from snailps.store.checkpoint.shard_file import FORMAT, FileEntry
+from snailps.store.checkpoint.shard_file import FORMAT, FORMATS, FileEntry
 from snailps.store.route import FRAG_NUM_MAX
 
 NAME = "manifest.json"
@@ -40,6 +40,7 @@ class Manifest:
     files: tuple[FileEntry, ...]
     job: dict[str, Any]
     course: FileEntry
+    format_: int = FORMAT
 
     @property
     def rows(self) -> int:
@@ -51,7 +52,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         plain = {
-            "format": FORMAT,
+            "format": self.format_,
             "crc32c": "00000000",
             "number": self.number,
             "life": self.cluster_id,
@@ -76,9 +77,9 @@ class Manifest:
             stated = f'"crc32c": "{plain["crc32c"]}"'
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise CheckpointError(f"{where}: no manifest of a checkpoint: {error!r:.200}") from None
-        if found != FORMAT:
+        if found not in FORMATS:
             raise CheckpointError(
-                f"{where}: checkpoint format {found}, this version reads {FORMAT} only"
+                f"{where}: checkpoint format {found}, this version reads {FORMATS[0]} to {FORMAT}"
             )
         if stated != _sum_of(text.replace(stated, _NO_SUM, 1)):
             raise CheckpointError(f"{where}: its checksum is wrong: it was damaged or changed")
@@ -92,6 +93,7 @@ class Manifest:
                 tuple(FileEntry.from_dict(item, where) for item in plain["files"]),
                 dict(plain["job"]),
                 FileEntry.from_dict(plain["course"], where),
+                found,
             )
         except (ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{where}: cannot be understood: {error!r:.200}") from None

@@ -27,7 +27,9 @@ from snailps.store.checkpoint._crc32c import crc32c
 from snailps.store.checkpoint.disk import OS_DISK, Disk, read_at, write_at
 
 MAGIC = b"SNAILCKP"
-FORMAT = 1
+FORMAT = 2
+FORMATS = (1, FORMAT)
+"""That are read: in 1, a fragment has one section."""
 PAGE = 4096
 """Alignment of buffers' ends, in memory and in the file."""
 BATCH_BYTES = 16 << 20
@@ -41,12 +43,13 @@ Buffer = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A shard's file in the manifest: name, length, index offset, sections, rows, checksum."""
+    """A shard's file in the manifest: name, length, index offset, contents, index checksum."""
 
     name: str
     bytes: int
     index_at: int
     fragments: int
+    sections: int
     rows: int
     index_crc32c: int
 
@@ -56,6 +59,8 @@ class FileEntry:
     @classmethod
     def from_dict(cls, data: object, where: str) -> FileEntry:
         """Check and take what `to_dict` gave; else `CheckpointError`."""
+        if isinstance(data, dict) and "fragments" in data:
+            data = {"sections": data["fragments"], **data}  # of format 1
         if not isinstance(data, dict) or set(data) != set(cls.__slots__):
             raise CheckpointError(f"{where}: file: expected {cls.__slots__}, got {data!r:.99}")
         name = data["name"]
@@ -67,7 +72,7 @@ class FileEntry:
 
     @property
     def index_bytes(self) -> int:
-        return self.fragments * _ENTRY.itemsize
+        return self.sections * _ENTRY.itemsize
 
 
 def new_buffer(length: int) -> Buffer:
@@ -148,8 +153,9 @@ class ShardFileWriter:
             raise
         self._disk.close(self._file)
         self._file = -1
+        fragments = len(np.unique(index["fragment"]))
         return FileEntry(
-            self.path.name, self._at, index_at, len(index), int(index["rows"].sum()),
+            self.path.name, self._at, index_at, fragments, len(index), int(index["rows"].sum()),
             crc32c(data),
         )  # fmt: skip
 
@@ -168,10 +174,12 @@ class ShardFileWriter:
 
 
 class ShardFile:
-    """Read one shard's file; `entry`, `cluster_id`, `number` and `frag_num` are the manifest's.
+    """Read one shard's file; `entry`, `cluster_id`, `number`, `frag_num` and `format_` are the
+    manifest's.
 
-    `index` has fields fragment, crc32c, at, bytes, rows; fragments ascending.  `CheckpointError` if
-    the file is missing, shorter than it was, or not the file that the manifest means.
+    `index` has fields fragment, crc32c, at, bytes, rows of each section; fragments ascending.
+    `CheckpointError` if the file is missing, shorter than it was, or not the file that the manifest
+    means.
     """
 
     def __init__(
@@ -182,6 +190,7 @@ class ShardFile:
         number: int,
         frag_num: int,
         disk: Disk = OS_DISK,
+        format_: int = FORMAT,
     ) -> None:
         self.path, self._disk = folder / entry.name, disk
         try:
@@ -197,10 +206,11 @@ class ShardFile:
         if len(head) < _HEADER.size or crc32c(head[:-4]) != int.from_bytes(head[-4:], "little"):
             raise CheckpointError(f"{self.path}: its header is damaged")
         found = _HEADER.unpack(head)[:-1]
-        if found != (MAGIC, FORMAT, PAGE, cluster_id, number, frag_num):
+        expected = (MAGIC, format_, PAGE, cluster_id, number, frag_num)
+        if found != expected:
             raise CheckpointError(
                 f"{self.path}: it belongs to another checkpoint or format: its header says "
-                f"{found}, expected {(MAGIC, FORMAT, PAGE, cluster_id, number, frag_num)}"
+                f"{found}, expected {expected}"
             )
         if crc32c(data) != entry.index_crc32c:
             raise CheckpointError(f"{self.path}: its index is damaged")
@@ -211,7 +221,8 @@ class ShardFile:
     def sections(self, owned: NDArray[np.bool_]) -> Iterator[tuple[int, Buffer]]:
         """Sections of the fragments marked in `owned`, compared with their checksums.
 
-        Yields (fragment, uint8 (n,)), valid until the next one.
+        Yields (fragment, uint8 (n,)), valid until the next one, in the order of the file: sections
+        of several fragments may take turns.
         """
         for batch in self.batches(owned):
             yield from batch
@@ -241,16 +252,21 @@ class ShardFile:
                 for entry in wanted[first:last]:
                     at = int(entry["at"]) - begin
                     section = buffer[at : at + int(entry["bytes"])]
-                    if crc32c(section) != int(entry["crc32c"]):
-                        raise CheckpointError(
-                            f"{self.path}: the section of fragment {entry['fragment']} (bytes "
-                            f"{entry['at']:,} to {entry['at'] + entry['bytes']:,}) is damaged"
-                        )
+                    self.check_section(entry, section)
                     batch.append((int(entry["fragment"]), section))
                 yield batch
                 first = last
         finally:
             self._disk.close(file)
+
+    def check_section(self, entry: Any, section: Buffer) -> None:
+        """Compare a section with its entry of the index; `CheckpointError`."""
+        named = int.from_bytes(section[4:8].tobytes(), "little")
+        if crc32c(section) != int(entry["crc32c"]) or named != int(entry["fragment"]):
+            raise CheckpointError(
+                f"{self.path}: the section of fragment {entry['fragment']} (bytes "
+                f"{entry['at']:,} to {entry['at'] + entry['bytes']:,}) is damaged"
+            )
 
     def _check_length(self, entry: FileEntry, length: int) -> None:
         """Compare lengths before memory is allocated for what the entry announces."""
@@ -261,18 +277,22 @@ class ShardFile:
             )
         if entry.index_at + entry.index_bytes > length:
             raise CheckpointError(
-                f"{self.path}: {entry.fragments:,} fragments from byte {entry.index_at:,} on do "
+                f"{self.path}: {entry.sections:,} sections from byte {entry.index_at:,} on do "
                 f"not fit its {length:,} bytes"
             )
 
     def _check_index(self, entry: FileEntry) -> None:
         index = self.index
+        placed = index[np.argsort(index["at"])]
         wrong = (
-            len(index) != entry.fragments
+            len(index) != entry.sections
+            or len(np.unique(index["fragment"])) != entry.fragments
             or (index["fragment"] >= self._frag_num).any()
-            or (np.diff(index["fragment"].astype(np.int64)) <= 0).any()
+            or (np.diff(index["fragment"].astype(np.int64)) < 0).any()
             or (index["at"] > entry.index_at).any()
             or (index["bytes"] > entry.index_at - index["at"]).any()
+            or (placed["at"][1:] < (placed["at"] + placed["bytes"])[:-1]).any()
+            or int(index["rows"].sum()) != entry.rows
         )
         if wrong:
             raise CheckpointError(f"{self.path}: its index is impossible")

@@ -82,6 +82,13 @@ cdef struct Part:               # 64 bytes
     uint32_t first_class        # block class of the first chunk while it is a small one
     Retention *retention        # NULL: the table has none, or no row was pushed yet
 
+cdef struct Walk:               # a copy of a part in pieces, between which its rows change
+    Part *part                  # NULL: there is none
+    uint64_t *made              # a bit for each row below `stop`: it was made since, where another was
+    uint64_t bytes              # of these, a block of the arena
+    uint32_t stop               # `used` of the part when the copy began
+    bint any                    # whether a bit is set
+
 cdef struct Slab:               # the rows of one table in one shard
     Part *parts                 # by fragment
     Arena *arena
@@ -113,6 +120,7 @@ cdef struct Slab:               # the rows of one table in one shard
     FreeBlock *free_chunks
     char *window                # part of a freed block that is being cut into chunks
     char *window_end
+    Walk walk
 
 
 cdef inline uint32_t tag_of(uint64_t key) noexcept nogil:
@@ -203,13 +211,26 @@ cdef uint64_t part_close_round(Slab *slab, Part *part) noexcept nogil
 # --- rows as they lie ----------------------------------------------------------------------------
 # Key, weights, state, tick and number of the last push in `stride` bytes a row: for checkpoints and standbys.
 
+# A walk sees the rows that were there when it began, each once: not those that are made meanwhile, which
+# may be rows that it has seen and that were deleted since.  A slab has one walk at a time: a new one
+# ends that before it.  False = no memory.
+cdef bint walk_begin(Slab *slab, Part *part) noexcept nogil
+cdef void walk_end(Slab *slab) noexcept nogil
+
+
+cdef inline uint32_t part_end(const Part *part, const Walk *walk) noexcept nogil:
+    """Number at which a copy of a part ends."""
+    return part.used if walk == NULL else min(part.used, walk.stop)
+
+
 # How many rows `part_copy` would copy.
-cdef uint32_t part_count(const Slab *slab, const Part *part, uint32_t number,
+cdef uint32_t part_count(const Slab *slab, const Part *part, const Walk *walk, uint32_t number,
                          uint32_t most) noexcept nogil
 
 # Copies up to `most` rows from slot number `number` on, and moves that behind them; where they end.
-cdef char *part_copy(const Slab *slab, const Part *part, uint32_t *number, uint32_t most,
-                     char *to) noexcept nogil
+# `walk` NULL: all rows that there are now.
+cdef char *part_copy(const Slab *slab, const Part *part, const Walk *walk, uint32_t *number,
+                     uint32_t most, char *to) noexcept nogil
 
 # Puts rows, replacing rows of the same keys.  0; -1 = no memory; -2 = a key of another fragment of
 # `frag_num`: the rows before it are put.

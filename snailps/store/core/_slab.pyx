@@ -109,6 +109,7 @@ cdef uint64_t slab_pieces(Slab *slab, uint32_t frag_num, Piece *to) noexcept nog
         n = _piece(to, n, <char *>block, slab.chunk_bytes)
         block = block.next
     n = _piece(to, n, slab.window, <uint64_t>(slab.window_end - slab.window))
+    n = _piece(to, n, <char *>slab.walk.made, slab.walk.bytes)
     n = _piece(to, n, <char *>slab.parts, frag_num * sizeof(Part))
     if to != NULL:
         slab.parts = NULL
@@ -362,6 +363,15 @@ cdef int _grow_slab(Slab *slab, Part *part) noexcept nogil:
     return 0
 
 
+cdef void _walk_note(Slab *slab, uint32_t slot) noexcept nogil:
+    """A row is made in a part that is being copied."""
+    cdef uint32_t number = (slot >> slab.chunk_shift) * slab.chunk_rows \
+        + (slot & ((<uint32_t>1 << slab.chunk_shift) - 1))
+    if number < slab.walk.stop:
+        slab.walk.made[number >> 6] |= <uint64_t>1 << (number & 63)
+        slab.walk.any = True
+
+
 cdef inline char *_part_place(Slab *slab, Part *part, uint32_t tag) noexcept nogil:
     """Make room for the row of a key that has none; the caller writes all of it, key included.
 
@@ -374,6 +384,8 @@ cdef inline char *_part_place(Slab *slab, Part *part, uint32_t tag) noexcept nog
     if part.rows >= _index_room(slab, part) and _grow_index(slab, part) < 0:
         return NULL
     row = row_at(slab, part, slot)
+    if part == slab.walk.part:
+        _walk_note(slab, slot)
     if part.free_slot:
         part.free_slot = <uint32_t>key_of(row)
     else:
@@ -507,32 +519,65 @@ cdef uint64_t part_close_round(Slab *slab, Part *part) noexcept nogil:
 
 # --- rows as they lie ----------------------------------------------------------------------------
 
-cdef uint32_t part_count(const Slab *slab, const Part *part, uint32_t number,
+cdef bint walk_begin(Slab *slab, Part *part) noexcept nogil:
+    cdef uint64_t words = (<uint64_t>part.used + 63) // 64
+    cdef uint32_t c = block_class(words * sizeof(uint64_t))
+    walk_end(slab)
+    slab.walk.made = <uint64_t *>arena_block(slab.arena, c)
+    if slab.walk.made == NULL:
+        return False
+    memset(slab.walk.made, 0, words * sizeof(uint64_t))
+    slab.walk.bytes = <uint64_t>BLOCK_MIN << c
+    slab.walk.part = part
+    slab.walk.stop = part.used
+    return True
+
+
+cdef void walk_end(Slab *slab) noexcept nogil:
+    if slab.walk.bytes:
+        arena_give(slab.arena, <char *>slab.walk.made, slab.walk.bytes)
+    memset(&slab.walk, 0, sizeof(Walk))
+
+
+cdef inline bint _is_copied(const Slab *slab, const Part *part, const Walk *walk,
+                            uint32_t number) noexcept nogil:
+    return (walk == NULL or not walk.made[number >> 6] >> (number & 63) & 1) \
+        and holds_row(slab, part, slot_of(slab, number))
+
+
+cdef inline bint _lacks_none(const Part *part, const Walk *walk) noexcept nogil:
+    """Whether every slot is copied: no row was deleted."""
+    return part.rows == part.used and (walk == NULL or not walk.any)
+
+
+cdef uint32_t part_count(const Slab *slab, const Part *part, const Walk *walk, uint32_t number,
                          uint32_t most) noexcept nogil:
     cdef uint32_t n = 0
-    if number >= part.used:
+    cdef uint32_t end = part_end(part, walk)
+    if number >= end:
         return 0
-    if part.rows == part.used:
-        return min(most, part.used - number)
-    while n < most and number < part.used:
-        n += holds_row(slab, part, slot_of(slab, number))
+    if _lacks_none(part, walk):
+        return min(most, end - number)
+    while n < most and number < end:
+        n += _is_copied(slab, part, walk, number)
         number += 1
     return n
 
 
-cdef char *part_copy(const Slab *slab, const Part *part, uint32_t *number, uint32_t most,
-                     char *to) noexcept nogil:
-    cdef bint whole = part.rows == part.used    # no holes: chunk by chunk, at the speed of memory
+cdef char *part_copy(const Slab *slab, const Part *part, const Walk *walk, uint32_t *number,
+                     uint32_t most, char *to) noexcept nogil:
+    cdef bint whole = _lacks_none(part, walk)   # chunk by chunk, at the speed of memory
+    cdef uint32_t end = part_end(part, walk)
     cdef uint32_t slot, n, ahead
-    while most and number[0] < part.used:
+    while most and number[0] < end:
         slot = slot_of(slab, number[0])
         n = 1
         if whole:
-            n = min(min(most, part.used - number[0]), slab.chunk_rows - number[0] % slab.chunk_rows)
-            if n < part.used - number[0]:       # the hardware prefetcher stops at the end of a page
+            n = min(min(most, end - number[0]), slab.chunk_rows - number[0] % slab.chunk_rows)
+            if n < end - number[0]:     # the hardware prefetcher stops at the end of a page
                 for ahead in range(<uint32_t>AHEAD_LINES):
                     fetch(row_at(slab, part, slot_of(slab, number[0] + n)) + ahead * 64)
-        elif not holds_row(slab, part, slot):
+        elif not _is_copied(slab, part, walk, number[0]):
             number[0] += 1
             continue
         memcpy(to, row_at(slab, part, slot), n * <uint64_t>slab.stride)
