@@ -262,6 +262,7 @@ class LineExamples(ExampleFiles):
         self._reported: list[NDArray[Any]] = []
         self._weights: list[NDArray[np.float32]] = []
         self.by_name = self.has_fields = self._declared
+        self._is_plain = False
         if self._declared:
             self.columns, self.field_num = 0, self._reader.field_num
             self.flags |= Flags.HASHED | Flags.FIELDS
@@ -290,6 +291,11 @@ class LineExamples(ExampleFiles):
             self.flags |= Flags.HASHED
         elif header.columns:
             self.columns = header.columns
+
+    def leave_out_fields(self) -> None:
+        """Give no entry's field, whether or not a file has them."""
+        self._is_plain, self.has_fields = True, False
+        self.flags &= ~Flags.FIELDS
 
     @property
     def is_counted(self) -> bool:
@@ -355,7 +361,7 @@ class LineExamples(ExampleFiles):
         elif fields is None and self.has_fields:
             fields = np.empty(0, np.int32)
         elif not self.has_fields:
-            if self._is_pipe and fields is not None:
+            if self._is_pipe and fields is not None and not self._is_plain:
                 self.has_fields, self.flags = True, self.flags | Flags.FIELDS
             else:
                 fields = None

@@ -32,6 +32,7 @@ from snailps.data.blocks import expand
 from snailps.data.columns import Kind, columns_of, declaration_of
 from snailps.data.elements import a_kind
 from snailps.data.encoding import Encoding, moments
+from snailps.data.example_files import LineExamples
 from snailps.data.feature_rows import DictRows
 from snailps.data.input_files import InputFiles
 from snailps.data.matrix_file import KEY_LIMIT
@@ -185,6 +186,8 @@ class SparseEstimator(Estimator):
         options: dict[str, Any] = {"dense": self._dense, "fields": None if has_own else fields}
         if matrix.files is not None:
             matrix.files.write_as(**options)
+            if fields is None and isinstance(matrix.files, LineExamples):
+                matrix.files.leave_out_fields()
         return replace(matrix, fields=fields, options=options)
 
     def _fields_of(self, matrix: Matrix, use: str) -> NDArray[np.int64] | None:

@@ -403,3 +403,14 @@ def test_regression_targets_of_lines_keep_their_small_variation(write):
     found = example_files([write("a.libsvm", "1700000000.25 1:1\n1700000000.5 1:1\n")])
     list(found.pieces())
     assert np.ptp(found.labels()) == 0.25
+
+
+@pytest.mark.parametrize("names", [("with.mx", "without.mx"), ("without.mx", "with.mx")])
+def test_model_without_fields_takes_files_with_and_without(tmp_path, names):
+    x = np.eye(3)
+    write_matrix(tmp_path / "with.mx", x, [0, 1, 0], fields=[0, 1, 1])
+    write_matrix(tmp_path / "without.mx", x, [0, 1, 0])
+    found = example_files([str(tmp_path / name) for name in names])
+    found.leave_out_fields()
+    assert not found.has_fields
+    assert rows_of(found) == 2 * [[(at, 1.0, 0.0)] for at in range(3)]

@@ -1,5 +1,7 @@
 """models.sparse.fm: settings, and blocks at one worker."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from connected import block_of, connected, flush, train
@@ -51,7 +53,8 @@ def make():
 
 
 def batch_of(data, settings):
-    return BatchReader(ExampleReader(settings.format), bias=True).read(data)
+    reader = ExampleReader(settings.format)
+    return BatchReader(reader, bias=True, fields=settings.fields).read(data)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "ftrl"])
@@ -118,8 +121,9 @@ def test_fm_with_fields_that_do_not_fit_refuses(tmp_path, make, data, fields, wh
     with pytest.raises(DataError, match=rf"input: .*in\.svm: {what}"):
         FactorizationMachine.check(settings)
     rows = np.zeros((9, settings.dim), np.float32)
+    own = settings if data == FIELDS else replace(settings, fields=0)
     with pytest.raises(DataError, match="as the model has, got") as refused:
-        FactorizationMachine.scores(settings, rows, batch_of(data, settings), {})
+        FactorizationMachine.scores(settings, rows, batch_of(data, own), {})
     assert "et fields" not in str(refused.value)  # the model is there
     with pytest.raises(DataError, match=f"text.*{what.partition('.')[0]}"):
         train(make(settings), data)

@@ -1,8 +1,11 @@
 """models.sparse.batch: numbering, pieces in threads, rare features, weights, messages."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from snailps import write_matrix
 from snailps.api.block import Block
 from snailps.data._admission import Admission, Admitted
 from snailps.data.examples import ExampleReader
@@ -83,6 +86,19 @@ def test_examples_without_weights_have_1_beside_those_of_others():
     assert found.tolist() == [1, 1, 0.5, 2]
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_fields_of_some_files_are_left_out_or_refused_by_the_name_of_the_others(tmp_path, order):
+    x, paths = np.eye(3)[[0, 1, 2, 0]], [tmp_path / "with.mx", tmp_path / "without.mx"]
+    write_matrix(paths[0], x, [0, 1, 0, 1], fields=[0, 1, 1])
+    write_matrix(paths[1], x, [0, 1, 0, 1])
+    texts = [(paths[at].read_bytes(), str(paths[at]), 0, None) for at in order]
+    block = SimpleNamespace(head=lambda: texts[0][0], texts=lambda: iter(texts))
+    plain = BatchReader(ExampleReader()).parse_block(block)
+    assert (len(plain.labels), len(plain.keys), len(plain.fields)) == (8, 8, 0)
+    with pytest.raises(DataError, match=r"without\.mx: expected fields 0 to 1, got none"):
+        BatchReader(ExampleReader(), fields=2).parse_block(block)
+
+
 def test_batch_of_nothing_is_empty():
     found = read(b"", bias=True)
     assert (len(found), found.ptr.tolist()) == (0, [0])
@@ -134,7 +150,7 @@ def test_batch_without_rare_features_keeps_the_fields_of_others():
     admission = Admission(1, 1000)
     admission.count(np.array([7], np.uint64))
     admitted = Admitted(admission.verdict())
-    found = read(b"1 0:5:1 3:7:2\n", format="libffm", admitted=admitted)
+    found = read(b"1 0:5:1 3:7:2\n", format="libffm", admitted=admitted, fields=4)
     assert (found.keys.tolist(), found.fields.tolist()) == ([7], [3])
 
 

@@ -37,6 +37,10 @@ PIECE_BYTES = 1 << 20
 """Least size of a piece: its arrays fit in a core's second cache, and threads end together."""
 
 PLAIN = Encoding()
+NO_FIELDS = np.empty(0, np.int32)
+WITHOUT_FIELDS = (
+    "none. LIBSVM has none: write label field:feature:value (libffm), or a matrix file with fields="
+)
 P = TypeVar("P")
 T = TypeVar("T")
 Floats = NDArray[np.float32]
@@ -122,7 +126,8 @@ class BatchReader:
 
     `class_weights` are by class (empty: 1): labels of 0 or less are class 0, others between classes
     are of the next one, as above 0 is yes.  Features that are not `admitted` are left out; encoded
-    values are clipped to `limit`.
+    values are clipped to `limit`.  `fields`: the number of those that examples have to have; 0: own
+    ones are left out.
     """
 
     def __init__(
@@ -135,8 +140,9 @@ class BatchReader:
         admitted: Admitted | None = None,
         encoding: Encoding = PLAIN,
         limit: float = FLOAT_MAX,
+        fields: int = 0,
     ) -> None:
-        self._reader = reader
+        self._reader, self._fields = reader, fields
         self.encoding, self._limit = encoding, limit
         self._numbers = KeyNumbers()
         self._bias = bias
@@ -188,8 +194,27 @@ class BatchReader:
     ) -> Examples:
         """The examples of a text, parsed by all threads."""
         if self._pool is None:  # in one piece: there is nothing to join
-            return self._reader.read(data, path, start, place=place)
+            return self._read(data, path, start, place=place)
         return joined(self.pieces(data, lambda examples: examples, path, start, place))
+
+    def _read(
+        self,
+        data: bytes,
+        path: str,
+        start: int,
+        part: tuple[int, int] | None = None,
+        place: Place | None = None,
+    ) -> Examples:
+        """The examples of a text, with fields if the model has some: files may differ in that."""
+        examples = self._reader.read(data, path, start, part, place)
+        if self._fields == 0 and len(examples.fields):
+            return examples._replace(fields=NO_FIELDS)
+        if self._fields > 0 and len(examples.keys) > len(examples.fields):
+            raise DataError(
+                f"{path}: expected fields 0 to {self._fields - 1}, got {WITHOUT_FIELDS}, or set "
+                "fields: 0 for a plain factorization machine"
+            )
+        return examples
 
     def pieces(
         self,
@@ -202,11 +227,11 @@ class BatchReader:
         """Results of `then` for the pieces of a text, in order; threads parse and call it."""
         parts, has_rows = len(data) // PIECE_BYTES, is_matrix(data)
         if parts < 2 or not (has_rows or self._reader.learn_format(data, start)):
-            return [then(self._reader.read(data, path, start, place=place))]
+            return [then(self._read(data, path, start, place=place))]
         edges = even_rows(data, path, parts) if has_rows else _even_lines(data, parts)
 
         def read(part: tuple[int, int]) -> T:
-            return then(self._reader.read(data, path, start, part, place))
+            return then(self._read(data, path, start, part, place))
 
         try:
             return self._map(read, itertools.pairwise(edges))
@@ -219,7 +244,7 @@ class BatchReader:
 
         def read(part: int) -> T:
             found = [
-                self._reader.read(text.data, text.path, text.start, place=text.place)
+                self._read(text.data, text.path, text.start, place=text.place)
                 for text in parts.texts(part)
             ]
             return then(joined(found) if found else self._reader.read(b""))
@@ -303,6 +328,7 @@ def batch_reader(
         admitted=admitted,
         encoding=encoding,
         limit=LIMIT if trains else FLOAT_MAX,
+        fields=getattr(settings, "fields", 0),
     )
 
 

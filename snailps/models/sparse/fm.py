@@ -26,14 +26,20 @@ from snailps.dataclass import dataclass
 from snailps.errors import ConfigError, DataError
 from snailps.models.block_trainer import Rates, Span, Sums
 from snailps.models.local_sgd import RowLayout
-from snailps.models.sparse.batch import BIAS_KEY, Batch, Floats, Keys
+from snailps.models.sparse.batch import (
+    BIAS_KEY,
+    NO_FIELDS,
+    WITHOUT_FIELDS,
+    Batch,
+    Floats,
+    Keys,
+)
 from snailps.models.sparse.delta_shares import Shares
 from snailps.models.sparse.settings import SparseSettings
 from snailps.models.sparse.worker import SparseWorker, factors_of
 
 PARTS = {"sgd": 1, "adagrad": 2, "ftrl": 3}
 """Number of arrays in a row: weights and the state of the method."""
-NO_FIELDS = np.zeros(0, np.int32)
 EXACT_ENTRIES = 1 << 16
 """Entries of examples whose scores are added up at a time, about."""
 FARTHEST_OF_FACTORS = 1000.0
@@ -266,10 +272,7 @@ def check_fields(settings: FmSettings, batch: Batch, where: str, *, trained: boo
             return
         got, advice = f"{low} to {high}", f". Set fields: {high + 1}"
     else:
-        got = (
-            "none. LIBSVM has none: write label field:feature:value (libffm), or a matrix file "
-            "with fields="
-        )
+        got = WITHOUT_FIELDS
         advice = ", or set fields: 0 for a plain factorization machine"
     expected = f"fields 0 to {settings.fields - 1}{', as the model has' if trained else ''}"
     raise DataError(f"{where}: expected {expected}, got {got}{'' if trained else advice}")
