@@ -161,7 +161,7 @@ class TableExamples(ExampleFiles):
 
         self._files, self.label, self._others = files, label, others
         if names and infer:
-            found = columns_by_name(complete(files[0], columns, label), label)
+            found = columns_by_name(complete(files, columns, label), label)
             inferred = {column.name: column for column in found}
             missing = [name for name in names if name not in inferred]
             if missing:
@@ -177,7 +177,7 @@ class TableExamples(ExampleFiles):
         else:
             self._columns = [
                 Column(one.name, kinds[one.name]) if one.is_feature and one.name in kinds else one
-                for one in columns_of(complete(files[0], columns, label), needs_label=False)
+                for one in columns_of(complete(files, columns, label), needs_label=False)
             ]
         self.declared = tuple(map(declaration_of, self._columns))
         features = [column for column in self._columns if column.is_feature]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,10 @@ from snailps.data.reading import Reading
 from snailps.data.spool import SpooledText
 from snailps.data.table_formats import TableFile, open_table, table_errors
 from snailps.errors import DataError
+
+LOOKED_BYTES = 256 << 20
+"""Bytes behind the first rows that are searched for a value of each column."""
+_INDEX = "__index_level_"
 
 
 def text_of(reading: Reading, path: str, make: Make | None = None) -> Iterator[bytes]:
@@ -71,31 +75,46 @@ def write_table(
     return file
 
 
-def complete(path: str, declared: Sequence[str], label: str) -> tuple[str, ...]:
-    """Declarations of all columns of a table, in order: those that are given, others by their
-    values.
+def complete(paths: Sequence[str], declared: Sequence[str], label: str) -> tuple[str, ...]:
+    """Declarations of all columns of the first table, in order: those that are given, others by
+    their values.
 
-    `label` is the column of the labels; empty: there is none.
+    A column without a value in its first rows is looked for further on, in all tables, up to
+    `LOOKED_BYTES`; one that has none there is of numbers, so that a text in it is refused where it
+    comes.  `label` is the column of the labels; empty: there is none.
     """
     given = {column.name: column for column in columns_by_name(declared, label)}
     named = [*given, label] if label else [*given]
+    path = paths[0]
     with open_table(path) as table, table_errors(path):
         later = [name for name in given if table.has_more and name not in table.names]
         _require(table, [name for name in named if name not in later])
         kinds = table.kinds(named)
-        columns = [
-            given.get(name) or Column(name, Kind.LABEL if name == label else _kind(name, kinds))
-            for name in (*table.names, *later)
-        ]
+        # pandas' index is the order of the rows.
+        kinds |= {name: Kind.IGNORE for name in table.names if name.startswith(_INDEX)}
+        left = [name for name in table.names if name not in (*named, *kinds)]
+        found, size = table.later_kinds(left, LOOKED_BYTES) if left else ({}, 0)
+        names = (*table.names, *later)
+    kinds |= found
+    for other in paths[1:]:
+        left = [name for name in left if name not in kinds]
+        if not left or size >= LOOKED_BYTES:
+            break
+        with open_table(other) as table, table_errors(other):
+            kinds |= table.kinds([name for name in table.names if name not in left])
+            more, read = table.later_kinds(
+                [name for name in left if name not in kinds], LOOKED_BYTES - size
+            )
+        kinds, size = kinds | more, size + read
+    columns = [
+        given.get(name)
+        or Column(name, Kind.LABEL if name == label else kinds.get(name, Kind.NUMERIC))
+        for name in names
+    ]
     if not any(column.is_feature for column in columns):
         beside = f" beside the label {label!r}" if label else ""
         raise DataError(f"{path} has no column of features{beside}")
     return tuple(map(declaration_of, columns))
-
-
-def _kind(name: str, kinds: Mapping[str, Kind]) -> Kind:
-    """Kind of a column's values; IGNORE for pandas' index, the order of the rows."""
-    return Kind.IGNORE if name.startswith("__index_level_") else kinds[name]
 
 
 def check_table(path: str, reading: Reading) -> None:
@@ -135,7 +154,8 @@ def label_kind(path: str, label: str) -> Kind:
     """Whether a column of labels has numbers or texts, of CSV by its first rows."""
     with open_table(path) as table, table_errors(path):
         _require(table, [label])
-        return table.kinds([name for name in table.names if name != label])[label]
+        kinds = table.kinds([name for name in table.names if name != label])
+        return kinds.get(label, Kind.CATEGORICAL)
 
 
 @contextmanager

@@ -41,6 +41,7 @@ from snailps.data.extras import optional_module
 from snailps.data.feature_rows import Piece, Rule
 from snailps.data.file_kinds import BOM, HEAD_BYTES, UNIT_BYTES_MAX, line_of, refuse_foreign
 from snailps.data.host_cache import Make
+from snailps.data.packed_words import PackedWords
 from snailps.data.reading import format_of
 from snailps.data.unpacking import is_sequential, is_url, open_content, read_errors
 from snailps.errors import ConfigError, DataError
@@ -102,7 +103,15 @@ class TableFile(ABC):
 
     @abstractmethod
     def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        """Kind of each column except `but`; DataError if it has neither numbers nor texts."""
+        """Kind of each column except `but` that has a value in the first rows, or a type.
+
+        DataError if it has neither numbers nor texts.
+        """
+
+    def later_kinds(self, names: Sequence[str], bytes_max: int) -> tuple[dict[str, Kind], int]:
+        """Kind of those of these columns that have a value in the following rows, each by the rows
+        with the first one; and the bytes read, about `bytes_max` at most."""
+        return {}, 0
 
     @abstractmethod
     def batches(self, names: Sequence[str]) -> Iterator[DataTable]:
@@ -165,7 +174,7 @@ class ParquetFile(TableFile):
                 found[field.name] = Kind.NUMERIC
             elif _ARROW_TEXT.fullmatch(of):
                 found[field.name] = Kind.CATEGORICAL
-            else:
+            elif of != "null":
                 raise DataError(
                     f"{self.path}: column {field.name!r} is of {of}: expected numbers or texts. "
                     f"Declare {field.name}:ignore in columns, or convert it"
@@ -200,11 +209,22 @@ class JsonLines(TableFile):
         self.has_more = len(self._head) == HEAD_ROWS or self._bytes >= HEAD_BYTES_MAX
 
     def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
-        return {
-            name: _kind_of([row.get(name) for row in self._head], f"{self.path}: column {name!r}")
-            for name in self.names
-            if name not in but
+        return self._kinds_in(self._head, [name for name in self.names if name not in but])
+
+    def later_kinds(self, names: Sequence[str], bytes_max: int) -> tuple[dict[str, Kind], int]:
+        found, begin = dict[str, Kind](), self._bytes
+        while len(found) < len(names) and self._bytes - begin < bytes_max:
+            if not (rows := self._take(BATCH_ROWS, BATCH_BYTES)):
+                break
+            found |= self._kinds_in(rows, [name for name in names if name not in found])
+        return found, self._bytes - begin
+
+    def _kinds_in(self, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Kind]:
+        kinds = {
+            name: _kind_of([row.get(name) for row in rows], f"{self.path}: column {name!r}")
+            for name in names
         }
+        return {name: kind for name, kind in kinds.items() if kind is not None}
 
     def batches(self, names: Sequence[str]) -> Iterator[DataTable]:
         """Refuses names that are not among the known ones."""
@@ -280,31 +300,36 @@ class SeparatedFile(TableFile):
 
     def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
         """Judge by the cells of the first rows: numbers if all present cells are."""
-        text = dict.fromkeys(self.names, False)
-        numbers = dict.fromkeys(self.names, False)
+        names = [name for name in self.names if name not in but]
+        seen = {name: set[Kind]() for name in names}
         left = HEAD_ROWS
-        # Malformed rows are reported when they are used.
-        reader = self._reader([Column(name, Kind.TEXT) for name in self.names], "skip")
-        for found in self._read(reader):
-            for name, cells in zip(self.names, found.cells, strict=True):
-                for cell in _texts(cells[:left]):
-                    cell = cell.strip()
-                    if _NUMBER.fullmatch(cell) or cell in TRUTH or _INFINITE.fullmatch(cell):
-                        numbers[name] = True
-                    elif cell and cell not in MISSING:
-                        text[name] = True
-            left -= len(found.labels)
+        for cells, rows, _ in self._cells_of(names):
+            for name, some in zip(names, cells, strict=True):
+                seen[name] |= _kinds_of(some[:left])
+            left -= rows
             if left <= 0:
                 break
-        return {
-            name: Kind.IGNORE
-            if name in self._unnamed
-            else Kind.NUMERIC
-            if numbers[name] and not text[name]
-            else Kind.CATEGORICAL
-            for name in self.names
-            if name not in but
-        }
+        found = {name: _whole(kinds) for name, kinds in seen.items() if kinds}
+        return found | {name: Kind.IGNORE for name in names if name in self._unnamed}
+
+    def later_kinds(self, names: Sequence[str], bytes_max: int) -> tuple[dict[str, Kind], int]:
+        left, size, found = [name for name in self.names if name in names], 0, dict[str, Kind]()
+        for cells, _, read in self._cells_of(left) if left else ():
+            size += read
+            for name, some in zip(left, cells, strict=True):
+                if name not in found and some.letters and (kinds := _kinds_of(some)):
+                    found[name] = _whole(kinds)
+            if len(found) == len(left) or size >= bytes_max:
+                break
+        return found, size
+
+    def _cells_of(self, names: Sequence[str]) -> Iterator[tuple[Sequence[PackedWords], int, int]]:
+        """Cells of these columns, in the order of the file, number and bytes of some rows."""
+        # Malformed rows are reported when they are used.
+        reader = self._reader([Column(name, Kind.TEXT) for name in names], "skip")
+        for data, at in self._rows:
+            found = self._parsed(reader, data, at)
+            yield found.cells, len(found.labels), len(data)
 
     def batches(self, names: Sequence[str]) -> Iterator[DataTable]:
         kept = [name for name in self.names if name in names]
@@ -343,11 +368,14 @@ class SeparatedFile(TableFile):
 
     def _read(self, reader: ExampleReader) -> Iterator[Examples]:
         for data, at in self._rows:
-            try:
-                yield reader.read(data, self.path, at)
-            except DataError as error:
-                cure = ". What columns are is set by columns, for example NAME:categorical"
-                raise DataError(f"{error}{cure if reader.field_num else ''}") from None
+            yield self._parsed(reader, data, at)
+
+    def _parsed(self, reader: ExampleReader, data: bytes, at: int) -> Examples:
+        try:
+            return reader.read(data, self.path, at)
+        except DataError as error:
+            cure = ". What columns are is set by columns, for example NAME:categorical"
+            raise DataError(f"{error}{cure if reader.field_num else ''}") from None
 
     def _whole_rows(self) -> Iterator[tuple[bytes, int]]:
         """Whole rows, about `BATCH_BYTES`, and their offsets."""
@@ -483,15 +511,32 @@ def table_errors(path: str) -> Iterator[None]:
             raise DataError(f"cannot read {path}: {error}") from error
 
 
-def _texts(cells: Sequence[bytes]) -> list[str]:
+def _texts(cells: Iterable[bytes]) -> list[str]:
     return [cell.decode(*_CODEC) for cell in cells]
 
 
-def _kind_of(values: Sequence[Any], where: str) -> Kind:
-    """Kind of a column with these first values; refuses lists, dicts, and texts among numbers."""
+def _kinds_of(cells: Sequence[bytes]) -> set[Kind]:
+    """Whether cells of CSV have numbers, texts, or both."""
+    found = set()
+    for cell in map(str.strip, _texts(set(cells))):
+        if _NUMBER.fullmatch(cell) or cell in TRUTH or _INFINITE.fullmatch(cell):
+            found.add(Kind.NUMERIC)
+        elif cell and cell not in MISSING:
+            found.add(Kind.CATEGORICAL)
+    return found
+
+
+def _whole(kinds: AbstractSet[Kind]) -> Kind:
+    """Kind of a column that has cells of these kinds: a number may be a text as well."""
+    return max(kinds, key=lambda kind: kind is Kind.CATEGORICAL)
+
+
+def _kind_of(values: Sequence[Any], where: str) -> Kind | None:
+    """Kind of a column with these values, None: all are missing; refuses lists, dicts, and texts
+    among numbers."""
     there = [one for one in values if not is_missing(one)]
     if all(isinstance(one, NUMBERS) for one in there):
-        return Kind.NUMERIC if there else Kind.CATEGORICAL
+        return Kind.NUMERIC if there else None
     odd = next((one for one in there if not isinstance(one, (str, *NUMBERS))), None)
     if odd is not None:
         raise DataError(

@@ -449,7 +449,7 @@ def test_index_that_pandas_writes_is_no_column(tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": [1.0, 2, 3, 4], "y": [0, 1, 0, 1]}).sort_values("y")
     frame.to_parquet(tmp_path / "x.parquet")
-    declared = complete(str(tmp_path / "x.parquet"), (), "y")
+    declared = complete([str(tmp_path / "x.parquet")], (), "y")
     assert declared == ("a:numeric", "y:label", "__index_level_0__:ignore")
 
 

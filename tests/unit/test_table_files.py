@@ -11,14 +11,14 @@ import zstandard
 
 from snailps.cli import train
 from snailps.config import RawConfig
-from snailps.data import table_formats
+from snailps.data import table_files, table_formats
 from snailps.data._examples import hash_bytes
 from snailps.data.blocks import cut, expand, read_block
 from snailps.data.columns import columns_by_name, declaration_of
 from snailps.data.examples import ExampleReader
 from snailps.data.reading import Reading, format_of
 from snailps.data.scratch import Scratch
-from snailps.data.table_files import check_table, complete, text_of
+from snailps.data.table_files import check_table, complete, read_rows, text_of
 from snailps.errors import ConfigError, DataError
 from snailps.models.classifier import ClassifierSettings
 from snailps.models.sparse.evaluate import with_columns
@@ -258,7 +258,7 @@ def test_examples_of_each_format_are_the_same(tmp_path, scratch_of, ending, bloc
     rows = [{**row, "note": row["note"].replace('"', "'")} for row in ROWS]
     expected = [*EXPECTED[:2], (1.0, [*EXPECTED[2][1][:2], (key("note", "say 'four'"), 1.0, 2)])]
     path = written(tmp_path, ending, rows)
-    assert complete(path, (), "clicked") == DECLARED
+    assert complete([path], (), "clicked") == DECLARED
     reading = Reading("examples", label_column="clicked", columns=DECLARED)
     assert examples_of(path, reading, scratch_of, blocks) == expected
 
@@ -309,12 +309,12 @@ def test_columns_in_another_order_keep_their_fields(tmp_path, scratch_of):
 def test_pandas_index_in_csv_is_no_feature(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text(",age,y\n0,31,1\n1,44,0\n")
-    assert complete(str(path), (), "y") == ("unnamed_1:ignore", "age:numeric", "y:label")
+    assert complete([str(path)], (), "y") == ("unnamed_1:ignore", "age:numeric", "y:label")
 
 
 def test_declarations_win_over_what_is_inferred(tmp_path):
     path = written(tmp_path, "csv")
-    found = complete(path, ("note:ignore", "age:numeric log bucket 10 30"), "clicked")
+    found = complete([path], ("note:ignore", "age:numeric log bucket 10 30"), "clicked")
     assert found == (
         "clicked:label", "age:numeric log bucket 10 30", "city:categorical", "note:ignore"
     )  # fmt: skip
@@ -333,7 +333,7 @@ def test_declarations_win_over_what_is_inferred(tmp_path):
 )
 def test_tables_that_cannot_be_declared_are_refused(tmp_path, ending, rows, declared, message):
     with pytest.raises(DataError, match=message):
-        complete(written(tmp_path, ending, rows), declared, "clicked")
+        complete([written(tmp_path, ending, rows)], declared, "clicked")
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_examples_that_do_not_fit_are_refused(tmp_path, scratch_of, ending, rows
 def test_malformed_lines_of_csv_are_left_out_if_they_may(tmp_path, scratch_of, caplog):
     path = tmp_path / "x.csv"
     path.write_text('y,a\n1,2\n1,"2\n,x"\n0,3\n')
-    columns = complete(str(path), ("a:numeric",), "y")
+    columns = complete([str(path)], ("a:numeric",), "y")
     reading = Reading("examples", label_column="y", columns=columns, on_bad_line="skip")
     assert [label for label, _ in examples_of(str(path), reading, scratch_of)] == [1.0, 0.0]
     assert "1 malformed lines were left out" in caplog.text
@@ -424,7 +424,7 @@ def test_deeply_nested_line_of_json_is_data_error(tmp_path, scratch_of, begin, d
         with pytest.raises(DataError, match=r"x\.jsonl"):
             read(str(path), reading, scratch_of)
     with pytest.raises(DataError, match=r"x\.jsonl"):
-        complete(str(path), (), "")
+        complete([str(path)], (), "")
 
 
 def test_texts_of_long_cells_do_not_depend_on_other_readers(tmp_path):
@@ -446,17 +446,17 @@ def test_texts_of_long_cells_do_not_depend_on_other_readers(tmp_path):
 def test_name_that_json_lines_have_later_is_refused_or_declared(tmp_path, scratch_of, monkeypatch):
     monkeypatch.setattr(table_formats, "HEAD_ROWS", 3)
     path = written(tmp_path, "jsonl", [{"a": 1, "y": 0}] * 3 + [{"b": 5, "y": 1}] * 2)
-    declared = complete(path, (), "y")
+    declared = complete([path], (), "y")
     assert declared == ("a:numeric", "y:label")
     with pytest.raises(DataError, match=r"row 4 has 'b', .*: declare it in columns, as b:num"):
         examples_of(path, Reading("examples", label_column="y", columns=declared), scratch_of)
-    declared = complete(path, ("b:numeric",), "y")
+    declared = complete([path], ("b:numeric",), "y")
     assert declared == ("a:numeric", "y:label", "b:numeric")
     found = examples_of(path, Reading("examples", label_column="y", columns=declared), scratch_of)
     assert [len(row) for _, row in found] == [1] * 5
     short = written(tmp_path, "jsonl", [{"a": 1, "y": 0}] * 2, name="short")
     with pytest.raises(DataError, match="has no column 'b'"):
-        complete(short, ("b:numeric",), "y")
+        complete([short], ("b:numeric",), "y")
 
 
 def test_long_rows_of_json_are_read_a_few_at_a_time(tmp_path, monkeypatch):
@@ -567,3 +567,50 @@ def test_train_shows_what_columns_are(tmp_path, monkeypatch, capsys):
     assert train.train("logistic", given) == 0
     shown = "columns: y:label, age:numeric bucket 1, city:categorical  (--columns overrides)\n"
     assert capsys.readouterr().err == shown
+
+
+def late_table(folder, name, cells):
+    """A table of a label and a column `x` with these cells; None: missing."""
+    name, ending = name.split(".")
+    return str(written(folder, ending, [{"y": n % 2, "x": x} for n, x in enumerate(cells)], name))
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
+@pytest.mark.parametrize(
+    ("later", "kind"), [([2.5, 3], "numeric"), (["Rome"], "categorical"), ([], "numeric")]
+)
+@pytest.mark.parametrize("apart", [False, True])
+def test_column_that_is_empty_at_first_is_decided_by_its_first_values(
+    tmp_path, monkeypatch, ending, later, kind, apart
+):
+    monkeypatch.setattr(table_formats, "HEAD_ROWS", 10)
+    monkeypatch.setattr(table_formats, "BATCH_BYTES", 64)
+    monkeypatch.setattr(table_formats, "HEADER_BYTES", 64)
+    empty, after = [None] * 30, [*later, None]
+    parts = [empty, [None, *after]] if apart else [[*empty, *after]]
+    paths = [late_table(tmp_path, f"{at}.{ending}", part) for at, part in enumerate(parts)]
+    assert complete(paths, (), "y") == ("y:label", f"x:{kind}")
+
+
+def test_column_without_a_type_is_decided_by_other_files(tmp_path):
+    null = late_table(tmp_path, "0.parquet", [None, None])
+    assert complete([null], (), "y") == ("y:label", "x:numeric")
+    texts = late_table(tmp_path, "1.parquet", [None, "Rome"])
+    assert complete([null, texts], (), "y") == ("y:label", "x:categorical")
+    numbers = late_table(tmp_path, "2.csv", [None, 3])
+    assert complete([null, numbers, texts], (), "y") == ("y:label", "x:numeric")
+
+
+def test_text_of_a_column_that_had_no_value_as_far_as_it_was_looked_for_is_refused(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(table_formats, "HEAD_ROWS", 10)
+    monkeypatch.setattr(table_formats, "BATCH_BYTES", 64)
+    monkeypatch.setattr(table_formats, "HEADER_BYTES", 64)
+    monkeypatch.setattr(table_files, "LOOKED_BYTES", 64)
+    path = late_table(tmp_path, "x.csv", [None] * 99 + ["Rome"])
+    columns = complete([path], (), "y")
+    assert columns == ("y:label", "x:numeric")
+    rows = read_rows(path, columns_by_name(columns, "y"), "y")
+    with pytest.raises(DataError, match=r"line 101, .*in column x, got 'Rome'.*NAME:categorical"):
+        list(rows)

@@ -45,18 +45,19 @@ HEADS_MAX = 100
 def with_columns(settings: SparseSettings) -> SparseSettings:
     """The settings with a declaration of every column of an input of tables.
 
-    Columns that `columns` does not declare are inferred from the first table, for all tables and
-    for the files of predictions.
+    Columns that `columns` does not declare are inferred, for all tables and for the files of
+    predictions.
     """
     if not settings.label_column or not settings.input:
         return settings
     from snailps.data.table_files import complete
 
-    path = files_of(settings.input)[0]
-    settings.reading().takes(path)
-    columns = complete(path, settings.columns, settings.label_column)
+    paths, reading = files_of(settings.input), settings.reading()
+    for path in paths:
+        reading.takes(path)
+    columns = complete(paths, settings.columns, settings.label_column)
     if columns != settings.columns:
-        log.info("columns, by %s: %s", path, ", ".join(columns))
+        log.info("columns, by %s: %s", paths[0], ", ".join(columns))
     return replace(settings, columns=columns)
 
 
