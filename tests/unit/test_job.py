@@ -88,6 +88,17 @@ def test_job_without_class_or_input_says_what_to_write(make):
         make(input="nowhere")
 
 
+def test_losses_are_of_the_epochs_that_were_begun(make):
+    job = make(epochs="100000")
+    job.begin_pass("train")
+    assert job.figures({})["loss_by_epoch"] == []
+    lease = job.lease(1)
+    job.done(messages.Done("train", lease.number, 5, 1.0, {"loss": 2.0, "examples": 1.0}), 1)
+    figures = job.figures({})
+    assert (figures["loss_by_epoch"], figures["epochs"]) == ([2.0], 1)
+    assert len(job.dump(exact=True).about["exact"]["metrics"]["losses"]) == 1
+
+
 @each(
     "model, refused",
     [

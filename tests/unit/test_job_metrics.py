@@ -25,7 +25,7 @@ def count(metrics, blocks):
 
 @given(blocks=st.lists(BLOCK, max_size=40), before=st.lists(BLOCK, max_size=4))
 def test_blocks_counted_at_once_are_as_if_counted_one_by_one(blocks, before):
-    singly, at_once = PassMetrics(2), PassMetrics(2)
+    singly, at_once = PassMetrics(), PassMetrics()
     for metrics in (singly, at_once):
         count(metrics, before)
     count(singly, blocks)
@@ -36,7 +36,7 @@ def test_blocks_counted_at_once_are_as_if_counted_one_by_one(blocks, before):
 
 
 def test_last_learning_rate_that_was_reported_counts():
-    metrics = PassMetrics(1)
+    metrics = PassMetrics()
     for lr in (0.5, 0.25, math.nan):
         metrics.count(0, BlockResult(units=1, lr=lr))
     assert metrics.lr == 0.25
@@ -46,7 +46,7 @@ def test_last_learning_rate_that_was_reported_counts():
 
 
 def test_metrics_resumed_are_those_of_the_snapshot():
-    first, second = PassMetrics(1), PassMetrics()
+    first, second = PassMetrics(), PassMetrics()
     for at in range(20):
         first.count(at // 10, BlockResult(at, at / 3, 2.0, 1, 0.25))
         first.took(at / 7)
@@ -57,7 +57,7 @@ def test_metrics_resumed_are_those_of_the_snapshot():
 
 
 def losses_of(*means):
-    metrics = PassMetrics(len(means))
+    metrics = PassMetrics()
     for epoch, mean in enumerate(means):
         if mean is not None:
             metrics.count(epoch, BlockResult(units=2, loss=2 * mean, examples=2.0))

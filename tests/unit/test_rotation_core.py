@@ -241,7 +241,7 @@ def test_figures_of_checkouts_count_at_once_and_those_of_the_partition_in_their_
     world = World(job)
     (a, one), _ = tenants(world)
     assert job.metrics.units == 0
-    assert job.metrics.loss_by_epoch() == [None]
+    assert not any(job.metrics.loss_by_epoch())
     for part in range(4):
         assert world.ask(a, m.Borrow(one.number)).part == part
         world.now += 0.5
@@ -272,7 +272,7 @@ def test_figures_of_a_lost_partition_are_withdrawn(make_job):
     assert job.ledger.progress == pytest.approx(1 / 16)
     world.handle(events.Gone(b, "connection closed"))
     assert (job.metrics.units, job.metrics.loss) == (0, None)
-    assert job.metrics.loss_by_epoch() == [None]
+    assert not any(job.metrics.loss_by_epoch())
 
 
 def leases_again(world, lease):
@@ -342,7 +342,7 @@ def test_checkpoint_has_no_figures_of_durable_checkouts_and_a_takeover_has_them(
 
 
 def test_checkouts_made_durable_by_one_worker_are_not_withdrawn_when_the_next_one_is_done():
-    metrics = PassMetrics(1)
+    metrics = PassMetrics()
     metrics.count_checkout(40, 0, BlockResult(5, 3.0, 2.0), 2)
     assert metrics.make_durable(40) == {"units": 5, "loss": 3.0, "examples": 2.0}
     metrics.count_checkout(40, 0, BlockResult(1, 1.0, 1.0), 2)
@@ -371,7 +371,7 @@ def test_loss_of_a_checkout_that_is_no_number_ends_the_job(make_job):
 
 
 def test_metrics_under_another_master_are_without_checkouts_that_were_not_whole():
-    first, second = PassMetrics(2), PassMetrics()
+    first, second = PassMetrics(), PassMetrics()
     first.count(0, BlockResult(7, 1.0, 2.0))
     first.count_checkout(40, 1, BlockResult(5, 3.0, 2.0))
     first.count_checkout(40, 1, BlockResult(5))
@@ -416,6 +416,55 @@ def test_training_that_ends_hands_out_nothing_and_what_ends_early_is_not_done(ma
     assert not job.ledger.records.is_done(two.number)
     assert job.metrics.units == units + 10
     assert facts(world, "done")[-1]["whole"] is False
+
+
+def test_units_of_what_ended_early_count_once_in_a_run_that_goes_on(make_job):
+    job = make_job()
+    world = World(job)
+    (a, one), (b, two) = tenants(world)
+    assert [world.ask(b, m.Borrow(two.number)).part for _ in range(2)] == [2, 3]
+    world.ask(a, m.Done("train", one.number, 20, 1.0, {"loss": 4.0, "examples": 2.0}))
+    world.handle(events.Signal())
+    world.tick()
+    checks_in(world, b, two, 2)
+    checks_in(world, b, two, 3)
+    world.ask(b, m.Done("train", two.number, 10, 1.0, ANSWER, whole=False))
+    assert (job.metrics.units, job.metrics.losses[0]) == (30, [6.0, 3.0])  # the model has these
+    figures = job.figures({}, world.now)
+    assert (figures["examples"], figures["loss_by_epoch"]) == (30, [2.0])
+    again = make_job()
+    again.prepare(2)
+    again.begin_pass("train", 0.0, [8, 9], unpack(pack(job.dump(world.now))))
+    assert (again.metrics.units, again.metrics.losses[0]) == (20, [4.0, 2.0])
+    after = takes_over(world, make_job())  # a takeover ends the same training
+    for member in (1, 2, 3):
+        rejoin(after, member)
+    after.tick(times=4)
+    metrics = after.core.job_controller.job.metrics
+    assert (metrics.units, metrics.losses[0]) == (30, [6.0, 3.0])
+    metrics.resume(metrics.snapshot(exact=True))
+    assert (metrics.units, metrics.losses[0]) == (30, [6.0, 3.0])
+
+
+def test_blocks_are_of_the_text_and_partitions_have_their_own_figure(make_job):
+    job = make_job()
+    world = World(job)
+    (a, one), (b, two) = tenants(world)
+
+    def counts():
+        figures = job.figures({}, world.now)
+        return [figures[name] for name in ("blocks", "blocks_per_epoch", "partitions", "epochs")]
+
+    assert counts() == [0, 10, 0, 0]
+    world.ask(a, m.Done("train", one.number, 5, 1.0, ANSWER))
+    assert counts() == [0, 10, 1, 1]
+    world.ask(b, m.Done("train", two.number, 5, 1.0, ANSWER))
+    assert counts() == [5, 10, 2, 1]
+    while (lease := deals(world, a)) is not None and lease.number >= 0:
+        world.ask(a, m.Done("train", lease.number, 5, 1.0, ANSWER))
+    if (lease := deals(world, b)).number >= 0:
+        world.ask(b, m.Done("train", lease.number, 5, 1.0, ANSWER))
+    assert counts() == [10, 10, 4, 1]
 
 
 def test_partition_that_had_all_when_the_training_ended_is_whole(make_job):

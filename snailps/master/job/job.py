@@ -247,7 +247,7 @@ class Job:
         else:
             self.ledger = Ledger(self.input.blocks)
         self._pass_begun = now
-        self.metrics = PassMetrics(self.settings.epochs)
+        self.metrics = PassMetrics()
         if state is not None:
             self._load(state, now)
 
@@ -596,10 +596,15 @@ class Job:
             self._count(number, BlockResult(bad_lines=result.bad_lines))
             return True
         had_checkouts = number in self.metrics.unfinished  # whose results this one replaces
-        units = result.units - self.metrics.end_checkouts(number, node)
-        self.metrics.came(max(0, units), now)
+        if message.whole:
+            units = self.metrics.end_checkouts(number, node)
+        else:
+            units = self.metrics.cut(number, ledger.epoch_of(number), node, result)
+        self.metrics.came(max(0, result.units - units), now)
         self.metrics.took(message.seconds)
         self._check_loss(message)
+        if not message.whole:
+            return True
         for counted, of_it in ledger.counted(number, result):
             self._count(counted, of_it, recent=not had_checkouts)
         return True
@@ -701,10 +706,13 @@ class Job:
         kind = self.counts
         seconds = self._seconds.get("train", 0.0)
         losses, units = self.metrics.loss_by_epoch(), self.metrics.units
+        epochs = math.ceil(self.ledger.progress * self.settings.epochs - 1e-9)  # that were begun
         by_schedule = self.ledger.figures()
         if self.ledger.clock >= 0:  # rounds that were applied
             losses, units = losses[: self.ledger.clock], self._at_round[0]
             by_schedule["by_round"] = self.by_round
+        else:
+            losses += [None] * (epochs - len(losses))
         known = [loss for loss in losses if loss is not None]
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
         bad = {"bad_lines": self.metrics.bad_lines} if self.metrics.bad_lines else {}
@@ -715,7 +723,6 @@ class Job:
         falls = self.metrics.falling(constant) if is_reported else 0.0
         return {
             **bad,
-            **by_schedule,
             **({"loss_falls": round(falls, 4)} if falls else {}),
             **({"constant_loss": constant} if is_poor else {}),
             "ended_by": ended_by,
@@ -727,12 +734,13 @@ class Job:
             "train_loss": known[-1] if known else None,
             "loss_by_epoch": losses,
             "progress": round(self.ledger.progress, 6),
-            "epochs": math.ceil(self.ledger.progress * self.settings.epochs - 1e-9),
+            "epochs": epochs,
             "blocks": self.ledger.finished,
             "blocks_per_epoch": len(self.input.blocks),
             f"block_{kind}_max": self.metrics.block_units,
             f"bytes_per_{kind[:-1]}": round(moved / units, 2) if units else None,
             "peak_rss_mb": round(nodes.get("peak_rss_mb", 0.0), 1),
+            **by_schedule,
         }
 
     def _end(self) -> str:

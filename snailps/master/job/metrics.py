@@ -63,13 +63,13 @@ class _LeaseSums:
 
 
 class PassMetrics:
-    """Metrics of one pass; the first `epochs` have a loss from the beginning."""
+    """Metrics of one pass."""
 
-    def __init__(self, epochs: int = 0) -> None:
+    def __init__(self) -> None:
         # of all blocks, of the largest one, and malformed lines of the first epoch
         self.units = self.block_units = self.bad_lines = 0
         # sum of losses and number of examples, by epoch or round
-        self.losses = [[0.0, 0.0] for _ in range(epochs)]
+        self.losses: list[list[float]] = []
         # learning rate after the last block, where the model reports it
         self.lr: float | None = None
         self._rates: deque[tuple[float, int]] = deque()
@@ -186,6 +186,23 @@ class PassMetrics:
         self._keep_recent(lease)
         return sums.open.units + sums.durable.units
 
+    def cut(self, lease: int, epoch: int, node: int, result: BlockResult) -> int:
+        """Count the result of a lease that ended before it had all checkouts, in place of theirs;
+        returns their units. No `snapshot` has it: a run that continues trains the lease again."""
+        kept = sums.kept if (sums := self._leases.get(lease)) is not None else _Sums()
+        units = self.end_checkouts(lease, node)
+        before = _Sums(self.units, *self._losses_of(epoch))
+        self.count(epoch, result, recent=not units)
+        loss, examples = self._losses_of(epoch)
+        own = _Sums(self.units - before.units, loss - before.loss, examples - before.examples)
+        kept.add(own)
+        self._leases[lease] = _LeaseSums(epoch, kept=kept)
+        return units
+
+    def _losses_of(self, epoch: int) -> tuple[float, float]:
+        loss, examples = self.losses[epoch] if epoch < len(self.losses) else (0.0, 0.0)
+        return loss, examples
+
     @property
     def unfinished(self) -> list[int]:
         """Unfinished partitions with counted checkouts."""
@@ -278,9 +295,8 @@ class PassMetrics:
 
     def is_flat(self, epochs: int, *, relative: bool = False) -> bool:
         """Whether the last `FLAT_EPOCHS` have not lowered the least loss by enough."""
-        losses = self.loss_by_epoch()[:epochs]
-        known = [loss for loss in losses if loss is not None]
-        if len(known) <= FLAT_EPOCHS or len(known) < len(losses):
+        known = [loss for loss in self.loss_by_epoch()[:epochs] if loss is not None]
+        if len(known) <= FLAT_EPOCHS or len(known) < epochs:
             return False
         before, last = min(known[:-FLAT_EPOCHS]), min(known[-FLAT_EPOCHS:])
         scale = max(abs(before), LEARNT * abs(known[0])) if relative else abs(known[0])

@@ -727,7 +727,14 @@ class RotationLedger(Ledger):
     # --- what is kept of it ----------------------------------------------------------------------
 
     def figures(self) -> dict[str, Any]:
-        return {"chunks": self.rotation.chunks, "parts_max": self.parts_max}
+        """`blocks` of text are trained when all partitions of their chunk are."""
+        left = [chunk.parts - chunk.undone for chunk in self._open_chunks]
+        return {
+            "blocks": self._closed_blocks,
+            "partitions": self._closed_partitions + sum(left),
+            "chunks": self.rotation.chunks,
+            "parts_max": self.parts_max,
+        }
 
     def plan(self) -> dict[str, Any]:
         return {**asdict(self.rotation), "extent": self.extent}
