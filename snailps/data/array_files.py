@@ -164,8 +164,11 @@ def labels_of(images: str, option: str = "--labels") -> str:
     """
     path = Path(images)
     with suppress(OSError, *DAMAGED):  # reading the examples raises the error again
-        if is_matrix(_beginning(images)):
+        begin = _beginning(images)
+        if is_matrix(begin):
             return images
+        if not begin.startswith(_NPY_MAGIC):
+            _header_of_idx(begin, images)  # what is no array at all has no labels to be named
     part, other_part = ("X", "y") if path.suffix == ".npy" else (IMAGES, LABELS)
     if part not in path.name:
         raise DataError(

@@ -43,7 +43,7 @@ _CONTROLS = bytes({*range(1, 32), 127} - {*b"\t\n\v\f\r\x1b"})
 
 _UNPACK = "unpack it, and name what is in it"
 _NAME = "give its name the ending {}, so that it is unpacked"
-_TABLE = "models of text and of sparse examples read it, if its name ends in .parquet"
+_TABLE = "models of text and of sparse examples read it, where a column is named"
 _TEXT = "name a file of text"
 _FIT = "load it, and give the data to fit"
 _LOAD = "snailps.load and `snailps nn` read models; to go on with one, set continue_from"

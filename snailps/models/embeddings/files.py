@@ -31,6 +31,7 @@ from snailps.data.blocks import (
 from snailps.data.driver_files import is_driver_file
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
 from snailps.data.name_columns import Columns, NameColumns, Names
+from snailps.data.reading import format_of
 from snailps.data.scratch import Scratch
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
@@ -58,12 +59,22 @@ def check_heads(columns: NameColumns, setting: str, paths: Sequence[str]) -> Non
     try:
         files = files_of if setting == "input" else test_files
         for path in files(paths)[:HEADS_MAX] if paths else ():
+            _refuse_table(path, columns)
             head = head_of(path)
             if not is_driver_file(path):
                 refuse_foreign(head[:HEAD_BYTES], path, text=True)
             columns.read(head, path, 0, head)
     except DataError as error:
         raise DataError(f"{setting}: {str(error).removeprefix('input ')}") from None
+
+
+def _refuse_table(path: str, columns: NameColumns) -> None:
+    found = {"parquet": "is a Parquet file", "jsonl": "has JSON lines"}.get(format_of(path) or "")
+    if found:
+        raise DataError(
+            f"{path} {found}, and this model reads lines of {' '.join(columns.expected)}: save it "
+            "as CSV, or give the table to fit in Python"
+        )
 
 
 def read_lines(

@@ -1,0 +1,202 @@
+"""What reaches a model of an input, and what it learns of it, in this process: no cluster.
+
+input, settings -> reached -> Arrived: settings that the master chose, examples of an epoch
+                -> learnt -> Learnt: files of the export, losses; by real shards, one worker
+an estimator's fit -> of_fit -> Arrived; after `fit_here` fits train here, too
+"""
+
+import contextlib
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shards import Shards
+
+from snailps.api.results import Results
+from snailps.api.tables import Tensor
+from snailps.api.wire_choice import WireChoice
+from snailps.api.worker import Block
+from snailps.config import RawConfig, to_mapping
+from snailps.data.blocks import HEAD
+from snailps.data.examples import ExampleReader
+from snailps.data.spool import Spooled
+from snailps.estimators import base
+from snailps.estimators.jobs import Finished, _packed
+from snailps.local.setting_texts import setting_texts
+from snailps.master.job.job import Job
+from snailps.models import CLASSES
+from snailps.models.embeddings.worker import EmbeddingWorker
+from snailps.models.sparse.worker import SparseWorker
+from snailps.transport import messages
+
+WORD = re.compile(rb"\n|[^ \n]+")
+PATHS = {"input", "output", "scratch_dir", "column", "label_column", "columns", "format", "labels"}
+"""Settings that say how an input is read, not what is learnt of it."""
+
+
+@dataclass
+class Arrived:
+    """Settings by name, as texts; the examples of an epoch, sorted, in a form that compares."""
+
+    settings: dict
+    summary: bytes
+    rows: list
+
+
+def differences(found, expected):
+    """Names of settings, "summary", "rows" that are not as expected, by format; {}: none."""
+
+    def unlike(arrived):
+        names = arrived.settings.keys() | expected.settings.keys()
+        names = [n for n in names if arrived.settings.get(n) != expected.settings.get(n)]
+        parts = [n for n in ("summary", "rows") if getattr(arrived, n) != getattr(expected, n)]
+        return sorted(names) + parts
+
+    return {form: what for form, arrived in found.items() if (what := unlike(arrived))}
+
+
+@dataclass
+class Learnt:
+    files: dict  # name of an exported file -> its bytes
+    losses: list
+
+
+@contextlib.contextmanager
+def _job(model, inputs, folder, settings):
+    inputs = [inputs] if isinstance(inputs, (str, Path)) else inputs
+    texts = setting_texts({"input": [str(path) for path in inputs], **settings})
+    texts |= {"scratch_dir": str(folder / "scratch"), "output": str(folder / "out")}
+    raw = RawConfig.from_mapping({"worker_class": CLASSES.get(model, model), **texts}, "the test")
+    job = Job(raw)
+    try:
+        job.prepare(1)
+        if job.survey is not None:
+            part = job.cls(job.settings, 1).survey_part()
+            for block in _blocks(job, "survey"):
+                part.add(block)
+            job.survey.add(0, part.take())
+            job.end_survey()
+            job.end_pass(0.0)
+        yield job
+    finally:
+        job.close()
+
+
+def _blocks(job, pass_, figures=None):
+    """The blocks of a pass as a worker has them, each done when the next one is taken, with what is
+    in `figures` by then."""
+    job.begin_pass(pass_, 0.0, [1])
+    while lease := job.lease(1, 0.0):
+        block = Block(
+            lease.number, lease.path, lease.start, lease.stop, lease.epoch, lease.seed,
+            tuple(lease.progress), lambda of=lease: job.content(of.number, job.cls.unit),
+            head=lambda of=lease: job.content(of.number, HEAD), first=lease.first,
+        )  # fmt: skip
+        yield block
+        if pass_ == "survey":
+            job.ledger.merge([lease.number], 1)
+            continue
+        own = figures or {}
+        done = messages.Done("train", lease.number, int(own.get("units", 0)), 0.0, dict(own))
+        assert job.done(done, 1, 0.0)
+
+
+def reached(model, inputs, folder, /, **settings):
+    with _job(model, inputs, folder, settings) as job:
+        found, job.settings = job.settings, replace(job.settings, epochs=1)
+        rows = [row for block in _blocks(job, "train") for row in _rows(job.cls, found, block)]
+        texts = {name: text for name, text in to_mapping(found).items() if name not in PATHS}
+        return Arrived(texts, job.summary or b"", sorted(rows))
+
+
+def _rows(cls, settings, block):
+    """Examples of a block: label, weight and entries; names and value; or a line."""
+    if issubclass(cls, SparseWorker):
+        columns = settings.text_columns
+        reader = ExampleReader(settings.format, columns=columns, label_min=-float("inf"))
+        reader.learn_format(block.head(), 0)
+        found = reader.read(block.data, block.path, block.start)
+        weights = found.weights.tolist() or [1.0] * len(found.labels)
+        entries = list(zip(found.keys.tolist(), found.values.tolist(), strict=True))
+        return [
+            (label, weight, tuple(sorted(entries[found.ptr[at] : found.ptr[at + 1]])))
+            for at, (label, weight) in enumerate(zip(found.labels.tolist(), weights, strict=True))
+        ]
+    if issubclass(cls, EmbeddingWorker):
+        found = cls.read(block)
+        columns = [[bytes(name) for name in column] for column in found.names]
+        return list(
+            zip(*columns, *([found.values.tolist()] if len(found.values) else []), strict=True)
+        )
+    return block.data.split(b"\n")[:-1] if cls.unit == "line" else WORD.findall(block.data)
+
+
+def learnt(model, inputs, folder, packed=None, /, **settings):
+    """Train and export; `packed` gets the rows of all tables."""
+    with _job(model, inputs, folder, settings) as job, Shards() as shards:
+        worker, numbered = job.cls(job.settings, 1), {}
+        declared = [t.table() if isinstance(t, Tensor) else t for t in worker.tables()]
+        for number, table in enumerate(declared, 1):
+            shards.declare(table, number)
+            numbered[table.name] = number, table
+        client = shards.client(incarnation=1)
+        worker._connect(client, WireChoice(client, shards.route), numbered)
+        worker.workers, worker.summary = 1, job.summary or b""
+        worker.setup()
+        figures = {}
+        for block in _blocks(job, "train", figures):
+            block.prepared = worker.prepare(block)
+            figures |= worker.train(block)
+        worker.finish()
+        figures = job.figures({}, 0.0)
+        numbers = {name: number for name, (number, _) in numbered.items()}
+        tables = {table.name: table for table in declared}
+        fragments = [range(shards.frag_num)]
+        results = Results(
+            job.settings, job.summary or b"", figures, client, numbers, tables, fragments
+        )
+        results.scanned = {}
+        found = job.cls.export(results)
+        if packed is not None:
+            packed |= {name: _packed(results, name) for name in tables}
+        files = {Path(path).name: Path(path).read_bytes() for path in found["files"]}
+        return Learnt(files, [loss for loss in figures["loss_by_epoch"] if loss is not None])
+
+
+class Stop(Exception):
+    """The job's input has been seen."""
+
+
+def of_fit(monkeypatch, folder, estimator, *data, **how):
+    """What `reached` says of the job that a fit runs."""
+    found = []
+
+    @contextlib.contextmanager
+    def seen(worker_class, settings, given, monitor, **_):
+        paths = given.path if isinstance(given, Spooled) else given
+        found.append(reached(worker_class, paths, folder, **settings))
+        raise Stop
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(base, "run_job", seen)
+        with contextlib.suppress(Stop):
+            estimator.fit(*data, **how)
+    return found[0]
+
+
+def fit_here(monkeypatch, folder):
+    """Have fits train in this process."""
+
+    @contextlib.contextmanager
+    def run(worker_class, settings, given, monitor, **_):
+        paths, kept = given.path if isinstance(given, Spooled) else given, {}
+        own = folder / f"{len(list(folder.iterdir()))}"
+        own.mkdir()
+        done = learnt(worker_class, paths, own, kept, **settings)
+        monitor.finish({}, [])
+        yield Finished(
+            {"train_loss": done.losses[-1]}, sorted((own / name) for name in done.files), kept
+        )
+
+    monkeypatch.setattr(base, "run_job", run)
