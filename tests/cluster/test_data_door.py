@@ -154,12 +154,6 @@ EXAMPLE_MODELS = {loss: ("logistic", loss) for loss in LOSSES} | {
 }  # fmt: skip
 
 
-def look_further(request, variant):
-    if variant == "late column":
-        why = "a column without a value in the head of CSV or JSON lines is taken for categories"
-        request.node.add_marker(pytest.mark.xfail(reason=why, strict=False))
-
-
 def settings_of(loss):
     return {"loss": loss} | ({"classes": 3} if loss == "multinomial" else {})
 
@@ -182,8 +176,7 @@ def test_examples_by_number_are_the_same(tmp_path, write, name, variant):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", EXAMPLE_MODELS)
-def test_examples_by_name_are_the_same(request, tmp_path, write, name, variant):
-    look_further(request, variant)
+def test_examples_by_name_are_the_same(tmp_path, write, name, variant):
     model, loss = EXAMPLE_MODELS[name]
     rows, settings = example_rows(variant, loss, named=True), settings_of(loss)
     newlines, ignored = variant == "quoted newlines", {}
@@ -229,10 +222,9 @@ FITS = [
 
 @pytest.mark.parametrize(("name", "variant"), FITS)
 def test_examples_in_memory_and_in_files_are_the_same_in_fit(
-    request, tmp_path, write, monkeypatch, name, variant
+    tmp_path, write, monkeypatch, name, variant
 ):
     """Columns by number: a table of numbers only is as an array, which has no missing values."""
-    look_further(request, variant if name != "mlp" else "")
     kind, loss = ESTIMATORS[name]
     rows = example_rows(variant if variant != "wide columns" else "shuffled", loss)
     (X, y), is_dense = matrix(rows), kind is snailps.MLPClassifier
@@ -264,10 +256,7 @@ def test_examples_in_memory_and_in_files_are_the_same_in_fit(
     ("name", "variant"),
     [(name, variant) for name, variant in FITS if name != "mlp" and variant != "wide columns"],
 )
-def test_tables_with_texts_are_the_same_in_fit(
-    request, tmp_path, write, monkeypatch, name, variant
-):
-    look_further(request, variant)
+def test_tables_with_texts_are_the_same_in_fit(tmp_path, write, monkeypatch, name, variant):
     kind, loss = ESTIMATORS[name]
     rows = example_rows(variant, loss, named=True)
     dicts = [{k: v for k, v in row.items() if k != "y" and v is not None} for row in rows]
