@@ -3,7 +3,8 @@
 Every process imports them itself: only the name is sent.  A process that outlives a job imports
 edited modules again, so that a job uses the source as it is when the job begins.
 
-A class that a file names, and not the user, is not loaded before `admit` has passed its module.
+A class that a file or a cluster names, and not the user, is not loaded before `admit` has passed
+its module.
 """
 
 from __future__ import annotations
@@ -65,8 +66,23 @@ def load_named(path: str, where: str, base: type[T]) -> type[T]:
     return cls
 
 
-def admit(path: str, where: str, modules: Collection[str]) -> None:
-    """Import the module of a ``package.module:Class`` that a file names, if the caller allows it.
+OF_FILE = (
+    "a file imports no module by itself: if you trust that code, name it: "
+    "open_checkpoint(..., modules=[{module!r}]), or --allow-module {module}"
+)
+OF_CLUSTER = (
+    "a reader imports no module by itself: if you trust that code, name it: "
+    "reader(..., modules=[{module!r}])"
+)
+
+OF_SESSION = (
+    "no module is imported because a cluster names it: if you trust that code, import {module} in "
+    "this process first"
+)
+
+
+def admit(path: str, where: str, modules: Collection[str], cure: str = OF_FILE) -> None:
+    """Import the module of a ``package.module:Class`` that others name, if the caller allows it.
 
     Models of snailps need no entry in `modules`.  The current folder is not searched, unless Python
     does so anyway.
@@ -74,11 +90,7 @@ def admit(path: str, where: str, modules: Collection[str]) -> None:
     name = path.partition(":")[0]
     known = name.startswith("snailps.models.")
     if not known and name not in ([modules] if isinstance(modules, str) else modules):
-        raise ConfigError(
-            f"{where}: {path} is a class of your own, and a file imports no module by itself: "
-            f"if you trust that code, name it: open_checkpoint(..., modules=[{name!r}]), or "
-            f"--allow-module {name}"
-        )
+        raise ConfigError(f"{where}: {path} is a class of your own, and {cure.format(module=name)}")
     _imported(name, f"{where}: {path}")
 
 

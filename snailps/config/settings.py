@@ -198,6 +198,15 @@ class MasterSettings(ListenerSettings):
         low=1,
         high=65_535,
     )
+    modules: tuple[str, ...] = setting(
+        (),
+        help=(
+            "Modules whose access methods tables of drivers may name (docs/access_methods.md): "
+            "servers import them. `*`: any, as in clusters that a process starts for itself. "
+            "Tables of a job need no entry: its class declares them."
+        ),
+        when="Drivers of a session declare tables with access methods of your own.",
+    )
     expected_servers: int = setting(
         0,
         help="How many of these nodes must be servers. 0: at least one, any split.",

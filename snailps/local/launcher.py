@@ -268,6 +268,8 @@ class Launcher:
 
     def _spawn_master(self, own: Mapping[str, str], pipes: contextlib.ExitStack) -> IO[bytes]:
         """Start a master; returns the pipe that it writes its address to."""
+        if self._session:  # all who may connect are this user's
+            own = {"modules": "*", **own}
         ready, ready_write = _pipe(pipes)
         more: dict[str, Any] = {
             "config": self._config, "ready_fd": ready_write.fileno(), "session": self._session,

@@ -8,11 +8,13 @@ Must not know jobs, nor how the cluster was started.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from snailps.api.class_loading import OF_SESSION, admit
 from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
 from snailps.api.tables import AnyKeys, Keys, Rows, Table, Tensor
@@ -82,8 +84,11 @@ class LocalTensor:
 class ClusterSource:
     """The tables of a running cluster, for `export_tables`."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, *, state: bool = False) -> None:
         found = driver.all_tables()
+        for name, (_, table) in found.items() if state else ():
+            if table.in_python:  # how wide the state is, its class knows
+                admit(table.access, f"table {name!r}", sys.modules, OF_SESSION)
         self.tables: Mapping[str, Table] = {name: table for name, (_, table) in found.items()}
         self._numbers = {name: number for name, (number, _) in found.items()}
         self._driver = driver

@@ -57,7 +57,10 @@ class Membership:
         self.route: Route | None = None
         self.all: dict[int, Member] = {}
         self.table_registry = TableRegistry(
-            lambda: self.joined("server"), self.out, context.lifecycle.fail
+            lambda: self.joined("server"),
+            self.out,
+            context.lifecycle.fail,
+            context.settings.modules,
         )
         self._sent_route: tuple[Route, messages.TakeRoute] | None = None
         self._route_unsent = False  # a route is made, and not sent yet

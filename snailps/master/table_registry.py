@@ -9,7 +9,7 @@ once: further declarations of it are answered when all have it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -41,6 +41,9 @@ def _differences(one: Table, other: Table) -> str:
     return ", and ".join(answer)
 
 
+ANY_MODULE = "*"
+
+
 class _Making:
     """An order to make tables, and the declarations that wait for it."""
 
@@ -55,8 +58,14 @@ class TableRegistry:
     """All tables of one cluster; `fail` ends the cluster."""
 
     def __init__(
-        self, servers: Callable[[], list[Member]], out: Outbox, fail: Callable[[str], None]
+        self,
+        servers: Callable[[], list[Member]],
+        out: Outbox,
+        fail: Callable[[str], None],
+        # whose access methods drivers may name; `ANY_MODULE`: all
+        modules: Collection[str] = (),
     ) -> None:
+        self._modules = modules
         self.tables: dict[str, tuple[int, Table]] = {}
         self._servers, self._out, self._fail = servers, out, fail
         self._next_table = 1
@@ -107,7 +116,22 @@ class TableRegistry:
         """Number the tables and have every server make them, then answer. ConfigError if a table is
         declared in two ways, or there are too many."""
         tables = [Table.from_dict(item) for item in message.tables]
+        if member.role == "driver":
+            for table in tables:
+                self._admit(table)
         self._declare(tables, member.role == "worker", partial(self._reply, call), now)
+
+    def _admit(self, table: Table) -> None:
+        """Refuse a driver's table that has servers import what their operator has not named."""
+        module, known = table.access.partition(":")[0], self.tables.get(table.name)
+        if not table.in_python or module in self._modules or ANY_MODULE in self._modules:
+            return
+        if known is None or known[1].access != table.access:
+            raise ConfigError(
+                f"table {table.name!r}: {table.access} is an access method of your own, and "
+                "servers import no module that only a driver names: have the cluster's operator "
+                f"set 'modules: {module}' at the master, or declare the table in a job's class"
+            )
 
     def _reply(self, call: int, answer: Answer, now: float) -> None:
         self._out.reply(call, answer)

@@ -13,7 +13,7 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,7 @@ def reader(
     cache_bytes: int = CACHE_BYTES,
     max_age_s: float | None = MAX_AGE_S,
     unreachable: Unreachable = "error",
+    modules: Collection[str] = (),
     timeout_s: float | None = None,
     secret_file: str = "",
     tls: str = "",
@@ -72,6 +73,9 @@ def reader(
     unreachable : str
         A row whose server does not answer within `timeout_s`: ``error`` raises; ``stale`` takes the
         cached row of any age, else raises; ``first`` takes the cached row, else the first value.
+    modules : collection of str
+        With ``first``: modules that may be imported for the first values of a table with an access
+        method of your own, which the cluster names.  Built-in ones need no entry.
     timeout_s : float, optional
         Limit of a lookup, seconds.  Default: `request_timeout` (60) for ``error``, else 1.
     secret_file, tls : str
@@ -103,7 +107,7 @@ def reader(
     )  # fmt: skip
     try:
         rows = CachedRows(source, cache_bytes=cache_bytes, max_age_s=max_age_s)
-        return TableReader(rows, source, unreachable)
+        return TableReader(rows, source, unreachable, modules)
     except BaseException:
         source.close()
         raise
@@ -115,8 +119,10 @@ class TableReader(RowReader):
     Thread-safe: threads share cache and connections.  Make readers after a fork.
     """
 
-    def __init__(self, cached: CachedRows, live: LiveRows, unreachable: Unreachable) -> None:
-        super().__init__(cached, unreachable)
+    def __init__(
+        self, cached: CachedRows, live: LiveRows, unreachable: Unreachable, modules: Collection[str]
+    ) -> None:
+        super().__init__(cached, unreachable, modules)
         self._cached, self._live = cached, live
         self._finalizer = weakref.finalize(self, live.close)
 

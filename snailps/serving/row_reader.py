@@ -9,6 +9,7 @@ Sources: `saved_tables.SavedRows`, `cached_rows.CachedRows`.  No sockets, no fil
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.access_method import load_method
+from snailps.api.class_loading import OF_CLUSTER, admit
 from snailps.api.tables import AnyKeys, Keys, Rows, Table
 from snailps.errors import MisuseError, SnailError
 from snailps.store._store import ShardStore
@@ -26,10 +28,13 @@ _TABLE = 1
 
 
 class FirstValues:
-    """First values of a table; `ConfigError` if its access method cannot be imported."""
+    """First values of a table; `ConfigError` if its access method cannot be imported, or is of none
+    of these `modules`.  None: it is admitted already."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, modules: Collection[str] | None = None) -> None:
         self.table = table
+        if table.in_python and modules is not None:
+            admit(table.access, f"table {table.name!r}", modules, OF_CLUSTER)
         self._method = load_method(table) if table.in_python else None
         self._lock = threading.Lock()
         if self._method is None:
@@ -69,9 +74,14 @@ class RowSource(Protocol):
 class RowReader:
     """Rows of one table, read only.  Thread-safe."""
 
-    def __init__(self, source: RowSource, unreachable: Unreachable = "first") -> None:
-        self._source, self._unreachable = source, unreachable
-        self._first = FirstValues(source.table) if unreachable == "first" else None
+    def __init__(
+        self,
+        source: RowSource,
+        unreachable: Unreachable = "first",
+        modules: Collection[str] | None = None,
+    ) -> None:
+        self._source, self._unreachable, self._modules = source, unreachable, modules
+        self._first = FirstValues(source.table, modules) if unreachable == "first" else None
         self._lock = threading.Lock()
         self._stale = self._firsts = 0
 
@@ -126,6 +136,6 @@ class RowReader:
                 self._firsts += len(new)
         if first is not None and len(lacking := wanted[new]):
             if first.table is not self._source.table:
-                first = self._first = FirstValues(self._source.table)
+                first = self._first = FirstValues(self._source.table, self._modules)
             out[new] = first.pull(lacking)
         return out

@@ -29,6 +29,7 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, SnailError
 from snailps.estimators.loading import load
 from snailps.local.offline_export import CheckpointSource, export, open_results
+from snailps.local.session_tables import ClusterSource
 from snailps.master.effects import Fact
 from snailps.master.job.state import unpack
 from snailps.master.journal import Journal
@@ -40,6 +41,7 @@ from snailps.models.mlp import files as nets
 from snailps.models.packed_tables import read_packed
 from snailps.models.sparse.export import read_npz
 from snailps.node.run_registry import RunRegistry, birth_of
+from snailps.serving.row_reader import RowReader
 from snailps.store.checkpoint.folder import CheckpointFolder, verify, write_course
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.vectors.evaluate import evaluate_analogies
@@ -255,6 +257,30 @@ def test_file_that_names_a_module_imports_nothing(looks, kind, capsys):
             way()
     assert looks.wanted == []
     assert "evil" not in sys.modules
+    assert sys.path == path
+
+
+class Named:
+    """The rows of a table that a cluster names."""
+
+    table = Table("rows", 3, access=NAME)
+
+    def all_tables(self):
+        return {"rows": (1, self.table)}
+
+
+def test_cluster_that_names_a_module_has_its_readers_import_nothing(looks):
+    path = list(sys.path)
+    with pytest.raises(ConfigError, match=r"'rows': evil:.* reader\(..., modules=\['evil'\]\)"):
+        RowReader(Named(), "first", ())
+    with pytest.raises(ConfigError, match=r"'rows': evil:.* import evil in this process first"):
+        ClusterSource(Named(), state=True)
+    assert ClusterSource(Named()).tables == {"rows": Named.table}
+    RowReader(Named(), "stale", ())
+    assert looks.wanted == []
+    assert sys.path == path
+    Named.table = Table("rows", 3, access="python_methods:Momentum", lr=0.1)
+    assert RowReader(Named(), "first", ["python_methods"])._first.pull(np.arange(2)).shape == (2, 3)
     assert sys.path == path
 
 

@@ -17,13 +17,13 @@ WORKER = SimpleNamespace(role="worker")
 class World:
     """Some servers, which answer when a test says so."""
 
-    def __init__(self, servers=3):
+    def __init__(self, servers=3, modules=()):
         self.servers = [
             SimpleNamespace(number=n, peer=n, name=f"server {n}") for n in range(1, servers + 1)
         ]
         self.out, self.failed = TestOutbox(), []
         self.table_registry = TableRegistry(
-            lambda: list(self.servers), self.out, self.failed.append
+            lambda: list(self.servers), self.out, self.failed.append, modules
         )
 
     def declare(self, *names, dim=4):
@@ -151,3 +151,30 @@ def test_tables_of_a_master_before_are_made_again_and_waited_for():
     world.table_registry.remake(0.0)
     world.answer(ClusterError("no memory"))
     assert world.failed
+
+
+OWN = Table("w", 2, access="mymethods:Max")
+
+
+@pytest.mark.parametrize(
+    ("role", "modules", "admitted"),
+    [
+        ("driver", (), False), ("driver", ("other", "mymethod"), False), ("worker", (), True),
+        ("driver", ("other", "mymethods"), True), ("driver", ("*",), True),
+    ],
+)  # fmt: skip
+def test_servers_import_for_a_driver_what_their_operator_names(role, modules, admitted):
+    world = World(modules=modules)
+    declare = m.Declare([Table("plain", 2, access="add").to_dict(), OWN.to_dict()])
+    registry, member = world.table_registry, SimpleNamespace(role=role)
+    if admitted:
+        registry.declare(member, declare, None, 0.0)
+        assert list(registry.tables) == ["plain", "w"]
+        return
+    with pytest.raises(ConfigError, match=r"'w': mymethods:Max .* 'modules: mymethods' at the mas"):
+        registry.declare(member, declare, None, 0.0)
+    assert not registry.tables
+    assert not world.out.orders
+    registry.declare(WORKER, declare, None, 0.0)  # the job's class has it, and the driver knows it
+    world.answer()
+    registry.declare(member, declare, None, 0.0)
