@@ -168,13 +168,13 @@ def test_servers_import_for_a_driver_what_their_operator_names(role, modules, ad
     declare = m.Declare([Table("plain", 2, access="add").to_dict(), OWN.to_dict()])
     registry, member = world.table_registry, SimpleNamespace(role=role)
     if admitted:
-        registry.declare(member, declare, None, 0.0)
+        registry.declare(member, declare, [].append, 0.0)
         assert list(registry.tables) == ["plain", "w"]
         return
     with pytest.raises(ConfigError, match=r"'w': mymethods:Max .* 'modules: mymethods' at the mas"):
-        registry.declare(member, declare, None, 0.0)
+        registry.declare(member, declare, [].append, 0.0)
     assert not registry.tables
     assert not world.out.orders
-    registry.declare(WORKER, declare, None, 0.0)  # the job's class has it, and the driver knows it
+    registry.declare(WORKER, declare, [].append, 0.0)  # the class of a job has it
     world.answer()
-    registry.declare(member, declare, None, 0.0)
+    registry.declare(member, declare, [].append, 0.0)
