@@ -57,6 +57,14 @@ def command(
             metavar="SCORES",
         ),
     ] = "",
+    keep_scores: Annotated[
+        str,
+        typer.Option(
+            help="Folder that keeps the scores of these texts: another condition on the same "
+            "labels takes them from there.",
+            metavar="FOLDER",
+        ),
+    ] = "",
     threads: Annotated[
         int, typer.Option(help="0: one a core. Outputs do not depend on it.", min=0)
     ] = 0,
@@ -115,8 +123,8 @@ def command(
             stack.enter_context(live_line(progress.line))
         done = filter_files(
             input, output=output, models=models, keep=keep, column=column,
-            add=split_added(add), threads=threads, overwrite=overwrite, cluster=joined,
-            begun=_say_what_is_finished, note=progress.note,
+            add=split_added(add), keep_scores=keep_scores, threads=threads, overwrite=overwrite,
+            cluster=joined, begun=_say_what_is_finished, note=progress.note,
         )  # fmt: skip
     if as_json:
         print_json(done)
@@ -126,6 +134,9 @@ def command(
         typer.echo(f"  {one['texts']:,} refused by {one['clause']}")
     if done["without_text"]:
         typer.echo(f"  {done['without_text']:,} have no text")
+    if keep_scores:
+        for name, count in done["scored"].items():
+            typer.echo(f"  {count:,} scored by {name}; other scores are of {keep_scores}")
     if (report := output / "_report.html").is_file():
         typer.echo(f"  {report} shows scores, and texts near the bounds")
 

@@ -17,7 +17,8 @@ from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Protocol
+from types import MappingProxyType
+from typing import IO, Any, NamedTuple, Protocol
 
 from snailps.config.fields import home_expanded
 from snailps.data.atomic import atomic_file
@@ -38,9 +39,10 @@ from snailps.filtering.formats import (
     tasks_of,
     version_now,
 )
+from snailps.filtering.kept_scores import ENDING, ScoreFolder, ScoreWriter, TaskScores
 from snailps.filtering.report import report_page
 from snailps.filtering.results import MANIFEST, REPORT, RESERVED, Results
-from snailps.filtering.scores import Counts, Decision, Judge
+from snailps.filtering.scores import Counts, Decision, Judge, ModelScores
 from snailps.vectors.label_prediction import LabelModel, threads_of, warn_of_unread
 from snailps.vectors.words import to_text
 
@@ -53,7 +55,8 @@ log = logging.getLogger(__name__)
 class Command:
     """Command of a filter, with absolute paths but for `inputs`, which workers do not ask for.
 
-    `models`: path by name; `add`: scores that become columns; `output`: a folder.
+    `models`: path by name; `add`: scores that become columns; `output`: a folder; `scores`: one of
+    scores that are kept, or none.
     """
 
     inputs: tuple[str, ...]
@@ -62,6 +65,7 @@ class Command:
     keep: str
     add: tuple[str, ...]
     output: str
+    scores: str = ""
 
     def judge(self) -> Judge:
         """Open the models and parse the condition; ConfigError and ModelFileError say where."""
@@ -99,7 +103,12 @@ class FilterJob:
 
     def __init__(self, command: Command, key: str = "") -> None:
         self.command = command
+        self.scores: ScoreFolder | None = None
+        if command.scores:
+            self.scores = ScoreFolder(Path(command.scores), command.models, command.column)
         self.judge = command.judge()
+        if self.scores is not None:
+            self.scores.labels = self.judge.columns
         self.results = Results(Path(command.output), key)
         self.left: list[Task] = []
         self._identity: dict[str, Any] = {}
@@ -129,6 +138,8 @@ class FilterJob:
             log.warning("%s: %s", path, remark)
         self._identity = self._identify()
         self.left = self.results.take(self._identity, self.tasks, overwrite=overwrite)
+        if self.scores is not None:
+            self.scores.begin(self.left)
         if self.results.manifest() is None:
             self._hashes = FileHashes(self.command.models.values())
         return self.left
@@ -136,18 +147,19 @@ class FilterJob:
     def close(self) -> None:
         if self._hashes is not None:
             self._hashes.close()
+        if self.scores is not None:
+            self.scores.close()
         self.results.close()
 
     def _check_places(self) -> None:
         """No output is an input, nor would be one of the same command again."""
         folder = self.results.folder.resolve()
-        for name in self.command.inputs:
-            path = Path(home_expanded(name))
-            is_folder = not is_url(name) and path.is_dir()
-            if is_folder and folder.is_relative_to(path.resolve()):
+        if self.scores is not None:
+            self._check_unread("--keep-scores", self.scores.folder, [f"0{ENDING}"])
+            if self.scores.folder.resolve().is_relative_to(folder):
                 raise ConfigError(
-                    f"--output {folder} is in the input's folder, {name}: the next run would read "
-                    "it, too"
+                    f"--keep-scores {self.scores.folder} is in the --output, which has results "
+                    "only: choose a folder beside it"
                 )
         written = {folder, *((folder / task.name).parent.resolve() for task in self.tasks)}
         for task in self.tasks:
@@ -156,15 +168,27 @@ class FilterJob:
                 raise ConfigError(f"--output {folder} has the input in it ({task.path})")
             if task.name.split("/")[0] in RESERVED:
                 raise ConfigError(f"{task.path}: a filter keeps {task.name} for itself: rename it")
+        self._check_unread("--output", self.results.folder, [task.name for task in self.tasks])
+
+    def _check_unread(self, option: str, folder: Path, names: Sequence[str]) -> None:
+        """Refuse a folder of which the same command would read files that are written there."""
         for name in self.command.inputs:
-            pattern = Path(home_expanded(name)).absolute().parts
-            if not is_url(name) and any(
-                _matches((place / task.name).absolute().parts, pattern)
-                for place in (folder, self.results.folder)
-                for task in self.tasks
+            if is_url(name):
+                continue
+            path = Path(home_expanded(name))
+            if path.is_dir() and folder.resolve().is_relative_to(path.resolve()):
+                raise ConfigError(
+                    f"{option} {folder} is in the input's folder, {name}: the next run would read "
+                    "it, too"
+                )
+            pattern = path.absolute().parts
+            if any(
+                _matches((place / written).absolute().parts, pattern)
+                for place in (folder.resolve(), folder)
+                for written in names
             ):
                 raise ConfigError(
-                    f"--output {folder}: the next run would read it, too, by the input {name}"
+                    f"{option} {folder}: the next run would read it, too, by the input {name}"
                 )
 
     def run(
@@ -180,36 +204,38 @@ class FilterJob:
         writing: _Output | None = None
         with ExitStack() as stack:
 
-            def batches() -> Iterator[tuple[Task, Source, Batch | None]]:
+            def batches() -> Iterator[_Piece]:
                 for task in tasks:
-                    with open_source(task, self.command.column) as source:
+                    with ExitStack() as opened:
+                        source = opened.enter_context(open_source(task, self.command.column))
+                        known = None
+                        if self.scores is not None:
+                            known = opened.enter_context(self.scores.of(task))
                         for batch in source.batches():
-                            yield task, source, batch
-                        yield task, source, None
+                            scores = known.next(batch.rows) if known is not None else {}
+                            yield _Piece(task, source, known, batch, scores)
+                        yield _Piece(task, source, known)
 
-            def decide(
-                item: tuple[Task, Source, Batch | None],
-            ) -> tuple[Task, Source, Decision | None, Any]:
-                task, source, batch = item
-                if batch is None:
-                    return task, source, None, None
+            def decide(piece: _Piece) -> tuple[_Piece, Decision | None, Any]:
+                if piece.batch is None:
+                    return piece, None, None
                 try:
-                    decision = self.judge.decide(batch, task.name)
+                    decision = self.judge.decide(piece.batch, piece.task.name, piece.scores)
                 except ConfigError as error:
-                    raise ConfigError(f"{task.path}: {error}") from None
-                return task, source, decision, batch.kept(decision.rows, decision.added)
+                    raise ConfigError(f"{piece.task.path}: {error}") from None
+                return piece, decision, piece.batch.kept(decision.rows, decision.added)
 
-            for task, source, decision, kept in in_order(decide, batches(), threads):
+            for piece, decision, kept in in_order(decide, batches(), threads):
                 if writing is None:
-                    note(task, None)
-                    writing = stack.enter_context(_Output(self, task, source))
+                    note(piece.task, None)
+                    writing = stack.enter_context(_Output(self, piece))
                 if decision is None:
                     writing.finish()
                     stack.pop_all().close()
                     writing = None
                 else:
-                    writing.write(kept, decision.counts)
-                    note(task, decision.counts)
+                    writing.write(kept, decision)
+                    note(piece.task, decision.counts)
 
     def finish(self) -> dict[str, Any]:
         """Write manifest and report of a job whose tasks are all finished; the manifest."""
@@ -239,7 +265,7 @@ class FilterJob:
                 {"clause": clause, "texts": count}
                 for clause, count in zip(clauses, total.refused, strict=True)
             ],
-            "unread": total.unread,
+            "unread": total.unread, "scored": total.scored,
             "seconds": round(seconds, 3),
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "scores": {name: {"bins": bins} for name, bins in total.bins.items()}
@@ -283,11 +309,22 @@ class FilterJob:
         }  # fmt: skip
 
 
-class _Output:
-    """The output of a task while it is written."""
+class _Piece(NamedTuple):
+    """A batch of a task, with what is known of its scores; None: the task's end."""
 
-    def __init__(self, job: FilterJob, task: Task, source: Source) -> None:
-        self._job, self._task, self._source = job, task, source
+    task: Task
+    source: Source
+    known: TaskScores | None
+    batch: Batch | None = None
+    scores: Mapping[str, ModelScores] = MappingProxyType({})
+
+
+class _Output:
+    """The output of a task, and the scores that are kept of it, while they are written."""
+
+    def __init__(self, job: FilterJob, piece: _Piece) -> None:
+        self._job, self._task, self._source = job, piece.task, piece.source
+        self._scores = ScoreWriter(piece.known) if piece.known is not None else None
         self._counts = Counts.none(len(job.judge.condition.clauses))
         self._opened, self._begun = ExitStack(), time.monotonic()
         self._target: Target
@@ -296,11 +333,15 @@ class _Output:
         path = self._job.results.place_of(self._task.name)
         file: IO[bytes] = self._opened.enter_context(atomic_file(path))
         self._target = self._source.target(file, self._job.judge.column_types())
+        if self._scores is not None:
+            self._opened.enter_context(self._scores)
         return self
 
-    def write(self, kept: Any, counts: Counts) -> None:
+    def write(self, kept: Any, decision: Decision) -> None:
         self._target.write(kept)
-        self._counts.add(counts)
+        if self._scores is not None:
+            self._scores.write(decision.scores, decision.counts.scored)
+        self._counts.add(decision.counts)
 
     def finish(self) -> None:
         self._target.close()
@@ -308,6 +349,8 @@ class _Output:
             raise DataError(f"{self._task.path} was changed while it was read: run it again")
         if not self._job.results.is_current():
             raise ConfigError(f"{self._job.results.folder} is another command's now")
+        if self._scores is not None:
+            self._scores.finish()
         self._opened.close()
         self._job.results.save(self._task, self._counts, time.monotonic() - self._begun)
 
@@ -342,7 +385,7 @@ def settings_for(job: FilterJob) -> dict[str, str | int]:
     return {
         "column": command.column, "models": json.dumps(command.models),
         "keep": job.judge.condition.text, "add": json.dumps(command.add),
-        "folder": command.output, "key": job.results.key, "epochs": 1,
+        "folder": command.output, "key": job.results.key, "scores": command.scores, "epochs": 1,
     }  # fmt: skip
 
 
@@ -354,6 +397,7 @@ def filter(
     keep: str,
     column: str = "",
     add: Sequence[str] = (),
+    keep_scores: str | os.PathLike[str] = "",
     threads: int = 0,
     overwrite: bool = False,
     cluster: Runs | None = None,
@@ -378,6 +422,9 @@ def filter(
     add : sequence of str
         Scores that become columns: ``hq["__label__hq"]``, ``lang.top``, ``lang.p``, or ``lang`` for
         these two; ``quality=hq["__label__hq"]`` gives a column another name.
+    keep_scores : path, optional
+        A folder of the scores that models gave these texts, which is made and added to: another
+        condition on the same models, texts and labels asks no model again.
     threads : int
         0: one a core.  Outputs do not depend on it.
     cluster : Cluster, optional
@@ -422,7 +469,8 @@ def filter(
     inputs = tuple(os.fspath(path) for path in paths)
     files = {name: _absolute(path) for name, path in models.items()}
     added = (add,) if isinstance(add, str) else tuple(add)
-    job = FilterJob(Command(inputs, column, files, keep, added, _absolute(output)))
+    scores = _absolute(keep_scores) if keep_scores else ""
+    job = FilterJob(Command(inputs, column, files, keep, added, _absolute(output), scores))
     try:
         left = job.begin(overwrite=overwrite)
         begun(job)

@@ -33,6 +33,7 @@ class FilterSettings(JobSettings):
     add: str = setting("[]", help="Scores that become columns, as JSON.", when="They are wanted.")
     folder: str = setting("", help="Folder of the outputs.", when="Always.", unit="path")
     key: str = setting("", help="Of the command whose results these are.", when="Always.")
+    scores: str = setting("", help="Folder of kept scores.", when="They are kept.", unit="path")
 
 
 class Filter(Worker):
@@ -59,7 +60,8 @@ class Filter(Worker):
         """Open the models."""
         s = self.settings
         models, add = json.loads(s.models), tuple(json.loads(s.add))
-        self._job = FilterJob(Command((), s.column, models, s.keep, add, s.folder), s.key)
+        command = Command((), s.column, models, s.keep, add, s.folder, s.scores)
+        self._job = FilterJob(command, s.key)
 
     def train(self, block: Block) -> Mapping[str, float]:
         """Write the output of a task, unless another worker has."""

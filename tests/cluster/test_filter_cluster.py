@@ -55,11 +55,16 @@ def written(folder, name):
 
 
 def test_workers_of_a_cluster_write_what_one_process_does(folder):
+    scores = folder / "scores"
     with snailps.local_cluster(workers=2) as cluster:
-        done = filtered(folder, "cluster", cluster=cluster)
-    assert written(folder, "cluster") == written(folder, "one")
-    assert done["rows"] == 200 * FILES
-    assert 0 < done["kept"] < done["rows"]
+        done = filtered(folder, "cluster", cluster=cluster, keep_scores=scores)
+        assert written(folder, "cluster") == written(folder, "one")
+        assert done["rows"] == 200 * FILES
+        assert 0 < done["kept"] < done["rows"]
+        assert done["scored"] == {"hq": 150 * FILES - 4}  # row 7 is asked of no model
+        again = filtered(folder, "again", cluster=cluster, keep_scores=scores)
+    assert again["scored"] == {"hq": 0}
+    assert written(folder, "again") == written(folder, "one")
 
 
 class Filtering:
@@ -73,7 +78,11 @@ class Filtering:
         self.folder, self.name, self.killed = folder, name, False
         files = {"hq": str(folder / "hq.bin")}
         inputs = (str(folder / "in"),)
-        self.job = FilterJob(Command(inputs, "text", files, KEEP, ("hq",), str(folder / name)))
+        self.scores = folder / f"{name}-scores"
+        command = Command(
+            inputs, "text", files, KEEP, ("hq",), str(folder / name), str(self.scores)
+        )
+        self.job = FilterJob(command)
         self.job.begin()
 
     def run(self, cluster, model, kill):
@@ -98,6 +107,10 @@ class Filtering:
         assert manifest["rows"] == 200 * FILES
         assert written(self.folder, self.name) == written(self.folder, "one")
         assert_clean(self.folder / self.name)
+        done = filtered(self.folder, f"{self.name}-again", keep_scores=self.scores)
+        assert done["scored"] == {"hq": 0}
+        assert written(self.folder, f"{self.name}-again") == written(self.folder, "one")
+        assert not list(self.scores.glob(".*.part"))
 
 
 def assert_clean(folder):
