@@ -1,6 +1,6 @@
 """Blocks over several files, which are cut as one; the texts of a block, and its parts for threads.
 
-    Sources -> join -> Joined: a file, or files in sequence, as one Source for `blocks.cut`
+    Sources -> join -> Joined: a file, or files in sequence, as one Source -> cut -> blocks
     a block of it -> Joined.files -> the files that it has bytes of       (what a lease contains)
     these -> texts_of -> Ranges -> read_text -> bytes
           -> open_parts -> TextParts, of one file, too: threads read one each
@@ -26,6 +26,7 @@ from snailps.data.blocks import (
     STEP_BYTES_PART,
     Source,
     Unit,
+    cut,
     even_parts,
     is_matrix_file,
     place_in_file,
@@ -43,6 +44,9 @@ from snailps.errors import DataError
 Place = Callable[[int], tuple[str, int]]
 """Byte i of a text, or row i of a matrix file -> file, byte or row there, -1 if unknown."""
 OPEN_MAX = 64
+FILES_MAX = 4096
+"""Files of a block, which a lease lists; each `NAME_CHARS` of a name count as one."""
+NAME_CHARS = 128
 _CELLS = (".csv", ".tsv")
 """Files of one block are read by the rules of its first one."""
 
@@ -90,6 +94,8 @@ class Joined:
             JoinedFile(one.path, begin, one.bytes, scratch.version(one.path))
             for one, begin in zip(ordered, self._begins, strict=True)
         ]
+        sizes = (1 + len(one.path) // NAME_CHARS for one in ordered)
+        self._sizes = list(itertools.accumulate(sizes, initial=0))  # of the files before each
         self.by_file, self.source = by_file, ordered[0]
         if len(ordered) > 1:
             self.source = Source(f"{ordered[0].path} and {len(ordered) - 1:,} more", total)
@@ -98,11 +104,28 @@ class Joined:
         """The files, at least one, that a block has bytes of."""
         if len(self._files) == 1:
             return self._files
-        found: set[int] = set()
-        for first, last in strands(start, stop, self.source.bytes) or [(start, start + 1)]:
-            at = bisect.bisect_right(self._begins, first) - 1
-            found.update(range(at, bisect.bisect_left(self._begins, last)))
+        found = {at for first, last in self._spans(start, stop) for at in range(first, last)}
         return [self._files[at] for at in sorted(found)]
+
+    def cut(self, block_bytes: int) -> Iterator[tuple[int, int]]:
+        """Begin and end of even blocks of 1 to `block_bytes` bytes, halved where one has bytes of
+        more than `FILES_MAX` files."""
+        todo = [(block.start, block.stop) for block in reversed(cut([self.source], block_bytes))]
+        while todo:
+            start, stop = todo.pop()
+            spans = self._spans(start, stop)
+            if sum(self._sizes[last] - self._sizes[first] for first, last in spans) <= FILES_MAX:
+                yield start, stop
+            else:  # a block of one byte has bytes of few
+                middle = (start + stop) // 2
+                todo += [(middle, stop), (start, middle)]
+
+    def _spans(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Numbers of the first file of each strand of a block, and of that behind its last."""
+        return [
+            (bisect.bisect_right(self._begins, first) - 1, bisect.bisect_left(self._begins, last))
+            for first, last in strands(start, stop, self.source.bytes) or [(start, start + 1)]
+        ]
 
 
 def join(sources: Sequence[Source], scratch: Scratch, unit: Unit) -> list[Joined]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from snailps.config import JobSettings
+from snailps.dataclass import replace
 from snailps.errors import CheckpointError, SnailError
 from snailps.master.job.state import JobState, pack, unpack
 from snailps.master.services import Begun, Candidate, Completed, Opened
@@ -53,8 +54,7 @@ class CheckpointFiles:
         for one in folder.candidates():
             if one.state == "good":
                 assert one.manifest is not None
-                state = unpack(read_course(one.path, one.manifest, self._disk))
-                candidates.append(Candidate(one.number, str(one.path), one.manifest, state))
+                candidates.append(self._candidate(one.number, str(one.path), one.manifest))
             else:
                 log.warning("checkpoint %d is %s: %s", one.number, one.state, one.why)
                 bad.append(one)
@@ -64,6 +64,14 @@ class CheckpointFiles:
                 f"{bad[0].why}. Mend it, or begin anew with --fresh"
             )
         return Opened(self._taken, str(path), candidates)
+
+    def _candidate(self, number: int, path: str, manifest: Manifest) -> Candidate:
+        """One of several: its state is gone before the next one's is read."""
+        found = Candidate(number, path, manifest, [])
+        return replace(found, sources=self.read_state(found).sources)
+
+    def read_state(self, candidate: Candidate) -> JobState:
+        return unpack(read_course(Path(candidate.path), candidate.manifest, self._disk))
 
     def clear(self) -> None:
         assert self._folder is not None

@@ -4,7 +4,7 @@
     candidates, newest first -> Load to every server -> Loaded of all -> the job resumes
 
     saving      begin > [withhold >] save > complete        failed: StopSaving, drop
-    restoring   tables > load > done                        failed: StopSaving, the next candidate
+    restoring   state > tables > load > done                failed: StopSaving, the next candidate
 
 Both are records that each answer advances by a step. In brackets: in bsp, where rows are saved as
 at the beginning of a clock, the ledger withholds a slot of that clock until then. Servers write and
@@ -117,6 +117,7 @@ class _Restoring(_Pending):
     """A restore from the first candidate that can be used."""
 
     left: list[Candidate] = field(default_factory=list)
+    state: JobState | None = None  # of the first one
 
     @property
     def number(self) -> int:
@@ -201,7 +202,7 @@ class CheckpointController:
         if "worker_class" in names:  # the models have other settings, too
             names = ["worker_class"]
         differ = []
-        if sorted(found.state.sources) != sorted(job.input.sources):
+        if sorted(found.sources) != sorted(job.input.sources):
             differ.append("the input has other files, or files of other lengths")
             # settings that it completes itself
             names = [name for name in names if name not in job.cls.completed]
@@ -514,8 +515,24 @@ class CheckpointController:
                 "with --fresh"
             )
             return
-        candidate = restoring.left[0]
-        restoring.begun_at, restoring.servers = now, self._members.joined("server")
+        candidate, restoring.begun_at, restoring.servers = restoring.left[0], now, []
+        restoring.state = None
+        read = partial(self._files.read_state, candidate)
+        restoring.work = self._out.work(
+            read, partial(self._state_read, restoring, candidate), "checkpoint"
+        )
+
+    def _state_read(
+        self, restoring: _Restoring, candidate: Candidate, done: WorkDone, now: float
+    ) -> None:
+        restoring.work = 0
+        if self._restoring is not restoring:
+            return
+        restoring.enter(now)
+        if done.error is not None:
+            self._load_failed(restoring, explain(done.error), now)
+            return
+        restoring.state, restoring.servers = done.result, self._members.joined("server")
         tables = [Table.from_dict(item["table"]) for item in candidate.manifest.tables]
         made = partial(self._tables_made, restoring, candidate)
         self._members.table_registry.adopt(tables, made, now)
@@ -559,7 +576,8 @@ class CheckpointController:
         self.continued_from, self._newest = candidate.number, (candidate.number, share)
         self._restoring = None
         self._candidates = []
-        self._context.job_controller.restored(candidate.state, now)
+        assert restoring.state is not None
+        self._context.job_controller.restored(restoring.state, now)
 
     def _load_failed(self, restoring: _Restoring, why: str, now: float) -> None:
         candidate = restoring.left.pop(0)

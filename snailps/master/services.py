@@ -28,7 +28,7 @@ class Candidate:
     number: int
     path: str
     manifest: Manifest
-    state: JobState
+    sources: list[tuple[str, int]]  # of its job: path and length of each file of the input
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,9 @@ class Files(Protocol):
 
     def open(self, settings: JobSettings, *, resumes: bool) -> Opened | None:
         """Open a job's checkpoint folder."""
+
+    def read_state(self, candidate: Candidate) -> JobState:
+        """Read the state of a checkpoint's job, a summary of up to 255 MiB in it."""
 
     def clear(self) -> None:
         """Remove what an earlier master left incomplete."""

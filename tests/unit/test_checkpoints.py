@@ -1,9 +1,13 @@
 """Checkpoints at the master, step by step: saved, restored, who is waited for, what gives up."""
 
 import logging
+import tracemalloc
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import stores
 from cases import each
 from cluster_models import COUNTER, write_numbers
 from master_parts import TestOutbox
@@ -20,6 +24,7 @@ from snailps.master.job.state import JobState
 from snailps.master.leases import BspLedger
 from snailps.master.leases.ledger import NO_RECORDS, Ledger
 from snailps.master.services import Begun, Candidate, Completed, Opened
+from snailps.store.checkpoint.shard_file import ShardFileWriter, new_buffer
 from snailps.transport import messages as m
 
 
@@ -35,7 +40,12 @@ class Files:
         pass
 
     def __init__(self):
-        self.done, self.full, self.number = [], False, 3
+        self.done, self.full, self.number, self.unreadable = [], False, 3, set()
+
+    def read_state(self, candidate):
+        if candidate.number in self.unreadable:
+            raise CheckpointError("gone")
+        return f"position of {candidate.number}"
 
     def begin(self, above, cluster_id, needed_bytes):
         if self.full:
@@ -86,6 +96,10 @@ class World:
 
     def begin(self):
         self.controller.begin(self.job, self.now)
+        self.out.do_works(self.now)
+
+    def restore(self):
+        self.controller.restore(self.now)
         self.out.do_works(self.now)
 
     def orders(self, kind):
@@ -352,8 +366,8 @@ def job_of(folder, **raw):
 def checkpoint_of(job, sources=None, frag_num=64, tables=(), **changed):
     """What the folder has of a job, but for what is changed."""
     manifest = SimpleNamespace(job=job.identity(()) | changed, frag_num=frag_num, tables=tables)
-    snapshot = SimpleNamespace(sources=sources or job.input.sources)
-    return Opened(1, "folder", [Candidate(1, "checkpoint-1", manifest, snapshot)])
+    found = Candidate(1, "checkpoint-1", manifest, sources or job.input.sources)
+    return Opened(1, "folder", [found])
 
 
 @each(
@@ -423,16 +437,17 @@ def candidate(number):
         tables=[{"number": 1, "table": Table("rows", 4).to_dict()}], job={"progress": 0.5},
         saved_at="then", files=[SimpleNamespace(bytes=3_000_000), SimpleNamespace(bytes=5_000_000)],
     )  # fmt: skip
-    return Candidate(number, f"checkpoint-{number}", manifest, f"position of {number}")
+    return Candidate(number, f"checkpoint-{number}", manifest, [])
 
 
 def test_newest_checkpoint_that_can_be_loaded_is_gone_on_from(world, caplog):
     world.controller._candidates = [candidate(8), candidate(7)]
-    world.controller.restore(world.now)
+    world.restore()
     first = world.orders(m.Load)
     assert [order.folder for _, order, _ in first] == ["checkpoint-8"] * 2
     assert first[0][1].tables == [[1, 10]]
     world.controller.heard(world.servers[0], m.Loaded(8, 5, "damaged"), world.now)
+    world.out.do_works(world.now)
     assert "checkpoint 8 cannot be used: server 1: damaged" in caplog.text
     assert len(world.orders(m.StopSaving)) == 2
     for one in world.servers:
@@ -444,10 +459,18 @@ def test_newest_checkpoint_that_can_be_loaded_is_gone_on_from(world, caplog):
     assert (world.controller.continued_from, world.controller.resumes) == (7, False)
 
 
+def test_checkpoint_whose_state_cannot_be_read_is_passed_over(world, caplog):
+    world.files.unreadable = {8}
+    world.controller._candidates = [candidate(8), candidate(7)]
+    world.restore()
+    assert "checkpoint 8 cannot be used: gone" in caplog.text
+    assert {order.folder for _, order, _ in world.orders(m.Load)} == {"checkpoint-7"}
+
+
 def test_restore_tells_how_much_of_the_files_is_read_and_how_long_the_rest_takes(world):
     assert world.controller.restored(world.now) == (0.0, "", None)
     world.controller._candidates = [candidate(8)]
-    world.controller.restore(world.now)
+    world.restore()
     assert world.controller.restored(world.now) == (
         0.0, "reading checkpoint 8, 0 of 8 MB", None
     )  # fmt: skip
@@ -460,7 +483,7 @@ def test_restore_tells_how_much_of_the_files_is_read_and_how_long_the_rest_takes
 def test_restore_outlives_a_stop_of_the_master_and_of_all_servers(world):
     """Ctrl-Z in a terminal stops all of a cluster on one machine."""
     world.controller._candidates = [candidate(8)]
-    world.controller.restore(world.now)
+    world.restore()
     world.step(1.0)
     world.controller.stood_still(3600.0)
     world.step(3600.0)
@@ -472,7 +495,7 @@ def test_restore_outlives_a_stop_of_the_master_and_of_all_servers(world):
 
 def test_no_checkpoint_that_can_be_loaded_is_the_end(world):
     world.controller._candidates = [candidate(8)]
-    world.controller.restore(world.now)
+    world.restore()
     world.controller.lost(world.servers[1], "killed", world.now)
     assert "no checkpoint could be used" in world.failed[0]
     assert not world.restored
@@ -527,3 +550,40 @@ def test_checkpoint_of_a_job_that_was_given_up_does_nothing_to_the_folder_of_the
     assert not [*(tmp_path / "first").glob("checkpoint-000001")]
     assert [*(tmp_path / "second").glob("checkpoint-000001")]
     files.release(2, "")
+
+
+def opened_peak(folder, count, mebibytes):
+    """Most memory that opening a folder of so many checkpoints took."""
+    files = CheckpointFiles()
+    settings = JobSettings(
+        checkpoint_dir=str(folder), checkpoint_interval=1.0, worker_class="a:B", checkpoints_kept=9
+    )
+    files.open(settings, resumes=True)
+    arrays = {
+        "outcomes": NO_RECORDS, "cuts": np.zeros((0, 3), np.int64),
+        "summary": np.zeros(mebibytes << 20, np.uint8),
+    }  # fmt: skip
+    plain = {"paths": [], "block_bytes": 1, "clock": -1, "has_summary": True, "figures": {}}
+    state = JobState({"sources": [["a", 1]], **plain}, arrays)
+    about = {"cluster_id": 7, "frag_num": 1, "tables": (), "about": {}, "kept": 9}
+    (section,) = stores.sections_of(stores.make_store())
+    buffer = new_buffer(len(section))
+    buffer[: len(section)] = section
+    for _ in range(count):
+        begun = files.begin(0, 7, 0)
+        writer = ShardFileWriter(Path(begun.part) / "a.rows", 7, begun.number, 1)
+        writer.write(buffer, len(section), [(0, 0, len(section), 0)])
+        files.complete(begun, [writer.close().to_dict()], state, **about)
+    tracemalloc.start()
+    opened = files.open(settings, resumes=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [one.sources for one in opened.candidates] == [[("a", 1)]] * count
+    assert len(files.read_state(opened.candidates[0]).summary) == mebibytes << 20
+    files.release(opened.taken, "")
+    return peak
+
+
+def test_states_of_all_checkpoints_are_read_one_at_a_time(tmp_path):
+    one, five = (opened_peak(tmp_path / f"{count}", count, 4) for count in (1, 5))
+    assert five < 1.2 * one

@@ -162,10 +162,13 @@ class JobInput:
         self._scratch.clean()
 
     def _cut(self, block_bytes: int) -> None:
-        self.block_bytes, sources = block_bytes, self._sources
-        if self.order is not None:
-            sources = [one.source for one in self._spread_files().values()]
-        self.blocks = cut(sources, block_bytes)
+        self.block_bytes = block_bytes
+        if self.order is None:
+            self.blocks = cut(self._sources, block_bytes)
+            return
+        places = ((path, joined.cut(block_bytes)) for path, joined in self._spread_files().items())
+        cuts = [(path, start, stop) for path, found in places for start, stop in found]
+        self.blocks = [Block(index, *place) for index, place in enumerate(cuts)]
 
 
 def address_of(path: str) -> str:

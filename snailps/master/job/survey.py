@@ -1,6 +1,6 @@
 """The merge of a survey: the parts that workers report, one after the other, into one summary.
 
-    (number, part) -> Surveyor.add -> Surveyor.result -> summary, at most 63 MiB
+    (number, part) -> Surveyor.add -> Surveyor.result -> summary, at most 255 MiB
 
 Calls the model's class, so it runs beside the loop, one call at a time (`Work`, lane "survey").
 """

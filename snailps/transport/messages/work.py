@@ -57,6 +57,7 @@ from snailps.transport.messages.validation import (
 )
 
 FILES_MAX = 4096
+"""Files of a block, as it is cut (`data.joined`), and of a driver."""
 _JOB = Struct(
     {
         "settings": TEXTS,
@@ -221,7 +222,7 @@ class Leased(Message):
     first: Bool = False
     version: Text = ""
     spread: Natural = 0
-    files: Annotated[list[Any], ListOf(_FILE)] = field(default_factory=list)
+    files: Annotated[list[Any], ListOf(_FILE, FILES_MAX)] = field(default_factory=list)
     by_file: Bool = False
     sizes: Annotated[list[Any], ListOf(SIZE, PARTS_MAX)] = field(default_factory=list)
 
