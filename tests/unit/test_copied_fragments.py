@@ -1,5 +1,6 @@
 """Fragments that are copied in several sections, while their rows change: what a checkpoint has."""
 
+import json
 import random
 
 import numpy as np
@@ -7,9 +8,12 @@ import pytest
 from stores import sections_of
 from test_checkpoint_files import FRAG_NUM, LIFE, contents, filled_store, make_store, write_store
 
+import snailps
 from snailps import Table, kernels
 from snailps.abi.key_hash import fragment_of
+from snailps.api.export_progress import ExportProgress
 from snailps.errors import CheckpointError, SnailError
+from snailps.local.offline_export import CheckpointSource
 from snailps.store._store import ShardStore
 from snailps.store.checkpoint._crc32c import crc32c
 from snailps.store.checkpoint._row_index import RowIndex
@@ -19,6 +23,7 @@ from snailps.store.checkpoint._sections import (
     put_section,
     read_section,
 )
+from snailps.store.checkpoint.folder import CheckpointFolder, open_checkpoint, verify
 from snailps.store.checkpoint.shard_file import FileEntry, ShardFile, ShardFileWriter, new_buffer
 
 KEYS = 4000
@@ -232,3 +237,65 @@ def test_index_that_lists_a_section_twice_or_overlapping_or_less_is_refused(tmp_
     refused(overlapping)
     refused(index[1:])  # its rows are those of all
     refused(index, fragments=FRAG_NUM - 1)
+
+
+# --- format 1 ---------------------------------------------------------------------------------
+
+OLD_FILE = {
+    0x0000: "53 4e 41 49 4c 43 4b 50 01 00 00 00 00 10 00 00"
+            "ef cd ab 89 67 45 23 01 05 00 00 00 00 00 00 00"
+            "01 00 00 00 35 cf 04 85",
+    0x1000: "46 52 41 47 00 00 00 00 01 00 00 00 01 00 00 00"
+            "80 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00"
+            "03 00 00 00 00 00 00 00 09 00 00 00 00 00 00 00"
+            "01 00 00 00 02 00 00 00 00 00 00 00 10 00 00 00"
+            "01 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"
+            "00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"
+            "07 00 00 00 00 00 00 00 00 00 c0 3f 00 00 00 c0",
+    0x2000: "00 00 00 00 95 6a 01 35 00 10 00 00 00 00 00 00"
+            "80 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00",
+}  # fmt: skip
+"""A shard's file as 0.1.0 wrote it: key 7 of table 1 is (1.5, -2)."""
+
+
+def old_checkpoint(path):
+    """The folder of a checkpoint of 0.1.0."""
+    data = bytearray(12288)
+    for at, digits in OLD_FILE.items():
+        piece = bytes.fromhex(digits)
+        data[at : at + len(piece)] = piece
+    path.mkdir()
+    (path / "server-1-shard-0.rows").write_bytes(data)
+    (path / "course.npz").write_bytes(b"course")
+    entry = {
+        "name": "server-1-shard-0.rows", "bytes": 12288, "index_at": 8192, "fragments": 1,
+        "rows": 1, "index_crc32c": 3530223329,
+    }  # fmt: skip
+    course = {"name": "course.npz", "bytes": 6, "index_at": 0, "fragments": 0, "rows": 0}
+    plain = {
+        "format": 1, "crc32c": "00000000", "number": 5, "life": 0x0123456789ABCDEF,
+        "saved_at": "2026-11-22T10:00:00+00:00", "frag_num": 1,
+        "tables": [{"number": 1, "table": Table("w", 2).to_dict()}], "files": [entry],
+        "job": {"progress": 0.5}, "course": course | {"index_crc32c": crc32c(b"course")},
+    }  # fmt: skip
+    text = json.dumps(plain, indent=1) + "\n"
+    (path / "manifest.json").write_text(text.replace("00000000", f"{crc32c(text.encode()):08x}", 1))
+    return path
+
+
+def test_checkpoint_of_format_1_is_read(tmp_path):
+    path = old_checkpoint(tmp_path / "checkpoint-000005")
+    (found,) = CheckpointFolder(tmp_path).found()
+    assert (found.state, found.why) == ("good", "")
+    assert verify(path).rows == 1
+    store = ShardStore(1, kernels.row_ops())
+    store.own([0])
+    store.add_table(8, *Table("w", 2).store_arguments())
+    _, (file,) = open_checkpoint(path)
+    for _, section in file.sections(np.ones(1, bool)):
+        assert put_section(store, section, {1: 8}) == 1
+    assert store.pull(8, np.uint64([7])).tolist() == [[1.5, -2.0]]
+    assert snailps.open_checkpoint(path)["w"].pull([7]).tolist() == [[1.5, -2.0]]
+    source = CheckpointSource(path)
+    pieces = list(source.pieces("w", False, ExportProgress()))
+    assert [(keys.tolist(), rows.tolist()) for keys, rows in pieces] == [([7], [[1.5, -2.0]])]
