@@ -5,7 +5,8 @@
 
 Owns the policy of a loss (`on_node_loss`, forming, session). `JobController` releases blocks,
 `ReplicationController` changes shards over. A worker's blocks are leased again only behind the
-order that fences it; every lost worker that may have pushed is fenced. `now` is monotonic seconds.
+order that fences it; every member that is gone and may have pushed is fenced. `now` is monotonic
+seconds.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Departures:
             self._members.rows.fence(member.number, now)
         elif member.role == "driver":
             self._members.remove(member)
-            if not (self._lifecycle.forming or self.returning):
+            if member.declared and not (self._lifecycle.forming or self.returning):
                 self._members.rows.fence(member.number, now)
             self._context.driver_gone(member)
             if self._session and not (self._lasting or self._members.nodes("driver")):

@@ -47,6 +47,7 @@ class Member:
     finished: bool = False  # a worker: no block left, all pushes acknowledged
     leaving: bool = False  # it has the order to leave (SIGTERM)
     late: bool = False  # it joined after the start
+    declared: bool = False  # a table: before that a process can push to none
     worked: bool = False  # it has had a block of this job
     dropped: int = 0  # number of the job that ended without what it still works on; 0: none
     since: float = 0.0  # when it registered, monotonic seconds

@@ -64,7 +64,7 @@ class Membership:
         )
         self._sent_route: tuple[Route, messages.TakeRoute] | None = None
         self._route_unsent = False  # a route is made, and not sent yet
-        self._next_number = 1
+        self._next_number = self._below = 1
         self._next_reader = READERS_FROM
         self._given_before = 0  # numbers below may be of members that another master knew
         self._numbers_kept = self._readers_kept = 0
@@ -126,6 +126,18 @@ class Membership:
             for member in self.nodes("server")
             for endpoint in member.endpoints
         ]
+
+    @property
+    def below(self) -> int:
+        """All numbers below are of servers, which push nothing, or will never push again."""
+        while self._below < self._next_number and not self._may_push(self._below):
+            self._below += 1
+        return self._below
+
+    def _may_push(self, number: int) -> bool:
+        if number in self.all:
+            return self.all[number].role != "server"
+        return number < self._given_before and number not in self.gone  # it may yet come back
 
     def restart_clock(self, now: float) -> None:
         """Count the time limits of forming from now."""

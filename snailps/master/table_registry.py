@@ -119,6 +119,7 @@ class TableRegistry:
         if member.role == "driver":
             for table in tables:
                 self._admit(table)
+        member.declared = True
         self._declare(tables, member.role == "worker", partial(self._reply, call), now)
 
     def _admit(self, table: Table) -> None:

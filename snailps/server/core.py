@@ -172,6 +172,7 @@ class ServerCore:
         do = partial(
             Shard.fence_and_seal,
             incarnation=order.incarnation,
+            below=order.below,
             clock=order.clock,
             slot=order.slot,
             slots=order.slots,

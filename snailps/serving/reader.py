@@ -43,6 +43,11 @@ LIMIT_S = 1.0
 """Seconds for a lookup that may be answered without a server."""
 AGAIN_S = 1.0
 """How long a shard that did not answer is left alone, and between two attempts to join again."""
+AGAIN_S_MAX = 60.0
+"""The same between two joins, each twice as long after the one before, if no lookup was answered
+in between: each costs the cluster a number."""
+_OTHER_TABLE, _SHUT_OUT = "table", "fenced"
+"""Codes of refusals that each lookup would get; others are of one lookup."""
 
 
 def reader(
@@ -207,6 +212,7 @@ class LiveRows:
         self._closed = threading.Event()
         self._lost = threading.Event()
         self._joins = 0
+        self._vain = 0  # joins in a row without an answered lookup
         self._why = ""  # it could not join again
         self._avoided: dict[int, float] = {}  # shard -> until when
         driver, number, self.table = self._join()
@@ -252,6 +258,7 @@ class LiveRows:
             try:
                 rows[places] = pull.wait(max(0.0, until - time.monotonic()))
                 come[places] = True
+                self._vain = 0
                 self._avoided.pop(shard, None)
             except SnailError as error:
                 pull.abandon()
@@ -270,6 +277,8 @@ class LiveRows:
     def _note_loss(self, driver: Driver, shard: int, error: SnailError) -> SnailError:
         if isinstance(error, WaitTimeout):
             self._avoided[shard] = time.monotonic() + AGAIN_S
+        elif isinstance(error, RemoteError) and error.code not in (_OTHER_TABLE, _SHUT_OUT):
+            pass  # this lookup alone is refused
         elif driver is self._joined[0]:  # the client has ended, or the table is another one
             self._lost.set()
         return error
@@ -321,7 +330,15 @@ class LiveRows:
     def renew(self) -> None:
         """Leave the lost cluster, whose master waits for that, and try once to join again."""
         self._joined[0].close()
-        driver, number, table = self._join(again=True)
+        pause_s = min(AGAIN_S * 2.0 ** (self._vain - 1), AGAIN_S_MAX) if self._vain else 0.0
+        if self._closed.wait(pause_s):
+            return
+        self._vain += 1
+        try:
+            driver, number, table = self._join(again=True)
+        except ClusterError:  # nobody took it
+            self._vain -= 1
+            raise
         if table.dim != self.table.dim:
             driver.close()
             raise ConfigError(

@@ -30,7 +30,8 @@ from snailps.transport.loop._replication_stream cimport stream_has
 
 
 cdef bint is_fenced(Context *me, uint64_t incarnation) noexcept nogil:
-    return marks_get(&me.fenced, incarnation) != 0
+    # The mark of 0, which is no incarnation: all below are fenced.
+    return incarnation < marks_get(&me.fenced, 0) or marks_get(&me.fenced, incarnation) != 0
 
 
 # --- waiting -------------------------------------------------------------------------------------

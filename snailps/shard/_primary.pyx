@@ -244,6 +244,7 @@ cdef void replicate_order(Context *me, const char *text, uint64_t n) noexcept no
 
 cdef void _copy_begin(Context *me) noexcept nogil:
     cdef uint32_t i
+    cdef uint64_t incarnation
     cdef bint resumes = me.primary.resumes
     cdef uint64_t fragments = 0 if resumes else padded(me.primary.fragment_num * <uint64_t>4)
     cdef uint64_t fenced = 0 if resumes else me.fenced.num
@@ -266,7 +267,10 @@ cdef void _copy_begin(Context *me) noexcept nogil:
     to += fragments
     for i in range(me.fenced.cap):
         if me.fenced.places[i].value:
-            memcpy(to, &me.fenced.places[i].key, 8)
+            incarnation = me.fenced.places[i].key
+            if incarnation == 0:                # all below, see is_fenced
+                incarnation = <uint64_t>1 << 63 | me.fenced.places[i].value
+            memcpy(to, &incarnation, 8)
             to += 8
 
 

@@ -30,7 +30,9 @@ from snailps.shard._python_methods cimport PythonMethods, python_sums
 from snailps.shard._requests cimport forget, handle
 from snailps.shard._standby cimport replay, standby_free
 from snailps.store._store cimport ShardStore
-from snailps.store.tables cimport Table, marks_drop, marks_raise, store_table, store_unmark
+from snailps.store.tables cimport (
+    Marks, Table, marks_drop, marks_get, marks_raise, store_table, store_unmark,
+)
 from snailps.transport._frame cimport ROW_BYTES_MAX
 from snailps.transport.loop._fault_injection cimport (
     FAULT_NO_FENCE, FAULT_NO_HOLD, FAULT_NO_MARKS, POINT_ACKNOWLEDGED, POINT_APPLIED, POINT_MID_SEND,
@@ -155,16 +157,42 @@ cdef class ShardCore:
         self.context.waits_sealed = 0       # its words are of what was
         self.store.set_clock(clock, early)
 
-    def apply_fence(self, incarnation: int) -> None:
-        """Refuse this incarnation from now on, and drop its marks."""
-        cdef uint64_t who = checked("incarnation", incarnation, 1, 2**64 - 1)
-        if self.context.fenced.num >= FENCED_MAX:
-            raise SnailError(f"{FENCED_MAX:,} lost workers are shut out already: start the cluster anew, "
-                             "from a checkpoint")
-        if marks_raise(&self.context.fenced, who, 1) < 0:
+    def apply_fence(self, incarnation: int, below: int = 0) -> None:
+        """Refuse this incarnation and all `below` from now on, and drop its marks."""
+        cdef uint64_t who = checked("incarnation", incarnation, 1, 2**63 - 1)
+        cdef uint64_t least = checked("below", below, 0, 2**63 - 1)
+        cdef Marks *fenced = &self.context.fenced
+        cdef Marks kept
+        cdef uint32_t i
+        cdef int fails = 0
+        if least > marks_get(fenced, 0):        # see is_fenced
+            memset(&kept, 0, sizeof(Marks))
+            fails = marks_raise(&kept, 0, least)
+            for i in range(fenced.cap):
+                if fenced.places[i].value and fenced.places[i].key >= least:
+                    fails |= marks_raise(&kept, fenced.places[i].key, 1)
+            if not fails:
+                marks_drop(fenced)
+                fenced[0] = kept
+            else:
+                marks_drop(&kept)
+        if not fails and who >= marks_get(fenced, 0):
+            if fenced.num >= FENCED_MAX:
+                raise SnailError(f"{FENCED_MAX:,} lost workers are shut out already: start the cluster "
+                                 "anew, from a checkpoint")
+            fails = marks_raise(fenced, who, 1)
+        if fails:
             raise MemoryError("no memory left for incarnations that were given up")
         with nogil:
             store_unmark(self.context.shard, who)
+
+    @property
+    def fenced(self) -> tuple[int, list[int]]:
+        """All incarnations below the first number are fenced, and these."""
+        cdef uint32_t i
+        cdef Marks *fenced = &self.context.fenced
+        keys = [fenced.places[i].key for i in range(fenced.cap) if fenced.places[i].value]
+        return marks_get(fenced, 0), sorted(key for key in keys if key)
 
     # --- its role
 

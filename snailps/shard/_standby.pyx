@@ -187,7 +187,7 @@ cdef Outcome _begin(Context *me, const ReplicaHead *head, const char *at, uint64
     cdef const BeginHead *begin = <const BeginHead *>at
     cdef const uint32_t *fragments = <const uint32_t *>(at + sizeof(BeginHead))
     cdef uint64_t listed = padded(head.count * 4)
-    cdef uint64_t i, incarnation
+    cdef uint64_t i, incarnation, mark
     if me.standby.expects == NULL:
         reply.reason = b"the route, which the master has yet to send to the standby"
         return OUTCOME_PARK
@@ -203,7 +203,10 @@ cdef Outcome _begin(Context *me, const ReplicaHead *head, const char *at, uint64
                            fragments[i], 0)
     for i in range(begin.fenced):
         memcpy(&incarnation, <const char *>fragments + listed + 8 * i, 8)
-        if marks_raise(&me.fenced, incarnation, 1) < 0:
+        mark = 1
+        if incarnation >> 63:                   # all below, see is_fenced
+            incarnation, mark = 0, incarnation & (<uint64_t>1 << 63) - 1
+        if marks_raise(&me.fenced, incarnation, mark) < 0:
             return _no_memory(out, reply)
     me.shard.tick = begin.tick
     slots_set(me.slots, begin.clock, begin.early)

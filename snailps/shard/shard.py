@@ -116,13 +116,15 @@ class Shard(ShardCore):
         order = {"do": "seal", "clock": clock, "slot": slot, "slots": slots}
         return bool(self._order({**order, "incarnation": incarnation}))
 
-    def fence(self, incarnation: int) -> None:
-        """Refuse this incarnation from now on, and end its connections."""
-        self._order({"do": "fence", "incarnation": incarnation})
+    def fence(self, incarnation: int, below: int = 0) -> None:
+        """Refuse this incarnation and all `below` from now on, and end their connections."""
+        self._order({"do": "fence", "incarnation": incarnation, "below": below})
 
-    def fence_and_seal(self, incarnation: int, clock: int, slot: int, slots: int) -> None:
+    def fence_and_seal(
+        self, incarnation: int, below: int, clock: int, slot: int, slots: int
+    ) -> None:
         """Fence an incarnation; from clock 0 on, also seal its slot."""
-        self.fence(incarnation)
+        self.fence(incarnation, below)
         if clock >= 0:
             self.seal(clock, slot, slots, incarnation)
 
@@ -156,7 +158,7 @@ class Shard(ShardCore):
         if do == "clear":
             return store.clear(order["tables"])
         if do == "fence":
-            return self.apply_fence(order["incarnation"])
+            return self.apply_fence(order["incarnation"], order["below"])
         if do == "set_clock":
             return self.apply_clock(order["clock"], order["early"])
         try:

@@ -14,7 +14,7 @@ from waiting import joined, until
 
 import snailps
 from snailps.abi.key_hash import fragment_of
-from snailps.errors import ClusterError, ConfigError, SnailError
+from snailps.errors import ClusterError, ConfigError, RemoteError, SnailError
 from snailps.serving import reader
 
 KEYS = np.arange(1, 2001, dtype=np.uint64) * 7919
@@ -221,3 +221,24 @@ def test_reader_finds_the_table_of_the_next_job(tmp_path, monkeypatch):
             text.write_text("a b c\n" * 80)
             cluster.run(models.Lines, {"epochs": 1}, input=text)
             until(lambda: rows.pull([1]) == 80)
+
+
+def test_lookup_that_is_refused_costs_neither_the_connection_nor_the_cache(tmp_path, secret):
+    with session(tmp_path, secret, servers=1, modules="python_methods") as cluster:
+        started(cluster)
+        with snailps.connect(cluster.address, secret_file=secret, timeout_s=LIMIT_S) as owner:
+            owner.table("faulty", dim=4, access="python_methods:Faulty").push(
+                KEYS, np.ones((len(KEYS), 4))
+            )
+            options = {"secret_file": secret, "max_age_s": None, **PATIENT}
+            with snailps.reader(cluster.address, "faulty", **options) as rows:
+                rows.pull(KEYS)
+                before, joins = rows.stats(), rows._live.joins()
+                with pytest.raises(RemoteError, match="planted failure in init"):
+                    rows.pull([13])
+                rows.pull(KEYS)
+                after = rows.stats()
+                assert rows.connected
+                assert (after.hits - before.hits, rows._live.joins()) == (len(KEYS), joins)
+            owner.shut_down()
+        assert cluster.codes() == [0, 0]

@@ -1,5 +1,6 @@
 """Lookups for serving: what is asked of the source, how old answers are, what a loss leads to."""
 
+import contextlib
 import threading
 from functools import partial
 
@@ -8,7 +9,7 @@ import pytest
 from waiting import run_all
 
 from snailps import Table, kernels
-from snailps.errors import ConfigError, MisuseError, WaitTimeout
+from snailps.errors import ClusterError, ConfigError, MisuseError, WaitTimeout
 from snailps.serving import reader
 from snailps.serving.cached_rows import CachedRows
 from snailps.serving.row_reader import FirstValues
@@ -319,3 +320,52 @@ def test_reader_that_cannot_join_for_want_of_a_thread_tries_again(monkeypatch):
     assert errors[0] == ""
     assert len(errors) == 3
     assert all(errors[1:])
+
+
+class Reached:
+    """A cluster that takes a reader, and has not its table any more."""
+
+    def __init__(self, error=None):
+        self.error, self.ended = error, threading.Event()
+
+    def __call__(self, rows, again=False):
+        if self.error is not None:
+            raise self.error
+        return self, 1, TABLE
+
+    def close(self):
+        pass
+
+
+class Waits(threading.Event):
+    """Notes how long it is waited for, and does not wait."""
+
+    def __init__(self):
+        super().__init__()
+        self.seconds = []
+
+    def wait(self, timeout=None):
+        self.seconds.append(timeout)
+        return False
+
+
+@pytest.mark.parametrize(
+    ("error", "pauses"),
+    [
+        (ConfigError("no table 'w'"), [0, 1, 2, 4, 8, 16, 32, 60, 60]),
+        (ClusterError("no cluster"), [0] * 9),  # which costs nobody anything
+        (None, [0, 1, 2, 4, 8, 16, 32, 60, 60]),  # and each lookup is refused
+    ],
+    ids=["no table", "no cluster", "refused"],
+)
+def test_reader_whose_table_is_gone_joins_less_and_less_often(monkeypatch, error, pauses):
+    """Each join costs the cluster a number."""
+    reached = Reached()
+    monkeypatch.setattr(reader.LiveRows, "_join", lambda *args, **named: reached(*args, **named))
+    rows = reader.LiveRows("h:1", "w", None, patient=False, secret_file="", tls="", settings={})
+    rows.close()  # its own thread
+    reached.error, rows._closed = error, Waits()
+    for _ in pauses:
+        with contextlib.suppress(ConfigError, ClusterError):
+            rows.renew()
+    assert rows._closed.seconds == pauses

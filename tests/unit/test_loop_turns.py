@@ -244,6 +244,33 @@ def test_standby_that_is_made_behind_a_fence_has_it_and_no_marks_of_it(shard, pe
             assert remote_error(client.ask(push(1, epoch=2))).code == "fenced"
 
 
+@pytest.mark.parametrize("made", ["before", "behind"])
+def test_fence_shuts_out_all_below_a_number_here_and_at_a_standby(shard, made):
+    """However many came and went: they are one number, not a set."""
+    for incarnation in range(2, 30):
+        shard.fence(incarnation)
+
+    def fence():
+        shard.fence(41, 40)
+        shard.fence(3, 2)  # an older order comes again
+
+    if made == "behind":
+        fence()
+    with Turned(standby=True) as standby, Stream(shard, standby) as stream:
+        stream.deliver()
+        if made == "before":
+            fence()
+            stream.deliver()
+        assert shard.shard.fenced == standby.shard.fenced == (40, [41])
+        standby.promote(2)
+        for incarnation in (1, 30, 39, 41):
+            with Peer(standby) as client:
+                error = remote_error(client.ask(push(1, incarnation=incarnation, epoch=2)))
+                assert error.code == "fenced"
+        with Peer(standby) as client:
+            assert client.ask(push(1, incarnation=40, epoch=2)).kind == Kind.PUSHED
+
+
 def test_frames_that_are_missing_end_the_stream(shard):
     with Turned(standby=True) as standby, Stream(shard, standby) as stream:
         first, _, third, *_ = stream.source.frames()

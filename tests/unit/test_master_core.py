@@ -4,8 +4,9 @@ import pytest
 from cluster_models import COUNTER, write_numbers
 from master_world import World, rejoin, takes_over
 
+from snailps.api.tables import Table
 from snailps.config import JobSettings, MasterSettings, RawConfig
-from snailps.errors import ClusterError, ConnectionLost, ProtocolError
+from snailps.errors import ClusterError, ConnectionLost, ProtocolError, RemoteError
 from snailps.master import effects, events
 from snailps.master.job.controller import SPENT_S
 from snailps.master.job.ended_jobs import ENDED_MAX
@@ -803,9 +804,50 @@ def test_driver_that_is_gone_is_fenced_as_it_may_have_pushed():
     world.join("driver")
     driver = world.join("driver")
     number = max(member.number for member in world.core.members.nodes("driver"))
+    world.ask(driver, m.Declare([Table("rows", 4).to_dict()]))
     world.handle(events.Gone(driver, "killed"))
     world.tick()
     assert fenced_in(world) == [number]
+
+
+def test_reader_that_comes_and_goes_costs_no_fence():
+    """It has declared no table: it can have pushed to none."""
+    world = World(session=True)
+    world.forms()
+    world.join("driver")
+    for _ in range(20):
+        world.handle(events.Gone(world.join("driver"), "killed"))
+        world.tick()
+    assert not fenced_in(world)
+
+
+def test_fence_names_the_number_below_which_nobody_is_left():
+    world = World(session=True, lasting=True)
+    _, first, second = world.forms()
+    members = {peer: world.core.members.peers[peer].number for peer in (first, second)}
+    world.handle(events.Gone(second, "killed"))
+    world.tick()
+    drivers = [world.join("driver") for _ in range(3)]
+    for driver in drivers[:2]:
+        world.handle(events.Gone(driver, "killed"))
+    world.handle(events.Gone(first, "killed"))
+    world.tick()
+    below = [order.message.below for order in world.orders(m.Fence)]
+    last = world.core.members.peers[drivers[2]].number
+    assert below == [members[first], last]
+    assert last > max(members.values()) + 2
+
+
+def test_server_that_refuses_a_fence_is_lost(make_job):
+    """A worker that it does not shut out may push beside the one that has its block."""
+    world = World(make_job(), replication="none")
+    _, first, _ = world.forms()
+    does = world.does
+    refusal = RemoteError("no memory left for incarnations that were given up")
+    world.does = lambda order: refusal if isinstance(order, m.Fence) else does(order)
+    world.handle(events.Gone(first, "killed"))
+    world.tick()
+    assert "it cannot fence a worker: no memory left" in world.core.lifecycle.verdict
 
 
 def test_worker_that_has_left_as_asked_is_fenced_so_that_its_marks_go(make_job):

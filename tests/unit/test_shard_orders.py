@@ -13,12 +13,17 @@ LIMIT_S = 10.0
 class World:
     """Four shards, two a server, and calls that the test answers."""
 
-    def __init__(self):
+    def __init__(self, **parts):
         self.serves = {0: 1, 1: 1, 2: 2, 3: 2}
-        self.calls, self.failed, self.now = [], [], 0.0
+        self.calls, self.failed, self.expelled, self.now = [], [], [], 0.0
+        parts = {"expel": self._expel, **parts}
         self.shard_orders = ShardOrders(
-            lambda: 4, self.serves.__getitem__, self._call, self.failed.append, LIMIT_S
+            lambda: 4, self.serves.__getitem__, self._call, self.failed.append, LIMIT_S, **parts
         )
+
+    def _expel(self, server, why, now):
+        self.expelled.append((server, why))
+        self.serves.update({shard: 0 for shard, at in self.serves.items() if at == server})
 
     def _call(self, server, message, on_answer, now):
         self.calls.append((server, message, on_answer))
@@ -94,14 +99,35 @@ def test_a_refusal_of_what_must_be_done_ends_the_job(world):
     assert world.failed == ["server 1 cannot set its clock: no memory"]
 
 
-def test_a_refusal_of_what_may_fail_is_logged(world, caplog):
-    world.shard_orders.expire(8, 2, 0.0)
+@pytest.mark.parametrize(
+    ("give", "what", "kind"),
+    [
+        (lambda orders: orders.fence(7, 0.0), "fence a worker", "fence"),
+        (lambda orders: orders.expire(8, 2, 0.0), "expire rows", "expire"),
+    ],
+    ids=["fence", "expire"],
+)
+def test_a_server_that_refuses_is_lost_and_its_standbys_do_it(world, give, what, kind):
+    """A worker that is not fenced may still push, and its blocks are leased to others."""
+    give(world.shard_orders)
     world.answer(error=RemoteError("no memory"))
-    world.answer(expired=5)
+    world.answer()
+    assert world.expelled == [(1, f"it cannot {what}: no memory")]
+    assert world.shard_orders.open(kind)
+    world.serves.update({0: 2, 1: 2})
+    world.shard_orders.step(world.now)
+    assert [(server, shards) for server, _, shards in world.asked] == [(2, [0, 1])]
+    world.answer()
+    assert not world.shard_orders.open(kind)
     assert not world.failed
-    assert not world.shard_orders.expiring
-    assert world.shard_orders.expired == 5
-    assert "server 1 cannot expire rows: no memory" in caplog.text
+
+
+def test_a_refusal_where_no_server_can_be_replaced_ends_the_job():
+    world = World(expel=None)
+    world.shard_orders.fence(7, 0.0)
+    world.answer(error=RemoteError("no memory"))
+    assert world.failed == ["server 1 cannot fence a worker: no memory"]
+    assert world.shard_orders.open("fence")
 
 
 def test_a_shard_that_nobody_serves_for_too_long_is_named(world):

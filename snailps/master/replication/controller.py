@@ -57,6 +57,8 @@ class ReplicationController:
             self._order,
             context.lifecycle.fail,
             limits.changeover_s,
+            self._expel,
+            lambda: self._members.below,
         )
         self._drains: dict[int, list[int]] = {}
         self._formed = self._working = False
@@ -217,9 +219,7 @@ class ReplicationController:
         elif isinstance(effect, Rerouted):
             self._reroute()
         elif isinstance(effect, Expelled):
-            member = self._members.all.get(effect.server)
-            if member is not None:
-                self._context.departures.expel(member, effect.why, now)
+            self._expel(effect.server, effect.why, now)
         elif isinstance(effect, Emptied):
             member = self._members.all.get(effect.server)
             if member is not None:
@@ -230,6 +230,10 @@ class ReplicationController:
             self._stuck(effect, now)
         elif isinstance(effect, RowsLost):
             self._rows_lost(effect)
+
+    def _expel(self, server: int, why: str, now: float) -> None:
+        if (member := self._members.all.get(server)) is not None:
+            self._context.departures.expel(member, why, now)
 
     def _answered(self, order: Order, answer: Answer, now: float) -> None:
         if isinstance(answer, ConnectionLost):

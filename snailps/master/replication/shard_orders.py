@@ -3,13 +3,13 @@
     give(order) -> a message to every server that serves some of its shards -> done
     a server is lost, a shard has moved -> the same to the server that has it now
 
-Orders are idempotent. A shard carries them out in the order in which they were given. Knows no
-connection; `now` is monotonic seconds.
+Orders are idempotent. A shard carries them out in the order in which they were given. None counts
+as done that a server has refused: that server is lost, or the cluster ends. Knows no connection;
+`now` is monotonic seconds.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -20,8 +20,6 @@ from snailps.master.effects import OnAnswer
 from snailps.master.events import Answer
 from snailps.master.leases.ledger import Entry
 from snailps.transport import messages
-
-log = logging.getLogger(__name__)
 
 Kind = Literal["clock", "fence", "expire"]
 
@@ -48,10 +46,14 @@ class ShardOrders:
         call: Callable[[int, messages.Message, OnAnswer, float], None],
         fail: Callable[[str], None],  # ends the cluster
         limit_s: float,  # seconds that a shard may be without a server
+        # ``expel(server, why, now)``: it is lost, and its standbys carry out what it cannot; None:
+        # the cluster ends
+        expel: Callable[[int, str, float], None] | None = None,
+        below: Callable[[], int] = lambda: 0,  # all incarnations below are gone
     ) -> None:
         self._count, self._server_of = count, server_of
         self._call, self._fail = call, fail
-        self._limit_s = limit_s
+        self._limit_s, self._expel, self._below = limit_s, expel, below
         self._open: list[_ShardOrder] = []
         self.expired = 0  # rows deleted because no push touched them
 
@@ -95,7 +97,7 @@ class ShardOrders:
             self.give(
                 "fence",
                 "fence a worker",
-                lambda shards: messages.Fence(incarnation, shards=shards),
+                lambda shards: messages.Fence(incarnation, shards=shards, below=self._below()),
                 now,
             )
             return
@@ -103,7 +105,7 @@ class ShardOrders:
         self.give(
             "clock",
             f"seal slot {slot} of clock {clock}",
-            lambda shards: messages.Fence(incarnation, clock, slot, slots, shards),
+            lambda shards: messages.Fence(incarnation, clock, slot, slots, shards, self._below()),
             now,
         )
 
@@ -188,11 +190,13 @@ class ShardOrders:
         if isinstance(answer, ConnectionLost):
             return  # the server that has them next is asked
         if isinstance(answer, SnailError):
-            order.left -= set(shards)
-            if order.kind == "clock":
-                self._fail(f"server {server} cannot {order.what}: {answer}")
+            # The order stays open: others rely on it, and a shard that lacks it is not as they
+            # take it to be. A clock fails for what is the same at the standby.
+            why = f"cannot {order.what}: {answer}"
+            if order.kind == "clock" or self._expel is None:
+                self._fail(f"server {server} {why}")
             else:
-                log.error("server %d cannot %s: %s", server, order.what, answer)
+                self._expel(server, f"it {why}", now)
         elif isinstance(answer, messages.Report):
             order.left -= {int(shard) for shard in answer.data.get("done", [])}
             order.heard(answer.data)

@@ -112,6 +112,7 @@ class CloseClock(Message):
 class Fence(Message):
     """Shards refuse whatever comes from this incarnation: its work is given to others.
 
+    They refuse all incarnations `below`, too: of these none is left.
     From `clock` 0 on: except for that slot, which it has pushed whole.  Each shard seals it in its
     place, for it may have sealed it at some of them.
     """
@@ -121,6 +122,7 @@ class Fence(Message):
     slot: Id32 = 0
     slots: Id32 = 1
     shards: Shards = field(default_factory=list)
+    below: Id64 = 0
 
 
 @message(by="master", answers="Ok")
