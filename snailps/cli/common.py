@@ -57,9 +57,10 @@ def given(config: Path | None, overrides: Sequence[str] | None, document_fd: int
         return Document(read_config(config, overrides), b"")
     with os.fdopen(document_fd, "rb") as pipe:
         data = pipe.read()
-    if not data:  # the parent has given up and reports why
-        raise typer.Exit(EXIT_STOPPED)
-    return Document.load(data)
+    try:
+        return Document.load(data)
+    except ValueError:  # none or a part of it: the parent has given up and reports why
+        raise typer.Exit(EXIT_STOPPED) from None
 
 
 class KnownClasses:

@@ -52,6 +52,8 @@ HELD_MAX = 1000
 """Lines of a quiet job that are kept."""
 LAST_MAX, LAST_CHARS = 3, 500
 """Newest lines that are kept of a process, and characters of each."""
+SEND_S = 60.0
+"""Seconds in which a child takes more of its settings: its imports come first."""
 READ_S = 5.0
 """Seconds for reading the last lines of processes that have ended, at most."""
 
@@ -224,7 +226,7 @@ class Launcher:
             gc.freeze()  # these objects stay: collections here and in the forks skip them
         with contextlib.ExitStack() as pipes:
             try:
-                ready = self._spawn_master(self._keep_port(), pipes)
+                ready = self._spawn_master(self._keep_port(), pipes, give_up)
                 writers = [self._spawn(role, pipes, cpus=cpus) for role, cpus in nodes]
             except OSError as error:
                 raise ClusterError(
@@ -239,7 +241,7 @@ class Launcher:
                 return
             self.address, _, self.source_key = address.partition(" ")
             for child, pipe in zip(self.children[1:], writers, strict=True):
-                self._send_address(child.role, pipe)
+                self._send_address(child.role, pipe, give_up)
         if not self.address:
             self.wait(END_S)
             raise MasterEnded(self.poll() or 1)
@@ -266,7 +268,9 @@ class Launcher:
             return {"listen_addr": format_addr(host, self._port.getsockname()[1])}
         return {}
 
-    def _spawn_master(self, own: Mapping[str, str], pipes: contextlib.ExitStack) -> IO[bytes]:
+    def _spawn_master(
+        self, own: Mapping[str, str], pipes: contextlib.ExitStack, give_up: Callable[[], bool]
+    ) -> IO[bytes]:
         """Start a master; returns the pipe that it writes its address to."""
         if self._session:  # all who may connect are this user's
             own = {"modules": "*", **own}
@@ -275,28 +279,46 @@ class Launcher:
             "config": self._config, "ready_fd": ready_write.fileno(), "session": self._session,
             "with_driver": self._session, "called": self._called, "as_json": not self._session,
         }  # fmt: skip
-        self._send(self._spawn("master", pipes, (ready_write.fileno(),), **more), own)
+        pipe = self._spawn("master", pipes, (ready_write.fileno(),), **more)
+        self._send("master", pipe, own, give_up)
         ready_write.close()
         return ready
 
     def _hear_address(self, ready: IO[bytes], give_up: Callable[[], bool]) -> str | None:
         """Wait until a master listens; empty if it has ended, None if given up."""
-        while not _readable(ready.fileno(), LOOK_S):
+        while not _ready(ready.fileno(), LOOK_S):
             if give_up():
                 self.interrupt()
                 return None
         return ready.readline().decode().strip()
 
-    def _send_address(self, role: str, pipe: IO[bytes]) -> None:
+    def _send_address(
+        self, role: str, pipe: IO[bytes], give_up: Callable[[], bool] = lambda: False
+    ) -> None:
         own = {"master_addr": self.address}
         if role == "worker" and self._session:  # the master takes source of its driver only
             own["accept_source"] = "true"
         if self.address:
-            self._send(pipe, own)
+            self._send(role, pipe, own, give_up)
 
-    def _send(self, pipe: IO[bytes], own: Mapping[str, str]) -> None:
+    def _send(
+        self, role: str, pipe: IO[bytes], own: Mapping[str, str], give_up: Callable[[], bool]
+    ) -> None:
+        """Send a child its document, of which a pipe has room for 64 KiB until the child reads."""
+        left, file = memoryview(self._document.dump(own)), pipe.fileno()
+        os.set_blocking(file, False)
         with contextlib.suppress(BrokenPipeError), pipe:  # it has ended
-            pipe.write(self._document.dump(own))
+            until = time.monotonic() + SEND_S
+            while left and not give_up():
+                if _ready(file, LOOK_S, select.POLLOUT):
+                    left = left[os.write(file, left) :]
+                    until = time.monotonic() + SEND_S
+                elif time.monotonic() > until:
+                    raise ClusterError(
+                        f"the {role} does not read its settings: {len(left):,} bytes of them were "
+                        f"not taken within {SEND_S:.0f} s. Is it stopped, or does the disk hang "
+                        "from which it is started?"
+                    )
 
     def restart_killed(
         self, indices: Iterable[int], give_up: Callable[[], bool] = lambda: False
@@ -348,8 +370,8 @@ class Launcher:
                     pipe = self._spawn(dead.role, pipes, cpus=dead.cpus)
                 else:  # `--fresh` applies to the first start only
                     own = {"listen_addr": self.address, "fresh": "false"}
-                    pipe = self._spawn_master(own, pipes)
-            except OSError as error:  # memory is short: continue with the others
+                    pipe = self._spawn_master(own, pipes, give_up)
+            except (OSError, ClusterError) as error:  # memory is short: continue with the others
                 self._on_line(dead.name, f"cannot be started again: {error}")
                 return False
             self.children[index] = self.children.pop()
@@ -358,7 +380,12 @@ class Launcher:
             self._listen(self.children[index])
             if index == 0:
                 return bool(self._hear_address(pipe, give_up))
-            self._send_address(dead.role, pipe)
+            try:
+                self._send_address(dead.role, pipe, give_up)
+            except ClusterError as error:
+                self._on_line(dead.name, str(error))
+                self.children[index].process.kill()
+                return False
             return True
 
     def note_raised(self) -> None:
@@ -606,11 +633,11 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
     return stack.enter_context(os.fdopen(read, "rb")), stack.enter_context(os.fdopen(write, "wb"))
 
 
-def _readable(descriptor: int, limit_s: float) -> bool:
-    """Wait until something can be read, up to `limit_s` seconds; select takes no descriptor above
-    1023."""
+def _ready(descriptor: int, limit_s: float, what: int = select.POLLIN) -> bool:
+    """Wait until something can be read, or written, up to `limit_s` seconds; select takes no
+    descriptor above 1023."""
     poller = select.poll()
-    poller.register(descriptor, select.POLLIN)
+    poller.register(descriptor, what)
     return bool(poller.poll(1000 * limit_s))
 
 
@@ -625,7 +652,7 @@ def _wait(process: subprocess.Popen[str], limit_s: float) -> None:
             process.wait(limit_s)
         return
     try:
-        _readable(ended, limit_s)
+        _ready(ended, limit_s)
     finally:
         os.close(ended)
     process.poll()

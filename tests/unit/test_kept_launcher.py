@@ -1,5 +1,6 @@
 """Processes of a session: started and ended whatever interrupts the one who waits."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -112,6 +113,8 @@ class Process:
     def send_signal(self, number):
         self.terminate()
 
+    kill = terminate
+
 
 def test_end_without_a_descriptor_left_ends_all_children(monkeypatch):
     one = made()
@@ -161,3 +164,35 @@ def test_port_of_a_master_that_may_be_started_again_stays_its_own():
     one._port.close()
     with socket.socket() as other:
         other.bind((host, int(port)))
+
+
+class Hung(Launcher):
+    """Children that read nothing; their pipes."""
+
+    def _spawn(self, role, pipes, files=(), **more):
+        self.ends = launcher._pipe(pipes)
+        self.children.append(Child(role, Process()))
+        return self.ends[1]
+
+
+def test_child_that_does_not_read_its_settings_is_not_waited_for_for_ever(monkeypatch):
+    monkeypatch.setattr(launcher, "SEND_S", 0.0)
+    monkeypatch.setattr(launcher, "LOOK_S", 0.01)
+    looks = []
+    settings = {f"worker_class{n}": "x" * 1000 for n in range(200)}
+    one = Hung(RawConfig.from_mapping(settings, "x"), servers=1, workers=1, session=True)
+    with pytest.raises(ClusterError, match=r"the master does not read its settings: 1.*bytes of"):
+        one.start(lambda: looks.append(True))
+    assert looks
+    monkeypatch.setattr(launcher, "SEND_S", LIMIT_S)
+    with contextlib.ExitStack() as pipes:
+        pipe = one._spawn("worker", pipes)
+        one._send("worker", pipe, {}, lambda: True)  # given up by its caller
+        assert pipe.closed
+    one.children = [Child("master", Process()), Child("worker", Process())]
+    one.children[1].process.terminate()
+    monkeypatch.setattr(launcher, "SEND_S", 0.0)
+    lines, one._on_line, one.address = [], lambda *line: lines.append(line), "h:1"
+    monkeypatch.setattr(one, "_listen", lambda child: None)
+    assert not one.restart(1, "it was killed")
+    assert "the worker does not read its settings" in lines[-1][1]
