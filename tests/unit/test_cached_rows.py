@@ -66,7 +66,7 @@ def clock():
 def make(source, clock):
     def made(unreachable="error", max_age_s=10.0, cache_bytes=1 << 16):
         cached = CachedRows(source, cache_bytes=cache_bytes, max_age_s=max_age_s, clock=clock)
-        return reader.TableReader(cached, source, unreachable)
+        return reader.TableReader(cached, source, unreachable, ())
 
     return made
 
