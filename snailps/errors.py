@@ -216,6 +216,12 @@ def explain(error: BaseException) -> str:
     return f"{type(error).__name__}: {words_of(error)}{place_of(error)}"
 
 
+def shown_bytes(data: bytes, most: int = WORDS_MAX) -> str:
+    """Bytes of a text in quotes, as they are to be read; what is no UTF-8 as ``\\xe9``."""
+    text = data[:most].decode("utf-8", "backslashreplace")
+    return "'" + "".join(one if one.isprintable() else repr(one)[1:-1] for one in text) + "'"
+
+
 def words_of(error: BaseException) -> str:
     """Return an exception's text, shortened: an array in it may have millions of characters."""
     try:

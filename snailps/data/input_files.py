@@ -9,7 +9,7 @@ copy.  **Nothing is estimated from a file's beginning.**  No blocks, no models.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from snailps.data.blocks import STEP_BYTES, Source
@@ -46,6 +46,12 @@ class InputFiles:
             if lines >= most:
                 return most
         return lines
+
+    def pieces(self) -> Iterator[bytes]:
+        """Whole lines of all files, about a MiB at a time."""
+        for source in self.sources:
+            with read_errors(source.path), self.scratch.open(source.path) as file:
+                yield from whole_lines(file, source.path)
 
     def numbers(self, reader: ExampleReader, most: int) -> int:
         """Count the entries and labels of examples, in lines or matrix files; stops at `most`.

@@ -44,7 +44,7 @@ from snailps.data.host_cache import Make
 from snailps.data.packed_words import PackedWords
 from snailps.data.reading import format_of
 from snailps.data.unpacking import is_sequential, is_url, open_content, read_errors
-from snailps.errors import ConfigError, DataError
+from snailps.errors import ConfigError, DataError, shown_bytes
 
 log = logging.getLogger(__name__)
 
@@ -285,8 +285,8 @@ class SeparatedFile(TableFile):
         for cell in found:
             if cell.decode(errors="ignore").encode() != cell:
                 raise DataError(
-                    f"{self.path}: the name of a column, {cell!r:.60}, is not UTF-8: convert the "
-                    "file, such as by iconv -f latin1 -t utf-8"
+                    f"{self.path}: the name of a column, {shown_bytes(cell, 60)}, is not UTF-8: "
+                    "convert the file, such as by iconv -f latin1 -t utf-8"
                 )
         twice = [name for at, name in enumerate(self.names) if name in self.names[:at]]
         numbers = [name for name in self.names if _NUMBER.fullmatch(name)]

@@ -214,7 +214,8 @@ class Estimator(Routed):
         if falls := figures.get("loss_falls"):
             epochs = figures["epochs"]
             text = f"{name}: the loss still falls {falls:.0%} an epoch after {epochs} epochs: more "
-            warnings.warn(convergence_warning(f"{text}would help (epochs=...)"), stacklevel=3)
+            text += f"would help (epochs={2 * epochs})"
+            warnings.warn(convergence_warning(text), stacklevel=3)
         if constant := figures.get("constant_loss"):
             loss = figures["train_loss"]
             text = f"{name}: the loss, {loss:.4g}, is above that of a constant, {constant:.4g}: "

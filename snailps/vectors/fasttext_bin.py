@@ -26,7 +26,7 @@ from snailps.data.atomic import atomic_file
 from snailps.data.packed_words import PackedWords
 from snailps.data.word_counts import SEPARATORS
 from snailps.dataclass import dataclass, replace
-from snailps.errors import ModelFileError
+from snailps.errors import ModelFileError, shown_bytes
 from snailps.vectors.quantised import Cursor, QuantisedRows, read_quantised
 
 MAGIC = 793712314
@@ -281,8 +281,8 @@ def check_words(
             if not word or is_separator[list(word)].any():
                 other = "newline" if newlines_only else "white space and no zero byte"
                 raise ModelFileError(
-                    f"{path}: word {number} is {word!r}, which the file cannot hold: a word must "
-                    f"not be empty and has no {other}" + _NPZ_HOLDS * (not newlines_only)
+                    f"{path}: word {number} is {shown_bytes(word)}, which the file cannot hold: a "
+                    f"word must not be empty and has no {other}" + _NPZ_HOLDS * (not newlines_only)
                 )
 
 

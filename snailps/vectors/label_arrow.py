@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.extras import optional_module
-from snailps.errors import DataError
+from snailps.errors import DataError, shown_bytes
 
 
 def label_names(arrow: Any, labels: Sequence[bytes]) -> Any:
@@ -23,7 +23,7 @@ def label_names(arrow: Any, labels: Sequence[bytes]) -> Any:
         return arrow.array([label.decode() for label in labels], arrow.string())
     except UnicodeDecodeError as error:
         raise DataError(
-            f"label {error.object!r} is no UTF-8, which Arrow and Parquet have"
+            f"label {shown_bytes(error.object)} is no UTF-8, which Arrow and Parquet have"
         ) from None
 
 

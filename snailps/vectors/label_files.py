@@ -26,7 +26,7 @@ from snailps.data.file_kinds import BOM, whole_lines
 from snailps.data.packed_words import PackedWords
 from snailps.data.reading import Reading, format_of
 from snailps.data.unpacking import open_content, read_errors
-from snailps.errors import DataError
+from snailps.errors import DataError, shown_bytes
 from snailps.vectors.label_arrow import label_names, label_table
 from snailps.vectors.texts import ROWS_MAX, Piece, pieces_of
 from snailps.vectors.words import to_text
@@ -148,8 +148,8 @@ class LabelWriter:
             self._write, self._labels = self._write_tsv, PackedWords.of(labels)
             if odd := [label for label in labels if not {*label}.isdisjoint(b"\t\n\r")]:
                 raise DataError(
-                    f"label {odd[0]!r} has a tab or the end of a line, which --format tsv has "
-                    "between labels and lines: write jsonl or parquet"
+                    f"label {shown_bytes(odd[0])} has a tab or the end of a line, which --format "
+                    "tsv has between labels and lines: write jsonl or parquet"
                 )
 
     def write(self, best: NDArray[np.int32], chances: NDArray[np.float32]) -> None:

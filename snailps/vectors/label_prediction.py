@@ -28,7 +28,7 @@ from snailps.data.reading import Reading
 from snailps.data.unpacking import open_content, read_errors
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.dataclass import dataclass
-from snailps.errors import DataError, ModelFileError
+from snailps.errors import DataError, ModelFileError, shown_bytes
 from snailps.vectors._one_line import OneLine
 from snailps.vectors.fasttext_bin import is_bin, read_bin
 from snailps.vectors.files import START_BYTES, identify, opened
@@ -609,7 +609,7 @@ def evaluate_labels(
     if sums.lines == 0:
         raise DataError(
             f"{path}: none of its {sums.skipped:,} lines has both a label and a word that the "
-            f"model knows; its labels look like {model.labels[0]!r}"
+            f"model knows; its labels look like {shown_bytes(model.labels[0])}"
         )
     labels = [
         LabelScore(

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from snailps.data._float_text import read_word_lines, word_lines
 from snailps.data.atomic import atomic_file
 from snailps.data.in_order import in_order
-from snailps.errors import ModelFileError
+from snailps.errors import ModelFileError, shown_bytes
 from snailps.kernels import cores
 from snailps.vectors.fasttext_bin import check_words, checked_chunks
 
@@ -107,7 +107,7 @@ def read_vec(
         values = len(line.partition(b" ")[2].split())
         return ModelFileError(
             f"{path}, line {done + number + 2}: expected a word, a space and {dim} numbers, got "
-            f"{line[:60]!r} with {values} values; fetch or export it again"
+            f"{shown_bytes(line, 60)} with {values} values; fetch or export it again"
         )
 
     try:
@@ -158,7 +158,7 @@ def read_glove(
     def wrong(number: int, line: bytes) -> ModelFileError:
         return ModelFileError(
             f"{path}, line {len(words) + number + 1}: expected a word and {dim} numbers, as in its "
-            f"first line, got {line[:60]!r}; fetch it again"
+            f"first line, got {shown_bytes(line, 60)}; fetch it again"
         )
 
     while lines := list(islice(file, _LINES_TOGETHER)):
@@ -214,7 +214,7 @@ def _parse_vec_header(path: str | os.PathLike[str], line: bytes, length: int) ->
     if len(parts) != 2 or not all(part.isdigit() for part in parts) or not line.endswith(b"\n"):
         raise ModelFileError(
             f"{path}: not a .vec file: its first line must be the number of words and the "
-            f"dimension, such as '68000 100', got {line!r}"
+            f"dimension, such as '68000 100', got {shown_bytes(line.rstrip(), 60)}"
         )
     count, dim = int(parts[0]), int(parts[1])
     if not (count >= 1 and 1 <= dim <= _DIM_MAX):

@@ -111,7 +111,7 @@ def test_settings_defaults_are_those_of_fasttext():
 def test_small_text_has_ngrams_of_characters_unless_settings_say_otherwise(
     tmp_path, values, lines, expected
 ):
-    text = b"__label__a some words in a line\n" * lines
+    text = b"__label__a some words in a line\n__label__b some other\n" * (lines // 2)
     path = tmp_path / "x.txt"
     path.write_bytes(text)
     with found(tmp_path, path) as files:
@@ -439,7 +439,22 @@ def test_lines_of_a_block_are_trained_in_an_order_drawn_from_its_seed(make):
 
 def test_epochs_are_those_of_the_rule_but_for_a_model_that_goes_on(tmp_path):
     path = tmp_path / "t.txt"
-    path.write_bytes(b"__label__x word\n" * 4000)
+    path.write_bytes(b"__label__x word\n__label__y word\n" * 2000)
     with found(tmp_path, path) as files:
         assert Classifier.passes(SMALL, files) == Passes(100, 100)
         assert Classifier.passes(replace(SMALL, continue_from="m.bin"), files) == Passes(5, 5)
+
+
+def test_text_of_one_label_is_not_gone_over_hundreds_of_times_and_says_so(tmp_path, caplog):
+    """The second label may come late."""
+    path, line = tmp_path / "t.txt", b"__label__only one word\n"
+    for text, epochs in ((line * 1000, 5), (line * 999 + b"__label__other word\n", 300)):
+        path.write_bytes(text)
+        with found(tmp_path, path) as files:
+            assert Classifier.passes(SMALL, files) == Passes(epochs, epochs)
+        surveyor, part = Classifier.surveyor(SMALL), Classifier(SMALL).survey_part()
+        part.add(block_of(text))
+        surveyor.add(part.take())
+        surveyor.result()
+    (record,) = caplog.records
+    assert "have '__label__only': there is nothing to tell it from" in record.getMessage()

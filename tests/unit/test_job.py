@@ -627,6 +627,15 @@ def test_job_of_given_epochs_trains_them_all_and_tells_that_its_loss_still_falls
     assert figures["loss_falls"] == 0.2
 
 
+def test_job_gives_no_advice_against_the_number_of_epochs_that_its_model_chose(begun, monkeypatch):
+    for least, falls in ((4, False), (2, True)):
+        passes = classmethod(lambda cls, settings, files, least=least: Passes(4, least))
+        monkeypatch.setattr(Judged, "passes", passes)
+        figures = train_on(begun(**AUTO)).figures({})
+        assert (figures["ended_by"], figures["epochs"]) == ("epochs", 4)
+        assert ("loss_falls" in figures) == falls
+
+
 def test_job_that_learns_less_than_a_constant_says_so(begun, monkeypatch):
     monkeypatch.setattr(Counter, "constant_loss", classmethod(lambda cls, settings: 0.5))
     for epochs, told in (("3", True), ("1", False)):

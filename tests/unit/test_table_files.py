@@ -399,7 +399,7 @@ def test_labels_may_be_missing_for_predictions(tmp_path, scratch_of, ending):
         ("x.csv", b"a,y\r3,4\r", "expected names of columns in the first line"),
         ("x.csv", b'a,"y"x\n3,4\n', "names of columns in the first line; got 'a,\"y\"x'"),
         ("x.csv", b'a,"y\n3,4\n', "expected names of columns in the first line"),
-        ("x.csv", b"l\xe4nge,y\n1,0\n", r"a column, b.l.xe4nge., is not UTF-8: convert the file"),
+        ("x.csv", b"l\xe4nge,y\n1,0\n", r"a column, 'l.xe4nge', is not UTF-8: convert the file"),
         ("x.csv", b'a,y\n3,"4\n5,6\n', "line 2, column 3: expected a closing quote, then"),
         ("x.csv.gz", b"no gzip", "cannot unpack"),
     ],

@@ -121,6 +121,7 @@ class Job:
         self._least_epochs = self.settings.epochs
         """Epochs after which the training may end when the loss stops falling."""
         self._relative = False
+        self._is_whole = False  # the model chose how many epochs all are trained
         self.validation: dict[str, list[tuple[str, float]]] = {}
         self._reached_in, self._reached = -1, ""
         self._seconds: dict[str, float] = {}
@@ -143,6 +144,7 @@ class Job:
             passes = self.cls.passes(self.settings, self.input.found)
             self.settings = dataclasses.replace(self.settings, epochs=int(passes.most))
             self._least_epochs, self._relative = int(passes.least), passes.relative
+            self._is_whole = passes.least == passes.most
         self.input.cut(self.settings, max(1, workers), self.as_counted(max(1, workers)))
 
     def _ask_for_survey(self) -> None:
@@ -719,7 +721,7 @@ class Job:
         ended_by = self.ended_by or self._end()
         constant = self._asked("constant_loss", float)
         is_poor = len(known) > 1 and 0 < 1.001 * constant < known[-1]
-        is_reported = ended_by == "epochs" and self._is_judged
+        is_reported = ended_by == "epochs" and self._is_judged and not self._is_whole
         falls = self.metrics.falling(constant) if is_reported else 0.0
         return {
             **bad,

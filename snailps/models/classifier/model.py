@@ -14,6 +14,7 @@ After A. Joulin et al., "Bag of tricks for efficient text classification", EACL 
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -33,10 +34,17 @@ from snailps.data._text import WordCounter
 from snailps.data.input_files import InputFiles
 from snailps.data.reading import Reading
 from snailps.data.vocabulary import Vocabulary
+from snailps.errors import shown_bytes
 from snailps.models.block_trainer import Prepared, Rates, Span, Sums
 from snailps.models.classifier import warm_start
 from snailps.models.classifier.curvature import Curvature
-from snailps.models.classifier.passes import STEPS, STEPS_GRAMS, epochs_of, is_small
+from snailps.models.classifier.passes import (
+    STEPS,
+    STEPS_GRAMS,
+    epochs_of,
+    has_one_label,
+    is_small,
+)
 from snailps.models.classifier.settings import LR, ClassifierSettings
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.kept_rows import KeptRows, of_curvature
@@ -48,6 +56,8 @@ from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.text_model import BUCKET_KEY, TextModel, write_model
 from snailps.vectors.fasttext_bin import bin_bytes
 from snailps.vectors.label_prediction import warn_of_unread
+
+log = logging.getLogger(__name__)
 
 Ints = NDArray[np.int32]
 
@@ -167,6 +177,13 @@ class Classifier(TextModel):
         else:
             labels = Vocabulary.labels_from_counter(counter, s.min_count_label, prefix)
             words = Vocabulary.from_counter(counter, s.min_count, label_prefix=prefix)
+        if len(labels) == 1:
+            log.warning(
+                "all lines with a label have %s: there is nothing to tell it from, and every text "
+                "will get it. Add lines of other labels%s",
+                shown_bytes(labels.words[0]),
+                ", or lower min_count_label" * (s.min_count_label > 1),
+            )
         summary = pack_summary(words, labels)
         if not s.has_ngrams:
             return summary
@@ -202,11 +219,14 @@ class Classifier(TextModel):
 
     @classmethod
     def passes(cls, settings: ClassifierSettings, files: InputFiles) -> Passes:
-        """Small texts get the epochs that their lines need, unless a model is continued."""
+        """Small texts get the epochs that their lines need, unless a model is continued, or there
+        is nothing to learn."""
         epochs = EPOCHS
         if not settings.continue_from:
             steps = STEPS_GRAMS if settings.maxn > 0 else STEPS
             epochs = epochs_of(files, settings.lr or LR, steps)
+        if epochs > EPOCHS and has_one_label(files, settings.label.encode()):
+            epochs = EPOCHS
         return Passes(epochs, epochs)
 
     @classmethod

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 from snailps.api.passes import EPOCHS, EPOCHS_MAX
+from snailps.data._text import WordCounter
 from snailps.data.input_files import InputFiles
 from snailps.models.classifier.settings import LR
 
@@ -28,6 +29,16 @@ def enough_epochs(lines: int, lr: float, steps: float = STEPS) -> int:
 def epochs_of(files: InputFiles, lr: float, steps: float = STEPS) -> int:
     """Epochs for the lines of an input, which are counted as far as their number matters."""
     return enough_epochs(files.lines(math.ceil(steps / (lr * EPOCHS))), lr, steps)
+
+
+def has_one_label(files: InputFiles, prefix: bytes) -> bool:
+    """Whether all lines have the same label; reads no further than to the second one."""
+    counter = WordCounter()
+    for data in files.pieces():
+        counter.count(data)
+        if counter.words().begin_with(prefix).sum() > 1:
+            return False
+    return True
 
 
 def is_small(files: InputFiles) -> bool:
