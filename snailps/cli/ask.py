@@ -174,14 +174,12 @@ def ask_vector(
     In a pipe: the word and its numbers, separated by tabs, one line per word.
     """
     rows = opened(model, of)
-    vectors = [(word, rows.vector(word).tolist()) for word in words]
+    vectors = [(word, rows.vector(word)) for word in words]
     if as_json:
         for word, vector in vectors:
-            print_json({"word": word, "vector": vector})
-        return
-    # Five digits, as in a .vec file: more than the precision of training.
-    texts = [(word, [f"{value:.5g}" for value in vector]) for word, vector in vectors]
-    if sys.stdout.isatty():
-        print_rows(("word", "vector"), [(word, " ".join(numbers)) for word, numbers in texts])
+            print_json({"word": word, "vector": vector.tolist()})
+    elif sys.stdout.isatty():  # five digits, as in a .vec file
+        texts = [(word, " ".join(f"{value:.5g}" for value in vector)) for word, vector in vectors]
+        print_rows(("word", "vector"), texts)
     else:
-        print_rows((), [(word, *numbers) for word, numbers in texts])
+        print_rows((), [(word, *vector) for word, vector in vectors])

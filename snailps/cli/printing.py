@@ -86,21 +86,23 @@ def print_rows(
     *,
     as_json: bool = False,
 ) -> None:
-    """Print rows under `columns`: four decimals in a table, six in a line; None as ``-``.
+    """Print rows under `columns`: four decimals in a table, in a line all digits; None as ``-``.
+
+    What a line has of a float, of Python or NumPy, is read as that float again.
 
     Words that are not UTF-8 are written as their original bytes (lines) or marked (table).  With
     `as_json` each row is a JSON object on a line of its own, with the columns as names.
     """
     if as_json:
         for row in rows:
-            cells = [_printable(cell) if isinstance(cell, str) else cell for cell in row]
+            cells = [_printable(cell) if isinstance(cell, str) else _plain(cell) for cell in row]
             print_json(dict(zip(columns, cells, strict=True)))
         return
     if sys.stdout.isatty():
         _print_table(columns, rows, title)
         return
     for row in rows:
-        line = "\t".join(_text(cell, 6) for cell in row) + "\n"
+        line = "\t".join("-" if cell is None else str(cell) for cell in row) + "\n"
         typer.echo(line.encode("utf-8", "surrogateescape"), nl=False)
 
 
@@ -132,14 +134,20 @@ def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: 
         numeric = all(not isinstance(line[place], str) for line in lines)
         table.add_column(column, justify="right" if numeric else "left")
     for line in lines:
-        table.add_row(*(Text(_printable(_text(cell, 4))) for cell in line))
+        table.add_row(*(Text(_printable(_rounded(_plain(cell)))) for cell in line))
     Console().print(table)
 
 
-def _text(cell: Cell, decimals: int) -> str:
+def _rounded(cell: Cell) -> str:
+    """A cell of a table that people read."""
     if cell is None:
         return "-"
-    return f"{cell:.{decimals}f}" if isinstance(cell, float) else str(cell)
+    return f"{cell:.4f}" if isinstance(cell, float) else str(cell)
+
+
+def _plain(cell: Any) -> Cell:
+    """A Python number in the place of a NumPy scalar."""
+    return cell.item() if hasattr(cell, "item") else cell
 
 
 def _printable(text: str) -> str:

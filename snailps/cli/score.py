@@ -122,12 +122,13 @@ def score_predict(
     There a line has its labels and probabilities, separated by tabs, or `-` for both: `paste` puts
     them beside the input. --format jsonl or parquet: two lists a line.
 
-    In a pipe: number of the line, label, probability, separated by tabs; a line without a label
-    above the threshold has `-` for both. A line without a known word, even an empty one, is judged
-    by its end, as by fastText.
+    In a pipe: number of the line, label, probability, separated by tabs, with all digits; a line
+    without a label above the threshold has `-` for both. A line without a known word, even an empty
+    one, is judged by its end, as by fastText.
 
     With a .npz: one line per example with the probability of yes, the value, or the probability of
-    each class, separated by tabs. Lines of LIBSVM must have labels; only --metrics uses them.
+    each class, separated by tabs, with all digits: read back, they are what Python has. Lines of
+    LIBSVM must have labels; only --metrics uses them.
 
     For example: snailps predict out/clicks.npz test.svm --metrics
 
@@ -154,6 +155,8 @@ def score_predict(
         return
     if metrics:
         raise ConfigError("--metrics is for a .npz; snailps test judges classifiers")
+    import numpy as np
+
     from snailps.vectors.label_prediction import LabelModel
 
     classifier = LabelModel(model)
@@ -161,10 +164,12 @@ def score_predict(
     line = text.removesuffix("\n") + "\n"  # also for an empty line
     pieces = _input_lines() if text == "-" else iter([line.encode("utf-8", "surrogateescape")])
     for lines in classifier.predict_pieces(pieces, k, threshold):
-        rows: list[tuple[int, str | None, float | None]] = []
+        rows: list[tuple[int, str | None, Any]] = []
         for found in lines:
             number += 1
-            rows += [(number, to_text(label), p) for label, p in found] or [(number, None, None)]
+            # Probabilities are float32: 0.9, not 0.8999999761581421.
+            best = [(number, to_text(label), np.float32(p)) for label, p in found]
+            rows += best or [(number, None, None)]
         print_rows(("line", "label", "probability"), rows, as_json=as_json)
 
 
@@ -306,7 +311,7 @@ def _predict_examples(
             for values in lines:
                 print_json({"scores": values})
             continue
-        rows = ("\t".join(map("{:.6g}".format, line)) for line in lines)
+        rows = ("\t".join(map(repr, line)) for line in lines)
         typer.echo("\n".join(rows), nl=len(lines) > 0)
 
 

@@ -3,7 +3,8 @@
 
     float32 (n, dim) -> rows_as_text -> n lines of dim numbers with six decimals, blanks between
     words, float32 (n, dim) -> word_lines -> n lines of a word and dim numbers of five digits
-    labels, their numbers and probabilities (n, k) -> label_lines -> n lines of up to k of both
+    labels, their numbers and probabilities (n, k) -> label_lines -> n lines of up to k of both,
+                                                      digits as many as give the same float32
     n such lines, with numbers of any length -> read_word_lines -> words, float32 (n, dim)
 """
 
@@ -20,6 +21,7 @@ from snailps.data.packed_words import PackedWords
 cdef extern from "data/_number_text.h" nogil:
     enum: SNAIL_SHORT_ROOM
     uint8_t *write_short "snail_write_short"(uint8_t *to, double x) noexcept
+    uint8_t *write_same "snail_write_same"(uint8_t *to, float x) noexcept
 
 cdef extern from "data/_number_parsing.h" nogil:
     int open_locale "snail_open_locale"() noexcept
@@ -30,6 +32,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     C_SHORT_BYTES = 12      # a number of five digits, such as -1.2345e-05, and a blank
+    C_SAME_BYTES = 17       # one of nine, such as -1.23456789e-05, and a tab
     C_MOST_BYTES = 19       # a sign, ten digits, a point, six decimals, and what comes behind
     SCALE = 1000000         # six decimals
 
@@ -101,9 +104,9 @@ def rows_as_text(const float[:, :] rows not None) -> bytes:
 
 # ---- five significant digits, as printf's %.5g ----
 
-cdef uint8_t *write_exactly(uint8_t *to, double x) except NULL with gil:
-    """Write any number exactly, by Python's code: those that `write_short` leaves."""
-    cdef char *text = PyOS_double_to_string(x, c"g", 5, 0, NULL)
+cdef uint8_t *write_exactly(uint8_t *to, double x, int digits) except NULL with gil:
+    """Write any number exactly, by Python's code: those that the functions above leave."""
+    cdef char *text = PyOS_double_to_string(x, c"g", digits, 0, NULL)
     cdef size_t length = strlen(text)
     memcpy(to, text, length)
     PyMem_Free(text)
@@ -112,7 +115,7 @@ cdef uint8_t *write_exactly(uint8_t *to, double x) except NULL with gil:
 
 cdef inline uint8_t *write_digits(uint8_t *to, double x) except NULL nogil:
     cdef uint8_t *end = write_short(to, x)
-    return end if end != NULL else write_exactly(to, x)
+    return end if end != NULL else write_exactly(to, x, 5)
 
 
 def word_lines(words not None: Sequence[bytes], const float[:, ::1] rows not None) -> memoryview:
@@ -147,7 +150,7 @@ def word_lines(words not None: Sequence[bytes], const float[:, ::1] rows not Non
 
 def label_lines(labels not None: Sequence[bytes], const int32_t[:, ::1] best not None,
                 const float[:, ::1] chances not None, double threshold) -> memoryview:
-    """Lines of labels and probabilities as printf's ``%.5g``, all between tabs; ``-`` for none.
+    """Lines of labels and probabilities, shortest text of these, between tabs; ``-`` for none.
 
     `best`: int32 (n, k), numbers of `labels`, -1 for none; `chances`: float32 (n, k).
     """
@@ -160,6 +163,7 @@ def label_lines(labels not None: Sequence[bytes], const int32_t[:, ::1] best not
     cdef uint8_t *at
     cdef uint8_t *begin
     cdef uint8_t *end
+    cdef uint8_t *number_end
     if chances.shape[0] != n or chances.shape[1] != k:
         raise ValueError("expected as many probabilities as labels")
     for i in range(n):
@@ -167,7 +171,7 @@ def label_lines(labels not None: Sequence[bytes], const int32_t[:, ::1] best not
             if best[i, j] >= number:
                 raise ValueError(f"label {best[i, j]} of {number}")
             if best[i, j] >= 0:
-                room += <Py_ssize_t>(starts[best[i, j] + 1] - starts[best[i, j]]) + 2 + C_SHORT_BYTES
+                room += <Py_ssize_t>(starts[best[i, j] + 1] - starts[best[i, j]]) + 2 + C_SAME_BYTES
     lines = np.empty(room + 4 * n, np.uint8)
     cdef uint8_t[::1] view = lines
     at = begin = &view[0]
@@ -182,7 +186,8 @@ def label_lines(labels not None: Sequence[bytes], const int32_t[:, ::1] best not
                     memcpy(at, &text[starts[best[i, j]]], length)
                 at[length] = c"\t"
                 at += length + 1
-                at = write_digits(at, chances[i, j])
+                number_end = write_same(at, chances[i, j])
+                at = number_end if number_end != NULL else write_exactly(at, chances[i, j], 9)
                 at[0] = c"\t"
                 at += 1
             if at == end:

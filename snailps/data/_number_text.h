@@ -1,7 +1,9 @@
 /* A number as five significant digits, the bytes of printf's %.5g, mostly without a branch that
- * depends on its digits: a wrong guess of one costs as much as all the rest.
+ * depends on its digits: a wrong guess of one costs as much as all the rest; or as few digits as
+ * give the same float32 again.
  *
  *     float32 as double -> snail_write_short -> at most 11 bytes; NULL: it needs exact arithmetic
+ *     float32           -> snail_write_same  -> at most 15 bytes; NULL: likewise
  *
  * One multiplication or division by an exact power of ten is off by at most 1e-11 of a unit in the
  * last digit.  Values nearer than that to the middle of two results are left to the caller, as are
@@ -16,7 +18,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define SNAIL_SHORT_ROOM 16
+#define SNAIL_SHORT_ROOM 20
 
 /* 10^(i - 18): place + 1 of the smallest number is -16, 4 - place of the largest is out of use. */
 static const double snail_tens[46] = {
@@ -80,6 +82,75 @@ static inline uint8_t *snail_write_short(uint8_t *to, double x) {
     memcpy(to + 2, &text, 8);
     to[1] = '.';
     to += left > 1 ? left + 1 : 1;
+    to[0] = 'e';
+    to[1] = place < 0 ? '-' : '+';
+    place = place < 0 ? -place : place;
+    to[2] = '0' + place / 10;
+    to[3] = '0' + place % 10;
+    return to + 4;
+}
+
+/* As few digits as are read as the same float32, at most nine; %g's form.
+ *
+ * Of nine digits the scaled number is off by 1e-7 of a unit, and half the distance to the next
+ * float32 is at least three units.  Numbers of up to six digits are all other float32: if one of
+ * them is read as this, it is that of six. */
+static inline uint8_t *snail_write_same(uint8_t *to, float x) {
+    const double size = fabs((double)x);
+    double scaled, gap;
+    uint64_t rest;
+    uint32_t bits, digits, first;
+    uint8_t text[16];
+    int place, left;
+    if (!(size > 1e-17 && size < 1e17)) {
+        if (size == 0 && !signbit(x)) {
+            *to = '0';
+            return to + 1;
+        }
+        return NULL;
+    }
+    memcpy(&bits, &x, 4);
+    place = ((((int)(bits >> 23) & 0xff) - 127) * 1233) >> 12; /* of the first digit, or one less */
+    place += size >= snail_tens[place + 19];
+    scaled = place <= 8 ? size * snail_tens[26 - place] : size / snail_tens[10 + place];
+    gap = scaled / ((bits & 0x7fffff) | 0x800000); /* of neighbours */
+    gap *= bits & 0x7fffff ? 0.499999 : 0.249999;
+    digits = (uint32_t)(scaled * 1e-3 + 0.5) * 1000;
+    if (fabs(scaled - digits) >= gap) digits = (uint32_t)(scaled * 1e-2 + 0.5) * 100;
+    if (fabs(scaled - digits) >= gap) digits = (uint32_t)(scaled * 1e-1 + 0.5) * 10;
+    if (fabs(scaled - digits) >= gap) digits = (uint32_t)(scaled + 0.5);
+    if (digits == 1000000000) {
+        digits = 100000000;
+        place++;
+    }
+    first = digits / 100000000;
+    digits -= first * 100000000;
+    rest = snail_four_digits(digits / 10000) | snail_four_digits(digits % 10000) << 32;
+    left = rest ? 1 + (71 - __builtin_clzll(rest)) / 8 : 1; /* digits without zeros at the end */
+    text[0] = (uint8_t)('0' + first);
+    rest |= 0x3030303030303030;
+    memcpy(text + 1, &rest, 8);
+    *to = '-';
+    to += x < 0;
+    if (place < 0 && place >= -4) {
+        memcpy(to, "0.000", 5);
+        memcpy(to + 1 - place, text, 9);
+        return to + 1 - place + left;
+    }
+    if (place >= 0 && place < 9) {
+        memcpy(to, text, 9);
+        to += place + 1;
+        if (left <= place + 1) return to;
+        *to = '.';
+        memcpy(to + 1, text + place + 1, 9 - place);
+        return to + left - place;
+    }
+    *to++ = text[0];
+    if (left > 1) {
+        *to = '.';
+        memcpy(to + 1, text + 1, 8);
+        to += left;
+    }
     to[0] = 'e';
     to[1] = place < 0 ? '-' : '+';
     place = place < 0 ? -place : place;

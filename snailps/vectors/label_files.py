@@ -128,13 +128,13 @@ class LabelWriter:
 
     `tsv`: label, probability, label, probability, ... separated by tabs, `-` for both where there
     is none; `jsonl`: an object of two lists; `parquet`: two columns of lists.  Probabilities of
-    text have five digits.  DataError: a label that the format cannot hold.
+    text are read as the same float32.  DataError: a label that the format cannot hold.
     """
 
     def __init__(
         self, file: IO[bytes], labels: Sequence[bytes], form: Format, threshold: float
     ) -> None:
-        self._file, self._threshold = file, threshold
+        self._file, self._threshold = file, float(np.float32(threshold))
         self._labels: Any = labels
         self._write: Callable[[NDArray[np.int32], NDArray[np.float32]], None]
         self._parquet: Any = None
@@ -173,10 +173,10 @@ class LabelWriter:
         self._file.write(label_lines(self._labels, best, chances, self._threshold))
 
     def _write_jsonl(self, best: NDArray[np.int32], chances: NDArray[np.float32]) -> None:
-        for line in zip(best.tolist(), chances.tolist(), strict=True):
+        for line in zip(best.tolist(), chances, strict=True):
             both = [(x, p) for x, p in zip(*line, strict=True) if x >= 0 and p >= self._threshold]
             names = ", ".join(self._labels[label] for label, _ in both)
-            likely = ", ".join(repr(float(f"{p:.5g}")) for _, p in both)
+            likely = ", ".join(str(p) for _, p in both)
             text = f'{{"labels": [{names}], "probabilities": [{likely}]}}\n'
             self._file.write(text.encode())
 

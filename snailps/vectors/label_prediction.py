@@ -246,14 +246,14 @@ class LabelModel:
         Parameters
         ----------
         text : str or bytes, or a list of them
-            Lines, the last of which may lack its newline; or one line an item, whose newlines are
-            blanks: a list, a generator, a column of pandas, polars or pyarrow.  Labels in them are
-            ignored, and so is what stands behind the word ``</s>`` of a line, as in fastText; a
-            warning says how many words that are.
+            Lines, the last of which may lack its newline (an empty text is a line); or one line an
+            item, whose newlines are blanks: a list, a generator, a column of pandas, polars or
+            pyarrow.  Labels in them are ignored, and so is what stands behind the word ``</s>`` of
+            a line, as in fastText; a warning says how many words that are.
         k : int
             Maximum number of labels per line, at least 1.
         threshold : float
-            Minimum probability of a label, 0 to 1.
+            Minimum probability of a label, 0 to 1; compared as float32, which probabilities are.
         threads : int
             Threads, 0 for one a core; answers do not depend on it.
 
@@ -287,7 +287,7 @@ class LabelModel:
         k = self._number(k)
         if threads != 0:  # how many cores there are takes longer to find than one line's labels
             threads = threads_of(threads)
-        _check_threshold(threshold)
+        threshold = as_threshold(threshold)
         if isinstance(text, (str, bytes)):
             best = self._one.best(to_bytes(text), k)
             if best is not None:
@@ -313,7 +313,7 @@ class LabelModel:
 
         The warning comes once, at the end.
         """
-        rows = _SCORES_MAX // self._number(k)
+        threshold, rows = as_threshold(threshold), _SCORES_MAX // self._number(k)
         for found in self._answers(self._best(k), (pieces_of(text, rows=rows) for text in pieces)):
             yield list(_named([found], Prediction, self.labels, threshold))
 
@@ -378,7 +378,7 @@ class LabelModel:
         >>> found = model.predict_arrow(table["text"])  # doctest: +SKIP
         >>> table.append_column("label", found["label"])  # doctest: +SKIP
         """
-        _check_threshold(threshold)
+        threshold = as_threshold(threshold)
         names = label_names(
             optional_module("pyarrow", "predict_arrow", "snailps[data]"), self.labels
         )
@@ -509,7 +509,7 @@ class LabelModel:
 
     def score(self, texts: Iterable[bytes], k: int, threshold: float, where: str) -> _Sums:
         """Counts of right and wrong labels of a labelled text, given as whole lines."""
-        best, sums = self._best(k), _Sums(len(self.labels))
+        threshold, best, sums = as_threshold(threshold), self._best(k), _Sums(len(self.labels))
         rows = _SCORES_MAX // self._number(k)
         pieces = (piece for text in texts for piece in pieces_of(text, rows=rows))
         warn = partial(warn_of_unread, where=where)
@@ -547,9 +547,11 @@ def threads_of(given: int) -> int:
     return _whole(given, 0, expected) or kernels.cores()
 
 
-def _check_threshold(given: float) -> None:
+def as_threshold(given: float) -> float:
+    """The float32 that is nearest to a threshold: what is shown as 0.9 is not below .9."""
     if not 0 <= given <= 1:
         raise DataError(f"threshold: expected a probability, 0 to 1, got {given!r:.80}")
+    return float(np.float32(given)) if given else 0.0
 
 
 def _whole(given: int, least: int, expected: str) -> int:

@@ -49,13 +49,14 @@ def pieces_of(
 ) -> Iterator[Piece]:
     """Pieces of up to `rows` texts, in their order, made one after another.
 
-    `what` is what an item is called in messages, and `first` the number of the first one.
+    `what` is what an item is called in messages, and `first` the number of the first one.  A text
+    that is empty is an empty line.
     """
     rows = max(1, min(rows, ROWS_MAX))
     is_row = getattr(texts, "ndim", 1) == 1 and not isinstance(texts, Mapping)
     if isinstance(texts, (str, bytes)):
         raw = to_bytes(texts)
-        raw += b"\n" * (bool(raw) and not raw.endswith(b"\n"))
+        raw += b"\n" * (not raw.endswith(b"\n"))
         yield from _cut(raw, rows, isinstance(texts, bytes))
     elif (arrow := _arrow_of(texts)) is not None:
         for chunk in _chunks(arrow, texts, what, first):

@@ -15,6 +15,7 @@ from test_cluster import figures_of
 from test_linear import FEATURES, TRUE, planted
 from waiting import until
 
+import snailps
 from snailps import write_matrix
 from snailps.data.example_files import lines_of
 from snailps.data.examples import ExampleReader
@@ -228,6 +229,21 @@ def test_predict_of_examples_prints_a_probability_a_line(trained, monkeypatch, c
     assert loss == pytest.approx(figures["test"]["log_loss"], rel=1e-4)
 
 
+def test_predict_prints_numbers_that_are_read_as_those_of_python(tmp_path, monkeypatch, capsys):
+    x = np.random.default_rng(0).normal(size=(400, 2))
+    y = 1.7e9 + 1000 * x[:, 0]  # of times in seconds six digits say nothing
+    model = snailps.LinearRegression(workers=1, epochs=3, verbose=False).fit(x, y)
+    model.save(tmp_path / "m.npz")
+    rows = np.c_[y, x]
+    np.savetxt(tmp_path / "x.svm", rows, fmt=["%.0f", "0:%.6f", "1:%.6f"])
+    files = [str(tmp_path / name) for name in ("m.npz", "x.svm")]
+    code, out, _ = call(monkeypatch, capsys, "predict", *files)
+    assert code == 0
+    found = np.array(out.split(), float)
+    np.testing.assert_array_equal(found, model.predict(files[1]))
+    assert len(set(found)) == 400
+
+
 def test_predict_with_metrics_tells_the_figures_of_training(trained, monkeypatch, capsys):
     folder, figures = trained
     arguments = ["predict", str(folder / "out.npz"), str(folder / "test.svm"), "--metrics"]
@@ -236,7 +252,7 @@ def test_predict_with_metrics_tells_the_figures_of_training(trained, monkeypatch
     told = json.loads(out)
     assert told["auc"] == pytest.approx(figures["test"]["auc"], rel=1e-6)
     code, out, _ = call(monkeypatch, capsys, *arguments)
-    assert f"auc\t{told['auc']:.6f}\n" in out
+    assert f"auc\t{told['auc']!r}\n" in out
 
 
 def test_predict_of_a_matrix_file_prints_what_text_gives(trained, tmp_path, monkeypatch, capsys):

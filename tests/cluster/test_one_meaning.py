@@ -114,6 +114,8 @@ def test_model_says_the_same_of_the_same_examples(
         assert code == 0, refused
         found = np.array([line.split("\t") for line in printed.splitlines()], float)
         np.testing.assert_allclose(found.reshape(numbers.shape), numbers, rtol=2e-5, atol=1e-6)
+        again = np.concatenate(list(loaded.predictions(X)))
+        np.testing.assert_array_equal(found.reshape(again.shape), again, err_msg=form)
         of_table = ["--label-column", told] if told else []
         _, printed, _ = call(monkeypatch, capsys, *words, "--metrics", "--json", *of_table)
         printed = flat(json.loads(printed))

@@ -50,7 +50,7 @@ def run(*words, code=0, stdin=None):
 
 def wanted(path, lines=LINES, k=1):
     return [
-        "\t".join(f"{one.label}\t{one.probability:.5g}" for one in line) or "-\t-"
+        "\t".join(f"{one.label}\t{np.float32(one.probability)!s}" for one in line) or "-\t-"
         for line in LabelModel(path).predict(lines, k)
     ]
 
@@ -251,7 +251,7 @@ def test_label_that_would_end_its_cell_is_refused_in_lines_and_kept_in_json(odd)
     assert json.loads(second)["labels"] == ["__label__ok"]
 
 
-def test_probabilities_of_lines_have_five_digits_as_of_printf():
+def test_probabilities_of_lines_are_the_shortest_text_of_their_float32():
     labels = [b"", b"a", b"longer than a number of five digits"]
     rng = np.random.default_rng(5)
     best = rng.integers(-1, 3, (500, 3), np.int32)
@@ -259,15 +259,20 @@ def test_probabilities_of_lines_have_five_digits_as_of_printf():
     chances[0], chances[1], chances[2] = 0, 1, np.nan
     best[3], chances[4:6] = -1, [1e-38, 1e-5, 9.99995e-5]
     for threshold in (0.0, 1e-4, 1.1):
-        lines = bytes(label_lines(labels, best, chances, threshold))
-        assert lines.split(b"\n") == [*(
-            b"\t".join(
-                b"%s\t%.5g" % (labels[x], p)
-                for x, p in zip(some.tolist(), likely.tolist(), strict=True)
-                if x >= 0 and p >= threshold
-            ) or b"-\t-"
-            for some, likely in zip(best, chances, strict=True)
-        ), b""]  # fmt: skip
+        lines = bytes(label_lines(labels, best, chances, threshold)).split(b"\n")
+        assert lines.pop() == b""
+        for line, some, likely in zip(lines, best, chances, strict=True):
+            pairs = [(labels[x], p) for x, p in zip(some.tolist(), likely, strict=True)
+                     if x >= 0 and p >= threshold]  # fmt: skip
+            assert (
+                line == b"-\t-"
+                if not pairs
+                else line.split(b"\t")[::2] == [label for label, _ in pairs]
+            )
+            for text, (_, p) in zip(line.decode().split("\t")[1::2], pairs, strict=False):
+                assert np.float32(text) == p
+                digits = [part.split("e")[0].replace(".", "").strip("0") for part in (text, str(p))]
+                assert p < 1e-17 or digits[0] == digits[1]
     assert bytes(label_lines(labels, best[:0], chances[:0], 0.0)) == b""
     for wrong in ((best + 3, chances), (best, chances[:5])):
         with pytest.raises(ValueError, match="label"):

@@ -299,7 +299,7 @@ def test_best_label_of_probabilities_that_round_to_one_is_the_same_at_each_door(
 def test_predict_threshold_and_unknown_words_leave_lines_empty(small):
     model = LabelModel(small)
     assert [len(line) for line in model.predict(b"up\ndown\n\n", k=3, threshold=0.5)] == [1, 1, 0]
-    assert model.predict(b"") == []
+    assert model.predict(b"") == model.predict([b""])
     with pytest.raises(
         DataError, match="k: expected a whole number of labels a line, at least 1, got 0"
     ):
@@ -314,7 +314,9 @@ def test_predict_takes_text_and_lists_and_answers_in_kind(small):
     assert model.predict(line for line in ("up", b"down")) == expected
     assert model.predict(np.array(["up", "down"])) == expected
     assert model.predict([b"up", b"down"]) == model.predict(b"up\ndown\n")
-    assert model.predict([]) == model.predict("") == []
+    assert model.predict([]) == []
+    assert model.predict("") == model.predict([""]) == model.predict("\n")
+    assert len(model.predict_arrays("")[0]) == len(model.probabilities(b"")) == 1
     assert model.predict(["", "\udcff"], k=3) == model.predict("\n\udcff", k=3)
     assert model.predict("up")[0][0].label == "__label__plus"
     with pytest.raises(DataError, match="expected a line of text as item 1, got 3"):
@@ -440,19 +442,22 @@ def test_evaluate_reads_tables_as_the_training_does(small, tmp_path, name):
 def test_predict_command_prints_a_row_a_label(small):
     result = run("predict", small, "up", "-k", 2)
     assert result.exit_code == 0, result.output
-    assert result.stdout == "1\t__label__plus\t0.786986\n1\t__label__minus\t0.106507\n"
+    assert result.stdout == "1\t__label__plus\t0.786986\n1\t__label__minus\t0.10650697\n"
+    for line, (_, p) in zip(result.stdout.splitlines(), LabelModel(small).predict("up", 2)[0],
+                            strict=True):  # fmt: skip
+        assert np.float32(line.split("\t")[2]) == p
 
 
 def test_predict_command_of_standard_input_numbers_its_lines(small):
     result = run("predict", small, "-", "--threshold", "0.5", input="up\n\ndown down")
-    assert result.stdout == "1\t__label__plus\t0.786986\n2\t-\t-\n3\t__label__minus\t0.877989\n"
+    assert result.stdout == "1\t__label__plus\t0.786986\n2\t-\t-\n3\t__label__minus\t0.8779887\n"
 
 
 @pytest.mark.parametrize("text", ["", "sideways"])
 def test_line_without_a_known_word_has_the_labels_of_its_end_at_each_door(small, text):
     ((found,),) = LabelModel(small).predict([text])
     assert found == ("__label__plus", pytest.approx(1 / 3))
-    row = "1\t__label__plus\t0.333333\n"
+    row = "1\t__label__plus\t0.33333334\n"
     assert run("predict", small, text).stdout == row
     assert run("predict", small, "-", input=f"{text}\n").stdout == row
 
@@ -462,9 +467,9 @@ def test_test_command_prints_all_and_each_label(small, tmp_path):
     text.write_text("__label__plus up\n__label__minus up\n")
     result = run("test", small, text)
     assert result.stdout == (
-        "all\t2\t2\t0.500000\t0.500000\n"
-        "__label__plus\t1\t2\t0.500000\t1.000000\n"
-        "__label__minus\t1\t0\t-\t0.000000\n"
+        "all\t2\t2\t0.5\t0.5\n"
+        "__label__plus\t1\t2\t0.5\t1.0\n"
+        "__label__minus\t1\t0\t-\t0.0\n"
         "__label__null\t0\t0\t-\t-\n"
     )
     figures = json.loads(run("test", small, text, "--json").stdout)
@@ -510,7 +515,7 @@ def test_one_line_has_the_answer_that_it_has_in_a_list(official, line):
         assert model.predict(raw, k, threshold) == model.predict([raw], k, threshold)
 
 
-@pytest.mark.parametrize("empty", [[], "", pa.array([], pa.string()), iter([])])
+@pytest.mark.parametrize("empty", [[], pa.array([], pa.string()), iter([])])
 def test_no_texts_have_no_answers(small, empty):
     model = LabelModel(small)
     best, chances = model.predict_arrays(empty, 5)

@@ -73,7 +73,7 @@ def test_rows_without_a_byte_are_cut_by_their_number(monkeypatch):
 
 @pytest.mark.parametrize("text", ["", "a", "a\n", "a\nb", "\n\n", "a\n\nb\n"])
 def test_text_is_read_by_its_newlines(text):
-    wanted = text.removesuffix("\n").encode().split(b"\n") if text else []
+    wanted = text.removesuffix("\n").encode().split(b"\n")
     assert lines_of(text) == lines_of(text.encode()) == wanted
 
 
