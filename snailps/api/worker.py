@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from snailps.api.block import Block
 from snailps.api.class_loading import load_named
+from snailps.api.counting import Counted
 from snailps.api.model_tables import ModelTables
 from snailps.api.passes import EPOCHS, Passes
 from snailps.api.results import Results, write_tables
@@ -177,7 +178,8 @@ class Worker(ModelTables):
         -------
         mapping
             ``units`` (examples or words in the block) and any of ``loss`` (sum of losses) with
-            ``examples`` (number of losses), ``lr``, ``bad_lines`` (skipped as malformed; of the
+            ``examples`` (number of losses), ``lr``, ``count NAME`` (any, added up for `counted`),
+            ``bad_lines`` (skipped as malformed; of the
             first epoch); other numbers are ignored.  A ``loss`` that is not finite ends the job
             as failed.
         """
@@ -324,6 +326,21 @@ class Worker(ModelTables):
             As of `measure`; `files.total_bytes` are those of one epoch.
         """
         return Passes(EPOCHS, EPOCHS)
+
+    @classmethod
+    def counted(cls, settings: Any, counts: Mapping[str, float], units: int) -> Counted:
+        """Judge what workers have counted; called at the master, after an epoch and at the end.
+
+        Parameters
+        ----------
+        settings : JobSettings
+        counts : mapping of str to float
+            Sums of the metrics of `train` whose names begin with ``count ``, by the rest of these.
+            Not called without any.
+        units : int
+            Of the same blocks.
+        """
+        return Counted(settings)
 
     @classmethod
     def constant_loss(cls, settings: Any) -> float:

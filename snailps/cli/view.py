@@ -395,6 +395,7 @@ def ending_of(
         ("vocabulary", [f"{words:,} words" if words else ""]),
         ("quality", _quality(figures)),
         ("reliability", _reliability(figures.get("test"))),
+        ("clipped", _clipped(figures.get("clipped", {}), figures.get(unit, 0))),
         ("left out", [f"{bad:,} malformed lines of the input" if bad else ""]),
         ("network", [f"{sent} {one} sent" if sent else ""]),
         ("faults" if why else "survived", _faults(status)),
@@ -435,6 +436,13 @@ def _loss(figures: Mapping[str, Any]) -> list[str]:
     if len(course) == 1 or f"{course[0]:.4f}" == f"{course[-1]:.4f}":
         return [f"{course[-1]:.4f}", *more]
     return [f"{course[0]:.4f} → {course[-1]:.4f}", *more]
+
+
+def _clipped(counts: Mapping[str, int], units: int) -> list[str]:
+    """Columns with values beyond what their scale foresaw."""
+    columns = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
+    text = f"values beyond 64 times their scale, in {units:,} examples: {columns}"
+    return [text] if columns else []
 
 
 def _quality(figures: Mapping[str, Any]) -> list[str]:

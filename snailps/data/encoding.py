@@ -55,6 +55,7 @@ EXPONENT_MAX = 120
 """Keeps factors, and what is learnt beside them, within float32's range."""
 FLOAT_MAX = float(np.finfo(np.float32).max)
 SHOWN = 5
+NO_KEYS = np.empty(0, np.uint64)
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Encoding:
     or targets, encoded by `centre` and `deviation`.  `columns` packs keys with a factor and a
     centre of their own (`with_columns`), `factor` is of all others; `is_measured`: they are those
     of an input. `constant` is the mean loss of the best constant score, of classes; 0: unknown.
+    `clipped` are keys of columns that were trained with some values cut to `LIMIT`.
     """
 
     labels: tuple[float, ...] = ()
@@ -74,6 +76,7 @@ class Encoding:
     columns: str = ""
     is_measured: bool = False
     constant: float = 0.0
+    clipped: tuple[int, ...] = ()
 
     @classmethod
     def of_text(cls, text: str) -> Encoding:
@@ -93,6 +96,7 @@ class Encoding:
             or min(made.deviation, made.factor) <= 0
             or (made.keys[1:] <= made.keys[:-1]).any()
             or any(after <= before for before, after in itertools.pairwise(made.labels))
+            or any(type(key) is not int or not 0 <= key < 1 << 64 for key in made.clipped)
         ):
             raise ValueError(f"expected finite numbers in order, got {text!r:.60}")
         return made
@@ -200,8 +204,14 @@ class Encoding:
 
     def of_examples(self, examples: Examples, limit: float = FLOAT_MAX) -> Examples:
         """Encode values, clipped to `limit`; add missing entries of centred columns."""
+        return self.encoded(examples, limit)[0]
+
+    def encoded(
+        self, examples: Examples, limit: float = FLOAT_MAX
+    ) -> tuple[Examples, NDArray[np.uint64]]:
+        """`of_examples`, and the keys of the values that are clipped."""
         if self.keeps_values:
-            return examples
+            return examples, NO_KEYS
         keys, values = examples.keys, examples.values
         if (row := self._row_of_all(examples)) is not None:
             keys, values = row, values.reshape(-1, len(row))
@@ -210,8 +220,22 @@ class Encoding:
             examples, centres = self._completed(examples)
             keys, values = examples.keys, examples.values - centres
         with np.errstate(over="ignore"):
-            values = values * self.factors_of(keys)
-        return examples._replace(values=np.clip(values, -limit, limit, out=values).ravel())
+            values = (values * self.factors_of(keys)).ravel()
+        beyond = NO_KEYS
+        if max(values.max(initial=0), -values.min(initial=0)) > limit:
+            beyond = keys[np.flatnonzero(np.abs(values) > limit) % len(keys)]
+            np.clip(values, -limit, limit, out=values)
+        return examples._replace(values=values), beyond
+
+    def bounded(self, examples: Examples) -> Examples:
+        """Values, not encoded, of columns that are `clipped` as training took them."""
+        if not self.clipped:
+            return examples
+        own = np.flatnonzero(np.isin(examples.keys, np.array(self.clipped, np.uint64)))
+        keys, values = examples.keys[own], examples.values.copy()
+        centres, reach = self.centres_of(keys), np.float32(LIMIT) / self.factors_of(keys)
+        values[own] = np.clip(values[own], centres - reach, centres + reach)
+        return examples._replace(values=values)
 
     def _row_of_all(self, examples: Examples) -> NDArray[np.uint64] | None:
         """The keys of each example, if all have the same ones and lack none."""

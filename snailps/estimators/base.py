@@ -222,7 +222,16 @@ class Estimator(Routed):
             warnings.warn(
                 convergence_warning(f"{text}check labels and columns, or lower lr"), stacklevel=3
             )
+        for key, count in figures.get("clipped", {}).items():
+            text = f"{name}: {count:,} values of column {self._column(key)} are beyond 64 times "
+            warnings.warn(
+                f"{text}their scale: they are trained, and predicted, as that", stacklevel=3
+            )
         return self
+
+    def _column(self, key: str) -> str:
+        """Name of a column in figures of a run."""
+        return key
 
     def _checked(
         self, also: Mapping[str, Any] = _NONE, left_out: Iterable[str] = ()

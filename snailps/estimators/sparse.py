@@ -26,8 +26,6 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data._examples import hash_bytes
-from snailps.data._matrix import wide_keys
 from snailps.data.blocks import expand
 from snailps.data.columns import Kind, columns_of, declaration_of
 from snailps.data.elements import a_kind
@@ -35,7 +33,6 @@ from snailps.data.encoding import Encoding, moments
 from snailps.data.example_files import LineExamples
 from snailps.data.feature_rows import DictRows
 from snailps.data.input_files import InputFiles
-from snailps.data.matrix_file import KEY_LIMIT
 from snailps.data.matrix_sources import examples_of_piece, rows_source
 from snailps.data.matrix_writer import Draft, spool_matrix
 from snailps.data.scratch import Scratch
@@ -58,6 +55,7 @@ from snailps.estimators.validation import (
 from snailps.models.losses import LOSSES, Loss
 from snailps.models.packed_tables import Packed, write_packed
 from snailps.models.sparse.batch import BIAS_KEY, TABLE, batch_reader
+from snailps.models.sparse.clipping import names_of_keys
 from snailps.models.sparse.export import SavedModel, read_npz, write_saved
 from snailps.models.sparse.sample import sample_of
 from snailps.models.sparse.settings import SparseSettings
@@ -254,19 +252,20 @@ class SparseEstimator(Estimator):
         if found is None:
             return
         key, times = found
-        names = getattr(self, "feature_names_in_", np.empty(0, object))
-        numbers: NDArray[np.uint64] = np.arange(len(names), dtype=np.uint64)
-        if self._hashed and len(names):
-            hashes = [hash_bytes(hash_bytes(0, str(name).encode()), b"") >> 1 for name in names]
-            bits = self._model.settings.hash_bits
-            numbers, _ = wide_keys(np.array(hashes, np.uint64), KEY_LIMIT, True, bits)
-        what = next(map(repr, names[numbers == key]), f"{key:,}")
+        what = self._column(f"{key}")
         size = f"{times:,.0f} times larger" if times > 1 else f"{1 / times:,.0f} times smaller"
         warnings.warn(
             f"{type(self).__name__}: values of column {what} are {size} than those of the first "
             "call, whose scales partial_fit keeps: give both in one unit, or call fit with all",
             stacklevel=7,
         )
+
+    def _column(self, key: str) -> str:
+        names = list(map(str, getattr(self, "feature_names_in_", ())))
+        numbers = dict(enumerate(names))
+        if self._hashed and names:
+            numbers = names_of_keys(names, self._model.settings.hash_bits)
+        return repr(numbers[int(key)]) if int(key) in numbers else f"{int(key):,}"
 
     def _entries_of(self, path: str) -> tuple[NDArray[np.uint64], Floats]:
         """Keys and values of some of the examples in a file."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from model_mixin import ModelContract
-from processes import Cluster, Gate, run_well
+from processes import Cluster, Gate, run_snailps, run_well
 from scipy import sparse
 from test_cli import call
 from test_cli_cluster import Run
@@ -19,7 +19,7 @@ import snailps
 from snailps import write_matrix
 from snailps.data.example_files import lines_of
 from snailps.data.examples import ExampleReader
-from snailps.errors import DataError
+from snailps.errors import ClusterError, DataError
 from snailps.estimators.loading import load
 from snailps.master.journal import FACTS, decode
 from snailps.models.sparse.batch import BIAS_KEY, TABLE
@@ -325,3 +325,36 @@ def test_a9a_with_defaults_equals_converged_solver(tmp_path, data_dir, method):
     assert test["log_loss"] == pytest.approx(SKLEARN_LOG_LOSS, abs=0.002)
     assert test["auc"] == pytest.approx(SKLEARN_AUC, abs=0.002)
     assert test["calibration"] == pytest.approx(1, abs=0.06)
+
+
+@pytest.mark.parametrize("model", ["logistic", "fm", "sparse_net"])
+def test_values_beyond_the_scale_of_their_column_are_told_and_predicted_as_trained(tmp_path, model):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(5000, 2))
+    y = (x.sum(1) + rng.logistic(size=5000) > 0).astype(int)
+    x[rng.random(5000) < 0.004, 1] *= 1e7
+    table = tmp_path / "t.csv"
+    rows = zip(y.tolist(), *x.round(5).T.tolist(), strict=True)
+    table.write_text("y,a,b\n" + "".join(f"{k},{a},{b}\n" for k, a, b in rows))
+    words = ["--input", table, "--label-column", "y", "--test", table, "--output", tmp_path / "m"]
+    trained = run_snailps("train", model, *words, "--epochs", 10, "--workers", 1, "--json")
+    figures = json.loads(trained.stdout)
+    assert list(figures["clipped"]) == ["b"]
+    assert figures["clipped"]["b"] > 10 * 10
+    assert figures["test"]["log_loss"] == pytest.approx(figures["train_loss"], abs=0.02)
+    found = load(tmp_path / "m.npz").evaluate(table)
+    assert found["log_loss"] == pytest.approx(figures["test"]["log_loss"], rel=1e-5)
+
+
+def test_more_values_beyond_their_scale_than_a_few_are_refused_with_figures():
+    rng = np.random.default_rng(0)
+    x = 100 * rng.normal(size=(2000, 2))
+    y = (x.sum(1) > 0).astype(int)
+    with snailps.cluster(threads=1) as cluster:
+        model = snailps.LogisticRegression(cluster=cluster, verbose=False).fit(x, y)
+        before = model.coef_.copy()
+        x[::50, 1] *= 1e6
+        why = r"40 of 2,000 examples have a value of column 1 that is beyond 64 times its scale"
+        with pytest.raises(ClusterError, match=why), pytest.warns(match="times larger"):
+            model.partial_fit(x, y)
+        np.testing.assert_array_equal(model.coef_, before)

@@ -1,7 +1,7 @@
 """A job as the master sees it: blocks, leases, figures, with the clock in the test's hand."""
 
 import re
-from dataclasses import make_dataclass
+from dataclasses import make_dataclass, replace
 
 import pytest
 from cases import each
@@ -11,6 +11,7 @@ from idx_files import write_pictures
 from master_parts import TimedJob
 
 from snailps.abi.key_hash import seed_of
+from snailps.api.counting import Counted
 from snailps.api.passes import EPOCHS_AUTO, Passes
 from snailps.config import JobSettings, RawConfig, setting
 from snailps.config.settings import MasterSettings
@@ -556,6 +557,32 @@ def test_job_with_a_loss_that_is_no_number_has_diverged(begun, loss, consistency
     assert job.diverged == ""
     job.done(done(job.lease(1).number, loss=loss, examples=50.0), 1)
     assert job.diverged.startswith(f"block 1: the loss is {loss}: the training has diverged")
+
+
+def counted(cls, settings, counts, units):
+    """A judgement that refuses one count in ten units."""
+    refused = "too many" * any(10 * count > units for count in counts.values())
+    return Counted(replace(settings, seed=99), {"odd": dict(counts), "of": units}, refused)
+
+
+def test_counts_of_blocks_are_judged_after_an_epoch_and_at_the_end(begun, monkeypatch):
+    monkeypatch.setattr(Counter, "counted", classmethod(counted))
+    jobs = [begun(nodes=[1]) for _ in range(2)]
+    for job, count in zip(jobs, (10, 11), strict=True):
+        for _ in range(10):
+            assert job.refused == ""
+            job.done(done(job.lease(1).number, **{"count x": float(count), "y": 7.0}), 1)
+        assert job.refused == ("too many" if count > 10 else "")
+        assert job.settings.seed == 1  # what a checkpoint is compared by
+    job = jobs[0]
+    again = begun(nodes=[1])
+    again.metrics.resume(job.metrics.snapshot())
+    assert again.metrics.counts == {"x": 100.0}
+    job.done(done(job.lease(1).number, **{"count z": 3.0}), 1)
+    job.end_pass()
+    assert (job.refused, job.settings.seed) == ("", 99)
+    figures = job.figures({})
+    assert (figures["odd"], figures["of"]) == ({"x": 100.0, "z": 3.0}, 1100)
 
 
 def test_job_with_clocks_and_rows_that_expire_is_refused(make, tmp_path):

@@ -90,7 +90,7 @@ def stepped(now):
     book = BspLedger(blocks, micro_batches=MICRO_BATCHES, nodes=[1])
     controller.job = SimpleNamespace(
         ledger=book, pass_="train", clocked=True, rounds=0, progress=lambda now: 0.0, units=0,
-        diverged="", expires=0, ticks=[0],
+        diverged="", refused="", expires=0, ticks=[0],
         settings=SimpleNamespace(consistency="bsp"),
         done=lambda message, node, now: book.done(message.number, node),
         withdraw_checkouts=lambda: None,

@@ -21,6 +21,7 @@ from snailps.dataclass import asdict
 from snailps.errors import (
     EXIT_INTERRUPTED,
     ClusterError,
+    DataError,
     SnailError,
     explain,
     frames_of,
@@ -340,6 +341,9 @@ class JobController:
         if job.diverged and not looks:  # which may say that an earlier round diverged
             self._context.fail_job(job.diverged)
             return
+        if job.refused:
+            self._context.fail_job(job.refused, DataError.exit_code)
+            return
         self.inspection.step(job, dict(self.figures), now)
         self.expiry.step(job, now)
         self.leases.note_waits(job, ledger, workers, now)
@@ -363,6 +367,9 @@ class JobController:
                 self.checkpoints.begin(job, now)
                 return
             job.end_pass(now)
+            if job.refused:
+                self._context.fail_job(job.refused, DataError.exit_code)
+                return
             self._begin_export(job, now)
 
     def _check_limit(self, job: Job, ledger: Ledger, now: float) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.abi.key_hash import seed_of
+from snailps.api.counting import Counted
 from snailps.api.plain_values import Number, plain_number
 from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
 from snailps.api.tables import Table, Tensor
@@ -83,6 +84,10 @@ class Job:
             log.warning("%s", notice)
         self.measured: list[str] = []
         """Settings that the model has decided by its input, in words."""
+        self.refused = ""
+        """Why the training must not go on, by what its workers have counted; empty: it may."""
+        self._is_counted = False  # whether counts were judged since the first epoch
+        self._counted: Mapping[str, Any] = {}
         self.diverged = ""
         """Why the training cannot continue; empty while it can."""
         self.worker_class = entry.value
@@ -310,6 +315,7 @@ class Job:
         """End a pass. What a training that ended early counts is what the model has: results of
         workers that are gone, whose pushes the servers may lack, are withdrawn."""
         self._seconds[self.pass_] = now - self._pass_begun
+        self._finish_counts()
         if self.pass_ != "train" or not self.ledger.closed or self.rounds:
             return
         taken = self.ledger.withdraw()
@@ -324,6 +330,21 @@ class Job:
         if not self.metrics.units:
             log.warning("nothing is trained: no block was finished, and the model is as it began")
 
+    def _judge_counts(self) -> Counted:
+        """Have the model judge what its workers have counted."""
+        counts = self.metrics.counts
+        try:
+            if counts:
+                return self.cls.counted(self.settings, counts, self.metrics.units)
+        except Exception as error:  # of the model's class, in the master's loop
+            log.error("%s.counted failed", self.cls.__name__, exc_info=error)
+        return Counted(self.settings)
+
+    def _finish_counts(self) -> None:
+        found = self._judge_counts()
+        self.settings, self._counted = plain_settings(found.settings), found.figures
+        self.refused = self.refused or found.refused
+
     # --- state -----------------------------------------------------------------------------
 
     def dump(self, now: float, *, clock: int = -1, exact: bool = False) -> JobState:
@@ -337,6 +358,7 @@ class Job:
             "train_s": self.elapsed_s(now),
             "wall_s": now - self._begun,
             "ticks": list(self.ticks),
+            **({"counts": self.metrics.counts} if self.metrics.counts else {}),
         }
         if plan := ledger.plan():
             figures["rotation"] = plan
@@ -400,7 +422,7 @@ class Job:
                 self.ledger.limit(self._reached_in)
             return
         self.metrics.forget_rate(now)
-        self.metrics.lr = figures["lr"]
+        self.metrics.lr, self.metrics.counts = figures["lr"], dict(figures.get("counts", {}))
         if "rotation" in figures:
             self.metrics.resume(figures["rotation"]["metrics"])
             return
@@ -609,6 +631,9 @@ class Job:
             return True
         for counted, of_it in ledger.counted(number, result):
             self._count(counted, of_it, recent=not had_checkouts)
+        self.metrics.add_counts(message.metrics)
+        if not self._is_counted and ledger.progress * self.settings.epochs >= 1:
+            self._is_counted, self.refused = True, self._judge_counts().refused
         return True
 
     def checked_in(self, message: messages.GiveBack, node: int, now: float) -> bool:
@@ -727,6 +752,7 @@ class Job:
             **bad,
             **({"loss_falls": round(falls, 4)} if falls else {}),
             **({"constant_loss": constant} if is_poor else {}),
+            **self._counted,
             "ended_by": ended_by,
             f"{kind}_per_s": round(units / seconds, 1) if seconds else None,
             kind: units,

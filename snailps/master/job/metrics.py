@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.counting import COUNT
 from snailps.dataclass import asdict, dataclass, field
 from snailps.master.leases.records import BlockResult
 from snailps.master.member import RATE_WINDOW_S
@@ -77,6 +78,14 @@ class PassMetrics:
         self._recent: deque[tuple[float, float, int]] = deque(maxlen=RECENT_BLOCKS)
         self._leases: dict[int, _LeaseSums] = {}  # of unfinished partitions
         self._durations: deque[float] = deque(maxlen=RECENT_BLOCKS)
+        self.counts: dict[str, float] = {}  # of all blocks, by what the model counts
+
+    def add_counts(self, metrics: Mapping[str, float]) -> None:
+        """Add the metrics of a block that are counts of the model."""
+        for name, count in metrics.items():
+            if name.startswith(COUNT):
+                of = name.removeprefix(COUNT)
+                self.counts[of] = self.counts.get(of, 0.0) + count
 
     def add(self, units: int) -> None:
         self.units += units
@@ -247,6 +256,7 @@ class PassMetrics:
             "lr": self.lr,
             "recent": [[loss, examples] for loss, examples, _ in self._recent],
             "durations": list(self._durations),
+            "counts": self.counts,
         }
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
@@ -264,6 +274,7 @@ class PassMetrics:
                 self._count_sums(epoch, some)
         self._durations.clear()
         self._durations.extend(snapshot["durations"])
+        self.counts = dict(snapshot.get("counts", {}))
 
     def came(self, units: int, now: float) -> None:
         """Count a block for the rate, whenever its result counts."""

@@ -20,11 +20,11 @@ from snailps.data._admission import Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import KeyNumbers
 from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
-from snailps.data.encoding import FLOAT_MAX, LIMIT, Encoding
+from snailps.data.encoding import FLOAT_MAX, LIMIT, NO_KEYS, Encoding
 from snailps.data.examples import ExampleReader
 from snailps.data.joined import Place, TextParts
 from snailps.data.matrix_file import even_rows, is_matrix
-from snailps.dataclass import dataclass, replace
+from snailps.dataclass import dataclass, field, replace
 from snailps.errors import DataError
 from snailps.models.losses import LOSSES
 from snailps.models.sparse.settings import SparseSettings
@@ -55,6 +55,7 @@ class Batch:
     that frequent ones come first, and end with `BIAS_KEY` at place `bias` (-1: none).  `fields` are
     those of LIBFFM or columns of CSV; empty for LIBSVM.  Empty `weights` are ones.  `bad` counts
     malformed lines, which are left out.  Examples are trained in `order`; None: as stored.
+    `beyond` has the keys of clipped values.
     """
 
     labels: Floats
@@ -67,6 +68,7 @@ class Batch:
     weights: Floats
     bad: int
     order: NDArray[np.uint32] | None = None
+    beyond: Keys = field(default_factory=lambda: NO_KEYS)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -94,6 +96,7 @@ class Batch:
         return Batch(
             self.labels[order], pointers_in_order(ptr, order), places, values, fields, self.keys,
             self.bias, self.weights[order] if len(self.weights) else self.weights, self.bad,
+            beyond=self.beyond,
         )  # fmt: skip
 
     def counts(self, row_num: int) -> Floats:
@@ -127,7 +130,7 @@ class BatchReader:
     `class_weights` are by class (empty: 1): labels of 0 or less are class 0, others between classes
     are of the next one, as above 0 is yes.  Features that are not `admitted` are left out; encoded
     values are clipped to `limit`.  `fields`: the number of those that examples have to have; 0: own
-    ones are left out.
+    ones are left out.  Values are first cut to the `bounds` of a finished model.
     """
 
     def __init__(
@@ -141,8 +144,9 @@ class BatchReader:
         encoding: Encoding = PLAIN,
         limit: float = FLOAT_MAX,
         fields: int = 0,
+        bounds: Encoding = PLAIN,
     ) -> None:
-        self._reader, self._fields = reader, fields
+        self._reader, self._fields, self._bounds = reader, fields, bounds
         self.encoding, self._limit = encoding, limit
         self._numbers = KeyNumbers()
         self._bias = bias
@@ -160,12 +164,17 @@ class BatchReader:
         """The batch of a text of whole lines, which begins at byte `start` of file `path`."""
         return self.numbered(self.parse(data, path, start, place), path)
 
-    def encoded(self, examples: Examples) -> Examples:
-        """Examples with encoded values; labels stay."""
-        return self.encoding.of_examples(examples, self._limit)
+    def encoded(self, examples: Examples) -> tuple[Examples, Keys]:
+        """Examples with encoded values, labels stay; and the keys of values that are clipped."""
+        return self.encoding.encoded(self._bounds.bounded(examples), self._limit)
 
     def placed(
-        self, examples: Examples, places: NDArray[np.int32], bias: int, path: str = ""
+        self,
+        examples: Examples,
+        places: NDArray[np.int32],
+        bias: int,
+        path: str = "",
+        beyond: Keys = NO_KEYS,
     ) -> Batch:
         """The batch of `encoded` examples with places of features in a cache; it has no `keys`."""
         labels = np.asarray(
@@ -174,13 +183,13 @@ class BatchReader:
         keys = np.empty(0, np.uint64)
         return Batch(
             labels, examples.ptr, places, examples.values, examples.fields, keys, bias,
-            self._weights(examples.weights, labels, path), examples.bad,
+            self._weights(examples.weights, labels, path), examples.bad, beyond=beyond,
         )  # fmt: skip
 
     def numbered(self, examples: Examples, path: str = "") -> Batch:
-        examples = self.encoded(examples)
+        examples, beyond = self.encoded(examples)
         keys, places = self._numbers.number(examples.keys)
-        batch = self.placed(examples, places, -1, path)
+        batch = self.placed(examples, places, -1, path, beyond)
         batch.keys = keys
         if self._admitted is not None:
             _leave_out(batch, self._admitted.admit(keys))
@@ -319,14 +328,16 @@ def batch_reader(
         label_min=LOSSES[settings.loss].label_min,
     )
     weights = [float(number) for number in settings.class_weights]
-    encoding = Encoding.of_text(settings.encoding) if encodes else PLAIN
+    is_needed = encodes or "clipped" in settings.encoding
+    known = Encoding.of_text(settings.encoding) if is_needed else PLAIN
     return BatchReader(
         reader,
         threads=threads,
         bias=bias,
         class_weights=weights,
         admitted=admitted,
-        encoding=encoding,
+        encoding=known if encodes else PLAIN,
+        bounds=PLAIN if trains else known,
         limit=LIMIT if trains else FLOAT_MAX,
         fields=getattr(settings, "fields", 0),
     )

@@ -35,6 +35,7 @@ from snailps.models.losses import LOSSES
 from snailps.models.parameters import Parameters, Vector, pulled
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import TABLE, Batch, Floats, Keys, batch_reader
+from snailps.models.sparse.clipping import counts_of
 from snailps.models.sparse.first_layer import (
     AtServers,
     AtWorker,
@@ -304,6 +305,7 @@ class Net(SparseWorker):
             "units": float(len(batch)),
             "lr": self.settings.lr,
             "bad_lines": float(batch.bad),
+            **counts_of([batch]),
             "loss": loss * self._loss_unit,
             "examples": weight,
         }

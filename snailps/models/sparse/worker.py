@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.counting import Counted
 from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
 from snailps.api.worker import Block, Results, Surveyor
@@ -57,6 +58,7 @@ from snailps.models.sparse.batch import (
     batch_reader,
     check_classes,
 )
+from snailps.models.sparse.clipping import counts_of, judged
 from snailps.models.sparse.delta_shares import Shares
 from snailps.models.sparse.export import stored_rows, write_npz
 from snailps.models.sparse.sample import encoded
@@ -166,6 +168,11 @@ class SparseWorker(BlockTrainer):
     def constant_loss(cls, settings: SparseSettings) -> float:
         """Loss of the best constant score on a sample of labels."""
         return LOSSES[settings.loss].constant_loss(Encoding.of_text(settings.encoding))
+
+    @classmethod
+    def counted(cls, settings: SparseSettings, counts: Mapping[str, float], units: int) -> Counted:
+        """Have the model predict values that were clipped as they were trained; refuse many."""
+        return judged(settings, counts, units)
 
     @classmethod
     def extras(cls, results: Results) -> Mapping[str, Floats]:
@@ -424,7 +431,7 @@ class SparseWorker(BlockTrainer):
         for batch in batches:
             self._look_at(batch, block)
         units, bad = _examples_of(batches), sum(batch.bad for batch in batches)
-        metrics = {"units": float(units), "bad_lines": float(bad)}
+        metrics = {"units": float(units), "bad_lines": float(bad), **counts_of(batches)}
         return Prepared(batches, units, metrics, asked)
 
     def _in_order(self, batch: Batch, block: Block) -> Batch:
@@ -450,9 +457,9 @@ class SparseWorker(BlockTrainer):
             bias = int(found.places[batch.bias]) if batch.bias >= 0 else -1
             return [replace(batch, places=found.places[batch.places], bias=bias)], asked
 
-        def find(examples: Examples) -> tuple[Examples, Lookup]:
-            examples = self._reader.encoded(examples)
-            return examples, rows.find(examples.keys)
+        def find(examples: Examples) -> tuple[Examples, Keys, Lookup]:
+            examples, beyond = self._reader.encoded(examples)
+            return examples, beyond, rows.find(examples.keys)
 
         parts = block.open_parts(PIECE_BYTES) if self._reader.knows_format(block) else None
         if parts is not None:
@@ -464,12 +471,14 @@ class SparseWorker(BlockTrainer):
             pieces = [find(self._reader.parse_block(block))]
         block._data = None
         of_bias = rows.find(np.full(int(self.has_bias(self.settings)), BIAS_KEY, np.uint64))
-        number = sum(len(examples.labels) for examples, _ in pieces)
-        asked = self.ask(block, [[*(found for _, found in pieces), of_bias]], number)
+        number = sum(len(examples.labels) for examples, _, _ in pieces)
+        asked = self.ask(block, [[*(found for _, _, found in pieces), of_bias]], number)
         at = int(of_bias.places[0]) if len(of_bias.places) else -1
         batches = [
-            self._in_order(self._reader.placed(examples, found.places, at, block.path), block)
-            for examples, found in pieces
+            self._in_order(
+                self._reader.placed(examples, found.places, at, block.path, beyond), block
+            )
+            for examples, beyond, found in pieces
         ]
         return batches, asked
 

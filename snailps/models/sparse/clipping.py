@@ -1,0 +1,73 @@
+"""Values that a column's scale did not foresee: counted where they are trained, judged at the end.
+
+    batches -> counts_of -> metrics of a block -> sums of the job -> judged -> Counted
+
+A scale is that of a sample all over the input.  Values beyond `LIMIT` of it are trained as that,
+and predicted as that: `Encoding.clipped` of the finished model names their columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from snailps.api.counting import COUNT, Counted
+from snailps.data._examples import hash_bytes
+from snailps.data._matrix import wide_keys
+from snailps.data.columns import Kind, columns_of
+from snailps.data.encoding import LIMIT, Encoding
+from snailps.data.matrix_file import KEY_LIMIT
+from snailps.dataclass import replace
+from snailps.models.sparse.batch import Batch
+from snailps.models.sparse.settings import SparseSettings
+
+SHARE_MAX = 0.01
+"""Most examples with a clipped value of one column, as a share of all."""
+NAMES_MAX = 64
+"""Columns that a block counts, those with most clipped values."""
+SHOWN = 8
+
+
+def counts_of(batches: Iterable[Batch]) -> dict[str, float]:
+    """Numbers of clipped values by column, as metrics of a block."""
+    beyond = [batch.beyond for batch in batches if len(batch.beyond)]
+    if not beyond:
+        return {}
+    keys, counts = np.unique(np.concatenate(beyond), return_counts=True)
+    most = np.argsort(-counts, kind="stable")[:NAMES_MAX]
+    found = zip(keys[most].tolist(), counts[most].tolist(), strict=True)
+    return {f"{COUNT}{key}": float(count) for key, count in found}
+
+
+def judged(settings: SparseSettings, counts: Mapping[str, float], units: int) -> Counted:
+    """The settings of a model that predicts what was trained; a refusal of too much."""
+    encoding, names = Encoding.of_text(settings.encoding), _names_in(settings)
+    by_key = {int(key): int(count) for key, count in counts.items()}
+    clipped = tuple(sorted({*encoding.clipped, *by_key}))
+    most = sorted(by_key, key=lambda key: -by_key[key])
+    figures = {names.get(key, f"{key}"): by_key[key] for key in most[:SHOWN]}
+    refused, first = "", by_key[most[0]]
+    if first > SHARE_MAX * units:
+        name = names.get(most[0], f"{most[0]}")
+        refused = (
+            f"input: {first:,} of {units:,} examples have a value of column {name} that is beyond "
+            f"{LIMIT:g} times its scale, which is that of a sample of the input, or of the first "
+            "part of a training that goes on: they would be trained as that. Take logarithms "
+            "(columns: NAME:numeric log), cut wrong values, or train with all of the data"
+        )
+    made = replace(settings, encoding=replace(encoding, clipped=clipped).text)
+    return Counted(made, {"clipped": figures}, refused)
+
+
+def names_of_keys(names: Sequence[str], hash_bits: int) -> dict[int, str]:
+    """Names of columns of numbers that are known by name, by their keys."""
+    hashes = [hash_bytes(hash_bytes(0, name.encode()), b"") >> 1 for name in names]
+    keys, _ = wide_keys(np.array(hashes, np.uint64), KEY_LIMIT, True, hash_bits)
+    return dict(zip(keys.tolist(), names, strict=True))
+
+
+def _names_in(settings: SparseSettings) -> dict[int, str]:
+    columns = columns_of(settings.columns, needs_label=False) if settings.columns else ()
+    numeric = [column.name for column in columns if column.kind is Kind.NUMERIC]
+    return names_of_keys(numeric, settings.hash_bits)

@@ -1,0 +1,60 @@
+"""Values beyond what a column's scale foresaw: counted, predicted as trained, refused if many."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from snailps.data._examples import Examples
+from snailps.data.encoding import LIMIT, Encoding
+from snailps.models.sparse.batch import batch_reader
+from snailps.models.sparse.clipping import counts_of, judged, names_of_keys
+from snailps.models.sparse.linear import LinearSettings
+
+SCALED = replace(
+    Encoding().with_columns([0, 1], [1, 2.0**-4], [0, 300]), labels=(0.0, 1.0), is_measured=True
+)
+"""Column 0 as it is, column 1 less 300, by 16."""
+
+
+def examples(rows):
+    """Dense examples of two columns, or sparse ones where None is no entry."""
+    keys = np.array([key for row in rows for key, x in enumerate(row) if x is not None], np.uint64)
+    values = np.array([x for row in rows for x in row if x is not None], np.float32)
+    ptr = np.cumsum([0, *(sum(x is not None for x in row) for row in rows)])
+    labels = np.arange(len(rows)) % 2.0
+    return Examples(labels, ptr, keys, values, np.empty(0, np.int32), 0, np.empty(0, np.float32))
+
+
+@pytest.mark.parametrize("last", [0.5, None])
+def test_clipped_values_are_counted_by_column(last):
+    rows = [[64, 300], [65, 1e30], [-1e30, 300 + 16 * 65], [1, 300 - 16 * 64], [last, 300]]
+    settings = LinearSettings(encoding=SCALED.text)
+    batch = batch_reader(settings, trains=True).numbered(examples(rows))
+    assert np.abs(batch.values).max() == LIMIT
+    assert counts_of([batch, batch]) == {"count 0": 4, "count 1": 4}
+    assert counts_of([batch_reader(settings, trains=True).numbered(examples([[1, 2]]))]) == {}
+
+
+@pytest.mark.parametrize("encodes", [False, True])
+def test_finished_model_takes_values_of_clipped_columns_as_they_were_trained(encodes):
+    rows = [[1e9, 300], [65, 1e30], [-65, -1e30], [3, 310]]
+    found = judged(LinearSettings(encoding=SCALED.text), {"1": 3.0}, 1000)
+    assert found.figures == {"clipped": {"1": 3}}
+    assert not found.refused
+    values = batch_reader(found.settings, encodes=encodes).numbered(examples(rows)).values
+    own = values.reshape(4, 2)
+    assert own[:, 0].tolist() == [1e9, 65, -65, 3]  # no value of it was clipped
+    reach = [0, LIMIT, -LIMIT, 10 / 16]
+    assert own[:, 1].tolist() == (reach if encodes else [300 + 16 * x for x in reach])
+
+
+def test_many_clipped_values_of_a_column_are_refused_by_its_name():
+    names = names_of_keys(["a", "b"], 0)
+    (key,) = [key for key, name in names.items() if name == "b"]
+    settings = LinearSettings(label_column="y", columns=("y:label", "a:numeric", "b:numeric"))
+    assert judged(settings, {f"{key}": 10.0}, 1000).refused == ""
+    refused = judged(settings, {f"{key}": 11.0, "7": 1.0}, 1000)
+    assert "11 of 1,000 examples have a value of column b that is beyond 64" in refused.refused
+    assert refused.figures == {"clipped": {"b": 11, "7": 1}}
+    assert Encoding.of_text(refused.settings.encoding).clipped == tuple(sorted({7, key}))
