@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from snailps import write_matrix
-from snailps.data import table_formats
+from snailps.data import feature_rows, table_formats
 from snailps.data.columns import MISSING
 from snailps.data.elements import table_of
 from snailps.data.example_files import example_files
@@ -105,6 +105,19 @@ def test_truth_of_csv_is_a_number_as_in_a_frame(write, words):
     assert rows_of(found) == of_frame(frame)
     labels = found.labels()
     assert (labels.dtype.kind, labels.tolist()) == ("b", [False, True, False])
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [3, 0, 4, 1, 2]])
+def test_truth_that_is_missing_in_whole_pieces_is_that_of_the_others(monkeypatch, order):
+    pandas = pytest.importorskip("pandas")
+    monkeypatch.setattr(feature_rows, "PIECE_CELLS", 4)  # two rows a piece
+    frame = pandas.DataFrame(
+        {"city": ["x"] * 5, "flag": np.array([None, None, None, True, False], object)}
+    ).iloc[order]
+    source = rows_source(frame)
+    assert source.declared == ("city:categorical", "flag:numeric")
+    counts = [piece.entries for piece in source.pieces()]
+    assert (len(counts), sum(counts)) == (3, 5 + 2)
 
 
 def test_truth_in_a_column_of_numbers_is_zero_or_one(write):

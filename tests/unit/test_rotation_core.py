@@ -510,9 +510,8 @@ def test_worker_whose_checkouts_do_not_end_is_given_up(make_job):
     assert not first.dropped
     world.tick(seconds=6.0)
     assert first.dropped
-    assert world.ask(a, m.Borrow(one.number)) == m.Borrowed(-1, ends=True)
-    checks_in(world, a, one, part)
-    assert isinstance(world.ask(a, m.Done("train", one.number, 1, 1.0, {})), m.Enough)
+    assert first.number not in world.core.members.all  # it is expelled, and fenced
+    assert isinstance(fence_of(world).message, m.Fence)
 
 
 # --- going on ------------------------------------------------------------------------------------
