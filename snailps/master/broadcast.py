@@ -19,7 +19,7 @@ from snailps.master.events import Answer
 from snailps.master.member import Member, names_of
 from snailps.transport import messages
 
-Loss = Literal["drop", "fail"]
+Loss = Literal["drop", "fail", "wait"]
 
 
 class Broadcast:
@@ -34,7 +34,9 @@ class Broadcast:
         on_end: Callable[[Broadcast, float], None],
         now: float,
         *,
-        loss: Loss,  # "drop": a lost member counts as done; "fail": the broadcast fails
+        # "drop": a lost member counts as done; "fail": the broadcast fails; "wait": its owner will
+        # `forget` it, and knows what follows
+        loss: Loss,
         # the note that says that a member is done, where its answer only promises that
         expects: type[messages.Message] | None = None,
         refused: str = "",  # what a member that refuses cannot do, for `error`
@@ -65,7 +67,7 @@ class Broadcast:
             self._note(member, note, now)
 
     def lost(self, member: Member, why: str, now: float) -> None:
-        if self._over or member.number not in self.left:
+        if self._over or member.number not in self.left or self._loss == "wait":
             return
         if self._loss == "fail":
             self._end(f"{member.name}: it is lost: {why}", now)

@@ -5,6 +5,7 @@
 
     saving      begin > [withhold >] save > complete        failed: StopSaving, drop
     restoring   state > tables > load > done                failed: StopSaving, the next candidate
+                a server is lost: StopSaving, the same one again once its standbys serve
 
 Both are records that each answer advances by a step. In brackets: in bsp, where rows are saved as
 at the beginning of a clock, the ledger withholds a slot of that clock until then. Servers write and
@@ -115,6 +116,8 @@ class _Saving(_Pending):
 @dataclass(eq=False, slots=True)
 class _Restoring(_Pending):
     """A restore from the first candidate that can be used."""
+
+    waits: bool = False  # for the standbys of a lost server to serve
 
     left: list[Candidate] = field(default_factory=list)
     state: JobState | None = None  # of the first one
@@ -239,8 +242,13 @@ class CheckpointController:
                 self._save_when_open(saving, now)
             elif why := saving.stalls(now):
                 self._save_failed(saving, CheckpointError(why), now)
-        if self._restoring is not None and (why := self._restoring.stalls(now)):
-            self._load_failed(self._restoring, why, now)
+        if (restoring := self._restoring) is None:
+            return
+        if restoring.waits and not self._members.rows.moving:
+            restoring.waits = False
+            self._try_next(restoring, now)
+        elif why := restoring.stalls(now):
+            self._load_failed(restoring, why, now)
 
     def training_begins(self, now: float) -> None:
         """Count time and pushes to the first checkpoint from now."""
@@ -285,10 +293,18 @@ class CheckpointController:
             pending.broadcast.heard(member, message, now)
 
     def lost(self, member: Member, why: str, now: float) -> None:
-        """Fail the save that a lost server belongs to: it cannot become complete."""
-        for pending in (self._saving, self._restoring):
-            if pending is not None and pending.broadcast is not None:
-                pending.broadcast.lost(member, why, now)
+        """Fail the save that a lost server belongs to: it cannot become complete. Begin a restore
+        again: the checkpoint is as good as it was, and rows are put in the place of others."""
+        if self._saving is not None and self._saving.broadcast is not None:
+            self._saving.broadcast.lost(member, why, now)
+        if (restoring := self._restoring) is None:
+            return
+        log.warning("checkpoint %d is read again: %s is lost", restoring.number, member.name)
+        if restoring.broadcast is not None:
+            restoring.broadcast.forget()
+        self._stop_saving([server for server in restoring.servers if server is not member])
+        self._restoring = _Restoring([], now, left=restoring.left, waits=True)
+        self._restoring.enter(now)
 
     def abandon(self, why: str) -> None:
         """Give up the save or restore under way: the job has failed, and the servers live on."""
@@ -341,9 +357,13 @@ class CheckpointController:
         """Tell the user of a failed job about its checkpoints; empty without any."""
         if not self._path:
             return ""
-        if self._newest is None:
+        if self._restoring is not None and self._restoring.left:
+            candidate = self._restoring.left[0]
+            number, share = candidate.number, float(candidate.manifest.job["progress"])
+        elif self._newest is not None:
+            number, share = self._newest
+        else:
             return "No checkpoint was complete yet"
-        number, share = self._newest
         return (
             f"The same command goes on from checkpoint {number}, {share:.0%} of the training, in "
             f"{self._path}"
@@ -555,7 +575,7 @@ class CheckpointController:
             messages.Load(candidate.number, candidate.path, tables),
             partial(self._loaded, restoring),
             now,
-            loss="fail",
+            loss="wait",  # `lost` begins again
             expects=messages.Loaded,
         )
 

@@ -196,7 +196,7 @@ class Departures:
         if not self._recovers:
             return False
         if member.role == "server":
-            return self._job_controller.phase is not JobPhase.RESTORING
+            return True  # unless it had the only copy of a shard: then `rows_lost` follows
         if self._job_controller.phase is JobPhase.EXPORTING:
             return True  # the servers have the model
         others = any(other is not member for other in self._members.joined("worker"))

@@ -261,8 +261,6 @@ class Faults:
             return not core.members.formed_before and len(core.members.nodes()) < expected - 1
         if core.lifecycle.phase is not ClusterPhase.FORMED:
             return False
-        if core.job_controller.phase is JobPhase.RESTORING:
-            return False
         if self._cluster.scenario.replication == "none" or not core.replication.standbys.redundant:
             return False
         for node in self._alive(Role.SERVER):

@@ -15,7 +15,7 @@ from master_parts import TestOutbox
 from snailps.api.tables import Table, Tensor
 from snailps.config import JobSettings, RawConfig
 from snailps.data.blocks import Block
-from snailps.errors import CheckpointError, ClusterError, ConfigError
+from snailps.errors import CheckpointError, ClusterError, ConfigError, ConnectionLost
 from snailps.master.broadcast import Broadcast
 from snailps.master.checkpoint_files import CheckpointFiles
 from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController
@@ -496,9 +496,34 @@ def test_restore_outlives_a_stop_of_the_master_and_of_all_servers(world):
 def test_no_checkpoint_that_can_be_loaded_is_the_end(world):
     world.controller._candidates = [candidate(8)]
     world.restore()
-    world.controller.lost(world.servers[1], "killed", world.now)
+    world.controller.heard(world.servers[1], m.Loaded(8, 0, "damaged"), world.now)
     assert "no checkpoint could be used" in world.failed[0]
     assert not world.restored
+
+
+@pytest.mark.parametrize("is_first_done", [False, True])
+def test_checkpoint_is_read_again_when_a_server_is_lost_meanwhile(world, is_first_done):
+    """It is as good as it was; the standbys of the lost server have a part of its rows."""
+    world.controller._candidates = [candidate(8), candidate(7)]
+    world.restore()
+    first, lost = world.servers
+    answers = [then for _, _, then in world.orders(m.Load)]
+    answers[1](ConnectionLost("closed"), world.now)
+    if is_first_done:
+        world.controller.heard(first, m.Loaded(8, 5, ""), world.now)
+    world.servers.remove(lost)
+    world.members.rows.moving = True
+    world.controller.lost(lost, "killed", world.now)
+    world.step(5.0)
+    assert not world.orders(m.Load)
+    world.controller._path = "saved"
+    assert "goes on from checkpoint 8" in world.controller.advice()
+    world.members.rows.moving = False
+    world.step(1.0)
+    (again,) = world.orders(m.Load)
+    assert (again[0], again[1].folder) == (first.peer, "checkpoint-8")
+    world.controller.heard(first, m.Loaded(8, 9, ""), world.now)
+    assert world.restored == ["position of 8"]
 
 
 # --- broadcasts ----------------------------------------------------------------------------------
