@@ -248,7 +248,7 @@ class Server(Node):
     def _stop_shard(self, effect: effects.StopShard) -> None:
         shard = self._shards.pop(effect.shard, None)
         if shard is not None:  # frees its memory, which takes a while
-            threading.Thread(target=shard.stop, name="snailps-hosting", daemon=True).start()
+            in_thread("snailps-hosting", shard.stop).add_done_callback(_say_why)
 
     def _post(self, effect: effects.Post) -> None:
         shard = self._shards.get(effect.shard)
@@ -299,7 +299,11 @@ class Server(Node):
             self._given_up.discard(effect.dial)
             self._inbox.put(done)
 
-        threading.Thread(target=connect, name="snailps-hosting", daemon=True).start()
+        def begun(future: Future[None]) -> None:  # it could not be, if it has an error
+            if (error := future.exception()) is not None:
+                self._inbox.put(WorkDone(effect.dial, error=error))
+
+        in_thread("snailps-hosting", connect).add_done_callback(begun)
 
     def _stream(self, effect: effects.Stream) -> None:
         def report(state: str, why: str) -> None:
@@ -341,3 +345,9 @@ class Server(Node):
             raise ProtocolError(
                 "you belong to another cluster: this port was given to a new one", "job"
             )
+
+
+def _say_why(future: Future[Any]) -> None:
+    """Log the error of what nothing waits for."""
+    if (error := future.exception()) is not None:
+        log.error("a shard could not be stopped, and keeps its memory: %s", explain(error))
