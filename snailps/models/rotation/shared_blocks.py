@@ -117,10 +117,19 @@ def read(
         for at, (a, _), own in zip(some, spans, keys, strict=True):
             size = stops[at] - begins[at]
             skip = begins[at] - a * ROW_NUMBERS
-            numbers = rows[row : row + len(own), :ROW_NUMBERS].ravel()[skip : skip + size]
-            out[filled : filled + size] = numbers
+            _take(rows[row : row + len(own), :ROW_NUMBERS], skip, out[filled : filled + size])
             row += len(own)
             filled += size
+
+
+def _take(rows: Floats, skip: int, out: NDArray[np.generic]) -> None:
+    """Fill `out` with the numbers of rows, one row after the other, but for the first `skip`."""
+    first = min(len(out), ROW_NUMBERS - skip)
+    out[:first] = rows[:1, skip : skip + first].ravel()
+    whole, rest = divmod(len(out) - first, ROW_NUMBERS)
+    middle = out[first : len(out) - rest].reshape(whole, ROW_NUMBERS)
+    middle[:] = rows[1 : 1 + whole]
+    out[len(out) - rest :] = rows[1 + whole : 2 + whole, :rest].ravel()
 
 
 def batches(sizes: Sequence[int], most: int = AT_ONCE) -> Iterable[list[int]]:
