@@ -46,8 +46,9 @@ def _page(
         yield _count("no text", manifest["without_text"], rows)
     for one in manifest["refused"]:
         yield _count(f"<code>{escape(one['clause'])}</code>", one["texts"], rows)
-    yield "</table><p>A text counts for the first clause of the condition that refuses it; later "
-    yield "ones, and their models, are not asked.</p>"
+    yield "</table><p>Clauses on columns alone are asked first, then the others in their order. A "
+    yield "text counts for the first one that refuses it; later ones, and their models, are not "
+    yield "asked.</p>"
     for name, score in manifest["scores"].items():
         yield f"<h2>{escape(name)}</h2>"
         if "bins" in score:
