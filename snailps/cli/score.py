@@ -305,11 +305,14 @@ def _predict_examples(
         else:
             print_figures(figures)
         return
+    names = getattr(estimator, "classes_", [])
     for scores in estimator.predictions(path):
         lines = (scores if scores.ndim == 2 else scores[:, None]).tolist()
         if as_json:
-            for values in lines:
-                print_json({"scores": values})
+            best = scores.argmax(1) if scores.ndim == 2 else (scores > 0.5).astype(int)
+            for values, at in zip(lines, best.tolist(), strict=True):
+                of_class = isinstance(name := names[at] if len(names) else 0, str)
+                print_json({"scores": values, **({"label": str(name)} if of_class else {})})
             continue
         rows = ("\t".join(map(repr, line)) for line in lines)
         typer.echo("\n".join(rows), nl=len(lines) > 0)

@@ -169,7 +169,7 @@ def train(
             )
     with _unlogged():  # the master reports it
         settings = job_settings(cls, raw, known_classes(raw))
-    _show_completed(cls, raw, settings)
+    raw = raw.merged(_completed(cls, raw, settings))
     raw.build(WorkerSettings, also_known=known_classes(raw))
     return run_local(
         raw,
@@ -192,14 +192,19 @@ def _unlogged() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def _show_completed(cls: type[Worker], raw: RawConfig, settings: JobSettings) -> None:
-    """Print the settings that the model has found by its input, as columns of a table."""
+def _completed(cls: type[Worker], raw: RawConfig, settings: JobSettings) -> RawConfig:
+    """The settings that the model has found by its input, as columns of a table: printed, and
+    handed on, so that the master need not look again."""
+    texts = {}
     given, known = raw.build(cls.Settings, also_known=known_classes(raw)), settings_of(cls.Settings)
     for name in cls.completed:
         found = getattr(settings, name)
-        if found != getattr(given, name) and not known[name].hidden:
-            shown = known[name].format(found)
-            typer.echo(f"{name}: {shown}  (--{name.replace('_', '-')} overrides)", err=True)
+        if found != getattr(given, name):
+            texts[name] = known[name].format(found)
+            if not known[name].hidden:
+                option = f"--{name.replace('_', '-')}"
+                typer.echo(f"{name}: {texts[name]}  ({option} overrides)", err=True)
+    return RawConfig.from_mapping(texts, "the input")
 
 
 def _refuse_change(

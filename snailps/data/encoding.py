@@ -66,7 +66,8 @@ class Encoding:
     or targets, encoded by `centre` and `deviation`.  `columns` packs keys with a factor and a
     centre of their own (`with_columns`), `factor` is of all others; `is_measured`: they are those
     of an input. `constant` is the mean loss of the best constant score, of classes; 0: unknown.
-    `clipped` are keys of columns that were trained with some values cut to `LIMIT`.
+    `clipped` are keys of columns that were trained with some values cut to `LIMIT`.  `names` are
+    the classes of labels that are texts, sorted: tables are read with their numbers.
     """
 
     labels: tuple[float, ...] = ()
@@ -77,6 +78,7 @@ class Encoding:
     is_measured: bool = False
     constant: float = 0.0
     clipped: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
 
     @classmethod
     def of_text(cls, text: str) -> Encoding:
@@ -96,6 +98,7 @@ class Encoding:
             or min(made.deviation, made.factor) <= 0
             or (made.keys[1:] <= made.keys[:-1]).any()
             or any(after <= before for before, after in itertools.pairwise(made.labels))
+            or any(type(name) is not str for name in made.names)
             or any(type(key) is not int or not 0 <= key < 1 << 64 for key in made.clipped)
         ):
             raise ValueError(f"expected finite numbers in order, got {text!r:.60}")

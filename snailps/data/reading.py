@@ -37,6 +37,7 @@ class Reading:
     files are no tables.  `label_column` is that of the labels; without it files of examples are no
     tables. `columns` has ``name:kind`` of every column of examples; `label_prefix` is of texts'
     labels. `needs_labels`: the column of the labels must exist; CSV and TSV always have it.
+    `label_names` are all labels that are texts, which examples have by their numbers.
     """
 
     form: Literal["text", "examples", ""] = ""
@@ -46,6 +47,7 @@ class Reading:
     label_prefix: str = "__label__"
     on_bad_line: str = "stop"
     needs_labels: bool = True
+    label_names: tuple[str, ...] = ()
 
     @property
     def identity(self) -> str:

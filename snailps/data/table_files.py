@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from snailps.data.columns import Column, Kind, columns_by_name, declaration_of
-from snailps.data.elements import Elements, shown_names
+from snailps.data.elements import Elements, is_missing, shown_names
 from snailps.data.feature_rows import NAMED, Piece, RowsSource
 from snailps.data.host_cache import Make, ScratchFile
 from snailps.data.label_words import word_of
@@ -24,10 +27,13 @@ from snailps.data.matrix_writer import write_rows
 from snailps.data.reading import Reading
 from snailps.data.spool import SpooledText
 from snailps.data.table_formats import TableFile, open_table, table_errors
+from snailps.dataclass import replace
 from snailps.errors import DataError
 
 LOOKED_BYTES = 256 << 20
 """Bytes behind the first rows that are searched for a value of each column."""
+NAMES_MAX = 1 << 16
+"""Different labels, at most."""
 _INDEX = "__index_level_"
 
 
@@ -150,6 +156,22 @@ def names_of(path: str) -> str:
         return shown_names(table.names)
 
 
+def names_of_labels(reading: Reading, paths: Sequence[str]) -> list[str]:
+    """The labels of all rows of tables, which are texts, sorted; missing ones are left out."""
+    found = set[str]()
+    for path in paths:
+        with open_table(path) as table, table_errors(path):
+            _require(table, [reading.label_column])
+            for _, labels in table.pieces((), reading.label_column, reading.on_bad_line):
+                found.update(label for label in labels if isinstance(label, str) and label)
+                if len(found) > NAMES_MAX:
+                    raise DataError(
+                        f"{path}: column {reading.label_column!r} has more than {NAMES_MAX:,} "
+                        "different texts: expected the names of classes, or numbers"
+                    )
+    return sorted(found)
+
+
 def label_kind(path: str, label: str) -> Kind:
     """Whether a column of labels has numbers or texts, of CSV by its first rows."""
     with open_table(path) as table, table_errors(path):
@@ -186,10 +208,36 @@ class _ExampleRows(RowsSource):
         self.columns = 0
 
     def pieces(self) -> Iterator[Piece]:
-        bad = self._reading.on_bad_line
-        for piece, _ in self._table.pieces(self._declared, on_bad_line=bad):
+        reading, columns, first = self._reading, self._declared, 1
+        names = {name: float(number) for number, name in enumerate(reading.label_names)}
+        if names:
+            columns = [column for column in columns if column.is_feature]
+        label = reading.label_column if names else ""
+        for piece, labels in self._table.pieces(columns, label, reading.on_bad_line):
             self._on_piece()
-            yield piece
+            if not names:
+                yield piece
+                continue
+            yield replace(piece, labels=self._numbered(labels, names, first))
+            first += piece.rows
+
+    def _numbered(
+        self, labels: Sequence[Any], names: Mapping[Any, float], first: int
+    ) -> NDArray[np.float64]:
+        """The numbers of labels that are texts; `first` is the number of the first row."""
+        try:
+            return np.array([names[label] for label in labels], np.float64)
+        except (KeyError, TypeError):
+            row = next(
+                at for at, label in enumerate(labels)
+                if not (isinstance(label, str) and label in names)
+            )  # fmt: skip
+            label = labels[row]
+            got = "missing" if label == "" or is_missing(label) else f"{label!r:.60}"
+            raise DataError(
+                f"{self.name}: column {self._reading.label_column!r}, row {first + row:,} is "
+                f"{got}: expected a label, one of {shown_names(list(names))}"
+            ) from None
 
 
 def _word(label: Any) -> Any:

@@ -651,9 +651,10 @@ class SparseClassifier(SparseEstimator):
     def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
         super()._adopt(model, about, classes)
         # Of `snailps train`, where they are no numbers of classes.
-        of_input = Encoding.of_text(model.settings.encoding).labels
-        if of_input and "classes" not in about and classes is None:
-            classes = [int(label) if label == int(label) else label for label in of_input]
+        of_input = Encoding.of_text(model.settings.encoding)
+        if of_input.labels and "classes" not in about and classes is None:
+            numbers = [int(label) if label == int(label) else label for label in of_input.labels]
+            classes = of_input.names or numbers
         self._has_labels = "classes" in about or classes is not None
         count = max(2, getattr(model.settings, "classes", 0))
         found = about.get("classes", range(count)) if classes is None else classes

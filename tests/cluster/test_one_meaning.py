@@ -234,3 +234,30 @@ def test_command_and_python_read_pictures_alike(tmp_path, form, kind):
     model = snailps.load(tmp_path / "m.npz")
     assert model.evaluate(x, y) == pytest.approx(figures, rel=1e-4)
     assert model.evaluate(x.astype(float), y) == pytest.approx(figures, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("form", "labels"), [("t.csv", ["no", "yes"]), ("t.parquet", ["b, c", "a", "ü d"])]
+)
+def test_command_and_python_know_the_same_labels_that_are_texts(
+    tmp_path, monkeypatch, capsys, form, labels
+):
+    monkeypatch.chdir(tmp_path)
+    x, y = examples(labels)
+    order = np.argsort(y, kind="stable")
+    forms_of(tmp_path, x[order], y[order])
+    words = ["train", "logistic", "--input", form, "--label-column", "y", "--test", form]
+    code, printed, refused = call(
+        monkeypatch, capsys, *words, "--output", "m", "--epochs", "20", "--threads", "1", "--json"
+    )
+    assert code == 0, refused
+    tested = flat(json.loads(printed.splitlines()[-1])["test"])
+    model = snailps.load("m.npz")
+    assert model.classes_.tolist() == sorted(labels)
+    assert model.score(form) > 0.9
+    python = snailps.LogisticRegression(epochs=20, workers=1, verbose=False).fit(form, "y")
+    for one in (model, python):
+        assert flat(one.evaluate(form, "y")) == pytest.approx(tested, rel=1e-4)
+    _, printed, refused = call(monkeypatch, capsys, "predict", "m.npz", form, "--json")
+    rows = [json.loads(line) for line in printed.splitlines()]
+    assert [row["label"] for row in rows] == model.predict(form).tolist(), refused

@@ -3,6 +3,7 @@
 import gzip
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,14 @@ from snailps.data import table_files, table_formats
 from snailps.data._examples import hash_bytes
 from snailps.data.blocks import cut, expand, read_block
 from snailps.data.columns import columns_by_name, declaration_of
+from snailps.data.encoding import Encoding
 from snailps.data.examples import ExampleReader
 from snailps.data.reading import Reading, format_of
 from snailps.data.scratch import Scratch
 from snailps.data.table_files import check_table, complete, read_rows, text_of
 from snailps.errors import ConfigError, DataError
 from snailps.models.classifier import ClassifierSettings
-from snailps.models.sparse.evaluate import with_columns
+from snailps.models.sparse.evaluate import with_columns, with_names
 from snailps.models.sparse.linear import LinearSettings
 
 FORMATS = ("parquet", "jsonl", "csv", "tsv", "csv.gz", "jsonl.xz", "parquet.zst")
@@ -614,3 +616,33 @@ def test_text_of_a_column_that_had_no_value_as_far_as_it_was_looked_for_is_refus
     rows = read_rows(path, columns_by_name(columns, "y"), "y")
     with pytest.raises(DataError, match=r"line 101, .*in column x, got 'Rome'.*NAME:categorical"):
         list(rows)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "csv.gz"])
+def test_labels_that_are_texts_are_the_classes_of_all_files(tmp_path, scratch_of, ending):
+    rows = [{"y": name, "a": at} for at, name in enumerate(["yes", "no", "yes"])]
+    more = [{"y": name, "a": at} for at, name in enumerate(["no", "maybe, so"])]
+    paths = [written(tmp_path, ending, rows), written(tmp_path, ending, more, "more")]
+    given = LinearSettings(input=tuple(paths), label_column="y")
+    settings = with_names(with_columns(given), {}.get)
+    encoding = Encoding.of_text(settings.encoding)
+    assert (settings.loss, settings.classes) == ("multinomial", 3)
+    assert (encoding.names, encoding.labels) == (("maybe, so", "no", "yes"), (0, 1, 2))
+    assert with_names(settings, {}.get) == settings
+    for path, numbers in zip(paths, ([2, 1, 2], [1, 0]), strict=True):
+        data = scratch_of(settings.reading()).local(path).read_bytes()
+        assert ExampleReader().read(data).labels.tolist() == numbers
+    other = written(tmp_path, ending, [*rows, {"y": "never", "a": 1}], "other")
+    with pytest.raises(DataError, match=r"column 'y', row 4 is 'never': expected a label, one of"):
+        scratch_of(settings.reading()).local(other)
+    missing = written(tmp_path, ending, [{"y": None, "a": 1}, *rows], "missing")
+    with pytest.raises(DataError, match=r"column 'y', row 1 is missing: expected a label, one of"):
+        scratch_of(settings.reading()).local(missing)
+    for wrong, why in (
+        ({"loss": "squared"}, "has texts: .* expects numbers"),
+        ({"loss": "multinomial", "classes": 2}, "of 2 classes in column 'y', got 3: 'maybe, so'"),
+    ):
+        with pytest.raises(DataError, match=why):
+            with_names(with_columns(replace(given, **wrong)), wrong.get)
+    with pytest.raises(DataError, match="of 2 classes"):
+        with_names(with_columns(given), {"loss": "here"}.get)

@@ -10,20 +10,22 @@ examples, 13 bytes each.  Weights are those of the examples, not of their classe
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from snailps.data.blocks import Block, cut, expand, files_of, head_of, read_block, test_files
+from snailps.data.columns import Kind
+from snailps.data.elements import shown_names
 from snailps.data.encoding import Encoding
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
 from snailps.models.losses import LOSSES
 from snailps.models.sparse.batch import batch_reader
-from snailps.models.sparse.settings import SparseSettings
+from snailps.models.sparse.settings import ClassesSettings, SparseSettings
 
 if TYPE_CHECKING:
     from snailps.api.export_progress import ExportProgress
@@ -59,6 +61,38 @@ def with_columns(settings: SparseSettings) -> SparseSettings:
     if columns != settings.columns:
         log.info("columns, by %s: %s", paths[0], ", ".join(columns))
     return replace(settings, columns=columns)
+
+
+def with_names(settings: SparseSettings, explicit: Callable[[str], str | None]) -> SparseSettings:
+    """The settings with the names of classes, where the labels of tables are texts.
+
+    Several names make a multinomial model, unless its loss is set.
+    """
+    encoding = Encoding.of_text(settings.encoding)
+    if not settings.label_column or not settings.input or encoding.labels:
+        return settings
+    from snailps.data.table_files import label_kind, names_of_labels
+
+    paths, column = files_of(settings.input), settings.label_column
+    if label_kind(paths[0], column) is Kind.NUMERIC:
+        return settings
+    names = names_of_labels(settings.reading(), paths)
+    shown = shown_names(names) or "none"
+    if not settings.class_num:
+        raise DataError(
+            f"input: column {column!r} of {paths[0]} has texts: {shown}. Loss {settings.loss} "
+            "expects numbers"
+        )
+    are_free = isinstance(settings, ClassesSettings) and explicit("loss") is None
+    if are_free and len(names) > settings.class_num == 2:
+        settings = replace(settings, loss="multinomial", classes=len(names))
+    if len(names) != settings.class_num:
+        raise DataError(
+            f"input: expected labels of {settings.class_num:,} classes in column {column!r}, got "
+            f"{len(names):,}: {shown}"
+        )
+    known = replace(encoding, labels=tuple(map(float, range(len(names)))), names=tuple(names))
+    return replace(settings, encoding=known.text)
 
 
 def check_input(cls: type[SparseWorker], settings: SparseSettings) -> None:

@@ -219,6 +219,7 @@ class SparseSettings(JobSettings):
             columns=self.columns,
             on_bad_line=self.on_bad_line,
             needs_labels=needs_labels,
+            label_names=Encoding.of_text(self.encoding).names,
         )
 
     @property

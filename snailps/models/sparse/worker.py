@@ -118,7 +118,7 @@ class SparseWorker(BlockTrainer):
     settings: SparseSettings
     unit: ClassVar[Literal["line", "word"]] = "line"
     counts: ClassVar[Literal["examples", "words"]] = "examples"
-    completed: ClassVar[tuple[str, ...]] = ("columns", "encoding")
+    completed: ClassVar[tuple[str, ...]] = ("columns", "encoding", "loss", "classes")
     falling: ClassVar[tuple[str, ...]] = ("sgd",)
     """Methods whose step size falls over the job; ftrl's is the table's."""
     drift: ClassVar[float] = DRIFT
@@ -240,8 +240,8 @@ class SparseWorker(BlockTrainer):
 
     @classmethod
     def adopt(cls, settings: SparseSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        """Declare all columns of an input of tables."""
-        return evaluate.with_columns(settings)
+        """Declare all columns of an input of tables, and the classes of labels that are texts."""
+        return evaluate.with_names(evaluate.with_columns(settings), explicit)
 
     @classmethod
     def measure(cls, settings: SparseSettings, files: InputFiles) -> JobSettings:
