@@ -83,8 +83,8 @@ def with_names(settings: SparseSettings, explicit: Callable[[str], str | None]) 
             f"input: column {column!r} of {paths[0]} has texts: {shown}. Loss {settings.loss} "
             "expects numbers"
         )
-    are_free = isinstance(settings, ClassesSettings) and explicit("loss") is None
-    if are_free and len(names) > settings.class_num == 2:
+    is_free = explicit("loss") is None and len(names) > settings.class_num == 2
+    if is_free and isinstance(settings, ClassesSettings):
         settings = replace(settings, loss="multinomial", classes=len(names))
     if len(names) != settings.class_num:
         raise DataError(
