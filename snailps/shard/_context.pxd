@@ -34,8 +34,9 @@ cdef struct Primary:                # what the present stream has sent to the st
     uint32_t *fragments             # of this shard, ascending
     uint32_t fragment_num
     uint32_t at                     # so many of them are copied
-    bint partly                     # the next one is begun: copied are the tables below `table`,
-    uint32_t table
+    bint partly                     # the next one is begun,
+    bint pinned                     # ... and tables are copied that must not change meanwhile: pushes wait.
+    uint32_t table                  # Copied are the tables below this, of the others or of those,
     uint32_t number                 # ... and of that one the slots below this
     bint resumes                    # the standby has everything: it was the primary
     uint8_t *copied                 # by fragment, from its begin on: what changes it is forwarded

@@ -42,5 +42,7 @@ cdef void replicate_order(Context *me, const char *text, uint64_t n) noexcept no
 cdef void replicate_rows(Context *me, const Table *table, uint32_t fragment, const char *rows,
                          uint64_t count) noexcept nogil
 cdef void replicate_retention(Context *me, const Table *table, uint32_t fragment) noexcept nogil
+# Copies the rest of what must not change while it is copied: something else than a request will.
+cdef void unpin(Context *me) noexcept nogil
 # Appends some of what a new standby lacks; False = nothing can be sent now.  `context` is a Context.
 cdef bint seed(void *context) noexcept nogil

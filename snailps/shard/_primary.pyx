@@ -8,10 +8,10 @@
 Everything that changes rows is appended in the order in which it was done.  A fragment is copied row by
 row as they are then, in pieces, between which pulls and pushes go on.  What changes it is forwarded from
 its first piece on: what that makes of a row that has yet to come is overwritten, because the row comes
-as it is behind that change; a row that has come is changed as here.  Rows of access methods in Python
-come in the first piece.  Contributions to clocks are forwarded from the beginning, before which
-everything that is staged is copied.  Frames are appended to the stream
-(transport/loop/_replication_stream.pxd), which knows the socket; nothing here waits.
+as it is behind that change; a row that has come is changed as here.  Rows of access methods in Python,
+and of tables that admit or limit rows, come first, and pushes wait where they are many.  Contributions to
+clocks are forwarded from the beginning, before which everything that is staged is copied.  Frames are
+appended to the stream (transport/loop/_replication_stream.pxd), which knows the socket; nothing here waits.
 
 A standby that has everything replicates to a standby of its own the same way what it replays.
 """
@@ -45,6 +45,7 @@ from snailps.transport.loop._replication_stream cimport (
 
 cdef enum:
     PIECE_BYTES = 256 << 10         # of rows that a new standby lacks, in one frame
+    PINNED_BYTES = 16 << 20         # of those that must not change meanwhile, before pushes wait
     # With more staged for a clock than this, seeding waits for the clock to end: then nothing is.
     SEED_STAGED_MAX = 64 << 20
 
@@ -57,6 +58,10 @@ cdef bint must_wait(Context *me, uint8_t kind, Reply *reply) noexcept nogil:
         return False
     if me.primary.yielding:
         reply.reason = b"the shard's new place, which has yet to get the last pushes to the old one"
+        return True
+    if me.stream.begun and me.primary.pinned:
+        me.stream.parks = True
+        reply.reason = b"the standby of this shard, which gets rows that must not change meanwhile"
         return True
     if me.stream.begun and stream_is_full(me.stream):
         reply.reason = b"the standby of this shard, which is slower than the pushes"
@@ -426,50 +431,54 @@ cdef void _copy_retention(Context *me, const Table *table, uint32_t fragment) no
 
 
 cdef bint _copies(const Context *me, uint32_t number, uint32_t fragment,
-                  bint at_once) noexcept nogil:
+                  bint pinned) noexcept nogil:
     """Whether there is such a table, of this kind, with anything to copy of the fragment."""
     cdef const Table *table = me.shard.tables[number]
     return table != NULL and store_keeps(table, fragment) \
-        and (table.slab.access == ACCESS_PYTHON or table.slab.retains) == at_once
+        and (table.slab.access == ACCESS_PYTHON or table.slab.retains) == pinned
 
 
 cdef bint _copy_marks(Context *me, uint32_t fragment) noexcept nogil:
-    """Begins a fragment: what changes it is forwarded from here on; False = no memory.
-
-    With it go, all at once, the rows of access methods in Python and of tables that admit or limit
-    rows: what a method made of the first value of a row that has yet to come, it might refuse; and
-    which rows are made depends on those that are there.
-    """
+    """Begins a fragment: what changes it is forwarded from here on; False = no memory."""
     cdef const Marks *marks = &me.shard.fragments[fragment].marks
     cdef char *to = _append(me, REPLICA_FRAGMENT, fragment, 0, 0, marks.num, 0,
                                  marks.num * <uint64_t>sizeof(Mark))
-    cdef uint32_t i, number
     if to == NULL:
         return False
     marks_copy(marks, to)
     me.primary.copied[fragment] = True
-    for i in range(me.shard.table_cap):
-        if _copies(me, i, fragment, True):
-            number = 0
-            while not _copy_rows(me, me.shard.tables[i], fragment, &number):
-                pass
-            _copy_retention(me, me.shard.tables[i], fragment)
-    return me.stream.begun
+    return True
 
 
-cdef bint _copy_more(Context *me, uint32_t fragment, uint32_t *at, uint32_t *number,
-                     size_t waiting_max) noexcept nogil:
-    """Copies of a fragment that is begun, from this table and slot on, until so much waits for the
-    socket; whether all has been copied."""
-    while at[0] < me.shard.table_cap and me.stream.begun:
-        if not _copies(me, at[0], fragment, False) \
-                or _copy_rows(me, me.shard.tables[at[0]], fragment, number):
-            at[0] += 1
-            number[0] = 0
+cdef bint _copy_tables(Context *me, bint pinned, size_t waiting_max) noexcept nogil:
+    """Copies of the fragment that is begun, from where the last call ended, until so much waits for the
+    socket; whether all tables of this kind have been copied.
+
+    `pinned` are those of access methods in Python, and those that admit or limit rows: what a method
+    made of the first value of a row that has yet to come, it might refuse; and which rows are made
+    depends on those that are there.
+    """
+    cdef Primary *mine = &me.primary
+    cdef uint32_t fragment = mine.fragments[mine.at]
+    while mine.table < me.shard.table_cap and me.stream.begun:
         if stream_waiting(me.stream) >= waiting_max:
             return False
-    _append(me, REPLICA_WHOLE, fragment, 0, 0, 0, 0, 0)
+        if not _copies(me, mine.table, fragment, pinned):
+            mine.table += 1
+            mine.number = 0
+        elif _copy_rows(me, me.shard.tables[mine.table], fragment, &mine.number):
+            if pinned:
+                _copy_retention(me, me.shard.tables[mine.table], fragment)
+            mine.table += 1
+            mine.number = 0
+    mine.table = mine.number = 0
     return True
+
+
+cdef void unpin(Context *me) noexcept nogil:
+    if me.primary.pinned and me.stream.begun:
+        _copy_tables(me, True, <size_t>-1)
+    me.primary.pinned = me.stream.hurried = False
 
 
 cdef bint seed(void *context) noexcept nogil:
@@ -486,10 +495,14 @@ cdef bint seed(void *context) noexcept nogil:
             _copy_slots(me)
     while s.begun and mine.at < mine.fragment_num and stream_waiting(s) < SEED_BYTES:
         if not mine.partly:
-            mine.partly = _copy_marks(me, mine.fragments[mine.at])
+            mine.partly = mine.pinned = _copy_marks(me, mine.fragments[mine.at])
             mine.table = mine.number = 0
-        if mine.partly and _copy_more(me, mine.fragments[mine.at], &mine.table, &mine.number,
-                                      SEED_BYTES):
+        if mine.pinned:
+            # Most are done by this: then nothing waits for them.
+            mine.pinned = not _copy_tables(me, True, PINNED_BYTES)
+            s.hurried = mine.pinned
+        elif mine.partly and _copy_tables(me, False, SEED_BYTES):
+            _append(me, REPLICA_WHOLE, mine.fragments[mine.at], 0, 0, 0, 0, 0)
             mine.partly = False
             mine.at += 1
     if s.begun and mine.at == mine.fragment_num:

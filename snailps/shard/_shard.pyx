@@ -25,6 +25,7 @@ from snailps.shard._context cimport (
 )
 from snailps.shard._primary cimport (
     force_sync, held_until, replicate_order, replicate_retention, replicate_rows, seed, show_clock,
+    unpin,
 )
 from snailps.shard._python_methods cimport PythonMethods, python_sums
 from snailps.shard._requests cimport forget, handle
@@ -264,7 +265,7 @@ cdef class ShardCore:
         if resumes:
             memset(mine.copied, True, self.context.frag_num)
         mine.resumes = resumes
-        mine.partly = False
+        mine.partly = mine.pinned = False
         mine.clock_until = 0
 
     def is_copied(self, uint32_t fragment) -> bool:
@@ -291,6 +292,11 @@ cdef class ShardCore:
                 replicate_retention(&self.context, table, fragment)
         self.loop.wake()
         return rows
+
+    def unpin(self) -> None:
+        """Copy the rest of what must not change while it is copied: an order is about to change it."""
+        with nogil:
+            unpin(&self.context)
 
     def append_order(self, bytes order) -> None:
         """Appends an order that was done, as JSON."""
@@ -394,7 +400,7 @@ cdef class ShardCore:
             "lag_bytes": s.sent_bytes - s.acked_bytes,
             "lag_s": max(s.lag_s, now - s.probe_at if s.probe else 0.0),
             "held": s.held_num,
-            "copied": mine.at / max(1, mine.fragment_num),
+            "copied": <double>mine.at / max(1, mine.fragment_num),
         }
 
     def set_faults(self, left_out: Sequence[str], point: str, int passings) -> None:

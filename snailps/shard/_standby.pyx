@@ -28,6 +28,7 @@ from snailps.shard._context cimport (
 )
 from snailps.shard._primary cimport (
     Appended, push_rows, replicate_push, replicate_retention, replicate_rows, replicate_seal, settle_push,
+    unpin,
 )
 from snailps.shard._python_methods cimport explain_broken, obey_order, python_push
 from snailps.shard._requests cimport read_row_request
@@ -71,6 +72,7 @@ cdef Outcome replay(void *context, const FrameHeader *head, const char *body, ch
                                  or (<const ReplicaHead *>body).what != REPLICA_BEGIN
                                  and (<const ReplicaHead *>body).what != REPLICA_RESUME):
         return _broken(out, reply, b"a stream begins with BEGIN, got kind %llu", head.kind, 0)
+    unpin(me)
     if me.stream.begun and stream_is_full(me.stream):
         stream_break(me.stream, b"what it is to get does not get there as fast as it comes from the "
                      b"primary")

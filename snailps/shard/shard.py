@@ -134,6 +134,7 @@ class Shard(ShardCore):
             raise ConnectionLost(
                 f"this shard has yielded to another: {order['do']} is for that one"
             )
+        self.unpin()
         try:
             result = self._execute(order)
         finally:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from blocking_shard import BlockingShard
 from python_methods import Strict
+from replicas import assert_equal, dump
 from shards import ADD, JOB, LIMIT_S, PYTHON, ZEROS, keys_of, pull_frame, push_frame
+from stores import sections_of
 from turned_shard import NONCE, Pipe, TurnedShard
 
 from snailps.abi.key_hash import fragment_of
@@ -189,6 +191,78 @@ class Stream:
         self.source.send(*frames)
         self.source.shard.pass_time()
         return frames
+
+
+PINNED_BYTES = 16 << 20
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "expire", "lost"])
+def test_rows_that_must_not_change_are_copied_in_pieces_and_pushes_wait(shard, peer, meanwhile):
+    """Of a table that limits its rows: what a push makes there depends on all that are there."""
+    table = Table("limited", 32, rows_max=1 << 21, track="touch")
+    keys = np.arange(1_400_000, dtype=np.uint64)
+    keys = keys[fragment_of(keys, FRAG_NUM) == 3]
+    with Turned(standby=True) as standby:
+        for one in (shard, standby):
+            one.add_table(2, *table.store_arguments())
+        shard.shard.store.push(2, 7, 1, keys, np.ones((len(keys), 32), np.float32))
+        assert len(keys) * 32 * 4 > 1.3 * PINNED_BYTES
+        with Stream(shard, standby) as stream:
+            shard.pass_time()
+            assert PINNED_BYTES * 0.9 < shard.stream_waiting() < PINNED_BYTES + (2 << 20)
+            peer.send(push(1))
+            assert peer.frames() == []
+            assert shard.stat("parked") == 1
+            with Peer(shard) as reader:
+                assert reader.ask(pull_frame(grouped(), dim=2, request=9)).request == 9
+            if meanwhile == "lost":
+                stream.source.pipe.close()
+                assert [frame.kind for frame in peer.frames()] == [Kind.PUSHED]
+                return
+            if meanwhile == "expire":  # an order cannot wait: the rest is copied before it
+                shard.set_tick(5)
+                assert shard.stream_waiting() > len(keys) * 32 * 4
+                assert shard.expire_one(2, 3, 3) == len(keys)
+            answers = []
+            while not (answers and stream.told):
+                stream.deliver()  # up to where a frame has not come whole
+                answers += peer.frames()
+            assert [frame.kind for frame in answers] == [Kind.PUSHED]
+            assert stream.told == [("ready", "")]
+            assert_equal(dump(shard), dump(standby))
+
+
+@pytest.mark.parametrize("copied", ["nothing", "some", "all"])
+def test_restored_sections_go_to_the_standby_as_they_lie(shard, copied):
+    """Each once, and after what an earlier attempt left is gone; beside the copying, too."""
+    tables = {1: Table("plain", 2), 2: Table("limited", 12, rows_max=1 << 20)}
+    keys = np.arange(30_000, dtype=np.uint64)
+    with Turned() as saved, Turned(standby=True) as standby:
+        for one in (saved, shard, standby):
+            one.add_table(2, *tables[2].store_arguments())
+        for number, table in tables.items():
+            rows = np.arange(len(keys) * table.dim, dtype=np.float32).reshape(-1, table.dim)
+            saved.shard.store.push(number, 7, number, keys, rows)
+            shard.shard.store.push(number, 9, number, keys[::-1], rows)
+        sections = sections_of(saved.shard.store, 1 << 14)
+        assert len(sections) > 5 * FRAG_NUM
+        with Stream(shard, standby) as stream:
+            if copied == "some":
+                shard.pass_time()
+                assert 0.1 < shard.stats()["replica"]["seeded"] < 0.9
+            while copied == "all" and not stream.told:
+                stream.deliver()
+            before = shard.stream_waiting()
+            shard.clear([1, 2])
+            for section in sections:
+                shard.put_section(section, {1: 1, 2: 2})
+            assert shard.stream_waiting() - before < 1.1 * sum(map(len, sections))
+            while not stream.told or not shard.shard.stream_idle:
+                stream.deliver()
+            assert_equal(dump(shard), dump(standby))
+        for number in tables:
+            found = shard.shard.store.pull(number, keys, state=True)
+            assert np.array_equal(found, saved.shard.store.pull(number, keys, state=True))
 
 
 def test_standby_that_acknowledges_nothing_is_given_up(shard):

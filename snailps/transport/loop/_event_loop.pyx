@@ -613,7 +613,7 @@ cdef void _turn_stream(Loop *loop) noexcept nogil:
             event.events = EPOLLIN | (EPOLLOUT if blocked else 0)
             event.data.u64 = ID_STREAM
             epoll_ctl(loop.conns.epoll_fd, EPOLL_CTL_MOD, loop.stream_fd, &event)
-        if s.parks and stream_waiting(s) < STREAM_BYTES_MAX // 2:
+        if s.parks and not s.hurried and stream_waiting(s) < STREAM_BYTES_MAX // 2:
             s.parks = False
             loop.retry_parked = True
         if stream_is_seeded(s):

@@ -31,7 +31,8 @@ cdef struct Held:                   # a reply without a body that waits
 cdef struct Stream:
     int state                       # StreamState
     bint sync
-    bint paced                      # seeding gives way to requests
+    bint paced                      # seeding gives way to requests,
+    bint hurried                    # ... but not now: they wait for it
     bint begun                      # what changes rows is forwarded
     bint holding                    # acknowledgements count: see hold_until
     bint blocked                    # the socket takes no more: the loop will hear of it

@@ -74,7 +74,7 @@ cdef bint stream_may_seed(Stream *s, bint asked, double now) noexcept nogil:
     # 1 + REST times as long as it would alone.
     if s.state != STREAM_SEEDING or s.seeded_at or stream_waiting(s) >= SEED_BYTES // 4:
         return False
-    if s.paced and asked and s.piece_end:
+    if s.paced and asked and s.piece_end and not s.hurried:
         if s.acked_bytes < s.piece_end:
             return False
         if s.rest_until == 0:
@@ -239,7 +239,7 @@ cdef void stream_open(Stream *s, bint sync, bint paced, double now) noexcept nog
     s.state = STREAM_SEEDING
     s.sync = sync
     s.paced = paced
-    s.begun = s.holding = s.blocked = s.parks = s.reported_lost = False
+    s.begun = s.hurried = s.holding = s.blocked = s.parks = s.reported_lost = False
     s.seeded_at = s.sent = s.acked = s.sent_bytes = s.acked_bytes = s.probe = s.piece_end = 0
     s.wanted = 0
     s.rest_until = 0
