@@ -147,7 +147,8 @@ def _rounded(cell: Cell) -> str:
 
 def _plain(cell: Any) -> Cell:
     """A Python number in the place of a NumPy scalar."""
-    return cell.item() if hasattr(cell, "item") else cell
+    plain: Cell = cell.item() if hasattr(cell, "item") else cell
+    return plain
 
 
 def _printable(text: str) -> str:

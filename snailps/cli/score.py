@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _LINES_BYTES = 1 << 16
 
-KOption = Annotated[int, typer.Option("-k", min=1, help="Most labels a line.")]
+KOption = Annotated[int, typer.Option("-k", min=-1, help="Most labels a line; -1: all.")]
 ThresholdOption = Annotated[
     float, typer.Option(min=0.0, max=1.0, help="Least probability of a label.")
 ]
@@ -168,8 +168,9 @@ def score_predict(
         for found in lines:
             number += 1
             # Probabilities are float32: 0.9, not 0.8999999761581421.
-            best = [(number, to_text(label), np.float32(p)) for label, p in found]
-            rows += best or [(number, None, None)]
+            rows += [(number, to_text(label), np.float32(p)) for label, p in found]
+            if not found:
+                rows.append((number, None, None))
         print_rows(("line", "label", "probability"), rows, as_json=as_json)
 
 
@@ -277,6 +278,8 @@ def _answer(
     """Print scores of lines, or the best names in the place of a ``?``."""
     if metrics:
         raise ConfigError(f"--metrics: {model.path} is judged when it is trained, by --test")
+    if k < 1:
+        raise ConfigError(f"-k: expected at least 1 name, got {k}: -1 is for labels of texts")
     with read_errors(file):
         data = typer.get_binary_stream("stdin").read() if file == "-" else Path(file).read_bytes()
     unknown, why = 0, ""
@@ -339,35 +342,64 @@ def score_test(
     label_column: Annotated[
         str, typer.Option(help="Of a table: the column of their labels.", show_default=False)
     ] = "",
+    average_precision: Annotated[
+        bool,
+        typer.Option(
+            "--average-precision",
+            help="Also the average precision, by the probabilities of all labels.",
+            metavar="",
+        ),
+    ] = False,
+    at_recall: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Also the best precision at this recall or more, and the threshold for it.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonObjectOption = False,
 ) -> None:
-    """Precision and recall of the K best labels of each line, in total and per label.
+    """Precision, recall and F1 of the K best labels of each line, in total and per label.
 
     Precision: the share of predicted labels that the lines have. Recall: the share of the lines'
-    labels that were predicted. Lines without a known label, or without a known word or end, are
-    left out, as in fastText.
+    labels that were predicted. F1: their harmonic mean. Lines without a known label, or without a
+    known word or end, are left out, as in fastText.
 
     For example: snailps test out/sections.bin held-out.txt -k 1; of a table:
     snailps test out/stars.bin held-out.parquet --column text --label-column stars
 
-    In a pipe: label, lines that have it, times it was predicted, precision, recall, separated by
-    tabs; the first row, `all`, is for all labels together.
+    What threshold has a recall of .9? snailps test hq.bin held-out.txt --at-recall .9
+
+    In a pipe: label, lines that have it, times it was predicted, precision, recall, F1 (and average
+    precision, precision at the recall, threshold), separated by tabs; the first row, `all`, is for
+    all labels together (micro), the second, `macro`, has means of the labels.
     """
     from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 
     scores = evaluate_labels(
-        LabelModel(model), file, k, threshold, column=column, label_column=label_column
-    )
+        LabelModel(model), file, k, threshold, column=column, label_column=label_column,
+        ranking=average_precision, recall=at_recall,
+    )  # fmt: skip
     labels = [{**asdict(entry), "label": to_text(entry.label)} for entry in scores.labels]
     if as_json:
         print_json({"model": str(model), "file": file, **asdict(scores), "labels": labels})
         return
     title = f"{model} at k = {k}" + (f", {scores.skipped:,} lines left out" * bool(scores.skipped))
     count = sum(entry.predicted for entry in scores.labels)
-    whole = ("all", scores.lines, count, scores.precision, scores.recall)
-    names = ("label", "lines", "predicted", "precision", "recall")
-    rows: list[tuple[Cell, ...]] = [whole, *(tuple(one[name] for name in names) for one in labels)]
-    print_rows(("label", "lines", "said", "precision", "recall"), rows, title=title)
+    columns = {"label": "label", "lines": "lines", "predicted": "said", "precision": "precision"}
+    columns |= {"recall": "recall", "f1": "F1"}
+    if average_precision:
+        columns["average_precision"] = "average precision"
+    if at_recall is not None:
+        columns |= {"precision_at_recall": f"precision at {at_recall:g}", "threshold": "threshold"}
+    first = {**asdict(scores), "label": "all", "predicted": count}
+    second = {**asdict(scores.macro), "label": "macro"}
+    rows: list[tuple[Cell, ...]] = [
+        tuple(row.get(name) for name in columns) for row in (first, second, *labels)
+    ]
+    print_rows(tuple(columns.values()), rows, title=title)
 
 
 def score_eval(

@@ -214,7 +214,7 @@ def label_files(
 
     `note` is told each file, None; then the bytes of text that were answered since the last call.
     """
-    rows = ROWS_MAX // max(1, min(k, len(model.labels)))
+    rows = ROWS_MAX // model.number_of(k)
     for path in paths:
         note(path, None)
         file = sys.stdin.buffer if path == "-" else None

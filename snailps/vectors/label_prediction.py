@@ -1,7 +1,7 @@
 """A trained classifier: predicts labels of lines, and evaluates predictions.
 
     .bin, .ftz (ours or fastText's) -> LabelModel -> predict -> labels and probabilities per line
-    labelled text -> evaluate_labels -> precision and recall, in total and per label
+    labelled text -> evaluate_labels -> `label_scores`, in total and per label
 
 Must not know training or printing.
 """
@@ -12,6 +12,7 @@ import logging
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from itertools import islice
 from typing import IO, Any, NamedTuple, TypeVar, overload
@@ -27,12 +28,12 @@ from snailps.data.in_order import in_order
 from snailps.data.reading import Reading
 from snailps.data.unpacking import open_content, read_errors
 from snailps.data.vocabulary import LABEL_PREFIX
-from snailps.dataclass import dataclass
 from snailps.errors import DataError, ModelFileError, shown_bytes
 from snailps.vectors._one_line import OneLine
 from snailps.vectors.fasttext_bin import is_bin, read_bin
 from snailps.vectors.files import START_BYTES, identify, opened
 from snailps.vectors.label_arrow import label_names, label_table
+from snailps.vectors.label_scores import LabelScores, Ranking, Sums, scores_of
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.query import Vectors
 from snailps.vectors.texts import Piece, pieces_of
@@ -60,33 +61,6 @@ class TextPrediction(NamedTuple):
 
     label: str
     probability: float
-
-
-@dataclass(frozen=True, slots=True)
-class LabelScore:
-    """Lines that have a label, times that it was `predicted`, and shares of both that are right."""
-
-    label: bytes
-    lines: int
-    predicted: int
-    precision: float | None
-    recall: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class LabelScores:
-    """Scores of the `k` best labels of each line; `labels` by falling number of lines.
-
-    `lines`: those with a known label and a known word, or a known end, which count, as in fastText;
-    `skipped`: the others.
-    """
-
-    k: int
-    lines: int
-    skipped: int
-    precision: float | None
-    recall: float | None
-    labels: list[LabelScore]
 
 
 def warn_of_unread(words: int, where: str = "the texts") -> None:
@@ -251,7 +225,7 @@ class LabelModel:
             pyarrow.  Labels in them are ignored, and so is what stands behind the word ``</s>`` of
             a line, as in fastText; a warning says how many words that are.
         k : int
-            Maximum number of labels per line, at least 1.
+            Maximum number of labels per line, at least 1; -1: all.
         threshold : float
             Minimum probability of a label, 0 to 1; compared as float32, which probabilities are.
         threads : int
@@ -284,7 +258,7 @@ class LabelModel:
         [[TextPrediction(label='__label__games', probability=0.98...)]]
         >>> model.predict(frame["title"], k=3)  # a list for each row  # doctest: +SKIP
         """
-        k = self._number(k)
+        k = self.number_of(k)
         if threads != 0:  # how many cores there are takes longer to find than one line's labels
             threads = threads_of(threads)
         threshold = as_threshold(threshold)
@@ -313,7 +287,7 @@ class LabelModel:
 
         The warning comes once, at the end.
         """
-        threshold, rows = as_threshold(threshold), _SCORES_MAX // self._number(k)
+        threshold, rows = as_threshold(threshold), _SCORES_MAX // self.number_of(k)
         for found in self._answers(self._best(k), (pieces_of(text, rows=rows) for text in pieces)):
             yield list(_named([found], Prediction, self.labels, threshold))
 
@@ -337,7 +311,7 @@ class LabelModel:
         float32[lines, min(k, labels)]
             Their probabilities; NaN where there is none.
         """
-        k = self._number(k)
+        k = self.number_of(k)
         pieces = pieces_of(text, rows=_SCORES_MAX // k)
         none = np.empty((0, k), np.int32), np.empty((0, k), np.float32)
         best, chances = zip(none, *self.best_of(pieces, k, threads, unread), strict=True)
@@ -456,10 +430,13 @@ class LabelModel:
             )
         self.wv.save(path)
 
-    def _number(self, k: int) -> int:
-        """Check `k`, at most the number of labels."""
-        expected = "k: expected a whole number of labels a line, at least 1"
-        return min(_whole(k, 1, expected), len(self.labels))
+    def number_of(self, k: int) -> int:
+        """Check `k`, at most the number of labels; -1: all of them, as in fastText."""
+        expected = "k: expected a whole number of labels a line, at least 1, or -1 for all"
+        number = _whole(k, -1, expected)
+        if not number:
+            raise DataError(f"{expected}, got {k!r:.80}")
+        return len(self.labels) if number < 0 else min(number, len(self.labels))
 
     def best_of(
         self, pieces: Iterable[Piece], k: int, threads: int = 0,
@@ -469,7 +446,7 @@ class LabelModel:
         return self._answers(self._best(k), [pieces], threads, unread)
 
     def _best(self, k: int) -> Callable[[Lines], tuple[NDArray[np.int32], NDArray[np.float32]]]:
-        k = self._number(k)
+        k = self.number_of(k)
         return lambda lines: self._labelling.best(lines.feature_ptr, lines.features, k)
 
     def _answers(
@@ -507,38 +484,59 @@ class LabelModel:
         lines = self._reader.read(text, offsets)
         return lines if self._pruned is None else self._pruned.keep(lines, self._words)
 
-    def score(self, texts: Iterable[bytes], k: int, threshold: float, where: str) -> _Sums:
-        """Counts of right and wrong labels of a labelled text, given as whole lines."""
-        threshold, best, sums = as_threshold(threshold), self._best(k), _Sums(len(self.labels))
-        rows = _SCORES_MAX // self._number(k)
-        pieces = (piece for text in texts for piece in pieces_of(text, rows=rows))
-        warn = partial(warn_of_unread, where=where)
-        for lines, found in self._answers(lambda lines: (lines, best(lines)), [pieces], warn=warn):
-            self._score(lines, *found, threshold, sums)
-        return sums
-
-    def _score(
+    def scores(
         self,
-        lines: Lines,
-        order: NDArray[np.int32],
-        chances: NDArray[np.float32],
+        texts: Callable[[], Iterable[bytes]],
+        k: int,
         threshold: float,
-        sums: _Sums,
-    ) -> None:
-        n, number = len(order), len(self.labels)
-        has = (np.diff(lines.feature_ptr) > 0) & (np.diff(lines.label_ptr) > 0)
-        sums.lines += int(has.sum())
-        sums.skipped += int(n - has.sum())
-        owner = np.repeat(np.arange(n), np.diff(lines.label_ptr))
-        keep = has[owner]
-        # A label repeated in a line counts once, as a prediction does.
-        pairs = np.unique(owner[keep] * number + lines.labels.astype(np.int64)[keep])
-        chosen = (chances >= threshold) & has[:, None]
-        found = (np.arange(n)[:, None] * number + order)[chosen]
-        sums.gold += np.bincount(pairs % number, minlength=number)
-        sums.predicted += np.bincount(found % number, minlength=number)
-        right = found[np.isin(found, pairs)]
-        sums.right += np.bincount(right % number, minlength=number)
+        where: str,
+        *,
+        ranking: bool = False,
+        recall: float | None = None,
+    ) -> LabelScores:
+        """Scores of right and wrong labels of a labelled text: whole lines, anew at each call."""
+        threshold, best, sums = as_threshold(threshold), self._best(k), Sums(len(self.labels))
+        rows = _SCORES_MAX // (len(self.labels) if ranking else self.number_of(k))
+        ranked = Ranking(len(self.labels)) if ranking else None
+
+        def asked(
+            ask: Callable[[Lines], T], warn: Callable[[int], object] = lambda words: None
+        ) -> Iterator[tuple[Lines, T]]:
+            pieces = (piece for text in texts() for piece in pieces_of(text, rows=rows))
+            return self._answers(lambda lines: (lines, ask(lines)), [pieces], warn=warn)
+
+        for lines, found in asked(best, partial(warn_of_unread, where=where)):
+            sums.add(lines, *found, threshold)
+        if ranked is not None and sums.lines:
+            chances = self._labelling.chances
+            for is_again in (False, True):
+                if is_again:
+                    ranked.again()
+                for lines, (_, likely) in asked(lambda x: chances(x.feature_ptr, x.features)):
+                    ranked.add(lines, likely)
+        return scores_of(self.labels, sums, k, ranked, recall)
+
+    def label_prefix(self, first: Callable[[str], Iterable[bytes]]) -> str:
+        """The prefix by which a column of labels has most of the model's: what it was trained with.
+
+        `first`: the first lines of a table with a prefix.
+        """
+        # Of the first and the last in order: no label between them has less in common with both.
+        first_label, last_label = min(self.labels), max(self.labels)
+        size = next(
+            (at for at, (a, b) in enumerate(zip(first_label, last_label, strict=False)) if a != b),
+            min(len(first_label), len(last_label)),
+        )
+        common = to_text(first_label[:size])
+        known = LABEL_PREFIX.decode()
+        if common.startswith(known):
+            return known
+        found = {known: -1}
+        for size in range(len(common), 0, -1):
+            with suppress(DataError):  # of a shorter one, whose beginning words of the texts have
+                text = next(iter(first(common[:size])), b"")
+                found[common[:size]] = len(self._read(text).labels)
+        return max(found, key=lambda prefix: found[prefix])
 
 
 def threads_of(given: int) -> int:
@@ -583,16 +581,6 @@ def _label_tree(counts: NDArray[np.int64]) -> NDArray[np.int32]:
     return children
 
 
-class _Sums:
-    """Counts per label."""
-
-    def __init__(self, labels: int) -> None:
-        self.lines = self.skipped = 0
-        self.gold = np.zeros(labels, np.int64)
-        self.predicted = np.zeros(labels, np.int64)
-        self.right = np.zeros(labels, np.int64)
-
-
 def evaluate_labels(
     model: LabelModel,
     path: str | os.PathLike[str],
@@ -601,41 +589,39 @@ def evaluate_labels(
     *,
     column: str = "",
     label_column: str = "",
+    ranking: bool = False,
+    recall: float | None = None,
 ) -> LabelScores:
-    """Precision and recall of a model's `k` best labels on a labelled text, in pieces of 1 MiB.
+    """Scores of a model's `k` best labels (-1: of all) on a labelled text, in pieces of 1 MiB.
 
     Lines are as for training; `column`, `label_column`: of a table, those of texts and labels.
+    `ranking`, or a `recall`: also what asks for the probabilities of all labels, see `LabelScores`.
     """
     where = os.fsdecode(path)
-    sums = model.score(_pieces(where, column, label_column), k, threshold, where)
-    if sums.lines == 0:
+    if recall is not None and not 0 < recall <= 1:
+        raise DataError(f"recall: expected a share of lines, above 0 to 1, got {recall!r:.80}")
+    prefix = LABEL_PREFIX.decode()
+    if label_column:
+        prefix = model.label_prefix(lambda one: _pieces(where, column, label_column, one))
+    scores = model.scores(
+        lambda: _pieces(where, column, label_column, prefix),
+        k,
+        threshold,
+        where,
+        ranking=ranking or recall is not None,
+        recall=recall,
+    )
+    if scores.lines == 0:
         raise DataError(
-            f"{path}: none of its {sums.skipped:,} lines has both a label and a word that the "
+            f"{path}: none of its {scores.skipped:,} lines has both a label and a word that the "
             f"model knows; its labels look like {shown_bytes(model.labels[0])}"
         )
-    labels = [
-        LabelScore(
-            model.labels[i],
-            int(sums.gold[i]),
-            int(sums.predicted[i]),
-            _share(sums.right[i], sums.predicted[i]),
-            _share(sums.right[i], sums.gold[i]),
-        )
-        for i in np.argsort(-sums.gold, kind="stable").tolist()
-    ]
-    return LabelScores(
-        k,
-        sums.lines,
-        sums.skipped,
-        _share(sums.right.sum(), sums.predicted.sum()),
-        _share(sums.right.sum(), sums.gold.sum()),
-        labels,
-    )
+    return scores
 
 
-def _pieces(path: str, column: str, label_column: str) -> Iterator[bytes]:
+def _pieces(path: str, column: str, label_column: str, prefix: str) -> Iterator[bytes]:
     """Whole lines of a file or table."""
-    reading = Reading("text", column=column, label_column=label_column)
+    reading = Reading("text", column=column, label_column=label_column, label_prefix=prefix)
     if reading.takes(path):
         from snailps.data.table_files import text_of
 
@@ -656,7 +642,3 @@ def _named(
         for labels, likely in zip(best.tolist(), chances.tolist(), strict=True):
             both = zip(labels, likely, strict=True)
             yield [kind(names[label], p) for label, p in both if p >= threshold]
-
-
-def _share(part: np.int64, whole: np.int64) -> float | None:
-    return float(part / whole) if whole else None

@@ -111,6 +111,7 @@ def test_evaluate_with_model_of_official_package_agrees(official):
         has = [label in line.split() for line in lines]
         right = sum(mine and own == label for mine, own in zip(has, said, strict=True))
         assert (entry.lines, entry.recall) == (sum(has), pytest.approx(right / sum(has)))
+        # Its F1 is without lines that have the label: twice the precision.
 
 
 def test_write_bin_of_what_was_read_gives_official_bytes(official, tmp_path):
@@ -301,7 +302,7 @@ def test_predict_threshold_and_unknown_words_leave_lines_empty(small):
     assert [len(line) for line in model.predict(b"up\ndown\n\n", k=3, threshold=0.5)] == [1, 1, 0]
     assert model.predict(b"") == model.predict([b""])
     with pytest.raises(
-        DataError, match="k: expected a whole number of labels a line, at least 1, got 0"
+        DataError, match=r"k: expected a whole number of labels .*, at least 1, or -1 .*, got 0"
     ):
         model.predict(b"up", k=0)
 
@@ -409,6 +410,71 @@ def test_evaluate_small_model_gives_known_scores(small, tmp_path):
     assert (null.lines, null.predicted, null.precision, null.recall) == (2, 0, None, 0.0)
 
 
+@pytest.fixture(scope="module", params=["softmax", "ova"])
+def judged(request, tmp_path_factory):
+    """A model, 300 lines of some labels, which are of five of its six, and the truth."""
+    folder, rng = tmp_path_factory.mktemp("judged"), np.random.default_rng(0)
+    words = [b"</s>", *(b"w%d" % n for n in range(20))]
+    labels = [b"__label__%d" % n for n in range(6)]
+    inputs, outputs = (rng.normal(size=(n, 4)).astype(np.float32) * 2 for n in (21, 6))
+    header = BinHeader(dim=4, loss=request.param, model="supervised")
+    write_bin(folder / "m", header, words, [1] * 21, [inputs], [outputs], labels, [1] * 6)
+    truth = np.zeros((300, 6), int)
+    truth[np.arange(300)[:, None], rng.integers(0, 5, (300, 2))] = 1
+    texts = [" ".join(f"w{n}" for n in row) for row in rng.integers(0, 20, (300, 3))]
+    named = [" ".join(f"__label__{n}" for n in np.flatnonzero(row)) for row in truth]
+    lines = [f"{label} {text}\n" for label, text in zip(named, texts, strict=True)]
+    (folder / "t.txt").write_text("".join(lines))
+    return LabelModel(folder / "m"), folder / "t.txt", truth, texts
+
+
+def test_ranking_does_not_depend_on_how_lines_are_cut(judged, monkeypatch):
+    model, path, *_ = judged
+    whole = evaluate_labels(model, path, ranking=True, recall=0.5)
+    monkeypatch.setattr(label_prediction, "_SCORES_MAX", 60)
+    assert evaluate_labels(model, path, ranking=True, recall=0.5) == whole
+    plain = evaluate_labels(model, path)
+    assert (plain.precision, plain.average_precision) == (whole.precision, None)
+    with pytest.raises(DataError, match="recall: expected a share of lines, above 0 to 1, got 0"):
+        evaluate_labels(model, path, recall=0)
+
+
+@pytest.mark.parametrize("threshold", [0.9, float(np.float32(0.9)), 0.7, 0.1])
+def test_threshold_keeps_the_same_labels_at_each_door(tmp_path, threshold):
+    score = np.float32(np.log(threshold / (1 - threshold)))
+    path = tmp_path / "m"
+    for step in range(-40, 41):  # near a probability that is the threshold's float32
+        outputs = np.array([[score]], np.float32) * np.float32(1 + step * 2e-8)
+        header = BinHeader(dim=1, loss="ova", model="supervised")
+        one = np.ones((1, 1), np.float32)
+        write_bin(path, header, [b"w"], [1], [one], [outputs], [b"__label__a"], [1])
+        model = LabelModel(path)
+        chance = model.probabilities(["w"])[0, 0]
+        wanted = bool(chance >= np.float32(threshold))
+        (tmp_path / "t").write_text("__label__a w\n")
+        assert bool(evaluate_labels(model, tmp_path / "t", 1, threshold).recall) == wanted
+        assert bool(model.predict("w", 1, threshold)[0]) == wanted
+        assert bool(model.predict(["w", "w"], 1, threshold)[1]) == wanted
+        (label,) = model.predict_arrow(["w"], threshold=threshold)["label"].to_pylist()
+        assert (label is not None) == wanted
+
+
+@pytest.mark.parametrize("prefix", ["#", "x", "tag/", "__label__"])
+def test_evaluate_reads_columns_of_labels_with_the_prefix_of_the_model(tmp_path, prefix):
+    from pyarrow import parquet, table
+
+    path, eye = tmp_path / "m", np.eye(2, dtype=np.float32)
+    labels = [f"{prefix}{name}".encode() for name in ("good", "gone%20%away")]
+    header = BinHeader(dim=2, loss="softmax", model="supervised")
+    write_bin(path, header, [b"up", b"down"], [2, 1], [3 * eye], [eye], labels, [2, 1])
+    rows = {"text": ["up", "down", "up"], "kind": ["good", "gone away", "other"]}
+    parquet.write_table(table(rows), tmp_path / "t.parquet")
+    found = evaluate_labels(
+        LabelModel(path), tmp_path / "t.parquet", column="text", label_column="kind"
+    )
+    assert (found.lines, found.skipped, found.precision) == (2, 1, 1.0)
+
+
 def test_evaluate_without_a_line_that_counts_or_a_file_says_so(small, tmp_path):
     (tmp_path / "t.txt").write_text("up\ndown\n")
     with pytest.raises(DataError, match=r"none of its 2 lines .*; its labels look like '__label__"):
@@ -467,11 +533,16 @@ def test_test_command_prints_all_and_each_label(small, tmp_path):
     text.write_text("__label__plus up\n__label__minus up\n")
     result = run("test", small, text)
     assert result.stdout == (
-        "all\t2\t2\t0.5\t0.5\n"
-        "__label__plus\t1\t2\t0.5\t1.0\n"
-        "__label__minus\t1\t0\t-\t0.0\n"
-        "__label__null\t0\t0\t-\t-\n"
+        "all\t2\t2\t0.5\t0.5\t0.5\n"
+        "macro\t-\t-\t0.25\t0.5\t0.3333333333333333\n"
+        f"__label__plus\t1\t2\t0.5\t1.0\t{2 / 3}\n"
+        "__label__minus\t1\t0\t-\t0.0\t0.0\n"
+        "__label__null\t0\t0\t-\t-\t-\n"
     )
+    ranked = run("test", small, text, "-k", -1, "--average-precision", "--at-recall", 0.9)
+    assert [len(line.split("\t")) for line in ranked.stdout.splitlines()] == [9] * 5
+    figures = json.loads(run("test", small, text, "--at-recall", 0.9, "--json").stdout)
+    assert (figures["at_recall"], figures["precision_at_recall"]) == (0.9, 1 / 3)
     figures = json.loads(run("test", small, text, "--json").stdout)
     assert (figures["lines"], figures["precision"], figures["k"]) == (2, 0.5, 1)
     assert figures["labels"][0]["label"] == "__label__plus"
@@ -552,9 +623,10 @@ def test_any_k_means_all_labels_and_threads_are_none_or_more(small):
     model = LabelModel(small)
     assert model.predict("up", 10**10) == model.predict(["up"], 10**10)
     assert len(model.predict("up", 10**10)[0]) == len(model.labels)
+    assert model.predict("up", -1) == model.predict(["up"], -1) == model.predict("up", 10**10)
     for text in ("up", ["up"], ["up"] * 3):
         for ask in (model.predict, model.predict_arrays, model.predict_arrow):
-            for k in (0, -1, 1.5, "1", np.nan):
+            for k in (0, -2, 1.5, "1", np.nan):
                 with pytest.raises(DataError, match="k: expected a whole number of labels"):
                     ask(text, k)
             for threads in (-1, 1.5, "1", None):
