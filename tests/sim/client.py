@@ -100,7 +100,7 @@ class Client:
         self.failed = ""
         self._on_failed, self._keys_max = on_failed, keys_max
         self._links = [Link(index) for index in range(len(route.shards))]
-        self._seq = self._number = 0
+        self._seq = self._number = self.moved = 0
         self._pushes = []
         self.reconnects = 0
 
@@ -248,6 +248,11 @@ class Client:
         self._add(Part(request, shard, 0, body, table))
         return request
 
+    @property
+    def parts_pushed(self):
+        """As `Client.counters` has it."""
+        return self._seq
+
     def flush(self):
         """Open pushes."""
         return [push for push in self._pushes if not push.done]
@@ -296,6 +301,7 @@ class Client:
         frame = Frame(part.request.kind, part.body, part.table, self.epoch, self.cluster_id,
                       self.incarnation, part.number)  # fmt: skip
         link.end.send(encode_frame(frame))
+        self.moved += 1
 
     # --- replies ----------------------------------------------------------------------------------
 
@@ -313,6 +319,7 @@ class Client:
         if part is None:
             return
         link.fruitless = 0
+        self.moved += 1
         request = part.request
         if frame.kind == Kind.ERROR:
             request.refused = request.refused or remote_error(frame)

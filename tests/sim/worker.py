@@ -84,9 +84,16 @@ class Worker(RoutedNode):
         elif isinstance(message, messages.CameBack):
             self._came_back = True
         elif isinstance(message, messages.Ask):
-            reply(messages.Report({"waits": []}))
+            reply(messages.Report({"waits": [], **self._pushed()}))
         else:
             super().on_message(message, reply)
+
+    def _pushed(self):
+        """How far the pushes of its blocks have come."""
+        if self._client is None:
+            return {}
+        half = self._stand.is_half_pushed(self._client.parts_pushed)
+        return {"moved_bytes": self._client.moved, "half_pushed": half}
 
     def resume_state(self):
         return self._stand.to_dict()
@@ -188,11 +195,13 @@ class Worker(RoutedNode):
     def _train_block(self, block):
         """Trains and reports; True: no further block is wanted."""
         if block.part >= 0:
+            self._stand.begins(block.number, self._client.parts_pushed)
             done = yield from self._rotating.train(block)
             answer = yield from self._tell(done)
             self._rotating.end(block)
             return isinstance(answer, messages.Enough)
         clocked = block.clock >= 0
+        self._stand.begins(block.number, self._client.parts_pushed)
         keys = shared_of(block.number)
         if block.pull is None:
             self._pull(block)

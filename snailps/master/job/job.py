@@ -316,7 +316,15 @@ class Job:
         workers that are gone, whose pushes the servers may lack, are withdrawn."""
         self._seconds[self.pass_] = now - self._pass_begun
         self._finish_counts()
-        if self.pass_ != "train" or not self.ledger.closed or self.rounds:
+        if self.pass_ != "train" or self.rounds:
+            return
+        if not self.ledger.closed:
+            if lacking := len(self.ledger.unpushed()):
+                log.warning(
+                    "of %d blocks not all that was learnt may be in the model: their workers are "
+                    "gone, and not all pushes are acknowledged",
+                    lacking,
+                )
             return
         taken = self.ledger.withdraw()
         for number, result in taken.items():

@@ -217,7 +217,7 @@ class BspLedger(Ledger):
         self._counted = min(counted, first)
         return {n: result for n, result in super().withdraw().items() if n < counted}
 
-    def _unpushed(self) -> list[int]:
+    def unpushed(self) -> list[int]:
         """What is done of clocks that no shard applies."""
         first = self._open * self.micro_batches
         return [number for number in self.records.done().tolist() if number >= first]

@@ -88,7 +88,7 @@ class LateWorkers:
             moved = sum(self._moved.get(number, 0) for number in self._late)
             log.info(
                 "the training has ended; waiting for %s to finish and push the last blocks, "
-                "%.1f MB moved so far",
+                "%.1f MB moved so far. To end without a model: interrupt again",
                 names_of([*self._late.values()]), moved / 1e6,
             )  # fmt: skip
         self._notice_at = now + NOTICE_S

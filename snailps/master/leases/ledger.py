@@ -346,11 +346,11 @@ class Ledger:
     def withdraw(self) -> dict[int, BlockResult]:
         """Take back what is done and not in the rows, as the training has ended early and the
         workers of it are gone: the results that no longer count."""
-        taken = {number: self.records.withdraw(number) for number in self._unpushed()}
+        taken = {number: self.records.withdraw(number) for number in self.unpushed()}
         self._done_bytes -= sum(map(self._bytes, taken))
         return taken
 
-    def _unpushed(self) -> list[int]:
+    def unpushed(self) -> list[int]:
         """Entries that are done, and of which the servers may lack pushes."""
         return self.records.undurable()
 
