@@ -1,5 +1,6 @@
 """Fragments that are copied in several sections, while their rows change: what a checkpoint has."""
 
+import contextlib
 import json
 import random
 
@@ -13,7 +14,7 @@ from snailps import Table, kernels
 from snailps.abi.key_hash import fragment_of
 from snailps.api.export_progress import ExportProgress
 from snailps.errors import CheckpointError, SnailError
-from snailps.local.offline_export import CheckpointSource
+from snailps.local.offline_export import CheckpointSource, _rows_in
 from snailps.store._store import ShardStore
 from snailps.store.checkpoint._crc32c import crc32c
 from snailps.store.checkpoint._row_index import RowIndex
@@ -237,6 +238,37 @@ def test_index_that_lists_a_section_twice_or_overlapping_or_less_is_refused(tmp_
     refused(overlapping)
     refused(index[1:])  # its rows are those of all
     refused(index, fragments=FRAG_NUM - 1)
+
+
+def read_in_every_way(section):
+    """What reads sections; SnailError is right, nothing else."""
+    store, index = make_store(), RowIndex(2, FRAG_NUM, 4)
+    with contextlib.suppress(SnailError):
+        put_section(store, section, SAME)
+    with contextlib.suppress(SnailError):
+        index.add(section)
+        index.build()
+        index.find(np.arange(50, dtype=np.uint64), np.empty((50, 4), np.float32))
+        index.keys_of(0)
+    with contextlib.suppress(SnailError):
+        for piece in read_section(section).tables:
+            sum(len(keys) for keys, _ in _rows_in(section, piece, piece.floats))
+    return store.stats()["rows"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_sections_of_a_split_fragment_are_read_or_refused(seed):
+    """In a file that somebody has made checksums are right: lengths and counts are checked."""
+    random_ = random.Random(seed)
+    sections = sections_of(filled_store(300), 1 << 9)
+    for _ in range(300):
+        section = random_.choice(sections).copy()
+        for _ in range(random_.randrange(1, 4)):
+            at = random_.randrange(0, len(section) // 4) * 4
+            value = random_.choice([0, 1, 2, 0x7FFFFFFF, 0xFFFFFFFF, random_.getrandbits(32)])
+            section[at : at + 4].view("<u4")[0] = value
+        cut = random_.choice([len(section), random_.randrange(len(section))])
+        assert read_in_every_way(section[:cut].copy()) <= 100
 
 
 # --- format 1 ---------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from replicas import Replicas
 from shards import ADD, FTRL, LIMIT_S
 
 from snailps.api.tables import Table
+from snailps.store.checkpoint._sections import FragmentCursor
 from snailps.transport.frame import HEADER, HEADER_BYTES
 
 STREAMS = 40
@@ -21,13 +22,14 @@ def declare(cluster):
     cluster.add_table(1, 4, ADD, track=1)
     cluster.add_table(2, 6, FTRL, hyper=(0.1, 1.0, 0.1, 0.1))
     cluster.declare(Table("p", 3, access="python_methods:Momentum", lr=0.5), 3)
+    cluster.declare(Table("limited", 5, rows_max=160, admit_after=2, admit_bytes=1 << 10), 4)
 
 
 def work(cluster):
     """Something of all that is streamed; slot 0 of the clock stays open."""
     client, rng, shard = cluster.client(), np.random.default_rng(1), cluster.threads[0]
     keys = np.arange(60, dtype=np.uint64)
-    for table, dim in ((1, 4), (2, 6), (3, 3)):
+    for table, dim in ((1, 4), (2, 6), (3, 3), (4, 5), (4, 5)):
         client.push(table, keys, np.ones((60, dim), np.float32))
     forward = client.forward_async(1, *batch(rng, 5, 60, 4), 4)
     forward.wait()
@@ -36,6 +38,16 @@ def work(cluster):
     shard.set_tick(1)
     shard.expire_one(1, 1, 0)
     shard.fence(99)
+
+
+def restore(cluster):
+    """The rows that a shard has, as a checkpoint gives them back."""
+    shard, buffer = cluster.threads[0], np.empty(1 << 16, np.uint8)
+    _, sections = shard.copy_next(FragmentCursor(shard.fragments()), buffer)
+    tables = {number: number for number in (1, 2, 3, 4)}
+    shard.clear(list(tables))
+    for _, start, length, _ in sections:
+        shard.put_section(buffer[start : start + length].copy(), tables)
 
 
 def recorded():
@@ -63,6 +75,7 @@ def recorded():
             shard.back_up(near.detach(), sync=True, report=lambda *words: cluster.told.put(words))
             assert cluster.told.get(timeout=LIMIT_S) == ("ready", "")
             work(cluster)
+            restore(cluster)
             cluster.settle()
             shard.unback()
             for carrier in carriers:

@@ -266,7 +266,7 @@ ENTRIES = {
 @pytest.mark.usefixtures("bounded")
 def test_hostile_entry_of_a_manifest_is_a_checkpoint_error(tmp_path, length, at, fragments):
     (tmp_path / "shard-0").write_bytes(b"SNAILCKP".ljust(length, b"\0"))
-    entry = FileEntry("shard-0", length, at, fragments, 0, 0)
+    entry = FileEntry("shard-0", length, at, fragments, fragments, 0, 0)
     with pytest.raises(CheckpointError, match="do not fit its 100 bytes"):
         ShardFile(tmp_path, entry, 1, 1, 8)
 
@@ -275,13 +275,13 @@ def test_hostile_entry_of_a_manifest_is_a_checkpoint_error(tmp_path, length, at,
     "wrong",
     [
         {"frag_num": 1 << 32},
-        {"files": [FileEntry("a", 1, 0, 1 << 64, 0, 0).to_dict()]},
-        {"files": [FileEntry("a", 1 << 64, 0, 1, 0, 0).to_dict()]},
+        {"files": [FileEntry("a", 1, 0, 1, 1 << 64, 0, 0).to_dict()]},
+        {"files": [FileEntry("a", 1 << 64, 0, 1, 1, 0, 0).to_dict()]},
         {"tables": [{"number": 1 << 32, "table": {}}]},
     ],
 )
 def test_hostile_manifest_with_a_right_checksum_is_a_checkpoint_error(wrong):
-    file = FileEntry("a", 1, 0, 1, 0, 0)
+    file = FileEntry("a", 1, 0, 1, 1, 0, 0)
     manifest = Manifest(1, 1, "now", 1, (), (file,), {}, file)
     files = wrong.get("files", [file.to_dict()])
     object.__setattr__(manifest, "frag_num", wrong.get("frag_num", 1))
@@ -293,7 +293,7 @@ def test_hostile_manifest_with_a_right_checksum_is_a_checkpoint_error(wrong):
 
 def test_course_of_another_length_is_a_checkpoint_error(tmp_path):
     (tmp_path / "course").write_bytes(b"x")
-    entry = FileEntry("course", 1 << 40, 0, 0, 0, 0)
+    entry = FileEntry("course", 1 << 40, 0, 0, 0, 0, 0)
     manifest = Manifest(1, 1, "now", 1, (), (), {}, entry)
     with pytest.raises(CheckpointError, match="its length or checksum is wrong"):
         read_course(tmp_path, manifest)

@@ -1,6 +1,8 @@
 """Checkpoints at a server: its core with real shards and files, without threads or sockets."""
 
 import errno
+import random
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,10 +15,12 @@ from snailps.config import ServerSettings
 from snailps.errors import CheckpointError, ClusterError, ConnectionLost
 from snailps.node.effects import Answering, Tick, Work, WorkDone
 from snailps.node.limits import STOP_S
+from snailps.server import checkpoints
 from snailps.server import effects as fx
 from snailps.server import events as ev
 from snailps.server.checkpoint_io import CheckpointFiles
 from snailps.server.core import ServerCore
+from snailps.store.checkpoint import shard_file
 from snailps.store.checkpoint.disk import Disk
 from snailps.store.checkpoint.folder import BEGUN, CheckpointFolder, write_course
 from snailps.store.checkpoint.manifest import Manifest
@@ -330,3 +334,103 @@ def test_end_waits_for_the_save_it_cancels(folder):
     assert not house.core.over
     house.finish()
     assert house.core.over
+
+
+# --- fragments of several sections --------------------------------------------------------------
+
+
+MANY = np.arange(4000, dtype=np.uint64)
+
+
+@pytest.fixture
+def split(monkeypatch):
+    """Fragments of about 250 rows, and sections of about 160."""
+    module = sys.modules[__name__]
+    monkeypatch.setattr(module, "KEYS", MANY)
+    for place in (checkpoints, shard_file):
+        monkeypatch.setattr(place, "BATCH_BYTES", 4096)
+
+
+def counts_in(house):
+    """How often each key of a server was pushed: a push adds the key's own number."""
+    found = np.zeros(len(MANY))
+    for shard in house.shards.values():
+        keys = shard.store.keys(1)
+        found[keys.astype(np.int64)] = shard.store.pull(1, keys)[:, 2] / np.maximum(keys, 1)
+    return found[1:]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_saved_between_pushes_have_all_of_before_and_none_of_after(folder, split, seed):
+    house, random_, seq = House(), random.Random(seed), 2
+    house.push(1)
+    house.push(2)
+    part, order = begin(folder)
+    house.holds = True
+    house.order(order)
+    while house.held_works or house.core.checkpoints.running:
+        for _ in range(random_.randrange(3)):
+            seq += 1
+            house.push(seq)
+        if house.held_works:
+            at = random_.randrange(len(house.held_works))  # lanes work in any order
+            house.feed(house.work(house.held_works.pop(at)))
+        else:
+            house.now = max(house.now, house.core.due)
+            house.feed(Tick())
+    (saved,) = house.told
+    assert not saved.text
+    assert sum(file["sections"] for file in saved.files) > 1.5 * FRAG_NUM
+    path = complete(folder, part, saved)
+    house.push(seq + 1)
+    other = House()
+    other.order(m.Load(1, str(path), [[1, 1]]))
+    other.finish()
+    assert other.told == [m.Loaded(1, len(MANY))]
+    counts = counts_in(other)
+    assert counts.min() >= 2
+    assert counts.max() <= seq
+    assert len(np.unique(counts)) > 3  # rows are of different moments
+    assert (counts == counts.astype(int)).all()  # and each is whole
+
+
+def test_server_killed_amid_a_fragment_leaves_the_checkpoint_before_it(folder, split):
+    house, _, path = saved_at(folder)
+    before = house.rows()
+    house.push(2)
+    part, order = begin(folder, 2)
+    house.holds = True
+    house.order(order)
+    while not any(file.stat().st_size > 4096 for file in part.iterdir()):
+        house.feed(house.work(house.held_works.pop(0)))
+    # killed: nothing more is done, closed or removed
+    assert [(one.number, one.state) for one in folder.found()] == [(1, "good"), (2, "unfinished")]
+    other = House()
+    other.order(m.Load(1, str(path), [[1, 1]]))
+    other.finish()
+    assert (other.told, other.rows()) == ([m.Loaded(1, len(MANY))], before)
+    assert set(counts_in(other)) == {1}
+
+
+def test_second_restore_has_nothing_of_the_first_which_failed(folder, split):
+    """The newest checkpoint is damaged, and had keys that the one before it lacks."""
+    house, _, path = saved_at(folder)
+    for shard in house.shards.values():
+        assert shard.store.delete(1, shard.store.keys(1)[::2]) > 0
+    part, order = begin(folder, 2)
+    house.order(order)
+    house.finish()
+    older = complete(folder, part, house.told[-1])
+    left = house.rows()
+    file = path / house.told[0].files[0]["name"]
+    data = bytearray(file.read_bytes())
+    data[-8192] ^= 1  # in its last section
+    file.write_bytes(data)
+    other = House()
+    other.order(m.Load(1, str(path), [[1, 1]]))
+    other.finish()
+    assert "is damaged" in other.told[-1].text
+    assert other.rows() > left
+    other.order(m.Load(2, str(older), [[1, 1]]))
+    other.finish()
+    assert (other.told[-1], other.rows()) == (m.Loaded(2, left), left)
