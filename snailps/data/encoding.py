@@ -224,11 +224,8 @@ class Encoding:
             keys, values = examples.keys, examples.values - centres
         with np.errstate(over="ignore"):
             values = (values * self.factors_of(keys)).ravel()
-        beyond = NO_KEYS
-        if max(values.max(initial=0), -values.min(initial=0)) > limit:
-            beyond = keys[np.flatnonzero(np.abs(values) > limit) % len(keys)]
-            np.clip(values, -limit, limit, out=values)
-        return examples._replace(values=values), beyond
+        beyond = clip(values, limit)
+        return examples._replace(values=values), keys[beyond % max(1, len(keys))]
 
     def bounded(self, examples: Examples) -> Examples:
         """Values, not encoded, of columns that are `clipped` as training took them."""
@@ -239,6 +236,16 @@ class Encoding:
         centres, reach = self.centres_of(keys), np.float32(LIMIT) / self.factors_of(keys)
         values[own] = np.clip(values[own], centres - reach, centres + reach)
         return examples._replace(values=values)
+
+    def bounded_rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """`bounded` of rows that have all columns, whose keys are their numbers."""
+        if not self.clipped:
+            return rows
+        keys = np.array(self.clipped, np.uint64)
+        centres, reach = self.centres_of(keys), np.float32(LIMIT) / self.factors_of(keys)
+        made, own = rows.astype(np.float32), keys.astype(np.int64)
+        made[:, own] = np.clip(made[:, own], centres - reach, centres + reach)
+        return made
 
     def _row_of_all(self, examples: Examples) -> NDArray[np.uint64] | None:
         """The keys of each example, if all have the same ones and lack none."""
@@ -425,6 +432,15 @@ def sizes_of(keys: NDArray[np.uint64], values: NDArray[np.float32]) -> Sizes:
     apart = np.where(is_usual, given - np.repeat(means, counts), 0)
     deviations = np.sqrt(np.add.reduceat(apart**2, starts) / left)
     return Sizes(keys[starts], counts, means, deviations, roots, left < counts)
+
+
+def clip(values: NDArray[np.float32], limit: float) -> NDArray[np.int64]:
+    """Clip values in place; places of those that were beyond the limit, in the flat array."""
+    if max(values.max(initial=0), -values.min(initial=0)) <= limit:
+        return np.empty(0, np.int64)
+    beyond = np.flatnonzero(np.abs(values) > limit)
+    np.clip(values, -limit, limit, out=values)
+    return beyond
 
 
 def _factors(sizes: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -32,8 +32,9 @@ def test_clipped_values_are_counted_by_column(last):
     settings = LinearSettings(encoding=SCALED.text)
     batch = batch_reader(settings, trains=True).numbered(examples(rows))
     assert np.abs(batch.values).max() == LIMIT
-    assert counts_of([batch, batch]) == {"count 0": 4, "count 1": 4}
-    assert counts_of([batch_reader(settings, trains=True).numbered(examples([[1, 2]]))]) == {}
+    assert counts_of([batch.beyond, batch.beyond]) == {"count 0": 4, "count 1": 4}
+    few = batch_reader(settings, trains=True).numbered(examples([[1, 2]]))
+    assert counts_of([few.beyond]) == {}
 
 
 @pytest.mark.parametrize("encodes", [False, True])
@@ -58,3 +59,11 @@ def test_many_clipped_values_of_a_column_are_refused_by_its_name():
     assert "11 of 1,000 examples have a value of column b that is beyond 64" in refused.refused
     assert refused.figures == {"clipped": {"b": 11, "7": 1}}
     assert Encoding.of_text(refused.settings.encoding).clipped == tuple(sorted({7, key}))
+
+
+def test_rows_of_all_columns_are_cut_as_others_are():
+    rows = np.array([[1e9, 1e30], [3, 310]], np.float32)
+    cut = replace(SCALED, clipped=(1,))
+    assert cut.bounded_rows(rows).tolist() == [[1e9, 300 + 16 * LIMIT], [3, 310]]
+    assert cut.bounded(examples(rows.tolist())).values.tolist() == [1e9, 300 + 16 * LIMIT, 3, 310]
+    assert SCALED.bounded_rows(rows) is rows

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.config import RawConfig
+from snailps.data.encoding import Encoding
 from snailps.dataclass import dataclass, field
 from snailps.models.layers import BIASES, Floats
 from snailps.models.mlp.settings import FIRST, MlpSettings
@@ -38,7 +39,8 @@ class SavedNet:
 
     def scores(self, examples: Floats) -> Floats:
         """Scores of examples (n, inputs), float32 (n, classes), before the softmax."""
-        return scores(self.settings, self.arrays, examples)
+        bounded = Encoding.of_text(self.settings.encoding).bounded_rows(examples)
+        return scores(self.settings, self.arrays, bounded)
 
 
 def scores(settings: MlpSettings, arrays: Mapping[str, Floats], examples: Floats) -> Floats:

@@ -18,13 +18,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.counting import Counted
 from snailps.api.passes import Passes
 from snailps.api.tables import Tensor
 from snailps.api.worker import Block, Pending, Results, Surveyor, Worker
 from snailps.config import JobSettings
 from snailps.data.array_files import Labelled, read_header
 from snailps.data.blocks import Source
-from snailps.data.encoding import LIMIT
+from snailps.data.encoding import LIMIT, Encoding, clip
 from snailps.data.input_files import InputFiles
 from snailps.data.matrix_file import Section
 from snailps.data.orders import order
@@ -45,6 +46,7 @@ from snailps.models.mlp.settings import (
 )
 from snailps.models.packed_tables import NoSurvey, check_optimizer, put_tables
 from snailps.models.parameters import Parameters, Pull, Vector, pulled
+from snailps.models.sparse.clipping import counts_of, judged
 
 ENOUGH = 32 << 20
 """Numbers of all epochs of a small input."""
@@ -65,6 +67,7 @@ class Ready:
     labels: NDArray[np.int64]
     weights: Floats
     pull: Pull | None
+    counts: Mapping[str, float]
 
 
 class Mlp(Worker):
@@ -88,6 +91,11 @@ class Mlp(Worker):
     def check(cls, settings: MlpSettings) -> None:
         why = f"{cls.__name__}, whose servers step by gradients of dense layers"
         check_optimizer(settings, METHODS, why)
+
+    @classmethod
+    def counted(cls, settings: MlpSettings, counts: Mapping[str, float], units: int) -> Counted:
+        """Have the model predict values that were clipped as they were trained; refuse many."""
+        return judged(settings, counts, units)
 
     @classmethod
     def passes(cls, settings: JobSettings, files: InputFiles) -> Passes:
@@ -189,11 +197,13 @@ class Mlp(Worker):
         weights = self._examples.weights
         centres, factors = self._scales
         values = (self._examples.rows(numbers) - centres) * factors
+        beyond = clip(values, LIMIT) % max(1, self.settings.inputs)
         return Ready(
-            np.clip(values, -LIMIT, LIMIT, out=values),
+            values,
             self._examples.labels[numbers],
             weights[numbers] if len(weights) else weights,
             pull,
+            counts_of([beyond]),
         )
 
     def train(self, block: Block) -> Mapping[str, float]:
@@ -213,7 +223,7 @@ class Mlp(Worker):
             self._net.push(gradients)
             if block.slot == 0:
                 self._count_step(block)
-        metrics = {"units": float(len(ready.labels)), "lr": self.settings.lr}
+        metrics = {"units": float(len(ready.labels)), "lr": self.settings.lr, **ready.counts}
         return {**metrics, "loss": loss, "examples": weighed}
 
     def finish(self) -> None:
@@ -300,11 +310,13 @@ def _judged(results: Results, most: int = 0) -> dict[str, Any]:
     assert isinstance(s, MlpSettings)
     arrays, judge = pulled(results, s.tensors), LOSSES["multinomial"].judge()
     centres, factors = s.scales
+    encoding = Encoding.of_text(s.encoding)
     with Scratch(s.scratch_dir, s.scratch_bytes) as scratch:
         test = Labelled(pairs_of(s.test, s.test_labels, scratch, "test_labels"), scratch)
         chosen = np.arange(0, len(test), max(1, -(-len(test) // most)) if most else 1)
         for first in range(0, len(chosen), JUDGED):
             numbers = chosen[first : first + JUDGED]
-            found = files.scores(s, arrays, (test.rows(numbers) - centres) * factors)
+            rows = encoding.bounded_rows(test.rows(numbers))
+            found = files.scores(s, arrays, (rows - centres) * factors)
             judge.add(test.labels[numbers].astype(np.float32), found)
     return judge.figures()

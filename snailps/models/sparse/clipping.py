@@ -8,9 +8,11 @@ and predicted as that: `Encoding.clipped` of the finished model names their colu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps.api.counting import COUNT, Counted
 from snailps.data._examples import hash_bytes
@@ -19,8 +21,10 @@ from snailps.data.columns import Kind, columns_of
 from snailps.data.encoding import LIMIT, Encoding
 from snailps.data.matrix_file import KEY_LIMIT
 from snailps.dataclass import replace
-from snailps.models.sparse.batch import Batch
 from snailps.models.sparse.settings import SparseSettings
+
+if TYPE_CHECKING:
+    from snailps.models.mlp.settings import MlpSettings
 
 SHARE_MAX = 0.01
 """Most examples with a clipped value of one column, as a share of all."""
@@ -29,10 +33,9 @@ NAMES_MAX = 64
 SHOWN = 8
 
 
-def counts_of(batches: Iterable[Batch]) -> dict[str, float]:
-    """Numbers of clipped values by column, as metrics of a block."""
-    beyond = [batch.beyond for batch in batches if len(batch.beyond)]
-    if not beyond:
+def counts_of(beyond: Sequence[NDArray[Any]]) -> dict[str, float]:
+    """Numbers of clipped values, whose keys these are, by column, as metrics of a block."""
+    if not any(map(len, beyond)):
         return {}
     keys, counts = np.unique(np.concatenate(beyond), return_counts=True)
     most = np.argsort(-counts, kind="stable")[:NAMES_MAX]
@@ -40,7 +43,9 @@ def counts_of(batches: Iterable[Batch]) -> dict[str, float]:
     return {f"{COUNT}{key}": float(count) for key, count in found}
 
 
-def judged(settings: SparseSettings, counts: Mapping[str, float], units: int) -> Counted:
+def judged(
+    settings: SparseSettings | MlpSettings, counts: Mapping[str, float], units: int
+) -> Counted:
     """The settings of a model that predicts what was trained; a refusal of too much."""
     encoding, names = Encoding.of_text(settings.encoding), _names_in(settings)
     by_key = {int(key): int(count) for key, count in counts.items()}
@@ -67,7 +72,9 @@ def names_of_keys(names: Sequence[str], hash_bits: int) -> dict[int, str]:
     return dict(zip(keys.tolist(), names, strict=True))
 
 
-def _names_in(settings: SparseSettings) -> dict[int, str]:
+def _names_in(settings: SparseSettings | MlpSettings) -> dict[int, str]:
+    if not isinstance(settings, SparseSettings):
+        return {}
     columns = columns_of(settings.columns, needs_label=False) if settings.columns else ()
     numeric = [column.name for column in columns if column.kind is Kind.NUMERIC]
     return names_of_keys(numeric, settings.hash_bits)

@@ -305,7 +305,7 @@ class Net(SparseWorker):
             "units": float(len(batch)),
             "lr": self.settings.lr,
             "bad_lines": float(batch.bad),
-            **counts_of([batch]),
+            **counts_of([batch.beyond]),
             "loss": loss * self._loss_unit,
             "examples": weight,
         }

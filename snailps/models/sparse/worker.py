@@ -431,7 +431,11 @@ class SparseWorker(BlockTrainer):
         for batch in batches:
             self._look_at(batch, block)
         units, bad = _examples_of(batches), sum(batch.bad for batch in batches)
-        metrics = {"units": float(units), "bad_lines": float(bad), **counts_of(batches)}
+        metrics = {
+            "units": float(units),
+            "bad_lines": float(bad),
+            **counts_of([batch.beyond for batch in batches]),
+        }
         return Prepared(batches, units, metrics, asked)
 
     def _in_order(self, batch: Batch, block: Block) -> Batch:
