@@ -347,7 +347,7 @@ class JobSettings(Settings):
     input: tuple[str, ...] = setting(
         (),
         help="Files, folders, globs and URLs (`s3://...`) to train on; a relative path starts at "
-        "the current folder. `.gz`, `.bz2`, `.xz` and `.zst` are unpacked.",
+        "the current folder. `.gz`, `.bz2`, `.xz`, `.zst` and `.lz4` are unpacked.",
         when="Always.",
         unit="paths",
     )

@@ -74,9 +74,9 @@ static inline snail_fault snail_read_entry_line(const uint8_t **cursor,
         if (!apart) return first ? SNAIL_FAULT_LABEL : SNAIL_FAULT_VALUE;
         if (*p == '#') break;
         if (first && memcmp(p, "qid:", 4) == 0) {
-            uint64_t query;
             *cursor = p + 4;
-            if (!snail_read_whole(cursor, INT64_MAX, &query)) return SNAIL_FAULT_QID;
+            if (!snail_is_digit(**cursor)) return SNAIL_FAULT_QID;
+            while (snail_is_digit(**cursor)) ++*cursor; /* of any length: it is ignored */
             first = 0;
             continue;
         }

@@ -14,18 +14,22 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from decimal import Decimal
 from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data.extras import optional_module
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
-NUMBERS = (int, float, np.integer, np.floating, np.bool_)
+NUMBERS = (int, float, np.integer, np.floating, np.bool_, Decimal)
 """Types of Python's and NumPy's numbers and truth values."""
-ARROW_NUMBER = re.compile(r"u?int[0-9]+|halffloat|float|double|bool")
+ARROW_NUMBER = re.compile(r"u?int[0-9]+|halffloat|float|double|bool|decimal[0-9]*\(.*\)")
+_ARROW_RUNS = re.compile(r"run_end_encoded<")
+_ARROW_CODES = re.compile(r"dictionary<values=u?(int|float|double|bool).*")
 _ARROW_TEXT = ("string", "large_string", "string_view", "binary", "large_binary")
 PIECE = 1 << 14
 """Elements converted together."""
@@ -149,6 +153,10 @@ class Column(ABC):
     def is_numeric(self) -> bool:
         """Whether the column has numbers or truth values."""
 
+    def has_codes(self) -> bool:
+        """Whether its numbers are categories, by its type."""
+        return False
+
     @abstractmethod
     def numbers(self, first: int, last: int) -> NDArray[Any]:
         """Numbers of some rows, NaN for missing ones."""
@@ -181,16 +189,25 @@ class _PandasColumn(Column):
     mark = "tolist"
 
     def is_numeric(self) -> bool:
-        """Judge by type; truth values with missing ones are objects, as by `pandas.read_csv`."""
+        """Judge by type, of objects by the values: truth values with missing ones are objects, as
+        by `pandas.read_csv`, and so are decimals and what some databases answer."""
         dtype = self.data.dtype
         if dtype.name == "object":
-            return _are_truths(self.data)
-        return getattr(dtype, "kind", "O") in "biuf" and dtype.name != "category"
+            return _kind_of_objects(self.data) in _PANDAS_NUMBERS
+        is_number = getattr(dtype, "kind", "O") in "biuf" and dtype.name != "category"
+        return is_number or _is_decimal(dtype)
+
+    def has_codes(self) -> bool:
+        dtype = self.data.dtype
+        return dtype.name == "category" and dtype.categories.dtype.kind in "biuf"
 
     def numbers(self, first: int, last: int) -> NDArray[Any]:
         part = self.data.iloc[first:last]
-        if part.dtype.name == "object" and _are_truths(part):
+        kind = _kind_of_objects(part) if part.dtype.name == "object" else ""
+        if kind == "boolean":
             part = part.astype("boolean")
+        elif kind in _PANDAS_NUMBERS or _is_decimal(part.dtype):
+            return _floats_of(part.tolist())
         if isinstance(part.dtype, np.dtype) or getattr(part.dtype, "kind", "O") not in "biuf":
             return np.asarray(part.to_numpy())  # texts stay texts
         return np.asarray(part.to_numpy(np.float64, na_value=np.nan))
@@ -200,10 +217,21 @@ class _PandasColumn(Column):
         return found
 
 
-def _are_truths(series: Any) -> bool:
+_PANDAS_NUMBERS = ("boolean", "integer", "floating", "mixed-integer-float", "decimal")
+
+
+def _is_decimal(dtype: Any) -> bool:
+    return str(getattr(dtype, "pyarrow_dtype", "")).startswith("decimal")
+
+
+def _kind_of_objects(series: Any) -> str:
     from pandas.api.types import infer_dtype
 
-    return bool(infer_dtype(series, skipna=True) == "boolean")
+    return str(infer_dtype(series, skipna=True))
+
+
+def _floats_of(values: Iterable[Any]) -> NDArray[np.float64]:
+    return np.array([math.nan if is_missing(one) else _float(one) for one in values], np.float64)
 
 
 class _PolarsColumn(Column):
@@ -214,8 +242,8 @@ class _PolarsColumn(Column):
 
     def numbers(self, first: int, last: int) -> NDArray[Any]:
         part = self.data.slice(first, last - first)
-        if part.null_count():
-            return np.array([np.nan if one is None else one for one in part.to_list()], np.float64)
+        if part.null_count() or part.dtype.is_decimal():
+            return _floats_of(part.to_list())
         return np.asarray(part.to_numpy())
 
     def values(self, first: int, last: int) -> list[Any]:
@@ -227,17 +255,26 @@ class _ArrowColumn(Column):
     mark = "to_pylist"
 
     def is_numeric(self) -> bool:
-        return bool(ARROW_NUMBER.fullmatch(str(self.data.type)))
+        of = self.data.type
+        of = of.value_type if _ARROW_RUNS.match(str(of)) else of
+        return bool(ARROW_NUMBER.fullmatch(str(of)))
+
+    def has_codes(self) -> bool:
+        return _ARROW_CODES.match(str(self.data.type)) is not None
 
     def _array(self, first: int, last: int) -> NDArray[Any]:
         options = {} if hasattr(self.data, "chunks") else {"zero_copy_only": False}
-        return np.asarray(self.data.slice(first, last - first).to_numpy(**options))
+        part = self.data.slice(first, last - first)
+        if _ARROW_RUNS.match(str(part.type)):
+            compute = optional_module("pyarrow.compute", "reading runs", "pyarrow")
+            part = compute.run_end_decode(part)
+        return np.asarray(part.to_numpy(**options))
 
     def numbers(self, first: int, last: int) -> NDArray[Any]:
         """Null becomes NaN; truth values with nulls are objects."""
         found = self._array(first, last)
         if found.dtype == object:
-            return np.array([np.nan if one is None else one for one in found], np.float64)
+            return _floats_of(found)
         return found
 
     def values(self, first: int, last: int) -> list[Any]:

@@ -13,6 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -169,7 +170,7 @@ class Rule:
     def _texts(self, column: Any, first: int, last: int) -> list[Any]:
         """Texts of a column; numbers of one without a declaration have their own in its place."""
         values: list[Any] = column.values(first, last)
-        if self._path or not column.is_numeric():
+        if self._path or not (column.is_numeric() or column.has_codes()):
             return values
         return [None if is_missing(one) else _text(one) for one in values]
 
@@ -229,7 +230,7 @@ def _text(value: Any) -> Any:
         return "true" if value else "false"
     if isinstance(value, (int, np.integer)):
         return str(value)
-    if isinstance(value, (float, np.floating)):
+    if isinstance(value, (float, np.floating, Decimal)):
         return str(int(value)) if float(value).is_integer() else repr(float(value))
     return value
 
@@ -402,7 +403,7 @@ class DictRows(RowsSource):
         """The number of a feature; NaN if missing, infinite if out of range."""
         if value is None:
             return math.nan
-        if isinstance(value, (int, float, np.integer, np.floating, np.bool_)):
+        if isinstance(value, NUMBERS):
             try:
                 return float(value)
             except OverflowError:

@@ -71,7 +71,7 @@ _KINDS: tuple[tuple[str, bytes, str], ...] = (
     ("bzip2", rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", _NAME.format(".bz2")),
     ("xz", rb"\xfd7zXZ\0", _NAME.format(".xz")),
     ("Zstandard", rb"\x28\xb5\x2f\xfd", _NAME.format(".zst")),
-    ("LZ4", rb"\x04\x22\x4d\x18", "unpack it: lz4 -d"),
+    ("LZ4", rb"\x04\x22\x4d\x18", _NAME.format(".lz4")),
     ("a program or library (ELF)", rb"\x7fELF", _TEXT),
     ("compiled Python", rb"..\r\n[\x00-\x03]\0\0\0", _TEXT),
     ("a Python pickle", rb"\x80[\x02-\x05][\x95\x8a(})cXKq\]]", _FIT),

@@ -4,9 +4,10 @@
     names -> NameCounts.add -> dump -> bytes of a survey's part -> merge -> summary
     summary -> Names: name <-> number
 
-Columns are separated by tabs, commas as in CSV, or blanks; the first line of a file decides, and
-shows their number.  Names are numbered by falling count, ties by bytes, so that numbers depend
-on the input alone.  Owns the numbering; `examples` parses; must not know rows.
+Columns are separated by tabs, commas as in CSV, or blanks, else by MovieLens's ``::``; the first
+line of a file decides, and shows their number.  Names are numbered by falling count, ties by bytes,
+so that numbers depend on the input alone.  Owns the numbering; `examples` parses; must not know
+rows.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from snailps.errors import DataError
 
 _HEAD = struct.Struct("<QQ")
 _VALUES = struct.Struct("<6d")
+_COLONS = b"::"
 _MALFORMED = "a survey's part is no list of names and counts"
 
 
@@ -140,6 +142,11 @@ class NameColumns:
         format = format_of_rows(line, self._fits, tuple(CELLS))
         cells, _ = first_row(line, *CELLS[format])
         width, names = len(cells), len(self.expected)
+        if not self._fits(width) and _COLONS in line:
+            data, head = (text.replace(_COLONS, b"\t") for text in (data, head))
+            line, format = line.replace(_COLONS, b"\t"), "tsv"
+            cells, _ = first_row(line, *CELLS[format])
+            width = len(cells)
         if not line:
             return Columns([[] for _ in self.expected], np.zeros(0))
         if not self._fits(width):
@@ -176,7 +183,7 @@ class NameColumns:
     @property
     def _shape(self) -> str:
         shape = " ".join(self.expected) + (" [value]" if self.valued else "")
-        return f"lines of {shape}, separated by tabs, commas or blanks"
+        return f"lines of {shape}, separated by tabs, commas, blanks or ::"
 
 
 def _first_empty(names: Sequence[bytes]) -> int:

@@ -1,7 +1,7 @@
 """Input files on this host: as they are, or one copy of what cannot be cut as it is.
 
     path -> Scratch.local -> the path itself, or the one copy on this host of its content:
-                             unpacked (.gz, .bz2, .xz, .zst), fetched (URLs), read (tables)
+                             unpacked (.gz, .bz2, .xz, .zst, .lz4), fetched (URLs), read (tables)
     driver:... -> this process's own copy, of the pieces that are read
 
 A copy is named by its origin's real path, size and time, or a URL's version, and by what is made of

@@ -1,6 +1,6 @@
 """Content of files that are packed, or that are not on this machine.
 
-    x.gz, x.bz2, x.xz, x.zst -> content -> a binary file of what is in it, or pieces
+    x.gz, x.bz2, x.xz, x.zst, x.lz4 -> content -> a binary file of what is in it, or pieces
     s3://bucket/x.gz, https://... -> fsspec -> the same
 
 Owns the endings and URLs, the libraries for them, and the errors of damaged files.  zstandard and
@@ -27,7 +27,7 @@ from snailps.errors import ConfigError, DataError, SnailError
 STEP_BYTES = 1 << 20
 PACKED_STEP_BYTES = 1 << 11
 """Packed bytes that are unpacked together: 2 KiB have 64 MiB in them at most."""
-PACKED = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
+PACKED = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".lz4": "lz4"}
 """Ending of a name, in small letters -> the program that unpacks it."""
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError)
 """Errors of reading a damaged file, beside OSError."""
@@ -214,6 +214,8 @@ def _unpacked(file: IO[bytes], path: str) -> BinaryIO:
         content = _zstd_content(
             file, optional_module("zstandard", f"reading {path}", "snailps[data]")
         )
+    elif packing == ".lz4":
+        content = _lz4_content(file)
     else:
         return cast(BinaryIO, file)
     return io.BufferedReader(_Pieces(content, file), STEP_BYTES)
@@ -251,6 +253,15 @@ def _zstd_content(packed: IO[bytes], zstandard: Any) -> Iterator[bytes | memoryv
     try:
         yield from _content(packed, decompressor.decompressobj)
     except zstandard.ZstdError as error:
+        raise OSError(str(error)) from None
+
+
+def _lz4_content(packed: IO[bytes]) -> Iterator[bytes | memoryview]:
+    import lz4.frame
+
+    try:
+        yield from _content(packed, lz4.frame.LZ4FrameDecompressor)
+    except RuntimeError as error:  # its error of damage
         raise OSError(str(error)) from None
 
 

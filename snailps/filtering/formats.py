@@ -625,6 +625,10 @@ def _packer(file: IO[bytes], packing: str) -> IO[bytes]:
             "IO[bytes]",
             zstandard.ZstdCompressor(write_checksum=True).stream_writer(file, closefd=False),
         )
+    if packing == ".lz4":
+        import lz4.frame
+
+        return cast("IO[bytes]", lz4.frame.LZ4FrameFile(file, "wb"))
     return file
 
 

@@ -13,15 +13,17 @@ columns that nobody reads.  Heads that readers look at are a fraction of the row
     multinomial, fm, sparse_net                        fit: arrays, CSR, tables of numbers
     the same, by name                 CSV lines with   tables
                                       declared columns fit: these, tables in memory, dicts
-    mf, kge                           lines of tabs    blanks, CSV, packed lines, http://
+    mf, kge                           lines of tabs    blanks, ::, CSV, packed lines, http://
                                                        fit: tables in memory, lists
     mlp                               a matrix file    .npy, idx; fit: arrays, tables of numbers
 
-Packed lines are .gz (two members), .bz2, .xz, .zst; tables CSV, TSV, JSON lines, Parquet, packed or
-not, http://; tables in memory Arrow, pandas, polars.  Refused by name (`REFUSED`): tables whose
-column is not named, matrix files and arrays by models of text, tables by mf, kge, mlp, lines that
-are no examples.  A row without a text is refused with its number, whatever the format.
+Packed lines are .gz (two members), .bz2, .xz, .zst, .lz4; tables CSV, TSV, JSON lines, Parquet,
+packed or not, http://; tables in memory Arrow, pandas, polars.  Refused by name (`REFUSED`): tables
+whose column is not named, matrix files and arrays by models of text, tables by mf, kge, mlp, lines
+that are no examples.  A row without a text is refused with its number, whatever the format.
 """
+
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -42,7 +44,6 @@ from door_data import (
     text_lines,
     text_rows,
 )
-from scipy.sparse import csr_matrix
 
 import snailps
 from snailps import write_matrix
@@ -50,7 +51,15 @@ from snailps.data import blocks, table_formats
 from snailps.errors import DataError, SnailError
 from snailps.vectors.label_files import read_texts
 
-PACKED = (".gz", ".bz2", ".xz", ".zst")
+pd, pl, pa = (pytest.importorskip(name) for name in ("pandas", "polars", "pyarrow"))
+pq = pytest.importorskip("pyarrow.parquet")
+run_end_encode = pytest.importorskip("pyarrow.compute").run_end_encode
+csr_matrix = pytest.importorskip("scipy.sparse").csr_matrix
+for name in ("aiohttp", "fsspec", "zstandard"):
+    pytest.importorskip(name, reason="a format of the table needs it")
+
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4")
+DECIMAL = pd.ArrowDtype(pa.decimal128(9, 2))
 
 
 @pytest.fixture(autouse=True)
@@ -59,12 +68,6 @@ def small_heads(monkeypatch):
     monkeypatch.setattr(table_formats, "HEAD_ROWS", 40)
     monkeypatch.setattr(table_formats, "BATCH_ROWS", 64)
     monkeypatch.setattr(blocks, "STEP_BYTES", 1 << 11)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def libraries():
-    for name in ("aiohttp", "fsspec", "pandas", "polars", "pyarrow", "scipy", "zstandard"):
-        pytest.importorskip(name, reason="a format of the table needs it")
 
 
 @pytest.fixture(scope="module")
@@ -273,6 +276,38 @@ def test_tables_with_texts_are_the_same_in_fit(tmp_path, write, monkeypatch, nam
     assert differences(found, found["t.parquet"]) == {}
 
 
+def test_numbers_are_numbers_in_each_type_that_a_column_may_have(tmp_path, monkeypatch):
+    """Decimals, runs, objects, with a missing one; a categorical of numbers has categories."""
+    x = [None, *(at / 4 for at in range(1, 20))]
+    y, texts = [at % 2 for at in range(20)], [f"c{at % 3}" for at in range(20)]
+    decimals = [None if one is None else Decimal(str(one)) for one in x]
+    of_arrow = pa.array(decimals, pa.decimal128(9, 2))
+    columns = {
+        "pandas": pd.DataFrame({"x": x, "c": texts}),
+        "pandas objects": pd.DataFrame({"x": pd.Series(x, dtype=object), "c": texts}),
+        "pandas decimals": pd.DataFrame({"x": pd.Series(decimals, dtype=object), "c": texts}),
+        "pandas, Arrow's": pd.DataFrame({"x": pd.Series(of_arrow, dtype=DECIMAL), "c": texts}),
+        "polars decimals": pl.DataFrame({"x": pl.Series(decimals), "c": texts}),
+        "Arrow": pa.table({"x": x, "c": texts}),
+        "Arrow decimals": pa.table({"x": of_arrow, "c": texts}),
+        "Arrow runs": pa.table({"x": run_end_encode(pa.array(x)), "c": texts}),
+        "dicts": [{"x": one, "c": text} for one, text in zip(decimals, texts, strict=True)],
+    }
+    kind = snailps.LogisticRegression
+    found = {form: of_fit(monkeypatch, tmp_path, kind(), X, y) for form, X in columns.items()}
+    pq.write_table(columns["Arrow decimals"].append_column("y", [y]), tmp_path / "t.parquet")
+    found["Parquet"] = of_fit(monkeypatch, tmp_path, kind(), str(tmp_path / "t.parquet"), "y")
+    assert differences(found, found["pandas"]) == {}
+    codes = [at % 3 for at in range(20)]
+    categories = {
+        "texts": pd.DataFrame({"x": list(map(str, codes))}),
+        "pandas": pd.DataFrame({"x": pd.Categorical(codes)}),
+        "Arrow": pa.table({"x": pa.array(codes).dictionary_encode()}),
+    }
+    found = {form: of_fit(monkeypatch, tmp_path, kind(), X, y) for form, X in categories.items()}
+    assert differences(found, found["texts"]) == {}
+
+
 # --- names ---------------------------------------------------------------------------------------
 
 
@@ -287,6 +322,7 @@ def test_names_are_the_same(tmp_path, write, monkeypatch, model, variant):
     forms = with_packed("t.txt", tabs) | with_packed("t.csv", commas)
     if variant != "quoted newlines":  # a comma in a name would part it
         forms["blanks.txt"] = tabs.replace(b"\t", b" ")
+        forms["movielens.dat"] = tabs.replace(b"\t", b"::")
     if model == "mf":
         forms["header.csv"] = separated(rows, ",", quotes=True)
     found = {

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
+import lz4.frame
 import numpy as np
 
 VARIANTS = ("shuffled", "by label", "by feature", "late column", "quoted newlines", "wide columns")
@@ -29,6 +30,8 @@ def packed(data, ending):
         import zstandard
 
         pack = zstandard.ZstdCompressor().compress
+    elif ending == ".lz4":
+        pack = lz4.frame.compress
     else:
         pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[ending]
     half = len(data) // 2

@@ -194,7 +194,7 @@ def test_load_glove_of_many_lines_keeps_their_order(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"a 1.5 2\nb 3\n", "line 2: expected a word and 2 numbers, .* got b'b 3"),
+        (b"a 1.5 2\nb 3\n", "line 2: expected a word and 2 numbers, .* got 'b 3"),
         (b"a 1.5 2\nb 3 x\n", "line 2: expected a word and 2 numbers"),
         (b"a 1.5 2\n\nb 3 4\n", "line 2: expected a word and 2 numbers"),
         (b"a 1.5 2\nb 3 4.", "line 2 has no end"),
