@@ -117,7 +117,8 @@ class _Saving(_Pending):
 class _Restoring(_Pending):
     """A restore from the first candidate that can be used."""
 
-    waits: bool = False  # for the standbys of a lost server to serve
+    waits: bool = False  # for the standbys of a lost server to serve, and
+    stopping: bool = False  # for the others to stop reading
 
     left: list[Candidate] = field(default_factory=list)
     state: JobState | None = None  # of the first one
@@ -244,7 +245,7 @@ class CheckpointController:
                 self._save_failed(saving, CheckpointError(why), now)
         if (restoring := self._restoring) is None:
             return
-        if restoring.waits and not self._members.rows.moving:
+        if restoring.waits and not (restoring.stopping or self._members.rows.moving):
             restoring.waits = False
             self._try_next(restoring, now)
         elif why := restoring.stalls(now):
@@ -302,9 +303,16 @@ class CheckpointController:
         log.warning("checkpoint %d is read again: %s is lost", restoring.number, member.name)
         if restoring.broadcast is not None:
             restoring.broadcast.forget()
-        self._stop_saving([server for server in restoring.servers if server is not member])
-        self._restoring = _Restoring([], now, left=restoring.left, waits=True)
-        self._restoring.enter(now)
+        others = [server for server in restoring.servers if server is not member]
+        restoring = self._restoring = _Restoring([], now, left=restoring.left, waits=True)
+        restoring.enter(now)
+        # Behind the answers no `Loaded` comes of what these have read so far.
+        stop, stopped = messages.StopSaving(), partial(self._stopped, restoring)
+        restoring.stopping = True
+        Broadcast(self._out, others, stop, stopped, now, loss="drop")
+
+    def _stopped(self, restoring: _Restoring, broadcast: Broadcast, now: float) -> None:
+        restoring.stopping = False
 
     def abandon(self, why: str) -> None:
         """Give up the save or restore under way: the job has failed, and the servers live on."""

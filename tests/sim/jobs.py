@@ -145,6 +145,8 @@ def draw_plan(seed, plain, think_s):
 def draw_end(seed, plan):
     """The same plan, which may end early, or give each worker blocks of its own."""
     rng = random.Random(f"early {seed}")
+    if plan.chunks and random.Random(f"cut {seed}").random() < 0.3:
+        return replace(plan, limit_s=round(rng.uniform(0.3, 3.0), 2))
     if plan.rounds or plan.chunks or plan.expires:
         return plan
     flat = random.Random(f"flat {seed}")

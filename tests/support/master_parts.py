@@ -58,6 +58,7 @@ def context_of(members, out, **parts):
     """A core of these parts, for `JobController`."""
     services = SimpleNamespace(files=None, reader=None)
     given = {"settings": MasterSettings(), "session": False, "fail_job": pytest.fail, **parts}
+    given.setdefault("lifecycle", SimpleNamespace(stopping=False))
     return SimpleNamespace(members=members, out=out, services=services, **given)
 
 

@@ -520,6 +520,11 @@ def test_checkpoint_is_read_again_when_a_server_is_lost_meanwhile(world, is_firs
     assert "goes on from checkpoint 8" in world.controller.advice()
     world.members.rows.moving = False
     world.step(1.0)
+    world.controller.heard(first, m.Loaded(8, 0, "stopped"), world.now)
+    assert not world.orders(m.Load)
+    ((_, _, stopped),) = world.orders(m.StopSaving)
+    stopped(m.Ok(), world.now)
+    world.step(1.0)
     (again,) = world.orders(m.Load)
     assert (again[0], again[1].folder) == (first.peer, "checkpoint-8")
     world.controller.heard(first, m.Loaded(8, 9, ""), world.now)

@@ -58,6 +58,10 @@ class LateWorkers:
         """The master was stopped, and the workers perhaps with it."""
         self._since = min(now, self._since + seconds)
 
+    def forget(self) -> None:
+        """The job is over: answers that are under way do not matter."""
+        self._late = {}
+
     def quiet(self, now: float) -> bool:
         """Whether `DROP_S` have passed without progress."""
         return now - self._since >= DROP_S

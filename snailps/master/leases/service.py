@@ -82,6 +82,7 @@ class LeaseService:
             self._out.reply(call, ClusterError("the job is over"))
         self._checking_out.clear()
         self._turns = PartTurns()
+        self.late.forget()
 
     # --- what workers ask and say --------------------------------------------------------------
 
@@ -411,6 +412,8 @@ class LeaseService:
     def _give_up(self, member: Member, why: str, now: float) -> None:
         """The training ends without what a worker has not finished: it is lost, and fenced before
         the export reads its rows."""
+        if self._context.lifecycle.stopping:
+            return
         job, ledger = self.running()
         member.dropped = self._context.job_controller.jobs
         ledger.abandon(member.number)
