@@ -53,6 +53,10 @@ from snailps.vectors.words import to_text
 BATCH_ROWS_MAX = 1 << 14
 GROUP_BYTES = 64 << 20
 """Bytes of a group of rows in Parquet, as it is in memory."""
+ORDINARY = frozenset({
+    "NONE", "STRING", "INT", "DECIMAL", "DATE", "TIME", "TIMESTAMP", "FLOAT16", "UNKNOWN",
+})  # fmt: skip
+"""Annotations of Parquet that Arrow's types stand for."""
 DICTIONARY_BYTES = 1 << 16
 """A dictionary up to this size is kept whole: it costs little beside a batch's 4 MB."""
 
@@ -305,26 +309,29 @@ def _schema_of(parquet: Any) -> Any:
 
     pyarrow reads these as bytes, but writes them as geometries if they are of GeoArrow's type.
     """
-    schema = parquet.schema_arrow
-    for at in range(len(parquet.schema)):
-        column = parquet.schema.column(at)
-        if column.path not in schema.names or not _arrow().types.is_binary(
-            schema.field(column.path).type
-        ):
+    schema, types = parquet.schema_arrow, _arrow().types
+    for column in _annotated(parquet.schema):
+        place = schema.get_field_index(column.path)
+        kind = None if place < 0 else schema.field(place).type
+        if kind is None or not (types.is_binary(kind) or types.is_large_binary(kind)):
             continue
         about = json.loads(column.logical_type.to_json())
         if about["Type"] in ("Geometry", "Geography"):
-            field = schema.field(column.path)
             meta = {name: value for name, value in about.items() if name == "crs"}
             if about["Type"] == "Geography":
                 meta["edges"] = about.get("algorithm", "spherical")
-            known = dict(field.metadata or {})
+            known = dict(schema.field(place).metadata or {})
             known.pop(b"ARROW:extension:name", None)
             text = known.pop(b"ARROW:extension:metadata", json.dumps(meta).encode())
-            kind = _geometry_type()(field.type, text)
-            place = schema.get_field_index(column.path)
-            schema = schema.set(place, field.with_type(kind).with_metadata(known or None))
+            field = schema.field(place).with_type(_geometry_type()(kind, text))
+            schema = schema.set(place, field.with_metadata(known or None))
     return schema
+
+
+def _annotated(schema: Any) -> list[Any]:
+    """Columns of a Parquet schema of which it says more than pyarrow's own types do."""
+    columns = map(schema.column, range(len(schema)))
+    return [one for one in columns if one.logical_type.type not in ORDINARY]
 
 
 @cache
@@ -349,14 +356,16 @@ def _geometry_type() -> Any:
 
 def _lost_annotations(parquet: Any) -> Iterator[tuple[str, str, str]]:
     """Columns that are written without what Parquet says of their meaning: it before, and after."""
+    if not _annotated(parquet.schema):
+        return
     module = optional_module("pyarrow.parquet", "writing Parquet", "snailps[data]")
     file = io.BytesIO()
     module.ParquetWriter(file, _schema_of(parquet)).close()
     written = module.ParquetFile(file).schema
-    after = {one.path: one for one in map(written.column, range(len(written)))}
-    for before in map(parquet.schema.column, range(len(parquet.schema))):
-        kinds = [str(one.logical_type) for one in (before, after.get(before.path)) if one]
-        if len(kinds) == 2 and kinds[0] not in ("None", kinds[1]):
+    for at in range(len(written)):
+        before, after = parquet.schema.column(at), written.column(at)
+        kinds = str(before.logical_type), str(after.logical_type)
+        if kinds[0] not in ("None", kinds[1]):
             yield before.path, *kinds
 
 

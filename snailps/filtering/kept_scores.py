@@ -31,6 +31,7 @@ from snailps.filtering.scores import ModelScores
 
 ENDING = ".scores"
 FORMAT = 1
+HEADER_BYTES_MAX = 1 << 20
 _HEAD = struct.Struct("<IIQ")
 """Of a batch: its rows, those with scores, and the words of these that were not read."""
 _DAMAGED = (EOFError, OSError, RuntimeError, ValueError, LookupError, struct.error)
@@ -135,7 +136,7 @@ class TaskScores:
             return
         try:
             file = self._files[name] = lz4.frame.open(path, "rb")
-            header = json.loads(file.readline())
+            header = json.loads(file.readline(HEADER_BYTES_MAX))
             there = [int(label) for label in header.pop("labels")]
         except _DAMAGED:
             self._drop(name, f"{path.name} is damaged")
@@ -160,7 +161,7 @@ class TaskScores:
             if not head:  # of a task that had an end earlier: it is a damage that nothing has noted
                 raise EOFError
             count, asked, scores.unread = _HEAD.unpack(head)
-            if count != rows:
+            if count != rows or asked > rows:
                 raise ValueError
             bits = np.frombuffer(_exactly(file, (rows + 7) // 8), np.uint8)
             scores.asked[:] = np.unpackbits(bits, count=rows).astype(bool)

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 from datetime import datetime
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -771,6 +772,21 @@ def test_codec_that_can_only_be_read_is_replaced(model, tmp_path):
     assert codecs_of(tmp_path / "same" / "b.parquet") == ["BROTLI"]
 
 
+def test_codec_that_this_build_lacks_is_named_or_replaced(model, tmp_path, monkeypatch):
+    write_parquet(tmp_path / "a.parquet", pa.table({"text": ["up"]}), compression="brotli")
+    lacking = SimpleNamespace(is_available=lambda name: name == "gzip")
+    monkeypatch.setattr(pa, "Codec", lacking)
+    keep(model, tmp_path / "a.parquet", tmp_path / "out")
+    assert codecs_of(tmp_path / "out" / "a.parquet") == ["UNCOMPRESSED"]
+
+    def refused(*words):
+        raise pa.ArrowNotImplementedError("Support for codec 'brotli' not built")
+
+    monkeypatch.setattr(formats, "parquet_batches", refused)
+    with pytest.raises(DataError, match=r"a.parquet has what pyarrow cannot read.*'brotli' not"):
+        keep(model, tmp_path / "a.parquet", tmp_path / "none")
+
+
 def test_codec_is_that_of_the_texts(model, tmp_path):
     rows = pa.table({"id": [1, 2], "text": ["up", "down"]})
     write_parquet(tmp_path / "a.parquet", rows, compression={"id": "none", "text": "gzip"})
@@ -832,15 +848,17 @@ def test_geometries_keep_their_annotation_and_system_of_coordinates(
     assert not caplog.records
 
 
-def test_annotation_that_is_not_written_is_warned_of_once(model, tmp_path, monkeypatch, caplog):
+def test_annotation_that_is_not_written_is_warned_of_once(model, tmp_path, caplog):
     kind = formats._geometry_type()(pa.binary(), b"{}")
     points = pa.ExtensionArray.from_storage(kind, pa.array([b"p" * 21]))
+    lists = pa.ListArray.from_arrays([0, 1], points)
     for name in "ab":
-        write_parquet(tmp_path / f"{name}.parquet", pa.table({"text": ["up"], "at": points}))
-    monkeypatch.setattr(formats, "_schema_of", lambda parquet: parquet.schema_arrow)
+        write_parquet(tmp_path / f"{name}.parquet", pa.table({"text": ["up"], "at": lists}))
     keep(model, str(tmp_path / "*.parquet"), tmp_path / "out")
     (record,) = caplog.records
-    assert "column at is Geometry(crs=), which pyarrow" in record.getMessage()
+    assert "column at.list.element is Geometry(crs=), which pyarrow" in record.getMessage()
+    found = pq.read_table(tmp_path / "out" / "a.parquet")
+    assert found["at"].to_pylist() == [[b"p" * 21]]
 
 
 def test_missing_names_of_json_refuse_and_are_warned_of(model, tmp_path, caplog):
