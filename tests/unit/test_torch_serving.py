@@ -53,6 +53,13 @@ def test_collection_has_a_table_a_feature():
     assert torch.equal(found[:, 1], rows([2, 4, 6]))
 
 
+def test_served_rows_have_the_type_that_the_model_is_turned_into():
+    model = torch.nn.Sequential(served(Embedding, [Rows()]), torch.nn.Linear(DIM, 1))
+    half = model.to(torch.bfloat16)
+    assert half(torch.tensor([1, 2])).dtype == torch.bfloat16
+    assert torch.equal(half[0](torch.tensor([7])), rows([7]).bfloat16())
+
+
 def test_rest_of_a_model_trains_and_rows_do_not():
     source = Rows()
     head = torch.nn.Linear(DIM, 1)
