@@ -183,6 +183,7 @@ def _label_files(
     from snailps.config.output import refuse_existing
     from snailps.data.atomic import atomic_file
     from snailps.data.blocks import files_of
+    from snailps.vectors.fasttext_bin import is_large
     from snailps.vectors.label_files import LabelWriter, label_files
     from snailps.vectors.label_prediction import LabelModel
 
@@ -208,7 +209,8 @@ def _label_files(
         raise ConfigError(f"--output: {output} is what is read here: name another file")
     if output is not None and not overwrite:
         refuse_existing([str(output)], unfinished=False, option="--output")
-    model, progress = LabelModel(path), _LinesProgress(paths)
+    # What is not too large is copied: it may be written over in place meanwhile.
+    model, progress = LabelModel(path, mapped=is_large(path)), _LinesProgress(paths)
     with ExitStack() as stack:
         stack.enter_context(exits_by_signals())
         file: IO[bytes] = sys.stdout.buffer

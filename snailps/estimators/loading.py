@@ -32,6 +32,7 @@ def load(
     path: str | os.PathLike[str],
     *,
     words: str | os.PathLike[str] | Sequence[str] | Sequence[bytes] | None = None,
+    mapped: bool = True,
 ) -> Vectors | LabelModel | SparseEstimator | GraphModel | FactorModel:
     """Open a model's file for queries or predictions.
 
@@ -51,6 +52,8 @@ def load(
         - each of them but the last packed by gzip.
     words : path or sequence of words, optional
         For vectors of federated averaging that were saved without words: the job's vocab.txt.
+    mapped : bool
+        False: a .bin or .npz is copied into memory, for files that may be written over in place.
 
     Returns
     -------
@@ -68,8 +71,10 @@ def load(
     Notes
     -----
     A .bin and a .npz of vectors are mapped, not read; a .npz is read through once to compare its
-    checksum.  Other files are read into memory.  A .gz is unpacked into a temporary file (in
-    TMPDIR), which is gone with the object.
+    checksum.  Replace a mapped file by renaming another one to its name, as everything here does:
+    one that is written over in place ends the processes that have it by SIGBUS.  Other files are
+    read into memory.  A .gz is unpacked into a temporary file (in TMPDIR), which is gone with the
+    object.
 
     Examples
     --------
@@ -85,7 +90,7 @@ def load(
         return rows_model_of(path)
     if words is None and (embeddings := embedding_of(path)) is not None:
         return embeddings
-    return load_model(path, words=words)
+    return load_model(path, words=words, mapped=mapped)
 
 
 def rows_model_of(path: str | os.PathLike[str]) -> SparseEstimator:

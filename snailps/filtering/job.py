@@ -43,6 +43,7 @@ from snailps.filtering.kept_scores import ENDING, ScoreFolder, ScoreWriter, Task
 from snailps.filtering.report import report_page
 from snailps.filtering.results import MANIFEST, REPORT, RESERVED, Results
 from snailps.filtering.scores import Counts, Decision, Judge, ModelScores
+from snailps.vectors.fasttext_bin import is_large
 from snailps.vectors.label_prediction import LabelModel, threads_of, warn_of_unread
 from snailps.vectors.words import to_text
 
@@ -77,7 +78,9 @@ class Command:
                     f"--model {name}=...: expected a name such as hq, of letters, digits and _, "
                     f"that is no word of Python's grammar; got {name!r}"
                 )
-        models = {name: LabelModel(path) for name, path in self.models.items()}
+        models = {
+            name: LabelModel(path, mapped=is_large(path)) for name, path in self.models.items()
+        }
         labels = {name: [to_text(x) for x in model.labels] for name, model in models.items()}
         try:
             condition = parse(self.keep, labels)
@@ -107,6 +110,7 @@ class FilterJob:
         if command.scores:
             self.scores = ScoreFolder(Path(command.scores), command.models, command.column)
         self.judge = command.judge()
+        self._versions = {path: version_now(path) for path in command.models.values()}
         if self.scores is not None:
             self.scores.labels = self.judge.columns
         self.results = Results(Path(command.output), key)
@@ -212,6 +216,7 @@ class FilterJob:
                         if self.scores is not None:
                             known = opened.enter_context(self.scores.of(task))
                         for batch in source.batches():
+                            self.refuse_other_models()
                             scores = known.next(batch.rows) if known is not None else {}
                             yield _Piece(task, source, known, batch, scores)
                         yield _Piece(task, source, known)
@@ -280,6 +285,12 @@ class FilterJob:
         for name, words in total.unread.items():
             warn_of_unread(words, f"model {name}")
         return manifest
+
+    def refuse_other_models(self) -> None:
+        """DataError: a model is another file than at the beginning; a large one is mapped."""
+        for path, version in self._versions.items():
+            if version_now(path) != version:
+                raise DataError(f"{path} was changed while it was read: run it again")
 
     def _hashed(self) -> dict[str, dict[str, str]]:
         """Path and SHA-256 of each model; DataError: one is another file than at the beginning."""

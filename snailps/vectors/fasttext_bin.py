@@ -13,7 +13,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import IO, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -68,6 +68,8 @@ _IS_SEPARATOR = np.isin(np.arange(256), list(SEPARATORS))
 _IS_NEWLINE = np.arange(256) == ord("\n")
 _NPZ_HOLDS = "; a .npz may hold words with blanks"
 
+COPIED_BYTES = 1 << 30
+"""Models below this are copied into memory where they are used for long."""
 # Words that are checked or packed at a time.
 _TOGETHER = 65536
 
@@ -195,26 +197,43 @@ def write_bin(
                 file.write(np.ascontiguousarray(chunk, dtype="<f4").reshape(-1).view(np.uint8).data)
 
 
+def is_large(path: str | os.PathLike[str]) -> bool:
+    """Whether a model's file is too large for a copy of its own in memory."""
+    with suppress(OSError):
+        return os.path.getsize(path) >= COPIED_BYTES  # noqa: PTH202
+    return False
+
+
 def read_bin(
-    path: str | os.PathLike[str], *, quantised: bool = False, file: IO[bytes] | None = None
+    path: str | os.PathLike[str],
+    *,
+    quantised: bool = False,
+    file: IO[bytes] | None = None,
+    mapped: bool = True,
 ) -> BinModel:
     """Open a .bin file of ours, of fastText or of floret without reading its matrices.
 
     `quantised`: whether matrices may be `QuantisedRows` (a .ftz); `file`: is mapped in the path's
-    place, such as an unpacked copy.  Every size in the file is compared with the file's length
-    before memory is allocated for it; the mapping lives as long as the arrays.
+    place, such as an unpacked copy.  Not `mapped`, it is read into memory, and what becomes of the
+    file does not matter; a mapped one must not be written over.  Every size in the file is compared
+    with the file's length before memory is allocated for it; the mapping lives as long as the
+    arrays.
     """
     try:
         with open(path, "rb") if file is None else nullcontext(file) as source:
             length = os.fstat(source.fileno()).st_size
             if length < _UNVERSIONED.head.size:
                 raise _too_short(path, length)
-            mapped = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
-            prefer_huge_pages(mapped)
+            memory = (
+                mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+                if mapped
+                else _copied(path, source, length)
+            )
+            prefer_huge_pages(memory)
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
-    header, layout = _unpack_header(path, mapped)
-    cursor = Cursor(path, mapped, layout.head.size)
+    header, layout = _unpack_header(path, memory)
+    cursor = Cursor(path, memory, layout.head.size)
     words, counts, labels, tokens, kept = _read_dictionary(cursor, layout)
     if kept >= 0 and not quantised:
         raise _quantised(path)
@@ -231,7 +250,20 @@ def read_bin(
             "fetch or export it again"
         )
     header = replace(header, tokens=tokens)
-    return BinModel(header, words, counts[:n], labels, matrix, output, mapped, counts[n:], pruned)
+    return BinModel(header, words, counts[:n], labels, matrix, output, memory, counts[n:], pruned)
+
+
+def _copied(path: str | os.PathLike[str], file: IO[bytes], length: int) -> mmap.mmap:
+    """The bytes of an open file in memory of this process."""
+    before, memory, done = os.fstat(file.fileno()), mmap.mmap(-1, length), 0
+    file.seek(0)
+    with memoryview(memory) as view:
+        while done < length and (read := file.readinto(view[done:])):  # type: ignore[attr-defined]
+            done += read
+    after = os.fstat(file.fileno())
+    if done < length or (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise ModelFileError(f"{path}: was changed while it was read: read it again")
+    return memory
 
 
 def read_header(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> BinHeader:

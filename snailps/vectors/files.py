@@ -66,24 +66,24 @@ _ROOM_LEFT = 1 << 26
 """Bytes that unpacking leaves free, of the disk and of memory: TMPDIR is often in memory."""
 
 
-def load(path: Path_, *, words: WordsOfRows | None = None) -> Vectors:
+def load(path: Path_, *, words: WordsOfRows | None = None, mapped: bool = True) -> Vectors:
     """Open vectors as `load_model` does; of a classifier, those of its words."""
-    found = load_model(path, words=words, of_texts=False)
+    found = load_model(path, words=words, of_texts=False, mapped=mapped)
     assert isinstance(found, Vectors)
     return found
 
 
 def load_model(
-    path: Path_, *, words: WordsOfRows | None = None, of_texts: bool = True
+    path: Path_, *, words: WordsOfRows | None = None, of_texts: bool = True, mapped: bool = True
 ) -> Vectors | LabelModel:
     """Open a file of any format that has vectors or, if `of_texts`, is a classifier of texts.
 
-    Errors are those of ``snailps.load``.  A .bin and a .npz are mapped, others are read.
+    Errors are those of ``snailps.load``.  A .bin and a .npz are `mapped`, others are read.
     """
     if words is not None and not words:
         raise DataError("words: expected the words of a file's rows, got none")
     with opened(path) as file:
-        given = Given.of(path, file, words, of_texts)
+        given = Given.of(path, file, words, of_texts, mapped)
         form = given.format
         if not form.takes_words:
             given.refuse_words()
@@ -139,6 +139,7 @@ class Given(NamedTuple):
     start: bytes
     words: WordsOfRows | None = None
     of_texts: bool = False
+    mapped: bool = True
 
     @classmethod
     def of(cls, path: Path_, file: IO[bytes], *how: Any) -> Given:
@@ -220,8 +221,8 @@ def _read_bin(given: Given) -> Vectors | LabelModel:
     if given.of_texts and read_header(path, file).model == "supervised":
         from snailps.vectors.label_prediction import LabelModel
 
-        return LabelModel(path, file=file)
-    return Vectors.of_model(read_bin(path, quantised=True, file=file))
+        return LabelModel(path, file=file, mapped=given.mapped)
+    return Vectors.of_model(read_bin(path, quantised=True, file=file, mapped=given.mapped))
 
 
 def _means_bin(given: Given) -> str:
@@ -256,7 +257,7 @@ def _read_npz(given: Given) -> Vectors:
         raise ModelFileError(
             f"{path}: damaged or cut short ({error}); fetch or export it again"
         ) from error
-    vectors = rows.astype(np.float32, copy=False)
+    vectors = rows.astype(np.float32, copy=not given.mapped)
     if text is None:
         return given.with_words(vectors)
     given.refuse_words()

@@ -86,8 +86,14 @@ class LabelModel:
         probabilities of all labels add up to 1.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, file: IO[bytes] | None = None) -> None:
-        """Opens a model; `file` is as in `read_bin`.
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        file: IO[bytes] | None = None,
+        mapped: bool = True,
+    ) -> None:
+        """Opens a model; `file` and `mapped` are as in `read_bin`.
 
         Raises
         ------
@@ -97,8 +103,10 @@ class LabelModel:
         Notes
         -----
         Label rows are read, word rows are mapped and paged in on access.  A .gz is unpacked into a
-        temporary file (in TMPDIR).
+        temporary file (in TMPDIR).  A mapped file may be replaced by renaming another one, but not
+        written over: a process that reads what is no longer there ends by SIGBUS.
         """
+        self._mapped = mapped
         self._path = os.path.abspath(os.fspath(path))  # noqa: PTH100
         if file is None:
             with opened(path) as source:
@@ -111,7 +119,7 @@ class LabelModel:
             found = identify(path, file) or "a file of another format: fetch or export it again"
             raise ModelFileError(f"{path}: not a classifier (a .bin), but {found}")
         file.seek(0)
-        model = read_bin(path, quantised=True, file=file)
+        model = read_bin(path, quantised=True, file=file, mapped=self._mapped)
         header = model.header
         if header.model != "supervised":
             raise ModelFileError(
@@ -162,9 +170,9 @@ class LabelModel:
             raise ModelFileError(f"{path}: damaged: {error}; fetch or export it again") from error
         self._one = OneLine(self._reader, self._labelling, self._pruned)
 
-    def __reduce__(self) -> tuple[type[LabelModel], tuple[str | bytes]]:
-        """Other processes open the file again: they share its memory."""
-        return LabelModel, (self._path,)
+    def __reduce__(self) -> tuple[Callable[[str | bytes], LabelModel], tuple[str | bytes]]:
+        """Other processes open the file again: they share its memory if it is mapped."""
+        return partial(LabelModel, mapped=self._mapped), (self._path,)
 
     def __repr__(self) -> str:
         quantised = ", quantised" * self._quantised

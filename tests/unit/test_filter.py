@@ -482,6 +482,24 @@ def test_model_that_is_another_file_than_before_is_noticed(tmp_path):
     assert done["models"]["hq"]["sha256"] == hashlib.sha256(model.read_bytes()).hexdigest()
 
 
+@pytest.mark.parametrize("limit", [1 << 30, 1])
+def test_model_that_is_written_over_amid_a_run_ends_no_process(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr("snailps.vectors.fasttext_bin.COPIED_BYTES", limit)
+    path, models = tmp_path / "t.txt", write_model(tmp_path / "hq.bin")
+    path.write_text("up\n")
+    (tmp_path / "t2.txt").write_text("up\n")
+    real = scores.Judge.decide
+
+    def decide(*given):  # after the first file was begun
+        found = real(*given)
+        os.truncate(models, 50)
+        return found
+
+    monkeypatch.setattr(scores.Judge, "decide", decide)
+    with pytest.raises(DataError, match=r"hq.bin was changed while it was read: run it again"):
+        keep(models, str(tmp_path / "t*.txt"), tmp_path / "o", column="", threads=1)
+
+
 def test_inputs_are_those_of_the_folder_whose_name_looks_like_a_pattern(
     model, tmp_path, monkeypatch
 ):

@@ -2,6 +2,8 @@
 
 import functools
 import json
+import os
+import pickle
 import random
 import sys
 
@@ -14,7 +16,7 @@ from typer.testing import CliRunner
 import snailps
 from snailps.cli.main import app_for
 from snailps.errors import ConfigError, DataError, ModelFileError
-from snailps.vectors import label_prediction, texts
+from snailps.vectors import fasttext_bin, files, label_prediction, texts
 from snailps.vectors.fasttext_bin import BinHeader, read_bin, write_bin
 from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 from snailps.vectors.words import to_text
@@ -437,6 +439,39 @@ def test_ranking_does_not_depend_on_how_lines_are_cut(judged, monkeypatch):
     assert (plain.precision, plain.average_precision) == (whole.precision, None)
     with pytest.raises(DataError, match="recall: expected a share of lines, above 0 to 1, got 0"):
         evaluate_labels(model, path, recall=0)
+
+
+@pytest.mark.parametrize("kind", ["labels", "words", "npz"])
+def test_copied_model_stays_when_its_file_is_written_over(small, tmp_path, kind):
+    path = small
+    if kind == "npz":
+        path = tmp_path / "m.npz"
+        snailps.load(small).wv.save(path)
+    if kind == "labels":
+        model = snailps.load(path, mapped=False)
+        other = pickle.loads(pickle.dumps(model))
+        before = model.predict(["up"])
+        os.truncate(path, 10)
+        assert model.predict(["up"]) == other.predict(["up"]) == before
+        return
+    vectors = files.load(path, mapped=False)
+    before = vectors["up"]
+    os.truncate(path, 10)
+    assert (vectors["up"] == before).all()
+
+
+def test_model_that_changes_while_it_is_copied_is_refused(small, monkeypatch):
+    real = os.fstat
+    calls = iter(range(10))
+
+    def stat(number):
+        if next(calls) == 2:  # after the copy: its length, before, after
+            os.utime(small, (1, 1))
+        return real(number)
+
+    monkeypatch.setattr(fasttext_bin.os, "fstat", stat)
+    with pytest.raises(ModelFileError, match="was changed while it was read: read it again"):
+        LabelModel(small, mapped=False)
 
 
 @pytest.mark.parametrize("threshold", [0.9, float(np.float32(0.9)), 0.7, 0.1])
