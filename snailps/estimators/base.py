@@ -172,7 +172,7 @@ class Estimator(Routed):
         y: Any = None,
         *,
         goes_on: bool = False,
-        epochs: int | None = None,
+        epochs: int | str | None = None,
         **how: Any,
     ) -> E:
         """Learn from data; `goes_on`: with the model that is there; `how` is of `_source`."""

@@ -22,7 +22,7 @@ from snailps.estimators.sparse import (
     SparseEstimator,
     SparseRegressor,
 )
-from snailps.models.packed_tables import Packed
+from snailps.models.packed_tables import Packed, grown
 from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.linear import LinearSettings
 
@@ -130,22 +130,8 @@ class LogisticRegression(
     """
 
     def _grown(self, known: NDArray[Any], every: NDArray[Any]) -> Mapping[str, Packed]:
-        return {TABLE: grown(self._packed[TABLE], known, every)}
-
-
-def grown(packed: Packed, known: NDArray[Any], every: NDArray[Any]) -> Packed:
-    """Rows with state of a model of more classes: those that are new begin with zeros.
-
-    Two classes have one output, the second's; more have one each.
-    """
-    outputs = 1 if len(known) == 2 else len(known)
-    count = len(packed.rows)
-    parts = packed.rows.shape[1] // outputs
-    wide = packed.rows.reshape(count, parts, outputs)
-    places = np.searchsorted(every, known)[-outputs:]
-    made = np.zeros((count, parts, len(every)), np.float32)
-    made[:, :, places] = wide
-    return Packed(packed.keys, made.reshape(count, parts * len(every)))
+        places = np.searchsorted(every, known)
+        return {TABLE: grown(self._packed[TABLE], places, len(every))}
 
 
 class LinearRegression(

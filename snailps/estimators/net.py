@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from snailps.api.tables import Tensor
 from snailps.errors import ParameterError
 from snailps.estimators.sparse import CLASS_WEIGHT, NO_PARAMETERS, SparseClassifier
-from snailps.models.packed_tables import Packed, widened
+from snailps.models.packed_tables import Packed, grown_tensors
 from snailps.models.sparse.net import NetSettings
 
 N = TypeVar("N", bound="NetEstimator")
@@ -57,11 +57,7 @@ class NetEstimator(SparseClassifier):
         before = self._model.settings
         after = replace(before, **self._of_classes(len(every)))
         places = np.searchsorted(every, known)[-before.layers.sizes[-1] :]
-        made = dict(self._packed)
-        for old, new in zip(self._tensors(before), self._tensors(after), strict=True):
-            if old.shape != new.shape:
-                made[old.name] = widened(self._packed[old.name], old, new, places)
-        return made
+        return grown_tensors(self._packed, self._tensors(before), self._tensors(after), places)
 
     def _adopted(self: N, settings: Any, given: Container[str]) -> N:
         if "hidden" not in given:

@@ -21,7 +21,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +53,8 @@ from snailps.estimators.validation import (
     weights_of,
 )
 from snailps.models.losses import LOSSES, Loss
-from snailps.models.packed_tables import Packed, write_packed
-from snailps.models.sparse.batch import BIAS_KEY, TABLE, batch_reader
+from snailps.models.packed_tables import Packed, state_arrays, take_state, write_packed
+from snailps.models.sparse.batch import BIAS_KEY, batch_reader
 from snailps.models.sparse.clipping import names_of_keys
 from snailps.models.sparse.export import SavedModel, read_npz, write_saved
 from snailps.models.sparse.sample import sample_of
@@ -72,7 +72,7 @@ R = TypeVar("R", bound="SparseRegressor")
 
 NO_PARAMETERS = (
     "format", "columns", "hash_bits", "on_bad_line", "expire_after", "formats", "loss", "classes",
-    "class_weights",
+    "class_weights", "keep_state",
 )  # fmt: skip
 """Settings that the data or the class decides."""
 CLASS_WEIGHT: Mapping[str, tuple[str, Any]] = {
@@ -83,8 +83,8 @@ _SAVED = {
     "names": "feature_names_in_",
 }  # fmt: skip
 """Attributes that a file has, by their names in it."""
-_ABOUT, _STATE_KEYS, _STATE = "estimator", "state_keys", "state_rows"
-"""Arrays of a file; those of other tables than `TABLE` have the table's name behind a dot."""
+_ABOUT = "estimator"
+"""Array of a file: what is said of the estimator."""
 
 
 class SparseEstimator(Estimator):
@@ -391,9 +391,7 @@ class SparseEstimator(Estimator):
         more: dict[str, NDArray[Any]] = {
             _ABOUT: np.frombuffer(json.dumps(about).encode(), np.uint8)
         }
-        for name, packed in self._packed.items():
-            behind = "" if name == TABLE else f".{name}"
-            more |= {_STATE_KEYS + behind: packed.keys, _STATE + behind: packed.rows}
+        more |= state_arrays(self._packed)
         self._write(os.fspath(path), more)
 
     def _write(self, path: str, more: Mapping[str, NDArray[Any]]) -> None:
@@ -419,7 +417,7 @@ class SparseEstimator(Estimator):
         estimator = cls(**parameters)
         model, extras = cls._read(path)
         try:
-            packed = _state_of(extras)
+            packed = take_state(extras)
             about = json.loads(extras.pop(_ABOUT).tobytes()) if _ABOUT in extras else {}
             estimator._adopt(model, about, classes)
         except (KeyError, TypeError, ValueError) as error:
@@ -507,6 +505,7 @@ class SparseClassifier(SparseEstimator):
         sample_weight: Any = None,
         *,
         columns: Sequence[str] = (),
+        epochs: int | Literal["auto"] = 1,
     ) -> C:
         """Goes on with other examples: one pass over X, with the optimizer's state as it is.
 
@@ -518,6 +517,8 @@ class SparseClassifier(SparseEstimator):
         classes : sequence, optional
             All labels, known at the first call: columns of `predict_proba` then stay.  New labels
             may come later, too, where a model has any number of classes.
+        epochs : int or "auto"
+            Passes over X; "auto": as of `fit`.
 
         Raises
         ------
@@ -526,7 +527,7 @@ class SparseClassifier(SparseEstimator):
         """
         every = [] if classes is None else values_of(classes)
         given = {"columns": columns, "sample_weight": sample_weight, "classes": every}
-        return self._learn(X, y, goes_on=True, epochs=1, **given)
+        return self._learn(X, y, goes_on=True, epochs=epochs, **given)
 
     def _target(
         self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool, classes: Any = None
@@ -698,7 +699,13 @@ class SparseRegressor(SparseEstimator):
         return self._learn(X, y, columns=columns, sample_weight=sample_weight)
 
     def partial_fit(
-        self: R, X: Any, y: Any = None, sample_weight: Any = None, *, columns: Sequence[str] = ()
+        self: R,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        columns: Sequence[str] = (),
+        epochs: int | Literal["auto"] = 1,
     ) -> R:
         """Goes on with other examples: one pass over X, with the optimizer's state as it is.
 
@@ -707,6 +714,8 @@ class SparseRegressor(SparseEstimator):
         X, y, sample_weight, columns
             As of `fit`.  Mean and deviation of y are those of the first call, and so are the
             centres and scales of columns.
+        epochs : int or "auto"
+            Passes over X; "auto": as of `fit`.
 
         Raises
         ------
@@ -714,7 +723,7 @@ class SparseRegressor(SparseEstimator):
             As of `fit`; or X has other columns, or a parameter makes another model.
         """
         given = {"columns": columns, "sample_weight": sample_weight}
-        return self._learn(X, y, goes_on=True, epochs=1, **given)
+        return self._learn(X, y, goes_on=True, epochs=epochs, **given)
 
     def _target(self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool) -> Target:
         targets = targets_of(y, type(self).__name__, rows)
@@ -786,13 +795,3 @@ def _labels_and_weights(matrix: Matrix, y: Any, sample_weight: Any) -> tuple[Any
         return y, sample_weight
     own = matrix.files.weights() if sample_weight is None else sample_weight
     return matrix.files.labels(), own
-
-
-def _state_of(extras: dict[str, NDArray[Any]]) -> dict[str, Packed]:
-    """Take the rows with state out of the arrays of a file, by table."""
-    found = {}
-    for name in [name for name in extras if name.split(".")[0] == _STATE_KEYS]:
-        behind = name.removeprefix(_STATE_KEYS)
-        table = behind.removeprefix(".") or TABLE
-        found[table] = Packed(extras.pop(name), extras.pop(_STATE + behind))
-    return found

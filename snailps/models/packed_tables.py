@@ -1,27 +1,30 @@
 """Rows of all tables of a model with the state of their optimiser, from which training continues.
 
-    a finished job -> Results.packed -> Packed [-> widened] -> write_packed -> a file
+    a finished job -> Results.packed -> Packed [-> widened, grown] -> write_packed -> a file
     `continue_from` of the next job -> put_tables -> Results.put_packed -> tables
 
 The file has two arrays a table, ``NAME.keys`` (uint64) and ``NAME.rows`` (float32, weights and
-state).  Result files hold weights only.
+state).  A model's file may have them too, by the names of `state_arrays`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Results
-from snailps.config import JobSettings
+from snailps.config import JobSettings, settings_of
 from snailps.data.scratch import release_whole, whole_file
-from snailps.dataclass import dataclass
+from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, ModelFileError
 from snailps.vectors.model_file import check_rows, read_model, refuse_pipe, write_model
+
+S = TypeVar("S", bound=JobSettings)
 
 COLUMN: Mapping[str, Any] = {
     "help": "The column to read, as text, of an input of tables: Parquet, JSON lines, CSV or TSV "
@@ -47,7 +50,18 @@ SHUFFLE: Mapping[str, Any] = {
     "fit in memory on a disk that seeks slowly.",
 }
 """The setting of models that do not depend on the order of the examples."""
+KEEP_STATE: Mapping[str, Any] = {
+    "help": "Whether the model's file has the state of the optimizer, too, so that `continue_from` "
+    "and `partial_fit` go on with it: two or three times the size. `auto`: up to 64 MB of it.",
+    "when": "`always` to continue with a larger model; `never` for the smallest file.",
+}
+"""The setting of models whose file may have it."""
+STATE_BYTES_AUTO = 64 << 20
+"""Rows with state up to which ``keep_state: auto`` keeps them."""
+FIRST_TABLE = "weights"
+"""The table whose state has no name in a model's file."""
 _KEYS, _ROWS = ".keys", ".rows"
+_STATE_KEYS, _STATE_ROWS = "state_keys", "state_rows"
 _PUT_FLOATS = 1 << 20
 """Floats that are pushed at a time."""
 
@@ -76,22 +90,103 @@ def write_packed(path: str, tables: Mapping[str, Packed]) -> str:
     return write_model(path, arrays)
 
 
+def state_names(table: str) -> tuple[str, str]:
+    """Names of the arrays that a model's file has of a table."""
+    behind = "" if table == FIRST_TABLE else f".{table}"
+    return _STATE_KEYS + behind, _STATE_ROWS + behind
+
+
+def state_arrays(tables: Mapping[str, Packed]) -> dict[str, NDArray[Any]]:
+    """Rows with state as arrays of a model's file."""
+    found: dict[str, NDArray[Any]] = {}
+    for name, table in tables.items():
+        found |= dict(zip(state_names(name), (table.keys, table.rows), strict=True))
+    return found
+
+
+def take_state(arrays: dict[str, NDArray[Any]]) -> dict[str, Packed]:
+    """Take the rows with state out of the arrays of a model's file, by table."""
+    found = {}
+    for name in [name for name in arrays if name.split(".")[0] == _STATE_KEYS]:
+        table = name.removeprefix(_STATE_KEYS).removeprefix(".") or FIRST_TABLE
+        keys, rows = (arrays.pop(one) for one in state_names(table))
+        found[table] = Packed(keys, rows)
+    return found
+
+
 def read_packed(path: str) -> dict[str, Packed]:
-    """Read what `write_packed` wrote, or raise a `ModelFileError`."""
+    """Read what `write_packed` wrote, or the state in a model's file, or raise a ModelFileError."""
     what = "weights with the state of their optimizer"
-    with read_model(path, what, ()) as (_, arrays):
+    with read_model(path, what, ()) as (settings, arrays):
         names = [name.removesuffix(_KEYS) for name in arrays if name.endswith(_KEYS)]
     try:
-        found = {name: Packed(arrays[name + _KEYS], arrays[name + _ROWS]) for name in names}
+        found = {name: Packed(arrays.pop(name + _KEYS), arrays.pop(name + _ROWS)) for name in names}
+        is_whole = not arrays or bool(settings)
+        found |= take_state(arrays)
         for name, table in found.items():
             check_rows(name, table.keys, table.rows)
     except (KeyError, ValueError):
         found = {}
-    if not found or 2 * len(found) != len(arrays):
+    if not found or not is_whole:
         raise ModelFileError(
-            f"{path}: continue_from: expected {what}, as partial_fit writes them, got other arrays"
+            f"{path}: continue_from: expected {what}, as keep_state: always and save of an "
+            "estimator write them, got other arrays"
         )
     return found
+
+
+def with_shape(
+    s: S,
+    shape: Mapping[str, Any],
+    path: str,
+    explicit: Callable[[str], str | None],
+    habits: Mapping[str, Any] = MappingProxyType({}),
+) -> S:
+    """Take values from the file that training starts from.
+
+    The user must not set others for its `shape`, but may for its `habits`.
+    """
+    for name, value in shape.items():
+        where = explicit(name)
+        known = settings_of(type(s))[name]
+        own = getattr(s, name)
+        if where is not None and own != value and known.format(own) != "auto":
+            raise ConfigError(
+                f"{where}: {name}: expected {value}, as in {path}, which the training begins "
+                f"with; got {own}. Leave {name} out, or begin without that file"
+            )
+    found = {name: value for name, value in habits.items() if explicit(name) is None}
+    for name in [name for name in found if not settings_of(type(s))[name].allows(found[name])]:
+        del found[name]  # such as fastText's minCount 0
+    return replace(s, **found, **shape)
+
+
+def grown(packed: Packed, places: NDArray[np.int64], count: int) -> Packed:
+    """Rows with state of a model of more classes: those that are new begin with zeros.
+
+    `places` are those of the known classes among `count`.  Two classes have one output, the
+    second's; more have one each.
+    """
+    outputs = 1 if len(places) == 2 else len(places)
+    number = len(packed.rows)
+    parts = packed.rows.shape[1] // outputs
+    made = np.zeros((number, parts, count), np.float32)
+    made[:, :, places[-outputs:]] = packed.rows.reshape(number, parts, outputs)
+    return Packed(packed.keys, made.reshape(number, parts * count))
+
+
+def grown_tensors(
+    packed: Mapping[str, Packed],
+    before: Sequence[Tensor],
+    after: Sequence[Tensor],
+    places: NDArray[np.int64],
+) -> dict[str, Packed]:
+    """Tables of a network whose last layer has more outputs; `places` are of the known ones."""
+    made = dict(packed)
+    for old, new in zip(before, after, strict=True):
+        if old.shape != new.shape:
+            made[old.name] = widened(packed[old.name], old, new, places)
+    return made
 
 
 def widened(packed: Packed, before: Tensor, after: Tensor, places: NDArray[np.int64]) -> Packed:
@@ -127,10 +222,10 @@ def opened(settings: JobSettings) -> str:
     return whole_file(path, settings.scratch_dir, settings.scratch_bytes)
 
 
-def put_tables(results: Results) -> None:
-    """Set rows and state from `continue_from`, or raise a `ModelFileError`."""
+def put_tables(results: Results, given: Mapping[str, Packed] | None = None) -> None:
+    """Set rows and state from `continue_from`, or as `given`, or raise a `ModelFileError`."""
     path: str = results.settings.continue_from  # type: ignore[attr-defined]
-    tables = read_packed(opened(results.settings))
+    tables = read_packed(opened(results.settings)) if given is None else given
     results.exporting.plan([packed.rows.size for packed in tables.values()])
     for name, packed in tables.items():
         table = results.tables.get(name)

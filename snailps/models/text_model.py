@@ -11,22 +11,20 @@ from __future__ import annotations
 
 import mmap
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.worker import Block, Results, Surveyor, SurveyPart
-from snailps.config import JobSettings, settings_of
+from snailps.config import JobSettings
 from snailps.data._text import WordCounter
 from snailps.data.packed_words import PackedWords
 from snailps.data.scratch import release_whole
 from snailps.data.vocabulary import Vocabulary
-from snailps.errors import ConfigError, ModelFileError
+from snailps.errors import ModelFileError
 from snailps.models.block_trainer import BlockTrainer
 from snailps.models.local_sgd import Floats
 from snailps.models.pace import Pace, of_workers
@@ -166,32 +164,6 @@ def key_ranges(results: Results, table: str, *ranges: tuple[int, int]) -> Iterat
 
 def export_rows(dim: int) -> int:
     return max(1, min(EXPORT_ROWS, EXPORT_BYTES // (4 * dim)))
-
-
-def with_shape(
-    s: Settings,
-    shape: Mapping[str, Any],
-    path: str,
-    explicit: Callable[[str], str | None],
-    habits: Mapping[str, Any] = MappingProxyType({}),
-) -> Settings:
-    """Take values from the file that training starts from.
-
-    The user must not set others for its `shape`, but may for its `habits`.
-    """
-    for name, value in shape.items():
-        where = explicit(name)
-        known = settings_of(type(s))[name]
-        own = getattr(s, name)
-        if where is not None and own != value and known.format(own) != "auto":
-            raise ConfigError(
-                f"{where}: {name}: expected {value}, as in {path}, which the training begins "
-                f"with; got {own}. Leave {name} out, or begin without that file"
-            )
-    found = {name: value for name, value in habits.items() if explicit(name) is None}
-    for name in [name for name in found if not settings_of(type(s))[name].allows(found[name])]:
-        del found[name]  # such as fastText's minCount 0
-    return replace(s, **found, **shape)
 
 
 def vocabulary_of(words: Sequence[bytes], counts: NDArray[np.int64], tokens: int) -> Vocabulary:

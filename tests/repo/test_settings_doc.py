@@ -50,7 +50,7 @@ def test_describe_names_every_setting_and_swiftsnails_name():
 
 
 def test_settings_that_are_the_programs_own_are_not_shown():
-    for name, own in (("logistic", "continue_from"), ("mlp", "inputs"), ("mlp", "continue_from")):
+    for name, own in (("logistic", "encoding"), ("mlp", "inputs"), ("mlp", "continue_from")):
         cls = snailps.models.SETTINGS[name]
         assert settings_of(cls)[own].hidden
         section = describe([("Mine", cls)]).split("## Mine")[1].split("\n## ")[0]

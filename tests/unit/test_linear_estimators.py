@@ -18,16 +18,33 @@ from snailps.api.results import Results
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import load_class
 from snailps.data._examples import hash_bytes
+from snailps.data.blocks import Source
 from snailps.data.encoding import Encoding
 from snailps.data.feature_rows import DictRows
+from snailps.data.input_files import InputFiles
 from snailps.data.matrix_file import read_header
-from snailps.errors import DataError, ModelFileError, NotFitted, ParameterError
+from snailps.data.scratch import Scratch
+from snailps.errors import (
+    ConfigError,
+    DataError,
+    ModelFileError,
+    NotFitted,
+    ParameterError,
+    SnailError,
+)
 from snailps.estimators import base, mlp, sparse
 from snailps.estimators.jobs import Finished
-from snailps.estimators.linear import grown
 from snailps.models.mlp import MlpSettings
 from snailps.models.mlp.files import SavedNet
-from snailps.models.packed_tables import Packed, put_tables, read_packed, widened, write_packed
+from snailps.models.packed_tables import (
+    Packed,
+    grown,
+    put_tables,
+    read_packed,
+    widened,
+    write_packed,
+)
+from snailps.models.sparse import warm_start
 from snailps.models.sparse.batch import BIAS_KEY
 from snailps.models.sparse.export import SavedModel, read_npz, write_saved
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
@@ -284,6 +301,11 @@ def test_partial_fit_goes_on_with_weights_and_state(jobs):
     assert before.rows.tolist() == [[2, 12, 22], [0.5, 10.5, 20.5]]
     assert jobs.labels == [[0] * 4, [1] * 4]
     assert [one["epoch"] for one in model.history_] == [1, 2]
+    for epochs in (3, "auto"):
+        model.partial_fit(X, [1, 1, 1, 1], epochs=epochs)
+        assert jobs.asked[-1][1]["epochs"] == epochs
+    with pytest.raises(ParameterError, match="epochs"):
+        model.partial_fit(X, [1, 1, 1, 1], epochs=0)
     with pytest.raises(DataError, match="X has 1 features, but LogisticRegression is expecting 2"):
         model.partial_fit(X[:, :1], [1, 1, 1, 1])
     with pytest.raises(ParameterError, match="optimizer: the fitted model has 'auto'"):
@@ -324,7 +346,7 @@ def test_partial_fit_adds_classes(jobs):
 
 def test_grown_keeps_places_of_several_classes():
     before = Packed(np.array([7], np.uint64), np.arange(1, 10, dtype=np.float32).reshape(1, 9))
-    after = grown(before, np.array([1, 3, 5]), np.array([1, 2, 3, 5]))
+    after = grown(before, np.array([0, 2, 3]), 4)
     assert after.rows.tolist() == [[1, 0, 2, 3, 4, 0, 5, 6, 7, 0, 8, 9]]
 
 
@@ -977,3 +999,86 @@ def test_continue_from_a_file_without_state_says_what_is_expected(tmp_path, name
     np.savez(tmp_path / "m.npz", **{name: np.zeros(2, np.uint64)})
     with pytest.raises(ModelFileError, match="continue_from: expected weights with the state"):
         read_packed(str(tmp_path / "m.npz"))
+
+
+def continuing(cls, path, **settings):
+    """Settings as of ``--NAME VALUE``, after `adopt`."""
+    given = {"input": ("x.svm",), "continue_from": str(path), **settings}
+    raw = cls.Settings(**given)
+    return warm_start.adopt(cls, raw, lambda name: f"--{name}" if name in settings else None)
+
+
+@pytest.fixture
+def saved(jobs, tmp_path):
+    model = snailps.LogisticRegression(lr=0.5, l2=0.1, epochs=7).fit(X, [-1, 3, 3, -1])
+    model.save(tmp_path / "m.npz")
+    return tmp_path / "m.npz"
+
+
+def test_command_that_continues_takes_what_the_model_has(saved):
+    found = continuing(Linear, saved)
+    assert (found.lr, found.l2, found.loss, found.method) == (0.5, 0.1, "logistic", "ftrl")
+    assert (found.epochs, found.keep_state) == (0, "always")
+    found = continuing(Linear, saved, lr=0.2, epochs=2, keep_state="never")
+    assert (found.lr, found.l2, found.epochs, found.keep_state) == (0.2, 0.1, 2, "never")
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"bias": False}, "--bias: bias: expected True, as in .*m.npz, .* got False"),
+        ({"loss": "squared"}, "--loss: loss: expected logistic, as in .*m.npz"),
+        ({"optimizer": "sgd"}, "--optimizer: optimizer: expected ftrl, as in .*m.npz"),
+        ({"hash_bits": 9}, "--hash_bits: hash_bits: expected 0, as in .*m.npz"),
+        ({"label_column": "y"}, "model has columns by number, and the input features by name"),
+    ],
+)
+def test_command_that_continues_refuses_another_shape(saved, settings, text):
+    with pytest.raises(ConfigError, match=text):
+        continuing(Linear, saved, **settings)
+    with pytest.raises(ConfigError, match=r"expected a model of FactorizationMachine, got one of"):
+        continuing(FactorizationMachine, saved)
+
+
+def test_command_that_continues_has_the_columns_of_the_model(people, tmp_path):
+    path = tmp_path / "m.npz"
+    with pytest.raises(ConfigError, match=r"model has features by name .* input columns by number"):
+        continuing(Linear, path)
+    found = continuing(Linear, path, label_column="y", columns=("id:ignore",))
+    assert found.columns == ("zip:categorical", "age:numeric", "id:ignore")
+    with pytest.raises(ConfigError, match=r"--columns: columns: got zip:numeric: the model"):
+        continuing(Linear, path, label_column="y", columns=("zip:numeric",))
+
+
+def test_command_that_continues_adds_labels_of_the_input(jobs, saved, tmp_path):
+    lines = tmp_path / "x.svm"
+
+    def labelled(cls, path, text, **settings):
+        lines.write_text(text)
+        found = continuing(cls, path, **settings)
+        with Scratch(str(tmp_path / "scratch"), 0) as scratch:
+            files = InputFiles([Source(str(lines), lines.stat().st_size)], scratch)
+            return warm_start.with_labels(cls, found, files)
+
+    same = labelled(Linear, saved, "-1 0:1\n3 1:1\n")
+    assert (same.loss, same.classes) == ("logistic", 0)
+    assert Encoding.of_text(same.encoding).labels == (-1, 3)
+    more = labelled(Linear, saved, "3 0:1\n0.5 1:1\n")
+    assert (more.loss, more.classes) == ("multinomial", 3)
+    assert Encoding.of_text(more.encoding).labels == (-1, 0.5, 3)
+    with pytest.raises(DataError, match=r"expected labels of 4 classes, .* got -1, 3, 5"):
+        labelled(Linear, saved, "5 0:1\n", loss="multinomial", classes=4)
+
+
+@pytest.mark.parametrize("text", ["weights alone", "no archive", "nothing"])
+def test_command_that_continues_says_what_the_file_lacks(jobs, saved, tmp_path, text):
+    wanted, path = "continue_from: expected the .npz of a model, got", tmp_path / "other.npz"
+    if text == "weights alone":
+        write_saved(path, jobs.saved, {})
+        wanted = "weights without the state of their optimizer.* with keep_state: always"
+    elif text == "no archive":
+        path.write_text("x")
+    else:
+        wanted = "other.npz: continue_from: No such file"
+    with pytest.raises(SnailError, match=wanted):
+        continuing(Linear, path)

@@ -17,8 +17,8 @@ from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError
 from snailps.models import text_model
 from snailps.models.classifier.settings import ClassifierSettings
-from snailps.models.packed_tables import opened
-from snailps.models.text_model import vocabulary_of, with_shape
+from snailps.models.packed_tables import opened, with_shape
+from snailps.models.text_model import vocabulary_of
 from snailps.vectors.fasttext_bin import read_bin, read_header
 
 

@@ -66,7 +66,8 @@ def with_columns(settings: SparseSettings) -> SparseSettings:
 def with_names(settings: SparseSettings, explicit: Callable[[str], str | None]) -> SparseSettings:
     """The settings with the names of classes, where the labels of tables are texts.
 
-    Several names make a multinomial model, unless its loss is set.
+    Several names make a multinomial model, unless its loss is set.  Those that a continued model
+    has are among them.
     """
     encoding = Encoding.of_text(settings.encoding)
     if not settings.label_column or not settings.input or encoding.labels:
@@ -76,15 +77,16 @@ def with_names(settings: SparseSettings, explicit: Callable[[str], str | None]) 
     paths, column = files_of(settings.input), settings.label_column
     if label_kind(paths[0], column) is Kind.NUMERIC:
         return settings
-    names = names_of_labels(settings.reading(), paths)
+    names = names_of_labels(replace(settings, encoding="").reading(), paths)
+    names = sorted({*names, *encoding.names})
     shown = shown_names(names) or "none"
     if not settings.class_num:
         raise DataError(
             f"input: column {column!r} of {paths[0]} has texts: {shown}. Loss {settings.loss} "
             "expects numbers"
         )
-    is_free = explicit("loss") is None and len(names) > settings.class_num == 2
-    if is_free and isinstance(settings, ClassesSettings):
+    grows = len(names) > settings.class_num and (settings.class_num == 2 or bool(encoding.names))
+    if grows and explicit("loss") is None and isinstance(settings, ClassesSettings):
         settings = replace(settings, loss="multinomial", classes=len(names))
     if len(names) != settings.class_num:
         raise DataError(

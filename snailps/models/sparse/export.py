@@ -24,9 +24,11 @@ from snailps.data.atomic import atomic_file
 from snailps.dataclass import dataclass
 from snailps.errors import ModelFileError
 from snailps.models.losses import LOSSES
+from snailps.models.packed_tables import STATE_BYTES_AUTO, state_names
 from snailps.models.sparse.batch import BIAS_KEY, TABLE, Floats, Keys
 from snailps.vectors.model_file import (
     HEADER,
+    ModelWriter,
     check_rows,
     header_of,
     model_settings,
@@ -70,11 +72,14 @@ class SavedModel:
 
 
 class StoredRows(RowSorter):
-    """Nonzero rows of a table by ascending key; `bias`: the bias's row, (1, dim), or (0, dim)."""
+    """Nonzero rows of a table by ascending key; `bias`: the bias's row, (1, dim), or (0, dim).
+
+    `scanned` counts all rows.
+    """
 
     def __init__(self, target: str, dim: int, progress: ExportProgress) -> None:
         super().__init__(target, dim)
-        self.progress = progress
+        self.progress, self.scanned = progress, 0
         self.bias: Floats = np.empty((0, dim), np.float32)
 
     @property
@@ -83,6 +88,7 @@ class StoredRows(RowSorter):
         return self.count
 
     def add(self, keys: Keys, rows: Floats) -> None:
+        self.scanned += len(keys)
         used = rows.any(axis=1)
         of_bias = keys == BIAS_KEY
         if of_bias.any():
@@ -116,10 +122,13 @@ def stored_rows(cls: type[SparseWorker], results: Results, stages: int = 1) -> I
 
 
 def write_npz(
-    path: str, settings: JobSettings, stored: StoredRows, extras: Mapping[str, NDArray[Any]]
+    path: str, results: Results, stored: StoredRows, extras: Mapping[str, NDArray[Any]]
 ) -> str:
-    """Write a model; no partial file is left after a `ModelFileError`."""
-    n = stored.features + len(stored.bias)
+    """Write a model, with the state of its optimizer where `keep_state` says so.
+
+    No partial file is left after a `ModelFileError`.
+    """
+    n, settings = stored.features + len(stored.bias), results.settings
 
     def rows() -> Iterator[Floats]:
         for _, some in stored.counted(f"writing {path}"):
@@ -132,8 +141,33 @@ def write_npz(
         file.add_pieces("rows", np.float32, (n, stored.dim), rows())
         for name, array in extras.items():
             file.add(name, array)
+        for table in results.tables if _keeps_state(results, stored) else ():
+            _write_state(file, path, results, table)
     stored.progress.wrote(path)
     return path
+
+
+def _keeps_state(results: Results, stored: StoredRows) -> bool:
+    """Whether the file has the rows as the servers have them; a driver may keep them itself."""
+    wanted = results.settings.keep_state  # type: ignore[attr-defined]
+    if results.scanned is not None or wanted == "never":
+        return False
+    table = results.tables[TABLE]
+    size = 4 * (table.dim + table.state_floats) * stored.scanned
+    return bool(wanted == "always" or size <= STATE_BYTES_AUTO)
+
+
+def _write_state(file: ModelWriter, path: str, results: Results, table: str) -> None:
+    """Write a table's rows with their state, keys ascending."""
+    declared = results.tables[table]
+    width = declared.dim + declared.state_floats
+    with RowSorter(path, width) as rows:
+        for piece in results.packed(table):
+            rows.add(*piece)
+        of_keys, of_rows = state_names(table)
+        file.add_pieces(of_keys, np.uint64, (rows.count,), rows.keys())
+        some = (part for _, part in rows.pieces())
+        file.add_pieces(of_rows, np.float32, (rows.count, width), some)
 
 
 def read_npz(path: str | Path) -> SavedModel:

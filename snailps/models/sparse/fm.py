@@ -125,6 +125,7 @@ class FactorizationMachine(SparseWorker):
 
     Settings = FmSettings
     settings: FmSettings
+    shape = ("factors", "fields")
     drift = 2.0
     """Below `DRIFT`, as the curvature in factors is not measured beforehand."""
     rare_steps = 0.0

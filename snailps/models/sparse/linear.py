@@ -71,6 +71,7 @@ class Linear(SparseWorker):
 
     Settings = LinearSettings
     settings: LinearSettings
+    shape = ("bias",)
 
     def tables(self) -> Sequence[Table]:
         return (self.table(self.settings.outputs),)
@@ -131,7 +132,7 @@ class Linear(SparseWorker):
             files = []
             if "npz" in s.formats:
                 extras = cls.decoded_extras(results)
-                files.append(export.write_npz(f"{s.output}.npz", s, stored, extras))
+                files.append(export.write_npz(f"{s.output}.npz", results, stored, extras))
             if "liblinear" in s.formats:
                 files.append(export.write_liblinear(f"{s.output}.liblinear", s, stored))
         return {"files": files, "features": stored.features}

@@ -32,6 +32,7 @@ from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.layers import Layers, check_widths
 from snailps.models.losses import LOSSES
+from snailps.models.packed_tables import Packed, grown_tensors
 from snailps.models.parameters import Parameters, Vector, pulled
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import TABLE, Batch, Floats, Keys, batch_reader
@@ -140,6 +141,7 @@ class Net(SparseWorker):
 
     Settings = NetSettings
     settings: NetSettings
+    shape = ("hidden", "activation")
 
     # --- at the master -----------------------------------------------------------------------
 
@@ -208,6 +210,18 @@ class Net(SparseWorker):
         made[biases][: s.layers.sizes[0]] -= encoding.offsets @ cls.centred_rows(results)
         made[biases][-s.outputs :] *= factor
         return made
+
+    @classmethod
+    def grown(
+        cls,
+        before: NetSettings,
+        after: NetSettings,
+        places: NDArray[np.int64],
+        packed: Mapping[str, Packed],
+    ) -> Mapping[str, Packed]:
+        """The last layer grows."""
+        old, new = (s.layers.tensors(access=s.method, lr=s.lr) for s in (before, after))
+        return grown_tensors(packed, old, new, places[-before.outputs :])
 
     @classmethod
     def stored_scores(cls, results: Results, batch: Batch, extras: Mapping[str, Floats]) -> Floats:

@@ -20,7 +20,7 @@ from snailps.data.reading import ENDINGS, Reading
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.losses import LOSSES
-from snailps.models.packed_tables import CONTINUE_FROM, SHUFFLE, check_optimizer
+from snailps.models.packed_tables import KEEP_STATE, SHUFFLE, check_optimizer
 
 METHODS = {"sgd": 1, "adagrad": 2, "ftrl": 4}
 """Access methods whose deltas of weights and state add up, with their numbers in kernels."""
@@ -154,7 +154,17 @@ class SparseSettings(JobSettings):
         hidden=True,
     )
 
-    continue_from: str = setting("", **CONTINUE_FROM)
+    continue_from: str = setting(
+        "",
+        help="A `.npz` of the same model with the state of its optimizer (`keep_state`, or `save` "
+        "of an estimator), from which training continues, as `partial_fit` does. Features that it "
+        "lacks are added, and so are classes, but to machines; optimizer, columns, scales and "
+        "shape are those of the file, and so are all settings of the model but `epochs` that are "
+        "not set.",
+        when="There are new examples.",
+        unit="path",
+    )
+    keep_state: Literal["auto", "always", "never"] = setting("auto", **KEEP_STATE)
 
     def validate(self, where: Callable[[str], str]) -> None:
         JobSettings.validate(self, where)

@@ -44,10 +44,10 @@ from snailps.models.kept_rows import DRIFT, STEPS_MIN, KeptRows
 from snailps.models.local_sgd import LocalSgd, RowLayout
 from snailps.models.losses import LOSSES
 from snailps.models.pace import Pace, of_workers
-from snailps.models.packed_tables import NoSurvey, opened, put_tables, read_packed
+from snailps.models.packed_tables import NoSurvey, Packed, grown, opened, read_packed
 from snailps.models.rows import Lookup, Rows, Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
-from snailps.models.sparse import evaluate
+from snailps.models.sparse import evaluate, warm_start
 from snailps.models.sparse.batch import (
     BIAS_KEY,
     PIECE_BYTES,
@@ -119,6 +119,8 @@ class SparseWorker(BlockTrainer):
     unit: ClassVar[Literal["line", "word"]] = "line"
     counts: ClassVar[Literal["examples", "words"]] = "examples"
     completed: ClassVar[tuple[str, ...]] = ("columns", "encoding", "loss", "classes")
+    shape: ClassVar[tuple[str, ...]] = ()
+    """Own settings that a model must have as it was to continue."""
     falling: ClassVar[tuple[str, ...]] = ("sgd",)
     """Methods whose step size falls over the job; ftrl's is the table's."""
     drift: ClassVar[float] = DRIFT
@@ -178,6 +180,16 @@ class SparseWorker(BlockTrainer):
     def extras(cls, results: Results) -> Mapping[str, Floats]:
         """Arrays that the model in training has besides its rows, by name."""
         return {}
+
+    @classmethod
+    def grown(
+        cls, before: Any, after: Any, places: NDArray[np.int64], packed: Mapping[str, Packed]
+    ) -> Mapping[str, Packed]:
+        """Rows with state of a model of more classes; `places` are those of the known ones.
+
+        Of a row of weights for each output.
+        """
+        return {**packed, TABLE: grown(packed[TABLE], places, after.class_num)}
 
     @classmethod
     def farthest(cls, settings: Any) -> float:
@@ -240,14 +252,17 @@ class SparseWorker(BlockTrainer):
 
     @classmethod
     def adopt(cls, settings: SparseSettings, explicit: Callable[[str], str | None]) -> JobSettings:
-        """Declare all columns of an input of tables, and the classes of labels that are texts."""
-        return evaluate.with_names(evaluate.with_columns(settings), explicit)
+        """Take what a model has that training continues; declare all columns of an input of tables,
+        and the classes of labels that are texts.
+        """
+        begun = warm_start.adopt(cls, settings, explicit)
+        return evaluate.with_names(evaluate.with_columns(begun), explicit)
 
     @classmethod
     def measure(cls, settings: SparseSettings, files: InputFiles) -> JobSettings:
         """Encode labels and values by a sample of the input, by which files are checked again."""
         found = encoded(
-            settings,
+            warm_start.with_labels(cls, settings, files),
             files,
             has_constant=cls.has_constant(settings),
             is_drawn=cls.shuffles(settings),
@@ -322,7 +337,7 @@ class SparseWorker(BlockTrainer):
 
     @classmethod
     def loader(cls, settings: SparseSettings) -> Callable[[Results], None] | None:
-        return put_tables if settings.continue_from else None
+        return partial(warm_start.put, cls) if settings.continue_from else None
 
     @classmethod
     def result_files(cls, settings: Any) -> Sequence[str]:
@@ -332,7 +347,7 @@ class SparseWorker(BlockTrainer):
     def export(cls, results: Results) -> Mapping[str, Any]:
         s = results.settings
         with stored_rows(cls, results) as stored:
-            path = write_npz(f"{s.output}.npz", s, stored, cls.decoded_extras(results))
+            path = write_npz(f"{s.output}.npz", results, stored, cls.decoded_extras(results))
         of_no_bias = 0 if cls.has_bias(s) else len(stored.bias)
         return {"files": [path], "features": stored.features + of_no_bias}
 

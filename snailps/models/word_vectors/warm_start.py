@@ -18,8 +18,8 @@ from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError
 from snailps.models.ngram_rows import unpack_vocabulary
-from snailps.models.packed_tables import opened
-from snailps.models.text_model import check_finite, put_model, vocabulary_of, with_shape
+from snailps.models.packed_tables import opened, with_shape
+from snailps.models.text_model import check_finite, put_model, vocabulary_of
 from snailps.models.word_vectors.export import bag_means
 from snailps.models.word_vectors.settings import WordVectorSettings
 from snailps.vectors.fasttext_bin import read_bin, read_header

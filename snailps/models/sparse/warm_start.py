@@ -1,0 +1,206 @@
+"""Continue a model of examples from its file, as `partial_fit` does, with more of them.
+
+    settings + an .npz with the state of its optimizer -> adopt -> settings
+    settings + labels of the input -> with_labels -> settings that know the new ones, too
+    .npz -> put -> rows with state, before the training; those of more classes have grown
+
+Runs once, at the master, so that the loss of a worker does not write a row twice.  What an
+estimator writes for `partial_fit` has no settings, and needs none.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from snailps.api.worker import Results
+from snailps.config import JobSettings, RawConfig, settings_of
+from snailps.data.array_archives import DAMAGED
+from snailps.data.columns import Kind, columns_of, declaration_of
+from snailps.data.encoding import Encoding, shown
+from snailps.data.input_files import InputFiles
+from snailps.dataclass import dataclass, replace
+from snailps.errors import ConfigError, DataError, ModelFileError
+from snailps.models.packed_tables import (
+    Packed,
+    opened,
+    put_tables,
+    read_packed,
+    state_names,
+    with_shape,
+)
+from snailps.models.sparse.batch import TABLE
+from snailps.models.sparse.sample import all_labels, sample_of
+from snailps.models.sparse.settings import SparseSettings
+from snailps.vectors.model_file import HEADER, OF_THE_RUN, ModelFile
+
+if TYPE_CHECKING:
+    from snailps.models.sparse.worker import SparseWorker
+
+log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=SparseSettings)
+_OF_EACH = {"epochs", "formats", "keep_state", "columns"}
+"""Settings of a model that each training has for itself, or that are judged apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What a model's file says of it; `classes` are an estimator's labels in their order."""
+
+    settings: SparseSettings
+    classes: tuple[Any, ...]
+    declared: tuple[str, ...]
+    by_name: bool
+    label: str
+
+    @property
+    def encoding(self) -> Encoding:
+        found = replace(Encoding.of_text(self.settings.encoding), is_measured=True)
+        if self.classes and all(isinstance(one, str) for one in self.classes):
+            numbers = tuple(map(float, range(len(self.classes))))
+            return replace(found, labels=numbers, names=self.classes)
+        return replace(found, labels=tuple(map(float, self.classes)) or found.labels)
+
+    def classes_of(self, encoding: Encoding) -> list[Any]:
+        """The labels of its classes, in their order; names, where there are some."""
+        return [*(encoding.names or encoding.labels or map(float, range(self.settings.class_num)))]
+
+
+def _saved(cls: type[SparseWorker], s: SparseSettings) -> _Saved | None:
+    """The model in the file that training starts from; None of what an estimator writes for it."""
+    path, said = opened(s), s.continue_from
+    try:
+        with open(path, "rb") as file:
+            model = ModelFile(path, file)
+            if f"{HEADER}.npy" not in model.members:
+                return None
+            kept, about = model.settings(), {}
+            if "estimator.npy" in model.members:
+                about = json.loads(model.read("estimator").tobytes())
+            has_state = f"{state_names(TABLE)[0]}.npy" in model.members
+        if kept.get("worker_class") != f"{cls.__module__}:{cls.__qualname__}":
+            raise ConfigError(
+                f"{said}: continue_from: expected a model of {cls.__name__}, got one of "
+                f"{kept.get('worker_class')}"
+            )
+        settings = RawConfig.from_mapping(kept, said).build(cls.Settings)
+        assert isinstance(settings, SparseSettings)
+        found = _Saved(
+            settings,
+            tuple(about.get("classes", ())) if settings.class_num else (),
+            tuple(about.get("declared", settings.columns)),
+            bool(about.get("hashed", settings.columns)),
+            str(about.get("label", settings.label_column)),
+        )
+    except OSError as error:
+        raise ModelFileError(f"{said}: continue_from: {error.strerror or error}") from None
+    except DAMAGED as error:
+        raise ModelFileError(
+            f"{said}: continue_from: expected the .npz of a model, got {error!r:.120}"
+        ) from None
+    if not has_state:
+        raise ConfigError(
+            f"{said}: continue_from: the file has weights without the state of their optimizer, "
+            "from which training cannot go on: train that model with keep_state: always"
+        )
+    return found
+
+
+def adopt(cls: type[SparseWorker], s: S, explicit: Callable[[str], str | None]) -> S:
+    """Take the settings of the model; the user may set others, but not another shape."""
+    if not s.continue_from or (saved := _saved(cls, s)) is None:
+        return s
+    before, job = saved.settings, settings_of(JobSettings)
+    shape = {name: getattr(before, name) for name in (*cls.shape, "hash_bits")}
+    shape["optimizer"] = before.method
+    if explicit("encoding") is None:  # else it was adopted before, where the command began
+        encoding = saved.encoding
+        if before.class_num:  # with the labels of the input, by `with_names` and `with_labels`
+            labels = () if encoding.names else encoding.labels
+            encoding = replace(encoding, labels=labels, is_measured=False)
+        shape["encoding"] = encoding.text
+    classes = ("loss", "classes") if hasattr(before, "classes") else ("loss",)
+    if not (explicit("classes") and 0 < before.class_num < s.class_num):  # which adds some
+        shape |= {name: getattr(before, name) for name in classes}
+    own = {name for name in settings_of(type(s)) if name not in job and name not in OF_THE_RUN}
+    others = own - _OF_EACH - shape.keys() - set(classes)
+    habits = {name: getattr(before, name) for name in (*others, "seed")}
+    if saved.by_name:
+        habits["label_column"] = saved.label
+        s = replace(s, columns=_declared(saved, s, explicit("columns")))
+    found = with_shape(s, shape, s.continue_from, explicit, habits)
+    named = columns_of(found.columns, needs_label=False)
+    has_label = bool(found.label_column) or any(one.kind is Kind.LABEL for one in named)
+    if saved.by_name != has_label:
+        kinds = ("columns by number", "features by name (label_column, columns)")
+        raise ConfigError(
+            f"{s.continue_from}: continue_from: the model has {kinds[saved.by_name]}, and the "
+            f"input {kinds[not saved.by_name]}"
+        )
+    return replace(found, keep_state="always") if found.keep_state == "auto" else found
+
+
+def _declared(saved: _Saved, s: SparseSettings, where: str | None) -> tuple[str, ...]:
+    """The columns of the model, and those that the user ignores besides."""
+    if where is None:
+        more: tuple[str, ...] = ()
+    else:
+        more = tuple(one for one in s.columns if one not in saved.declared)
+        wrong = [one for one in more if columns_of([one], needs_label=False)[0].is_feature]
+        if wrong and saved.declared:
+            raise ConfigError(
+                f"{where}: columns: got {wrong[0]}: the model of {s.continue_from} has "
+                f"{', '.join(saved.declared):.200}"
+            )
+    if not (saved.label or s.label_column):
+        return saved.declared + more
+    columns = columns_of(saved.declared, needs_label=False)
+    return (*map(declaration_of, (one for one in columns if one.kind is not Kind.LABEL)), *more)
+
+
+def with_labels(cls: type[SparseWorker], s: S, files: InputFiles) -> S:
+    """Encode labels as the model does; those of the input that it lacks are further classes."""
+    saved = _saved(cls, s) if s.continue_from and s.class_num else None
+    if saved is None:
+        return s
+    encoding, now = saved.encoding, Encoding.of_text(s.encoding)
+    if bool(now.names) != bool(encoding.names):
+        kinds = ("numbers", "texts")
+        raise DataError(
+            f"input: expected labels that are {kinds[bool(encoding.names)]}, as "
+            f"{s.continue_from} has them, got {kinds[bool(now.names)]}"
+        )
+    if now.names:
+        return replace(s, encoding=replace(encoding, labels=now.labels, names=now.names).text)
+    labels, _ = all_labels(s, files) or sample_of(s, files).labelled()
+    known = np.array(saved.classes_of(encoding))
+    every = tuple(np.union1d(known, labels).tolist())
+    grows = hasattr(s, "classes") and s.class_num in (len(known), len(every))
+    if len(every) != s.class_num and not grows:
+        raise DataError(
+            f"input: expected labels of {s.class_num} classes, of the input and of "
+            f"{s.continue_from} together; got {shown(every)}"
+        )
+    if len(every) > len(known):
+        log.info("labels: %s, of which %d are new", shown(every), len(every) - len(known))
+        more: dict[str, Any] = {"loss": "multinomial", "classes": len(every)}
+        encoding, s = replace(encoding, labels=every), replace(s, **more)
+    return replace(s, encoding=encoding.text)
+
+
+def put(cls: type[SparseWorker], results: Results) -> None:
+    """Set all rows with their state."""
+    s = results.settings
+    assert isinstance(s, SparseSettings)
+    tables: Mapping[str, Packed] = read_packed(opened(s))
+    saved = _saved(cls, s)
+    if saved is not None and saved.settings.class_num < s.class_num:
+        every = np.array(saved.classes_of(Encoding.of_text(s.encoding)))
+        places = np.searchsorted(every, np.array(saved.classes_of(saved.encoding)))
+        tables = cls.grown(saved.settings, s, places, tables)
+    put_tables(results, tables)
