@@ -522,10 +522,58 @@ cdef class Kernels:
             free(scratch)
         return loss, examples
 
+    def near(self, const int32_t[::1] tokens, inputs: NDArray[np.integer], int part, int window, *,
+             int64_t first=0, Py_ssize_t skip=0, bint last=True
+             ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Tokens that are a centre of `part`, or within `window` of one, and their places in the
+        text: all that `sort_pairs` needs of a text for this part, with -1 for what is left out.
+
+        `tokens` may be a span of the text, from place `first` on: the first `skip` are only looked
+        at, and so are the last `window`, unless it is the `last` one.
+        """
+        cdef Py_ssize_t word_num = -1, n = tokens.shape[0], i, j, num = 0, end
+        cdef Py_ssize_t centre_num = 0, done, begin, stop
+        cdef int32_t word
+        if not 1 <= window <= C_WINDOW_MAX:
+            raise ValueError(f"window must be 1 to {C_WINDOW_MAX}, got {window}")
+        if first < 0 or first + n > 0x7fffffff:
+            raise ValueError(f"places must be below 2^31, got {first} to {first + n}")
+        end = max(skip, n if last else n - window)
+        if not 0 <= skip <= n:
+            raise ValueError(f"skip must be 0 to {n}, got {skip}")
+        cdef const uint16_t[::1] of = parts_of_words("inputs", inputs, word_num, C_PARTS_MAX)
+        if not self.in_range(tokens, -1, of.shape[0]):
+            raise ValueError(f"tokens must lie in -1..{of.shape[0] - 1}: words that have a part")
+        cdef int32_t[::1] kept = np.empty(max(1, end - skip), np.int32)
+        cdef int32_t[::1] origins = np.empty(max(1, end - skip), np.int32)
+        cdef int32_t[::1] centres = np.empty(max(1, n), np.int32)
+        with nogil:
+            for j in range(max(0, skip - window), n if of.shape[0] else 0):  # no branch in it
+                word = tokens[j]
+                centres[centre_num] = <int32_t>j
+                centre_num += (word >= 0) & (of[word if word >= 0 else 0] == part)
+            done = skip
+            for j in range(centre_num):
+                begin, stop = max(done, centres[j] - window), min(end, centres[j] + window + 1)
+                if stop <= begin:
+                    continue
+                if begin > done:
+                    kept[num], origins[num] = -1, 0
+                    num += 1
+                for i in range(begin, stop):
+                    kept[num], origins[num] = tokens[i], <int32_t>(first + i)
+                    num += 1
+                done = stop
+            if done < end:
+                kept[num], origins[num] = -1, 0
+                num += 1
+        return kept.base[:num], origins.base[:num]
+
     def sort_pairs(self, const int32_t[::1] tokens, int window, uint64_t seed, int most=12, *,
                    int run=1, inputs: NDArray[np.integer] | None = None, int part=0,
                    outputs: NDArray[np.integer] | None = None, int parts=1,
-                   without: Sequence[int] = ()) -> SortedPairs:
+                   without: Sequence[int] = (),
+                   const int32_t[::1] origins=None) -> SortedPairs:
         """Sort the skip-gram pairs of a text into bundles: a centre word and up to `most` of its
         contexts.
 
@@ -536,7 +584,8 @@ cdef class Kernels:
 
         `inputs`: part of each word as a centre; only centres of `part` are taken.  `outputs`:
         part of each word as a context.  Arrays of uint16 are not copied.  `without`: output
-        partitions whose pairs are left out; the order of the others does not change.  Linear in
+        partitions whose pairs are left out; the order of the others does not change.  `origins`:
+        place of each token in the text, where `near` has left out some.  Linear in
         words and pairs, fewer than 2^31 of either; MemoryError where there is none for all pairs.
         """
         cdef Py_ssize_t word_num = -1
@@ -557,6 +606,8 @@ cdef class Kernels:
                              f"{max(without)}")
         if tokens.shape[0] > 0x7fffffff:
             raise ValueError(f"tokens must be fewer than 2^31, got {tokens.shape[0]}")
+        if origins is not None and origins.shape[0] != tokens.shape[0]:
+            raise ValueError(f"origins must be {tokens.shape[0]}, got {origins.shape[0]}")
         cdef const uint16_t[::1] of_centre
         cdef const uint16_t[::1] of_context
         cdef SortJob job
@@ -574,6 +625,7 @@ cdef class Kernels:
         if not self.in_range(tokens, -1, word_num):
             raise ValueError(f"tokens must lie in -1..{word_num - 1}: words that have a part")
         job.tokens = ints(tokens)
+        job.origins = NULL if origins is None else ints(origins)
         job.token_num = tokens.shape[0]
         job.word_num = word_num
         job.part = part

@@ -124,6 +124,7 @@ train_labels = _chosen.train_labels
 train_linear = _chosen.train_linear
 checked_bags = _chosen.checked_bags
 train_words = _chosen.train_words
+near = _chosen.near
 sort_pairs = _chosen.sort_pairs
 train_pairs = _chosen.train_pairs
 copy_rows = _chosen.copy_rows

@@ -73,6 +73,7 @@ typedef struct { /* a bundle before the order is drawn; ends where the next one 
 
 typedef struct { /* skip-gram pairs of a text, to be sorted */
     const int32_t *tokens;    /* fewer than 2^31; -1 between sentences */
+    const int32_t *origins;   /* place of each in the text; NULL: they are the text */
     const uint16_t *inputs;   /* part of each word as a centre, or NULL: all are of this part */
     const uint16_t *outputs;  /* part of each word as a context; NULL if there is one part */
     int64_t token_num;

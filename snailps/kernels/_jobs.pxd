@@ -80,6 +80,7 @@ cdef extern from "kernels/_jobs.h" nogil:
 
     ctypedef struct SortJob "snail_sort_job":
         const int32_t *tokens
+        const int32_t *origins
         const uint16_t *inputs
         const uint16_t *outputs
         int64_t token_num

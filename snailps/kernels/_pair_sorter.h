@@ -7,7 +7,7 @@
  *
  * Only places are sorted, a window of contexts each; contexts are then written one behind the other.
  * The reach of a window is a function of (seed, place in the text) alone: a text sorted for another
- * part has the same windows.  The order in an output partition is one of (seed, it): it is the same
+ * part, or without the tokens that no window of this part has, has the same windows.  The order in an output partition is one of (seed, it): it is the same
  * where pairs of other parts are left out.
  */
 #ifndef SNAILPS_PAIR_SORTER_H
@@ -31,7 +31,8 @@ enum {
 #define SNAIL_ORDER_DRAWS_OF_PART (UINT64_C(1) << 31)
 
 SNAIL_INLINE int snail_reach_at(const snail_sort_job *job, int64_t at) {
-    return 1 + (int)snail_below(snail_draw(job->stream, (uint64_t)at), (uint64_t)job->window);
+    const uint64_t place = (uint64_t)(job->origins ? job->origins[at] : at);
+    return 1 + (int)snail_below(snail_draw(job->stream, place), (uint64_t)job->window);
 }
 
 typedef struct { /* of a place: its sentence, tokens begin..end-1 */

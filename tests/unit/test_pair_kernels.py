@@ -114,6 +114,66 @@ def test_sort_pairs_of_all_parts_are_disjoint_and_whole(build, kind):
     assert found == whole
 
 
+def near_in_spans(made, inputs, part, window, span):
+    """As `near` finds them of a text that is read some tokens at a time."""
+    found, begin = [], 0
+    for last in [*range(span, len(made), span), len(made)]:
+        first = max(0, begin - window)
+        found.append(
+            kernels.near(
+                made[first:last], inputs, part, window,
+                first=first, skip=begin - first, last=last == len(made),
+            )
+        )  # fmt: skip
+        begin = max(begin, last - window)
+    return (np.concatenate(some) for some in zip(*found, strict=True))
+
+
+@builds
+@settings(max_examples=40, deadline=None)
+@given(
+    tokens=st.integers(0, 200),
+    ends=st.sampled_from([0.0, 0.1, 0.5]),
+    window=st.integers(1, 12),
+    workers=st.integers(1, 30),
+    span=st.integers(1, 90),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_sort_pairs_of_what_is_near_a_part_are_those_of_the_text(
+    build, tokens, ends, window, workers, span, seed
+):
+    made, rng = text(30, tokens, ends, seed % 1000), np.random.default_rng(seed % 999)
+    more = {
+        "inputs": rng.integers(0, workers, 30), "part": int(rng.integers(0, workers)),
+        "outputs": rng.integers(0, 3, 30), "parts": 3, "run": 2,
+    }  # fmt: skip
+    few, origins = near_in_spans(made, more["inputs"], more["part"], window, span)
+    assert len(few) <= len(made) + len(made) // span + 1
+    kept = few >= 0
+    np.testing.assert_array_equal(few[kept], made[origins[kept]])
+    own = np.flatnonzero((made >= 0) & (more["inputs"][made] == more["part"]))
+    far = [at for at in range(len(made)) if not (abs(own - at) <= window).any()]
+    assert not set(far) & set(origins[kept].tolist())
+    whole = kernels.load(build).sort_pairs(made, window, seed, 5, **more)
+    same = kernels.load(build).sort_pairs(few, window, seed, 5, origins=origins, **more)
+    assert bundles_of(same) == bundles_of(whole)
+    assert same.bundles.tolist() == whole.bundles.tolist()
+
+
+def test_near_refuses_what_does_not_fit():
+    tokens, inputs = np.array([0, 1], np.int32), np.zeros(2, np.uint16)
+    for words, more in (
+        ("window must be 1 to", {"window": 0}),
+        ("tokens must lie in -1..0", {"inputs": inputs[:1]}),
+        ("skip must be 0 to 2, got 3", {"skip": 3}), ("places must be below", {"first": 2**31 - 1}),
+    ):  # fmt: skip
+        asked = {"inputs": inputs, "part": 0, "window": 2} | more
+        with pytest.raises(ValueError, match=words):
+            kernels.near(tokens, **asked)
+    with pytest.raises(ValueError, match="origins must be 2, got 1"):
+        kernels.sort_pairs(tokens, 2, 1, origins=tokens[:1])
+
+
 def test_sort_pairs_tells_how_many_pairs_a_part_has_that_is_left_out():
     made, outputs = text(tokens=3000), np.arange(40) % 4
     whole = kernels.sort_pairs(made, 5, 3, outputs=outputs, parts=4)

@@ -21,11 +21,12 @@ from snailps.models.word_vectors.partitions import (
     CHUNKS_MAX,
     LEASE_WORDS,
     LEASE_WORDS_SOLE,
-    SORTED_ID_BYTES,
     assign_by_grams,
     chunks_of,
     chunks_that_fit,
     grams_of_workers,
+    id_bytes,
+    keeps_near,
     most_parts,
     parts_by_words,
 )
@@ -212,16 +213,17 @@ def test_chunks_of_several_workers_fit_into_the_memory_of_each(model: str) -> No
 
 
 def test_ids_of_a_chunk_that_many_workers_have_each_fit_into_memory() -> None:
-    """Skip-gram's workers read a whole chunk, however many share its pairs."""
+    """Skip-gram's workers have the ids near their words; few workers those of the whole chunk."""
     settings = WordVectorSettings(dim=10, minn=0, maxn=0, worker_memory=32 << 20)
     known, tokens = vocabulary(20_000, 3_000_000), 100e6
     kept = known.counts @ known.keep_probability(settings.sample) / known.tokens
-    for workers in (64, 256):
-        chunks = chunks_that_fit(known, settings, tokens, 1, workers)
-        ids = SORTED_ID_BYTES * tokens / chunks * kept
-        assert 0.3 * settings.worker_memory < ids < settings.worker_memory
-    cbow = replace(settings, model="cbow")
-    assert chunks_that_fit(known, cbow, tokens, 1, 256) < chunks
+    chunks = []
+    for workers, near in ((16, False), (64, True), (256, True)):
+        chunks.append(chunks_that_fit(known, settings, tokens, 1, workers))
+        of_chunk = tokens / chunks[-1] * kept
+        assert id_bytes(settings, workers, of_chunk) < settings.worker_memory
+        assert keeps_near(settings, workers, of_chunk) == near
+    assert chunks == sorted(chunks, reverse=True)  # more workers need no more chunks
 
 
 @pytest.mark.parametrize("words", [60_000, 200_000])

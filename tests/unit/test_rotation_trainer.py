@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import tracemalloc
 import weakref
 from dataclasses import replace
 from functools import cache
@@ -39,6 +40,7 @@ from snailps.models.word_vectors import (
     model,
     rotation,
     shared_text,
+    skip_gram,
 )
 from snailps.models.word_vectors.cbow import gains_of_grams
 from snailps.models.word_vectors.contention import WordContention
@@ -318,6 +320,54 @@ def test_a_block_may_be_written_twice_and_its_place_used_again() -> None:
         found, words = shared_text.get_chunk(made[0], chunk, 2)
         np.testing.assert_array_equal(found, np.concatenate((ids, ids[:5])))
         assert words == 706
+
+
+def test_leases_of_what_is_near_their_words_learn_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bit for bit, of a text that is read a few ids at a time."""
+    rows, sort, sorted_ = [], kernels.sort_pairs, []
+
+    def sort_pairs(ids, *given, **more):
+        sorted_.append(more["origins"] is not None)
+        return sort(ids, *given, **more)
+
+    monkeypatch.setattr(kernels, "sort_pairs", sort_pairs)
+    for near, span in ((False, 1), (True, 10), (True, 1 << 20)):
+        monkeypatch.setattr(skip_gram, "keeps_near", lambda s, parts, tokens, near=near: near)
+        monkeypatch.setattr(shared_text, "SPAN_IDS", span)
+        made = workers_of(SMALL, 3, ALL)
+        rows.append((train_rotating(made, CHUNKS, at_once=False), made[0].memory.rows))
+    assert sorted_ == [False] * 6 + [True] * 12
+    for figures, found in rows[1:]:
+        assert figures == rows[0][0]
+        for table in ("input", "output"):
+            np.testing.assert_array_equal(found[table], rows[0][1][table])
+
+
+def test_memory_of_ids_does_not_grow_with_the_chunk_where_many_workers_share_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_text, "SPAN_IDS", 1 << 16)
+    (worker,) = workers_of(SMALL, 1, ALL)
+    words, peaks = len(worker.vocabulary), []
+    inputs = np.arange(words, dtype=np.int32)
+    ids = np.random.default_rng(1).integers(1, words, 1 << 15).astype(np.int32)
+    ids[100] = 0
+    for blocks in (8, 64):
+        for at in range(blocks):
+            shared_text.put_block(worker, 0, at, ids, len(ids))
+        tracemalloc.start()
+        near, places, total, _ = shared_text.get_near(
+            worker, 0, blocks, inputs, 0, 5, lambda total: True
+        )
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert total == blocks << 15
+        assert (near >= 0).sum() == 11 * blocks
+        assert places[near == 0].tolist() == [100 + (at << 15) for at in range(blocks)]
+    assert peaks[1] < 1.2 * peaks[0]
+    assert peaks[1] < 4 * (64 << 15) / 2  # of the chunk's ids
 
 
 def test_rows_that_servers_have_of_another_chunk_are_missed() -> None:

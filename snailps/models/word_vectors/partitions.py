@@ -42,8 +42,14 @@ BYTES_A_WORD_GRAMS = 150.0
 BYTES_A_WORD_CBOW, BYTES_A_WORD_CBOW_GRAMS = 200.0, 300.0
 CBOW_TOKEN_BYTES = 46
 """Memory of a kept token while a lease is prepared: its number, output partition and place."""
-SORTED_ID_BYTES = 8
-"""Memory of a kept token of the chunk while skip-gram sorts its pairs: its id, and its place."""
+ID_BYTES, NEAR_ID_BYTES = 8, 12
+"""Memory of a token while skip-gram sorts its pairs: its id, and that of its centre's place; of a
+text without what is not near a worker's words its place, too."""
+NEAR_SHARE = 0.5
+"""Ids of a chunk near a worker's words, as a share of all, below which others may be left out."""
+IDS_SHARE = 0.25
+"""Memory of all ids of a chunk, as a share of `worker_memory`, from which on they are: to find what
+is near takes a third of the time of preparing a lease."""
 CBOW_WORKERS_MIN = 4
 """Least workers that chunks are counted for: with few, large checkouts train better."""
 CHECKOUT_WORDS = 10_000
@@ -130,6 +136,20 @@ def piece_tokens(s: WordVectorSettings) -> int:
     return max(PIECE_TOKENS, PIECE_TOKENS_GRAMS * PIECE_DIM // max(PIECE_DIM, s.dim))
 
 
+def keeps_near(s: WordVectorSettings, parts: int, tokens: float) -> bool:
+    """Whether each of so many workers of skip-gram has only those ids of a chunk that are near its
+    words: the others take much memory."""
+    is_large = ID_BYTES * tokens > IDS_SHARE * s.worker_memory
+    return is_large and 2 * s.window + 1 < NEAR_SHARE * parts
+
+
+def id_bytes(s: WordVectorSettings, parts: int, tokens: float) -> float:
+    """Memory of the ids of a chunk while a worker of skip-gram sorts its pairs."""
+    if keeps_near(s, parts, tokens):
+        return NEAR_ID_BYTES * tokens * (2 * s.window + 1) / parts
+    return ID_BYTES * tokens
+
+
 def _row_bytes(s: WordVectorSettings) -> int:
     return 4 * s.dim * (2 if s.optimizer == "adagrad" else 1)
 
@@ -180,7 +200,7 @@ def chunks_that_fit(
 
     The rows of its words, of their n-grams and of its negatives, and its pairs.  Skip-gram splits
     words, so that a worker has few of them, CBOW text.  To sort its pairs, each worker of
-    skip-gram has the ids of the whole chunk, which does not shrink with more workers.
+    skip-gram has the ids near its words: of few workers those of the whole chunk.
     """
     s = settings
     kept = vocabulary.counts * vocabulary.keep_probability(s.sample) / vocabulary.tokens
@@ -206,7 +226,7 @@ def chunks_that_fit(
         rows += min(s.bucket, grams)
         needed = rows * row_bytes + _text_bytes(s, int(size * kept.sum()))
         if s.model != "cbow":
-            needed += SORTED_ID_BYTES * met * kept.sum()
+            needed += id_bytes(s, workers, met * kept.sum())
         if needed <= s.worker_memory:
             break
         chunks += chunks // 4 + 1

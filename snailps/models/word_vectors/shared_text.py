@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps import kernels
 from snailps.api.rotation import CHUNKS_AHEAD
 from snailps.api.tables import Table
 from snailps.api.worker import Worker
@@ -57,6 +58,43 @@ def _place(chunk: int) -> ChunkPlace:
     return ChunkPlace(TEXT, chunk % _RING, chunk)
 
 
+SPAN_IDS = 1 << 20
+"""Ids that `get_near` reads at a time."""
+
+
+def get_near(
+    worker: Worker,
+    chunk: int,
+    blocks: int,
+    inputs: Ints,
+    part: int,
+    window: int,
+    leaves_out: Callable[[int], bool],
+) -> tuple[Ints, Ints | None, int, int]:
+    """Ids of a chunk, their places in it, how many it has, and words.
+
+    If of so many ids it `leaves_out` some: those within a window of words of a part, which is all
+    that skip-gram needs, read some at a time: memory does not grow with the chunk.  Else all, whose
+    places are None.
+    """
+    counts = _counts(worker, chunk, blocks)
+    total, words = counts.sum(0).tolist()
+    if not leaves_out(total):
+        return _read(worker, chunk, counts, 0, total), None, total, words
+    found, begin, carried = [], 0, np.zeros(0, np.int32)  # places from `begin` on are undecided
+    for first in range(0, max(1, total), SPAN_IDS):
+        last = min(first + SPAN_IDS, total)
+        ids = np.concatenate((carried, _read(worker, chunk, counts, first, last)))
+        place = last - len(ids)
+        skip, is_last = begin - place, last == total
+        near = kernels.near(ids, inputs, part, window, first=place, skip=skip, last=is_last)
+        found.append([some.copy() for some in near])  # they are views of as much as was read
+        begin = max(begin, last - window)
+        carried = ids[max(0, begin - window - place) :]
+    ids, places = (np.concatenate(some) for some in zip(*found, strict=True))
+    return ids, places, total, words
+
+
 def get_chunk(
     worker: Worker, chunk: int, blocks: int, part: int = 0, sizes: Sequence[int] = (1,)
 ) -> tuple[Ints, int]:
@@ -68,13 +106,18 @@ def get_chunk(
     total, words = counts.sum(0).tolist()
     ends_of_parts = [sum(sizes[: part + at]) for at in (0, 1)]
     first, last = (total * end // sum(sizes) for end in ends_of_parts)
+    before, after = (words * end // sum(sizes) for end in ends_of_parts)
+    return _read(worker, chunk, counts, first, last), after - before
+
+
+def _read(worker: Worker, chunk: int, counts: NDArray[np.int64], first: int, last: int) -> Ints:
+    """Ids of a chunk at these places."""
     ends = counts[:, 0].cumsum()
     begins = np.clip(first - ends + counts[:, 0], 0, counts[:, 0]).tolist()  # of each block
     stops = np.clip(last - ends + counts[:, 0], 0, counts[:, 0]).tolist()
     found = np.empty(last - first, np.int32)
     shared_blocks.read(worker, _place(chunk), begins, stops, found)
-    before, after = (words * end // sum(sizes) for end in ends_of_parts)
-    return found, after - before
+    return found
 
 
 def count(worker: Worker, chunk: int, blocks: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from snailps.models.rotation.trainer import whole
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.examples import Pairs
-from snailps.models.word_vectors.partitions import STEPS_APART, assign_by_grams
+from snailps.models.word_vectors.partitions import STEPS_APART, assign_by_grams, keeps_near
 from snailps.models.word_vectors.rotation import Split, WordLease, WordPartition, WordTrainer
 
 BUNDLE = 8
@@ -71,8 +71,17 @@ class SkipGramTrainer(WordTrainer):
     def _sorted(self, block: Block, split: Split) -> WordLease:
         """Sort the pairs, without those of durable checkouts."""
         s = self.model.settings
-        get = partial(shared_text.get_chunk, self.model, block.chunk, block.chunk_blocks)
-        ids, words = whole(block, get)
+        get = partial(
+            shared_text.get_near,
+            self.model,
+            block.chunk,
+            block.chunk_blocks,
+            split.inputs,
+            block.part,
+            s.window,
+            partial(keeps_near, s, block.parts),
+        )
+        ids, places, number, words = whole(block, get)
         pairs = kernels.sort_pairs(
             ids,
             s.window,
@@ -85,9 +94,10 @@ class SkipGramTrainer(WordTrainer):
             parts=block.output_parts,
             # How often rows of n-grams travel follows from all groups of a lease.
             without=() if s.maxn else block.durable,
+            origins=places,
         )
-        tokens = len(ids) * block.sizes[block.part] // sum(block.sizes)
-        del ids
+        tokens = number * block.sizes[block.part] // sum(block.sizes)
+        del ids, places
         met = pairs.bundles > 0
         present = pairs.words[met].astype(np.int64)
         part = self._part_of(block, split, present, tokens)
