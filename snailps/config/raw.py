@@ -158,7 +158,8 @@ class RawConfig:
                 continue
             local = setting.parse(entry.value, entry.origin)
             remote = getattr(settings, name)
-            if local != remote:
+            is_open = setting.auto and local == setting.automatic  # whatever the master decided
+            if local != remote and not is_open:
                 found.append(
                     f"{entry.origin}: {name} is {setting.format(local)!r} here, but "
                     f"{setting.format(remote)!r} in the job"

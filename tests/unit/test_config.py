@@ -308,6 +308,17 @@ def test_contradictions_name_only_what_differs():
     assert raw.contradictions(Demo(), completed=("dim", "lr")) == []
 
 
+def test_auto_contradicts_no_value_that_the_master_has_decided():
+    @dataclass(frozen=True, slots=True)
+    class Decided(Settings):
+        epochs: int = setting(0, help="h", when="w", low=1, high=300, auto=True)
+
+    raw = RawConfig.from_mapping({"epochs": "auto"}, "worker.conf")
+    assert raw.contradictions(Decided(epochs=80)) == []
+    (why,) = RawConfig.from_mapping({"epochs": "5"}, "worker.conf").contradictions(Decided(80))
+    assert why == "worker.conf: epochs is '5' here, but '80' in the job"
+
+
 def test_setting_of_an_unknown_type_is_the_programmers_error():
     @dataclass(frozen=True, slots=True)
     class Odd(Settings):
