@@ -96,6 +96,11 @@ class ScoreFolder:
                       "column": self._column},
         }  # fmt: skip
 
+    def is_same(self, name: str) -> bool:
+        """Whether a model is still what it was; one that is overwritten changes as it is read."""
+        model = self._models[name]
+        return version_now(model["path"]) == model["version"]
+
     def remark(self, text: str) -> None:
         """Warn of scores that are not used, once a model and reason."""
         if text not in self._remarks:
@@ -221,7 +226,7 @@ class ScoreWriter:
         """Give the files that have more than before their names."""
         for name, (file, packer) in self._files.items():
             path = self._known.folder.path_of(self._known.task, name)
-            if name in self._more or not path.is_file():
+            if (name in self._more or not path.is_file()) and self._known.folder.is_same(name):
                 self._write(name, packer.flush(), b"")
                 try:
                     file.publish()

@@ -12,7 +12,7 @@ import pytest
 
 import snailps
 from snailps.cli.filter import command
-from snailps.errors import ConfigError
+from snailps.errors import ConfigError, DataError
 from snailps.filtering import formats
 from snailps.filtering import job as filter_job
 from snailps.filtering.kept_scores import ScoreWriter
@@ -136,6 +136,16 @@ def test_scores_of_anything_else_are_not_used(files, monkeypatch, caplog, what):
     assert_as_anew(files, f"{PLUS} >= .4", done, "b")
     assert keep(f"{PLUS} >= .5", "c")["scored"] == {"hq": 0}  # it was replaced
     assert not caplog.records
+
+
+def test_model_that_is_overwritten_meanwhile_has_no_scores_kept(files):
+    def note(job, task, counts):
+        if counts is None:
+            write_model("hq.bin")
+
+    with pytest.raises(DataError, match=r"hq\.bin was changed while it was read"):
+        keep(f"{PLUS} >= .6", "a", note=note)
+    assert not list((files / "scores").glob("*.scores"))
 
 
 def test_ended_run_leaves_no_unfinished_scores(files, monkeypatch):
