@@ -171,7 +171,7 @@ class NameColumns:
                     others = " ".join(repr(cells[at])[1:] for cells in found.cells)
                     where = line_of(data, path, start, at, len(found.cells[0]), first)
                     raise DataError(
-                        f"{path}{where}: expected the name of a {one}, got an empty one in "
+                        f"{path}{where}: expected a name as {one}, got an empty one in "
                         f"{others:.80}. Leave such lines out, or name what is missing"
                     )
         values = found.labels if width > names else np.zeros(0)

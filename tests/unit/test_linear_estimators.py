@@ -51,6 +51,9 @@ from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear, LinearSettings
 from snailps.models.sparse.settings import SparseSettings
 
+with contextlib.suppress(ImportError):  # which takes longer than a test may
+    import pyarrow  # noqa: F401
+
 X = np.array([[1, 0], [0, 2], [1, 1], [0, 0]], np.float32)
 
 
@@ -538,6 +541,17 @@ def test_table_in_memory_is_asked_with_the_kinds_that_it_was_fitted_with(people,
             pyarrow.Table.from_pylist(numbers), rows, numbers, str(file),
         ):  # fmt: skip
             assert asked(model, given) == [81, 162]
+
+
+def test_file_that_lacks_the_kinds_of_its_columns_goes_by_the_types_of_a_batch(people, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    model = people[1]
+    model._declared = ()  # as of 0.1.0
+    model.save(tmp_path / "old.npz")
+    old = snailps.load(tmp_path / "old.npz")
+    assert old.columns_ == ()
+    assert asked(old, pandas.DataFrame({"zip": ["1000", "1001"], "age": [20, 40]})) == [81, 162]
+    assert asked(old, pandas.DataFrame({"zip": [np.nan, np.nan], "age": [20, 40]})) == [80, 160]
 
 
 def test_missing_values_of_a_batch_make_no_entry_whatever_their_type(people, tmp_path):
