@@ -294,7 +294,7 @@ cdef class ShardCore:
         return rows
 
     def unpin(self) -> None:
-        """Copy the rest of what must not change while it is copied: an order is about to change it."""
+        """Copy the rest of what must not change while it is copied: a clock is about to be applied."""
         with nogil:
             unpin(&self.context)
 

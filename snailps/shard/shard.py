@@ -33,6 +33,8 @@ Report = Callable[[str, str], None]
 """(state, why): ("ready", "") once, ("lost", why) once.  Must not block."""
 Order = dict[str, Any]
 """``do``: name of an order, which changes rows or clocks; its arguments.  JSON."""
+_CLOCKED = {"close_clock", "seal"}
+"""Orders that apply pushes; those that delete rows may come amid a copy of them."""
 
 
 class Shard(ShardCore):
@@ -134,7 +136,8 @@ class Shard(ShardCore):
             raise ConnectionLost(
                 f"this shard has yielded to another: {order['do']} is for that one"
             )
-        self.unpin()
+        if order["do"] in _CLOCKED:
+            self.unpin()
         try:
             result = self._execute(order)
         finally:

@@ -196,7 +196,7 @@ class Stream:
 PINNED_BYTES = 16 << 20
 
 
-@pytest.mark.parametrize("meanwhile", ["nothing", "expire", "lost"])
+@pytest.mark.parametrize("meanwhile", ["nothing", "expire", "clock", "lost"])
 def test_rows_that_must_not_change_are_copied_in_pieces_and_pushes_wait(shard, peer, meanwhile):
     """Of a table that limits its rows: what a push makes there depends on all that are there."""
     table = Table("limited", 32, rows_max=1 << 21, track="touch")
@@ -206,6 +206,8 @@ def test_rows_that_must_not_change_are_copied_in_pieces_and_pushes_wait(shard, p
         for one in (shard, standby):
             one.add_table(2, *table.store_arguments())
         shard.shard.store.push(2, 7, 1, keys, np.ones((len(keys), 32), np.float32))
+        shard.set_tick(4)
+        shard.shard.store.push(2, 7, 2, keys[-2000:-1000], np.ones((1000, 32), np.float32))
         assert len(keys) * 32 * 4 > 1.3 * PINNED_BYTES
         with Stream(shard, standby) as stream:
             shard.pass_time()
@@ -219,10 +221,13 @@ def test_rows_that_must_not_change_are_copied_in_pieces_and_pushes_wait(shard, p
                 stream.source.pipe.close()
                 assert [frame.kind for frame in peer.frames()] == [Kind.PUSHED]
                 return
-            if meanwhile == "expire":  # an order cannot wait: the rest is copied before it
-                shard.set_tick(5)
+            if meanwhile == "clock":  # an order cannot wait: the rest is copied before it
+                assert shard.seal(0, 0, 1, 7)
                 assert shard.stream_waiting() > len(keys) * 32 * 4
-                assert shard.expire_one(2, 3, 3) == len(keys)
+            if meanwhile == "expire":
+                shard.set_tick(5)
+                assert shard.expire_one(2, 3, 3) == len(keys) - 1000
+                assert shard.stream_waiting() < PINNED_BYTES + (2 << 20)
             answers = []
             while not (answers and stream.told):
                 stream.deliver()  # up to where a frame has not come whole
