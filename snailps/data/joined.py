@@ -6,8 +6,9 @@
           -> open_parts -> TextParts, of one file, too: threads read one each
 
 A file per class, day or user is sorted as one file of them all would be, so their blocks are spread
-over all of them, or over as many as a lease can list.  A text begins with a file, or has no file's beginning: a first line (a header)
-holds for the lines behind it.  Of matrix files a text is some rows of one.
+over all of them, or over as many as a lease can list.  A text begins with a file, or has no file's
+beginning: a first line (a header) holds for the lines behind it.  Of matrix files a text is some rows
+of one.
 """
 
 from __future__ import annotations
