@@ -7,8 +7,8 @@
 
 A file per class, day or user is sorted as one file of them all would be, so their blocks are spread
 over all of them, or over as many as a lease can list.  A text begins with a file, or has no file's
-beginning: a first line (a header) holds for the lines behind it.  Of matrix files a text is some rows
-of one.
+beginning: a first line (a header) holds for the lines behind it.  Of matrix files a text is some
+rows of one.
 """
 
 from __future__ import annotations
