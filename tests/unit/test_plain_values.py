@@ -14,6 +14,7 @@ import pytest
 from snailps import JobSettings, Worker, setting
 from snailps.api.plain_values import ELEMENTS_MAX, plain_figures, plain_number
 from snailps.config import RawConfig
+from snailps.config.fields import format_value
 from snailps.dataclass import dataclass
 from snailps.errors import ClusterError
 from snailps.master.job.job import Job
@@ -76,6 +77,11 @@ def test_number_of_a_class_method_is_plain_or_named():
     for value in ("5", None, math.nan, [5]):
         with pytest.raises(ClusterError, match=r"^Model\.rounds: expected a whole number, got "):
             plain_number(Model, "rounds", value, int)
+
+
+def test_settings_of_numpy_numbers_travel_as_python_writes_them():
+    texts = [format_value(value) for value in (np.float64(0.1), np.int64(3), np.bool_(True))]
+    assert texts == ["0.1", "3", "True"]  # in any case of letters
 
 
 @dataclass(frozen=True, slots=True)
