@@ -52,11 +52,11 @@ SHUFFLE: Mapping[str, Any] = {
 """The setting of models that do not depend on the order of the examples."""
 KEEP_STATE: Mapping[str, Any] = {
     "help": "Whether the model's file has the state of the optimizer, too, so that `continue_from` "
-    "and `partial_fit` go on with it: two or three times the size. `auto`: up to 64 MB of it.",
+    "and `partial_fit` go on with it: two or three times the size. `auto`: up to 2 MB of it.",
     "when": "`always` to continue with a larger model; `never` for the smallest file.",
 }
 """The setting of models whose file may have it."""
-STATE_BYTES_AUTO = 64 << 20
+STATE_BYTES_AUTO = 2 << 20
 """Rows with state up to which ``keep_state: auto`` keeps them."""
 FIRST_TABLE = "weights"
 """The table whose state has no name in a model's file."""
