@@ -28,7 +28,7 @@ from snailps.store.core._retention cimport (
 from snailps.store.core._slab cimport (
     KEY_BYTES, Bucket, Part, Retention, Slab, first_row, holds_row, key_of, lowest_bit, match8, part_drop,
     part_find, part_reach, part_retention, row_at, slab_init, slab_pieces, slot_of, tag_of, track_push,
-    weights_of,
+    walk_end, weights_of,
 )
 
 cdef enum:
@@ -485,6 +485,8 @@ cdef void store_disown(Shard *shard, uint32_t fragment) noexcept nogil:
     cdef uint32_t t
     for t in range(shard.table_cap):
         if shard.tables[t] != NULL:
+            if shard.tables[t].slab.walk.part == &shard.tables[t].slab.parts[fragment]:
+                walk_end(&shard.tables[t].slab)     # it would take all that comes back for new rows
             part_drop(&shard.tables[t].slab, &shard.tables[t].slab.parts[fragment])
     marks_drop(&shard.fragments[fragment].marks)
     shard.fragments[fragment].owned = False

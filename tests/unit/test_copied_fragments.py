@@ -165,6 +165,9 @@ def test_copy_outlives_what_happens_to_its_table(what):
         store.disown(0)
         with pytest.raises(SnailError, match="not owned"):
             copy_fragments(store, cursor, buffer)
+        store.own([0])  # as a shard that moved away and back
+        with pytest.raises(SnailError, match="given up"):
+            copy_fragments(store, cursor, buffer)
         return
     if what == "drop":
         store.drop_tables([1])
