@@ -223,7 +223,8 @@ class Encoding:
             examples, centres = self._completed(examples)
             keys, values = examples.keys, examples.values - centres
         with np.errstate(over="ignore"):
-            values = (values * self.factors_of(keys)).ravel()
+            own = None if values is examples.values else values
+            values = np.multiply(values, self.factors_of(keys), out=own).ravel()
         beyond = clip(values, limit)
         return examples._replace(values=values), keys[beyond % max(1, len(keys))]
 
