@@ -197,7 +197,7 @@ def _completed(cls: type[Worker], raw: RawConfig, settings: JobSettings) -> RawC
     handed on, so that the master need not look again."""
     texts = {}
     given, known = raw.build(cls.Settings, also_known=known_classes(raw)), settings_of(cls.Settings)
-    for name in cls.completed:
+    for name in (one for one in cls.completed if one in known):  # machines have no classes
         found = getattr(settings, name)
         if found != getattr(given, name):
             texts[name] = known[name].format(found)
