@@ -1,6 +1,8 @@
 """Sizes of result files, known when the survey is: what is told, and what is refused."""
 
+import re
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -75,6 +77,34 @@ def test_size_of_a_classifier_is_that_of_its_file(tmp_path, ngrams):
         tmp_path / "out.bin", header, words, [1] * 6, rows[:1], rows[1:], labels, [1, 1]
     )  # fmt: skip
     assert size == written(tmp_path / "out.bin")
+
+
+@pytest.mark.parametrize("ngrams", [1, 2])
+def test_large_classifier_says_before_training_what_makes_it_smaller(tmp_path, caplog, ngrams):
+    counter = WordCounter()
+    rng = np.random.default_rng(1)
+    texts = rng.integers(97, 123, (30_000, 8), np.uint8)
+    counter.count(b"__label__a\n" + b"\n".join(row.tobytes() for row in texts) + b"\n")
+    s = ClassifierSettings(maxn=4, word_ngrams=ngrams, output=str(tmp_path / "out"))
+    s = s.decided(small=True)
+    summary = Classifier.summarize(s, counter)
+    (line,) = [one.getMessage() for one in caplog.records if "MB" in one.getMessage()]
+    ways = dict(re.findall(r"([\d,]+) MB with (\w+=\d+)", line))
+    ways = {name: int(size.replace(",", "")) for size, name in ways.items()}
+    assert list(ways) == [f"bucket={rows_of(summary) // 10}", "dim=25", *["maxn=0"] * (ngrams == 1)]
+    for way, told in ways.items():
+        name, value = way.split("=")
+        smaller = replace(s, **{name: int(value)}, **({"minn": 0} if name == "maxn" else {}))
+        (size,) = Classifier.file_sizes(smaller, Classifier.summarize(smaller, counter)).values()
+        assert told == pytest.approx(size / 1e6, abs=1)
+    caplog.clear()
+    for quiet in (replace(s, bucket=1_000_000), replace(s, dim=5), replace(s, output="")):
+        Classifier.summarize(quiet, counter)
+    assert not [one for one in caplog.records if "MB" in one.getMessage()]
+
+
+def rows_of(summary):
+    return surveyed(ClassifierSettings(), summary)[0].bucket
 
 
 # --- the disk -------------------------------------------------------------------------------------

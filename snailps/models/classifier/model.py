@@ -49,7 +49,7 @@ from snailps.models.classifier.settings import LR, ClassifierSettings
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.kept_rows import KeptRows, of_curvature
 from snailps.models.local_sgd import Contention, Floats, Keys, LocalSgd, RowLayout
-from snailps.models.ngram_rows import chosen, surveyed, with_rows
+from snailps.models.ngram_rows import AUTO, chosen, surveyed, with_rows
 from snailps.models.pace import Pace, of_workers
 from snailps.models.rows import Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
@@ -84,6 +84,9 @@ STEPS_MIN = (0.4, 4.0)
 RARE_STEPS = (0.1, 0.0)
 """`KeptRows.rare_steps` of words and labels.  0 with n-grams: nearly all of them are rare, and
 together they say a lot."""
+SAID_BYTES = 100_000_000
+"""Bytes of a file from which a job says what would make it smaller."""
+SMALL_DIM = 25
 GROWTH = (1 / 8, 1 / 256)
 """`KeptRows.growth` of words and labels."""
 SAMPLE = 1 << 18
@@ -137,6 +140,29 @@ def _unpack(results: Results) -> tuple[ClassifierSettings, Vocabulary, Vocabular
     return s, *unpack_summary(summary)
 
 
+def _say_how_to_shrink(s: ClassifierSettings, summary: bytes) -> None:
+    """Log what a large file is made of, and settings that make it smaller."""
+
+    def size(**others: int) -> int:
+        (found,) = Classifier.file_sizes(replace(s, **others), summary).values()
+        return found
+
+    rows = surveyed(s, summary)[0].bucket
+    whole, shown = size(), f"{rows:,} rows of n-grams, {s.dim} numbers each"
+    if whole < SAID_BYTES or 4 * s.dim * rows < whole / 2:
+        return
+    ways = {f"bucket={rows // 10}": size(bucket=rows // 10)}
+    if s.dim > SMALL_DIM:
+        ways[f"dim={SMALL_DIM}"] = size(dim=SMALL_DIM)
+    if s.word_ngrams == 1:
+        ways["maxn=0"] = size(maxn=0, minn=0)
+    log.warning(
+        "%s.bin will have %.0f MB, most of them %s; it would have %s",
+        s.output, whole / 1e6, shown,
+        ", ".join(f"{made / 1e6:,.0f} MB with {way}" for way, made in ways.items()),
+    )  # fmt: skip
+
+
 class Classifier(TextModel):
     """fastText's supervised mode as a parameter-server model; see the module's docstring."""
 
@@ -188,7 +214,10 @@ class Classifier(TextModel):
         if not s.has_ngrams:
             return summary
         places = counter.tokens * (s.word_ngrams - 1)
-        return with_rows(summary, chosen(s, words.words, places))
+        summary = with_rows(summary, chosen(s, words.words, places))
+        if s.output and s.bucket == AUTO and not s.continue_from:
+            _say_how_to_shrink(s, summary)
+        return summary
 
     @classmethod
     def reading(cls, settings: ClassifierSettings) -> Reading:
