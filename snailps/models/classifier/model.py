@@ -143,7 +143,7 @@ def _unpack(results: Results) -> tuple[ClassifierSettings, Vocabulary, Vocabular
 def _say_how_to_shrink(s: ClassifierSettings, summary: bytes) -> None:
     """Log what a large file is made of, and settings that make it smaller."""
 
-    def size(**others: int) -> int:
+    def size(**others: Any) -> int:
         (found,) = Classifier.file_sizes(replace(s, **others), summary).values()
         return found
 
