@@ -240,7 +240,7 @@ def test_command_and_python_read_pictures_alike(tmp_path, form, kind):
     ("form", "labels"), [("t.csv", ["no", "yes"]), ("t.parquet", ["b, c", "a", "ü d"])]
 )
 def test_command_and_python_know_the_same_labels_that_are_texts(
-    tmp_path, monkeypatch, capsys, form, labels
+    cluster, tmp_path, monkeypatch, capsys, form, labels
 ):
     monkeypatch.chdir(tmp_path)
     x, y = examples(labels)
@@ -255,7 +255,7 @@ def test_command_and_python_know_the_same_labels_that_are_texts(
     model = snailps.load("m.npz")
     assert model.classes_.tolist() == sorted(labels)
     assert model.score(form) > 0.9
-    python = snailps.LogisticRegression(epochs=20, workers=1, verbose=False).fit(form, "y")
+    python = snailps.LogisticRegression(epochs=20, cluster=cluster, verbose=False).fit(form, "y")
     for one in (model, python):
         assert flat(one.evaluate(form, "y")) == pytest.approx(tested, rel=1e-4)
     _, printed, refused = call(monkeypatch, capsys, "predict", "m.npz", form, "--json")
