@@ -2,7 +2,7 @@
 
     what judge, export, after_round ... return -> plain -> None, bool, int, float, str, lists, dicts
 
-Used once, where such a value comes in: behind that nothing has to ask what it is.
+Used once, where such a value comes in: nothing after that asks what it is.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def plain_figures(cls: type, method: str, result: object) -> dict[str, Any]:
         figures = {_key(key, ""): _plain(value, f"[{key!r:.80}]") for key, value in result.items()}
         size = len(json.dumps(figures))
     except _Odd as error:
+        place = f" {error.place}" if error.place else ""
         raise ClusterError(
-            f"{where}: the figure {error.place} is {error.got}: expected numbers, text, True, "
+            f"{where}: the figure{place} is {error.got}: expected numbers, text, True, "
             "False, None, or lists and dicts of these"
         ) from None
     except (RecursionError, ValueError) as error:

@@ -65,9 +65,11 @@ class _Pending:
     since: float = 0.0
     late: bool = False
     work: int = 0  # number of the work beside the loop; 0: none
+    step: str = ""  # what servers do without a `broadcast`
 
-    def enter(self, now: float) -> None:
+    def enter(self, now: float, step: str = "make their tables") -> None:
         self.moved, self.since, self.late, self.broadcast = -1, now, False, None
+        self.step = step
 
     def stalls(self, now: float) -> str:
         """Why it is to be given up; empty while it makes progress."""
@@ -79,7 +81,7 @@ class _Pending:
                 log.warning("a checkpoint waits for the master's disk: %.0f s", silent_s)
             if self.work or silent_s <= STALL_S:
                 return ""
-            return f"no answer in {STALL_S:.0f} s: servers did not make their tables"
+            return f"no answer in {STALL_S:.0f} s: servers did not {self.step}"
         moved = sum(int(member.stats.get("saved_bytes", 0)) for member in self.servers)
         if moved != self.moved:
             self.moved, self.since, self.late = moved, now, False
@@ -117,11 +119,10 @@ class _Saving(_Pending):
 class _Restoring(_Pending):
     """A restore from the first candidate that can be used."""
 
-    waits: bool = False  # for the standbys of a lost server to serve, and
-    stopping: bool = False  # for the others to stop reading
-
     left: list[Candidate] = field(default_factory=list)
     state: JobState | None = None  # of the first one
+    waits: bool = False  # for the standbys of a lost server to serve, and
+    stopping: bool = False  # for the others to stop reading
 
     @property
     def number(self) -> int:
@@ -245,9 +246,9 @@ class CheckpointController:
                 self._save_failed(saving, CheckpointError(why), now)
         if (restoring := self._restoring) is None:
             return
-        if restoring.waits and not (restoring.stopping or self._members.rows.moving):
-            restoring.waits = False
-            self._try_next(restoring, now)
+        if restoring.waits and not restoring.stopping:
+            if not self._members.rows.moving:  # which has a limit of its own
+                self._try_next(restoring, now)
         elif why := restoring.stalls(now):
             self._load_failed(restoring, why, now)
 
@@ -304,9 +305,10 @@ class CheckpointController:
         if restoring.broadcast is not None:
             restoring.broadcast.forget()
         others = [server for server in restoring.servers if server is not member]
-        restoring = self._restoring = _Restoring([], now, left=restoring.left, waits=True)
-        restoring.enter(now)
-        # Behind the answers no `Loaded` comes of what these have read so far.
+        # A loss of another one before these have answered asks the rest of them again.
+        restoring = self._restoring = _Restoring(others, now, left=restoring.left, waits=True)
+        restoring.enter(now, "stop reading")
+        # After the answers no `Loaded` comes of what these have read so far.
         stop, stopped = messages.StopSaving(), partial(self._stopped, restoring)
         restoring.stopping = True
         Broadcast(self._out, others, stop, stopped, now, loss="drop")
@@ -536,6 +538,7 @@ class CheckpointController:
 
     def _try_next(self, restoring: _Restoring, now: float) -> None:
         restoring.enter(now)
+        restoring.waits = restoring.stopping = False
         if not restoring.left:
             self._restoring = None
             self._context.fail_job(

@@ -531,6 +531,43 @@ def test_checkpoint_is_read_again_when_a_server_is_lost_meanwhile(world, is_firs
     assert world.restored == ["position of 8"]
 
 
+def test_second_server_that_is_lost_meanwhile_does_not_hide_that_the_rest_still_read(monkeypatch):
+    """What the rest report of the first read is no answer to the next one."""
+    world = World(monkeypatch)
+    world.servers.append(server(3))
+    world.controller._candidates = [candidate(8)]
+    world.restore()
+    last = world.servers[2]
+    for lost in world.servers[:2]:
+        world.servers.remove(lost)
+        world.controller.lost(lost, "killed", world.now)
+    world.step(1.0)
+    assert len(world.orders(m.Load)) == 3  # the first read's
+    stops = [(peer, then) for peer, _, then in world.orders(m.StopSaving) if peer == last.peer]
+    assert len(stops) == 2
+    stops[0][1](m.Ok(), world.now)
+    world.step(1.0)
+    assert not world.orders(m.Load)
+    stops[1][1](m.Ok(), world.now)
+    world.step(1.0)
+    assert [peer for peer, _, _ in world.orders(m.Load)] == [last.peer]
+
+
+def test_server_that_does_not_stop_reading_costs_the_checkpoint_once(world, caplog):
+    world.controller._candidates = [candidate(8), candidate(7)]
+    world.restore()
+    world.orders(m.Load)
+    lost = world.servers.pop()
+    world.controller.lost(lost, "killed", world.now)
+    world.step(1.0, times=int(STALL_S) + 2)
+    assert "checkpoint 8 cannot be used: no answer in 120 s: servers did not stop" in caplog.text
+    assert [order.folder for _, order, _ in world.orders(m.Load)] == ["checkpoint-7"]
+    for _, _, stopped in world.orders(m.StopSaving):
+        stopped(m.Ok(), world.now)
+    world.step(1.0, times=3)
+    assert not world.orders(m.Load)
+
+
 # --- broadcasts ----------------------------------------------------------------------------------
 
 
