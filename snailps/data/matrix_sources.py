@@ -72,7 +72,7 @@ class SparseRows(RowsSource):
         self._take(X)
         # Models would take an entry that a row has twice for two features.
         if self.entries >= 2 and not X.has_canonical_format:
-            self._take(_summed(X))
+            self._take(summed(X))
         self._fields = _fields_of(fields, self.columns)
         self.flags = Flags.FIELDS if self._fields is not None else Flags(0)
         if self.columns == 0 and self.entries:
@@ -131,8 +131,8 @@ class SparseRows(RowsSource):
                 yield Piece(own, stored, values, fields)
 
 
-def _summed(X: Any) -> Any:
-    """Sum entries that occur twice; X itself if it is only not sorted."""
+def summed(X: Any) -> Any:
+    """A CSR matrix with entries that occur twice added; X itself if it is only not sorted."""
     ptr = np.asarray(X.indptr)
     first, last = int(ptr[0]), int(ptr[-1])
     try:

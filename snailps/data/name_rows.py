@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.elements import PIECE, Elements, a_kind, elements_of, is_missing, table_of
+from snailps.data.matrix_sources import summed
 from snailps.data.name_columns import Values
 from snailps.data.scratch import Scratch
 from snailps.data.spool import Spooled
@@ -47,11 +48,11 @@ class NameRows:
     """Rows of names, which can be read as often as the data can.
 
     `data` is a 2-D array, a list or generator of rows, a table, or a dict of columns; with `valued`
-    also a sparse matrix, with rows (row, column, value).  `expected` names the columns: ``("user",
-    "item")``. `values` has one a row, or names a column.  `columns` selects some of a table, empty:
-    the `usual` ones, as far as it has all names of rows among them, else its first ones.  `valued`:
-    a column of values may follow; of a table with usual names it is the only other one, if it
-    `finds_values`.
+    also a sparse matrix, with rows (row, column, value), one a place.  `expected` names the
+    columns: ``("user", "item")``. `values` has one a row, or names a column.  `columns` selects
+    some of a table, empty: the `usual` ones, as far as it has all names of rows among them, else
+    its first ones.  `valued`: a column of values may follow; of a table with usual names it is the
+    only other one, if it `finds_values`.
     """
 
     def __init__(
@@ -105,9 +106,11 @@ class NameRows:
             raise DataError(f"y: expected a value for each row of X, got more than {first:,}")
 
     def _of_sparse(self) -> Iterator[list[list[Any]]]:
-        entries = self._data.tocoo()
         if self._values is not None:
             raise DataError("y: expected none with a sparse matrix, whose entries are the values")
+        # The order of rows and one value a place, so that a matrix is the same in any format.
+        rows = self._data.tocsr()
+        entries = (rows if rows.has_canonical_format else summed(rows)).tocoo()
         for at in range(0, entries.nnz, PIECE):
             part = slice(at, at + PIECE)
             yield [ids[part].tolist() for ids in (entries.row, entries.col, entries.data)]

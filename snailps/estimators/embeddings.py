@@ -349,8 +349,8 @@ class MatrixFactorization(NameEstimator, settings=MfSettings):
         ----------
         X : array, list or generator of rows, table, sparse matrix, path
             n pairs (user, item) of texts or whole numbers, with values as third column or as `y`.
-            Of a sparse matrix of SciPy users are rows, items columns, and entries values.  A str
-            or `pathlib.Path` is a file, folder or glob of lines.
+            Of a sparse matrix of SciPy users are rows, items columns, and entries values; those of
+            one place are added.  A str or `pathlib.Path` is a file, folder or glob of lines.
         y : array, list or str, optional
             Values; a str names a column of a table.  Rankings need none: a row whose value is not
             above 0 is left out, and each other one is one choice.
@@ -382,7 +382,8 @@ class MatrixFactorization(NameEstimator, settings=MfSettings):
         Parameters
         ----------
         X : object
-            As of `fit`; a third column has no effect.
+            As of `fit`; a third column has no effect.  A sparse matrix has a value for each entry,
+            in the order of its `tocoo()`.
 
         Raises
         ------
@@ -390,6 +391,9 @@ class MatrixFactorization(NameEstimator, settings=MfSettings):
             A ranking does not know a name; for ratings an unknown name counts as average.
         """
         model = self.factors_
+        if hasattr(X, "tocoo"):  # answers stand beside the entries: none is moved or added
+            entries = X.tocoo()
+            X = np.column_stack((entries.row, entries.col))
         ids, _ = self._numbered(X, needs_all=model.settings.loss != "squared")
         return model.scores(ids)
 

@@ -186,6 +186,20 @@ def test_columns_of_a_table_are_chosen_and_found_again(jobs):
     assert model.predict(table).tolist() == pytest.approx([3.08, 3.18])
 
 
+def test_answers_stand_beside_the_entries_of_a_sparse_matrix(jobs):
+    sparse = pytest.importorskip("scipy.sparse")
+    pairs = [(2, 9), (1, 8), (2, 9), (1, 9)]
+    twice = sparse.coo_matrix(([1.0, 5, 2, 0], tuple(zip(*pairs, strict=True))), shape=(3, 10))
+    model = snailps.MatrixFactorization(dim=1).fit(twice)
+    assert jobs.lines == ["1,8,5.0", "1,9,0.0", "2,9,3.0"]
+    expected = model.predict(pairs).tolist()
+    assert len({*expected}) == 3
+    for asked in (twice, twice.tocsc().tocoo(), twice.tocsr()):
+        same = list(zip(asked.tocoo().row.tolist(), asked.tocoo().col.tolist(), strict=True))
+        assert model.predict(asked).tolist() == model.predict(same).tolist()
+    assert model.predict(twice).tolist() == expected
+
+
 @pytest.mark.parametrize("how", [{"y": "stars"}, {"columns": ["who", "film", "stars"]}])
 def test_columns_of_fit_are_found_by_name_in_any_order_and_after_load(jobs, tmp_path, how):
     table = {"stars": [4.0, 2.0], "who": ["1", "2"], "film": ["8", "9"]}

@@ -57,6 +57,27 @@ def test_tables_have_names_and_values_by_column():
             read(frame, columns=("who", "whom"), valued=True)
 
 
+@pytest.mark.parametrize("form", ["coo", "coo twice", "csr twice", "csc", "lil", "dok"])
+def test_a_sparse_matrix_has_the_same_rows_in_each_format(form):
+    """Entries that have one place are added, as by SciPy: a log of events is such a matrix."""
+    sparse = pytest.importorskip("scipy.sparse")
+    plain = sparse.csr_array([[0.0, 4.0, 1.0], [2.0, 0.0, 3.0]])
+    halves = (np.repeat(plain.data / 2, 2), np.repeat(plain.indices, 2), plain.indptr * 2)
+    matrix = {
+        "coo": lambda: sparse.coo_array(plain.toarray().T).T,
+        "coo twice": lambda: sparse.csr_array(halves, shape=plain.shape).tocoo(),
+        "csr twice": lambda: sparse.csr_array(halves, shape=plain.shape),
+        "csc": plain.tocsc,
+        "lil": plain.tolil,
+        "dok": plain.todok,
+    }[form]()
+    entries = matrix.nnz
+    (piece,) = NameRows(matrix, PAIR, valued=True).pieces()
+    assert piece.names == [["0", "0", "1", "1"], ["1", "2", "0", "2"]]
+    assert piece.values.tolist() == [4.0, 1.0, 2.0, 3.0]
+    assert matrix.nnz == entries, "the caller's matrix was changed"
+
+
 def test_sparse_matrices_have_entries_as_rows():
     sparse = pytest.importorskip("scipy.sparse")
     matrix = sparse.csr_matrix(([2.0, 3.0], ([0, 4], [1, 0])), shape=(5, 2))
