@@ -86,9 +86,10 @@ class CheckpointControl:
             stops(now)
 
     def stop(self, then: Callable[[float], None], now: float) -> None:
-        """Cancel what is under way; `then` follows its end, or comes after STOP_S."""
+        """Cancel what is under way, which reports nothing then; `then` follows its end, or comes
+        after STOP_S."""
         if self._task is not None:
-            self._task.stop(now)
+            self._task.cancel(now)
         self._stops, self._stops_at = then, now + STOP_S
 
     # --- orders ----------------------------------------------------------------------------------
@@ -112,15 +113,23 @@ class CheckpointControl:
             self.stop(partial(self._answer, call, messages.Ok()), now)
             return
         if self.running:
-            raise ClusterError(
-                f"server {self._welcome.node} is still working on another checkpoint"
-            )
-        if isinstance(order, messages.Load):
+            self._begin_later(call, order)
+        elif isinstance(order, messages.Load):
             self._start(_Load(self._out, self._files, self._shards(), order, self._welcome), now)
             self._answer(call, messages.Ok(), now)
         else:
             check = partial(self._files.check_folder, order.folder, self._welcome.job)
             self._out.work(check, partial(self._checked, call, order))
+
+    def _begin_later(self, call: int, order: Order) -> None:
+        """Keep a restore until what was cancelled has ended: its disk may be slow, and a refusal
+        would cost the training of the newest checkpoint. A save may as well be made later."""
+        is_cancelled = self._task is not None and not self._task.reports
+        if isinstance(order, messages.Save) or not is_cancelled or self._stops is not None:
+            raise ClusterError(
+                f"server {self._welcome.node} is still working on another checkpoint"
+            )
+        self._stops, self._stops_at = partial(self._begin, call, order), math.inf
 
     def _checked(self, call: int, order: messages.Save, event: WorkDone, now: float) -> None:
         if event.error is not None:
@@ -145,6 +154,7 @@ class _Task:
         self.out, self.shards = out, shards
         self.done_bytes = 0
         self.ended = self.stopped = False
+        self.reports = True  # the master waits for what has become of it
         self.error: BaseException | None = None
         self._lanes = 0
         self._waits: list[tuple[float, Callable[[float], None]]] = []
@@ -168,9 +178,19 @@ class _Task:
             else:
                 follow(now)
 
+    def cancel(self, now: float) -> None:
+        self.reports = False
+        self.stop(now)
+
     def stop(self, now: float) -> None:
         self.stopped = True
         self.tick(now)
+
+    def report(self, note: messages.Saved | messages.Loaded) -> None:
+        """End; where it was cancelled its report would count for the next order."""
+        self.ended = True
+        if self.reports:
+            self.out.note(note)
 
     # --- lanes
 
@@ -215,7 +235,7 @@ class _Task:
     def why(self, what: str) -> str:
         """The error for the master, in words; empty: none."""
         if self.error is None:
-            return "told to stop" if self.stopped else ""
+            return ""
         if not isinstance(self.error, SnailError):
             log.error("%s failed", what, exc_info=self.error)
         return explain(self.error)
@@ -342,8 +362,7 @@ class _Save(_Task):
             self.error = event.error
             self._end(now)
             return
-        self.ended = True
-        self.out.note(messages.Saved(self._order.number, event.result))
+        self.report(messages.Saved(self._order.number, event.result))
 
     def _end(self, now: float) -> None:
         """Remove what was written, and report why."""
@@ -356,9 +375,8 @@ class _Save(_Task):
         self.out.work(abandon, self._abandoned)
 
     def _abandoned(self, event: WorkDone, now: float) -> None:
-        self.ended = True
         number = self._order.number
-        self.out.note(messages.Saved(number, [], self.why(f"checkpoint {number}")))
+        self.report(messages.Saved(number, [], self.why(f"checkpoint {number}")))
 
 
 class _Load(_Task):
@@ -443,10 +461,9 @@ class _Load(_Task):
         self.post(shard, partial(put, section=section), filled)
 
     def finish(self, now: float) -> None:
-        self.ended = True
         number = self._order.number
         why = self.why(f"loading of checkpoint {number}")
-        self.out.note(messages.Loaded(number, 0 if why else self._rows, why))
+        self.report(messages.Loaded(number, 0 if why else self._rows, why))
 
 
 def _refusal(error: BaseException) -> SnailError:
