@@ -39,6 +39,11 @@ _VALUES_TOGETHER = 1 << 17
 """Values formatted by a thread at a time: some 1.5 MB of text."""
 _LINES_TOGETHER = 4096
 """Lines parsed together: a few MB of text at dim 100."""
+_CAREFULLY = 256
+"""Words read one by one after one with a blank, until none of so many has one."""
+_FIRST_NUMBERS = 16
+"""Numbers of a row that show whether it is shifted."""
+_NEWLINE = ord("\n")
 _USUAL = np.array([1e-10, 1e10], "<f4").view("<u4")
 """Bits of the least and the largest number that training makes, but 0."""
 _WORD_BYTES_MAX = 1 << 16
@@ -258,97 +263,108 @@ def read_word2vec(
     blanks, as gensim writes it.
     """
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    size, offset = 4 * dim, mapped.find(b"\n") + 1
-    if offset + count * (size + 2) > len(mapped):
+    length, size, offset = len(mapped), 4 * dim, mapped.find(b"\n") + 1
+    if offset + count * (size + 2) > length:
         raise ModelFileError(
             f"{path}: cut short: {count} words of dimension {dim} in word2vec's binary format "
-            f"need at least {offset + count * (size + 2)} bytes, the file has {len(mapped)}; fetch "
-            "it again"
+            f"need at least {offset + count * (size + 2)} bytes, the file has {length}; fetch it "
+            "again"
         )
+    # A row from each byte on: the rows of the words are copied together.
+    row_at = np.ndarray((length - size + 1,), f"V{size}", mapped, strides=(1,))
     rows = np.empty((count, dim), "<f4")
-    out = rows.reshape(-1).view(np.uint8).data
+    out = rows.view(f"V{size}")[:, 0]
     words: list[bytes] = []
-    together = _LINES_TOGETHER
+    together, careful = _LINES_TOGETHER, False
     while (done := len(words)) < count:
-        last = min(done + together, count)
-        starts = []
-        for number in range(done, last):
+        last, longer = min(done + together, count), False
+        places: list[int] = []  # of rows
+        for _ in range(done, last):
             blank = mapped.find(b" ", offset, offset + _WORD_BYTES_MAX)
+            if careful and (end := _end_of_word(mapped, offset, blank, size)) > blank:
+                blank, longer = end, True
             word = mapped[offset:blank].lstrip(b"\n") if blank >= 0 else b""
-            end = blank + 1 + size
-            if not word or end > len(mapped):
+            if not word or blank + 1 + size > length:
                 break
-            starts.append(offset)
+            places.append(blank + 1)
             words.append(word)
-            out[number * size : (number + 1) * size] = mapped[blank + 1 : end]
-            offset = end
-        at, blank = _first_longer(mapped, starts, words[done:], rows[done : len(words)])
-        if blank >= 0:
-            number, offset = done + at, blank + 1 + size
-            words[number:] = [mapped[starts[at] : blank].lstrip(b"\n")]
-            out[number * size : (number + 1) * size] = mapped[blank + 1 : offset]
-        elif len(words) < last or b"\0" in b" ".join(words[done:]):
+            offset = blank + 1 + size
+        out[done : len(words)] = row_at[places]
+        if not careful:
+            at = _first_longer(mapped, places, words[done:], rows[done : len(words)])
+            if longer := at >= 0:
+                offset = places[at] - 1 - len(words[done + at])
+                del words[done + at :]
+        if (not longer or careful) and (len(words) < last or b"\0" in b" ".join(words[done:])):
             odd = next((n for n in range(done, len(words)) if b"\0" in words[n]), len(words))
+            if odd < len(words):
+                offset = places[odd - done] - 1 - len(words[odd])
             raise ModelFileError(
                 f"{path}: damaged or cut short: no word with {dim} values (float32) at byte "
-                f"{[*starts, offset][odd - done]}, where word {odd + 1} of {count} begins; fetch "
-                "it again"
+                f"{offset}, where word {odd + 1} of {count} begins; fetch it again"
             )
-        # Words after one that is longer are read again, so few are read at first.
-        together = 1 if blank >= 0 else min(2 * together, _LINES_TOGETHER)
+        # Words that follow a longer one are read again: of some, each is looked at as it is read.
+        careful, together = longer, _CAREFULLY if longer else min(2 * together, _LINES_TOGETHER)
     if mapped[offset : offset + 65536].strip():
         raise ModelFileError(
-            f"{path}: goes on behind the {count} words that its first line announces; correct "
+            f"{path}: goes on after the {count} words that its first line announces; correct "
             "that number or fetch the file again"
         )
     return words, rows.astype(np.float32, copy=False)
 
 
-def _first_longer(
-    mapped: mmap.mmap, starts: list[int], words: list[bytes], rows: Float32
-) -> tuple[int, int]:
-    """The first of some words that goes on after its first blank, and the blank that ends it.
+def _first_longer(mapped: mmap.mmap, places: list[int], words: list[bytes], rows: Float32) -> int:
+    """The first of some words that goes on after its first blank; -1: none.
 
-    A word of two that is cut at its blank has a row that is shifted, and a next word that begins
-    amid numbers.  Where a row has numbers that no training makes, or no word follows it, the word
-    that leads to the fewest of both is taken, of equal ones the shortest: -1 where that is the one
-    that there is.
+    A word of two that is cut at its blank has a row that is shifted and begins with text, and a
+    next word that begins amid numbers.  The first numbers of a row show it.
     """
     if not words:
-        return -1, -1
-    size = 4 * rows.shape[1]
-    usual = _are_usual(rows)
-    odd: npt.NDArray[np.bool_] = np.zeros(len(words), np.bool_)
-    if not usual.all():
-        odd |= ~usual.all(axis=1)
-    odd[-1] |= not _word_begins(mapped, starts[-1] + len(words[-1]) + 1 + size)
+        return -1
+    usual = _are_usual(rows[:, :_FIRST_NUMBERS])
+    odd = np.zeros(len(words), np.bool_) if usual.all() else ~usual.all(axis=1)
+    odd[-1] |= not _word_begins(mapped, places[-1] + 4 * rows.shape[1])
     if not _is_text(b" ".join(words)):
         odd[:-1] |= [not _is_text(word) for word in words[1:]]
     for at in np.flatnonzero(odd).tolist():
-        begin = starts[at]
-        while mapped[begin] == ord("\n"):
-            begin += 1
-        blank = first = mapped.find(b" ", begin)
-        best, fewest = first, rows.shape[1] + 2
-        while 0 <= blank <= len(mapped) - size - 1 and (
-            blank == first or _is_text(mapped[begin:blank])
-        ):
-            end = blank + 1 + size
-            row = np.frombuffer(mapped[blank + 1 : end], "<f4")
-            odds = np.count_nonzero(~_are_usual(row)) + (not _word_begins(mapped, end))
-            if odds < fewest:
-                best, fewest = blank, odds
-            blank = mapped.find(b" ", blank + 1, begin + _WORD_BYTES_MAX)
-        if best > first:
-            return at, best
-    return -1, -1
+        blank = places[at] - 1
+        if _end_of_word(mapped, blank - len(words[at]), blank, 4 * rows.shape[1]) > blank:
+            return int(at)
+    return -1
+
+
+def _end_of_word(mapped: mmap.mmap, begin: int, first: int, size: int) -> int:
+    """The blank that ends the word here, which has its first blank at `first`.
+
+    Where a row has numbers that no training makes, or no word follows it, the blank that leads to
+    the fewest of both is taken, of equal ones the first.
+    """
+    while first >= 0 and mapped[begin] == _NEWLINE:
+        begin += 1
+    best, fewest = first, size
+    blank = first
+    while 0 <= blank <= len(mapped) - size - 1:
+        following = mapped.find(b" ", blank + 1, begin + _WORD_BYTES_MAX)
+        if following < 0 or not _is_text(mapped[begin:following]):
+            following = -1
+            if blank == first:
+                break  # it is the only one
+        row = np.frombuffer(mapped, "<f4", size // 4, blank + 1)
+        odds = size // 4 - np.count_nonzero(_are_usual(row))
+        odds += not _word_begins(mapped, blank + 1 + size)
+        if odds < fewest:
+            best, fewest = blank, odds
+        if not odds:
+            break
+        blank = following
+    return best
 
 
 def _are_usual(rows: Float32) -> npt.NDArray[np.bool_]:
     """Whether each number is one that training makes; text and shifted bytes seldom are."""
     bits = rows.view("<u4") & np.uint32(0x7FFFFFFF)
-    found: npt.NDArray[np.bool_] = (bits - _USUAL[0] <= _USUAL[1] - _USUAL[0]) | (bits == 0)
-    return found
+    usual: npt.NDArray[np.bool_] = bits - _USUAL[0] <= _USUAL[1] - _USUAL[0]
+    return usual if usual.all() else usual | (bits == 0)
 
 
 def _word_begins(mapped: mmap.mmap, offset: int) -> bool:
@@ -362,7 +378,7 @@ def _word_begins(mapped: mmap.mmap, offset: int) -> bool:
 def _is_text(word: bytes) -> bool:
     """Whether bytes are text of one line."""
     with suppress(UnicodeDecodeError):
-        return bool(word) and bool(word.decode()) and not _CONTROL.search(word)
+        return bool(word) and (word.decode().isprintable() or not _CONTROL.search(word))
     return False
 
 
