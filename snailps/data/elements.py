@@ -157,6 +157,10 @@ class Column(ABC):
         """Whether its numbers are categories, by its type."""
         return False
 
+    def is_null(self) -> bool:
+        """Whether it has no value, nor a type that says which it may have."""
+        return False
+
     @abstractmethod
     def numbers(self, first: int, last: int) -> NDArray[Any]:
         """Numbers of some rows, NaN for missing ones."""
@@ -196,6 +200,9 @@ class _PandasColumn(Column):
             return _kind_of_objects(self.data) in _PANDAS_NUMBERS
         is_number = getattr(dtype, "kind", "O") in "biuf" and dtype.name != "category"
         return is_number or _is_decimal(dtype)
+
+    def is_null(self) -> bool:
+        return self.data.dtype.name == "object" and _kind_of_objects(self.data) == "empty"
 
     def has_codes(self) -> bool:
         dtype = self.data.dtype
@@ -240,6 +247,9 @@ class _PolarsColumn(Column):
     def is_numeric(self) -> bool:
         return bool(self.data.dtype.is_numeric() or str(self.data.dtype) == "Boolean")
 
+    def is_null(self) -> bool:
+        return str(self.data.dtype) == "Null"
+
     def numbers(self, first: int, last: int) -> NDArray[Any]:
         part = self.data.slice(first, last - first)
         if part.null_count() or part.dtype.is_decimal():
@@ -258,6 +268,9 @@ class _ArrowColumn(Column):
         of = self.data.type
         of = of.value_type if _ARROW_RUNS.match(str(of)) else of
         return bool(ARROW_NUMBER.fullmatch(str(of)))
+
+    def is_null(self) -> bool:
+        return str(self.data.type) == "null"
 
     def has_codes(self) -> bool:
         return _ARROW_CODES.match(str(self.data.type)) is not None

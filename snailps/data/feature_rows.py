@@ -305,8 +305,9 @@ class TableRows(RowsSource):
 
 
 def kind_of(column: Any) -> Kind:
-    """What the type of a table's column makes it."""
-    return Kind.NUMERIC if column.is_numeric() else Kind.CATEGORICAL
+    """What the type of a table's column makes it; without type and values it is of numbers, so that
+    a text in it is refused where it comes, as in files."""
+    return Kind.NUMERIC if column.is_numeric() or column.is_null() else Kind.CATEGORICAL
 
 
 def table_of_dicts(rows: Sequence[Any], names: Sequence[str]) -> DataTable:

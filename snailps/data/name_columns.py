@@ -158,7 +158,8 @@ class NameColumns:
             columns.append(Column("value", Kind.LABEL))
             columns += [Column(f"column {at}", Kind.IGNORE) for at in range(names + 1, width)]
         first = 0
-        if start <= head.index(line) and width > names and not is_number(cells[names]):
+        has_names = width > names and cells[names].strip() and not is_number(cells[names])
+        if start <= head.index(line) and has_names:
             first = data.index(line) + len(line) if line in data else len(data)
         reader = ExampleReader(format, columns=columns, needs_labels=False, may_skip=False)
         try:

@@ -173,10 +173,12 @@ def names_of_labels(reading: Reading, paths: Sequence[str]) -> list[str]:
 
 
 def label_kind(path: str, label: str) -> Kind:
-    """Whether a column of labels has numbers or texts, of CSV by its first rows."""
+    """Whether a column of labels has numbers or texts, of CSV by the first rows that have some."""
     with open_table(path) as table, table_errors(path):
         _require(table, [label])
         kinds = table.kinds([name for name in table.names if name != label])
+        if label not in kinds:
+            kinds, _ = table.later_kinds([label], LOOKED_BYTES)
         return kinds.get(label, Kind.CATEGORICAL)
 
 

@@ -349,9 +349,13 @@ class SeparatedFile(TableFile):
             bad += found.bad
             labels = found.labels if len(features) < len(columns) else None
             piece = Piece(found.ptr, found.keys, found.values, fields[found.fields], labels=labels)
-            yield piece, _texts(found.cells[0]) if label else []
+            cells = _texts(found.cells[0]) if label else []
+            if on_bad_line == "skip" and "" in cells:
+                bad += cells.count("")
+                piece, cells = _labelled(piece, cells), [cell for cell in cells if cell]
+            yield piece, cells
         if bad:
-            first = reader.first_bad
+            first = reader.first_bad or f"they have no {label}"
             log.warning("%s: %d malformed lines were left out: %s", self.path, bad, first)
 
     def _reader(self, columns: Sequence[Column], on_bad_line: str = "") -> ExampleReader:
@@ -509,6 +513,18 @@ def table_errors(path: str) -> Iterator[None]:
             raise
         except ValueError as error:  # pyarrow's
             raise DataError(f"cannot read {path}: {error}") from error
+
+
+def _labelled(piece: Piece, labels: Sequence[str]) -> Piece:
+    """The rows whose label is not empty."""
+    assert piece.ptr is not None
+    assert piece.keys is not None
+    assert piece.values is not None
+    assert piece.fields is not None
+    sizes, has_label = np.diff(piece.ptr), np.array(labels, object) != ""
+    ptr = np.concatenate([[0], sizes[has_label]]).cumsum()
+    kept = np.repeat(has_label, sizes)
+    return Piece(ptr, piece.keys[kept], piece.values[kept], piece.fields[kept])
 
 
 def _texts(cells: Iterable[bytes]) -> list[str]:

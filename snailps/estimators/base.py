@@ -223,10 +223,9 @@ class Estimator(Routed):
                 convergence_warning(f"{text}check labels and columns, or lower lr"), stacklevel=3
             )
         for key, count in figures.get("clipped", {}).items():
-            text = f"{name}: {count:,} values of column {self._column(key)} are beyond 64 times "
-            warnings.warn(
-                f"{text}their scale: they are trained, and predicted, as that", stacklevel=3
-            )
+            text = f"{name}: {count:,} values of column {self._column(key)}, of all epochs, are "
+            text += "beyond 64 times their scale: they are trained, and predicted, as that"
+            warnings.warn(text, stacklevel=3)
         return self
 
     def _column(self, key: str) -> str:

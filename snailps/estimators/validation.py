@@ -102,9 +102,9 @@ def _of_dicts(X: Sequence[Any], fitted: Any, use: str) -> Matrix:
     if names is None:
         rows = DictRows(X, fitted._kinds if fitted is not None else None)
         return Matrix(rows, len(X), -1, hashed=True)
-    known = names.tolist()
-    table = table_of_dicts(X, known)
+    table = table_of_dicts(X, names.tolist())
     if use == "partial_fit":
+        known = set(names.tolist())
         other = next((name for row in X for name in row if name not in known), None)
         if other is not None:
             raise DataError(f"X: {table.name} has {other!r:.60}, which is no column of the model")

@@ -191,6 +191,12 @@ def test_rankings_survey_and_train_choices_only(caplog):
         assert train(make(settings, summary=summary), data)["examples"] == 8
 
 
+def test_ranking_of_values_that_are_all_0_or_less_is_refused():
+    settings = MfSettings(dim=4, loss="pairwise", negatives=2)
+    with pytest.raises(DataError, match="none of its 3 values is above 0: a ranking learns what"):
+        surveyed(MatrixFactorization, settings, b"u,a,0\nv,b,-1\nw,a,0\n")
+
+
 def train_diverging(losses):
     settings = KgeSettings(dim=4, shared=2, negatives=2, lr=100.0, optimizer="sgd", l2=1e3)
     with connected(KnowledgeGraph) as make:

@@ -46,6 +46,7 @@ from snailps.models.packed_tables import (
 )
 from snailps.models.sparse import warm_start
 from snailps.models.sparse.batch import BIAS_KEY
+from snailps.models.sparse.evaluate import check_input
 from snailps.models.sparse.export import SavedModel, read_npz, write_saved
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear, LinearSettings
@@ -541,6 +542,16 @@ def test_table_in_memory_is_asked_with_the_kinds_that_it_was_fitted_with(people,
             pyarrow.Table.from_pylist(numbers), rows, numbers, str(file),
         ):  # fmt: skip
             assert asked(model, given) == [81, 162]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_column_that_never_had_a_value_is_of_numbers_as_in_files(jobs, library):
+    module = pytest.importorskip(library)
+    of = module.table if library == "pyarrow" else module.DataFrame
+    model = snailps.LogisticRegression().fit(of({"zip": [None, None], "age": [20, 40]}), [0, 1])
+    assert model.columns_ == ("zip:numeric", "age:numeric")
+    with pytest.raises(DataError, match=r"column 'zip', row 0 is 'x' .*: expected a number"):
+        model.partial_fit(of({"zip": ["x", None], "age": [20, 40]}), [0, 1])
 
 
 def test_file_that_lacks_the_kinds_of_its_columns_goes_by_the_types_of_a_batch(people, tmp_path):
@@ -1076,10 +1087,12 @@ def test_command_that_continues_adds_labels_of_the_input(jobs, saved, tmp_path):
 
     same = labelled(Linear, saved, "-1 0:1\n3 1:1\n")
     assert (same.loss, same.classes) == ("logistic", 0)
+    assert Encoding.of_text(same.encoding).constant == pytest.approx(np.log(2))
     assert Encoding.of_text(same.encoding).labels == (-1, 3)
     more = labelled(Linear, saved, "3 0:1\n0.5 1:1\n")
     assert (more.loss, more.classes) == ("multinomial", 3)
     assert Encoding.of_text(more.encoding).labels == (-1, 0.5, 3)
+    check_input(Linear, continuing(Linear, saved, input=(str(lines),)))
     with pytest.raises(DataError, match=r"expected labels of 4 classes, .* got -1, 3, 5"):
         labelled(Linear, saved, "5 0:1\n", loss="multinomial", classes=4)
 

@@ -211,6 +211,11 @@ def test_empty_name_is_refused_with_its_line(columns, data, text):
     assert len(columns.read(data, "x", 0, data, may_lack=True)) == 2
 
 
+def test_first_line_without_a_value_is_no_line_of_names():
+    with pytest.raises(DataError, match=r"x, line 1, .*expected a label, a number"):
+        RATINGS.read(b"u,i,\nu,j,3\n", "x", 0, b"u,i,\nu,j,3\n")
+
+
 def test_rankings_learn_from_values_above_0():
     data = b"u,a,1\nu,b,0\nv,a,-2\nv,c,0.5\n"
     found = RATINGS.read(data, "x", 0, data)

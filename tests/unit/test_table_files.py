@@ -618,6 +618,35 @@ def test_text_of_a_column_that_had_no_value_as_far_as_it_was_looked_for_is_refus
         list(rows)
 
 
+@pytest.mark.parametrize(
+    ("ending", "labels"), [("csv", ["1", "0"]), ("jsonl", [1, 0]), ("csv", ["yes", "no"])]
+)
+def test_labels_that_begin_late_are_of_the_kind_of_the_first_ones(
+    tmp_path, monkeypatch, ending, labels
+):
+    monkeypatch.setattr(table_formats, "HEAD_ROWS", 10)
+    monkeypatch.setattr(table_formats, "BATCH_BYTES", 64)
+    monkeypatch.setattr(table_formats, "HEADER_BYTES", 64)
+    rows = [{"y": label, "a": at} for at, label in enumerate([None] * 30 + labels)]
+    given = LinearSettings(input=(written(tmp_path, ending, rows),), label_column="y")
+    settings = with_names(with_columns(given), {}.get)
+    expected = ("no", "yes") if "yes" in labels else ()
+    assert Encoding.of_text(settings.encoding).names == expected
+
+
+def test_rows_of_csv_without_a_label_that_is_a_text_are_left_out_on_request(
+    tmp_path, scratch_of, caplog
+):
+    rows = [{"y": label, "a": at or None} for at, label in enumerate(["yes", None, "no", None])]
+    path = written(tmp_path, "csv", rows)
+    given = LinearSettings(input=(path,), label_column="y", on_bad_line="skip")
+    settings = with_names(with_columns(given), {}.get)
+    data = scratch_of(settings.reading()).local(path).read_bytes()
+    found = ExampleReader().read(data)
+    assert (found.labels.tolist(), found.values.tolist()) == ([1, 0], [2])
+    assert "2 malformed lines were left out: they have no y" in caplog.text
+
+
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "csv.gz"])
 def test_labels_that_are_texts_are_the_classes_of_all_files(tmp_path, scratch_of, ending):
     rows = [{"y": name, "a": at} for at, name in enumerate(["yes", "no", "yes"])]

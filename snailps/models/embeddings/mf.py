@@ -236,10 +236,15 @@ class MatrixFactorization(EmbeddingWorker):
 
 
 class ChoiceSurveyor(NameSurveyor):
-    """Says which values are not used."""
+    """Reports which values are not used; refuses an input without choices."""
 
     def result(self) -> bytes:
         """As of `NameSurveyor`."""
+        if self.values.number and not self.values.most:
+            raise DataError(
+                f"input: none of its {self.values.number:,.0f} values is above 0: a ranking learns "
+                "what was chosen. Leave the values out if each line is a choice"
+            )
         if unused := self.values.unused:
             log.warning("%s", unused)
         return super().result()

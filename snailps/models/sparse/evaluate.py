@@ -104,7 +104,7 @@ def check_input(cls: type[SparseWorker], settings: SparseSettings) -> None:
     known once the settings have their encoding.
     """
     is_encoded = Encoding.of_text(settings.encoding).is_measured
-    read = settings if is_encoded else replace(settings, class_weights=())
+    read = settings if is_encoded else replace(settings, class_weights=(), encoding="")
     reading = settings.reading()
     for name, files in (("input", files_of), ("test", test_files)):
         try:

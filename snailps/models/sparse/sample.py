@@ -190,7 +190,7 @@ def encoded(
             told = _classes(known, len(labels), classes, is_whole=every is not None)
             encoding = replace(encoding, labels=told)
         if not settings.class_weights:
-            encoding = replace(encoding, constant=_entropy(labels, weights, known))
+            encoding = replace(encoding, constant=entropy(labels, weights, known))
     if not encoding.keeps_values:
         log.info(
             "values: those of %d columns have an own factor, others %g; %d of these columns are "
@@ -220,7 +220,7 @@ def _look_at_order(sample: Sample) -> None:
         )  # fmt: skip
 
 
-def _entropy(labels: Doubles, weights: Floats, known: Doubles) -> float:
+def entropy(labels: Doubles, weights: Floats, known: Doubles) -> float:
     """Log loss of the shares of the labels, which are the `known` ones."""
     sums = np.bincount(np.searchsorted(known, labels), weights if len(weights) else None)
     shares = sums / sums.sum()

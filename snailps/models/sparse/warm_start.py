@@ -34,7 +34,7 @@ from snailps.models.packed_tables import (
     with_shape,
 )
 from snailps.models.sparse.batch import TABLE
-from snailps.models.sparse.sample import all_labels, sample_of
+from snailps.models.sparse.sample import all_labels, entropy, sample_of
 from snailps.models.sparse.settings import SparseSettings
 from snailps.vectors.model_file import HEADER, OF_THE_RUN, ModelFile
 
@@ -175,9 +175,12 @@ def with_labels(cls: type[SparseWorker], s: S, files: InputFiles) -> S:
             f"input: expected labels that are {kinds[bool(encoding.names)]}, as "
             f"{s.continue_from} has them, got {kinds[bool(now.names)]}"
         )
+    labels, weights = all_labels(s, files) or sample_of(s, files).labelled()
+    is_known = len(labels) > 0 and not s.class_weights
+    constant = entropy(labels, weights, np.unique(labels)) if is_known else 0.0
+    encoding = replace(encoding, constant=constant)
     if now.names:
         return replace(s, encoding=replace(encoding, labels=now.labels, names=now.names).text)
-    labels, _ = all_labels(s, files) or sample_of(s, files).labelled()
     known = np.array(saved.classes_of(encoding))
     every = tuple(np.union1d(known, labels).tolist())
     grows = hasattr(s, "classes") and s.class_num in (len(known), len(every))
