@@ -212,7 +212,7 @@ class Encoding:
     def encoded(
         self, examples: Examples, limit: float = FLOAT_MAX
     ) -> tuple[Examples, NDArray[np.uint64]]:
-        """`of_examples`, and the keys of the values that are clipped."""
+        """`of_examples`, and the keys of the values that are clipped, of examples with a weight."""
         if self.keeps_values:
             return examples, NO_KEYS
         keys, values = examples.keys, examples.values
@@ -226,6 +226,9 @@ class Encoding:
             own = None if values is examples.values else values
             values = np.multiply(values, self.factors_of(keys), out=own).ravel()
         beyond = clip(values, limit)
+        if len(beyond) and len(examples.weights):
+            rows = np.searchsorted(examples.ptr, beyond, side="right") - 1
+            beyond = beyond[examples.weights[rows] > 0]
         return examples._replace(values=values), keys[beyond % max(1, len(keys))]
 
     def bounded(self, examples: Examples) -> Examples:

@@ -269,6 +269,28 @@ def test_label_of_an_example_without_weight_may_be_any(tmp_path):
     assert (batch.labels[[0, 2]].tolist(), batch.weights.tolist()) == ([1, 0], [1, 0, 0.5])
 
 
+@pytest.mark.parametrize("kind", [LinearSettings, FmSettings, NetSettings])
+@pytest.mark.parametrize("times", [50, 1e6, 1e-6])
+def test_rows_of_weight_0_set_no_scale(tmp_path, kind, times):
+    """Nor are their values counted as clipped, which many of a column would end a job for."""
+    rng = np.random.default_rng(6)
+    rows, labels = rng.normal([0, 2000, 3], [1, 10, 40], (60, 3)), np.arange(60) % 2
+    write_matrix(tmp_path / "alone.mx", rows, labels, sample_weight=np.full(60, 0.5))
+    mixed, weights = np.repeat(rows, 2, axis=0), np.tile([0.5, 0], 60)
+    mixed[1::2] *= times
+    write_matrix(tmp_path / "mixed.mx", mixed, np.repeat(labels, 2), sample_weight=weights)
+    alone, among = (
+        encoded(kind(input=(str(tmp_path / f"{name}.mx"),)), farthest=FARTHEST)
+        for name in ("alone", "mixed")
+    )
+    assert among.encoding == alone.encoding
+    assert Encoding.of_text(among.encoding).centred_keys.tolist() == [1]
+    data = (tmp_path / "mixed.mx").read_bytes()
+    batch = batch_reader(among, trains=True).read(data, str(tmp_path / "mixed.mx"))
+    assert (len(batch), len(batch.beyond)) == (120, 0)
+    assert np.abs(batch.values).max() == LIMIT
+
+
 def test_targets_are_centred_in_float64_and_given_back():
     targets = 1.7e9 + np.array([0.0, 1, 2, 3])
     found = Encoding().centred(targets, np.empty(0), has_constant=True)

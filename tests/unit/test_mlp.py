@@ -9,7 +9,7 @@ from idx_files import pictures, write_idx
 from shards import Shards
 from twins.mlp import Optimizer, gradients
 
-from snailps import Tensor, Worker
+from snailps import Tensor, Worker, write_matrix
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
@@ -319,6 +319,25 @@ def test_pull_of_a_clock_is_made_once(parameters):
 
 
 # --- settings and files --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("times", [50, 1e6])
+def test_rows_of_weight_0_set_no_scale_and_are_not_clipped(tmp_path, times):
+    rows = np.random.default_rng(6).normal([0, 2000, 3], [1, 10, 40], (60, 3))
+    labels, mixed = np.arange(60) % 2, np.repeat(rows, 2, axis=0)
+    mixed[1::2] *= times
+    made = []
+    for name, x, weights in (
+        ("alone", rows, np.full(60, 0.5)),
+        ("mixed", mixed, np.tile([0.5, 0], 60)),
+    ):
+        path = str(tmp_path / f"{name}.mx")
+        write_matrix(path, x, np.repeat(labels, len(x) // 60), sample_weight=weights, dense=True)
+        s = adopted(MlpSettings(input=(path,), labels=(path,), scratch_dir=str(tmp_path)))
+        made.append(s.encoding)
+        with Setup(s) as net:
+            assert net.model.prepare(net.block(0)).counts == {}
+    assert made[0] == made[1]
 
 
 def test_adopted_settings_have_the_widths_of_the_files(settings):

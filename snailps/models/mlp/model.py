@@ -197,13 +197,16 @@ class Mlp(Worker):
         weights = self._examples.weights
         centres, factors = self._scales
         values = (self._examples.rows(numbers) - centres) * factors
-        beyond = clip(values, LIMIT) % max(1, self.settings.inputs)
+        weights = weights[numbers] if len(weights) else weights
+        beyond, width = clip(values, LIMIT), max(1, self.settings.inputs)
+        if len(weights):
+            beyond = beyond[weights[beyond // width] > 0]
         return Ready(
             values,
             self._examples.labels[numbers],
-            weights[numbers] if len(weights) else weights,
+            weights,
             pull,
-            counts_of([beyond]),
+            counts_of([beyond % width]),
         )
 
     def train(self, block: Block) -> Mapping[str, float]:

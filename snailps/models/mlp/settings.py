@@ -218,6 +218,10 @@ def _measured(encoding: Encoding, examples: Labelled) -> Encoding:
 
 
 def entries_of(examples: Labelled) -> tuple[NDArray[np.uint64], Floats]:
-    rows = min(len(examples), max(1, SAMPLE_VALUES // examples.width))
-    some = examples.rows(np.linspace(0, len(examples) - 1, rows).astype(np.int64))
+    """Columns and values of some of the examples that have a weight, or of all if none has."""
+    weighed = np.flatnonzero(examples.weights)
+    count = len(weighed) or len(examples)
+    rows = min(count, max(1, SAMPLE_VALUES // examples.width))
+    numbers = np.linspace(0, count - 1, rows).astype(np.int64)
+    some = examples.rows(weighed[numbers] if len(weighed) else numbers)
     return np.tile(np.arange(examples.width, dtype=np.uint64), rows), some.ravel()

@@ -50,7 +50,10 @@ S = TypeVar("S", bound=SparseSettings)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Examples from places of an input, in its order; no piece is empty."""
+    """Examples from places of an input, in its order; no piece is empty.
+
+    Those of weight 0 are left out, unless all are.
+    """
 
     pieces: list[Examples]
     is_whole: bool
@@ -95,7 +98,26 @@ def sample_of(settings: SparseSettings, files: InputFiles) -> Sample:
             found += [examples] * (len(examples.labels) > 0)
             read = not examples.bad
         is_whole = is_whole and read
-    return Sample(found, is_whole and bool(found))
+    counted = [piece for piece in map(_weighed, found) if len(piece.labels)]
+    return Sample(counted or found, is_whole and bool(found))
+
+
+def _weighed(examples: Examples) -> Examples:
+    """The examples of a weight above 0: a row that counts for nothing sets no scale, either."""
+    has_weight = examples.weights > 0
+    if has_weight.all():
+        return examples
+    sizes = np.diff(examples.ptr)
+    own = np.repeat(has_weight, sizes)
+    return Examples(
+        examples.labels[has_weight],
+        np.concatenate(([0], np.cumsum(sizes[has_weight]))),
+        examples.keys[own],
+        examples.values[own],
+        examples.fields[own] if len(examples.fields) else examples.fields,
+        examples.bad,
+        examples.weights[has_weight],
+    )
 
 
 def _in_files(
