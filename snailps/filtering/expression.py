@@ -251,8 +251,9 @@ class _Parser:
             return self._member(left, right, sign == "!=", [right])
         if isinstance(other, str) or not 0 <= other <= 1:
             self.fail(right, f"{score} is a probability: compare it with a number from 0 to 1")
-        self._bounds.append((score, float(other)))
-        return lambda values: compared(compare, _numbers(values, score), other)
+        bound = float(np.float32(other))  # as predict and test: .9 is what is shown as 0.9
+        self._bounds.append((score, bound))
+        return lambda values: compared(compare, _numbers(values, score), bound)
 
     def _two(self, left: ast.expr, right: ast.expr, compare: Callable[[Any, Any], Any]) -> Test:
         """Two probabilities, or a number of the table beside one."""
@@ -447,7 +448,7 @@ def _joined(cheap: Sequence[Test], asking: Sequence[Test], is_and: bool) -> Test
 
 
 def _numbers(values: Values, score: Score) -> Column:
-    """Probabilities as Python's numbers, which the constants are."""
+    """Probabilities as numbers of a column."""
     chances = values.score(score).astype(np.float64)
     return Column(chances, ~np.isnan(chances))
 

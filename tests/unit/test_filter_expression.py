@@ -64,6 +64,13 @@ def kept(text, values=None):
 @pytest.mark.parametrize(
     ("text", "rows"),
     [
+        # Bounds are float32, which probabilities are: as in `predict` and `test`.
+        ('hq["yes"] >= .9', [0]),
+        ('hq["yes"] == 0.9', [0]),
+        ("lang.p < .9", [0, 1]),
+        (".9 <= lang.p", [2]),
+        ("lang.p <= .7", [0, 1]),
+        ("not lang.p >= .7", [1]),
         ('hq["yes"] >= .5', [0, 2]),
         (".5 <= hq['yes']", [0, 2]),
         ('.5 < hq["yes"] <= .7', [2]),
