@@ -113,6 +113,9 @@ class Driver(ModelTables, Node):
         if self._client is not None:
             self._know_tables(self._client)
 
+    def has_declared(self, table: Table) -> bool:
+        return self._tables.get(table.name, (0, None))[1] == table
+
     def _know_tables(self, client: Client) -> None:
         client.know_tables({n: (name, table.finite) for name, (n, table) in self._tables.items()})
 

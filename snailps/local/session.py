@@ -220,7 +220,7 @@ class Cluster:
         checkpoint is (`snailps checkpoint export --format`).
         """
         self._check_open()
-        source = ClusterSource(self._driver, state=state)
+        source = ClusterSource(self._driver, state=state, is_local=self.is_local)
         return export_tables(
             source, os.fspath(output), format,
             tables=tables, state=state, overwrite=overwrite, progress=progress,

@@ -82,12 +82,14 @@ class LocalTensor:
 
 
 class ClusterSource:
-    """The tables of a running cluster, for `export_tables`."""
+    """The tables of a running cluster, for `export_tables`; `is_local`: all who name a table of it
+    are this user's processes."""
 
-    def __init__(self, driver: Driver, *, state: bool = False) -> None:
+    def __init__(self, driver: Driver, *, state: bool = False, is_local: bool = False) -> None:
         found = driver.all_tables()
-        for name, (_, table) in found.items() if state else ():
-            if table.in_python:  # how wide the state is, its class knows
+        for name, (_, table) in found.items() if state and not is_local else ():
+            # How wide the state is, its class knows.
+            if table.in_python and not driver.has_declared(table):
                 admit(table.access, f"table {name!r}", sys.modules, OF_SESSION)
         self.tables: Mapping[str, Table] = {name: table for name, (_, table) in found.items()}
         self._numbers = {name: number for name, (number, _) in found.items()}

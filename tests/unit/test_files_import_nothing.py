@@ -12,6 +12,7 @@ import pickle
 import sys
 import zipfile
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -265,8 +266,13 @@ class Named:
 
     table = Table("rows", 3, access=NAME)
 
+    declared: ClassVar = []
+
     def all_tables(self):
         return {"rows": (1, self.table)}
+
+    def has_declared(self, table):
+        return table in self.declared
 
 
 def test_cluster_that_names_a_module_has_its_readers_import_nothing(looks):
@@ -279,6 +285,8 @@ def test_cluster_that_names_a_module_has_its_readers_import_nothing(looks):
     RowReader(Named(), "stale", ())
     assert looks.wanted == []
     assert sys.path == path
+    Named.declared = [Named.table]  # this process has named it itself
+    assert ClusterSource(Named(), state=True).tables == {"rows": Named.table}
     Named.table = Table("rows", 3, access="python_methods:Momentum", lr=0.1)
     assert RowReader(Named(), "first", ["python_methods"])._first.pull(np.arange(2)).shape == (2, 3)
     assert sys.path == path
