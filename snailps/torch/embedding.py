@@ -170,7 +170,8 @@ class TableModule(nn.Module):
         return rows.to(self._dtype)  # the same tensor where it has that
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        self._dtype = fn(torch.empty(0)).dtype  # modules that are served have no parameter
+        # Modules that are served have no parameter; `to` of a device keeps the type that there is.
+        self._dtype = fn(torch.empty(0, dtype=self._dtype)).dtype
         return super()._apply(fn, recurse)
 
     @property

@@ -322,7 +322,9 @@ def _first_longer(mapped: mmap.mmap, places: list[int], words: list[bytes], rows
     if not words:
         return -1
     usual = _are_usual(rows[:, :_FIRST_NUMBERS])
-    odd = np.zeros(len(words), np.bool_) if usual.all() else ~usual.all(axis=1)
+    odd: npt.NDArray[np.bool_] = np.zeros(len(words), np.bool_)
+    if not usual.all():
+        odd |= ~usual.all(axis=1)
     odd[-1] |= not _word_begins(mapped, places[-1] + 4 * rows.shape[1])
     if not _is_text(b" ".join(words)):
         odd[:-1] |= [not _is_text(word) for word in words[1:]]

@@ -58,6 +58,7 @@ def test_served_rows_have_the_type_that_the_model_is_turned_into():
     half = model.to(torch.bfloat16)
     assert half(torch.tensor([1, 2])).dtype == torch.bfloat16
     assert torch.equal(half[0](torch.tensor([7])), rows([7]).bfloat16())
+    assert half.to("cpu")[0](torch.tensor([7])).dtype == torch.bfloat16  # a device keeps the type
 
 
 def test_rest_of_a_model_trains_and_rows_do_not():
