@@ -10,6 +10,7 @@ pushes nothing; no torch.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 import weakref
@@ -45,7 +46,7 @@ AGAIN_S = 1.0
 """How long a shard that did not answer is left alone, and between two attempts to join again."""
 AGAIN_S_MAX = 60.0
 """The same between two joins, each twice as long after the one before, if no lookup was answered
-in between: each costs the cluster a number."""
+in between and none lasted this long: each costs the cluster a number."""
 _OTHER_TABLE, _SHUT_OUT = "table", "fenced"
 """Codes of refusals that each lookup would get; others are of one lookup."""
 
@@ -212,7 +213,8 @@ class LiveRows:
         self._closed = threading.Event()
         self._lost = threading.Event()
         self._joins = 0
-        self._vain = 0  # joins in a row without an answered lookup
+        self._vain = 0  # joins in a row that were soon over, without an answered lookup
+        self._joined_at = math.inf  # inf: the last attempt has failed
         self._why = ""  # it could not join again
         self._avoided: dict[int, float] = {}  # shard -> until when
         driver, number, self.table = self._join()
@@ -330,10 +332,12 @@ class LiveRows:
     def renew(self) -> None:
         """Leave the lost cluster, whose master waits for that, and try once to join again."""
         self._joined[0].close()
+        if time.monotonic() - self._joined_at > AGAIN_S_MAX:
+            self._vain = 0
         pause_s = min(AGAIN_S * 2.0 ** (self._vain - 1), AGAIN_S_MAX) if self._vain else 0.0
         if self._closed.wait(pause_s):
             return
-        self._vain += 1
+        self._vain, self._joined_at = self._vain + 1, math.inf
         try:
             driver, number, table = self._join(again=True)
         except ClusterError:  # nobody took it
@@ -345,7 +349,7 @@ class LiveRows:
                 f"table {table.name!r} has rows of {table.dim} now, it had {self.table.dim}"
             )
         self._joined, self.table, self._why = (driver, number), table, ""
-        self._joins += 1
+        self._joins, self._joined_at = self._joins + 1, time.monotonic()
         self._avoided.clear()
         self._lost.clear()
         if driver.ended.is_set() or self._closed.is_set():

@@ -38,9 +38,8 @@ class LeaseCheckouts:
         encode_again: Callable[[int, int], bool] = lambda number, index: False,
     ) -> None:
         self._encode_again = encode_again
-        self._lost: dict[
-            int, tuple[float, int]
-        ] = {}  # blocks: missed when first, encoded how often
+        # lost blocks: when missed or encoded last, how often encoded
+        self._lost: dict[int, tuple[float, int]] = {}
         self._number, self._ask, self._note, self._stand = number, ask, note, stand
         self._training = self._over = False
         self._begun: dict[int, float] = {}  # when each that is held was checked out

@@ -369,3 +369,16 @@ def test_reader_whose_table_is_gone_joins_less_and_less_often(monkeypatch, error
         with contextlib.suppress(ConfigError, ClusterError):
             rows.renew()
     assert rows._closed.seconds == pauses
+
+
+def test_reader_that_asks_nothing_for_years_is_back_at_once_after_each_restart(monkeypatch):
+    reached, now = Reached(), [100.0]
+    monkeypatch.setattr(reader.LiveRows, "_join", lambda *args, **named: reached(*args, **named))
+    monkeypatch.setattr(reader.time, "monotonic", lambda: now[0])
+    rows = reader.LiveRows("h:1", "w", None, patient=False, secret_file="", tls="", settings={})
+    rows.close()  # its own thread
+    rows._closed = Waits()
+    for _ in range(9):
+        rows.renew()
+        now[0] += 86400.0
+    assert rows._closed.seconds == [0] * 9

@@ -331,8 +331,8 @@ class Job:
             self.metrics.withdraw(self.ledger.epoch_of(number), result)
         if taken:
             log.warning(
-                "%d of the blocks that were reported do not count: their workers are gone, and no "
-                "shard has acknowledged all pushes of these",
+                "%d of the blocks that were reported do not count: their workers are gone, and not "
+                "all of their pushes are acknowledged",
                 len(taken),
             )
         if not self.metrics.units:

@@ -142,8 +142,8 @@ class PartitionRows:
                 self._packed.give(deltas)
 
     def push_all(self, places: Places, shares: Floats | None = None) -> deque[Push]:
-        """Pushes deltas; all but the last few, which it returns, are acknowledged: those of all
-        rows would take as much memory as the rows."""
+        """Pushes deltas, and returns the last few pushes; the others are acknowledged, because the
+        deltas of all rows would take as much memory as the rows."""
         under_way: deque[Push] = deque()
         for push in self.pushes(places, shares):
             under_way.append(push)

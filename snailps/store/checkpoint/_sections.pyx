@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """A fragment as bytes: its sections of a checkpoint's file, copied out of a shard and put back.
 
-    ShardStore, cursor -> copy_fragments -> sections, one behind the other, in the caller's buffer
+    ShardStore, cursor -> copy_fragments -> sections, one after the other, in the caller's buffer
     section -> read_section -> where its rows lie -> put_section -> rows of a ShardStore
 
 Owns the layout of a section (docs/checkpoint_format.md).  Runs in the shard's own thread.  A fragment that
@@ -221,7 +221,7 @@ def copy_fragments(ShardStore store not None, FragmentCursor cursor not None,
 # --- the way back --------------------------------------------------------------------------------
 
 class SectionTable(NamedTuple):
-    """Rows of a table in a section: where they lie, and the counts of the fragment behind them."""
+    """Rows of a table in a section: where they lie, and the counts of the fragment after them."""
 
     table: int
     floats: int
