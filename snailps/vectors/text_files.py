@@ -48,6 +48,8 @@ _USUAL = np.array([1e-10, 1e10], "<f4").view("<u4")
 """Bits of the least and the largest number that training makes, but 0."""
 _WORD_BYTES_MAX = 1 << 16
 """A longer word means that the file is damaged: looking for its end takes no longer than this."""
+_REST_BYTES = 64
+"""What the rest of a first word with blanks may take, before its numbers are looked at."""
 _TEXT = re.compile(rb"[\t\r\x20-\x7e]*")
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
@@ -246,12 +248,14 @@ def is_word2vec_binary(start: bytes) -> bool:
     _, blank, row = rest.lstrip(b"\n").partition(b" ")
     if not blank or not row:
         return False
-    line = row.partition(b"\n")[0][: 4 * int(parts[1])]
+    line = row.partition(b"\n")[0]
+    if len(line) > (most := 4 * int(parts[1]) + _REST_BYTES):
+        line = line[:most].rpartition(b" ")[0]  # without a number that is cut
     if not _TEXT.fullmatch(line):
         return True
-    # Bytes of a short word's rest and of numbers may be text, too, but are no numbers.
+    # The rest of a word with blanks, and numbers, may be bytes of text, too, but are no digits.
     fields = line.split()
-    return 2 * sum(_NUMBER.fullmatch(field) is not None for field in fields) < len(fields) + 1
+    return 2 * sum(_NUMBER.fullmatch(field) is not None for field in fields) < max(1, len(fields))
 
 
 def read_word2vec(

@@ -127,7 +127,7 @@ def test_model_of_sparse_examples_is_the_same_file_as_from_whole_arrays(
                 yield keys, rows
             yield np.array([BIAS_KEY], np.uint64), np.full((1, dim), 7, np.float32)
 
-    settings = LinearSettings(output=str(tmp_path / "out"), formats=("npz",))
+    settings = LinearSettings(output=str(tmp_path / "out"), formats=("npz",), keep_state="never")
     figures = Linear.export(results_of(settings, Some(rows=20), Table("weights", 1)))
     keys = np.arange(1, PIECES * 20 + 1, dtype=np.uint64)
     keys = np.append(keys[keys % 3 != 0], np.uint64(BIAS_KEY))
@@ -184,7 +184,9 @@ def test_stage_that_nobody_planned_counts_by_itself():
 
 def test_cancelled_export_ends_at_its_next_piece_and_leaves_no_file(tmp_path):
     client = Made()
-    settings = LinearSettings(output=str(tmp_path / "out"), formats=("npz", "liblinear"))
+    settings = LinearSettings(
+        output=str(tmp_path / "out"), formats=("npz", "liblinear"), keep_state="never"
+    )
     results = results_of(settings, client, Table("weights", 1))
     told = results.exporting
 

@@ -44,6 +44,9 @@ class Client:
     def __init__(self, events):
         self.events, self.reaches = events, {}
 
+    def counters(self):
+        return {"parts_pushed": 0}
+
     def reach_async(self, clock):
         self.events.append(("reach", clock))
         self.reaches[clock] = Reach()
