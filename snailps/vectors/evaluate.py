@@ -101,11 +101,11 @@ def similarity_file(path: str | os.PathLike[str]) -> list[Pair]:
         try:
             score = float(parts[2])
         except ValueError:
+            if not pairs and not has_names:
+                log.info("%s, line %d: names of columns: %s", path, number, ", ".join(parts))
+                has_names = True
+                continue
             score = float("nan")
-        if not pairs and not has_names and np.isnan(score):
-            log.info("%s, line %d: names of columns: %s", path, number, ", ".join(parts))
-            has_names = True
-            continue
         if not np.isfinite(score):
             raise DataError(
                 f"{path}, line {number}: expected 'word<TAB>word<TAB>score', got the score "

@@ -51,6 +51,7 @@ def test_similarity_file_takes_tabs_or_blanks_and_names_of_columns(tmp_path):
     [
         ("a\tb\t1\na\tb\n", "line 2: expected 'word<TAB>word<TAB>score'"),
         ("a\tb\t1\na\tb\tx\n", "line 2: .* got the score 'x', which is no finite number"),
+        ("a\tb\tnan\na\tb\t1\n", "line 1: .* got the score 'nan', which is no finite number"),
         ("a\tb\tx\na\tb\ty\n", "line 2: .* got the score 'y', which is no finite number"),
         ("a\tb\t1\na\tb\tnan\n", "line 2: .*'nan'"),
         ("a\tb\tinf\n", "line 1: .*'inf'"),
