@@ -1,8 +1,10 @@
 """A job as the master sees it: blocks, leases, figures, with the clock in the test's hand."""
 
+import json
 import re
 from dataclasses import make_dataclass, replace
 
+import numpy as np
 import pytest
 from cases import each
 from cluster_models import COUNTER, Counter, write_numbers
@@ -562,7 +564,8 @@ def test_job_with_a_loss_that_is_no_number_has_diverged(begun, loss, consistency
 def counted(cls, settings, counts, units):
     """A judgement that refuses one count in ten units."""
     refused = "too many" * any(10 * count > units for count in counts.values())
-    return Counted(replace(settings, seed=99), {"odd": dict(counts), "of": units}, refused)
+    figures = {"odd": dict(counts), "of": np.int64(units)}
+    return Counted(replace(settings, seed=99), figures, refused)
 
 
 def test_counts_of_blocks_are_judged_after_an_epoch_and_at_the_end(begun, monkeypatch):
@@ -583,6 +586,7 @@ def test_counts_of_blocks_are_judged_after_an_epoch_and_at_the_end(begun, monkey
     assert (job.refused, job.settings.seed) == ("", 99)
     figures = job.figures({})
     assert (figures["odd"], figures["of"]) == ({"x": 100.0, "z": 3.0}, 1100)
+    assert json.dumps(figures)  # also where the model's are NumPy's
 
 
 def test_job_with_clocks_and_rows_that_expire_is_refused(make, tmp_path):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from snailps.abi.key_hash import seed_of
 from snailps.api.counting import Counted
-from snailps.api.plain_values import Number, plain_number
+from snailps.api.plain_values import Number, plain_figures, plain_number
 from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Worker, load_class
@@ -339,18 +339,21 @@ class Job:
             log.warning("nothing is trained: no block was finished, and the model is as it began")
 
     def _judge_counts(self) -> Counted:
-        """Have the model judge what its workers have counted."""
+        """Have the model judge what its workers have counted; plain values."""
         counts = self.metrics.counts
         try:
             if counts:
-                return self.cls.counted(self.settings, counts, self.metrics.units)
+                found = self.cls.counted(self.settings, counts, self.metrics.units)
+                figures = plain_figures(self.cls, "counted", found.figures)
+                refused = plain_number(self.cls, "counted", found.refused, str)
+                return Counted(plain_settings(found.settings), figures, refused)
         except Exception as error:  # of the model's class, in the master's loop
             log.error("%s.counted failed", self.cls.__name__, exc_info=error)
         return Counted(self.settings)
 
     def _finish_counts(self) -> None:
         found = self._judge_counts()
-        self.settings, self._counted = plain_settings(found.settings), found.figures
+        self.settings, self._counted = found.settings, found.figures
         self.refused = self.refused or found.refused
 
     # --- state -----------------------------------------------------------------------------
