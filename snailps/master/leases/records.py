@@ -2,6 +2,7 @@
 
     WAITING -> LEASED -> DONE -> SETTLED        LEASED -> WAITING: returned by its worker, or lost
     DONE, SETTLED -> WITHDRAWN: the training has ended, and the servers may lack its pushes
+    DONE, SETTLED -> WAITING: servers have lost what the block has encoded (`undo`)
     survey: LEASED -> MERGING -> DONE           MERGING -> LEASED: its part cannot be merged
     LEASED -> COUNTED -> MERGING -> DONE        where a worker merges blocks before it sends a part
 
