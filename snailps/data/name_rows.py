@@ -233,7 +233,7 @@ def _check_values(values: NDArray[np.float64], first: int, where: Elements) -> N
 
 
 def choices_of(piece: NamePiece) -> NamePiece:
-    """The rows that a ranking learns from, as of `Columns.choices`."""
+    """The rows that a ranking learns from: see `Columns.choices`."""
     kept = (piece.values > 0).tolist()
     if all(kept):
         return piece

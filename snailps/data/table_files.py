@@ -31,7 +31,9 @@ from snailps.dataclass import replace
 from snailps.errors import DataError
 
 LOOKED_BYTES = 256 << 20
-"""Bytes behind the first rows that are searched for a value of each column."""
+"""Bytes after the first rows that are searched for a value of each column."""
+LOOKED_FILES = 256
+"""Most files that are: each counts as this part of the bytes, at least."""
 NAMES_MAX = 1 << 16
 """Different labels, at most."""
 _INDEX = "__index_level_"
@@ -86,8 +88,8 @@ def complete(paths: Sequence[str], declared: Sequence[str], label: str) -> tuple
     their values.
 
     A column without a value in its first rows is looked for further on, in all tables, up to
-    `LOOKED_BYTES`; one that has none there is of numbers, so that a text in it is refused where it
-    comes.  `label` is the column of the labels; empty: there is none.
+    `LOOKED_BYTES` and `LOOKED_FILES`; one that has none there is of numbers, so that a text in it
+    is refused where it comes.  `label` is the column of the labels; empty: there is none.
     """
     given = {column.name: column for column in columns_by_name(declared, label)}
     named = [*given, label] if label else [*given]
@@ -111,7 +113,7 @@ def complete(paths: Sequence[str], declared: Sequence[str], label: str) -> tuple
             more, read = table.later_kinds(
                 [name for name in left if name not in kinds], LOOKED_BYTES - size
             )
-        kinds, size = kinds | more, size + read
+        kinds, size = kinds | more, size + max(read, LOOKED_BYTES // LOOKED_FILES)
     columns = [
         given.get(name)
         or Column(name, Kind.LABEL if name == label else kinds.get(name, Kind.NUMERIC))

@@ -1,8 +1,8 @@
-"""What an estimator asks of scikit-learn's metadata routing: which arguments its methods are given.
+"""Metadata routing of scikit-learn: which arguments, such as weights, reach an estimator's methods.
 
     set_fit_request(sample_weight=True) -> kept by name -> get_metadata_routing -> MetadataRequest
 
-As of `sklearn.base.BaseEstimator`, without its import: only who routes has scikit-learn.
+Does what `sklearn.base.BaseEstimator` does, without importing it: scikit-learn is optional.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Routed:
     """A consumer of metadata such as ``sample_weight``."""
 
     _requests: Mapping[str, Mapping[str, bool | str | None]] = MappingProxyType({})
-    """By method: what is asked for each argument; none: an error if it is given."""
+    """By method: the request for each argument; scikit-learn refuses one without a request."""
 
     def set_fit_request(self: R, **requests: bool | str | None) -> R:
         """Whether pipelines and searches of scikit-learn give `fit` an argument, by its name.
@@ -31,8 +31,8 @@ class Routed:
         Parameters
         ----------
         **requests
-            True: it is given; False: it is not; None: giving it is an error; a str: it is given
-            by that name.
+            True: pass it on; False: do not; None: refuse it; a str: pass on the argument of
+            that name.
 
         Raises
         ------
@@ -44,11 +44,11 @@ class Routed:
         return self._asked("fit", requests)
 
     def set_partial_fit_request(self: R, **requests: bool | str | None) -> R:
-        """As `set_fit_request`, of `partial_fit`."""
+        """Same as `set_fit_request`, for `partial_fit`."""
         return self._asked("partial_fit", requests)
 
     def set_score_request(self: R, **requests: bool | str | None) -> R:
-        """As `set_fit_request`, of `score`."""
+        """Same as `set_fit_request`, for `score`."""
         return self._asked("score", requests)
 
     def get_metadata_routing(self) -> Any:

@@ -518,7 +518,7 @@ class SparseClassifier(SparseEstimator):
             All labels, known at the first call: columns of `predict_proba` then stay.  New labels
             may come later, too, where a model has any number of classes.
         epochs : int or "auto"
-            Passes over X; "auto": as of `fit`.
+            Passes over X; "auto": chosen by the size of X, as in `fit`.
 
         Raises
         ------
@@ -715,7 +715,7 @@ class SparseRegressor(SparseEstimator):
             As of `fit`.  Mean and deviation of y are those of the first call, and so are the
             centres and scales of columns.
         epochs : int or "auto"
-            Passes over X; "auto": as of `fit`.
+            Passes over X; "auto": chosen by the size of X, as in `fit`.
 
         Raises
         ------

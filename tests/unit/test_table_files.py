@@ -603,6 +603,14 @@ def test_column_without_a_type_is_decided_by_other_files(tmp_path):
     assert complete([null, numbers, texts], (), "y") == ("y:label", "x:numeric")
 
 
+def test_column_without_a_value_is_looked_for_in_a_limited_number_of_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_files, "LOOKED_FILES", 3)
+    parts = [[None]] * 9 + [["Rome"]]
+    paths = [late_table(tmp_path, f"{at}.csv", part) for at, part in enumerate(parts)]
+    assert complete(paths[-4:], (), "y") == ("y:label", "x:categorical")
+    assert complete(paths, (), "y") == ("y:label", "x:numeric")
+
+
 def test_text_of_a_column_that_had_no_value_as_far_as_it_was_looked_for_is_refused(
     tmp_path, monkeypatch
 ):

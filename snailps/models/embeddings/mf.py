@@ -239,7 +239,7 @@ class ChoiceSurveyor(NameSurveyor):
     """Reports which values are not used; refuses an input without choices."""
 
     def result(self) -> bytes:
-        """As of `NameSurveyor`."""
+        """All names, the most frequent first."""
         if self.values.number and not self.values.most:
             raise DataError(
                 f"input: none of its {self.values.number:,.0f} values is above 0: a ranking learns "

@@ -2,8 +2,8 @@
 
     batches -> counts_of -> metrics of a block -> sums of the job -> judged -> Counted
 
-A scale is that of a sample all over the input.  Values beyond `LIMIT` of it are trained as that,
-and predicted as that: `Encoding.clipped` of the finished model names their columns.
+A column's scale comes from a sample all over the input.  Training cuts values beyond `LIMIT` times
+the scale, and prediction cuts them alike: `Encoding.clipped` of the model names their columns.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def judged(
         name = names.get(most[0], f"{most[0]}")
         refused = (
             f"input: {first:,} of {units:,} examples have a value of column {name} that is beyond "
-            f"{LIMIT:g} times its scale, which is that of a sample of the input, or of the first "
-            "part of a training that goes on: they would be trained as that. Take logarithms "
+            f"{LIMIT:g} times its scale, and would be trained as that. The scale comes from a "
+            "sample of the input, or from the training that is continued. Take logarithms "
             "(columns: NAME:numeric log), cut wrong values, or train with all of the data"
         )
     made = replace(settings, encoding=replace(encoding, clipped=clipped).text)
