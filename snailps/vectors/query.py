@@ -139,7 +139,8 @@ class Vectors:
                 f"expected at least one word and {expected} rows for {len(self._raw)} words and "
                 f"{bucket} buckets, got an array of shape {list(rows.shape)}"
             )
-        if len(set(self._raw)) < len(self._raw):
+        if len(self.index) < len(self._raw):
+            del self.index
             rows = self._first_rows(rows, grams)
         self.dim = int(rows.shape[1])
         self._rows = rows
@@ -183,7 +184,9 @@ class Vectors:
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and other processes: with the rows, without an index and `save` as .bin."""
-        return {**self.__dict__, "_model": None, "_near": None}
+        state = {**self.__dict__, "_model": None, "_near": None}
+        state.pop("index", None)  # made again when a word is asked for
+        return state
 
     def __repr__(self) -> str:
         minn, maxn, _ = self._subwords
