@@ -301,7 +301,7 @@ class _Parser:
         """Whether a label or a column is one of some texts or numbers."""
         if not items:
             if not isinstance(right, (ast.List, ast.Tuple, ast.Set)) or not right.elts:
-                self.fail(right, 'expected a list behind in, as in ["__label__en", "__label__de"]')
+                self.fail(right, 'expected a list after in, as in ["__label__en", "__label__de"]')
             items = right.elts
         constants = [self._constant(item) for item in items]
         for item, constant in zip(items, constants, strict=True):

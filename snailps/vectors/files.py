@@ -505,7 +505,7 @@ def _check_room(path: Path_, copy: IO[bytes], more: int) -> None:
     for where, free in ((folder, free_bytes(Path(folder))), ("memory", _free_memory())):
         if free is not None and free < more + _ROOM_LEFT:
             raise ModelFileError(
-                f"{path}: cannot be unpacked into {folder}: behind the first "
+                f"{path}: cannot be unpacked into {folder}: after the first "
                 f"{human_bytes(copy.tell())}, {where} has {human_bytes(free)} left; make room, or "
                 "name another folder by TMPDIR"
             )

@@ -67,8 +67,8 @@ def warn_of_unread(words: int, where: str = "the texts") -> None:
     """Logs how many words were not read, if any."""
     if words:
         log.warning(
-            "%s: %s words were not read, for they stand behind the word </s> in their line, where "
-            "fastText ends it, too",
+            "%s: %s words were not read: they come after the word </s> of their line, where "
+            "fastText ends the line, too",
             where,
             f"{words:,}",
         )
@@ -230,7 +230,7 @@ class LabelModel:
         text : str or bytes, or a list of them
             Lines, the last of which may lack its newline (an empty text is a line); or one line an
             item, whose newlines are blanks: a list, a generator, a column of pandas, polars or
-            pyarrow.  Labels in them are ignored, and so is what stands behind the word ``</s>`` of
+            pyarrow.  Labels in them are ignored, and so is what comes after the word ``</s>`` of
             a line, as in fastText; a warning says how many words that are.
         k : int
             Maximum number of labels per line, at least 1; -1: all.

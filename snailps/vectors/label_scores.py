@@ -149,7 +149,7 @@ class _Ranked:
     def curve(self) -> _Curve:
         curve = (self._keys >> np.uint64(32)).astype(np.int64)
         chance = (self._keys & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.float32)
-        last = np.searchsorted(curve, curve, side="right")  # behind the last point of the curve
+        last = np.searchsorted(curve, curve, side="right")  # after the last point of the curve
         sums = [np.append(np.cumsum(x[::-1])[::-1], 0) for x in (self._right, self._all)]
         right, every = (sums[at][:-1] - sums[at][last] for at in range(2))
         return _Curve(curve, chance, right, every)

@@ -173,7 +173,7 @@ class ModelFile:
         at = member.info.header_offset + 30 + sum(struct.unpack("<HH", self._file.read(4)))
         mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         if at + member.info.file_size > len(mapped):
-            raise EOFError(f"'{name}' ends behind the file")
+            raise EOFError(f"'{name}' ends after the file")
         return np.frombuffer(mapped, dtype, math.prod(shape), at + member.at).reshape(shape)
 
     def _member(self, name: str) -> Member:

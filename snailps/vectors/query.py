@@ -158,8 +158,8 @@ class Vectors:
         again = next(number for number, word in enumerate(self._raw) if first[word] != number)
         word = self._raw[again]
         log.warning(
-            "%s of %s words are there before: the first row of each is kept, the others are left "
-            "out; the first of them is %r, rows %s and %s",
+            "%s of %s rows repeat a word: each word keeps its first row, and the others are left "
+            "out; the first repeated word is %r, in rows %s and %s",
             f"{n - len(first):,}", f"{n:,}", to_text(word), f"{first[word] + 1:,}",
             f"{again + 1:,}",
         )  # fmt: skip

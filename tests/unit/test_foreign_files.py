@@ -155,8 +155,8 @@ def test_word_that_occurs_again_has_one_row_the_first(tmp_path, kind, caplog):
     assert wv.words == ["a", "b", "c"]
     assert len(caplog.records) == 1
     assert caplog.records[0].getMessage() == (
-        "3 of 6 words are there before: the first row of each is kept, the others are left out; "
-        "the first of them is 'a', rows 1 and 3"
+        "3 of 6 rows repeat a word: each word keeps its first row, and the others are left out; "
+        "the first repeated word is 'a', in rows 1 and 3"
     )
     assert sorted(word for word, _ in wv.most_similar("a", topn=9)) == ["b", "c"]
     if kind != "bin":
