@@ -323,7 +323,7 @@ class Worker(ModelTables):
         ----------
         settings : JobSettings
         files : InputFiles
-            As of `measure`; `files.total_bytes` are those of one epoch.
+            As in `measure`; `files.total_bytes` counts one epoch.
         """
         return Passes(EPOCHS, EPOCHS)
 

@@ -243,7 +243,7 @@ def numbers_of(table: DataTable, name: Any) -> NDArray[Any]:
 class TableRows(RowsSource):
     """Rows of a table in memory, whose columns are as declared, or by type numbers or texts.
 
-    `kinds` are those of columns that a model has seen by name: they win over the types.
+    `kinds`: kinds of the columns that a model knows by name; they win over the types.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ from snailps.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class InputFiles:
-    """Files with their sizes, and the copies that `scratch` has of those that cannot be cut."""
+    """Files with their sizes, and the copies in `scratch` of the files that cannot be cut."""
 
     sources: Sequence[Source]
     scratch: Scratch

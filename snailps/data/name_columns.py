@@ -56,8 +56,8 @@ class Columns:
 class Values:
     """Moments of values, which add up whatever the parts: of equal ones the mean is exact.
 
-    `squares` are those of the differences to the mean; `below` counts values below 0, and `least`
-    and `most` are of the others but 0.
+    `squares`: sum of squared differences to the mean; `below` counts values below 0; `least` and
+    `most` are the extremes of the values above 0.
     """
 
     number: float = 0.0

@@ -200,8 +200,8 @@ class TextClassifier(
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of each text, (n,).
 
-        As `snailps.load(...).predict` it compares scores: of probabilities that are equal by
-        rounding, as those near 1 of `ova`, that of the higher score is chosen.
+        As `snailps.load(...).predict` it compares scores: where probabilities are equal by
+        rounding, as near 1 with `ova`, the label with the higher score is chosen.
         """
         self._refuse_unfitted("predict")
         best = self._model.predict_arrays(lines_of(X, self._column(X), "predict"))[0][:, 0]

@@ -42,7 +42,7 @@ class ScoreFolder:
     """The files of some models; any number of threads may ask for different tasks.
 
     `models`: path by name; `labels`: numbers of the labels that are asked for, by name; `column`
-    of the texts.  Make it before the models are opened: their versions are those of now.
+    of the texts.  Make it before the models are opened: it notes their versions as they are now.
     """
 
     def __init__(self, folder: Path, models: Mapping[str, str], column: str) -> None:
@@ -111,7 +111,7 @@ class ScoreFolder:
 class TaskScores:
     """What is known of the texts of a task, batch by batch.
 
-    `labels`: those of each model that are to be asked for, so that the file has what it had.
+    `labels`: the labels to ask of each model, so that the file keeps what it had.
     """
 
     def __init__(self, folder: ScoreFolder, task: Task) -> None:
@@ -213,7 +213,7 @@ class ScoreWriter:
             file.close()
 
     def write(self, scores: Mapping[str, ModelScores], scored: Mapping[str, int]) -> None:
-        """Write those of a batch; `scored`: how many of each model are new."""
+        """Write the scores of a batch; `scored`: how many of each model are new."""
         self._more |= {name for name, count in scored.items() if count}
         for name in self._files:
             one = scores[name]

@@ -92,8 +92,8 @@ def write_packed(path: str, tables: Mapping[str, Packed]) -> str:
 
 def state_names(table: str) -> tuple[str, str]:
     """Names of the arrays that a model's file has of a table."""
-    behind = "" if table == FIRST_TABLE else f".{table}"
-    return _STATE_KEYS + behind, _STATE_ROWS + behind
+    suffix = "" if table == FIRST_TABLE else f".{table}"
+    return _STATE_KEYS + suffix, _STATE_ROWS + suffix
 
 
 def state_arrays(tables: Mapping[str, Packed]) -> dict[str, NDArray[Any]]:

@@ -78,7 +78,7 @@ def load_model(
 ) -> Vectors | LabelModel:
     """Open a file of any format that has vectors or, if `of_texts`, is a classifier of texts.
 
-    Errors are those of ``snailps.load``.  A .bin and a .npz are `mapped`, others are read.
+    Raises what ``snailps.load`` raises.  A .bin and a .npz are `mapped`, others are read.
     """
     if words is not None and not words:
         raise DataError("words: expected the words of a file's rows, got none")

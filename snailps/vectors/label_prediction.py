@@ -394,7 +394,7 @@ class LabelModel:
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # fmt: skip
         """The best label of each line, int32[lines], or -1, beside `probabilities`.
 
-        It is that of `predict`, which compares scores: with `ova` and `ns` the largest
+        The label that `predict` gives, which compares scores: with `ova` and `ns` the largest
         probabilities are often equal, for they round to 1.
         """
         labels = len(self.labels)

@@ -158,8 +158,8 @@ class _Ranked:
 class Ranking:
     """Average precision of each label and of all together, and the precision at a recall.
 
-    Takes the lines twice, so that its memory is that of the labels that lines have: first their
-    own probabilities, then how many others are at or above each.
+    Takes the lines twice, so that memory grows with the labels that lines have: first their own
+    probabilities, then how many others are at or above each.
     """
 
     def __init__(self, labels: int) -> None:

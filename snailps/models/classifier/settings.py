@@ -119,8 +119,8 @@ class ClassifierSettings(JobSettings):
         "",
         help=(
             "A `.bin` file of a classifier, of snailps or fastText, from which training continues. "
-            "Its words and labels keep their rows, new ones are added; dim, loss and n-grams are "
-            "those of the file, and so are negatives and min_count unless they are set."
+            "Its words and labels keep their rows, new ones are added; dim, loss and n-grams "
+            "come from the file, and so do negatives and min_count unless they are set."
         ),
         when="There are new lines or new labels, or more time for the same lines.",
         unit="path",

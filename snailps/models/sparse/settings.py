@@ -158,9 +158,9 @@ class SparseSettings(JobSettings):
         "",
         help="A `.npz` of the same model with the state of its optimizer (`keep_state`, or `save` "
         "of an estimator), from which training continues, as `partial_fit` does. Features that it "
-        "lacks are added, and so are classes, but to machines; optimizer, columns, scales and "
-        "shape are those of the file, and so are all settings of the model but `epochs` that are "
-        "not set.",
+        "lacks are added, and so are classes (not to fm). Optimizer, columns, scales and shape "
+        "come from the file, and so does every setting of the model that is not set, except "
+        "`epochs`.",
         when="There are new examples.",
         unit="path",
     )

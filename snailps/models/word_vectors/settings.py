@@ -142,8 +142,8 @@ class WordVectorSettings(JobSettings):
         "",
         help=(
             "A `.bin` file, of snailps or fastText, from which training continues. Its words keep "
-            "their rows and counts, new words are added; dim, model and subwords are those of the "
-            "file, and so are window, negatives, sample and min_count unless they are set."
+            "their rows and counts, new words are added; dim, model and subwords come from the "
+            "file, and so do window, negatives, sample and min_count unless they are set."
         ),
         when="There is new text, or more time for the same text.",
         unit="path",
