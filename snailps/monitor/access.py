@@ -12,7 +12,6 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
@@ -59,11 +58,11 @@ class Access:
 
     def _has_token(self, headers: Mapping[str, str], asked: str) -> bool:
         given = [asked, headers.get("Authorization", "").removeprefix("Bearer ")]
-        try:
-            cookie = SimpleCookie(headers.get("Cookie", "")).get(self.cookie_name)
-        except CookieError:
-            cookie = None
-        given.append(cookie.value if cookie is not None else "")
+        # Not `http.cookies`: it stops at a cookie that it does not take, of another page here.
+        for cookie in headers.get("Cookie", "").split(";"):
+            name, _, value = cookie.strip().partition("=")
+            if name == self.cookie_name:
+                given.append(value)
         expected = self.token.encode()
         found = False
         for one in given:  # all of them: constant time

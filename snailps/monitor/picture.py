@@ -52,7 +52,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, str):
         if value.isascii():
             return value
-        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):
         return {plain(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -73,13 +73,11 @@ class Series(Course):
         self._begun_s = 0.0
 
     def add(self, status: Status, begun_s: float = 0.0) -> None:
-        """Add a status of the training; ignore other phases.
+        """Add a status of the training; of other phases, note the master alone.
 
         `begun_s` is the start of its master on any steady clock.  With another master times count
         anew: earlier points move below 0.
         """
-        if status["phase"] != "training":
-            return
         at_s = float(status["elapsed_s"])
         if not self.points:
             self._begun_s = begun_s
@@ -88,7 +86,7 @@ class Series(Course):
             self.points = [(point[0] + moved, *point[1:]) for point in self.points]
             if self.points[-1][0] >= at_s:  # unknown how long ago
                 self.clear()
-        if not self.is_due(at_s):
+        if status["phase"] != "training" or not self.is_due(at_s):
             return
         loss = status["loss"]
         processes: list[Mapping[str, Any]] = [*status["nodes"], status["master"]]

@@ -47,6 +47,7 @@ def test_trimmed_status_has_users_words_and_columns():
         (float("inf"), None),
         ("wörd", "wörd"),
         ("bad\udcff", "bad\ufffd"),
+        ("half \ud83d", "half \ufffd"),  # of a character, in a user's error
         ({"k": (1, [2.0])}, {"k": [1, [2.0]]}),
         (None, None),
         (True, True),
@@ -120,6 +121,24 @@ def test_series_takes_the_masters_history_before_its_own_points():
     assert found["cpu"][0] is None
 
 
+def test_series_seen_first_before_the_training_keeps_the_times_of_its_history():
+    series = Series()
+    series.add({**status(at_s=2.0), "phase": "restoring"}, 1e6)
+    series.replace({"at_s": [-30.0, -20.0]})
+    series.add(status(at_s=9.0), 1e6)
+    assert series.columns()["at_s"] == [-30.0, -20.0, 9.0]
+
+
+def test_series_of_a_master_that_restores_takes_its_history_once():
+    series = Series()
+    for at_s in (1.0, 11.0, 21.0):
+        series.add(status(at_s=at_s), 1000.0)
+    series.add({**status(at_s=2.0), "phase": "restoring"}, 1040.0)
+    series.replace({"at_s": [-39.0, -29.0, -19.0]})  # the same points, by its clock
+    series.add(status(at_s=9.0), 1040.0)
+    assert series.columns()["at_s"] == [-39.0, -29.0, -19.0, 9.0]
+
+
 def test_series_sums_what_processes_use():
     one = status(servers=1, workers=1)
     series = Series()
@@ -161,6 +180,7 @@ def test_token_is_needed_by_every_request():
         ({}, TOKEN),
         ({"Authorization": f"Bearer {TOKEN}"}, ""),
         ({"Cookie": f"other=1; snailps-page-80={TOKEN}"}, ""),
+        ({"Cookie": f'json={{"a":1}}; flag; path=/; snailps-page-80={TOKEN}'}, ""),
     ):
         assert access.judge(headers, asked) is None
 
