@@ -37,8 +37,8 @@ def _quotas(root: Path) -> Iterator[float]:
     """Cores that each control group of this process may use; of the first and second version."""
     with suppress(OSError):
         text = (root / "proc/self/cgroup").read_text(errors="surrogateescape")
-        for line in text.splitlines():
-            _, controllers, path = line.split(":", 2)
+        for line in filter(None, text.split("\n")):  # names may have other ends of lines
+            controllers, _, path = line.partition(":")[2].partition(":")
             if controllers and "cpu" not in controllers.split(","):
                 continue
             for name in {controllers, "cpu" if controllers else ""}:

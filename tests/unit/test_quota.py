@@ -31,6 +31,10 @@ OLD = "sys/fs/cgroup/cpu"
           "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "300000\n",
           "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n"}, 3),
         ({"proc/self/cgroup": "0::/\udcff\n", f"{TOP}/cpu.max": "200000 100000\n"}, 2),
+        # a name with what Python takes for the end of a line, a line that is empty or cut off
+        ({"proc/self/cgroup": "0::/pod\x0cbox\n",
+          "sys/fs/cgroup/pod\x0cbox/cpu.max": "200000 100000\n"}, 2),
+        ({"proc/self/cgroup": "\n9\n0::/\n", f"{TOP}/cpu.max": "200000 100000\n"}, 2),
         ({"proc/self/cgroup": "4:cpu,cpuacct:/\n",
           f"{OLD}/cpu.cfs_quota_us": "-1\n", f"{OLD}/cpu.cfs_period_us": "100000\n"}, 64),
     ],
