@@ -354,6 +354,8 @@ class LiveRows:
         self._lost.clear()
         if driver.ended.is_set() or self._closed.is_set():
             self._lost.set()
+        if self._closed.is_set():  # while this joined: `close` has seen the old driver alone
+            driver.close()
 
     def close(self) -> None:
         self._closed.set()

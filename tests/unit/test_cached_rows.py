@@ -382,3 +382,22 @@ def test_reader_that_asks_nothing_for_years_is_back_at_once_after_each_restart(m
         rows.renew()
         now[0] += 86400.0
     assert rows._closed.seconds == [0] * 9
+
+
+def test_reader_that_is_closed_while_it_joins_again_leaves(monkeypatch):
+    drivers = []
+
+    class Joined(Reached):
+        def close(self):
+            self.ended.set()
+
+    def join(rows, again=False):
+        if again:
+            rows.close()
+        drivers.append(Joined())
+        return drivers[-1], 1, TABLE
+
+    monkeypatch.setattr(reader.LiveRows, "_join", join)
+    rows = reader.LiveRows("h:1", "w", None, patient=False, secret_file="", tls="", settings={})
+    rows.renew()
+    assert [driver.ended.is_set() for driver in drivers] == [True, True]
