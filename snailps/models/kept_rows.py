@@ -366,7 +366,17 @@ class KeptRows(Rows):
         """
         self._send_all()
         self._settle()
-        self._kept.exchange.keep_bases(self._kept.used)
+        exchange, used = self._kept.exchange, self._kept.used
+        exchange.keep_bases(used)
+        # Sent now, with no steps: else the next deltas would count as all steps since rows came.
+        keys = np.empty(CHUNK_ROWS, np.uint64)
+        deltas = np.empty((CHUNK_ROWS, self._sgd.layout.width), np.float32)
+        for first in range(0, used, CHUNK_ROWS):
+            some = np.arange(first, min(first + CHUNK_ROWS, used), dtype=np.int32)
+            n = len(some)
+            exchange.send(
+                self.estimate, some, keys[:n], deltas[:n], workers=1, now=self._now, giving=False
+            )
 
     def _send_all(self) -> None:
         """Push all deltas within a period, whose later blocks do not name these rows again."""

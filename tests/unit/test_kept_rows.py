@@ -583,6 +583,23 @@ def test_second_worker_that_joins_one_without_bases_gives_it_bases(period_blocks
     np.testing.assert_allclose(worker.rows([1, 2, 4]), expected[[1, 2, 4]], rtol=1e-5)
 
 
+def test_steps_before_another_worker_joins_take_nothing_from_those_after():
+    """The first shared deltas of a worker that gets bases are of few steps, not of all so far."""
+    moved = []
+    for pulls_bases in (False, True):
+        store = Store()
+        first = store.rows[1].copy()
+        worker = Worker(store, pulls_bases=pulls_bases, a_step=0.01)
+        for _ in range(50):
+            worker.train(worker.ask([1]), 1, examples=100)
+        worker.workers_changed(2)
+        worker.train(worker.ask([1]), 1, examples=10)
+        worker.shared.flush()
+        moved.append((store.rows[1] - first, worker.rows([1])[0] - first))
+    np.testing.assert_allclose(moved[1], moved[0], rtol=1e-4)
+    np.testing.assert_allclose(moved[1][1], 51, rtol=1e-4)
+
+
 @pytest.mark.parametrize("makes", [False, True])
 def test_second_worker_that_joins_in_a_round_leaves_its_later_blocks_their_deltas(makes):
     store = Store()
