@@ -7,8 +7,9 @@
  *
  * Only places are sorted, a window of contexts each; contexts are then written one behind the other.
  * The reach of a window is a function of (seed, place in the text) alone: a text sorted for another
- * part, or without the tokens that no window of this part has, has the same windows.  The order in an output partition is one of (seed, it): it is the same
- * where pairs of other parts are left out.
+ * part, or without the tokens that no window of this part has, has the same windows.  The order in an
+ * output partition depends on (seed, partition) alone: it is the same where pairs of other parts are
+ * left out.
  */
 #ifndef SNAILPS_PAIR_SORTER_H
 #define SNAILPS_PAIR_SORTER_H
