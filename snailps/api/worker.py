@@ -178,9 +178,9 @@ class Worker(ModelTables):
         -------
         mapping
             ``units`` (examples or words in the block) and any of ``loss`` (sum of losses) with
-            ``examples`` (number of losses), ``lr``, ``count NAME`` (any, added up for `counted`),
-            ``bad_lines`` (skipped as malformed; of the first epoch); other numbers are ignored.  A ``loss`` that is not finite ends the job
-            as failed.
+            ``examples`` (number of losses), ``lr``, ``count NAME`` (added up for `counted`) and
+            ``bad_lines`` (lines skipped as malformed, in the first epoch).  Other numbers are
+            ignored.  A ``loss`` that is not finite fails the job.
         """
         raise NotImplementedError(f"{type(self).__name__} has no train()")
 
