@@ -45,10 +45,12 @@ def ours(folder: Path, o: argparse.Namespace, seed: int) -> Figures:
     options = {
         "train": folder / "train.txt", "valid": folder / "valid.txt", "test": folder / "test.txt",
         "output": folder / "out", "model": o.model, "dim": o.dim, "epochs": o.epochs, "lr": o.lr,
-        "negatives": o.negatives, "shared": o.shared, "margin": o.margin, "workers": o.workers,
+        "negatives": o.negatives, "shared": o.shared, "workers": o.workers,
         "temperature": o.temperature, "threads": o.threads, "seed": seed, "lr-end": o.lr_end,
-        "norm": "l1", "set": f"optimizer={o.optimizer}",
+        "set": f"optimizer={o.optimizer}",
     }  # fmt: skip
+    if o.model in ("transe", "rotate"):  # others read none
+        options["margin"] = o.margin
     words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
     command = [sys.executable, "-m", "snailps", "train", "kge", *words, "--overwrite", "--json"]
     figures = json.loads(output_of(command).splitlines()[-1])

@@ -40,7 +40,9 @@ In quotes, `\\"`, `\\\\`, `\\n`, `\\r` and `\\t` have their usual meaning. Numbe
 reads its own settings and logs at its start which others are there, one line per file: a warning,
 unless the file is imported or names the job (`worker_class`). An unknown name, a wrong type and a
 value out of range end the program with exit code 2 and a message that names the file and line, the
-expected value and the given one.
+expected value and the given one. So does a setting that the job does not read, as `temperature`
+with `loss: margin`, or `bucket` of a knowledge graph, unless it is in the environment or an
+imported file, which other jobs read, too, or is the default.
 """
 
 _LEGACY_INTRODUCTION = """\
@@ -94,7 +96,7 @@ def _section(title: str, cls: type[Settings]) -> str:
     lines += ["| setting | value | default | what it does | when to change it |"]
     lines += ["|---|---|---|---|---|"]
     lines += [
-        f"| `{s.name}` | {_value(s)} | {_default(s)} | {_cell(s.help)} | {_cell(s.when)} |"
+        f"| `{s.name}` | {_value(s)} | {_default(s)} | {_cell(s.about)} | {_cell(s.when)} |"
         for s in own
     ]
     return "\n".join([*lines, ""])

@@ -31,6 +31,7 @@ from snailps.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_WRONG, ClusterError, 
 from snailps.kernels import cores
 from snailps.local.launcher import MasterEnded, labelled, signal_name
 from snailps.local.run import LOCAL, Result, Run
+from snailps.master.job.settings import refuse_unread
 from snailps.node.phrases import OWN_ERROR
 from snailps.node.usage import peak_rss_mb
 
@@ -82,7 +83,7 @@ def command(
             f"{config}: no worker_class, so there is no job; see config/fasttext.conf"
         )
     cls = load_class(entry.value, entry.origin)
-    raw.build(cls.Settings, also_known=known_classes(raw))
+    refuse_unread(cls, raw.build(cls.Settings, also_known=known_classes(raw)), raw)
     raise typer.Exit(
         run_local(
             raw,

@@ -15,7 +15,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -26,6 +26,8 @@ from snailps.errors import ConfigError
 T = TypeVar("T")
 S = TypeVar("S", bound="Settings")
 Check = Callable[[str, str], str]
+Case = Mapping[str, Collection[Any]]
+"""Values of other settings, by attribute: all of them have one of these."""
 Kind = typing.Literal["int", "float", "bool", "str", "list"]
 
 _METADATA = "snailps.setting"
@@ -43,6 +45,8 @@ _BOOLS = {"true": True, "yes": True, "on": True, "1": True}
 _BOOLS |= {"false": False, "no": False, "off": False, "0": False}
 _BYTE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _GOT_CHARS_MAX = 80
+_SHOWN = {"method": "optimizer"}
+"""Settings as users call them, by what `read_if` may ask of a settings object in their place."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ def setting(
     auto: bool = False,
     automatic: int = 0,
     hidden: bool = False,
+    read_if: Case | Sequence[Case] = (),
 ) -> T:
     """Declare a field of a `Settings` dataclass.
 
@@ -99,6 +104,10 @@ def setting(
         Value that stands for ``auto`` in a `Settings` object; outside the range if `low` is given.
     hidden : bool
         Set by the program, never by users: no option, in no document.
+    read_if : mapping or sequence of mappings
+        Of another setting's name its values with which this one is read, as
+        ``{"loss": ("margin",)}``; several mappings are alternatives.  A job that does not read a
+        value other than the default refuses it.
 
     Returns
     -------
@@ -132,6 +141,7 @@ def setting(
         auto=auto,
         automatic=automatic,
         hidden=hidden,
+        read_if=(read_if,) if isinstance(read_if, Mapping) else tuple(read_if),
     )
     field: Any = dataclasses.field(default=default, metadata={_METADATA: declared})
     return typing.cast(T, field)
@@ -178,6 +188,27 @@ class Setting:
     auto: bool = False
     automatic: int = 0
     hidden: bool = False
+    read_if: tuple[Case, ...] = ()
+
+    def is_read(self, settings: Any) -> bool:
+        """Whether a job with these settings, an object that has them, reads this one."""
+        return not self.read_if or any(
+            all(getattr(settings, name) in values for name, values in case.items())
+            for case in self.read_if
+        )
+
+    @property
+    def about(self) -> str:
+        """What it does, and with which values of other settings it is read."""
+        cases = [_case_text(case, "`{}: {}`") for case in self.read_if]
+        return self.help + (f" Only with {', or '.join(cases)}." if cases else "")
+
+    def unread_text(self, settings: Any) -> str:
+        """Say why a job with these settings does not read this one, and which jobs would."""
+        names = dict.fromkeys(name for case in self.read_if for name in case)
+        here = _case_text({name: (getattr(settings, name),) for name in names})
+        needed = ", or ".join(map(_case_text, self.read_if))
+        return f"has no effect with {here}: it needs {needed}. Leave it out"
 
     def parse(self, text: str, origin: str) -> Any:
         """Parse and check `text`; the `ConfigError` names origin, setting, expected and given."""
@@ -298,6 +329,17 @@ def _refuse_plain(cls: Any) -> None:
                 fields[name].default is dataclasses.MISSING
             ):
                 raise _plain(base, name, fields[name].type, fields[name].default)
+
+
+def _case_text(case: Case, form: str = "{}: {}") -> str:
+    """Values of settings as words, each pair in a `form`."""
+    words = []
+    for name, values in case.items():
+        shown = " or ".join(map(str, values))
+        if isinstance(values, range):
+            shown = f"at least {values.start}"
+        words.append(form.format(_SHOWN.get(name, name), shown))
+    return " and ".join(words)
 
 
 def _plain(cls: type, name: str, hint: Any, default: object) -> TypeError:

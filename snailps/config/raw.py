@@ -185,6 +185,15 @@ class RawConfig:
             for (matters, source), keys in found.items()
         ]
 
+    def foreign(self, own: Iterable[type[Settings]]) -> Entry | None:
+        """The first entry for a setting of none of these classes; None: there is none.
+
+        The environment and imported files are not looked at: other jobs read these, too.
+        """
+        mine = _names_of(own)
+        others = (e for e in self.entries if e.key not in mine and e.key not in IGNORED)
+        return next((entry for entry in others if not entry.shared), None)
+
     def __repr__(self) -> str:
         return f"RawConfig({len(self.entries)} entries)"
 
@@ -276,7 +285,7 @@ def _converted(entry: Entry, name: _Name) -> Entry | None:
     text: str | None = entry.value
     if name.alias.convert is not None:
         text = name.alias.convert(entry.value, entry.origin)
-    return None if text is None else Entry(name.setting.name, text, entry.origin)
+    return None if text is None else replace(entry, key=name.setting.name, value=text)
 
 
 _COUNTS = ("servers", "workers")

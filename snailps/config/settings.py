@@ -411,6 +411,7 @@ class JobSettings(Settings):
         unit="blocks",
         low=0,
         high=1 << 30,
+        read_if={"consistency": ("ssp",)},
     )
     micro_batches: int = setting(
         4,
@@ -422,6 +423,7 @@ class JobSettings(Settings):
         unit="blocks",
         low=1,
         high=4096,
+        read_if={"consistency": ("bsp",)},
     )
     assign: Literal["auto", "shared", "own"] = setting(
         "auto",
@@ -545,9 +547,6 @@ CHECKPOINT_SETTINGS = (
     "overwrite",
 )
 """Fields of `JobSettings` that do not affect what is trained."""
-
-SCHEDULE_SETTINGS = {"staleness": ("ssp",), "micro_batches": ("bsp",)}
-"""Fields of `JobSettings`, and the kinds of consistency that read them; rounds read none."""
 
 ROLE_CLASSES: tuple[tuple[str, type[Settings]], ...] = (
     ("Every process", ClusterSettings),

@@ -140,14 +140,17 @@ class Parameters:
             built = RawConfig.from_mapping(changed, who).build(self._settings)
         except ConfigError as error:
             raise ParameterError(str(error)) from None
+        for name in changed.keys() & given.keys():
+            if not normal[name].is_read(built):
+                raise ParameterError(f"{who}: {name} {normal[name].unread_text(built)}")
         return {**{name: _shown(normal[name], getattr(built, name)) for name in changed}, **also}
 
     def of_settings(self, settings: object) -> dict[str, Any]:
-        """Values of the parameters that settings have, such as those in a model's file."""
+        """Values of the parameters that settings have, as in a model's file, and that were read."""
         return {
             name: _shown(one, getattr(settings, name))
             for name, one in self.by_name.items()
-            if hasattr(settings, name)
+            if hasattr(settings, name) and one.is_read(settings)
         }
 
 

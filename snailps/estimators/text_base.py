@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import IO, Any, TypeVar
 
 from snailps.errors import ParameterError
@@ -84,9 +84,12 @@ class TextEstimator(Estimator):
                 )
             if name in cls.parameters.by_name:
                 setattr(estimator, name, value)
+        chosen = SimpleNamespace(**estimator._header.shape)
         for name, value in estimator._header.habits.items():
             known = cls.parameters.by_name.get(name)
-            if known is not None and name not in parameters and known.allows(value):
+            if known is None or name in parameters or not known.allows(value):
+                continue
+            if known.is_read(chosen):  # fastText's files have `neg` of any loss
                 setattr(estimator, name, value)
         estimator.history_, estimator.figures_ = [], {}
         return estimator

@@ -173,7 +173,8 @@ def test_short_help_of_train_is_a_screen_of_groups_with_a_line_an_option(monkeyp
     assert groups == ["Basics", "Model", "Stopping", "Checkpoints", "Cluster"]
     options = re.findall(r"^  (?:-\w, )?(--[\w-]+)", told, re.MULTILINE)
     assert {"--output", "--epochs", "--max-seconds", "--workers", "--overwrite"} <= {*options}
-    assert re.search(r"--epochs INT .* \[\d+\]$", told, re.MULTILINE)
+    epochs = settings_of(models.SETTINGS[name])["epochs"]
+    assert re.search(rf"--epochs INT .* \[{epochs.format(epochs.default)}\]$", told, re.MULTILINE)
     left = int(re.search(r"--help-all has (\d+) more options", lines[-1])[1])
     assert left + len(options) == len(options_of(name))
 
@@ -558,16 +559,19 @@ def test_option_that_is_short_for_a_setting_sets_it(monkeypatch, capsys, tmp_pat
 def test_cluster_on_this_machine_says_once_what_has_no_effect(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("snailps.local.run.Launcher", NoLauncher)
-    text = "num_iters: 3\nzlib: 1\nbucket: 5\nshard_num: 1\nasync_channel_thread_num: 1\n"
+    (tmp_path / "common.conf").write_text("bucket: 5\n")
+    text = "num_iters: 3\nzlib: 1\nimport common.conf\nshard_num: 1\nasync_channel_thread_num: 1\n"
     (tmp_path / "job.conf").write_text(f"worker_class: {COUNTER}\n{text}")
-    code, _, err = call(monkeypatch, capsys, "local", "-c", "job.conf", "--set", "hidden=3")
+    refused = call(monkeypatch, capsys, "local", "-c", "job.conf", "--set", "hidden=3")
+    assert refused[0] == 2
+    assert "--set hidden=3: Counter has no setting hidden, which is of another model" in refused[2]
+    code, _, err = call(monkeypatch, capsys, "local", "-c", "job.conf")
     assert code == 7
     for line in (
         "job.conf:2: num_iters is called epochs here",
         "job.conf:3: zlib has no effect",
         "job.conf:6: async_channel_thread_num is called threads",
-        "--set hidden=3: not read by this job: hidden",
-        "job.conf: not read by this job: bucket",
+        "common.conf: not read by this job: bucket",
     ):
         assert err.count(line) == 1, line
     assert "shard_num" not in err

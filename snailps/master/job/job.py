@@ -31,7 +31,7 @@ from snailps.data.blocks import HEAD
 from snailps.errors import ClusterError, ConfigError, ProtocolError, explain
 from snailps.master.job.input import JobInput
 from snailps.master.job.metrics import PassMetrics
-from snailps.master.job.settings import job_settings, plain_settings, without_effect
+from snailps.master.job.settings import job_settings, plain_settings
 from snailps.master.job.state import JobState
 from snailps.master.job.survey import SurveyMerge
 from snailps.master.leases import CLOCKS_AHEAD, SCHEDULES, RotationLedger, RoundLedger
@@ -80,8 +80,6 @@ class Job:
         self.cls: type[Worker] = load_class(entry.value, entry.origin)
         self.settings = job_settings(self.cls, raw, also_known)
         self._raw, self.origins = raw, with_origins(self.settings, raw)
-        for notice in without_effect(self.cls, self.settings, raw):
-            log.warning("%s", notice)
         self.measured: list[str] = []
         """Settings that the model has decided by its input, in words."""
         self.refused = ""

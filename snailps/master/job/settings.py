@@ -1,4 +1,4 @@
-"""Settings of a job: completed from files that they name, checked, those without effect reported.
+"""Settings of a job: completed from files that they name, checked, those without effect refused.
 
 worker class, RawConfig -> job_settings -> JobSettings, checked
 """
@@ -12,22 +12,36 @@ from snailps.api.plain_values import plain
 from snailps.api.worker import Worker
 from snailps.config import JobSettings, RawConfig, settings_of
 from snailps.config.fields import Settings
-from snailps.config.settings import SCHEDULE_SETTINGS
+from snailps.config.settings import ROLE_CLASSES
 from snailps.errors import ConfigError
 
+OF_CONSISTENCY = ("consistency", "staleness", "micro_batches")
+"""Settings that jobs in rounds do not read."""
 _PLAIN = (bool, int, float, str, tuple, list)
 
 
-def without_effect(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> list[str]:
-    """Sentences on settings that the user made and that this job does not read."""
+def refuse_unread(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> None:
+    """Refuse what the user set and this job does not read: it would be missed without a word.
+
+    A value that is the default changes nothing.  What other jobs read too may be anything: the
+    environment and imported files.
+    """
+    if foreign := raw.foreign([*(role for _, role in ROLE_CLASSES), cls.Settings]):
+        raise ConfigError(
+            f"{foreign.origin}: {cls.__name__} has no setting {foreign.key}, which is of another "
+            "model: leave it out"
+        )
     in_rounds = cls.rounds(settings) > 0
-    mode = "a job in rounds" if in_rounds else f"consistency {settings.consistency}"
-    found = []
-    for name, readers in {**SCHEDULE_SETTINGS, "consistency": (settings.consistency,)}.items():
+    for name, known in settings_of(cls.Settings).items():
         entry = raw.explicit(name, cls.Settings)
-        if entry is not None and (in_rounds or settings.consistency not in readers):
-            found.append(f"{entry.origin}: {name} has no effect in {mode}")
-    return found
+        if entry is None or entry.shared or getattr(settings, name) == known.default:
+            continue
+        if in_rounds and name in OF_CONSISTENCY:
+            raise ConfigError(
+                f"{entry.origin}: {name} has no effect in a job in rounds. Leave it out"
+            )
+        if not known.is_read(settings):
+            raise ConfigError(f"{entry.origin}: {name} {known.unread_text(settings)}")
 
 
 def plain_settings(settings: JobSettings) -> JobSettings:
@@ -47,6 +61,7 @@ def job_settings(
         return None if entry is None else entry.origin
 
     settings = plain_settings(cls.adopt(raw.build(cls.Settings, also_known=also_known), explicit))
+    refuse_unread(cls, settings, raw)
     cls.check(settings)
     if cls.clocked(settings) and cls.expires(settings):
         raise ConfigError(

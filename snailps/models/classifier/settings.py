@@ -93,11 +93,12 @@ class ClassifierSettings(JobSettings):
     )
     negatives: int = setting(
         5,
-        help="Negative samples for each label; only with `loss: ns`.",
+        help="Negative samples for each label.",
         when="More for thousands of labels.",
         unit="labels",
         low=1,
         high=1000,
+        read_if={"loss": ("ns",)},
     )
     min_count: int = setting(
         1,

@@ -90,10 +90,11 @@ class MlpSettings(JobSettings):
     )
     momentum: float = setting(
         0.9,
-        help="Share of the velocity that each step keeps; only with `optimizer: momentum`.",
+        help="Share of the velocity that each step keeps.",
         when="Less with several asynchronous workers: their delays act like momentum.",
         low=0.0,
         high=0.999,
+        read_if={"method": ("momentum",)},
     )
     inputs: int = setting(
         0,

@@ -95,6 +95,7 @@ class FmSettings(SparseSettings):
         when="1 is a little better if all features are frequent; smaller for very rare ones.",
         low=1e-8,
         high=1e6,
+        read_if={"method": ("adagrad",)},
     )
 
     def validate(self, where: Callable[[str], str]) -> None:

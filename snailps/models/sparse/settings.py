@@ -91,6 +91,7 @@ class SparseSettings(JobSettings):
         unit="features",
         low=1,
         high=1 << 27,
+        read_if={"min_count": range(2, 256)},
     )
     expire_after: float = setting(
         0.0,
@@ -129,6 +130,7 @@ class SparseSettings(JobSettings):
         when="Larger for smaller first steps.",
         low=1e-6,
         high=1e6,
+        read_if={"method": ("ftrl",)},
     )
     shuffle: bool = setting(True, **SHUFFLE)
     class_weights: tuple[str, ...] = setting(

@@ -126,6 +126,7 @@ class WordVectorSettings(JobSettings):
         low=1,
         high=1 << 30,
         auto=True,
+        read_if={"maxn": range(1, 33)},
     )
     worker_memory: int = setting(
         2 << 30,
