@@ -154,8 +154,10 @@ class Results:
         for pushes in pushed:
             _wait(pushes)
 
-    def packed(self, table: str) -> Iterator[tuple[Keys, Rows]]:
-        """Every stored row with the state of its optimizer, in pieces, as `scan`.
+    def packed(
+        self, table: str, asked: Iterable[Keys] | None = None
+    ) -> Iterator[tuple[Keys, Rows]]:
+        """Rows with the state of their optimizer, in pieces: `asked` ones, else every stored row.
 
         Yields
         ------
@@ -164,8 +166,10 @@ class Results:
         """
         declared, number = self.tables[table], self._numbers[table]
         width = declared.dim + declared.state_floats
-        known = (self.scanned or {}).get(table)
-        for keys in known or [keys for keys, _ in self.scan(table)]:
+        if asked is None:
+            known = (self.scanned or {}).get(table)
+            asked = known or [keys for keys, _ in self.scan(table)]
+        for keys in asked:
             rows = np.empty((len(keys), width), np.float32)
             self._client.pull(number, keys, rows, True)
             declared.check_finite(keys, rows)

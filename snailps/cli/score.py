@@ -5,6 +5,7 @@
              MODEL.npz, file (or standard input) -> a line of numbers an example
              MODEL.npz of kge or mf, lines with a ? -> rows of line, name, score
     test:    MODEL.bin, labelled text -> rows of label, lines, precision, recall
+             MODEL.npz, file -> the figures of a training's `test`
     eval:    MODEL, files of word pairs and analogies -> rows of test, score, asked, skipped
 
 Parses and prints; the work is done in `snailps.vectors` and `snailps.estimators`, of which each
@@ -35,8 +36,9 @@ from snailps.cli.printing import (
     print_rows,
 )
 from snailps.cli.signals import exits_by_signals
+from snailps.data.file_kinds import whole_lines
 from snailps.data.reading import format_of
-from snailps.data.unpacking import is_packed, read_errors
+from snailps.data.unpacking import is_packed, open_content, read_errors
 from snailps.errors import ConfigError, DataError
 from snailps.vectors.words import to_text
 
@@ -279,19 +281,22 @@ def _answer(
 ) -> None:
     """Print scores of lines, or the best names in the place of a ``?``."""
     if metrics:
-        raise ConfigError(f"--metrics: {model.path} is judged when it is trained, by --test")
+        raise ConfigError(f"--metrics: snailps test {model.path} {file} judges this model")
     if k < 1:
         raise ConfigError(f"-k: expected at least 1 name, got {k}: -1 is for labels of texts")
-    with read_errors(file):
-        data = typer.get_binary_stream("stdin").read() if file == "-" else Path(file).read_bytes()
     unknown, why = 0, ""
-    for number, best in enumerate(model.answers(data, k), 1):
-        rows: list[tuple[Any, ...]] = [(number, None, None)]
-        if isinstance(best, DataError):
-            unknown, why = unknown + 1, why or f"line {number}: {best}"
-        else:
-            rows = [(number, *entry) for entry in best]
-        print_rows(("line", "name", "score"), rows, as_json=as_json)
+    with ExitStack() as stack:
+        stack.enter_context(read_errors(file))
+        pieces, name = _input_lines(), "standard input"
+        if file != "-":
+            pieces, name = whole_lines(stack.enter_context(open_content(file)), file), file
+        for number, best in enumerate(model.answers(pieces, k, name), 1):
+            rows: list[tuple[Any, ...]] = [(number, None, None)]
+            if isinstance(best, DataError):
+                unknown, why = unknown + 1, why or f"line {number}: {best}"
+            elif best is not None:
+                rows = [(number, *entry) for entry in best]
+            print_rows(("line", "name", "score"), rows, as_json=as_json)
     if unknown:
         typer.echo(f"snailps: lines with unknown names: {unknown:,}, the first {why}", err=True)
 
@@ -301,15 +306,11 @@ def _predict_examples(
 ) -> None:
     from snailps.estimators.loading import rows_model_of
 
+    if metrics:
+        _judge(model, file, label_column, (), as_json)
+        return
     estimator = rows_model_of(model)
     path = "/dev/stdin" if file == "-" else file
-    if metrics:
-        figures = estimator.evaluate(path, label_column or None)
-        if as_json:
-            print_json({"model": str(model), "file": file, **figures})
-        else:
-            print_figures(figures)
-        return
     names = getattr(estimator, "classes_", [])
     for scores in estimator.predictions(path):
         lines = (scores if scores.ndim == 2 else scores[:, None]).tolist()
@@ -323,18 +324,43 @@ def _predict_examples(
         typer.echo("\n".join(rows), nl=len(lines) > 0)
 
 
+def _judge(path: Path, file: str, label_column: str, known: Sequence[str], as_json: bool) -> None:
+    """Print figures of a model of examples or names on a file, as a training does for `test`."""
+    from snailps.estimators.embeddings import NameEstimator
+    from snailps.estimators.loading import judge_of
+
+    estimator = judge_of(path)
+    file = "/dev/stdin" if file == "-" else file
+    if isinstance(estimator, NameEstimator):
+        if label_column:
+            raise ConfigError(f"--label-column: lines of {path} have names, and no labels")
+        figures = estimator.judged_by(file, list(map(Path, known)) or None)
+    elif known:
+        raise ConfigError(f"--known is for kge and mf, and {path} is of examples")
+    else:
+        figures = estimator.evaluate(file, label_column or None)
+    if as_json:
+        print_json({"model": str(path), "file": file, **figures})
+    else:
+        print_figures(figures)
+
+
 def _input_lines() -> Iterator[bytes]:
     """Standard input, some whole lines at a time; line by line from a terminal."""
-    from snailps.data.file_kinds import whole_lines
-
     stream = typer.get_binary_stream("stdin")
     yield from whole_lines(stream, "standard input", 1 if stream.isatty() else _LINES_BYTES)
 
 
 def score_test(
-    model: Annotated[Path, typer.Argument(help="A .bin of a classifier, fastText's own too.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="Model file: a classifier's .bin (fastText's too) or the .npz of any other model. "
+            "Not word vectors."
+        ),
+    ],
     file: Annotated[
-        str, typer.Argument(help="Lines of labels and words, or a table, as for training.")
+        str, typer.Argument(help="Lines of labels and words, or what the model was trained on.")
     ],
     k: KOption = 1,
     threshold: ThresholdOption = 0.0,
@@ -361,6 +387,14 @@ def score_test(
             show_default=False,
         ),
     ] = None,
+    known: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of kge and mf: a file of the training, whose answers ranks and lists leave out.  "
+            "May be given several times.",
+            metavar="FILE",
+        ),
+    ] = None,
     as_json: JsonObjectOption = False,
 ) -> None:
     """Precision, recall and F1 of the K best labels of each line, in total and per label.
@@ -377,7 +411,21 @@ def score_test(
     In a pipe: label, lines that have it, times it was predicted, precision, recall, F1 (and average
     precision, precision at the recall, threshold), separated by tabs; the first row, `all`, is for
     all labels together (micro), the second, `macro`, has means of the labels.
+
+    With a .npz: the figures that training prints for --test. Of kge MRR and hits@k, raw and
+    filtered, of mf the errors of ratings, or recall and NDCG of lists.
+
+    For example: snailps test out/graph.npz test.txt --known train.txt --known valid.txt
     """
+    if model.suffix == ".npz":
+        of_texts = {"-k": k != 1, "--threshold": threshold, "--column": column}
+        of_texts |= {"--average-precision": average_precision, "--at-recall": at_recall is not None}
+        for option in (name for name, is_given in of_texts.items() if is_given):
+            raise ConfigError(f"{option} is for a .bin: a classifier of text")
+        _judge(model, file, label_column, known or [], as_json)
+        return
+    if known:
+        raise ConfigError("--known is for a .npz of kge or mf")
     from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 
     scores = evaluate_labels(

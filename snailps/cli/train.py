@@ -70,8 +70,9 @@ _REQUIRED = {"input": "", "output": "Prefix of the paths of the result files."}
 def command_of(name: str) -> Callable[..., None]:
     cls = models.SETTINGS[name]
     fixed = _FIXED.get(name, {})
-    job = settings_of(JobSettings)
-    own = {key: value for key, value in settings_of(cls).items() if key not in job}
+    every = settings_of(cls)
+    job = {key: every[key] for key in settings_of(JobSettings)}
+    own = {key: value for key, value in every.items() if key not in job}
     judged = "test" in own
     first = {key: job[key] for key in ("input", "output")}
     settings = {**first, **own, **job, "threads": settings_of(WorkerSettings)["threads"]}
@@ -81,7 +82,7 @@ def command_of(name: str) -> Callable[..., None]:
             continue
         flag = f"--{key.replace('_', '-')}"
         shown = setting.format(setting.default)
-        text = setting.help + (f" Default: {shown}." if shown else "")
+        text = setting.about + (f" Default: {shown}." if shown else "")
         if key in _REQUIRED:
             either = (
                 "Required, unless --test is given" if judged and key == "output" else "Required"

@@ -251,11 +251,11 @@ class ExampleReader:
         at = min(at, begin + len(line))
         number = data.count(b"\n", 0, begin) + 1
         if place is None:
-            before = _lines_before(path, start)
+            before = lines_before(path, start)
             where = f"line {before + number}"
         else:
             path, at_byte = place(begin)
-            before = _lines_before(path, at_byte)
+            before = lines_before(path, at_byte)
             where = f"line {before + 1}"
         if before < 0:
             where = f"line {number} of the block at byte {start:,}"
@@ -281,21 +281,6 @@ class ExampleReader:
         return expected, _shown((cells[fault.column :] or [line[at:]])[0])
 
 
-def line_of(data: bytes, path: str, start: int, row: int, rows: int, first: int = 0) -> str:
-    """Where a row of a text is, for messages; empty if its lines are not its rows.
-
-    The text begins at byte `start` of a file; the `rows` begin at its byte `first`.
-    """
-    first = len(data) - len(data[first:].lstrip(b"\r\n"))  # after the names of columns
-    lines = data.count(b"\n", first) + (not data.endswith(b"\n"))
-    if lines != rows:
-        return ""
-    before, number = _lines_before(path, start), data.count(b"\n", 0, first) + row + 1
-    if before < 0:
-        return f", line {number} of the block at byte {start:,}"
-    return f", line {before + number}"
-
-
 def format_of_rows(
     line: bytes, fits: Callable[[int], bool], formats: Sequence[str] = ("tsv", "csv")
 ) -> str:
@@ -314,7 +299,7 @@ def _shown(got: bytes) -> str:
     return repr(text + "..." if len(got) > SHOWN_BYTES else text) if got else "nothing"
 
 
-def _lines_before(path: str, start: int) -> int:
+def lines_before(path: str, start: int) -> int:
     """Lines of a file before the first that begins at `start` or behind it; -1: unknown."""
     if start <= 0:
         return min(0, start)

@@ -22,7 +22,7 @@ from snailps.data._examples import first_row
 from snailps.data._text import NameTable
 from snailps.data.blocks import first_line_of
 from snailps.data.columns import Column, Kind, is_number
-from snailps.data.examples import CELLS, ExampleReader, format_of_rows, line_of
+from snailps.data.examples import CELLS, ExampleReader, format_of_rows, lines_before
 from snailps.data.packed_words import PackedWords
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
@@ -170,9 +170,9 @@ class NameColumns:
             for one, column in zip(self.expected, found.cells, strict=True):
                 if (at := _first_empty(column)) >= 0:
                     others = " ".join(repr(cells[at])[1:] for cells in found.cells)
-                    where = line_of(data, path, start, at, len(found.cells[0]), first)
+                    where = place_of_row(data, path, start, at, len(found.cells[0]))
                     raise DataError(
-                        f"{path}{where}: expected a name as {one}, got an empty one in "
+                        f"{where}: expected a name as {one}, got an empty one in "
                         f"{others:.80}. Leave such lines out, or name what is missing"
                     )
         values = found.labels if width > names else np.zeros(0)
@@ -185,6 +185,38 @@ class NameColumns:
     def _shape(self) -> str:
         shape = " ".join(self.expected) + (" [value]" if self.valued else "")
         return f"lines of {shape}, separated by tabs, commas, blanks or ::"
+
+
+def lines_of_rows(data: bytes, rows: int) -> list[int]:
+    """The line of each of the last rows of a text, from 0: blank lines and a first one of names
+    have none."""
+    lines = [number for number, line in enumerate(data.split(b"\n")) if line.strip(b" \r")]
+    return lines[len(lines) - rows :]
+
+
+def place_of_row(data: bytes, path: str, start: int, row: int, rows: int) -> str:
+    """File and line of a row, for messages: of `rows` of a text from byte `start` of a file on."""
+    before, line = lines_before(path, start), lines_of_rows(data, rows)[row] + 1
+    if before < 0:
+        return f"{path}, line {line} of the block at byte {start:,}"
+    return f"{path}, line {before + line}"
+
+
+def refuse_other_text(data: bytes, path: str, start: int) -> None:
+    """Refuse a line that is not UTF-8: its name could be neither printed nor asked about."""
+    if data.isascii():
+        return
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        at = data.count(b"\n", 0, error.start)
+        line = data.split(b"\n", at + 1)[at]
+        before = lines_before(path, start)
+        of_block = f" of the block at byte {start:,}" if before < 0 else ""
+        raise DataError(
+            f"{path}, line {max(0, before) + at + 1}{of_block}: expected names in UTF-8, got "
+            f"{line!r:.80}. Convert the file, as by `iconv -f latin1 -t utf-8`"
+        ) from None
 
 
 def _first_empty(names: Sequence[bytes]) -> int:
@@ -220,15 +252,21 @@ class NameCounts:
         """About as many bytes as `dump` has."""
         return sum(table.letters + 9 * len(table) for table in self.counts)
 
-    def dump(self) -> bytes:
-        """All counts, the most frequent names first."""
+    def dump(self, first: Sequence[Sequence[bytes]] = ()) -> bytes:
+        """All counts, the most frequent names first; `first` are names of each kind before them."""
         pieces = [self.values.dump()]
-        for table in self.counts:
+        for kind, table in enumerate(self.counts):
             names, counts = table.names(), table.counts()
             order = names.order(counts)
-            text = names.take(order).with_tails(np.full((len(names), 1), ord("\n"), np.uint8))
+            names, counts = names.take(order), counts[order]
+            if first:
+                whole = NameTable()
+                whole.add(first[kind], np.zeros(len(first[kind]), np.int64))
+                whole.add(names, counts)
+                names, counts = whole.names(), whole.counts()
+            text = names.with_tails(np.full((len(names), 1), ord("\n"), np.uint8))
             pieces += [_HEAD.pack(len(names), max(0, len(text) - 1)), text[:-1].tobytes()]
-            pieces.append(counts[order].tobytes())
+            pieces.append(counts.tobytes())
         return b"".join(pieces)
 
 

@@ -268,11 +268,11 @@ def spool_names(
                 columns.append(map(repr, piece.values.tolist()))
             lines = map(",".join, zip(*columns, strict=True))
             try:
-                data = ("\n".join(lines) + "\n").encode(*_CODEC)
+                data = ("\n".join(lines) + "\n").encode()
             except UnicodeEncodeError as error:
                 raise DataError(
                     f"X: {rows.name} has a name with {error.object[error.start]!r}, half of a pair "
-                    "(a lone surrogate): it is no text"
+                    "(a lone surrogate): it is no text. Bytes that are not UTF-8 have to be decoded"
                 ) from None
             file.write(data)
             whole = tuple(map(all, zip(whole, piece.whole, strict=True))) if whole else piece.whole

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, TypeVar
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +21,19 @@ from numpy.typing import NDArray
 from snailps.data.elements import a_kind
 from snailps.data.name_columns import NameColumns
 from snailps.data.name_rows import NameRows, choices_of, spool_names
-from snailps.errors import DataError
+from snailps.errors import DataError, NotFitted
 from snailps.estimators.base import Estimator, Source
 from snailps.estimators.corpus import is_path, paths_of, refuse_names_of_files
 from snailps.estimators.display import SpoolDisplay
 from snailps.estimators.jobs import Finished
-from snailps.models.embeddings import files, kge, mf, ranking
+from snailps.models.embeddings import files, kge, mf, ranking, warm_start
 from snailps.models.embeddings.queries import Best, FactorModel, GraphModel, Name, NamedRows
 from snailps.models.embeddings.settings import KgeSettings, MfSettings
 from snailps.vectors.words import to_text
 
 N = TypeVar("N", bound="NameEstimator")
+KEEPS_STATE: Mapping[str, Any] = {"keep_state": "always"}
+"""For `partial_fit`."""
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Ids = NDArray[np.int32]
@@ -48,13 +51,20 @@ class NameEstimator(Estimator):
     def _source(self, X: Any, y: Any, *, goes_on: bool, columns: Sequence[str]) -> Iterator[Source]:
         if isinstance(columns, str):
             raise DataError(f"columns: expected a list of names, got {columns!r:.60}")
+        before = self._model.columns if goes_on else ()
         if is_path(X):
-            if y is not None or columns:
-                raise DataError("X: a file has its columns and values in its lines: y is given")
+            for name, value in (("y", y), ("columns", columns or None)):
+                if value is not None:
+                    raise DataError(
+                        f"{name}: expected none with a file, got {value!r:.60}: its lines are "
+                        f"{self._shape}, in this order. Read it as a table for another one"
+                    )
             given = paths_of(X, f"rows are a list or a table of {self._shape}")
-            yield Source(given, attributes={"_whole": (), "_columns": ()})
+            whole = self._whole_as_before(goes_on, [goes_on] * len(self._kind_of_column))
+            yield Source(given, self._habits(goes_on), {"_whole": whole, "_columns": before})
             return
-        rows = self._rows_of(X, y, columns=columns)
+        how = {"columns": columns, "usual": before, "finds_values": goes_on and y is None}
+        rows = self._rows_of(X, y, **how)
         with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
             choices = self._lines.valued and self.loss != "squared"
             spooled, whole, values = spool_names(rows, choices=choices, on_bytes=display.show)
@@ -66,7 +76,9 @@ class NameEstimator(Estimator):
                     f"y: {type(self).__name__} with loss='squared' predicts values, and X has none:"
                     " give them as y, or choose loss='softmax', which ranks items"
                 )
-            yield Source(spooled, attributes={"_whole": whole, "_columns": tuple(rows.chosen())})
+            columns = tuple(rows.chosen()) or before
+            whole = self._whole_as_before(goes_on, whole)
+            yield Source(spooled, self._habits(goes_on), {"_whole": whole, "_columns": columns})
 
     @property
     def _shape(self) -> str:
@@ -83,8 +95,75 @@ class NameEstimator(Estimator):
         if whole := source.attributes["_whole"]:
             found = zip(self._kind_of_column, whole, strict=True)
             others = {kind for kind, is_whole in found if not is_whole}
-            model.say_whole(kind for at, kind in enumerate(model.kinds) if at not in others)
+            every = (kind for at, kind in enumerate(model.kinds) if at not in others)
+            model.say_whole(kind for kind in every if model.may_be_whole(kind))
         return {"_model": model}
+
+    def _whole_as_before(self, goes_on: bool, whole: Sequence[bool]) -> tuple[bool, ...]:
+        """Which columns have whole numbers: in a training that goes on, what had them before."""
+        kinds = [self._reader.kinds[kind] for kind in self._kind_of_column]
+        before = self._model.whole_kinds if goes_on else frozenset(kinds)
+        return tuple(one and kind in before for one, kind in zip(whole, kinds, strict=True))
+
+    # --- going on --------------------------------------------------------------------------------
+
+    def partial_fit(
+        self: N,
+        X: Any,
+        y: Any = None,
+        *,
+        columns: Sequence[str] = (),
+        epochs: int | Literal["auto"] | None = None,
+    ) -> N:
+        """Goes on with other rows: names keep their rows, new ones are added.
+
+        Parameters
+        ----------
+        X, y, columns
+            As of `fit`.  Ratings are encoded by mean and deviation of the first call.
+        epochs : int or "auto", optional
+            Passes over X, instead of the parameter: 1 for small batches of a stream.
+
+        Raises
+        ------
+        ParameterError, DataError, ClusterError
+            As of `fit`; or a parameter makes another model.
+
+        Notes
+        -----
+        Each call has a step size that falls from `lr`, and writes and reads the whole model.  Not
+        fitted yet, it does what `fit` does.
+        """
+        return self._learn(X, y, columns=columns, goes_on=True, epochs=epochs)
+
+    def _habits(self, goes_on: bool) -> dict[str, Any]:
+        """Parameters of a job that goes on, also those that are defaults: the file has others."""
+        if not goes_on:
+            return {}
+        settings = self._model.settings
+        names = warm_start.habits_of(type(settings), settings.shape)
+        return {one: getattr(self, one) for one in names & self.parameters.by_name.keys()}
+
+    def _kept(self) -> Mapping[str, Any]:
+        settings = self._model.settings
+        names = (*settings.shape, "optimizer")
+        return {one: getattr(settings, one) for one in names if one in self.parameters.by_name}
+
+    def _left_out(self) -> Iterable[str]:
+        return self._kept()
+
+    def _refuse_other_model(self, chosen: Mapping[str, Any]) -> None:
+        super()._refuse_other_model(chosen)
+        if not self._model.goes_on:
+            raise NotFitted(
+                f"{type(self).__name__}: the model was loaded from a file of rows alone, without "
+                "the optimizer's state: call fit, or train with keep_state: always"
+            )
+
+    def _resume(self, folder: str, source: Source) -> str:
+        path = os.path.join(folder, "before.npz")  # noqa: PTH118
+        self._model.save(path)
+        return path
 
     def _numbered(
         self,
@@ -102,7 +181,7 @@ class NameEstimator(Estimator):
         model: NamedRows = self._model
         ids: list[Ids] = [np.zeros((len(self._kind_of_column), 0), np.int32)]
         values = [np.zeros(0)]
-        for names, found in self._pieces(X, y, finds_values, choices):
+        for names, found, where in self._pieces(X, y, finds_values, choices):
             ids.append(
                 np.array(
                     [
@@ -115,27 +194,37 @@ class NameEstimator(Estimator):
             if needs_all and (ids[-1] < 0).any():
                 row, column = np.argwhere(ids[-1].T < 0)[0].tolist()
                 before = sum(one.shape[1] for one in ids[:-1])
+                place = f"row {before + row:,} of {a_kind(X)}" if where is None else where(row)
                 kind = model.kinds[self._kind_of_column[column]]
-                raise DataError(
-                    f"X: row {before + row:,} of {a_kind(X)}: {names[column][row]!r:.80} is none "
-                    f"of the model's {len(getattr(model, kind)):,} {kind}"
-                )
+                raise DataError(f"X: {place}: {model.unknown(names[column][row], kind)}")
         return np.concatenate(ids, axis=1), np.concatenate(values)
 
     def _pieces(
-        self, X: Any, y: Any, finds_values: bool, choices: bool
-    ) -> Iterator[tuple[list[list[str]], Doubles]]:
+        self, X: Any, y: Any = None, finds_values: bool = False, choices: bool = False
+    ) -> Iterator[tuple[list[list[str]], Doubles, Callable[[int], str] | None]]:
+        """Names of each column and values, some rows at a time; of files where a row is."""
         if not is_path(X):
             known = self._model.columns
             rows = self._rows_of(X, y, usual=known, finds_values=finds_values)
             for given in rows.pieces():
                 piece = choices_of(given) if choices else given
-                yield piece.names, piece.values
+                yield piece.names, piece.values, None
             return
-        for lines in files.columns_of(self._lines, paths_of(X, f"rows are {self._shape}")):
+        for lines, where in files.columns_of(self._lines, paths_of(X, f"rows are {self._shape}")):
             found = lines.choices() if choices else lines
             names = [list(map(to_text, one)) for one in found.names]
-            yield names, found.values
+            yield names, found.values, where
+
+    def _rows_of_names(self, X: Any) -> Iterator[tuple[str, ...]]:
+        """Rows that answers leave out, as in `fit`; None: there are none."""
+        if X is not None:
+            choices = self._lines.valued and self._model.settings.loss != "squared"
+            for names, _, _ in self._pieces(X, finds_values=choices, choices=choices):
+                yield from zip(*names, strict=True)
+
+    @abstractmethod
+    def judged_by(self, X: Any, known: Any) -> dict[str, float]:
+        """Figures of `evaluate`; `known` are rows that lists and ranks leave out, or None."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model as an ``.npz``, which `load` and `snailps.load` read.
@@ -168,7 +257,7 @@ class NameEstimator(Estimator):
         return estimator._adopted(estimator._model.settings, parameters)
 
 
-class KnowledgeGraph(NameEstimator, settings=KgeSettings):
+class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
     """Embeddings of entities and relations, by TransE, DistMult, ComplEx or RotatE.
 
     Parameters
@@ -243,16 +332,41 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings):
         return graph.scores(ids)
 
     def tails(
-        self, head: Name, relation: Name, topn: int = 10, without: Iterable[Name] = ()
+        self,
+        head: Name,
+        relation: Name,
+        topn: int = 10,
+        without: Iterable[Name] = (),
+        known: Any = None,
     ) -> Best:
-        """The best tails, as (name, score), but those in `without`."""
-        return self.graph_.tails(head, relation, topn, without)
+        """The best tails, as (name, score).
+
+        Parameters
+        ----------
+        head, relation : str or int
+        topn : int
+        without : list of names
+            Names that are left out; an unknown one gives a warning.
+        known : object, optional
+            Triples as of `fit`: the tails of those with this head and relation are left out.
+
+        Raises
+        ------
+        UnknownWord
+            The model does not know a name.
+        """
+        return self.graph_.tails(head, relation, topn, without, self._rows_of_names(known))
 
     def heads(
-        self, relation: Name, tail: Name, topn: int = 10, without: Iterable[Name] = ()
+        self,
+        relation: Name,
+        tail: Name,
+        topn: int = 10,
+        without: Iterable[Name] = (),
+        known: Any = None,
     ) -> Best:
-        """The best heads, as (name, score), but those in `without`."""
-        return self.graph_.heads(relation, tail, topn, without)
+        """The best heads, as (name, score); the parameters are as of `tails`."""
+        return self.graph_.heads(relation, tail, topn, without, self._rows_of_names(known))
 
     def most_similar(self, name: Name, topn: int = 10, *, of: str = "") -> Best:
         """Entities, or relations, with the most similar rows, as (name, cosine).
@@ -288,19 +402,20 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings):
         """
         graph = self.graph_
         ids, _ = self._numbered(X, needs_all=True)
-        return self._ranks(graph, ids, known)
+        filtered: NDArray[np.float64] = self._ranks(graph, ids, known)[1].reshape(2, -1).T
+        return filtered
 
     def _ranks(self, graph: GraphModel, ids: Ids, known: Any) -> NDArray[np.float64]:
         true = ids
         if known is not None:
             others, _ = self._numbered(known)
             true = np.concatenate([ids, others[:, (others >= 0).all(0)]], axis=1)
-        ranks = kge.rank(graph.settings, graph.entity_rows, graph.relation_rows, ids, true)
-        both: NDArray[np.float64] = ranks.reshape(2, -1).T
-        return both
+        return kge.rank(graph.settings, graph.entity_rows, graph.relation_rows, ids, true)
 
     def evaluate(self, X: Any, known: Any = None) -> dict[str, float]:
         """Figures of filtered ranks: mrr, hits_at_1, hits_at_3, hits_at_10, mean_rank, unknown.
+
+        Those of raw ranks, among all entities, are raw_mrr, raw_hits_at_1 and so on.
 
         Parameters
         ----------
@@ -310,11 +425,15 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings):
         graph = self.graph_
         ids, _ = self._numbered(X)
         good = (ids >= 0).all(0)
-        figures = ranking.figures_of(self._ranks(graph, ids[:, good], known).ravel())
+        figures = ranking.figures_of(*self._ranks(graph, ids[:, good], known))
         return {**figures, "unknown": int((~good).sum())}
 
+    def judged_by(self, X: Any, known: Any) -> dict[str, float]:
+        """Figures of `evaluate`."""
+        return self.evaluate(X, known)
 
-class MatrixFactorization(NameEstimator, settings=MfSettings):
+
+class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE):
     """Vectors of users and items, from ratings or from what users chose.
 
     Parameters
@@ -397,15 +516,26 @@ class MatrixFactorization(NameEstimator, settings=MfSettings):
         ids, _ = self._numbered(X, needs_all=model.settings.loss != "squared")
         return model.scores(ids)
 
-    def recommend(self, user: Name, topn: int = 10, without: Iterable[Name] = ()) -> Best:
-        """The best items of a user, as (name, value), but those in `without`.
+    def recommend(
+        self, user: Name, topn: int = 10, without: Iterable[Name] = (), seen: Any = None
+    ) -> Best:
+        """The best items of a user, as (name, value).
+
+        Parameters
+        ----------
+        user : str or int
+        topn : int
+        without : list of names
+            Items that are left out; an unknown one gives a warning.
+        seen : object, optional
+            Pairs as of `fit`: the items that this user has in them are left out.
 
         Raises
         ------
-        DataError
+        UnknownWord
             The model does not know the user.
         """
-        return self.factors_.recommend(user, topn, without)
+        return self.factors_.recommend(user, topn, without, self._rows_of_names(seen))
 
     def most_similar(self, name: Name, topn: int = 10, *, of: str = "items") -> Best:
         """Names with the most similar factors, as (name, cosine).
@@ -455,3 +585,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings):
         others = others[:, (others >= 0).all(0)]
         rows = model.user_rows, model.item_rows
         return {**mf.list_figures(*rows, ids[:, good], others, self.top), **unknown}
+
+    def judged_by(self, X: Any, known: Any) -> dict[str, float]:
+        """Figures of `evaluate`."""
+        return self.evaluate(X, seen=known)

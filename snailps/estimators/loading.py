@@ -22,6 +22,7 @@ from snailps.vectors.files import load_model
 from snailps.vectors.model_file import ModelFile
 
 if TYPE_CHECKING:
+    from snailps.estimators.embeddings import NameEstimator
     from snailps.estimators.sparse import SparseEstimator
     from snailps.models.embeddings.queries import FactorModel, GraphModel
     from snailps.vectors.label_prediction import LabelModel
@@ -103,6 +104,21 @@ def rows_model_of(path: str | os.PathLike[str]) -> SparseEstimator:
         raise ModelFileError(f"{path}: expected a model of examples that snailps knows")
     reader: type[SparseEstimator] = getattr(importlib.import_module("snailps.estimators"), name)
     return reader.load(path)
+
+
+def judge_of(path: str | os.PathLike[str]) -> SparseEstimator | NameEstimator:
+    """The fitted estimator of a file of any model of examples or names, which has `evaluate`."""
+    worker_class = str(_header_of(path)[0].get("worker_class", ""))
+    if worker_class:
+        from snailps.models.embeddings import queries
+
+        if worker_class in queries.READERS:
+            name = worker_class.partition(":")[2]
+            found: type[NameEstimator] = getattr(
+                importlib.import_module("snailps.estimators"), name
+            )
+            return found.load(path)
+    return rows_model_of(path)
 
 
 def embedding_of(path: str | os.PathLike[str]) -> GraphModel | FactorModel | None:

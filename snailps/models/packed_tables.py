@@ -9,7 +9,8 @@ state).  A model's file may have them too, by the names of `state_arrays`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -17,12 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.tables import Table, Tensor
-from snailps.api.worker import Results
+from snailps.api.worker import Results, Worker
 from snailps.config import JobSettings, settings_of
+from snailps.data.array_archives import DAMAGED
 from snailps.data.scratch import release_whole, whole_file
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, ModelFileError
-from snailps.vectors.model_file import check_rows, read_model, refuse_pipe, write_model
+from snailps.vectors.model_file import (
+    ModelFile,
+    check_rows,
+    read_model,
+    refuse_pipe,
+    write_model,
+)
 
 S = TypeVar("S", bound=JobSettings)
 
@@ -220,6 +228,31 @@ def opened(settings: JobSettings) -> str:
     path: str = settings.continue_from  # type: ignore[attr-defined]
     refuse_pipe(path)
     return whole_file(path, settings.scratch_dir, settings.scratch_bytes)
+
+
+@contextmanager
+def opened_model(settings: JobSettings) -> Iterator[ModelFile]:
+    """The file of `continue_from`, open; a `ModelFileError` if it is none, or damaged."""
+    said: str = settings.continue_from  # type: ignore[attr-defined]
+    path = opened(settings)
+    try:
+        with open(path, "rb") as file:
+            yield ModelFile(path, file)
+    except OSError as error:
+        raise ModelFileError(f"{said}: continue_from: {error.strerror or error}") from None
+    except DAMAGED as error:
+        raise ModelFileError(
+            f"{said}: continue_from: expected the .npz of a model, got {error!r:.120}"
+        ) from None
+
+
+def check_model_class(cls: type[Worker], kept: Mapping[str, Any], said: str) -> None:
+    """Refuse the settings in the file `said` if they are of another model."""
+    if kept.get("worker_class") != f"{cls.__module__}:{cls.__qualname__}":
+        raise ConfigError(
+            f"{said}: continue_from: expected a model of {cls.__name__}, got one of "
+            f"{kept.get('worker_class')}"
+        )
 
 
 def put_tables(results: Results, given: Mapping[str, Packed] | None = None) -> None:

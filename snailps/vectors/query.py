@@ -9,7 +9,6 @@ Owns the counterparts of fastText's ``get_word_vector``, ``get_nearest_neighbors
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -29,7 +28,16 @@ from snailps.vectors.fasttext_bin import BinModel
 from snailps.vectors.quantised import QuantisedRows
 from snailps.vectors.questions import Query, mean_query, query_matrix, unit, vector_of
 from snailps.vectors.search import IndexReport, NeighbourIndex, nearest_rows, nearest_to
-from snailps.vectors.words import WordNumbers, Words, one_line, to_bytes, to_text
+from snailps.vectors.words import (
+    SPELLING_WORDS,
+    WordNumbers,
+    Words,
+    close_spellings,
+    did_you_mean,
+    one_line,
+    to_bytes,
+    to_text,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -44,8 +52,6 @@ Int32 = npt.NDArray[np.int32]
 _EOS = END_OF_LINE.decode()
 # Rows gathered at a time when word vectors are composed: 2**16 rows of dim 100 are 26 MB.
 _GATHER_ROWS = 1 << 16
-# Words searched for close spellings, most frequent first: some 50 ms.
-_SPELLING_WORDS = 20_000
 # Values of words' units that are kept while sentences are averaged: 64 MB.
 _UNIT_VALUES = 1 << 24
 _Units = dict[bytes, Float32 | None]
@@ -573,14 +579,8 @@ class Vectors:
 
     def close_spellings(self, word: str | bytes, k: int = 3) -> list[str]:
         """Up to `k` known words that are spelt nearly like `word`, other upper/lower case first."""
-        text = to_text(to_bytes(word))
-        cased = [form for form in (text.lower(), text.title(), text.upper()) if form in self]
-        # Lengths in characters: those of bytes differ for most alphabets.
-        often = map(to_text, self._raw[:_SPELLING_WORDS])
-        near = [known for known in often if abs(len(known) - len(text)) <= 2 and known != _EOS]
-        found = dict.fromkeys(cased + difflib.get_close_matches(text, near, n=k))
-        found.pop(text, None)
-        return list(found)[:k]
+        often = (known for known in map(to_text, self._raw[:SPELLING_WORDS]) if known != _EOS)
+        return close_spellings(to_text(to_bytes(word)), often, self, k)
 
     def build_index(
         self,
@@ -806,8 +806,7 @@ class Vectors:
                 reason += " that were kept when the model was pruned"
         else:
             reason = "is not in the model, which has no subwords to compose it from"
-        close = self.close_spellings(raw)
-        hint = f"; did you mean {' or '.join(close)}?" if close else "; check its spelling and case"
+        hint = did_you_mean(self.close_spellings(raw))
         raise UnknownWord(f"the word {to_text(raw)!r} {reason}{hint}")
 
     def _mean(self, ids: npt.NDArray[np.int32]) -> Float32:

@@ -3,15 +3,22 @@
 bytes -> to_text -> str, with lone surrogates for what is not UTF-8 -> to_bytes -> the same bytes
 list of bytes -> Words -> a sequence of str
 number of each word's bytes -> WordNumbers -> a mapping of str
+an unknown word, known ones -> close_spellings -> did_you_mean: the end of a message
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import difflib
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import overload
 
 from snailps.errors import DataError
+
+SPELLING_WORDS = 20_000
+"""Known words that are compared with an unknown one, the most frequent ones: some 50 ms."""
+SPELLING_LENGTHS = 2
+"""Difference in length up to which words are compared."""
 
 
 def to_bytes(word: str | bytes) -> bytes:
@@ -32,6 +39,26 @@ def to_bytes(word: str | bytes) -> bytes:
 def to_text(word: bytes) -> str:
     """A word as text; bytes that are not UTF-8 become lone surrogates, as in `os.fsdecode`."""
     return word.decode("utf-8", "surrogateescape")
+
+
+def close_spellings(
+    text: str, often: Iterable[str], every: Container[str], k: int = 3
+) -> list[str]:
+    """Up to `k` names spelt nearly like `text`, other upper or lower case first.
+
+    They are of `often`, some of the names that are asked about most, or of `every`.
+    """
+    cased = [form for form in (text.lower(), text.title(), text.upper()) if form in every]
+    # Lengths in characters: those of bytes differ for most alphabets.
+    near = [known for known in often if abs(len(known) - len(text)) <= SPELLING_LENGTHS]
+    found = dict.fromkeys(cased + difflib.get_close_matches(text, near, n=k))
+    found.pop(text, None)
+    return list(found)[:k]
+
+
+def did_you_mean(close: Sequence[str]) -> str:
+    """The end of a message about an unknown name, by those spelt like it."""
+    return f"; did you mean {' or '.join(close)}?" if close else "; check its spelling and case"
 
 
 def one_line(text: str | bytes) -> bytes:

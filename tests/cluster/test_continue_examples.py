@@ -1,5 +1,7 @@
 """``snailps train --continue-from`` of models of examples is `partial_fit` of the same files."""
 
+import json
+
 import numpy as np
 import pytest
 from processes import run_snailps
@@ -92,3 +94,46 @@ def test_command_goes_on_with_new_labels_columns_and_a_saved_estimator(tmp_path,
     train(tmp_path, "logistic", "1.csv", "c", "--continue-from", "b.npz", "--epochs", "1")
     second.set_params(cluster=cluster).partial_fit(tmp_path / "1.csv")
     same(second, snailps.load(tmp_path / "c.npz"), tmp_path / "1.csv")
+
+
+NAMED = {
+    "kge": (snailps.KnowledgeGraph, "kge", ["--dim", "8"]),
+    "ratings": (snailps.MatrixFactorization, "mf", ["--dim", "4"]),
+    "rankings": (snailps.MatrixFactorization, "mf", ["--dim", "4", "--loss", "softmax"]),
+}
+
+
+def write_names(path, model, seed):
+    """600 lines of 40 names, or of 60 in a later file."""
+    rng, names = np.random.default_rng(seed), 20 * (1 + seed)
+    rows = rng.integers(0, names, (600, 2)).tolist()
+    if model == "kge":
+        lines = (f"e{a}\tr{(a + b) % 3}\te{b}\n" for a, b in rows)
+    else:
+        lines = (f"u{a}\ti{b}\t{1 + (a * b) % 5}\n" for a, b in rows)
+    path.write_text("".join(lines))
+
+
+@pytest.mark.long(but=["kge"])
+@pytest.mark.parametrize("case", NAMED)
+def test_command_goes_on_with_names_as_partial_fit_does_to_the_bit(tmp_path, cluster, case):
+    estimator, model, options = NAMED[case]
+    for seed in (1, 2):
+        write_names(tmp_path / f"{seed}.tsv", model, seed)
+    common = ["--epochs", "2", "--threads", "1", "--json"]
+
+    def train(number, *more):
+        words = ["train", model, "--train", f"{number}.tsv", "--output", f"{number}", *more]
+        done = run_snailps(*words, "--test", "2.tsv", *common, cwd=tmp_path)
+        return json.loads(done.stdout.splitlines()[-1])["test"]
+
+    train(1, *options)
+    figures = train(2, "--continue-from", "1.npz")
+    judged = run_snailps("test", "2.npz", "2.tsv", "--known", "2.tsv", "--json", cwd=tmp_path)
+    assert json.loads(judged.stdout).items() >= figures.items()
+    first = estimator.load(tmp_path / "1.npz", cluster=cluster, verbose=False)
+    first.partial_fit(tmp_path / "2.tsv", epochs=2).save(tmp_path / "python.npz")
+    with np.load(tmp_path / "2.npz") as ours, np.load(tmp_path / "python.npz") as theirs:
+        assert {*ours.files} == {*theirs.files}
+        for name in {*ours.files} - {"about"}:
+            assert np.array_equal(ours[name], theirs[name]), name

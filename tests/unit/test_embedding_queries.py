@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import snailps
-from snailps.errors import DataError, ModelFileError
+from snailps.errors import DataError, ModelFileError, UnknownWord
 from snailps.estimators.loading import embedding_of
 from snailps.models.embeddings import files
 from snailps.models.embeddings.settings import KgeSettings, MfSettings
@@ -50,11 +50,66 @@ def test_graph_model_scores_and_ranks(graph):
 
 def test_graph_model_answers_lines(graph):
     lines = b"zero\tnext\t?\n?\tnext\tone\nzero\tnext\tone\n"
-    assert list(graph.answers(lines, 1)) == [[("one", 0.0)], [("zero", 0.0)], [("one", 0.0)]]
+    assert list(graph.answers([lines], 1)) == [[("one", 0.0)], [("zero", 0.0)], [("one", 0.0)]]
+
+
+@pytest.mark.parametrize("step", [1, 2, 9])
+def test_each_line_has_its_answer_wherever_lines_are_blank(graph, step):
+    """In any pieces: of lines that are read together."""
+    lines = [b"\n", b"zero\tnext\t?\n", b"\n", b"\r\n", b"three\tnext\t?\n", b"?\tnext\tone"]
+    pieces = [b"".join(lines[at : at + step]) for at in range(0, len(lines), step)]
+    found = list(graph.answers(pieces, 1))
+    assert [found[at] for at in (0, 2, 3)] == [None] * 3
+    assert (found[1], found[5], len(found)) == ([("one", 0.0)], [("zero", 0.0)], 6)
+    assert isinstance(found[4], UnknownWord)
+
+
+def test_line_of_names_of_columns_and_blank_lines_have_no_answer(ratings):
+    pieces = [b"user,item,rating\n\nu,j,1\n", b"u,?,1\n"]
+    assert list(ratings.answers(pieces, 1)) == [None, None, [("j", 5.5)], [("j", 5.5)]]
+
+
+def test_malformed_line_is_named_by_its_place_in_the_file(graph, tmp_path):
+    path = tmp_path / "asked.txt"
+    path.write_bytes(b"zero\tnext\t?\n\nzero\tnext\n")
+    pieces = [b"zero\tnext\t?\n\n", b"zero\tnext\n"]
+    with pytest.raises(DataError, match=r"asked\.txt, line 3"):
+        list(graph.answers(pieces, 1, str(path)))
+
+
+def test_unknown_name_gets_those_spelt_like_it(graph):
+    with pytest.raises(UnknownWord, match=r"'Zero' is none of its 4 entities; did you mean zero\?"):
+        graph.tails("Zero", "next")
+    with pytest.raises(UnknownWord, match=r"; did you mean next\?"):
+        graph.heads("nxt", "one")
+    with pytest.raises(UnknownWord, match=r"4 entities and 1 relations; did you mean one\?"):
+        graph.neighbours("onee")
+    with pytest.raises(UnknownWord, match="; check its spelling and case"):
+        graph.score("zero", "next", "something else")
+
+
+def test_names_that_answers_leave_out_are_a_list_of_known_ones(graph, ratings):
+    for ask in (
+        lambda without: graph.tails("zero", "next", without=without),
+        lambda without: ratings.recommend("u", without=without),
+    ):
+        for wrong in ("one", b"one", 5):
+            with pytest.raises(DataError, match="without: expected a list of names, got"):
+                ask(wrong)
+    with pytest.warns(UserWarning, match=r"'onee' is none of its 4 entities; did you mean one\?"):
+        found = graph.tails("zero", "next", without=["onee", "two"])
+    assert [name for name, _ in found] == ["one", "zero", "fünf"]
+
+
+def test_known_triples_and_pairs_are_left_out(graph, ratings):
+    known = [("zero", "next", "one"), ("one", "next", "two"), ("zero", "before", "fünf")]
+    assert [name for name, _ in graph.tails("zero", "next", known=known)] == ["zero", "two", "fünf"]
+    assert "zero" not in [name for name, _ in graph.heads("next", "one", known=known)]
+    assert ratings.recommend("u", seen=[("u", "j"), ("v", "i")]) == [("i", 3.5)]
 
 
 def test_line_with_an_unknown_name_does_not_end_the_answers(graph):
-    unknown, known = graph.answers(b"three\tnext\t?\nzero\tnext\t?\n", 1)
+    unknown, known = graph.answers([b"three\tnext\t?\nzero\tnext\t?\n"], 1)
     assert "'three' is none of its 4 entities" in str(unknown)
     assert known == [("one", 0.0)]
 
@@ -87,7 +142,7 @@ def test_factor_model_predicts_ratings(ratings):
     assert ratings.predict("new", "new") == 3
     assert ratings.recommend("u") == [("j", 5.5), ("i", 3.5)]
     assert ratings.recommend("u", without=["j"]) == [("i", 3.5)]
-    assert list(ratings.answers(b"u ?\nu i\n", 1)) == [[("j", 5.5)], [("i", 3.5)]]
+    assert list(ratings.answers([b"u ?\nu i\n"], 1)) == [[("j", 5.5)], [("i", 3.5)]]
 
 
 def test_factor_model_of_rankings_scores_by_products(tmp_path):
@@ -134,7 +189,7 @@ def test_names_that_are_no_utf8_keep_their_rows(latin):
         assert model.predict(os.fsdecode(name), "jaws") == place
     assert model.numbers("users", list(map(os.fsdecode, users))).tolist() == [0, 1, 2, 3]
     lines = b"".join(name + b"\tjaws\n" for name in users)
-    assert [best for ((_, best),) in model.answers(lines, 1)] == [0, 1, 2, 3]
+    assert [best for ((_, best),) in model.answers([lines], 1)] == [0, 1, 2, 3]
 
 
 def test_names_that_are_no_utf8_are_saved_as_they_were(latin, tmp_path):

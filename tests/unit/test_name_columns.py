@@ -200,7 +200,7 @@ def test_moments_of_values_are_those_of_the_whole_at_any_mean():
     ("columns", "data", "text"),
     [
         (TRIPLES, b"a\tr\tb\nc\tr\t\n", "x, line 2: expected a name as tail.*'c' 'r' ''"),
-        (TRIPLES, b"a,r,b\n\n ,r,b\n", "x: expected a name as head.*'' 'r' 'b'"),
+        (TRIPLES, b"a,r,b\n\n ,r,b\n", "x, line 3: expected a name as head.*'' 'r' 'b'"),
         (RATINGS, b"user,item,n\nu,i,3\nu,,2\n", "x, line 3: expected a name as item"),
         (RATINGS, b"u\ti\t1\nu\t  \t1\n", "x, line 2: expected a name as item"),
     ],

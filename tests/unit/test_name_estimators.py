@@ -69,7 +69,8 @@ def graph(jobs):
 
 
 def test_graph_answers_scores_and_ranks(graph, jobs):
-    assert jobs.asked == [(graph.worker_class, {"model": "transe", "dim": 2, "epochs": 1})]
+    settings = {"model": "transe", "dim": 2, "epochs": 1, "keep_state": "always"}
+    assert jobs.asked == [(graph.worker_class, settings)]
     assert jobs.lines == [",".join(row) for row in TRIPLES]
     assert graph.tails("a", "next", topn=1) == [("b", 0.0)]
     assert graph.tails("a", "next", topn=2, without=["b", "c"]) == [("a", -1.0), ("d", -2.0)]
@@ -87,7 +88,9 @@ def test_graph_answers_scores_and_ranks(graph, jobs):
 def test_graph_evaluation_counts_unknown_names_and_leaves_them_out(graph):
     figures = graph.evaluate([*TRIPLES[:2], ("a", "next", "z")], known=TRIPLES)
     assert (figures["mrr"], figures["hits_at_1"], figures["unknown"]) == (1.0, 1.0, 1)
-    with pytest.raises(DataError, match="row 2 of a list: 'z' is none of the model's 4 entities"):
+    with pytest.raises(
+        DataError, match="row 2 of a list: KnowledgeGraph: 'z' is none of its 4 ent"
+    ):
         graph.predict([*TRIPLES[:2], ("a", "next", "z")])
     with pytest.raises(DataError, match=r"^KnowledgeGraph: 'z' is none of its 4 entities"):
         graph.tails("z", "next")
@@ -99,8 +102,16 @@ def test_graph_is_fitted_on_files_and_asked_with_files(jobs, tmp_path):
     graph = snailps.KnowledgeGraph(model="transe", dim=2).fit(str(path))
     assert graph.evaluate(path)["mrr"] == 1.0
     assert graph.predict([path]).tolist() == [0, 0, 0]
-    with pytest.raises(DataError, match="a file has its columns and values in its lines"):
+    with pytest.raises(DataError, match=r"columns: expected none with a file, .*head relat"):
         graph.fit(path, columns=["a", "b", "c"])
+    with pytest.raises(DataError, match="y: expected none with a file, got 'c'"):
+        snailps.MatrixFactorization().fit(path, "c")
+    path.write_text("\na\tnext\tb\nb\tnext\tz\n")
+    for ask in (graph.rank, graph.predict):
+        with pytest.raises(
+            DataError, match=r"triples\.txt, line 3: KnowledgeGraph: 'z' is none of"
+        ):
+            ask(path)
     with pytest.raises(DataError, match="is no file, folder, glob or URL"):
         graph.fit("missing.txt")
 
@@ -141,7 +152,7 @@ def test_evaluation_of_ratings_and_of_lists(jobs):
     )
     assert listed.evaluate([(1, 30), (2, 20), (8, 10)])["recall_at_1"] == 0.5
     assert listed.evaluate([(1, 30), (2, 20)], seen=[(2, 30)])["recall_at_1"] == 1.0
-    with pytest.raises(DataError, match="row 1 of a list: '8' is none of the model's 2 users"):
+    with pytest.raises(DataError, match=r"row 1 of a list: .*'8' is none of its 2 users"):
         listed.predict([(1, 10), (8, 10)])
 
 

@@ -13,16 +13,16 @@ def test_filtered_ranks_leave_out_other_known_answers():
 
     def ranks(answer, known):
         pairs = np.zeros(1, np.int64)
-        return ranking.filtered_ranks(
+        return ranking.ranks(
             lambda at: np.ones((1, 1), np.float32)[at], rows, 0, pairs,
             np.array([answer], np.int32), np.zeros(len(known), np.int64),
             np.array(known, np.int32),
-        ).tolist()  # fmt: skip
+        )[:, 0].tolist()  # fmt: skip
 
-    assert ranks(2, []) == [3.5]
-    assert ranks(2, [0]) == [2.5]
-    assert ranks(2, [0, 3, 2]) == [2]
-    assert ranks(4, [0, 1]) == [3]
+    assert ranks(2, []) == [3.5, 3.5]
+    assert ranks(2, [0]) == [3.5, 2.5]
+    assert ranks(2, [0, 3, 2]) == [3.5, 2]
+    assert ranks(4, [0, 1]) == [5, 3]
 
 
 @pytest.mark.parametrize("metric", [0, 1, 2, 3])
@@ -33,7 +33,7 @@ def test_filtered_ranks_equal_those_of_loops(metric):
     pairs = rng.integers(0, 9, 70)
     answers = rng.integers(0, 50, 70).astype(np.int32)
     known_pairs, known = rng.integers(0, 9, 200), rng.integers(0, 50, 200).astype(np.int32)
-    got = ranking.filtered_ranks(
+    raw, got = ranking.ranks(
         lambda at: queries[at], rows, metric, pairs, answers, known_pairs, known
     )
     scores = ranking.scores(queries, rows, metric)
@@ -44,23 +44,26 @@ def test_filtered_ranks_equal_those_of_loops(metric):
         ]  # fmt: skip
         better = sum(scores[i, e] > scores[i, answers[i]] for e in others)
         assert got[i] == better + 1
+        assert raw[i] == (scores[i] > scores[i, answers[i]]).sum() + 1
 
 
 def test_filtered_ranks_of_diverged_rows_are_the_worst():
     rows = np.array([[np.nan], [1], [0]], np.float32)
-    ranks = ranking.filtered_ranks(
+    ranks = ranking.ranks(
         lambda at: np.ones((3, 1), np.float32)[at], rows, 0, np.arange(3),
         np.array([0, 1, 2], np.int32), np.zeros(0, np.int64), np.zeros(0, np.int32),
     )  # fmt: skip
-    assert ranks.tolist() == [3, 2, 3]
+    assert ranks.tolist() == [[3, 2, 3]] * 2
 
 
 def test_figures_of_known_ranks():
-    assert ranking.figures_of(np.array([1.0, 2, 4, 20])) == {
+    assert ranking.figures_of(np.array([2.0, 2, 4, 40]), np.array([1.0, 2, 4, 20])) == {
         "mrr": pytest.approx((1 + 0.5 + 0.25 + 0.05) / 4),
         "hits_at_1": 0.25, "hits_at_3": 0.5, "hits_at_10": 0.75, "mean_rank": 6.75,
+        "raw_mrr": pytest.approx((0.5 + 0.5 + 0.25 + 0.025) / 4),
+        "raw_hits_at_1": 0, "raw_hits_at_3": 0.5, "raw_hits_at_10": 0.75, "raw_mean_rank": 12,
     }  # fmt: skip
-    assert ranking.figures_of(np.zeros(0)) == {}
+    assert ranking.figures_of(np.zeros(0), np.zeros(0)) == {}
 
 
 def test_list_figures_of_a_known_case():

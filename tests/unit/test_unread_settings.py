@@ -1,20 +1,24 @@
-"""Settings that stand where no process reads them: one line a file."""
+"""Settings that no process reads: one line a file; that a job does not read: an error."""
 
 import pytest
 from cluster_models import COUNTER
 
+from snailps import KnowledgeGraph as KnowledgeGraphEstimator
 from snailps import models
 from snailps.cli.common import read_config, remarks, role_settings
 from snailps.config import (
     ClusterSettings,
     JobSettings,
     MasterSettings,
+    RawConfig,
     ServerSettings,
     WorkerSettings,
     settings_of,
 )
 from snailps.config.legacy import IGNORED
-from snailps.errors import ConfigError
+from snailps.errors import ConfigError, ParameterError
+from snailps.master.job.settings import job_settings
+from snailps.models.embeddings.kge import KnowledgeGraph
 
 ROLES = {"master": MasterSettings, "server": ServerSettings, "worker": WorkerSettings}
 NAMES = {"master": "the master", "server": "a server", "worker": "a worker"}
@@ -127,9 +131,89 @@ def test_old_name_of_a_setting_of_the_job_is_told_by_the_master(said_by):
     assert "node.conf:2: num_iters is called epochs here; taken as 'epochs: 3'" in line
 
 
-def test_setting_of_another_model_is_told_by_the_master(said_by):
-    (line,) = said_by("master", "", f"worker_class={COUNTER}", "bucket=5")
-    assert line.endswith("--set bucket=5: not read by the master: bucket")
+def job_of(text, *sets, environ=None, folder=None):
+    """Settings of the job of a knowledge graph, as text and ``--set``."""
+    path = None
+    if folder:
+        path = folder / "job.conf"
+        path.write_text(text)
+    raw = RawConfig.load(path, environ=environ or {}, overrides=sets)
+    return job_settings(KnowledgeGraph, raw, [*models.SETTINGS.values(), *ROLES.values()])
+
+
+def test_setting_of_another_model_is_refused_wherever_it_is_of_this_job_alone(tmp_path):
+    with pytest.raises(ConfigError, match=r"^--set bucket=5: KnowledgeGraph has no setting bucket"):
+        job_of("", "bucket=5")
+    with pytest.raises(ConfigError, match=r"job\.conf:2: KnowledgeGraph has no setting window"):
+        job_of("dim: 8\nwindow: 3\n", folder=tmp_path)
+
+
+def test_file_of_all_roles_and_what_other_jobs_read_too_go_on_working(tmp_path):
+    (tmp_path / "common.conf").write_text("bucket: 5\ntemperature: 2\nstaleness: 7\n")
+    text = "import common.conf\nshard_num: 2\nthreads: 1\nfrag_num: 64\nzlib: 1\nloss: margin\n"
+    environ = {"SNAILPS_WINDOW": "3", "SNAILPS_NORM": "l2"}
+    found = job_of(text, environ=environ, folder=tmp_path)
+    assert (found.loss, found.temperature) == ("margin", 2)
+
+
+def test_setting_that_this_job_does_not_read_is_refused_with_what_it_needs(tmp_path):
+    said = "temperature has no effect with loss: margin: it needs loss: logistic. Leave it out"
+    with pytest.raises(ConfigError, match=f"--set temperature=2: {said}"):
+        job_of("", "loss=margin", "temperature=2")
+    with pytest.raises(ConfigError, match=f"job.conf:2: {said}"):
+        job_of("loss: margin\ntemperature: 2\n", folder=tmp_path)
+    with pytest.raises(ConfigError, match="eps has no effect with optimizer: sgd: it needs optim"):
+        job_of("", "optimizer=sgd", "eps=1")
+    job_of("", "loss=margin", "temperature=1")  # the default says nothing else
+
+
+UNREAD = {
+    "kge": [
+        ("norm=l2", ["model=complex"], ["model=transe"]),
+        ("margin=9", ["model=complex"], ["model=rotate"]),
+        ("margin=9", ["model=distmult", "loss=softmax"], ["model=distmult", "loss=margin"]),
+        ("temperature=2", ["loss=softmax"], ["loss=logistic"]),
+        ("eps=1", ["optimizer=sgd"], []),
+        ("staleness=3", [], ["consistency=ssp"]),
+        ("micro_batches=3", ["consistency=ssp"], ["consistency=bsp"]),
+    ],
+    "mf": [
+        ("negatives=9", [], ["loss=softmax"]),
+        ("shared=9", [], ["loss=pairwise"]),
+        ("top=9", [], ["loss=softmax"]),
+        ("eps=1", [], ["optimizer=adagrad"]),
+    ],
+    "logistic": [
+        ("beta=2", ["optimizer=sgd"], ["optimizer=ftrl"]),
+        ("expected_features=9", [], ["min_count=2"]),
+    ],
+    "fm": [("eps=1", ["optimizer=sgd"], [])],
+    "mlp": [("momentum=0.5", [], ["optimizer=momentum"])],
+    "classifier": [("negatives=9", [], ["loss=ns"])],
+    "fasttext": [("bucket=9", ["maxn=0"], ["maxn=3"])],
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_settings_are_read_by_the_jobs_that_their_declarations_name(name):
+    cls = models.SETTINGS[name]
+    declared = {key for key, known in settings_of(cls).items() if known.read_if}
+    everywhere = {"staleness", "micro_batches"}
+    if name != "logistic":  # which has those of every model of examples
+        everywhere |= {"beta", "expected_features"}
+    cases = {case.partition("=")[0] for case, _, _ in UNREAD[name]}
+    assert cases - everywhere == declared - everywhere
+    for case, without, with_ in UNREAD[name]:
+        known = settings_of(cls)[case.partition("=")[0]]
+        build = [RawConfig.load(None, environ={}, overrides=some) for some in (without, with_)]
+        assert [known.is_read(raw.build(cls)) for raw in build] == [False, True], case
+
+
+def test_parameter_that_an_estimator_does_not_read_is_refused():
+    triples = [("a", "r", "b")]
+    said = r"^KnowledgeGraph: norm has no effect with model: rotate: it needs model: transe"
+    with pytest.raises(ParameterError, match=said):
+        KnowledgeGraphEstimator(model="rotate", norm="l2").fit(triples)
 
 
 def test_settings_of_every_process_belong_to_every_process():

@@ -5,13 +5,15 @@
 
 An ``.npz`` has ``about`` (the settings), and for each kind of names the array of its name, their
 bytes, a name a line (uint8; UTF-8 if the input was), and ``KIND.rows`` (float32, a row a name).
+``KIND.state`` is as large, and has the state of the rows' optimizer, where `keep_state` says so.
 If names of some kinds are whole numbers, it has ``whole``: 1 for these kinds, else 0 (uint8).  What
 `KnowledgeGraph` and `MatrixFactorization` saved has ``columns``: those of their table, as names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,13 @@ from snailps.data.blocks import (
 )
 from snailps.data.driver_files import is_driver_file
 from snailps.data.file_kinds import HEAD_BYTES, refuse_foreign
-from snailps.data.name_columns import Columns, NameColumns, Names
+from snailps.data.name_columns import (
+    Columns,
+    NameColumns,
+    Names,
+    place_of_row,
+    refuse_other_text,
+)
 from snailps.data.reading import format_of
 from snailps.data.scratch import Scratch
 from snailps.dataclass import dataclass
@@ -63,6 +71,8 @@ def check_heads(columns: NameColumns, setting: str, paths: Sequence[str]) -> Non
             head = head_of(path)
             if not is_driver_file(path):
                 refuse_foreign(head[:HEAD_BYTES], path, text=True)
+            if setting == "input":
+                refuse_other_text(head, path, 0)
             columns.read(head, path, 0, head)
     except DataError as error:
         raise DataError(f"{setting}: {str(error).removeprefix('input ')}") from None
@@ -93,7 +103,7 @@ def read_lines(
     that a ranking learns from.
     """
     ids, values, unknown = [np.zeros((len(kinds), 0), np.int32)], [np.zeros(0)], 0
-    for lines in columns_of(columns, paths, settings.scratch_dir, settings.scratch_bytes):
+    for lines, _ in columns_of(columns, paths, settings.scratch_dir, settings.scratch_bytes):
         found = lines.choices() if choices else lines
         some = np.array(
             [names.numbers(kind, column) for kind, column in zip(kinds, found.names, strict=True)],
@@ -110,8 +120,8 @@ def read_lines(
 
 def columns_of(
     columns: NameColumns, paths: Sequence[str], scratch_dir: str = "", scratch_bytes: int = 0
-) -> Iterator[Columns]:
-    """The lines of some files, a block at a time."""
+) -> Iterator[tuple[Columns, Callable[[int], str]]]:
+    """The lines of some files, a block at a time, and the file and line of each, for messages."""
     if not paths:
         return
     with Scratch(scratch_dir, scratch_bytes) as scratch:
@@ -121,7 +131,18 @@ def columns_of(
                 data = read_block(block.path, block.start, block.stop, unit="line", scratch=scratch)
                 found = columns.read(data, block.path, block.start, head)
                 if len(found):
-                    yield found
+                    where = partial(place_of_row, data, block.path, block.start, rows=len(found))
+                    yield found, where
+
+
+def rows_of(kind: str) -> str:
+    """Name of the array of a kind's rows."""
+    return f"{kind}.rows"
+
+
+def state_of(kind: str) -> str:
+    """Name of the array of the state of a kind's rows."""
+    return f"{kind}.state"
 
 
 def packed_names(names: Sequence[bytes]) -> NDArray[np.uint8]:
@@ -129,11 +150,17 @@ def packed_names(names: Sequence[bytes]) -> NDArray[np.uint8]:
     return np.frombuffer(b"\n".join(names), np.uint8)
 
 
-def unpacked_names(packed: NDArray[np.uint8], rows: NDArray[np.float32]) -> list[str]:
-    """The names of `packed_names`, one a row; bytes that are not UTF-8 become lone surrogates.
+def names_of(packed: NDArray[np.uint8], rows: NDArray[np.float32]) -> list[bytes]:
+    """The names of `packed_names`, one a row.
 
     An empty array is no name if there are no rows, else one empty name.
     """
+    text = packed.tobytes()
+    return text.split(b"\n") if text or len(rows) else []
+
+
+def unpacked_names(packed: NDArray[np.uint8], rows: NDArray[np.float32]) -> list[str]:
+    """`names_of` as text; bytes that are not UTF-8 become lone surrogates."""
     text = to_text(packed.tobytes())
     return text.split("\n") if text or len(rows) else []
 
@@ -147,12 +174,15 @@ def read(
     path: str | Path, what: str, cls: type[JobSettings], kinds: Sequence[str]
 ) -> tuple[JobSettings, dict[str, NDArray[Any]]]:
     """Settings and arrays of a model, or a `ModelFileError`."""
-    wanted = (HEADER, *kinds, *(f"{kind}.rows" for kind in kinds))
+    wanted = (HEADER, *kinds, *map(rows_of, kinds))
     with read_model(path, what, wanted) as (kept, arrays):
         for kind in kinds:
-            rows, names = arrays[f"{kind}.rows"], arrays[kind]
+            rows, names = arrays[rows_of(kind)], arrays[kind]
+            state = arrays.get(state_of(kind), rows)
             if rows.dtype != np.float32 or rows.ndim != 2 or names.dtype != np.uint8:
                 raise ValueError(f"{kind} {names.dtype}, rows {rows.dtype}{rows.shape}")
+            if (state.dtype, state.shape) != (rows.dtype, rows.shape):
+                raise ValueError(f"{kind} rows {rows.shape}, state {state.dtype}{state.shape}")
             if (known := len(unpacked_names(names, rows))) != len(rows):
                 raise ValueError(f"{known} {kind} and {len(rows)} rows")
         return RawConfig.from_mapping(kept, str(path)).build(cls), arrays

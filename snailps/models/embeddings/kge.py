@@ -1,7 +1,7 @@
 """Knowledge graphs: TransE, DistMult, ComplEx and RotatE with self-adversarial negatives.
 
     lines "head relation tail" -> EmbeddingWorker -> kernels.train_triples -> differences
-    tables, known triples -> ranking -> filtered MRR, hits@k           -> OUTPUT.npz
+    tables, known triples -> ranking -> MRR, hits@k, raw and filtered  -> OUTPUT.npz
 
 Owns queries, ranks and files; the kernel computes (references in kernels/_triples.h), `worker`
 moves rows.  Entities are names of kind 0, relations of kind 1.
@@ -11,7 +11,7 @@ Berrendorf et al., "On the ambiguity of rank-based evaluation", 2020.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from snailps.api.worker import Results
 from snailps.config import JobSettings
 from snailps.data.name_columns import NameColumns
 from snailps.models.block_trainer import Rates, Span
-from snailps.models.embeddings import files, ranking
+from snailps.models.embeddings import files, ranking, warm_start
 from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings
 from snailps.models.embeddings.worker import Batch, EmbeddingWorker
 from snailps.models.local_sgd import Floats
@@ -112,6 +112,10 @@ class KnowledgeGraph(EmbeddingWorker):
         return "kge"
 
     @classmethod
+    def in_units_of(cls, before: Any, found: Any, explicit: Callable[[str], str | None]) -> Any:
+        return warm_start.same_units(before, found, explicit)
+
+    @classmethod
     def check(cls, settings: KgeSettings) -> None:
         """Refuse hold-out files that are not triples, before the training."""
         EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
@@ -134,8 +138,8 @@ class KnowledgeGraph(EmbeddingWorker):
         figures = {}
         for name in ("valid", "test"):
             if len(parts[name]) or parts[name].unknown:
-                ranks = rank(s, entities, relations, parts[name].ids, known)
-                figures[name] = {**ranking.figures_of(ranks), "unknown": parts[name].unknown}
+                both = rank(s, entities, relations, parts[name].ids, known)
+                figures[name] = {**ranking.figures_of(*both), "unknown": parts[name].unknown}
         return figures
 
 
@@ -146,7 +150,10 @@ def rank(
     triples: NDArray[np.int32],
     known: NDArray[np.int32],
 ) -> NDArray[np.float64]:
-    """Filtered ranks (2 n,) of triples (3, n), tails, then heads; `known` are all true triples."""
+    """Raw and filtered ranks (2, 2 n) of triples (3, n), tails, then heads.
+
+    `known` are all true triples, which filtered ranks leave out.
+    """
     found = []
     for tails in (True, False):
         anchor, other = (0, 2) if tails else (2, 0)
@@ -156,7 +163,7 @@ def rank(
             return queries(settings, ends, of, tails=tails)
 
         found.append(
-            ranking.filtered_ranks(
+            ranking.ranks(
                 asked,
                 entities,
                 metric_of(settings),
@@ -166,7 +173,7 @@ def rank(
                 known[other],
             )
         )
-    return np.concatenate(found)
+    return np.concatenate(found, axis=1)
 
 
 def _pairs(triples: NDArray[np.int32], anchor: int, relation_num: int) -> NDArray[np.int64]:

@@ -15,8 +15,8 @@ After Y. Koren et al., "Matrix factorization techniques for recommender systems"
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,10 @@ from snailps.config import JobSettings
 from snailps.data.blocks import files_of, head_of
 from snailps.data.encoding import Encoding
 from snailps.data.name_columns import Columns, NameColumns, Names
+from snailps.dataclass import replace
 from snailps.errors import DataError
 from snailps.models.block_trainer import Prepared, Rates, Span
-from snailps.models.embeddings import files, ranking
+from snailps.models.embeddings import files, ranking, warm_start
 from snailps.models.embeddings.rotation import BLOCKS, LINES, RatingTrainer, rotation_of
 from snailps.models.embeddings.settings import EmbeddingSettings, MfSettings
 from snailps.models.embeddings.worker import (
@@ -109,7 +110,7 @@ class MatrixFactorization(EmbeddingWorker):
     def setup(self) -> None:
         """Take mean and deviation of all values from the survey."""
         super().setup()
-        self._encoding = encoding_of(self._names)
+        self._encoding = encoding_of(self._names, self.settings)
 
     @cached_property
     def _rotating(self) -> RatingTrainer:
@@ -178,8 +179,20 @@ class MatrixFactorization(EmbeddingWorker):
         return 1 + squares if self.settings.loss == "squared" else 0.25 * squares
 
     @classmethod
-    def surveyor(cls, settings: JobSettings) -> NameSurveyor:
-        return (ChoiceSurveyor if ranks(settings) else NameSurveyor)(len(cls.kinds))
+    def surveyor(cls, settings: EmbeddingSettings) -> NameSurveyor:
+        surveyor = ChoiceSurveyor if ranks(settings) else NameSurveyor
+        return surveyor(len(cls.kinds), partial(warm_start.known_names, cls, settings))
+
+    @classmethod
+    def in_units_of(cls, before: Any, found: Any, explicit: Callable[[str], str | None]) -> Any:
+        warm_start.needs_encoding(before, found.continue_from)
+        return found
+
+    @classmethod
+    def as_trained(cls, settings: MfSettings, rows: Rows) -> Rows:
+        return (
+            encoded_rows(rows, Encoding.of_text(settings.encoding)) if settings.encoding else rows
+        )
 
     @classmethod
     def model_name(cls, settings: JobSettings) -> str:
@@ -217,7 +230,7 @@ class MatrixFactorization(EmbeddingWorker):
             return {"test": {"unknown": test.unknown}}
         users, items = (cls.finished(results, names, kind) for kind in (USER, ITEM))
         if rated:
-            found = ratings(encoding_of(names).centre, users, items, test.ids)
+            found = ratings(encoding_of(names, s).centre, users, items, test.ids)
             figures = rating_figures(found, test.values)
             return {"test": {**figures, "unknown": test.unknown}}
         seen = files.read_lines(cls.columns, cls.kind_of_column, names, s.input, s, choices=True)
@@ -228,11 +241,18 @@ class MatrixFactorization(EmbeddingWorker):
     def finished(cls, results: Results, names: Names, kind: int) -> Rows:
         rows, s = cls.rows_of_kind(results, names, kind), results.settings
         assert isinstance(s, MfSettings)
-        return in_units(rows, encoding_of(names)) if s.loss == "squared" else rows
+        return in_units(rows, encoding_of(names, s)) if s.loss == "squared" else rows
 
     @classmethod
-    def others(cls, names: Names) -> Mapping[str, NDArray[Any]]:
-        return {"mean": np.array([encoding_of(names).centre])}
+    def others(cls, results: Results, names: Names) -> Mapping[str, NDArray[Any]]:
+        return {"mean": np.array([encoding_of(names, results.settings).centre])}
+
+    @classmethod
+    def written(cls, results: Results, names: Names) -> JobSettings:
+        """With the encoding of ratings, for a training that goes on."""
+        s = results.settings
+        assert isinstance(s, MfSettings)
+        return s if ranks(s) else replace(s, encoding=encoding_of(names, s).text)
 
 
 class ChoiceSurveyor(NameSurveyor):
@@ -255,12 +275,14 @@ def ranks(settings: Any) -> bool:
     return bool(settings.loss != "squared")
 
 
-def encoding_of(names: Names) -> Encoding:
-    """Mean and deviation of all values; 0 and 1 without any.
+def encoding_of(names: Names, settings: Any = None) -> Encoding:
+    """Mean and deviation of all values; 0 and 1 without any; or what the settings say.
 
     Rounded, as the order of the survey's parts changes the last digits: the mean to a part of the
     deviation.
     """
+    if settings is not None and settings.encoding:
+        return Encoding.of_text(settings.encoding)
     values = names.values
     if not values.number:
         return Encoding()
@@ -273,9 +295,18 @@ def encoding_of(names: Names) -> Encoding:
 
 def in_units(rows: Rows, encoding: Encoding) -> Rows:
     """Convert rows [bias, factors] of encoded values to rows of values as written."""
+    return rows * _scales(rows, encoding)
+
+
+def encoded_rows(rows: Rows, encoding: Encoding) -> Rows:
+    """The inverse of `in_units`, to the last digit."""
+    return rows / _scales(rows, encoding)
+
+
+def _scales(rows: Rows, encoding: Encoding) -> Floats:
     scales = np.full(rows.shape[1], encoding.deviation**0.5, np.float32)
     scales[0] = encoding.deviation
-    return rows * scales
+    return scales
 
 
 def ratings(mean: float, users: Rows, items: Rows, pairs: NDArray[np.int32]) -> NDArray[np.float64]:

@@ -8,21 +8,31 @@ The whole model is in memory, read only; `kge` and `mf` define the scores.
 from __future__ import annotations
 
 import os
+import re
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.name_columns import NameColumns
-from snailps.errors import DataError, ModelFileError
+from snailps.data.name_columns import NameColumns, lines_of_rows
+from snailps.errors import DataError, ModelFileError, UnknownWord
 from snailps.models.embeddings import files, kge, mf, ranking
 from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings, MfSettings
-from snailps.vectors.words import to_bytes, to_text
+from snailps.vectors.words import (
+    SPELLING_WORDS,
+    close_spellings,
+    did_you_mean,
+    to_bytes,
+    to_text,
+)
 
 SCORED = 1 << 16
 """Lines that are scored together."""
+_WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 ASKED = "?"
 """Cell of a line whose best names are asked for."""
 READERS = {
@@ -35,10 +45,22 @@ Floats = NDArray[np.float32]
 Name = str | int
 Best = list[tuple[Any, float]]
 """Names, text or whole numbers, with their scores."""
+Triples = Iterable[Sequence[Name]]
+"""Rows of names; of pairs, too."""
 
 
-class UnknownName(DataError):
-    """A question has a name that the model does not know."""
+class UnknownName(UnknownWord):
+    """A question has a name that the model does not know; the text suggests close spellings.
+
+    These are looked for when the text is asked for: a file may have many such names.
+    """
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        super().__init__(text)
+
+    def __str__(self) -> str:
+        text: str = self.args[0]()
+        return text
 
 
 class NamedRows(ABC):
@@ -61,7 +83,9 @@ class NamedRows(ABC):
         arrays: Mapping[str, NDArray[Any]],
     ) -> None:
         self.path, self._settings = str(path), settings
-        self._rows: dict[str, Floats] = {kind: arrays[f"{kind}.rows"] for kind in self.kinds}
+        self._rows: dict[str, Floats] = {kind: arrays[files.rows_of(kind)] for kind in self.kinds}
+        states = {kind: arrays.get(files.state_of(kind)) for kind in self.kinds}
+        self._states = {kind: state for kind, state in states.items() if state is not None}
         self._texts = {
             kind: files.unpacked_names(arrays[kind], rows) for kind, rows in self._rows.items()
         }
@@ -88,6 +112,10 @@ class NamedRows(ABC):
         for kind in self.whole_kinds:
             self._names[kind] = list(map(int, self._texts[kind]))
 
+    def may_be_whole(self, kind: str) -> bool:
+        """Whether all names of a kind are whole numbers, as `str` writes them."""
+        return all(map(_WHOLE.fullmatch, self._texts[kind]))
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as an ``.npz``.
 
@@ -96,7 +124,9 @@ class NamedRows(ABC):
         arrays: dict[str, NDArray[Any]] = {}
         for kind in self.kinds:
             arrays[kind] = files.packed_names(list(map(to_bytes, self._texts[kind])))
-            arrays[f"{kind}.rows"] = self._rows[kind]
+            arrays[files.rows_of(kind)] = self._rows[kind]
+            if kind in self._states:
+                arrays[files.state_of(kind)] = self._states[kind]
         if self.whole_kinds:
             arrays["whole"] = np.array([kind in self.whole_kinds for kind in self.kinds], np.uint8)
         texts = [one for one in self.columns if isinstance(one, str) and one and "\n" not in one]
@@ -107,6 +137,11 @@ class NamedRows(ABC):
     def _others(self) -> dict[str, NDArray[Any]]:
         return {}
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether training can go on: the file has the state of the optimizer, or needs none."""
+        return bool(self._states) or self._settings.method == "sgd"
+
     def vector(self, kind: str, name: Name) -> Floats:
         """Return the row of a name, float32 (dim,); DataError: the model does not know it."""
         row: Floats = self._rows[kind][self.place(kind, name)]
@@ -116,28 +151,61 @@ class NamedRows(ABC):
         """Return the number of a name; DataError: the model does not know it."""
         place = self._places[kind].get(str(name))
         if place is None:
-            raise UnknownName(
-                f"{self.path}: {name!r} is none of its {len(self._names[kind]):,} {kind}"
-            )
+            raise UnknownName(partial(self.unknown, name, kind))
         return place
+
+    def unknown(self, name: Name, *kinds: str) -> str:
+        """Say that no name of these kinds is `name`, and which ones are spelt like it.
+
+        Whole numbers have none: any number is like another.
+        """
+        counts, close = [], list[str]()
+        for kind in kinds:
+            counts.append(f"{len(self._texts[kind]):,} {kind}")
+            if kind not in self.whole_kinds:
+                often = self._texts[kind][:SPELLING_WORDS]
+                close += close_spellings(str(name), often, self._places[kind])
+        hint = did_you_mean(close)
+        return f"{self.path}: {name!r:.80} is none of its {' and '.join(counts)}{hint}"
 
     def numbers(self, kind: str, names: Sequence[str]) -> NDArray[np.int32]:
         """Return the number of each name, int32; -1 for unknown ones."""
         find = self._places[kind].get
         return np.fromiter((find(name, -1) for name in names), np.int32, len(names))
 
-    def _best(self, kind: str, scores: NDArray[Any], k: int, without: Iterable[Name] = ()) -> Best:
+    def _best(
+        self,
+        kind: str,
+        scores: NDArray[Any],
+        k: int,
+        without: Iterable[Name] = (),
+        known: Iterable[Name] = (),
+    ) -> Best:
+        """The best names, but those in `without`, which should be there, and those in `known`."""
         if k < 0:
             raise DataError(f"k: expected at least 0 answers, got {k}")
         scores = scores.copy()
-        for name in without:
-            if (place := self._places[kind].get(str(name))) is not None:
-                scores[place] = -np.inf
+        scores[
+            [*self._left_out(kind, without), *self._left_out(kind, known, warns=False)]
+        ] = -np.inf
         k = min(k, len(scores))
         best = np.argpartition(-scores, k - 1)[:k] if k else np.zeros(0, np.int64)
         ordered = best[np.argsort(-scores[best], kind="stable")]
         names = self._names[kind]
         return [(names[at], float(scores[at])) for at in ordered.tolist() if scores[at] > -np.inf]
+
+    def _left_out(self, kind: str, names: Iterable[Name], *, warns: bool = True) -> list[int]:
+        """Places of names that answers leave out; warns of unknown names."""
+        if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
+            raise DataError(
+                f"without: expected a list of names, got {names!r:.60}: [{names!r:.60}]"
+            )
+        texts = list(map(str, names))
+        unknown = [text for text in texts if text not in self._places[kind]]
+        if unknown and warns:
+            more = f" (and {len(unknown) - 1:,} more)" if len(unknown) > 1 else ""
+            warnings.warn(f"without: {self.unknown(unknown[0], kind)}{more}", stacklevel=5)
+        return [self._places[kind][text] for text in texts if text in self._places[kind]]
 
     def kind_of(self, name: Name) -> str:
         """Find the kind that has a name; DataError: no kind has it, or several."""
@@ -147,8 +215,7 @@ class NamedRows(ABC):
         if found:
             both = " and one of its ".join(found)
             raise DataError(f"{self.path}: {name!r} is one of its {both}: say of which")
-        counts = " and ".join(f"{len(self._names[kind]):,} {kind}" for kind in self.kinds)
-        raise DataError(f"{self.path}: {name!r} is none of its {counts}")
+        raise UnknownName(partial(self.unknown, name, *self.kinds))
 
     def neighbours(self, name: Name, k: int = 10, kind: str = "") -> Best:
         """Find the `k` names of a kind with the most similar rows, by their cosine.
@@ -195,17 +262,29 @@ class NamedRows(ABC):
         found: Floats = rows @ own / np.maximum(lengths, 1e-30)
         return found
 
-    def answers(self, data: bytes, k: int) -> Iterator[Best | UnknownName]:
+    def answers(
+        self, pieces: Iterable[bytes], k: int, path: str = "the questions"
+    ) -> Iterator[Best | UnknownName | None]:
         """Yield the score of each line, or the best names in the place of its `ASKED` cell.
 
-        The error, where a line has an unknown name.
+        `pieces` are whole lines of `path`.  The error, where a line has an unknown name; None for a
+        blank line, and for a first one that names the columns.
         """
-        columns = self.lines.read(data, "the questions", 0, data, may_lack=True)
-        for cells in zip(*columns.names, strict=True):
-            try:
-                yield self._answer(k, *map(to_text, cells))
-            except UnknownName as error:
-                yield error
+        head, start = b"", 0
+        for piece in pieces:
+            head = head if head.strip() else head + piece
+            columns = self.lines.read(piece, path, start, head, may_lack=True)
+            places = lines_of_rows(piece, len(columns))
+            rows = dict(zip(places, zip(*columns.names, strict=True), strict=True))
+            for line in range(piece.count(b"\n") + (not piece.endswith(b"\n"))):
+                yield self._answered(k, rows[line]) if line in rows else None
+            start += len(piece)
+
+    def _answered(self, k: int, cells: Sequence[bytes]) -> Best | UnknownName:
+        try:
+            return self._answer(k, *map(to_text, cells))
+        except UnknownName as error:
+            return error
 
     @abstractmethod
     def _answer(self, k: int, *cells: str) -> Best:
@@ -263,13 +342,29 @@ class GraphModel(NamedRows):
             found[at : at + SCORED] = ranking.own_scores(asked, self.entity_rows[tails], metric)
         return found
 
-    def tails(self, head: Name, relation: Name, k: int = 10, without: Iterable[Name] = ()) -> Best:
-        """Find the `k` best tails with their scores, but those in `without`."""
-        return self._candidates(self._query(head, relation, tails=True), k, without)
+    def tails(
+        self,
+        head: Name,
+        relation: Name,
+        k: int = 10,
+        without: Iterable[Name] = (),
+        known: Triples = (),
+    ) -> Best:
+        """Find the `k` best tails with their scores, but those in `without` and `known` triples."""
+        others = (row[2] for row in known if _same(row[:2], (head, relation)))
+        return self._candidates(self._query(head, relation, tails=True), k, without, others)
 
-    def heads(self, relation: Name, tail: Name, k: int = 10, without: Iterable[Name] = ()) -> Best:
-        """Find the `k` best heads with their scores, but those in `without`."""
-        return self._candidates(self._query(tail, relation, tails=False), k, without)
+    def heads(
+        self,
+        relation: Name,
+        tail: Name,
+        k: int = 10,
+        without: Iterable[Name] = (),
+        known: Triples = (),
+    ) -> Best:
+        """Find the `k` best heads with their scores, but those in `without` and `known` triples."""
+        others = (row[0] for row in known if _same(row[1:3], (relation, tail)))
+        return self._candidates(self._query(tail, relation, tails=False), k, without, others)
 
     def _answer(self, k: int, *cells: str) -> Best:
         """Of ``head relation tail``, either of which may be asked for."""
@@ -280,9 +375,11 @@ class GraphModel(NamedRows):
             return self.heads(relation, tail, k)
         return [(tail, self.score(head, relation, tail))]
 
-    def _candidates(self, query: Floats, k: int, without: Iterable[Name]) -> Best:
+    def _candidates(
+        self, query: Floats, k: int, without: Iterable[Name], known: Iterable[Name]
+    ) -> Best:
         scores = ranking.scores(query, self.entity_rows, kge.metric_of(self.settings))[0]
-        return self._best("entities", scores, k, without)
+        return self._best("entities", scores, k, without, known)
 
     def _query(self, anchor: Name, relation: Name, *, tails: bool) -> Floats:
         ends, of = self.vector("entities", anchor)[None], self.vector("relations", relation)[None]
@@ -356,16 +453,27 @@ class FactorModel(NamedRows):
             )
         return found
 
-    def recommend(self, user: Name, k: int = 10, without: Iterable[Name] = ()) -> Best:
-        """Find the `k` best items of a user with their values, but those in `without`."""
-        place = self.place("users", user)
+    def recommend(
+        self, user: Name, k: int = 10, without: Iterable[Name] = (), seen: Triples = ()
+    ) -> Best:
+        """Find the `k` best items of a user with their values, but those in `without`, and those
+        that the user has in `seen` pairs."""
+        place, others = (
+            self.place("users", user),
+            (row[1] for row in seen if _same(row[:1], [user])),
+        )
         if self.settings.loss == "squared":
             pairs = np.full((2, len(self.items)), place, np.int32)
             pairs[1] = np.arange(len(self.items))
-            return self._best("items", self.scores(pairs), k, without)
-        return self._best("items", self.item_rows @ self.user_rows[place], k, without)
+            return self._best("items", self.scores(pairs), k, without, others)
+        return self._best("items", self.item_rows @ self.user_rows[place], k, without, others)
 
     def _answer(self, k: int, *cells: str) -> Best:
         """Of ``user item``: its value, or the best items."""
         user, item = cells
         return self.recommend(user, k) if item == ASKED else [(item, self.predict(user, item))]
+
+
+def _same(names: Sequence[Name], others: Sequence[Name]) -> bool:
+    """Whether names are the same, as text or as whole numbers."""
+    return list(map(str, names)) == list(map(str, others))

@@ -1,6 +1,6 @@
 """Exact ranks of true answers among all candidates, by blocks of queries, in threads.
 
-    queries, candidates, known answers -> filtered_ranks -> ranks -> figures_of -> MRR, hits@k
+    queries, candidates, known answers -> ranks -> raw, filtered -> figures_of -> MRR, hits@k
     users, items, seen pairs -> top_lists -> best items of each user -> recall, NDCG
 
 No names, no settings: arrays in, arrays out.
@@ -8,7 +8,7 @@ No names, no settings: arrays in, arrays out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ def own_scores(queries: Floats, rows: Floats, metric: int) -> Floats:
     return np.asarray(-np.abs(gaps).sum(1), np.float32)
 
 
-def filtered_ranks(
+def ranks(
     queries: Callable[[slice], Floats],
     rows: Floats,
     metric: int,
@@ -59,7 +59,7 @@ def filtered_ranks(
     known_pairs: Numbers,
     known_answers: Ids,
 ) -> NDArray[np.float64]:
-    """Rank of each query's answer among all candidates but the other known answers.
+    """Ranks of each query's answer, (2, n): among all candidates, and without other known answers.
 
     ``queries(range)`` gives queries, (b, dim); `pairs`, `known_pairs` are numbers of queries, and
     answers are among `known_answers` or not.  Ranks count from 1; among equal scores the middle.
@@ -76,16 +76,22 @@ def filtered_ranks(
         counts = np.searchsorted(known_pairs, pairs[at], "right") - first
         which = np.repeat(here, counts)
         entry = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        found[which, known_answers[entry + np.repeat(first, counts)]] = -np.inf
         true = np.where(np.isnan(true), -np.inf, true)  # diverged: never the best
         found = np.where(np.isnan(found), np.inf, found)
         found[here, answers[at]] = true
-        better = (found > true[:, None]).sum(1)
-        equal = (found == true[:, None]).sum(1)
-        ranks: NDArray[np.float64] = better + (np.maximum(equal, 1) - 1) / 2 + 1.0
-        return ranks
+        raw = _ranks_among(found, true)
+        found[which, known_answers[entry + np.repeat(first, counts)]] = -np.inf
+        found[here, answers[at]] = true
+        return np.stack((raw, _ranks_among(found, true)))
 
-    return np.concatenate([np.zeros(0), *_in_threads(of, len(answers), len(rows))])
+    return np.concatenate([np.zeros((2, 0)), *_in_threads(of, len(answers), len(rows))], axis=1)
+
+
+def _ranks_among(found: Floats, true: Floats) -> NDArray[np.float64]:
+    """Rank of each row's true score among its scores."""
+    better, equal = (found > true[:, None]).sum(1), (found == true[:, None]).sum(1)
+    places: NDArray[np.float64] = better + (np.maximum(equal, 1) - 1) / 2 + 1.0
+    return places
 
 
 def _in_threads(function: Callable[[slice], Any], queries: int, candidates: int) -> Iterator[Any]:
@@ -96,14 +102,18 @@ def _in_threads(function: Callable[[slice], Any], queries: int, candidates: int)
     return in_order(function, ranges, threads)
 
 
-def figures_of(ranks: NDArray[np.float64]) -> Mapping[str, float]:
-    """MRR, hits@1, @3 and @10, mean rank."""
-    if not len(ranks):
+def figures_of(raw: NDArray[np.float64], filtered: NDArray[np.float64]) -> dict[str, float]:
+    """MRR, hits@1, @3 and @10, mean rank, of filtered ranks, and of raw ones as ``raw_...``."""
+    if not len(filtered):
         return {}
     return {
-        "mrr": float((1 / ranks).mean()),
-        **{f"hits_at_{k}": float((ranks <= k).mean()) for k in (1, 3, 10)},
-        "mean_rank": float(ranks.mean()),
+        f"{name}{figure}": value
+        for name, of_kind in (("", filtered), ("raw_", raw))
+        for figure, value in (
+            ("mrr", float((1 / of_kind).mean())),
+            *((f"hits_at_{k}", float((of_kind <= k).mean())) for k in (1, 3, 10)),
+            ("mean_rank", float(of_kind.mean())),
+        )
     }
 
 

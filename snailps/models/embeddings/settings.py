@@ -8,14 +8,17 @@ Declarations and checks of values against each other; no files, no rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 from snailps.api.passes import EPOCHS_AUTO
 from snailps.api.tables import DIM_MAX
 from snailps.config import JobSettings, setting
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
+from snailps.models.packed_tables import KEEP_STATE
 
+ADAGRAD = {"method": ("adagrad",)}
+RANKINGS = {"loss": ("softmax", "pairwise")}
 METHODS = {"sgd": 1, "adagrad": 2}
 """Access methods whose deltas add up, with their numbers in kernels."""
 
@@ -72,7 +75,8 @@ class EmbeddingSettings(JobSettings):
     )
     l2: float = setting(
         0.0,
-        help="Factor of half the sum of squared weights of a line's rows in its loss.",
+        help="Factor of half the sum of squared weights of a line's rows in its loss; of `rotate` "
+        "of the entities' alone, as phases are no weights.",
         when="Larger if the quality on hold-out lines falls while the training loss falls.",
         low=0.0,
         high=1e3,
@@ -83,6 +87,7 @@ class EmbeddingSettings(JobSettings):
         when="Larger if first steps of rare names are too long.",
         low=1e-30,
         high=1e6,
+        read_if=ADAGRAD,
     )
     scale: float = setting(
         0.0,
@@ -92,6 +97,19 @@ class EmbeddingSettings(JobSettings):
         low=0.0,
         high=100.0,
     )
+    continue_from: str = setting(
+        "",
+        help="A `.npz` of the same model (`keep_state`, or `save` of an estimator), from which "
+        "training continues, as `partial_fit` does. Its names keep their rows, new ones are added; "
+        "model, dim and optimizer come from the file, and so does every setting of the model that "
+        "is not set, except `epochs`.",
+        when="There are new lines or new names.",
+        unit="path",
+    )
+    keep_state: Literal["auto", "always", "never"] = setting("auto", **KEEP_STATE)
+
+    shape: ClassVar[tuple[str, ...]] = ("dim",)
+    """Settings that a training must have as the file has them that it continues from."""
 
     @property
     def method(self) -> str:
@@ -128,29 +146,34 @@ class KgeSettings(EmbeddingSettings):
     margin: float = setting(
         6.0,
         help="Margin of the hinge, and score at which a distance counts as neither true nor false. "
-        "Inner products have none with `loss: logistic`.",
+        "Inner products have none but with `loss: margin`.",
         when="1 for the hinge; larger for larger dim.",
         low=0.0,
         high=1e3,
+        read_if=({"loss": ("margin",)}, {"model": ("transe", "rotate")}),
     )
     temperature: float = setting(
         1.0,
         help="Of self-adversarial negatives: they weigh as the softmax of temperature x score. 0: "
-        "all weigh the same. Only with `loss: logistic`.",
+        "all weigh the same.",
         when="0.5 to 1; 0 for the plain logistic loss.",
         low=0.0,
         high=100.0,
+        read_if={"loss": ("logistic",)},
     )
     norm: Literal["l1", "l2"] = setting(
         "l1",
-        help="Distance of `transe`.",
+        help="Distance.",
         when="l2 for small dim.",
+        read_if={"model": ("transe",)},
     )
     normalize: bool = setting(
         False,
         help="Entities are unit vectors, as TransE's paper has it.",
         when="`transe` with `loss: margin`.",
     )
+
+    shape: ClassVar[tuple[str, ...]] = ("model", "dim", "norm", "normalize")
 
     def validate(self, where: Callable[[str], str]) -> None:
         EmbeddingSettings.validate(self, where)
@@ -192,6 +215,23 @@ class MfSettings(EmbeddingSettings):
         "rank items of pairs without values, among negatives: cross entropy, BPR.",
         when="`softmax` if lines are clicks, plays or purchases.",
     )
+    negatives: int = setting(
+        64,
+        help="Drawn items that a group of lines is ranked before, of rankings.",
+        when="More for a better ranking, fewer for more lines/s.",
+        low=1,
+        high=4096,
+        read_if=RANKINGS,
+    )
+    shared: int = setting(
+        16,
+        help="Lines of rankings that share their negatives. 1: each line has its own.",
+        when="Fewer if there are few lines; more for more lines/s.",
+        unit="lines",
+        low=1,
+        high=64,
+        read_if=RANKINGS,
+    )
     lr: float = setting(
         0.0,
         help="Step size; it falls linearly to `lr_end` of it over the job. 0: 0.3 for rankings "
@@ -216,7 +256,16 @@ class MfSettings(EmbeddingSettings):
         unit="items",
         low=1,
         high=10_000,
+        read_if=RANKINGS,
     )
+    encoding: str = setting(
+        "",
+        help="Mean and deviation by which ratings are encoded. Empty: those of the input.",
+        when="Never; it comes from the file that the training continues from.",
+        hidden=True,
+    )
+
+    shape: ClassVar[tuple[str, ...]] = ("loss", "dim", "encoding")
 
     @property
     def method(self) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -25,16 +25,23 @@ from numpy.typing import NDArray
 from snailps.abi.key_hash import MASK64
 from snailps.api.passes import Passes
 from snailps.api.tables import Rows, Table
-from snailps.api.worker import Block, Results, Surveyor, SurveyPart
+from snailps.api.worker import Block, Results, SurveyPart
 from snailps.config import JobSettings
 from snailps.data.input_files import InputFiles
-from snailps.data.name_columns import Columns, NameColumns, NameCounts, Names, Values
+from snailps.data.name_columns import (
+    Columns,
+    NameColumns,
+    NameCounts,
+    Names,
+    Values,
+    refuse_other_text,
+)
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
 from snailps.kernels._row_exchange import DriftEstimate
 from snailps.models.block_trainer import BlockTrainer, Prepared, Rates, Span, Sums
 from snailps.models.copied_rows import CopiedRows
-from snailps.models.embeddings import files
+from snailps.models.embeddings import files, warm_start
 from snailps.models.embeddings.settings import METHODS, EmbeddingSettings
 from snailps.models.kept_rows import FAR, KeptRows
 from snailps.models.local_sgd import (
@@ -46,11 +53,13 @@ from snailps.models.local_sgd import (
     are_finite,
 )
 from snailps.models.pace import Pace, of_workers
-from snailps.models.packed_tables import check_optimizer
+from snailps.models.packed_tables import STATE_BYTES_AUTO, check_optimizer
 from snailps.models.rows import Ids, Scale, Trained, distinct
 from snailps.models.seen_blocks import SeenBlocks
 
 TABLE = "rows"
+PULLED_BYTES = 16 << 20
+"""Bytes of rows that the master pulls at a time."""
 KIND_KEY = 1 << 40
 """Key of name 0 of the second kind: names of the first may grow to as many."""
 ENOUGH_BYTES = 16 << 20
@@ -113,8 +122,10 @@ class Batch:
 
 
 class NameSurveyor:
-    def __init__(self, kinds: int) -> None:
-        self._counts = NameCounts(kinds)
+    """Counts names; `known` are those of each kind that the training begins with, if any."""
+
+    def __init__(self, kinds: int, known: Callable[[], Sequence[Sequence[bytes]]] = list) -> None:
+        self._counts, self._known = NameCounts(kinds), known
 
     def add(self, part: bytes) -> None:
         self._counts.merge(part)
@@ -124,8 +135,8 @@ class NameSurveyor:
         return self._counts.values
 
     def result(self) -> bytes:
-        """All names, the most frequent first."""
-        return self._counts.dump()
+        """All names: known ones as they are, then the most frequent first."""
+        return self._counts.dump(self._known())
 
 
 class NamePart:
@@ -137,6 +148,7 @@ class NamePart:
         return self._counts.size_bytes
 
     def add(self, block: Block) -> None:
+        refuse_other_text(block.data, block.path, block.start)
         lines = self._model.read(block)
         columns = self._model.learnt(lines)
         for names, kind in zip(columns.names, self._model.kind_of_column, strict=True):
@@ -156,6 +168,7 @@ class EmbeddingWorker(BlockTrainer):
     settings: EmbeddingSettings
     unit: ClassVar[Literal["line", "word"]] = "line"
     counts: ClassVar[Literal["examples", "words"]] = "examples"
+    table: ClassVar[str] = TABLE
     columns: ClassVar[NameColumns]
     kinds: ClassVar[tuple[str, ...]]
     """Kinds of names, in the order of their keys."""
@@ -222,8 +235,30 @@ class EmbeddingWorker(BlockTrainer):
         return Passes.by_size(files.total_bytes, ENOUGH_BYTES, ends=False)
 
     @classmethod
-    def surveyor(cls, settings: JobSettings) -> Surveyor | None:
-        return NameSurveyor(len(cls.kinds))
+    def adopt(
+        cls, settings: EmbeddingSettings, explicit: Callable[[str], str | None]
+    ) -> JobSettings:
+        """Take what a model has that training continues."""
+        found: JobSettings = warm_start.adopt(cls, settings, explicit)
+        return found
+
+    @classmethod
+    @abstractmethod
+    def in_units_of(cls, before: Any, found: Any, explicit: Callable[[str], str | None]) -> Any:
+        """Settings with which rows of a file with the settings `before` are trained on."""
+
+    @classmethod
+    def as_trained(cls, settings: Any, rows: Rows) -> Rows:
+        """Rows of a file as they are trained: the inverse of `finished`."""
+        return rows
+
+    @classmethod
+    def loader(cls, settings: Any) -> Callable[[Results], None] | None:
+        return partial(warm_start.put, cls) if settings.continue_from else None
+
+    @classmethod
+    def surveyor(cls, settings: EmbeddingSettings) -> NameSurveyor:
+        return NameSurveyor(len(cls.kinds), partial(warm_start.known_names, cls, settings))
 
     @classmethod
     def names(cls, results: Results) -> Names:
@@ -231,15 +266,35 @@ class EmbeddingWorker(BlockTrainer):
 
     @classmethod
     def rows_of_kind(cls, results: Results, names: Names, kind: int) -> Rows:
-        keys = np.arange(len(names.names[kind]), dtype=np.uint64) + np.uint64(kind * KIND_KEY)
-        step = max(1, (16 << 20) // (4 * results.tables[TABLE].dim))
-        pieces = (keys[at : at + step] for at in range(0, len(keys), step))
-        found = np.empty((len(keys), results.tables[TABLE].dim), np.float32)
-        at = 0
-        for some in results.pulls(TABLE, pieces):
-            found[at : at + len(some)] = some
-            at += len(some)
-        return found
+        pieces = cls._pieces_of_keys(results, names, kind)
+        return _whole(results.pulls(TABLE, pieces), len(names.names[kind]))
+
+    @classmethod
+    def keys_of_kind(cls, kind: int, count: int) -> Keys:
+        """Keys of the first names of a kind."""
+        keys: Keys = np.arange(count, dtype=np.uint64) + np.uint64(kind * KIND_KEY)
+        return keys
+
+    @classmethod
+    def _pieces_of_keys(cls, results: Results, names: Names, kind: int) -> Iterator[Keys]:
+        keys = cls.keys_of_kind(kind, len(names.names[kind]))
+        step = max(1, PULLED_BYTES // (4 * results.tables[TABLE].dim))
+        return (keys[at : at + step] for at in range(0, len(keys), step))
+
+    @classmethod
+    def _state_of_kind(cls, results: Results, names: Names, kind: int) -> Rows:
+        """State of the optimizer of all rows of a kind, float32 (n, dim)."""
+        dim, pieces = results.tables[TABLE].dim, cls._pieces_of_keys(results, names, kind)
+        states = (rows[:, dim:] for _, rows in results.packed(TABLE, pieces))
+        return _whole(states, len(names.names[kind]))
+
+    @classmethod
+    def _keeps_state(cls, results: Results, names: Names) -> bool:
+        s: Any = results.settings
+        table = results.tables[TABLE]
+        size = 4 * (table.dim + table.state_floats) * sum(map(len, names.names))
+        fits = s.keep_state == "auto" and size <= STATE_BYTES_AUTO
+        return table.state_floats > 0 and (s.keep_state == "always" or fits)
 
     @classmethod
     def finished(cls, results: Results, names: Names, kind: int) -> Rows:
@@ -247,18 +302,26 @@ class EmbeddingWorker(BlockTrainer):
         return cls.rows_of_kind(results, names, kind)
 
     @classmethod
-    def others(cls, names: Names) -> Mapping[str, NDArray[Any]]:
+    def others(cls, results: Results, names: Names) -> Mapping[str, NDArray[Any]]:
         """Other arrays of the model's file."""
         return {}
 
     @classmethod
+    def written(cls, results: Results, names: Names) -> JobSettings:
+        """Settings as the model's file has them."""
+        return results.settings
+
+    @classmethod
     def export(cls, results: Results) -> Mapping[str, Any]:
         s, names = results.settings, cls.names(results)
-        arrays = dict(cls.others(names))
+        arrays = dict(cls.others(results, names))
+        keeps_state = cls._keeps_state(results, names)
         for kind, name in enumerate(cls.kinds):
             arrays[name] = files.packed_names(names.names[kind])
-            arrays[f"{name}.rows"] = cls.finished(results, names, kind)
-        path = files.write(f"{s.output}.npz", s, arrays)
+            arrays[files.rows_of(name)] = cls.finished(results, names, kind)
+            if keeps_state:
+                arrays[files.state_of(name)] = cls._state_of_kind(results, names, kind)
+        path = files.write(f"{s.output}.npz", cls.written(results, names), arrays)
         results.exporting.wrote(path)
         counts = {name: len(names.names[kind]) for kind, name in enumerate(cls.kinds)}
         return {"files": [path], **counts}
@@ -442,3 +505,14 @@ class EmbeddingWorker(BlockTrainer):
         weights = np.ascontiguousarray(deltas[:, :dim])
         Contention(own, own * np.float32(self.workers - 1), curvature).scale(weights)
         deltas[:, :dim] = weights
+
+
+def _whole(pieces: Iterable[Floats], count: int) -> Floats:
+    """One array of pieces of `count` rows, which are copied once."""
+    found, at = np.zeros((count, 0), np.float32), 0
+    for piece in pieces:
+        if not at:
+            found = np.empty((count, piece.shape[1]), np.float32)
+        found[at : at + len(piece)] = piece
+        at += len(piece)
+    return found

@@ -19,15 +19,16 @@ import numpy as np
 
 from snailps.api.worker import Results
 from snailps.config import JobSettings, RawConfig, settings_of
-from snailps.data.array_archives import DAMAGED
 from snailps.data.columns import Kind, columns_of, declaration_of
 from snailps.data.encoding import Encoding, shown
 from snailps.data.input_files import InputFiles
 from snailps.dataclass import dataclass, replace
-from snailps.errors import ConfigError, DataError, ModelFileError
+from snailps.errors import ConfigError, DataError
 from snailps.models.packed_tables import (
     Packed,
+    check_model_class,
     opened,
+    opened_model,
     put_tables,
     read_packed,
     state_names,
@@ -36,7 +37,7 @@ from snailps.models.packed_tables import (
 from snailps.models.sparse.batch import TABLE
 from snailps.models.sparse.sample import all_labels, entropy, sample_of
 from snailps.models.sparse.settings import SparseSettings
-from snailps.vectors.model_file import HEADER, OF_THE_RUN, ModelFile
+from snailps.vectors.model_file import HEADER, OF_THE_RUN
 
 if TYPE_CHECKING:
     from snailps.models.sparse.worker import SparseWorker
@@ -73,21 +74,15 @@ class _Saved:
 
 def _saved(cls: type[SparseWorker], s: SparseSettings) -> _Saved | None:
     """The model in the file that training starts from; None of what an estimator writes for it."""
-    path, said = opened(s), s.continue_from
-    try:
-        with open(path, "rb") as file:
-            model = ModelFile(path, file)
-            if f"{HEADER}.npy" not in model.members:
-                return None
-            kept, about = model.settings(), {}
-            if "estimator.npy" in model.members:
-                about = json.loads(model.read("estimator").tobytes())
-            has_state = f"{state_names(TABLE)[0]}.npy" in model.members
-        if kept.get("worker_class") != f"{cls.__module__}:{cls.__qualname__}":
-            raise ConfigError(
-                f"{said}: continue_from: expected a model of {cls.__name__}, got one of "
-                f"{kept.get('worker_class')}"
-            )
+    said = s.continue_from
+    with opened_model(s) as model:
+        if f"{HEADER}.npy" not in model.members:
+            return None
+        kept, about = model.settings(), {}
+        if "estimator.npy" in model.members:
+            about = json.loads(model.read("estimator").tobytes())
+        has_state = f"{state_names(TABLE)[0]}.npy" in model.members
+        check_model_class(cls, kept, said)
         settings = RawConfig.from_mapping(kept, said).build(cls.Settings)
         assert isinstance(settings, SparseSettings)
         found = _Saved(
@@ -97,12 +92,6 @@ def _saved(cls: type[SparseWorker], s: SparseSettings) -> _Saved | None:
             bool(about.get("hashed", settings.columns)),
             str(about.get("label", settings.label_column)),
         )
-    except OSError as error:
-        raise ModelFileError(f"{said}: continue_from: {error.strerror or error}") from None
-    except DAMAGED as error:
-        raise ModelFileError(
-            f"{said}: continue_from: expected the .npz of a model, got {error!r:.120}"
-        ) from None
     if not has_state:
         raise ConfigError(
             f"{said}: continue_from: the file has weights without the state of their optimizer, "

@@ -1,0 +1,122 @@
+"""Continue embeddings of names from their file, as `partial_fit` does, with more lines and names.
+
+    settings + an .npz -> adopt -> settings
+    names of the .npz + names of the input -> known_names -> NameSurveyor: the file's come first
+    .npz -> put -> rows with state, before the training
+
+Runs once, at the master, so that the loss of a worker does not write a row twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.api.worker import Results
+from snailps.config import JobSettings, RawConfig, settings_of
+from snailps.dataclass import replace
+from snailps.errors import ConfigError, ModelFileError
+from snailps.models.embeddings import files
+from snailps.models.embeddings.settings import EmbeddingSettings
+from snailps.models.packed_tables import (
+    Packed,
+    check_model_class,
+    opened,
+    opened_model,
+    put_tables,
+    with_shape,
+)
+from snailps.vectors.model_file import OF_THE_RUN
+
+if TYPE_CHECKING:
+    from snailps.models.embeddings.worker import EmbeddingWorker
+
+_OF_EACH = {"keep_state"}
+"""Settings of a model that each training has for itself."""
+
+
+def habits_of(cls: type[JobSettings], shape: tuple[str, ...]) -> set[str]:
+    """Settings that a training takes from its file unless they are set; it needs its `shape`."""
+    own = settings_of(cls).keys() - settings_of(JobSettings).keys() - OF_THE_RUN
+    return {*own - _OF_EACH - {*shape}, "seed"}
+
+
+def adopt(cls: type[EmbeddingWorker], s: Any, explicit: Callable[[str], str | None]) -> Any:
+    """Take the settings of the model; the user may set others, but not another shape."""
+    if not s.continue_from:
+        return s
+    path = s.continue_from
+    with opened_model(s) as model:
+        kept, members = model.settings(), model.members
+        check_model_class(cls, kept, path)
+        before = RawConfig.from_mapping(kept, path).build(cls.Settings)
+    assert isinstance(before, EmbeddingSettings)
+    if before.method == "adagrad" and f"{files.state_of(cls.kinds[0])}.npy" not in members:
+        raise ConfigError(
+            f"{path}: continue_from: the file has rows without the state of their optimizer, from "
+            "which training cannot go on: train that model with keep_state: always"
+        )
+    shape = {name: getattr(before, name) for name in before.shape}
+    habits = {name: getattr(before, name) for name in habits_of(cls.Settings, before.shape)}
+    found = with_shape(s, shape, path, explicit, habits)
+    if found.method != before.method:
+        found = with_shape(found, {"optimizer": before.method}, path, explicit)
+    if found.keep_state == "auto":
+        found = replace(found, keep_state="always")
+    return cls.in_units_of(before, found, explicit)
+
+
+def known_names(cls: type[EmbeddingWorker], s: Any) -> list[list[bytes]]:
+    """The names of each kind in the file, which keep their numbers; none without a file."""
+    if not s.continue_from:
+        return []
+    _, arrays = _read(cls, s)
+    return [files.names_of(arrays[kind], arrays[files.rows_of(kind)]) for kind in cls.kinds]
+
+
+def _read(cls: type[EmbeddingWorker], s: Any) -> tuple[JobSettings, dict[str, NDArray[Any]]]:
+    return files.read(opened(s), f"a model of {cls.model_name(s)}", cls.Settings, cls.kinds)
+
+
+def put(cls: type[EmbeddingWorker], results: Results) -> None:
+    """Set all rows with their state."""
+    s: Any = results.settings
+    _, arrays = _read(cls, s)
+    names, keys, rows = cls.names(results), [], []
+    for number, kind in enumerate(cls.kinds):
+        written = arrays[files.rows_of(kind)]
+        known = files.names_of(arrays[kind], written)
+        if names.names[number][: len(known)] != known:
+            raise ModelFileError(
+                f"{s.continue_from}: changed while the names of the input were counted; start again"
+            )
+        of_kind = cls.as_trained(s, written)
+        if results.tables[cls.table].state_floats:
+            of_kind = np.hstack((of_kind, arrays[files.state_of(kind)]))
+        keys.append(cls.keys_of_kind(number, len(known)))
+        rows.append(of_kind)
+    put_tables(results, {cls.table: Packed(np.concatenate(keys), np.concatenate(rows))})
+
+
+def needs_encoding(before: Any, path: str) -> None:
+    """Refuse ratings of a file that does not say how they were encoded."""
+    if before.loss == "squared" and not before.encoding:
+        raise ConfigError(
+            f"{path}: continue_from: an earlier version wrote the file, without the deviation of "
+            "its values: train that model again"
+        )
+
+
+def same_units(before: Any, found: Any, explicit: Callable[[str], str | None]) -> Any:
+    """Keep the unit of RotatE's phases, which is that of first weights, whatever the margin."""
+    if before.model != "rotate" or found.first_scale == before.first_scale:
+        return found
+    if (where := explicit("scale")) is not None:
+        raise ConfigError(
+            f"{where}: scale: expected {before.first_scale:g}, the unit of the phases in "
+            f"{found.continue_from}; got {found.scale:g}"
+        )
+    return replace(found, scale=before.first_scale)
