@@ -104,6 +104,8 @@ EXIT_WRONG = 2
 EXIT_STOPPED = 3
 """Another process failed, and the master ended this one."""
 EXIT_INTERRUPTED = 130
+EXIT_LEFT = 143
+"""A master that SIGTERM has ended, with its journal: the same command goes on."""
 
 
 class SnailError(Exception):

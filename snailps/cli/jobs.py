@@ -21,7 +21,7 @@ import typer
 
 from snailps.cli.figures import count_text
 from snailps.config.fields import home_expanded
-from snailps.errors import EXIT_INTERRUPTED, ConfigError
+from snailps.errors import EXIT_INTERRUPTED, EXIT_LEFT, EXIT_OK, ConfigError
 from snailps.node.phrases import phase_words
 from snailps.node.run_registry import Run, RunRegistry
 
@@ -164,7 +164,8 @@ def ended_lines(run: Run, registry: RunRegistry) -> list[str]:
         lines = [f"{title_of(run)} was done {took}"]
         lines += [f"  {run.verdict}"] if run.verdict else []
         return lines + [f"  {line}" for line in figure_lines(run)]
-    lines = [f"{title_of(run)} {'was interrupted' if ending == 'interrupted' else 'failed'} {took}"]
+    how = {"interrupted": "was interrupted", "left": "was left by its master"}.get(ending, "failed")
+    lines = [f"{title_of(run)} {how} {took}"]
     lines += [f"  {run.verdict}"] if run.verdict else []
     more = figure_lines(run) if run.figures.get("files") else []
     return [*lines, *(f"  {line}" for line in more), *_onward(run)]
@@ -230,7 +231,8 @@ def _end_of(path: str, room: int) -> str:
 
 
 def _ending(run: Run) -> str:
-    return {0: "done", EXIT_INTERRUPTED: "interrupted"}.get(run.code, "failed")
+    names = {EXIT_OK: "done", EXIT_INTERRUPTED: "interrupted", EXIT_LEFT: "left"}
+    return names.get(run.code, "failed")
 
 
 def _state_text(run: Run, registry: RunRegistry, status: Status | None, reason: str) -> str:

@@ -25,7 +25,6 @@ from snailps.cli.json_lines import is_object
 from snailps.cli.options import command_line, doors_of, short_options
 from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import is_live, print_figures, print_json
-from snailps.cli.signals import ending_signals
 from snailps.config import JobSettings, MasterSettings, RawConfig, ServerSettings, WorkerSettings
 from snailps.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_WRONG, ClusterError, ConfigError
 from snailps.kernels import cores
@@ -33,6 +32,7 @@ from snailps.local.launcher import MasterEnded, labelled, signal_name
 from snailps.local.run import LOCAL, Result, Run
 from snailps.master.job.settings import refuse_unread
 from snailps.node.phrases import OWN_ERROR
+from snailps.node.signals import ending_signals
 from snailps.node.usage import peak_rss_mb
 
 if TYPE_CHECKING:

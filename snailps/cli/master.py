@@ -76,7 +76,8 @@ def command(
     """Forms the cluster, leases blocks to workers, replaces lost processes, writes the result.
 
     The file names the job: worker_class, input, output, and the model's settings. Ctrl-C once
-    ends the training and saves the model; twice ends at once.
+    ends the training and saves the model; twice ends at once. SIGTERM ends this process alone:
+    started again with the same command, it goes on.
 
     For example: snailps master -c config/master.conf --set expected_node_num=4
     """
@@ -136,6 +137,7 @@ def command(
         source_key=source_key,
         secret=secret,
         any_port=ready_fd >= 0,
+        nodes_stay=document_fd < 0,  # a launcher ends its children
         on_listening=listening,
         on_status=None if progress is None else draw,
     )
@@ -156,7 +158,7 @@ def command(
         figures = absolute(master.figures) if code == EXIT_OK or saved else {}
         last = last_of(master) if begun else {}
         if progress is not None:
-            close(progress, master, code, verdict, last)
+            close(progress, master, code, verdict, figures, last)
         registration.end(code, verdict, figures, last)
         fields = {"event": "end", "code": code, "figures": figures}
         text = verdict or "the job is done"
@@ -218,15 +220,21 @@ def last_of(master: Master) -> dict[str, Any]:
 
 
 def close(
-    progress: Progress, master: Master, code: int, verdict: str, last: Mapping[str, Any]
+    progress: Progress,
+    master: Master,
+    code: int,
+    verdict: str,
+    figures: Mapping[str, Any],
+    last: Mapping[str, Any],
 ) -> None:
     """End the display: with the job's figures or, if it failed, with what it has saved."""
     from snailps.cli.printing import end_lines
     from snailps.cli.view import ending_of
 
-    if master_job := (master.job if last else None):
+    master_job = master.job if last else None
+    if master_job and not master.left:
         ending = ending_of(
-            master.figures if code == EXIT_OK else {},
+            figures,
             job=master_job.name,
             status=cast("Status", last),
             losses=progress.losses,

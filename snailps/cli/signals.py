@@ -1,4 +1,4 @@
-"""Signals that end a command: SIGTERM, and SIGHUP of a terminal that is closed."""
+"""Commands that signals end as Ctrl-C does."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ import sys
 from collections.abc import Iterator
 from types import FrameType
 
-
-def ending_signals() -> list[signal.Signals]:
-    """SIGTERM, and SIGHUP unless nohup has it ignored."""
-    is_heard = signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
-    return [signal.SIGTERM, *([signal.SIGHUP] if is_heard else [])]
+from snailps.node.signals import ending_signals
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

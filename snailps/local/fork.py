@@ -44,6 +44,8 @@ def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) 
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
         # As exec does.  Popen waits until its own pipe, one of these descriptors, is closed.
         for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
             if descriptor > 2 and descriptor not in kept:

@@ -49,6 +49,9 @@ class Context(Protocol):
     def fail_job(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
         """Fail the job of a session, else the cluster."""
 
+    def export_cancelled(self, text: str) -> None:
+        """The export was ended before the result was complete."""
+
     def job_ended(self, now: float) -> None:
         """The result is written."""
 

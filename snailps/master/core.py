@@ -86,6 +86,7 @@ class MasterCore:
         past: Recovered | None = None,  # what an earlier master of this cluster left
         # the session outlives its drivers; workers of a failed job begin anew
         lasting: bool = False,
+        nodes_stay: bool = True,  # servers and workers outlive this process
         own_rss_mb: Callable[[], float] = lambda: 0.0,  # peak resident size of this process, MB
     ) -> None:
         self.settings, self.services, self.cluster_id = settings, services, cluster_id
@@ -108,7 +109,13 @@ class MasterCore:
         over = any(fact.kind == "exported" for fact in facts)
         self.heartbeats.back_s = BACK_S if over else settings.heartbeat_timeout
         self.job_controller = JobController(self, past)
-        self.interrupts = Interrupts(self.lifecycle, self.job_controller)
+        self.interrupts = Interrupts(
+            self.lifecycle,
+            self.job_controller,
+            self.out,
+            nodes_stay=nodes_stay,
+            wait_s=settings.master_time_out,
+        )
         self.replication = ReplicationController(self)
         self.departures = Departures(self)
         self.members.rows = self.replication.shard_orders
@@ -149,7 +156,7 @@ class MasterCore:
             events.Gone: self._gone,
             events.Heartbeats: self.heartbeats.heard,
             WorkDone: self._work_done,
-            events.Signal: lambda event, now: self.interrupts.signal(),
+            events.Signal: lambda event, now: self.interrupts.signal(event.number, now),
             events.JournalGrown: self._journal_grown,
             events.JournalFailed: self._journal_failed,
             Tick: self._tick,
@@ -186,6 +193,8 @@ class MasterCore:
 
     def _tick(self, event: Tick, now: float) -> None:
         self.interrupts.step(now)
+        if self.lifecycle.left:
+            return
         self.heartbeats.step(now)
         if self._loading is not None and now > self._loading.until:
             self._give_up_loading(
@@ -327,6 +336,12 @@ class MasterCore:
         job_controller.abandon(text, self.lifecycle.now, trace)
         self.replication.figures()  # metrics of this job are not the next one's
         self.interrupts.forget()
+
+    def export_cancelled(self, text: str) -> None:
+        if self.interrupts.may_leave and not self.session:
+            self.interrupts.leave(text)
+        else:
+            self.fail_job(text, EXIT_INTERRUPTED)
 
     def _send_stop(self, broken: bool, text: str) -> None:
         stop = messages.Stop(broken, text)
@@ -585,7 +600,7 @@ class MasterCore:
 
     def _leaving(self, member: Member, message: messages.Leaving, now: float) -> None:
         log.info("%s: %s", member.name, message.why)
-        if message.why == "SIGINT":
+        if message.why != "SIGTERM":  # SIGINT or SIGHUP: the job is to end
             self.interrupts.ask()
         elif not self.lifecycle.stopping:  # else it has the order to end already
             self.departures.leave(member, now)

@@ -7,6 +7,7 @@ Connections and calls are numbers that `process.py` gives; no number is given tw
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,9 @@ class Heartbeats(Event):
 
 @dataclass(frozen=True, slots=True)
 class Signal(Event):
-    """SIGINT or SIGTERM."""
+    """SIGINT, SIGHUP or SIGTERM at the master."""
+
+    number: int = signal.SIGINT
 
 
 @dataclass(frozen=True, slots=True)

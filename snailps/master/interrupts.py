@@ -1,18 +1,26 @@
 """Interrupts: what signals at the master, or at a member, mean for the job.
 
-    Signal, SIGINT at a member, all servers leaving -> Interrupts
-        -> the training ends early and is exported, the export is cancelled, or the cluster ends
+    signal(number), SIGINT at a member, all servers leaving -> Interrupts
+        -> the training ends early and is exported, the master leaves, the cluster ends
 
-The first signal ends a training cleanly, a second one at once; a new one during the export cancels
-it.  `now` is monotonic seconds.
+SIGINT, and SIGHUP of a terminal that is closed: end early, save the model.
+SIGTERM: leave, so that the job goes on when this master is started again. Where nothing could go
+on (there is no journal, or servers and workers end with this process), it is SIGINT.
+While the model is written the first signal changes nothing, as that is what it asks for.
+A second signal ends the export, and the master leaves; before the export SIGINT ends the cluster.
+
+docs/operations.md has the table, which `tests/cluster/test_signals.py` plays with real processes.
+`now` is monotonic seconds.
 """
 
 from __future__ import annotations
 
 import logging
+import signal
 from typing import cast
 
-from snailps.errors import EXIT_INTERRUPTED, EXIT_OK
+from snailps.errors import EXIT_INTERRUPTED, EXIT_LEFT, EXIT_OK
+from snailps.master.effects import Outbox
 from snailps.master.job.controller import JobController
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.phases import JobPhase
@@ -21,20 +29,47 @@ from snailps.node.status import Phase
 
 log = logging.getLogger(__name__)
 
+LEAVE_S = 3.0
+"""Seconds from SIGTERM to leaving. If all servers get SIGTERM meanwhile, the whole cluster is to
+end (`docker stack rm`, `kubectl delete`): nothing could go on, so the model is saved."""
+
 
 class Interrupts:
-    def __init__(self, lifecycle: Lifecycle, job_controller: JobController) -> None:
-        self._lifecycle, self._job_controller = lifecycle, job_controller
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        job_controller: JobController,
+        out: Outbox,
+        *,
+        nodes_stay: bool,  # servers and workers outlive this process
+        wait_s: float,  # how long they wait for the next master
+    ) -> None:
+        self._lifecycle, self._job_controller, self._out = lifecycle, job_controller, out
+        self._nodes_stay, self._wait_s = nodes_stay, wait_s
+        self._code = EXIT_INTERRUPTED  # of leaving, by the last signal
+        self._leave_at: float | None = None  # when the master leaves, after SIGTERM
         self.forget()
 
     def forget(self) -> None:
         """Reset for the next job."""
         self._signals = 0
-        self._handled = 0  # signals that the training or the export has acted on
+        self._early = 0  # signals before the export began
         self._asked = False
+        self._is_noted = False  # that the export goes on was said
 
-    def signal(self) -> None:
+    @property
+    def may_leave(self) -> bool:
+        """Whether the next master can go on: there is a journal, and its nodes stay."""
+        return self._nodes_stay and self._out.kept
+
+    def signal(self, number: int, now: float) -> None:
+        """A signal at this process."""
         self._signals += 1
+        leaves = number == signal.SIGTERM and self.may_leave
+        self._code = EXIT_LEFT if leaves else EXIT_INTERRUPTED
+        if leaves and self._job_controller.phase is not JobPhase.EXPORTING:
+            # The second one does not wait for what the servers are asked.
+            self._leave_at = now + LEAVE_S if self._signals == 1 else now
 
     def ask(self) -> None:
         """SIGINT at a member; counts as one signal, however often it comes."""
@@ -42,11 +77,16 @@ class Interrupts:
 
     def step(self, now: float) -> None:
         """Act on signals received."""
-        if self._lifecycle.stopping or not (self._signals or self._asked):
+        is_asked = self._signals or self._asked or self._leave_at is not None
+        if self._lifecycle.ending or not is_asked:
             return
         phase = self._job_controller.phase
         if phase is JobPhase.EXPORTING:
-            self._interrupt_export(now)
+            self._step_export(now)
+            return
+        self._early = self._signals
+        if self._leave_at is not None and self.may_leave:  # the journal may have failed since
+            self._step_leaving(self._leave_at, now)
         elif phase is JobPhase.IDLE and not self._lifecycle.forming:
             self._lifecycle.stop(EXIT_OK, "the session was ended by a signal")
         elif self._signals > 1 or phase is not JobPhase.TRAINING:
@@ -54,19 +94,37 @@ class Interrupts:
             doing = PHASE_WORDS[cast(Phase, now_in)]
             self._lifecycle.fail(f"interrupted while {doing}; nothing was saved", EXIT_INTERRUPTED)
         else:
-            self._handled = self._signals
             self._job_controller.interrupt(now)
 
-    def _interrupt_export(self, now: float) -> None:
-        """The first signal since the export began ends it cleanly, a second one at once."""
-        if self._signals == self._handled:
-            return  # it ended the training: the model is being exported
-        self._handled = self._signals
+    def _step_leaving(self, leave_at: float, now: float) -> None:
+        """After SIGTERM: leave in a while, unless the training is ended early meanwhile."""
+        if self._asked and self._job_controller.phase is JobPhase.TRAINING:
+            self._job_controller.interrupt(now)
+        is_saved_next = self._job_controller.interrupted and self._signals < 2
+        if now >= leave_at and not is_saved_next:
+            self.leave("left by SIGTERM")
+
+    def leave(self, why: str) -> None:
+        """End this process alone; the next master goes on from the journal."""
+        text = (
+            f"{why}. Servers and workers keep what they have: within {self._wait_s:.0f} s "
+            "(master_time_out) the same command goes on"
+        )
+        self._lifecycle.leave(self._code, text)
+
+    def _step_export(self, now: float) -> None:
+        """The first signal is what the export is for; one more ends it, the next one at once."""
         export = self._job_controller.export
-        if export.cancelled:
+        more = self._signals - max(1, self._early)
+        if more > 1 and self.may_leave:
+            self.leave(export.verdict())
+        elif more > 1:
             self._lifecycle.fail(export.verdict(), EXIT_INTERRUPTED)
-        else:
+        elif more == 1 and not export.cancelled:
             export.cancel(now)
+        elif more == 0 and not self._early and not self._is_noted:
+            self._is_noted = True
+            log.warning("the model is being saved, which goes on to its end: one more ends that")
 
     def all_servers_leave(self, text: str, now: float) -> None:
         """All servers are to leave, with all rows: save the model first, if there is one."""

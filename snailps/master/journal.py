@@ -458,6 +458,13 @@ class Journal:
             self._tidy(all_=True)
             self.path.rmdir()
 
+    def leave(self) -> None:
+        """Stop writing, with all facts synced, for the master that takes over."""
+        with self._guard, contextlib.suppress(OSError):  # the machine may end next, too
+            if self._file >= 0:
+                os.fdatasync(self._file)
+        self.close()
+
     def release(self) -> None:
         """Unlock the folder of a process that runs nothing, and remove it if it has no run."""
         if self.path is None or self._lock < 0:

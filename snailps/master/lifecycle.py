@@ -1,6 +1,7 @@
 """The lifecycle of a cluster: its phase, and how it ended.
 
     forming > idle > stopping > done | failed        fail(sentence), stop(code, sentence)
+                   > left                            leave(code, sentence)
 
 Owns the phase, the exit code and the verdict; must not know members or jobs.
 """
@@ -32,13 +33,23 @@ class Lifecycle:
 
     @property
     def stopping(self) -> bool:
-        """Members have the order to end; more calls of `fail` and `stop` do nothing."""
+        """Members have the order to end."""
         return self.stopped_at is not None
 
     @property
     def over(self) -> bool:
         """No further event has an effect."""
-        return self.phase in (ClusterPhase.DONE, ClusterPhase.FAILED)
+        return self.phase in (ClusterPhase.DONE, ClusterPhase.FAILED, ClusterPhase.LEFT)
+
+    @property
+    def left(self) -> bool:
+        """This master has ended alone: the journal stays, and members wait for the next one."""
+        return self.phase is ClusterPhase.LEFT
+
+    @property
+    def ending(self) -> bool:
+        """How it ends is decided; more calls of `fail`, `stop` and `leave` do nothing."""
+        return self.stopping or self.over
 
     def go(self, phase: ClusterPhase) -> None:
         """Enter a phase; an invalid transition is a defect."""
@@ -46,7 +57,7 @@ class Lifecycle:
 
     def fail(self, text: str, code: int = EXIT_FAILED) -> None:
         """End the cluster without a result, with a sentence for its user."""
-        if not self.stopping:
+        if not self.ending:
             self.failed = code != EXIT_INTERRUPTED
             if self.failed:
                 self._out.happened("warning", "", text)
@@ -54,12 +65,18 @@ class Lifecycle:
 
     def stop(self, code: int, text: str, *, broken: bool = False) -> None:
         """End the cluster; `broken`: members do not finish what they have begun."""
-        if self.stopping:
+        if self.ending:
             return
         self.code, self.verdict, self.stopped_at = code, text, self.now
         self._out.note("stopped", {"code": code, "text": text})
         self.go(ClusterPhase.STOPPING)
         self._on_stop(broken, text)
+
+    def leave(self, code: int, text: str) -> None:
+        """End this master alone. Members learn of it as of a master that was killed."""
+        if not self.ending:
+            self.code, self.verdict = code, text
+            self.go(ClusterPhase.LEFT)
 
     def stood_still(self, seconds: float) -> None:
         if self.stopped_at is not None:

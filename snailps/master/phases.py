@@ -14,6 +14,7 @@ class ClusterPhase(str, enum.Enum):
     FORMING = "forming"
     FORMED = "idle"  # its job has the phase then
     STOPPING = "stopping"
+    LEFT = "left"  # the master alone ends, and its nodes wait for the next one
     DONE = "done"
     FAILED = "failed"
 
@@ -34,9 +35,10 @@ AT_WORK = (JobPhase.SURVEY, JobPhase.LOADING, JobPhase.TRAINING)
 """Phases in which workers have the job."""
 _C, _J = ClusterPhase, JobPhase
 CLUSTER: dict[ClusterPhase, set[ClusterPhase]] = {
-    _C.FORMING: {_C.FORMED, _C.STOPPING},
-    _C.FORMED: {_C.STOPPING},
+    _C.FORMING: {_C.FORMED, _C.STOPPING, _C.LEFT},
+    _C.FORMED: {_C.STOPPING, _C.LEFT},
     _C.STOPPING: {_C.DONE, _C.FAILED},
+    _C.LEFT: set(),
     _C.DONE: set(),
     _C.FAILED: set(),
 }

@@ -66,6 +66,7 @@ from snailps.node.metric_samples import of_master, of_process
 from snailps.node.metrics import Sample
 from snailps.node.probe_service import ProbeService
 from snailps.node.process import raise_descriptors
+from snailps.node.signals import ending_signals
 from snailps.node.status import EVENT_REPORTED, Progress, Status
 from snailps.node.usage import peak_rss_mb, release_memory, usage
 from snailps.transport import messages
@@ -141,6 +142,7 @@ class Master:
         # wait for jobs of drivers, instead of running the file's own and ending
         session: bool = False,
         lasting: bool = False,  # the session outlives its drivers
+        nodes_stay: bool = True,  # False: servers and workers end with this process
         # `listen_addr` without a port means any free one, not that of `master_addr`
         any_port: bool = False,
         source_key: str = "",  # admits the source of a class, whatever `accept_source` is
@@ -154,10 +156,11 @@ class Master:
         self._settings, self._raw, self._also_known = settings, raw, also_known
         self.trust = Trust.of(settings, secret=secret)
         self._session, self._lasting, self._any_port = session, lasting, any_port
+        self._nodes_stay = nodes_stay
         self._source_key = source_key
         self._on_listening, self._on_status = on_listening, on_status
         self._journal = Journal(None)
-        self._signals = self._signals_fed = 0
+        self._signals: deque[int] = deque()
         self._events: deque[Event] = deque()
         self._is_feeding = False
         self._peers: dict[int, Peer] = {}
@@ -210,14 +213,10 @@ class Master:
                 self._begin(listener, job)
             while not self.core.lifecycle.over:
                 self._turn()
-            if (
-                self.job is not None
-                and self.job.pass_ == "train"
-                and not self.core.lifecycle.failed
-            ):
-                self._observers.end()
-            self._tasks.wait_all(FOLDER_S, "checkpoint")
-            self._journal.end()
+            if self.core.lifecycle.left:
+                self._journal.leave()
+            else:
+                self._end_run()
         except SnailError:
             if not took_over:  # it could not begin, and reports why
                 self._journal.end()
@@ -229,6 +228,14 @@ class Master:
             error.exit_code = self.core.lifecycle.code
             raise error
         return self.core.lifecycle.code
+
+    def _end_run(self) -> None:
+        """The run is over: nobody takes it over."""
+        trained = self.job is not None and self.job.pass_ == "train"
+        if trained and not self.core.lifecycle.failed:
+            self._observers.end()
+        self._tasks.wait_all(FOLDER_S, "checkpoint")
+        self._journal.end()
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -248,6 +255,11 @@ class Master:
     @property
     def verdict(self) -> str:
         return self.core.lifecycle.verdict
+
+    @property
+    def left(self) -> bool:
+        """It has ended alone, for the next master to go on."""
+        return self.core.lifecycle.left
 
     @property
     def job(self) -> Job | None:
@@ -271,13 +283,13 @@ class Master:
         return [list(one) for one in origins]
 
     def catch_signals(self) -> None:
-        """The first SIGINT or SIGTERM ends the job cleanly, the second at once."""
+        """Hand signals to the core; `interrupts.py` has what they mean."""
 
         def note(number: int, frame: types.FrameType | None) -> None:
-            self._signals += 1
+            self._signals.append(number)
 
-        signal.signal(signal.SIGINT, note)
-        signal.signal(signal.SIGTERM, note)
+        for number in (signal.SIGINT, *ending_signals()):
+            signal.signal(number, note)
 
     def _open(self, listener: Listener, job: Job | None) -> bool:
         """Make the core and all round it; whether it takes over from an earlier master."""
@@ -308,6 +320,7 @@ class Master:
             now=now,
             session=self._session,
             lasting=self._lasting,
+            nodes_stay=self._nodes_stay,
             kept=self._journal.path is not None,
             past=past,
             own_rss_mb=peak_rss_mb,
@@ -413,9 +426,8 @@ class Master:
             self._heartbeats_at = now + HEARTBEATS_S
             closed = frozenset(self._heartbeats.closed())
             self._feed(events.Heartbeats(self._heartbeats.silences(), closed))
-        while self._signals_fed < self._signals:
-            self._signals_fed += 1
-            self._feed(events.Signal())
+        while self._signals:
+            self._feed(events.Signal(self._signals.popleft()))
         if self._journal.is_long:
             self._feed(events.JournalGrown())
         if core.out.kept and not self._journal.kept:
@@ -459,7 +471,14 @@ class Master:
         counts, status = self._report.events.counts, self.status()
         present = sum(node["role"] == "server" for node in status["nodes"])
         self._servers = max(self._servers, present)
-        asked.set_result(of_master(status, counts, replicated=replicated, servers=self._servers))
+        samples = of_master(
+            status,
+            counts,
+            replicated=replicated,
+            servers=self._servers,
+            heartbeat_interval=settings.heartbeat_interval,
+        )
+        asked.set_result(samples)
 
     def _feed(self, event: Event) -> None:
         """Hand the core an event, and perform its effects and all that follow."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from snailps.config import parse_addr
 from snailps.dataclass import dataclass, field
-from snailps.errors import EXIT_INTERRUPTED, ProtocolError, SnailError
+from snailps.errors import EXIT_INTERRUPTED, EXIT_LEFT, ProtocolError, SnailError
 from snailps.monitor.picture import packed, plain, trimmed
 from snailps.monitor.series import Series
 from snailps.node.phrases import PHASE_WORDS
@@ -119,6 +119,7 @@ class Watcher:
         if not self._status:
             return
         phase: Phase = "failed" if ending.code else "done"
+        phase = "left" if ending.code == EXIT_LEFT else phase
         self._status = {
             **self._status,
             "phase": phase,

@@ -30,14 +30,18 @@ class BoundedServer(ThreadingHTTPServer):
     def __init__(
         self, host: str, port: int, handler: type[BaseHTTPRequestHandler], most: int, limit_s: float
     ) -> None:
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # A name may have addresses of one family only.
+        family, _, _, _, where = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        self.address_family = family
         self.request_queue_size = most
         self.room = threading.BoundedSemaphore(most)
         self.limit_s = limit_s
         self._asking: dict[Any, float] = {}
         """Connections that are timed -> since when; longest first."""
         self._lock = threading.Lock()
-        super().__init__((host, port), handler)
+        super().__init__(where, handler)  # type: ignore[arg-type]
 
     def server_bind(self) -> None:
         # Not HTTPServer's own, which asks a name server for the name of this host.

@@ -64,7 +64,12 @@ def _begun() -> float | None:
 
 
 def of_master(
-    status: Status, events: Mapping[str, int], *, replicated: bool, servers: int
+    status: Status,
+    events: Mapping[str, int],
+    *,
+    replicated: bool,
+    servers: int,
+    heartbeat_interval: float,
 ) -> list[Sample]:
     """Metrics of a run. `events`: counts by kind; `replicated`: every shard should have a standby,
     unless there is one server only; `servers`: as many were there, or should have been."""
@@ -105,6 +110,7 @@ def of_master(
     checkpoint = status["checkpoint"]
     if checkpoint is not None and checkpoint["age_s"] is not None:
         found.append(Sample("snailps_checkpoint_age_seconds", {}, checkpoint["age_s"]))
+    found.append(Sample("snailps_heartbeat_interval_seconds", {}, heartbeat_interval))
     for node in status["nodes"]:
         if node["heartbeat_s"] is not None:
             labels = {"role": node["role"], "id": str(node["id"])}

@@ -81,6 +81,8 @@ FAMILIES: tuple[Family, ...] = (
            "Time since this run completed its newest checkpoint."),
     Family("snailps_heartbeat_age_seconds", "gauge", ("role", "id"), "master",
            "Time since a process was last heard."),
+    Family("snailps_heartbeat_interval_seconds", "gauge", (), "master",
+           "Time between two heartbeats of a process (heartbeat_interval)."),
     Family("snailps_loop_turn_seconds", "histogram", (), "master",
            "Duration of a turn of the master's loop, without its waiting."),
     # --- server

@@ -34,6 +34,7 @@ PHASE_WORDS: dict[Phase, str] = {
     "training": "training",
     "exporting": "saving the model",
     "stopping": "ending",
+    "left": "waiting for the master to be started again",
     "done": "done",
     "failed": "failed",
 }

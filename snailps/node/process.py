@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from typing import TYPE_CHECKING, Any
 
 from snailps.config import ClusterSettings, ListenerSettings, parse_addr, parse_port_range
@@ -43,6 +43,7 @@ from snailps.node.limits import GRACE_S
 from snailps.node.metric_samples import of_process
 from snailps.node.metrics import Sample
 from snailps.node.run_registry import trust_at
+from snailps.node.signals import ending_signals
 from snailps.node.status import EVENT_REPORTED
 from snailps.node.usage import peak_rss_mb, usage
 from snailps.transport import messages
@@ -65,8 +66,6 @@ if TYPE_CHECKING:
     from snailps.node.metrics_server import MetricsServer
 
 log = logging.getLogger(__name__)
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 AWAY_S = 1.0
 """Time that a signal waits for a lost master to return, or for one that was asked to register us,
@@ -150,21 +149,22 @@ def _before_joining(number: int) -> str:
 class _ChildSignals:
     """Gives a child that a model forks its own signals, instead of this process's."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Collection[signal.Signals]) -> None:
+        self._numbers = numbers
         self._of_thread = threading.local()
         os.register_at_fork(
             before=self._hold, after_in_parent=self._let_go, after_in_child=self._begin
         )
 
     def _hold(self) -> None:
-        self._of_thread.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        self._of_thread.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
 
     def _let_go(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._of_thread.mask)
 
     def _begin(self) -> None:
         signal.set_wakeup_fd(-1)
-        for number in _SIGNALS:
+        for number in self._numbers:
             signal.signal(number, signal.SIG_DFL)
         self._let_go()
 
@@ -463,18 +463,19 @@ class Node:
         self.trust.close()
 
     def catch_signals(self) -> None:
-        """SIGINT asks the master to end the job; SIGTERM asks to leave. In the main thread.
+        """SIGINT and SIGHUP ask the master to end the job, SIGTERM to leave. In the main thread.
         Handlers run in the main thread, between two steps of Python: not while a model computes or
         waits. So a thread of its own gets signals, from the interpreter itself."""
         hears, wakes = socket.socketpair()
         wakes.setblocking(False)
         signal.set_wakeup_fd(wakes.detach(), warn_on_full_buffer=False)
+        numbers = (signal.SIGINT, *ending_signals())
         threading.Thread(
-            target=self._hear_signals, args=(hears,), name="snailps-signals", daemon=True
+            target=self._hear_signals, args=(hears, numbers), name="snailps-signals", daemon=True
         ).start()
-        for number in _SIGNALS:
+        for number in numbers:
             signal.signal(number, self._break_dialling)
-        _ChildSignals()
+        _ChildSignals(numbers)
 
     def _receive(self, message: messages.Message) -> AnswerOrFuture:
         """Pass a message to `on_message`; errors become `ClusterError`."""
@@ -501,7 +502,7 @@ class Node:
         """Hook: ends the waits of the main thread."""
 
     def on_leave_request(self, why: str) -> None:
-        """Hook: SIGTERM or SIGINT arrived after joining."""
+        """Hook: SIGTERM, SIGINT or SIGHUP arrived after joining."""
         self._leaves = why
         self.control.note(messages.Leaving(why))
 
@@ -511,9 +512,9 @@ class Node:
             self.end(EXIT_INTERRUPTED, _before_joining(number))
             raise KeyboardInterrupt
 
-    def _hear_signals(self, hears: socket.socket) -> None:
+    def _hear_signals(self, hears: socket.socket, numbers: Container[int]) -> None:
         while number := hears.recv(1):
-            if number[0] in _SIGNALS:  # others are a model's own
+            if number[0] in numbers:  # others are a model's own
                 self._on_signal(number[0])
 
     def _on_signal(self, number: int) -> None:

@@ -20,6 +20,7 @@ Phase = Literal[
     "training",
     "exporting",
     "stopping",
+    "left",
     "done",
     "failed",
 ]

@@ -113,21 +113,6 @@ def test_server_killed_while_the_master_exports_ends_the_cluster(tmp_path, job, 
         at_export.open()
 
 
-def test_master_with_second_sigint_while_it_exports_ends_at_once(tmp_path, job, gate):
-    at_export = gate(0, "export")
-    job |= {"worker_class": "cluster_models:SlowExport"}
-    with Cluster(tmp_path, job=job) as cluster:
-        master, *_ = cluster.started_at(at_export)
-        with Observer(cluster) as observer:
-            master.send(signal.SIGINT)
-            assert observer.status()["phase"] == "exporting"  # the result is on its way
-        master.send(signal.SIGINT)
-        assert codes_at_once(cluster) == [INTERRUPTED, STOPPED, STOPPED]
-        assert "interrupted while saving the model" in master.stderr
-        assert "Traceback" not in master.stderr
-        at_export.open()
-
-
 # --- a late helper ----------------------------------------------------------------------------
 
 

@@ -197,7 +197,7 @@ def test_master_asked_to_end_while_somebody_joins_saves_and_ends_all(tmp_path, j
     with Joining(tmp_path, job) as cluster:
         master, servers, _ = cluster.begin()
         newcomer = cluster.stuck(servers[0])
-        master.send(signal.SIGTERM)
+        master.send(signal.SIGINT)
         master.wait_line("interrupted: finishing the blocks at work")
         cluster.gate.open()
         servers[0].send(signal.SIGCONT)

@@ -80,12 +80,11 @@ def test_job_of_a_session_after_one_that_left_a_block_behind_is_whole(
 # --- Ctrl-C -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupt_drops_what_is_prefetched_and_keeps_what_is_at_work(tmp_path, job, gate, number):
+def test_interrupt_drops_what_is_prefetched_and_keeps_what_is_at_work(tmp_path, job, gate):
     at_block = gate(2)
     with Cluster(tmp_path, job=job) as cluster:
         master, *_ = cluster.started_at(at_block)
-        master.send(number)
+        master.send(signal.SIGINT)
         master.wait_line("interrupted: finishing")
         at_block.open()
         assert cluster.codes() == [INTERRUPTED, 0, 0]

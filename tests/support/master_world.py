@@ -66,15 +66,19 @@ class World:
         Whether works wait for `work`.
     """
 
-    def __init__(self, job=None, past=None, session=False, lasting=False, **settings):
+    def __init__(
+        self, job=None, past=None, session=False, lasting=False, nodes_stay=True, kept=True,
+        **settings,
+    ):  # fmt: skip
         settings = {"expected_node_num": 3, "expected_servers": 1, **settings}
         self.now, self.effects, self.obey, self.slow = 100.0, [], True, False
         self.works = []
         self.services, self.answers = Services(), {}
         self._peer = self._call = 0
         self.core = MasterCore(
-            MasterSettings(**settings), self.services, cluster_id=LIFE, now=self.now, kept=True,
-            past=past, session=session, lasting=lasting, own_rss_mb=lambda: 70.0,
+            MasterSettings(**settings), self.services, cluster_id=LIFE, now=self.now, kept=kept,
+            past=past, session=session, lasting=lasting, nodes_stay=nodes_stay,
+            own_rss_mb=lambda: 70.0,
         )  # fmt: skip
         facts = past.facts if past is not None else []
         self.report = StatusReport(self.core, self.keep, facts=facts)

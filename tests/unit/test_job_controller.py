@@ -7,7 +7,6 @@ from master_parts import TestOutbox, context_of, worker_of
 
 from snailps.api.export_progress import ExportProgress
 from snailps.data.blocks import Block
-from snailps.errors import EXIT_INTERRUPTED
 from snailps.master.job.controller import JobController
 from snailps.master.job.export import CANCEL_S
 from snailps.master.leases import BspLedger
@@ -40,7 +39,7 @@ def test_course_logs_how_far_an_export_is(stepped, now, caplog):
 def test_cancelled_export_that_does_not_end_is_left_behind(stepped, now):
     controller, *_ = stepped
     failed = []
-    controller._context.fail_job = lambda text, code: failed.append((text, code))
+    controller._context.export_cancelled = failed.append
     controller.phase = JobPhase.EXPORTING
     told = controller.export.begin(now.s)
     controller.export.cancel(now.s)
@@ -51,7 +50,7 @@ def test_cancelled_export_that_does_not_end_is_left_behind(stepped, now):
     now.s += 1
     controller.step(now.s)
     verdict = "interrupted while saving the model, 0% done; nothing was saved"
-    assert failed == [(verdict, EXIT_INTERRUPTED)]
+    assert failed == [verdict]
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def test_samples_of_a_master_are_all_of_known_families_and_labels():
     world = World()
     world.forms()
     status, counts = world.status(), world.report.events.counts
-    samples = of_master(status, counts, replicated=True, servers=2)
+    samples = of_master(status, counts, replicated=True, servers=2, heartbeat_interval=1.0)
     known = {family.name: set(family.labels) for family in FAMILIES}
     for sample in [*samples, *of_process("master", 0)]:
         assert set(sample.labels) - {"le"} == known[family_of(sample.name)]
@@ -106,7 +106,7 @@ def test_samples_of_a_master_are_all_of_known_families_and_labels():
     assert values["snailps_phase", "idle"] == 1
     assert values["snailps_shards_without_standby",] == 1
     render(samples)
-    alone = of_master(status, counts, replicated=True, servers=1)
+    alone = of_master(status, counts, replicated=True, servers=1, heartbeat_interval=1.0)
     assert [s.value for s in alone if s.name == "snailps_shards_without_standby"] == [0]
 
 

@@ -19,7 +19,6 @@ from snailps.api.rotation import Rotation
 from snailps.config import to_mapping
 from snailps.dataclass import asdict
 from snailps.errors import (
-    EXIT_INTERRUPTED,
     ClusterError,
     DataError,
     SnailError,
@@ -556,7 +555,7 @@ class JobController:
         self.export.written(figures, now)
 
     def _end_cancelled(self) -> None:
-        self._context.fail_job(self.export.verdict(), EXIT_INTERRUPTED)
+        self._context.export_cancelled(self.export.verdict())
 
     def exported_before(self, job: Job, figures: dict[str, Any], now: float) -> None:
         """Only end the job, whose result an earlier master has written."""

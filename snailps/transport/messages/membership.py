@@ -238,7 +238,7 @@ class Failed(Message):
 @message(by="server worker")
 @dataclass(frozen=True, slots=True)
 class Leaving(Message):
-    """A node was asked to leave (SIGTERM)."""
+    """A node was asked to leave (SIGTERM), or to have the job ended (SIGINT, SIGHUP)."""
 
     why: Label
 

@@ -1,0 +1,183 @@
+"""What signals at a master lead to, by its core alone; with real processes: test_signals.py."""
+
+import signal
+
+import pytest
+from cluster_models import COUNTER, write_numbers
+from master_world import World, rejoin, takes_over
+
+from snailps.config import JobSettings, MasterSettings, RawConfig
+from snailps.master import effects, events
+from snailps.master.interrupts import LEAVE_S
+from snailps.master.job.job import Job
+from snailps.master.phases import ClusterPhase, JobPhase
+from snailps.transport import messages as m
+
+TERM, INT, HUP = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+
+
+@pytest.fixture
+def make_job(tmp_path):
+    write_numbers(tmp_path / "in.txt", 100)
+
+    def make():
+        values = {
+            "worker_class": COUNTER, "input": str(tmp_path / "in.txt"), "block_bytes": "50",
+        }  # fmt: skip
+        return Job(RawConfig.from_mapping(values, "test"), (JobSettings, MasterSettings), 100.0)
+
+    return make
+
+
+def send(world, *numbers):
+    for number in numbers:
+        world.handle(events.Signal(number))
+    world.tick()
+
+
+def state(world):
+    return world.core.phase, world.core.lifecycle.code
+
+
+def exporting(make_job, **how):
+    """A world whose model is being written."""
+    world = World(make_job(), **how)
+    _, *workers = world.forms()
+    while sum(map(world.trains, workers)):  # both take a turn
+        world.tick()
+    world.slow = True
+    for worker in workers:
+        world.note(worker, m.Finished({}))
+    world.tick(times=3)
+    assert world.core.job_controller.phase is JobPhase.EXPORTING
+    return world
+
+
+def test_sigterm_leaves_without_a_word_to_anybody_and_the_next_master_goes_on(make_job):
+    before = World(make_job())
+    _, first, _ = before.forms()
+    assert before.trains(first)
+    send(before, TERM)
+    assert before.trains(first)  # until it leaves all goes on
+    before.tick(seconds=LEAVE_S)
+    assert state(before) == (ClusterPhase.LEFT, 143)
+    assert before.core.lifecycle.over
+    assert not before.core.lifecycle.failed
+    assert not any(isinstance(e, effects.Send) and isinstance(e.message, m.Stop)
+                   for e in before.effects)  # fmt: skip
+    assert {fact.kind for fact in before.facts()}.isdisjoint({"stopped", "early"})
+    world = takes_over(before, make_job())
+    for member in (1, 2, 3):
+        rejoin(world, member)
+    world.tick(times=4)
+    assert world.core.reported_phase == "training"
+    assert world.core.job_controller.job.ledger.finished == 2
+
+
+@pytest.mark.parametrize("number", [INT, HUP])
+def test_other_signals_end_the_training_early(make_job, number):
+    world = World(make_job())
+    world.forms()
+    send(world, number)
+    assert world.core.job_controller.interrupted
+    assert state(world) == (ClusterPhase.FORMED, 0)
+
+
+@pytest.mark.parametrize("how", [{"nodes_stay": False}, {"kept": False}])
+def test_sigterm_is_sigint_where_nobody_can_go_on(make_job, how):
+    world = World(make_job(), **how)
+    world.forms()
+    send(world, TERM)
+    assert world.core.job_controller.interrupted
+    send(world, TERM)
+    assert state(world) == (ClusterPhase.STOPPING, 130)
+
+
+def test_sigterm_of_a_master_whose_journal_fails_meanwhile_saves_the_model(make_job):
+    world = World(make_job())
+    world.forms()
+    send(world, TERM)
+    world.handle(events.JournalFailed())
+    world.tick(seconds=LEAVE_S)
+    assert world.core.job_controller.interrupted
+
+
+def test_sigterm_of_all_saves_the_model(make_job):
+    world = World(make_job())
+    server, *_ = world.forms()
+    send(world, TERM)
+    world.note(server, m.Leaving("SIGTERM"))
+    world.tick(seconds=2 * LEAVE_S)
+    assert world.core.job_controller.interrupted
+    assert state(world) == (ClusterPhase.FORMED, 0)
+
+
+def test_second_sigterm_leaves_at_once_also_a_training_that_ends_early(make_job):
+    world = World(make_job())
+    world.forms()
+    send(world, TERM, TERM)
+    assert state(world) == (ClusterPhase.LEFT, 143)
+    world = World(make_job())
+    world.forms()
+    send(world, INT)
+    send(world, TERM)
+    assert state(world) == (ClusterPhase.LEFT, 143)
+    assert "early" in {fact.kind for fact in world.facts()}
+
+
+def test_sigterm_of_a_master_that_still_forms_leaves_its_nodes_waiting(make_job):
+    world = World(make_job())
+    server = world.join("server")
+    send(world, TERM)
+    world.tick(seconds=LEAVE_S)
+    assert state(world) == (ClusterPhase.LEFT, 143)
+    assert not world.sent(server, m.Stop)
+
+
+@pytest.mark.parametrize("number", [INT, TERM, HUP])
+@pytest.mark.parametrize("asked", [False, True])
+def test_first_signal_lets_an_export_finish(make_job, number, asked):
+    world = exporting(make_job)
+    if asked:
+        world.note(2, m.Leaving("SIGINT"))
+    send(world, number)
+    world.tick(seconds=2 * LEAVE_S)
+    assert not world.core.job_controller.export.cancelled
+    world.work()
+    world.tick(times=3)
+    assert state(world) == (ClusterPhase.STOPPING, 0)
+
+
+@pytest.mark.parametrize("signals", [(INT, INT), (TERM, TERM), (INT, TERM)])
+def test_second_signal_ends_an_export_and_leaves_the_journal(make_job, signals):
+    world = exporting(make_job)
+    send(world, *signals)
+    assert world.core.job_controller.export.cancelled
+    world.tick(seconds=10.0)
+    assert state(world) == (ClusterPhase.LEFT, 130 if signals[-1] == INT else 143)
+    assert {fact.kind for fact in world.facts()}.isdisjoint({"stopped", "exported"})
+    assert "nothing was saved" in world.core.lifecycle.verdict
+    assert "the same command goes on" in world.core.lifecycle.verdict
+
+
+def test_signal_after_one_that_has_ended_the_training_ends_its_export(make_job):
+    world = World(make_job())
+    _, *workers = world.forms()
+    send(world, INT)
+    world.slow = True
+    for worker in workers:
+        world.note(worker, m.Finished({}))
+    world.tick(times=3)
+    assert world.core.job_controller.phase is JobPhase.EXPORTING
+    assert not world.core.job_controller.export.cancelled
+    send(world, INT)
+    assert world.core.job_controller.export.cancelled
+    send(world, INT)  # at once
+    assert state(world) == (ClusterPhase.LEFT, 130)
+
+
+def test_second_signal_where_nodes_end_with_the_master_ends_all(make_job):
+    world = exporting(make_job, nodes_stay=False)
+    send(world, INT, INT)
+    world.tick(seconds=10.0)
+    assert state(world) == (ClusterPhase.STOPPING, 130)
