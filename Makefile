@@ -106,11 +106,15 @@ bench: $(VENV)/.made-run ## speed, memory and quality beside fastText and gensim
 bench-quick: $(VENV)/.made-run ## the main ratios in three minutes, kept in bench/history.jsonl
 	@$(BIN)/python bench/quick.py $(ARGS) </dev/null
 
-clean: ## remove what was built, the environments included
-	rm -rf $(VENV) .bench-venv .bench-venv-graphs build dist out *.egg-info snailps/_kernels_*.pyx
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find snailps -name '*.so' -delete -o -name '*.c' -delete -o -name '*.cpp' -delete -o -name '*.pyi' -delete
-	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+# What make has made, and nothing of a user's: out/ and collected/ have models.
+BUILT := $(VENV) .bench-venv .bench-venv-graphs build dist *.egg-info snailps/_kernels_*.pyx \
+	.pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+
+clean: ## remove what was built, the environments included; it names what it removes
+	@for path in $(BUILT); do if [ -e "$$path" ]; then echo "removing $$path"; rm -rf "$$path"; fi; done
+	@echo "removing what was compiled below snailps/, and caches of Python"
+	@find snailps -name '*.so' -delete -o -name '*.c' -delete -o -name '*.cpp' -delete -o -name '*.pyi' -delete
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- set-up ------------------------------------------------------------------------------------
 # A Python will do that is 3.10 to 3.14 and has venv, ensurepip and the C headers.  The

@@ -9,12 +9,14 @@
 #   SNAILPS_DIR     the folder on every host, below the home folder: snailps. %h in it is the host,
 #                   for hosts that share a home folder
 #   SNAILPS_RSH     remote shell, words before HOST SCRIPT: ssh -o BatchMode=yes -o ConnectTimeout=10
+#                   -o ServerAliveInterval=5 -o ServerAliveCountMax=3 (a host that vanishes is given up)
 # shellcheck shell=bash
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 HOSTS=${SNAILPS_HOSTS:-$ROOT/config/hosts}
 FOLDER=${SNAILPS_DIR:-snailps}
-read -ra RSH <<<"${SNAILPS_RSH:-ssh -o BatchMode=yes -o ConnectTimeout=10}"
+SSH="ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
+read -ra RSH <<<"${SNAILPS_RSH:-$SSH}"
 TOOL=$(basename "$0")
 TERMINAL=
 [ ! -t 1 ] || TERMINAL=1
@@ -107,19 +109,34 @@ on() { # a script on a host, in its folder, which must exist
         $2")"
 }
 
+JOBS=() # ids of the jobs of `on_all`, which are groups of processes
+
+interrupted() { # CODE: ends the jobs; what runs on a host ends when it writes the next time
+    trap '' INT TERM HUP
+    for job in "${JOBS[@]}"; do kill -TERM -- "-$job" 2>/dev/null || true; done
+    exit "$1"
+}
+
 on_all() { # on_all FUNCTION: FUNCTION HOST for each host at once
-    local host n=0 failed=0 one begin='' end=''
-    local -a jobs=()
+    local host n=0 failed=0 begin='' end=''
+    # Without job control they would ignore Ctrl-C, and run on after it.
+    [ "$(trap -p INT)" ] || trap 'interrupted 130' INT
+    [ "$(trap -p TERM)" ] || trap 'interrupted 143' TERM
+    [ "$(trap -p HUP)" ] || trap 'interrupted 129' HUP
+    set -m
     for host in "${ALL[@]}"; do
         [ -z "$TERMINAL" ] || begin=$'\033['$((31 + n % 6))m end=$'\033[0m'
         { "$1" "$host" 2>&1 | sed -u "s/^/$begin$host$end: /"; } &
-        jobs+=("$!:$host")
+        JOBS+=("$!")
         n=$((n + 1))
     done
-    for one in "${jobs[@]}"; do
-        wait "${one%%:*}" && continue
+    set +m
+    n=0
+    for host in "${ALL[@]}"; do
+        n=$((n + 1))
+        wait "${JOBS[n - 1]}" && continue
         failed=$((failed + 1))
-        printf '%s: %s: failed, see above\n' "$TOOL" "${one#*:}" >&2
+        printf '%s: %s: failed, see above\n' "$TOOL" "$host" >&2
     done
     [ "$failed" = 0 ] || {
         printf '%s: %d of %d hosts failed\n' "$TOOL" "$failed" "$n" >&2

@@ -13,6 +13,7 @@
 # id and start time are those that `start` recorded, so that a reused id is not.
 #
 #   wheels/ -> install -> lib/, snailps          run/NAME.pid: id, start time, waiter; NAME.code
+#                                                run/lock: held by `start` and tools/distribute
 set -eu
 cd "$(dirname "$0")"
 
@@ -92,9 +93,12 @@ install() {
     running=$(left)
     [ -z "$running" ] || fail "another package was sent, but $running still runs: stop it first"
     python=$(python_of "$(ls wheels/snailps-*.whl)")
-    # A wheel is a zipped folder for Python's path: it needs no pip and no environment.
+    # A wheel is a zipped folder for Python's path: it needs no pip and no environment. What runs
+    # from lib, `snailps status` say, keeps the files that it has.
+    rm -rf lib.new
+    for wheel in wheels/*.whl; do "$python" -m zipfile -e "$wheel" lib.new; done
     rm -rf lib snailps
-    for wheel in wheels/*.whl; do "$python" -m zipfile -e "$wheel" lib; done
+    mv lib.new lib
     cat >snailps.new <<EOF
 #!/bin/sh
 # snailps of this folder; data/ is on its path for your own classes.
@@ -115,7 +119,7 @@ start() {
     [ -x snailps ] || fail "nothing is installed here: tools/distribute first"
     mkdir -p run logs
     exec 9>run/lock
-    flock 9 # or two calls at once would start it twice
+    flock 9 # or two calls at once would start it twice, or from a package that is being replaced
     if alive "$name"; then
         echo "$name runs already, process $pid"
         return
@@ -211,11 +215,15 @@ stop() {
         kill -INT "$pid"
         echo "master: SIGINT, ends the job and saves the model"
     fi
+    # The line comes before the signal: writing it ends this shell where nobody waits for it any
+    # more, after Ctrl-C at tools/stop.
     wait_for_end "$1" || for name in $(left); do
-        if alive "$name"; then kill -TERM "$pid" && echo "$name: SIGTERM after $1 s"; fi
+        echo "$name: SIGTERM after $1 s" || exit 1
+        if alive "$name"; then kill -TERM "$pid"; fi
     done
     wait_for_end 5 || for name in $(left); do
-        if alive "$name"; then kill -KILL "$pid" && echo "$name: SIGKILL"; fi
+        echo "$name: SIGKILL" || exit 1
+        if alive "$name"; then kill -KILL "$pid"; fi
     done
     wait_for_end 5 || fail "killed and still there: $(left)"
     for name in $(names); do echo "$name: $(state "$name")"; done

@@ -18,7 +18,7 @@ from snailps.cli.printing import JsonObjectOption, print_json, print_rows
 from snailps.config.output import refuse_existing
 from snailps.errors import ConfigError
 from snailps.models.fedavg.plotting import plot_histories
-from snailps.models.fedavg.prepare import files_of
+from snailps.models.fedavg.prepare import FILES
 from snailps.models.fedavg.prepare import prepare as make_files
 
 app = typer.Typer(no_args_is_help=True, help="Files and plots of federated averaging.")
@@ -55,8 +55,7 @@ def prepare(
     given: dict[str, Any] = {"data_name": data_name, "bpe": bpe, "bs": bs, "target": target}
     cfg = {key: value for key, value in given.items() if value}
     if not overwrite:
-        names = files_of(cfg=bool(cfg))
-        refuse_existing([str(into / name) for name in names], unfinished=False, option="--into")
+        refuse_existing([str(into / name) for name in FILES], unfinished=False, option="--into")
     figures = make_files(
         text,
         into,

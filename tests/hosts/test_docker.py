@@ -223,7 +223,7 @@ def test_compose_trains_to_the_end(engine: Engine, image: str, files: Path, tmp_
     if not engine.compose:
         pytest.skip("no `docker compose` and no docker-compose (apt-get install docker-compose)")
     compose = [*engine.compose, "-p", "snailps", "-f", files / "compose.yml"]
-    engine.environment["SNAILPS_INPUT"] = str(files / "input")
+    engine.environment["CLUSTER_INPUT"] = str(files / "input")
     said = engine.run(*compose, "up", limit_s=600)
     states = [
         engine.docker("inspect", "-f", "{{.Name}} {{.State.ExitCode}}", container).split()

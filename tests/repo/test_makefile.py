@@ -120,6 +120,23 @@ def test_make_no_python_of_that_name_says_so(tmp_path):
     assert "No usable Python 3.10 to 3.14 among: no-such-python" in made.stderr
 
 
+@needs_make
+def test_make_clean_names_what_it_removes_and_leaves_what_users_have_made(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    theirs = ["out/corpus.bin", "out/corpus.checkpoints/m", "collected/node1/out/m.vec", "data/x.c"]
+    built = ["build/x", "dist/x.whl", ".venv/x", "snailps/_text.c", "snailps/_kernels_avx2.pyx"]
+    for name in [*theirs, *built, "snailps/_kernels.pyx"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    made = subprocess.run(
+        ["make", "clean"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    for name in (".venv", "build", "dist", "snailps/_kernels_avx2.pyx"):
+        assert f"removing {name}\n" in made.stdout
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {*theirs, "snailps/_kernels.pyx", "Makefile"}
+
+
 # --- .ci/run --------------------------------------------------------------------------------------
 
 MAKE = """#!/bin/bash

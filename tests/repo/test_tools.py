@@ -3,6 +3,7 @@
 On separate hosts, with a real one: tests/hosts/test_tools.py.
 """
 
+import contextlib
 import gzip
 import os
 import platform
@@ -77,13 +78,13 @@ class Here:
             "SNAILPS_WHEELS": str(self.wheels),
         }
 
-    def make_wheel(self, version):
-        """The only one, for a version of Python."""
+    def make_wheel(self, version, more=""):
+        """The only one, for a version of Python; with `more` in its module."""
         shutil.rmtree(self.wheels, ignore_errors=True)
         self.wheels.mkdir()
         name = f"snailps-1-cp{version}-cp{version}-linux_{platform.machine()}.whl"
         with zipfile.ZipFile(self.wheels / name, "w") as wheel:
-            wheel.writestr("snailps/__main__.py", FAKE)
+            wheel.writestr("snailps/__main__.py", FAKE + more)
 
     def open(self, name, *words, **more):
         """A script under way."""
@@ -244,7 +245,7 @@ def test_start_passes_on_what_the_inventory_says_and_leaves_alone_what_runs(here
     assert words(said, "one: master") == " ".join(expected)
     assert "'shard_num=1'" in words(said, "two: server-1")
     assert "'threads=3'" in words(said, "two: worker-2")
-    assert "'threads=3'" not in words(said, "three: worker-3")
+    assert "'threads=3'" not in words(said, "three: worker-1")
     said = here("status")
     assert re.search(r"^two: worker-1: running, process \d+ \| words", said, re.MULTILINE)
     assert "snailps 1 status --set master_addr=one:16831" in said
@@ -278,6 +279,98 @@ def test_stop_ends_all_of_ours_and_nothing_else(here):
     assert "three: worker-9: gone without a code" in said
     assert not any(is_there(number) for number in here.numbers() if number != other.pid)
     assert here("stop").count("SIG") == 0
+
+
+def test_start_leaves_alone_what_runs_where_a_host_has_gone_from_the_inventory(here):
+    here("distribute")
+    here("start")
+    numbers = sorted(here.numbers())
+    # A host before it in the same role goes: its number of a host stays what it was.
+    (here.folder / "hosts").write_text("master one\nserver two 1 shard_num=1\nworker three\n")
+    said = here("start")
+    assert said.count("runs already") == 3
+    assert "started" not in said
+    assert sorted(here.numbers()) == numbers
+
+
+def test_start_passes_on_how_to_begin(here):
+    here("distribute")
+    here("start", "--overwrite", "--fresh", "epochs=1")
+    said = wait_for(lambda: here("logs", "--once"), lambda said: said.count("words ") == 5)
+    words = "'--set' 'overwrite=true' '--set' 'fresh=true' '--set' 'epochs=1'"
+    assert words in re.search("^one: master: words (.*)$", said, re.MULTILINE)[1]
+
+
+def test_stop_that_is_interrupted_signals_nothing_more(here):
+    """Whatever runs on the host ends as under ssh: when it writes and nobody reads."""
+    (here.folder / "rsh").write_text(
+        RSH.replace('exec sh -c "$2"', 'setsid -w sh -c "$2" | cat').format(homes=here.homes)
+    )
+    here("distribute")
+    here("start", "stubborn=1")
+    wait_for(lambda: here("logs", "--once"), lambda said: said.count("words ") == 5)
+    script = here.open("stop", "2", start_new_session=True)
+    try:
+        assert "SIGINT, ends the job" in script.stdout.readline()
+    finally:
+        os.killpg(script.pid, signal.SIGINT)
+    assert script.wait(WAIT_S) == 130
+    script.stdout.close()  # not read to its end: that is the end of what runs on the hosts
+    stops = "sh node.sh stop 2"
+    until(lambda: not any(stops in line for line in command_lines()), "the end of all on the hosts")
+    # The master has got its SIGINT; others would have been signalled by now.
+    assert sum(map(is_there, here.numbers())) == 4
+
+
+def command_lines():
+    """Of all processes."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            yield path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+
+
+def test_two_distributes_at_once_install_one_after_the_other(here, text):
+    """Each package is whole, and none is replaced in place below what runs from it."""
+    (here.folder / "hosts").write_text("master one\nserver one\nworker one\n")
+    with contextlib.ExitStack() as stack:
+        scripts = [stack.enter_context(here.open("distribute", "--copy", text)) for _ in range(3)]
+        said = [script.communicate(timeout=WAIT_S)[0] for script in scripts]
+    assert [script.returncode for script in scripts] == [0, 0, 0], said
+    assert "".join(said).count("snailps 1 --version") == 1
+    assert "".join(said).count("installed already") == 2
+    assert not list(here.path("one", ".").glob(".wanted*"))
+
+
+def test_package_is_replaced_as_a_whole_and_not_below_a_process(here):
+    here("distribute")
+    module = here.path("one", "lib/snailps/__main__.py")
+    with module.open() as before:
+        here.make_wheel(VERSION, "# another one")
+        here("distribute")
+        assert "another one" not in before.read()  # the file of before, which nothing has cut off
+    assert "another one" in module.read_text()
+    here("start")
+    here.make_wheel(VERSION, "# a third one")
+    said = here("distribute", code=1)
+    assert "another package was sent, but" in said
+    assert "a third one" not in module.read_text()
+
+
+def test_shares_of_an_earlier_cut_are_gone(here, text):
+    (here.folder / "hosts").write_text("master m\nserver m\nworker a\nworker b\nworker c\n")
+    (here.folder / "text.2024").write_text("ordinary\n")
+    here("distribute", "--split", text, "--copy", "text.2024")
+    (here.folder / "hosts").write_text("master m\nserver m\nworker b\nworker c\n")
+    here("distribute", "--split", text)
+    shares = {host: sorted(path.name for path in here.path(host, "data").glob("text.*"))
+              for host in "mbc"}  # fmt: skip
+    assert shares == {
+        "m": ["text.1", "text.2", "text.2024"],
+        "b": ["text.1", "text.2024"],
+        "c": ["text.2", "text.2024"],
+    }
+    whole = b"".join(here.path("m", f"data/text.{i}").read_bytes() for i in (1, 2))
+    assert whole == text.read_bytes()
 
 
 def test_logs_follow_until_interrupted_and_leave_no_process(here):

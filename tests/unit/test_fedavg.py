@@ -51,6 +51,19 @@ def settings_of(folder, **changed):
 # --- files --------------------------------------------------------------------------------------
 
 
+def test_prepare_without_settings_replaces_those_of_the_text_before(tmp_path):
+    (tmp_path / "a.txt").write_text("the whale a ship the sea " * 4)
+    words = ["prepare", str(tmp_path / "a.txt"), "--into", str(tmp_path / "d"), "--test-windows=7"]
+    assert CliRunner().invoke(app, [*words, "--target=5"]).exit_code == 0
+    for name in ("vocab.txt", "test.txt"):
+        (tmp_path / "d" / name).unlink()
+    refused = CliRunner().invoke(app, words)
+    assert isinstance(refused.exception, ConfigError)
+    assert "cfg.json" in str(refused.exception)
+    assert CliRunner().invoke(app, [*words, "--overwrite"]).exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["test.txt", "vocab.txt"]
+
+
 def test_prepare_makes_vocabulary_by_frequency_and_windows_of_the_text(tmp_path):
     (tmp_path / "a.txt").write_text(
         "The whale, the WHALE; a ship. The sea's whale -- call me!\n" * 4

@@ -25,9 +25,8 @@ from snailps.data.windows import Filter, Reader, Tokenizer, letters_only, share_
 from snailps.errors import DataError
 from snailps.models.fedavg.settings import CFG, TEST, VOCAB
 
-
-def files_of(*, cfg: bool) -> tuple[str, ...]:
-    return (VOCAB, TEST, CFG) if cfg else (VOCAB, TEST)
+FILES = (VOCAB, TEST, CFG)
+"""What `prepare` writes, replaces or removes in its folder."""
 
 
 def prepare(
@@ -42,6 +41,8 @@ def prepare(
     cfg: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write vocab.txt, test.txt and, with `cfg`, cfg.json into a folder; returns their properties.
+
+    Without `cfg` an earlier cfg.json is removed, as the others are replaced.
 
     `stop_words` is a text file whose words are left out; `max_vocab` counts them, too (0: no
     limit).  `test_windows` windows of `window` words (odd) are drawn without repetition.
@@ -76,7 +77,9 @@ def prepare(
     with atomic_file(folder / TEST) as file:
         for start in starts:
             file.write(b" ".join(words[i] for i in ids[start : start + window]) + b"\n")
-    if cfg is not None:
+    if cfg is None:  # what is there is of another text
+        (folder / CFG).unlink(missing_ok=True)
+    else:
         with atomic_file(folder / CFG) as file:
             file.write(json.dumps(cfg, indent=2).encode() + b"\n")
     shares = np.array([count for _, count in kept]) / sum(count for _, count in kept)

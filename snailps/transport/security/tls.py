@@ -29,7 +29,8 @@ CA_KEY = "ca.key"
 class Tls:
     """Certificate, key and CA of this process, from a folder made by ``snailps tls init``.
 
-    ConfigError: a file is missing, files do not fit together, or others can read the key.
+    ConfigError: a file is missing, files do not fit together, or others can read the key or change
+    the CA.
     """
 
     def __init__(self, folder: str) -> None:
@@ -37,6 +38,12 @@ class Tls:
         for path in paths:
             if not path.is_file():
                 raise ConfigError(f"tls: {path} does not exist; {_where_else(Path(folder))}")
+        mode = paths[0].stat().st_mode
+        if mode & (stat.S_IWOTH | stat.S_IWGRP):
+            raise ConfigError(
+                f"tls: {paths[0]} can be changed by others (mode {stat.S_IMODE(mode):04o}), who "
+                f"would decide whom this process trusts: chmod 644 {shlex.quote(str(paths[0]))}"
+            )
         mode = paths[2].stat().st_mode
         if mode & (stat.S_IRWXO | stat.S_IWGRP):
             raise ConfigError(
