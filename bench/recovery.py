@@ -5,6 +5,7 @@
     train    the same while fastText trains; its result compared with an undisturbed run
     every    every other fault of tests/faults while pushes are counted
     storm    kills of one or two processes while another one joins, and stalls of 1 to 20 s between
+    session  kills of a session's master, servers and drivers while these push what is counted
              -> one JSON object a part (--json), targets (--table)
 
 One kill at a time, the next when all processes have joined and every shard has its standby.
@@ -44,6 +45,7 @@ from faults.schedule import (  # noqa: E402
     STORMS,
     Schedule,
 )
+from faults.session import SESSION_KILLS, SessionRig  # noqa: E402
 
 DATA = Path(os.environ.get("SNAILPS_DATA") or ROOT.parent / "shared" / "data")
 HEARTBEAT_TIMEOUT_S = 4
@@ -203,6 +205,11 @@ def storm(args):
     return counted(args, "storm", faults, kinds)
 
 
+def session(args):
+    """Counted pushes of drivers under kills of all that a session is of."""
+    return counted(args, "session", args.kills, SESSION_KILLS)
+
+
 def counted(args, part, goal, kinds):
     """Counted pushes under faults, in runs of `RUN`, so that each can be repeated by its seed."""
     toll = Toll(part, goal, time.monotonic())
@@ -218,8 +225,11 @@ def counted(args, part, goal, kinds):
         with Scratch(prefix="snailps-bench-") as folder:
             settings = {"replication": args.replication, "shard_num": args.shards,
                         "heartbeat_timeout": HEARTBEAT_TIMEOUT_S}  # fmt: skip
-            rig = Rig(folder, settings, job, servers=args.servers, workers=args.workers,
-                      shard_num=args.shards, stall_s=STALL_S)  # fmt: skip
+            size = {"servers": args.servers, "shard_num": args.shards, "stall_s": STALL_S}
+            if part == "session":
+                rig = SessionRig(folder, settings, job, drivers=args.workers, **size)
+            else:
+                rig = Rig(folder, settings, job, workers=args.workers, **size)
             try:
                 with rig:
                     good = hurt(rig, schedule, toll)
@@ -319,7 +329,7 @@ def trained(args, folder, corpus, schedule, toll, quality, **job):
 
 # --- all parts -----------------------------------------------------------------------------------
 
-PARTS = {"count": count, "train": train, "every": every, "storm": storm}
+PARTS = {"count": count, "train": train, "every": every, "storm": storm, "session": session}
 
 
 WRONG = ("lost_pushes", "other_faults", "hangs")

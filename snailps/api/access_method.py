@@ -101,6 +101,26 @@ class AccessMethod:
         """
         return rows[:, : self.dim]
 
+    def assign(self, keys: Keys, values: Rows) -> Rows:
+        """The rows of keys whose weights are set (`LocalTable.assign`); the default: those of
+        `init`, with these weights.
+
+        Parameters
+        ----------
+        keys : numpy.ndarray
+            uint64 (n,), each once.
+        values : numpy.ndarray
+            float32 (n, dim).
+
+        Returns
+        -------
+        numpy.ndarray
+            float32 (n, dim + state_floats), whose `pull` gives `values`.
+        """
+        rows = self.init(keys)
+        rows[:, : self.dim] = values
+        return rows
+
     def push(self, rows: Rows, values: Rows) -> Rows:
         """The rows after a push.
 

@@ -173,6 +173,40 @@ class ModelTables:
             *arguments, clock=moment.clock, slot=moment.slot, lr_scale=lr_scale
         )
 
+    def assign(self, table: str, keys: AnyKeys, values: Any) -> None:
+        """Puts `values` in the place of rows: pretrained ones, or rows with their state.
+
+        Each counts exactly once and is at the standby when this returns, like a push.
+
+        Parameters
+        ----------
+        table : str
+        keys : numpy.ndarray
+            As of `pull`.  Of a repeated key the last value counts.
+        values : numpy.ndarray
+            Weights, float32 (n, dim): the optimiser's state begins anew.  Or weights and state, as
+            a pull with `state` gives them, (n, dim + state_floats).
+
+        Raises
+        ------
+        MisuseError
+            Wrong shape, or there are clocks (consistency: bsp, or rounds).
+        NotFinite
+            As of `push`.
+        """
+        if self._clocked:
+            raise MisuseError("assign() does not work with clocks (consistency: bsp, or rounds)")
+        number, declared = self._find(table)
+        wanted, rows = declared.keys(keys), declared.values(values)
+        whole = declared.dim + declared.state_floats
+        state = whole != declared.dim and rows.ndim == 2 and rows.shape[1] == whole
+        declared.check_width(rows, whole if state else declared.dim)
+        if len(rows) != len(wanted):
+            raise MisuseError(f"table {table!r}: {len(wanted)} keys and {len(rows)} rows")
+        self._client.push_async(  # type: ignore[union-attr]
+            number, wanted, rows, state, feedback=False, assign=True
+        ).wait()
+
     def forward(
         self,
         table: str,

@@ -181,27 +181,16 @@ class Results:
         Parameters
         ----------
         table : str
-            Of any access method of the servers' own but ``average``.
         pieces : iterable of (keys, rows)
             Each key once in all of them.
-
-        Notes
-        -----
-        As in `put`, what is there is taken away first, which gives exactly 0.  Moments do not add
-        up, so that workers may not push those of momentum and adam; here the driver is the only one
-        that pushes.
         """
         declared, number = self.tables[table], self._numbers[table]
         width = declared.dim + declared.state_floats
         for given, rows in pieces:
             keys = declared.keys(given)
             declared.check_width(rows, width)
-            found = np.empty((len(keys), width), np.float32)
-            self._client.pull(number, keys, found, True)
-            if found.any():
-                self._client.push(number, keys, np.negative(found, out=found), True, False)
             values = np.require(rows, requirements=["C", "A"])
-            self._client.push(number, keys, values, True, False)
+            self._client.push_async(number, keys, values, True, assign=True).wait()
 
     def _replace(self, table: str, keys: Keys, values: Rows, found: Rows) -> list[Pending]:
         """Starts the pushes that make `values` of rows that are as they were found."""

@@ -28,6 +28,7 @@ from snailps.cli.options import DocumentFdOption as DocumentFdOption
 from snailps.cli.options import SetOption as SetOption
 from snailps.cli.options import read_config as read_config
 from snailps.config import (
+    CheckpointSettings,
     ClusterSettings,
     Document,
     JobSettings,
@@ -98,10 +99,13 @@ def remarks(raw: RawConfig, reader: str, own: Iterable[type[Settings]]) -> list[
     return [(True, notice) for notice in raw.notices] + raw.unread(reader, own)
 
 
-def role_settings(raw: RawConfig, cls: type[S], *, launched: bool = False) -> S:
+def role_settings(
+    raw: RawConfig, cls: type[S], *, launched: bool = False, session: bool = False
+) -> S:
     """A role's settings; also set up logging and log remarks.
 
-    A process `launched` by snailps logs no remarks: the launcher has done so, once for all.
+    A process `launched` by snailps logs no remarks: the launcher has done so, once for all.  The
+    master of a `session` reads no job's settings, but those of checkpoints.
     """
     given = raw
     known: Iterable[type[Settings]]
@@ -118,7 +122,9 @@ def role_settings(raw: RawConfig, cls: type[S], *, launched: bool = False) -> S:
     role = _ROLES[cls]
     set_up_logging(settings.log_level, role)
     own: list[type[Settings]] = [cls]
-    if cls is MasterSettings:
+    if session:
+        own.append(CheckpointSettings)
+    elif cls is MasterSettings:
         own.append(JobSettings)
         entry = raw.explicit("worker_class", JobSettings)
         if entry is not None and entry.value:

@@ -264,11 +264,30 @@ def _onward(run: Run) -> list[str]:
         return []
     folder = "" if run.folder == str(Path.cwd()) else f"cd {shlex.quote(run.folder)} && "
     line = f"{folder}{run.command}"
-    if run.checkpoints and _has_files(run.checkpoints):
-        return [f"  go on from its newest checkpoint, in {shown(run.checkpoints)}: {line}"]
+    newest = _newest_checkpoint(run.checkpoints)
     if run.journal and not run.launcher and _has_files(run.journal):
-        return [f"  go on with: {line}"]
-    return [f"  it had no checkpoint, so it can only begin again: {line}"]
+        later = f"from checkpoint {newest}, in {shown(run.checkpoints)}" if newest else "anew"
+        return [
+            f"  go on with: {line}",
+            f"  its processes wait for that (master_time_out); without them it begins {later}",
+        ]
+    if newest:
+        return [f"  go on from its newest checkpoint, in {shown(run.checkpoints)}: {line}"]
+    return [f"  nothing of it is saved, so it can only begin again: {line}"]
+
+
+def _newest_checkpoint(folder: str) -> int:
+    """The number of the newest checkpoint from which the same command goes on; 0: there is none."""
+    if not folder:
+        return 0
+    from snailps.errors import CheckpointError
+    from snailps.store.checkpoint.folder import CheckpointFolder
+
+    with contextlib.suppress(CheckpointError):
+        for one in CheckpointFolder(Path(folder)).candidates():
+            if one.state == "good":
+                return one.number
+    return 0
 
 
 def _has_files(folder: str) -> bool:

@@ -34,9 +34,7 @@ from snailps.cli.printing import is_live, print_json
 from snailps.config import MasterSettings
 from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, SnailError
 from snailps.master.checkpoint_files import folder_of
-from snailps.master.job.job import Job
 from snailps.master.process import Master
-from snailps.master.takeover import journal_path
 from snailps.node.run_registry import Registration, Run, RunRegistry
 from snailps.node.status import Status
 from snailps.transport.control import show
@@ -86,7 +84,7 @@ def command(
     document = given(config, sets, document_fd)
     raw, secret = document.raw, document.secret
     log_as_set(raw, "the master")
-    settings = role_settings(raw, MasterSettings, launched=ready_fd >= 0)
+    settings = role_settings(raw, MasterSettings, launched=ready_fd >= 0, session=session)
     if ready_fd >= 0 and not session:  # else nothing shows the status's events
         hide_reported()
     # Only the process that reads `ready_fd` learns it: other users of this machine may connect.
@@ -104,7 +102,7 @@ def command(
     def listening(host: str, port: int) -> None:
         with contextlib.suppress(OSError):  # the current folder may be gone
             command = called or ("" if with_driver else command_line(sys.argv[1:]))
-            run = run_of(settings, master.job, config, command, show(reachable_here(host, port)))
+            run = run_of(master, settings, config, command, show(reachable_here(host, port)))
             launcher = os.getppid() if called else 0
             begun.append(run)
             own = secret.decode() if master.trust.secret == secret else ""
@@ -184,9 +182,12 @@ def _write_report(master: Master) -> None:
 
 
 def run_of(
-    settings: MasterSettings, job: Job | None, config: Path | None, command: str, address: str
+    master: Master, settings: MasterSettings, config: Path | None, command: str, address: str
 ) -> Run:
-    """The registry's entry of a run; `job` is None in a session."""
+    """The registry's entry of a run."""
+    job = master.job
+    kept = job or master.session_job
+    assert kept is not None
     run = Run(
         pid=os.getpid(),
         address=address,
@@ -197,19 +198,12 @@ def run_of(
         secret_file=_absolute(settings.secret_file),
         tls=_absolute(settings.tls),
         secured=bool(settings.tls or settings.secret_file or os.environ.get("SNAILPS_SECRET")),
+        journal=_absolute(master.journal_path(job) or ""),
+        checkpoints=str(folder_of(kept.settings)) if kept.settings.saves_checkpoints else "",
     )
     if job is None:
         return run
-    wanted = job.settings
-    return replace(
-        run,
-        model=job.name,
-        output=_absolute(wanted.output),
-        journal=_absolute(
-            journal_path(settings, job) if settings.on_node_loss == "recover" else None
-        ),
-        checkpoints=str(folder_of(wanted)) if wanted.saves_checkpoints else "",
-    )
+    return replace(run, model=job.name, output=_absolute(job.output))
 
 
 def last_of(master: Master) -> dict[str, Any]:

@@ -312,9 +312,10 @@ def _notes(status: Status) -> list[str]:
     if checkpoint is not None:
         age_s = checkpoint["age_s"]
         when = "of an earlier run" if age_s is None else f"{seconds_text(age_s)} ago"
+        is_training = status["session"] is None or status["session"]["job"]
+        share = f"{checkpoint['progress']:.0%} of the training, " if is_training else ""
         line = (
-            f"checkpoint {checkpoint['number']}, {checkpoint['progress']:.0%} of the training, "
-            f"{when}, in {checkpoint['path']}"
+            f"checkpoint {checkpoint['number']}, {share}{when}, in {checkpoint['path']}"
             if checkpoint["number"]
             else f"no checkpoint yet in {checkpoint['path']}"
         )

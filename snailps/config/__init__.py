@@ -16,6 +16,7 @@ from snailps.config.raw import Document, RawConfig, to_mapping
 from snailps.config.settings import (
     CHECKPOINT_SETTINGS,
     ROLE_CLASSES,
+    CheckpointSettings,
     ClusterSettings,
     JobSettings,
     ListenerSettings,
@@ -29,6 +30,7 @@ __all__ = [
     "CHECKPOINT_SETTINGS",
     "ROLE_CLASSES",
     "Alias",
+    "CheckpointSettings",
     "ClusterSettings",
     "Document",
     "Entry",

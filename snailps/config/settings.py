@@ -2,7 +2,7 @@
 
     ClusterSettings <- ListenerSettings <- MasterSettings, ServerSettings      read by each process
                     <- WorkerSettings
-    JobSettings <- a model's settings                     read by the master, sent to the workers
+    CheckpointSettings <- JobSettings <- a model's        read by the master, sent to the workers
 
 Declarations and the checks of values against each other; no files, no sockets.
 """
@@ -209,7 +209,8 @@ class MasterSettings(ListenerSettings):
     )
     expected_servers: int = setting(
         0,
-        help="How many of these nodes must be servers. 0: at least one, any split.",
+        help="How many of these nodes must be servers. 0: at least one, any split; in a session "
+        "all may be servers, in a job one must be a worker.",
         when="To detect a wrong number of servers at the start.",
         unit="nodes",
         low=0,
@@ -257,8 +258,9 @@ class MasterSettings(ListenerSettings):
     journal_dir: str = setting(
         "",
         help=(
-            "Folder for the master's journal, from which a restarted master continues; written "
-            "with `on_node_loss: recover`. Empty: `OUTPUT.journal`, or none without an output."
+            "Folder for the master's journal, from which a restarted master continues, also that "
+            "of a session; written with `on_node_loss: recover`. Empty: `OUTPUT.journal`, or none "
+            "without an output."
         ),
         when="The disk of the output is slow, or another machine is to take over.",
         unit="path",
@@ -335,7 +337,58 @@ class WorkerSettings(ClusterSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class JobSettings(Settings):
+class CheckpointSettings(Settings):
+    """Settings of checkpoints: of a job, and of the tables of a session."""
+
+    checkpoint_dir: str = setting(
+        "",
+        help=(
+            "Folder for checkpoints, on a disk that the master and all servers share. Empty: "
+            "`OUTPUT.checkpoints`, or `checkpoints` without an output."
+        ),
+        when="The disk of the output is small or slow, or not shared.",
+        unit="path",
+        aliases=["param_backup_root"],
+    )
+    checkpoint_interval: float = setting(
+        0.0,
+        help=(
+            "Time between checkpoints of all tables and the job's position; training goes on "
+            "meanwhile. The same command continues from the newest checkpoint. A session makes "
+            "them while it runs no job, where rows have changed. 0: never."
+        ),
+        when="Runs of more than minutes: it bounds the work that may be lost.",
+        unit="s",
+        low=0.0,
+    )
+    param_backup_period: int = setting(
+        0,
+        help="Pushes (of 64 KiB or one row) after which a checkpoint is made. 0: never.",
+        when="To bound the work that may be lost by pushes instead of time.",
+        unit="pushes",
+        low=0,
+    )
+    checkpoints_kept: int = setting(
+        2,
+        help="How many checkpoints are kept; older ones are removed when a new one is complete.",
+        when="More to go back further, one if the disk is small.",
+        low=1,
+        high=1000,
+    )
+    fresh: bool = setting(
+        False,
+        help="Start from the beginning, even if `checkpoint_dir` has a checkpoint of this job.",
+        when="To train the same job again from the start: `--fresh` on the command line.",
+    )
+
+    @property
+    def saves_checkpoints(self) -> bool:
+        """Whether the job makes any; with `checkpoint_dir` alone it may continue from one."""
+        return bool(self.checkpoint_interval or self.param_backup_period)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings(CheckpointSettings):
     """Settings of a job, sent by the master to the workers; models subclass it to add theirs."""
 
     worker_class: str = setting(
@@ -477,56 +530,12 @@ class JobSettings(Settings):
         unit="bytes",
         low=0,
     )
-    checkpoint_dir: str = setting(
-        "",
-        help=(
-            "Folder for checkpoints, on a disk that the master and all servers share. Empty: "
-            "`OUTPUT.checkpoints`, or `checkpoints` without an output."
-        ),
-        when="The disk of the output is small or slow, or not shared.",
-        unit="path",
-        aliases=["param_backup_root"],
-    )
-    checkpoint_interval: float = setting(
-        0.0,
-        help=(
-            "Time between checkpoints of all tables and the job's position; training goes on "
-            "meanwhile. The same command continues from the newest checkpoint. 0: never."
-        ),
-        when="Runs of more than minutes: it bounds the work that may be lost.",
-        unit="s",
-        low=0.0,
-    )
-    param_backup_period: int = setting(
-        0,
-        help="Pushes (of 64 KiB or one row) after which a checkpoint is made. 0: never.",
-        when="To bound the work that may be lost by pushes instead of time.",
-        unit="pushes",
-        low=0,
-    )
-    checkpoints_kept: int = setting(
-        2,
-        help="How many checkpoints are kept; older ones are removed when a new one is complete.",
-        when="More to go back further, one if the disk is small.",
-        low=1,
-        high=1000,
-    )
-    fresh: bool = setting(
-        False,
-        help="Start from the beginning, even if `checkpoint_dir` has a checkpoint of this job.",
-        when="To train the same job again from the start: `--fresh` on the command line.",
-    )
     overwrite: bool = setting(
         False,
         help="Replace result files that exist. Without it a job whose files exist is refused at "
         "its start, unless it goes on from a journal or a checkpoint.",
         when="Runs that are repeated: `--overwrite` on the command line.",
     )
-
-    @property
-    def saves_checkpoints(self) -> bool:
-        """Whether the job makes any; with `checkpoint_dir` alone it may continue from one."""
-        return bool(self.checkpoint_interval or self.param_backup_period)
 
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse values of `assign` that do not fit the consistency."""
@@ -554,6 +563,7 @@ ROLE_CLASSES: tuple[tuple[str, type[Settings]], ...] = (
     ("Master", MasterSettings),
     ("Server", ServerSettings),
     ("Worker", WorkerSettings),
+    ("Checkpoints of jobs and sessions", CheckpointSettings),
     ("Every job", JobSettings),
 )
 

@@ -17,7 +17,15 @@ from snailps.api.tables import Table
 from snailps.api.wire_choice import WireChoice
 from snailps.config import ClusterSettings, ListenerSettings
 from snailps.data.driver_files import driver_path
-from snailps.errors import EXIT_OK, ClusterError, ConfigError, DataError, MisuseError, RemoteError
+from snailps.errors import (
+    EXIT_OK,
+    CheckpointError,
+    ClusterError,
+    ConfigError,
+    DataError,
+    MisuseError,
+    RemoteError,
+)
 from snailps.node.process import End, Node, advertised, open_listener
 from snailps.node.shard_connections import RouteFollower, ShardConnections
 from snailps.node.status import Status
@@ -29,7 +37,10 @@ from snailps.transport.control.files import FileServer
 from snailps.transport.handshake import Role
 
 SHUT_DOWN_S = 5.0
-_OWN = {"config": ConfigError, "data": DataError, "cluster": ClusterError}
+_OWN = {
+    "config": ConfigError, "data": DataError, "cluster": ClusterError,
+    "checkpoint": CheckpointError,
+}  # fmt: skip
 """Code of the master's refusal -> the error that is raised here instead of `RemoteError`."""
 
 
@@ -206,6 +217,19 @@ class Driver(ModelTables, Node):
         answer = self._ask(messages.Submit(dict(settings), files, key, source), limit_s)
         assert isinstance(answer, messages.Submitted)
         return answer.job
+
+    def save(self, folder: str) -> tuple[str, int]:
+        """Have the servers save all tables in a new checkpoint; its path, and its rows."""
+        return self._path_and_rows(messages.SaveRows(folder))
+
+    def load(self, folder: str) -> tuple[str, int]:
+        """Have the servers take the rows of the newest checkpoint of a folder; as of `save`."""
+        return self._path_and_rows(messages.LoadRows(folder))
+
+    def _path_and_rows(self, message: messages.Message) -> tuple[str, int]:
+        answer = self._ask(message, None)  # the master has limits of its own
+        assert isinstance(answer, messages.Report)
+        return answer.data["path"], answer.data["rows"]
 
     @property
     def client(self) -> Client:

@@ -10,6 +10,7 @@ and for one on other hosts (`connect`).  Must not know messages.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import threading
@@ -22,7 +23,7 @@ from typing import Any, TypeVar
 from snailps.api.class_source import encode, is_local_class, module_name, source_of
 from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
-from snailps.api.tables import Table, Tensor
+from snailps.api.tables import Keys, Rows, Table, Tensor
 from snailps.api.worker import Worker, check_class, load_class
 from snailps.config import JobSettings, RawConfig, settings_of
 from snailps.data.spool import Spooled
@@ -43,7 +44,9 @@ HANG_S = 1.0
 ENDING_S = 1.0
 RENEW_S = 70.0
 """Seconds to wait for workers that begin anew: longer than the master does."""
+AGAIN = "the master was lost while the job ran, and was started again: so is the job"
 C = TypeVar("C", bound="Cluster")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -153,7 +156,7 @@ class Cluster:
 
     def wait_for_start(self, limit_s: float) -> None:
         for status in self._watch(_until(limit_s)):
-            if self._driver.routed.is_set() and status["phase"] != "forming":
+            if self._driver.routed.is_set() and status["phase"] not in ("forming", "restoring"):
                 return
             if self._launcher is not None:
                 self._launcher.check()
@@ -225,6 +228,100 @@ class Cluster:
             source, os.fspath(output), format,
             tables=tables, state=state, overwrite=overwrite, progress=progress,
         )  # fmt: skip
+
+    def save(self, folder: str | os.PathLike[str]) -> str:
+        """Saves all tables, with the state of their optimizers, as a checkpoint.
+
+        `load` puts it back, into a cluster of any number of servers; ``snailps checkpoint`` lists,
+        verifies and exports it.
+
+        Parameters
+        ----------
+        folder : path
+            On a disk that the master and all servers share.  It gets a folder
+            ``checkpoint-000001`` or a higher number, and keeps the newest `checkpoints_kept` (2).
+
+        Returns
+        -------
+        str
+            The path of the checkpoint.
+
+        Raises
+        ------
+        ClusterError
+            A job is at work: the rows are its own.
+        CheckpointError
+            It could not be written; the earlier ones are as they were.
+
+        Notes
+        -----
+        Rows are copied while others go on: each is as it was at some moment of the call.  Save
+        between two steps where all tables are to be of one.
+
+        Examples
+        --------
+        >>> with snailps.local_cluster() as cluster:
+        ...     cluster.table("w", dim=2).push([7], [[1.0, 2.0]])
+        ...     path = cluster.save("saved")
+        >>> with snailps.local_cluster(servers=2) as cluster:
+        ...     cluster.load("saved")
+        ...     print(cluster.table("w", dim=2).pull([7]))
+        1
+        [[1. 2.]]
+        """
+        self._check_open()
+        return self._driver.save(os.path.abspath(folder))[0]  # noqa: PTH100 (as it was typed)
+
+    def load(self, folder: str | os.PathLike[str]) -> int:
+        """Puts the tables of a checkpoint in the place of what the cluster has of them.
+
+        Parameters
+        ----------
+        folder : path
+            Where `save`, a session with `checkpoint_interval` or a job has written checkpoints: the
+            newest good one is taken; or the folder of one of them.
+
+        Returns
+        -------
+        int
+            Rows, of all tables.
+
+        Raises
+        ------
+        DataError
+            There is no checkpoint.
+        ConfigError
+            A table is declared here in another way, or the cluster has another `frag_num`.
+        CheckpointError
+            None is good.
+
+        Notes
+        -----
+        Tables that are not in it stay as they are.  Declare those that are with `table` or a module
+        as they were: their rows and the state of their optimizers are there.  Pushes of others
+        meanwhile may be lost.
+        """
+        self._check_open()
+        return self._driver.load(os.path.abspath(folder))[1]  # noqa: PTH100 (as it was typed)
+
+    def stored(self, table: str) -> Iterator[tuple[Keys, Rows]]:
+        """All stored rows of a table with the state of its optimizer, in pieces of one MiB or so.
+
+        Parameters
+        ----------
+        table : str
+            Declared here before.
+
+        Yields
+        ------
+        keys : numpy.ndarray
+            uint64 (n,), in no order.
+        rows : numpy.ndarray
+            float32 (n, dim + state_floats), as they are when they are read.
+        """
+        self._check_open()
+        source = ClusterSource(self._driver, state=True, is_local=self.is_local)
+        yield from source.pieces(table, True, ExportProgress())
 
     @contextlib.contextmanager
     def corked(self) -> Iterator[None]:
@@ -357,17 +454,22 @@ class Cluster:
             self._placed(values, files) as placed,
         ):
             texts = setting_texts({"worker_class": path, **placed})
-            self._renew_workers(until)
-            hold()
-            try:
-                number = self._submit(texts, source, begun, until)
-                history = self._wait(number, on_status, begun, until)
-            except BaseException:
-                with contextlib.suppress(SnailError):  # the cluster may be what has ended
-                    self._driver.cancel()
-                self._renew_beside()
-                raise
-            job = self._driver.job(number)
+            again = True
+            while again:
+                self._renew_workers(until)
+                hold()
+                try:
+                    number = self._submit(texts, source, begun, until)
+                    history = self._wait(number, on_status, begun, until)
+                except BaseException:
+                    with contextlib.suppress(SnailError):  # the cluster may be what has ended
+                        self._driver.cancel()
+                    self._renew_beside()
+                    raise
+                job = self._driver.job(number)
+                again = job.get("again", False)
+                if again:
+                    log.warning("%s", AGAIN)
             if failure := job["failure"]:
                 if self._launcher is not None:
                     self._launcher.note_raised()

@@ -50,6 +50,39 @@ class LocalTable:
             rows = rows.reshape(len(wanted), -1)
         self._driver.push(self.declaration.name, wanted, rows, lr_scale=lr_scale)
 
+    def assign(self, keys: AnyKeys, rows: Any) -> None:
+        """Puts `rows` in the place of those of `keys`, as for pretrained values.
+
+        Parameters
+        ----------
+        keys : array_like
+            Integers from 0, (n,); of a repeated one the last row counts.
+        rows : array_like
+            Weights (n, dim), with which the optimizer's state begins anew; or weights and state,
+            (n, dim + state_floats), as `Cluster.export` with `state` writes them.
+
+        Raises
+        ------
+        MisuseError
+            Another shape.
+        NotFinite
+            A value is NaN or infinite, unless `Table.finite` is False; nothing was changed.
+
+        Notes
+        -----
+        Returns once servers and standbys have them; nothing else of a row stays.
+
+        Examples
+        --------
+        >>> with snailps.local_cluster() as cluster:
+        ...     table = cluster.table("w", dim=2, access="adagrad", lr=0.1)
+        ...     table.assign([7, 8], [[1.0, 2.0], [3.0, 4.0]])
+        ...     print(table.pull([8, 9]))
+        [[3. 4.]
+         [0. 0.]]
+        """
+        self._driver.assign(self.declaration.name, keys, rows)
+
     def pull_async(self, keys: AnyKeys, out: Rows | None = None) -> Pending:
         """Start a pull; ``.wait()`` gives the rows.  It sees pushes that began before the call."""
         return self._driver.pull_async(self.declaration.name, keys, out)
@@ -73,6 +106,11 @@ class LocalTensor:
         """All its values, float32, in its shape."""
         tensor = self.declaration
         return tensor.from_rows(self._driver.pull(tensor.name, tensor.keys()))
+
+    def assign(self, values: Any) -> None:
+        """Puts `values` of its shape in its place; the optimizer's state begins anew."""
+        tensor = self.declaration
+        self._driver.assign(tensor.name, tensor.keys(), tensor.to_rows(values))
 
     def push(self, values: Any, *, lr_scale: float = 1.0) -> None:
         """Push `values` of its shape; returns once they are applied; `lr_scale` as of tables."""

@@ -16,13 +16,19 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from snailps.config import JobSettings
+from snailps.config import CheckpointSettings
 from snailps.dataclass import replace
 from snailps.errors import CheckpointError, SnailError
 from snailps.master.job.state import JobState, pack, unpack
 from snailps.master.services import Begun, Candidate, Completed, Opened
 from snailps.store.checkpoint.disk import OS_DISK, Disk, write_file
-from snailps.store.checkpoint.folder import BEGUN, CheckpointFolder, read_course, write_course
+from snailps.store.checkpoint.folder import (
+    BEGUN,
+    CheckpointFolder,
+    found_at,
+    read_course,
+    write_course,
+)
 from snailps.store.checkpoint.manifest import Manifest
 from snailps.store.checkpoint.shard_file import FileEntry
 
@@ -38,7 +44,7 @@ class CheckpointFiles:
         self._taken = 0  # number of folders opened so far
         self._guard = threading.Lock()
 
-    def open(self, settings: JobSettings, *, resumes: bool) -> Opened | None:
+    def open(self, settings: CheckpointSettings, *, resumes: bool) -> Opened | None:
         """Open a job's folder, None without checkpoints; an error if all there are damaged."""
         self.release(self._taken, "")
         if not (settings.saves_checkpoints or settings.checkpoint_dir):
@@ -64,6 +70,23 @@ class CheckpointFiles:
                 f"{bad[0].why}. Mend it, or begin anew with --fresh"
             )
         return Opened(self._taken, str(path), candidates)
+
+    def find(self, folder: str) -> Opened:
+        """The good checkpoints of a folder, or the one whose folder it is, newest first.
+
+        Not locked, as nothing is written.  DataError: there is none; CheckpointError: none is good.
+        """
+        everything = found_at(Path(folder))
+        good = [one for one in reversed(everything) if one.state == "good"]
+        if not good:
+            last = everything[-1]
+            raise CheckpointError(
+                f"{folder}: no good checkpoint: {last.number} is {last.state}: {last.why}"
+            )
+        return Opened(0, folder, [
+            self._candidate(one.number, str(one.path), one.manifest)
+            for one in good if one.manifest is not None
+        ])  # fmt: skip
 
     def _candidate(self, number: int, path: str, manifest: Manifest) -> Candidate:
         """One of several: its state is gone before the next one's is read."""
@@ -146,6 +169,7 @@ class CheckpointFiles:
             )
 
 
-def folder_of(settings: JobSettings) -> Path:
-    default = f"{settings.output}.checkpoints" if settings.output else "checkpoints"
+def folder_of(settings: CheckpointSettings) -> Path:
+    output = getattr(settings, "output", "")  # a session has none
+    default = f"{output}.checkpoints" if output else "checkpoints"
     return Path(settings.checkpoint_dir or default).absolute()

@@ -21,16 +21,17 @@ from typing import Any
 
 from snailps.api.export_progress import SHARE_MIN
 from snailps.api.tables import Table
-from snailps.config import CHECKPOINT_SETTINGS, to_mapping
+from snailps.config import CHECKPOINT_SETTINGS
 from snailps.dataclass import dataclass, field
 from snailps.errors import CheckpointError, ConfigError, SnailError, explain
 from snailps.master.broadcast import Broadcast
 from snailps.master.context import Context
 from snailps.master.events import Answer
 from snailps.master.job.job import Job
+from snailps.master.job.session import SessionJob
 from snailps.master.job.state import JobState
 from snailps.master.member import Member
-from snailps.master.services import Begun, Candidate, Completed, Opened
+from snailps.master.services import Begun, Candidate, Completed, Files, Opened
 from snailps.node.effects import WorkDone
 from snailps.node.status import EVENT_REPORTED, CheckpointStatus
 from snailps.transport import messages
@@ -101,7 +102,7 @@ class _Pending:
 
 @dataclass(eq=False, slots=True)
 class _Saving(_Pending):
-    job: Job = None  # type: ignore[assignment]
+    job: Job | SessionJob = None  # type: ignore[assignment]
     tables: tuple[dict[str, Any], ...] = ()
     clock: int = -1  # in bsp: the ledger withholds a slot of it until the rows are saved
     state: JobState | None = None  # in bsp, as of the beginning of `clock`
@@ -129,13 +130,53 @@ class _Restoring(_Pending):
         return self.left[0].number if self.left else -1
 
 
-class CheckpointController:
+@dataclass(slots=True)
+class Numbers:
+    """The highest number that checkpoints of a session have, by which servers report on them."""
+
+    newest: int = 0
+
+
+class Hooks:
+    """What becomes of the rows of a checkpoint: here of those of a job."""
+
+    of_job = True
+    """Whether tables that are restored go with the job."""
+    level = logging.WARNING
+    """Of the line about what was restored."""
+
     def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def restored(self, state: JobState, rows: int, now: float) -> None:
+        self._context.job_controller.restored(state, now)
+
+    def not_restored(self, text: str) -> None:
+        self._context.fail_job(text)
+
+    def saved(self, completed: Completed, now: float) -> None:
+        """A checkpoint has its name."""
+
+    def not_saved(self, why: str, now: float) -> None:
+        """A checkpoint has failed, as the log says."""
+
+
+class CheckpointController:
+    def __init__(
+        self,
+        context: Context,
+        files: Files | None = None,  # of the job
+        hooks: Hooks | None = None,
+        numbers: Numbers | None = None,  # those of the session's other checkpoints
+    ) -> None:
         self._context, self._members, self._out = context, context.members, context.out
-        self._files = context.services.files
+        self._files = files or context.services.files
+        self._hooks, self.numbers = hooks or Hooks(context), numbers or Numbers()
+        self._raises = numbers is not None
         self._saving: _Saving | None = None
         self._restoring: _Restoring | None = None
         self._begun_at = 0.0
+        self._job: Job | SessionJob
         self._reset()
 
     def _reset(self) -> None:
@@ -152,18 +193,20 @@ class CheckpointController:
 
     # --- the beginning of a job --------------------------------------------------------------
 
-    def check_opened(self, job: Job, opened: Opened | None) -> None:
+    def check_opened(self, job: Job | SessionJob, opened: Opened | None) -> None:
         """Refuse the checkpoints of another job; beside the loop."""
         for candidate in opened.candidates if opened is not None else ():
             self._check_same(job, candidate)
         if opened is not None:
             self._files.clear()
 
-    def opened(self, job: Job, opened: Opened | None, now: float, *, resumes: bool) -> None:
+    def opened(
+        self, job: Job | SessionJob, opened: Opened | None, now: float, *, resumes: bool
+    ) -> None:
         """Begin a job with the checkpoints found; if not `resumes`, it continues from the journal
         and the servers still have its tables."""
         self._reset()
-        self._begun_at = now
+        self._job, self._begun_at = job, now
         if opened is None:
             return
         settings = job.settings
@@ -201,7 +244,7 @@ class CheckpointController:
         """Have servers drop saves and loads that a lost master ordered."""
         self._stop_saving(self._members.nodes("server"))
 
-    def _check_same(self, job: Job, found: Candidate) -> None:
+    def _check_same(self, job: Job | SessionJob, found: Candidate) -> None:
         saved, own = found.manifest.job, job.identity(_MAY_DIFFER)
         names = [name for name in own if saved.get(name) != own[name]]
         if "worker_class" in names:  # the models have other settings, too
@@ -216,15 +259,28 @@ class CheckpointController:
             f"{saved.get(name, 'not set'):.{SHOWN_CHARS}} there"
             for name in names
         ]
-        if found.manifest.frag_num != self._members.frag_num:
-            differ.append(
-                f"frag_num is {self._members.frag_num} here and {found.manifest.frag_num} there"
-            )
+        differ += self._differs_in_fragments(found)
         if differ:
             raise ConfigError(
                 f"{found.path} is a checkpoint of another job: {'; '.join(differ[:3])}. Choose "
                 "another checkpoint_dir, or begin anew with --fresh"
             )
+        self._check_methods(job, found)
+
+    def check_rows(self, job: SessionJob, found: Candidate) -> None:
+        """Refuse rows that cannot be put into this cluster; of whichever job they are."""
+        if differ := self._differs_in_fragments(found):
+            raise ConfigError(
+                f"{found.path}: {differ[0]}: fragments are fixed for the life of a model. Start "
+                f"the master with frag_num={found.manifest.frag_num}"
+            )
+        self._check_methods(job, found)
+
+    def _differs_in_fragments(self, found: Candidate) -> list[str]:
+        here, there = self._members.frag_num, found.manifest.frag_num
+        return [] if here == there else [f"frag_num is {here} here and {there} there"]
+
+    def _check_methods(self, job: Job | SessionJob, found: Candidate) -> None:
         tables = [Table.from_dict(item["table"]) for item in found.manifest.tables]
         there = [table for _, table in [*self._members.table_registry.tables.values()]]
         job.check_methods(tables, found.path, there)
@@ -257,7 +313,7 @@ class CheckpointController:
         self._begun_at = now
         self._pushes_saved = self._members.shard_sum("pushes")  # of earlier jobs of a session
 
-    def check(self, job: Job, now: float) -> None:
+    def check(self, job: Job | SessionJob, now: float) -> None:
         if self.is_due(now):
             self.begin(job, now)
 
@@ -280,6 +336,10 @@ class CheckpointController:
     @property
     def running(self) -> bool:
         return self._saving is not None
+
+    @property
+    def restoring(self) -> bool:
+        return self._restoring is not None
 
     @property
     def holds_rows(self) -> bool:
@@ -386,7 +446,7 @@ class CheckpointController:
 
     # --- saving ------------------------------------------------------------------------------
 
-    def begin(self, job: Job, now: float) -> None:
+    def begin(self, job: Job | SessionJob, now: float) -> None:
         self._begun_at = now
         self._pushes_saved = self._members.shard_sum("pushes")
         tables = tuple(
@@ -397,15 +457,18 @@ class CheckpointController:
         saving.enter(now)
         needed = _bytes_of(self._members.joined("server"))
         # Never the number of a failed checkpoint: servers may still report on that.
-        begin = partial(self._files.begin, self._number, self._members.cluster_id, needed)
+        above = max(self._number, self.numbers.newest)
+        begin = partial(self._files.begin, above, self._members.cluster_id, needed)
         saving.work = self._out.work(begin, partial(self._begun, saving), "checkpoint")
 
-    def _dump(self, job: Job, clock: int, now: float) -> tuple[JobState, dict[str, Any]]:
+    def _dump(
+        self, job: Job | SessionJob, clock: int, now: float
+    ) -> tuple[JobState, dict[str, Any]]:
         """State of the job, and its description for the manifest."""
         state = job.dump(now, clock=clock)
         share = job.ledger.share(state.done)
         about = {**job.identity(_MAY_DIFFER), "progress": share, "units": state.units}
-        about |= {"counts": job.counts, "settings": dict(to_mapping(job.settings))}
+        about |= {"counts": job.counts, "settings": dict(job.plain_settings())}
         return state, about
 
     def _begun(self, saving: _Saving, done: WorkDone, now: float) -> None:
@@ -420,6 +483,8 @@ class CheckpointController:
             return
         saving.begun = done.result
         self._number = done.result.number
+        if self._raises:
+            self.numbers.newest = self._number
         saving.clock = saving.job.ledger.withhold(saving.number)
         self._save_when_open(saving, now)
 
@@ -499,13 +564,15 @@ class CheckpointController:
         self._saving = None
         self.saved += 1
         self._newest, self._saved_at = (number, share), now
+        what = saving.job.describe_share(share)
         log.info(
-            "checkpoint %d: %.0f%% of the training, %s rows, %s MB in %.2f s, to %s",
-            number, 100 * share, f"{completed.rows:,}", f"{completed.total_bytes / 1e6:,.1f}",
+            "checkpoint %d: %s, %s rows, %s MB in %.2f s, to %s",
+            number, what, f"{completed.rows:,}", f"{completed.total_bytes / 1e6:,.1f}",
             now - saving.begun_at, completed.path,
         )  # fmt: skip
-        text = f"checkpoint {number} saved: {share:.0%} of the training"
+        text = f"checkpoint {number} saved: {what}"
         self._out.happened("checkpoint", "", f"{text}, {completed.total_bytes / 1e6:,.1f} MB")
+        self._hooks.saved(completed, now)
 
     def _save_failed(self, saving: _Saving, error: BaseException, now: float) -> None:
         self._saving = None
@@ -519,12 +586,14 @@ class CheckpointController:
             self._drop(saving.begun)
         self._begun_at = max(self._begun_at, now + RETRY_S - self._interval_s)
         log.error(
-            "CHECKPOINT FAILED, training goes on unsaved (%s): %s",
+            "CHECKPOINT FAILED, %s unsaved (%s): %s",
+            saving.job.goes_on,
             f"newest good one: {self._newest[0]}" if self._newest else "there is none yet",
             explain(error),
         )
-        text = f"a checkpoint failed: {explain(error)}. The training goes on"
+        text = f"a checkpoint failed: {explain(error)}; {saving.job.goes_on} unsaved"
         self._out.happened("warning", "", text)
+        self._hooks.not_saved(explain(error), now)
 
     def _drop(self, begun: Begun) -> None:
         self._out.work(partial(self._files.drop, begun), _ignored, "checkpoint")
@@ -541,7 +610,7 @@ class CheckpointController:
         restoring.waits = restoring.stopping = False
         if not restoring.left:
             self._restoring = None
-            self._context.fail_job(
+            self._hooks.not_restored(
                 f"{self._path}: no checkpoint could be used, see above. Mend one, or begin anew "
                 "with --fresh"
             )
@@ -566,7 +635,7 @@ class CheckpointController:
         restoring.state, restoring.servers = done.result, self._members.joined("server")
         tables = [Table.from_dict(item["table"]) for item in candidate.manifest.tables]
         made = partial(self._tables_made, restoring, candidate)
-        self._members.table_registry.adopt(tables, made, now)
+        self._members.table_registry.adopt(tables, made, now, of_job=self._hooks.of_job)
 
     def _tables_made(
         self, restoring: _Restoring, candidate: Candidate, answer: Answer, now: float
@@ -575,7 +644,7 @@ class CheckpointController:
             return
         if not isinstance(answer, messages.Declared):
             self._restoring = None
-            self._context.fail_job(str(answer))
+            self._hooks.not_restored(str(answer))
             return
         pairs = zip(candidate.manifest.tables, answer.numbers, strict=True)
         tables = [[item["number"], number] for item, number in pairs]
@@ -596,19 +665,20 @@ class CheckpointController:
             return
         candidate = restoring.left[0]
         share = float(candidate.manifest.job["progress"])
-        log.warning(
-            "continuing from checkpoint %d of %s: %.0f%% of the training, %s rows in %.1f s",
-            candidate.number, candidate.manifest.saved_at, 100 * share,
-            f"{sum(part.rows for part in broadcast.answers.values()):,}", now - restoring.begun_at,
-            extra=EVENT_REPORTED,
+        rows = sum(part.rows for part in broadcast.answers.values())
+        what = self._job.describe_share(share)
+        log.log(
+            self._hooks.level,
+            "continuing from checkpoint %d of %s: %s, %s rows in %.1f s",
+            candidate.number, candidate.manifest.saved_at, what, f"{rows:,}",
+            now - restoring.begun_at, extra=EVENT_REPORTED,
         )  # fmt: skip
-        text = f"the training goes on from checkpoint {candidate.number}, {share:.0%} of it"
-        self._out.happened("restored", "", text)
+        self._out.happened("restored", "", f"goes on from checkpoint {candidate.number}: {what}")
         self.continued_from, self._newest = candidate.number, (candidate.number, share)
         self._restoring = None
         self._candidates = []
         assert restoring.state is not None
-        self._context.job_controller.restored(restoring.state, now)
+        self._hooks.restored(restoring.state, rows, now)
 
     def _load_failed(self, restoring: _Restoring, why: str, now: float) -> None:
         candidate = restoring.left.pop(0)

@@ -55,5 +55,8 @@ class Context(Protocol):
     def job_ended(self, now: float) -> None:
         """The result is written."""
 
+    def server_lost(self, member: Member, why: str, now: float) -> None:
+        """A server is gone, and what it saved or loaded with it."""
+
     def driver_gone(self, driver: Member) -> None:
         """A driver has left or is lost."""

@@ -31,19 +31,22 @@ from snailps.errors import (
 )
 from snailps.master import events
 from snailps.master.departures import Departures
-from snailps.master.effects import Broken, Outbox
+from snailps.master.effects import Broken, Compact, Outbox, Snapshot
 from snailps.master.events import Received
 from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.master.interrupts import Interrupts
 from snailps.master.job.controller import JobController
+from snailps.master.job.ended_jobs import MASTER_DIED
 from snailps.master.job.input import address_of, check_driver_files
 from snailps.master.job.recovery import Recovered
+from snailps.master.job.session import SessionJob
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import NO_PEER, Member, names_of
 from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, ClusterPhase, JobPhase
 from snailps.master.replication.controller import ReplicationController
 from snailps.master.services import Services
+from snailps.master.session_rows import SessionRows
 from snailps.node.effects import Effect, Event, Tick, WorkDone
 from snailps.node.limits import GOODBYE_S
 from snailps.node.status import Phase
@@ -81,7 +84,8 @@ class MasterCore:
         *,
         cluster_id: int,  # number of this forming of the cluster
         now: float,  # monotonic seconds
-        session: bool = False,  # wait for submitted jobs, instead of running one and ending
+        # wait for submitted jobs, instead of running one and ending; what the session keeps
+        session: SessionJob | None = None,
         kept: bool = False,  # there is a journal
         past: Recovered | None = None,  # what an earlier master of this cluster left
         # the session outlives its drivers; workers of a failed job begin anew
@@ -90,7 +94,7 @@ class MasterCore:
         own_rss_mb: Callable[[], float] = lambda: 0.0,  # peak resident size of this process, MB
     ) -> None:
         self.settings, self.services, self.cluster_id = settings, services, cluster_id
-        self.session, self.lasting, self.begun = session, lasting, now
+        self.session, self.lasting, self.begun = session is not None, lasting, now
         self.own_rss_mb = own_rss_mb
         self._stats_at = 0.0
         self._loading: _Loading | None = None
@@ -100,7 +104,7 @@ class MasterCore:
         self._early: list[Received] = []  # until the cluster is formed
 
         facts = past.facts if past is not None else []
-        self.out = Outbox(kept=kept)
+        self.out = Outbox(kept=kept, session=self.session)
         self.lifecycle = Lifecycle(self.out, self._send_stop, now)
         self.members = Membership(self)
         self.heartbeats = HeartbeatMonitor(self)
@@ -108,11 +112,17 @@ class MasterCore:
             self.members.replay(fact)
         over = any(fact.kind == "exported" for fact in facts)
         self.heartbeats.back_s = BACK_S if over else settings.heartbeat_timeout
-        self.job_controller = JobController(self, past)
+        # A session's journal has no job that goes on, but which ones there were.
+        self.job_controller = JobController(self, None if self.session else past)
+        self.rows = SessionRows(self, session, any(fact.kind == "open" for fact in facts))
+        for fact in facts if self.session else ():
+            self.job_controller.ended_jobs.replay(fact)
+        self.job_controller.jobs = self.job_controller.ended_jobs.newest
         self.interrupts = Interrupts(
             self.lifecycle,
             self.job_controller,
             self.out,
+            self.rows.save_last,
             nodes_stay=nodes_stay,
             wait_s=settings.master_time_out,
         )
@@ -143,6 +153,7 @@ class MasterCore:
         self.replication.stood_still(seconds)
         self.departures.stood_still(seconds)
         self.job_controller.stood_still(seconds, now)
+        self.rows.stood_still(seconds)
         self.lifecycle.stood_still(seconds)
         if (loading := self._loading) is not None:
             self._loading = replace(loading, until=loading.until + seconds)
@@ -165,6 +176,8 @@ class MasterCore:
     def _started(self, event: events.Started, now: float) -> None:
         if event.job is not None:
             self.job_controller.prepare(event.job, event.workers)
+        elif self.session:
+            self.rows.begin()
 
     def _received(self, event: Received, now: float) -> None:
         """Handle a message; an error in it ends its sender only."""
@@ -185,7 +198,11 @@ class MasterCore:
             self.out.disown(event.work)
 
     def _journal_grown(self, event: events.JournalGrown, now: float) -> None:
-        if not self.lifecycle.stopping:
+        if self.lifecycle.stopping:
+            return
+        if self.session:  # all but the newest places of shards counts for good
+            self.out.put(Compact(Snapshot({}, {}, self.members.shard_facts())))
+        else:
             self.job_controller.compact(now)
 
     def _journal_failed(self, event: events.JournalFailed, now: float) -> None:
@@ -209,12 +226,15 @@ class MasterCore:
             self._step_job(now)
         if self.departures.returning and not self.lifecycle.stopping and self._job_is_where_it_was:
             self._go_on(now)
+        if self.session and not (self.departures.returning or self.lifecycle.forming):
+            self._step_session(now)
         if now >= self._stats_at:
             self._stats_at = now + STATS_S
             self._look_around(now)
         # After all that may begin to save rows: a shard that is to move waits for that.
         if not self.lifecycle.stopping and not self.departures.returning:
-            self.replication.step(self.job_controller.holds_rows, now)
+            holds = self.job_controller.holds_rows or self.rows.holds_rows
+            self.replication.step(holds, now)
         if not self.lifecycle.stopping:
             self.replication.report(now)
             self.job_controller.report(now)
@@ -225,9 +245,20 @@ class MasterCore:
         self._report_formed()
         self.replication.formed(now)
         self.job_controller.formed(now)
+        self._take_early(now)
+
+    def _take_early(self, now: float) -> None:
+        """Take the calls that had to wait; some have to go on waiting."""
         early, self._early = self._early, []
         for event in early:
             self._received(event, now)
+
+    def _step_session(self, now: float) -> None:
+        if self.lifecycle.stopping:
+            return
+        self.rows.step(now)
+        if self._early:
+            self._take_early(now)
 
     def _report_formed(self) -> None:
         here = {
@@ -247,6 +278,8 @@ class MasterCore:
         if not self.lifecycle.stopping and self.members.route is not None:
             self.members.ask_stats()
             self.job_controller.check_checkpoint(now)
+            if not (self.lifecycle.forming or self.departures.returning):
+                self.rows.check(now)
             if not self.lifecycle.forming:
                 self.members.check_joining(now)
 
@@ -272,13 +305,17 @@ class MasterCore:
 
     @property
     def _job_is_where_it_was(self) -> bool:
-        """Whether the job of an earlier master can resume."""
+        """Whether the job of an earlier master can resume, or a session without one."""
+        if self.session:
+            return not self.lifecycle.forming
         job_controller = self.job_controller
         return job_controller.job is not None and job_controller.phase not in _BEFORE
 
     def _go_on(self, now: float) -> None:
         """Resume the job with the members that are back."""
         self.departures.returning = False
+        if self.session:
+            self._session_goes_on(now)
         for member in self.members.joined("worker"):
             if member.resume_state and not member.missed:  # of all, before what any has done
                 self.out.fence(member.peer, partial(self.job_controller.leases.learn_cuts, member))
@@ -293,6 +330,23 @@ class MasterCore:
         parked, self._parked = self._parked, []
         for event in parked:
             self._received(event, now)
+
+    def _session_goes_on(self, now: float) -> None:
+        """Repeat what the lost master may not have given to all servers; end what it did for jobs.
+
+        Workers that were at work have results that nobody waits for: they begin anew.
+        """
+        self.members.table_registry.remake(now)
+        lost = [number for number, is_lost in self.members.gone.items() if is_lost]
+        for number in lost:  # one fence refuses all that are below
+            if number >= self.members.below or number == lost[-1]:
+                self.members.rows.fence(number, now)
+        self.rows.checkpoints.forget_others()
+        if self.job_controller.ended_jobs.cut_short:
+            workers = [m for m in self.members.joined("worker") if m.resume_state.get("started")]
+            for member in workers:
+                member.resume_state = {}
+            self.departures.send_away(workers, MASTER_DIED, now)
 
     def _come_back(self, member: Member, now: float) -> None:
         try:
@@ -417,6 +471,8 @@ class MasterCore:
             messages.Fetch: leases.fetch,
             messages.Summarise: job_controller.summarise,
             messages.Declare: self.members.table_registry.declare,
+            messages.SaveRows: self.rows.save,
+            messages.LoadRows: self.rows.load,
             messages.Submit: self._submit,
             messages.Cancel: self._cancel,
             messages.AskJob: job_controller.report_job,
@@ -424,13 +480,13 @@ class MasterCore:
         }
 
     def _note_table(self) -> dict[type[Any], Callable[[Member, Any, float], None]]:
-        leases, checkpoints = self.job_controller.leases, self.job_controller.checkpoints
+        leases = self.job_controller.leases
         return {
             messages.Finished: leases.finished,
             messages.Settled: leases.durable,
             messages.GiveBack: leases.checked_in,
-            messages.Saved: checkpoints.heard,
-            messages.Loaded: checkpoints.heard,
+            messages.Saved: self._heard,
+            messages.Loaded: self._heard,
             messages.Backed: self._standby_reported,
             messages.Unbacked: self._standby_reported,
             messages.Yielded: self._standby_reported,
@@ -450,13 +506,29 @@ class MasterCore:
             raise ProtocolError(f"{type(message).__name__} before Register")
         if member.state == "gone" or member.number in self.departures.sent_away:
             raise ClusterError(f"{member.name} was sent away")
-        if isinstance(message, messages.Declare) and self.lifecycle.forming:
-            self._early.append(event)  # servers may still be replaced, and their shards moved
+        if self._waits(message, now):
+            self._early.append(event)
             return
         take = self._calls.get(type(message))
         if take is None:
             raise ProtocolError(f"a master does not take {type(message).__name__}")
         take(member, message, call, now)
+
+    def _waits(self, message: messages.Message, now: float) -> bool:
+        """Whether a call waits: for the cluster, or for what is done with a session's rows."""
+        if isinstance(message, messages.Declare):
+            # While it forms servers may still be replaced, and their shards moved.
+            return self.lifecycle.forming or not self.rows.is_open
+        if not isinstance(message, _NEEDS_ROWS) or self.lifecycle.forming:
+            return False
+        if isinstance(message, messages.Submit):
+            self.rows.check(now)  # due since the last job: there may be no other time for it
+        return self.rows.busy
+
+    def _heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
+        """A server has saved or loaded a checkpoint: of the job, or of the session."""
+        self.job_controller.checkpoints.heard(member, message, now)
+        self.rows.heard(member, message, now)
 
     def _take_note(self, event: Received, now: float) -> None:
         message = event.message
@@ -490,7 +562,7 @@ class MasterCore:
         if not self.session:  # its driver only watches
             raise ClusterError("this cluster ends with its own job: interrupt its master")
         self.out.reply(call, messages.Ok())
-        self.lifecycle.stop(EXIT_OK, "ended by the driver")
+        self.rows.save_last(partial(self.lifecycle.stop, EXIT_OK, "ended by the driver"))
 
     def _ask(self, event: Received, ask: messages.Ask, call: int, now: float) -> None:
         job = self.job_controller.job
@@ -523,6 +595,10 @@ class MasterCore:
                 self.job_controller.interrupt(now)
         elif not self.job_controller.cancel(now):
             self.fail_job("the job was cancelled")
+
+    def server_lost(self, member: Member, why: str, now: float) -> None:
+        self.job_controller.checkpoints.lost(member, why, now)
+        self.rows.lost(member, why, now)
 
     def driver_gone(self, driver: Member) -> None:
         """Cancel the job of a lost driver, if it reads the driver's data or leaves no result."""
@@ -613,6 +689,8 @@ class MasterCore:
         formed = self.phase is ClusterPhase.FORMED
         if formed and self._loading is not None:
             return "preparing"
+        if formed and not self.rows.is_open:
+            return "restoring"
         return cast(Phase, (self.job_controller.phase if formed else self.phase).value)
 
     @property
@@ -620,5 +698,7 @@ class MasterCore:
         return self.lifecycle.phase
 
 
+_NEEDS_ROWS = (messages.Submit, messages.SaveRows, messages.LoadRows)
+"""Not while a session saves or loads rows."""
 _BEFORE_THE_JOB = (messages.Register, messages.Rejoin, messages.Ask)
 """Handled while members of an earlier master come back; other messages wait."""

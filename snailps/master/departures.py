@@ -131,7 +131,7 @@ class Departures:
             self._members.remove(member, lost=True)
             self._members.rows.fence(member.number, now)
         elif member.role == "driver":
-            self._members.remove(member)
+            self._members.remove(member, lost=True)
             if member.declared and not (self._lifecycle.forming or self.returning):
                 self._members.rows.fence(member.number, now)
             self._context.driver_gone(member)
@@ -160,7 +160,7 @@ class Departures:
             self._members.remove(member)
             self._out.say(f"{member.name} left")
             self._event("left", member, "left; its shards are at other servers")
-            self._job_controller.checkpoints.lost(member, "it left", now)
+            self._context.server_lost(member, "it left", now)
             self._context.replication.lost(member, "left", now)
         elif not self._goes_on_without(member):
             self._lose_for_good(member, why, now)
@@ -252,7 +252,7 @@ class Departures:
         self._members.remove(member)
         self._out.say(f"{member.name} is lost: {why}", logging.WARNING, reported=True)
         self._event("lost", member, f"was lost ({why}); {heirs}")
-        self._job_controller.checkpoints.lost(member, why, now)
+        self._context.server_lost(member, why, now)
         self._context.replication.lost(member, why, now)
 
     # --- notes of members ----------------------------------------------------------------------

@@ -159,10 +159,18 @@ class ReportStatus(Effect):
 OnAnswer = Callable[[Answer, float], None]
 
 
+OF_SESSION = frozenset(
+    ("numbers", "route", "member", "gone", "shards", "table", "drop", "stopped", "open", "job",
+     "ended")
+)  # fmt: skip
+"""Kinds of facts that the journal of a session has: what its jobs do is not among them."""
+
+
 class Outbox(EffectQueue):
-    def __init__(self, *, kept: bool = False) -> None:
+    def __init__(self, *, kept: bool = False, session: bool = False) -> None:
         super().__init__()
         self.kept = kept  # there is a journal: a dead master can be started again
+        self._session = session
         self._orders: dict[int, tuple[int, OnAnswer]] = {}
 
     # --- peers -----------------------------------------------------------------------------------
@@ -205,5 +213,5 @@ class Outbox(EffectQueue):
         self._effects.append(StatusEvent(kind, who, text))
 
     def note(self, kind: str, data: dict[str, Any]) -> None:
-        if self.kept:
+        if self.kept and (kind in OF_SESSION or not self._session):
             self._effects.append(Note(kind, data))

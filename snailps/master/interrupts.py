@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import logging
 import signal
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from snailps.errors import EXIT_INTERRUPTED, EXIT_LEFT, EXIT_OK
@@ -40,11 +42,13 @@ class Interrupts:
         lifecycle: Lifecycle,
         job_controller: JobController,
         out: Outbox,
+        save_last: Callable[[Callable[[], None]], None],  # a session's rows, before it ends
         *,
         nodes_stay: bool,  # servers and workers outlive this process
         wait_s: float,  # how long they wait for the next master
     ) -> None:
         self._lifecycle, self._job_controller, self._out = lifecycle, job_controller, out
+        self._save_last = save_last
         self._nodes_stay, self._wait_s = nodes_stay, wait_s
         self._code = EXIT_INTERRUPTED  # of leaving, by the last signal
         self._leave_at: float | None = None  # when the master leaves, after SIGTERM
@@ -88,7 +92,11 @@ class Interrupts:
         if self._leave_at is not None and self.may_leave:  # the journal may have failed since
             self._step_leaving(self._leave_at, now)
         elif phase is JobPhase.IDLE and not self._lifecycle.forming:
-            self._lifecycle.stop(EXIT_OK, "the session was ended by a signal")
+            stop = partial(self._lifecycle.stop, EXIT_OK, "the session was ended by a signal")
+            if self._signals > 1:
+                stop()
+            else:
+                self._save_last(stop)
         elif self._signals > 1 or phase is not JobPhase.TRAINING:
             now_in = "forming" if self._lifecycle.forming else phase.value
             doing = PHASE_WORDS[cast(Phase, now_in)]
@@ -133,4 +141,4 @@ class Interrupts:
             self._job_controller.interrupt(now)
         # else they stay until the export ends
         elif self._job_controller.phase is not JobPhase.EXPORTING:
-            self._lifecycle.fail(text)
+            self._save_last(partial(self._lifecycle.fail, text))

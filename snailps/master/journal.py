@@ -53,7 +53,7 @@ LAST_S = 10.0
 
 _NEWEST = {"numbers", "route"}
 """Kinds of which only the newest fact counts."""
-_NEWEST_FEW = {"event": EVENTS_MAX}
+_NEWEST_FEW = {"event": EVENTS_MAX, "job": 16, "ended": 16}
 """Kinds of which only this many of the newest facts count."""
 _IN_STATE = {
     "begun", "state", "shards", "done", "settled", "settled_all", "join", "leave", "retire", "loss",

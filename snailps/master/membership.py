@@ -181,16 +181,18 @@ class Membership:
             place = (data["host"], data["pid"], NO_PEER, endpoints)
             member = Member(data["number"], data["role"], *place, state="not back yet", away=True)
             member.late, member.joined, member.since = data["late"], True, self.since
+            member.declared = True  # it may have
             self.all[member.number] = member
         elif fact.kind == "gone":
             self.gone[data["number"]] = data["lost"]
             if data["number"] in self.all:
                 member = self.all.pop(data["number"])
                 member.figures = data["figures"]
-                self.left.append(member)
+                if member.role != "driver":
+                    self.left.append(member)
         elif fact.kind == "shards":
             self.shards = with_changes(self.shards, data)
-        elif fact.kind == "table":
+        elif fact.kind in ("table", "drop"):
             self.table_registry.replay(fact)
 
     def rejoin(self, event: Received, message: messages.Rejoin, now: float) -> Member:
@@ -220,7 +222,8 @@ class Membership:
         if member is None:
             holds = message.epoch if message.role == "server" else message.state.get("started")
             given = number < self._given_before  # the journal is ahead of all that were given
-            if message.role == "driver" or not given or (self._formed and holds):
+            unknown = message.role == "driver" and not self._context.session
+            if unknown or not given or (self._formed and holds and message.role != "driver"):
                 raise ClusterError(f"no {message.role} {number} is known here. Start it anew")
             endpoints = [(host, port) for host, port in message.endpoints]
             member = Member(
@@ -232,6 +235,7 @@ class Membership:
                 endpoints,
                 late=self.formed_before or self._formed,
                 joined=bool(holds),
+                declared=True,
             )
             self.all[number] = member
         member.cores = message.cores
@@ -259,7 +263,7 @@ class Membership:
 
     def _welcome(self, event: Received, member: Member) -> None:
         assert event.call is not None
-        patient = self.out.kept and member.role != "driver"
+        patient = self.out.kept and (member.role != "driver" or self._context.session)
         welcome = messages.Welcome(
             member.number,
             member.number,
@@ -272,8 +276,8 @@ class Membership:
         self.out.reply(event.call, welcome)
 
     def _note_member(self, member: Member) -> None:
-        """Note a member: a master that takes over waits for it."""
-        if member.role != "driver":
+        """Note a member: a master that takes over waits for it, and knows a session's drivers."""
+        if member.role != "driver" or self._context.session:
             self.out.note(
                 "member",
                 {
@@ -309,13 +313,17 @@ class Membership:
             self._send_route(member, now)
 
     def remove(self, member: Member, *, lost: bool = False) -> None:
-        """Keep the metrics of a member that left or was lost; of a driver nothing."""
-        if self.all.pop(member.number, None) is not None and member.role != "driver":
+        """Keep the metrics of a member that left or was lost; of a driver that it is gone."""
+        if self.all.pop(member.number, None) is None:
+            return
+        if member.role != "driver":
             member.let_go()
             self.left.append(member)
-            self.gone[member.number] = lost
-            gone = {"number": member.number, "lost": lost, "figures": member.figures}
-            self.out.note("gone", gone)
+        elif not (self._context.session and self.out.kept):
+            return
+        self.gone[member.number] = lost
+        gone = {"number": member.number, "lost": lost, "figures": member.figures}
+        self.out.note("gone", gone)
 
     # --- forming ---------------------------------------------------------------------------
 
@@ -356,7 +364,7 @@ class Membership:
         a newcomer of any role may come before the last server or the first worker."""
         wanted, wanted_servers = self._settings.expected_node_num, self._settings.expected_servers
         wanted_servers = max(1, wanted_servers)
-        works = wanted == wanted_servers or bool(self.nodes("worker"))
+        works = wanted == wanted_servers or bool(self.nodes("worker")) or self._context.session
         return (
             max(0, wanted - len(self.nodes())),
             max(0, wanted_servers - len(self.nodes("server"))),
@@ -478,10 +486,14 @@ class Membership:
             "route epoch %d: %d shards, %d fragments",
             self.route.epoch, len(shards), self.route.frag_num,
         )  # fmt: skip
-        for member in self.nodes():
+        for member in self.all.values():
             self._note_member(member)
         self._note_route()
         self._route_unsent = True  # in the next turn: with a thousand members either takes 25 ms
+
+    def shard_facts(self) -> list[Fact]:
+        """Where the shards are, in one fact for all that were noted."""
+        return [Fact("shards", self.shards)] if self.shards else []
 
     def take(self, route: Route) -> None:
         """Take a new route; `send_route` sends it."""

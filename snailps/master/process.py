@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snailps.api.class_source import define
@@ -48,6 +49,7 @@ from snailps.master.job.input import check_driver_files
 from snailps.master.job.job import Job
 from snailps.master.job.model_reader import ModelReader
 from snailps.master.job.recovery import Recovered
+from snailps.master.job.session import SessionJob
 from snailps.master.job.state import JobState, pack
 from snailps.master.journal import Journal
 from snailps.master.phases import ClusterPhase, JobPhase
@@ -125,6 +127,9 @@ class _Services:
         job.source = source
         return job
 
+    def more_files(self) -> CheckpointFiles:
+        return CheckpointFiles()
+
     def keep_base(self, state: JobState) -> None:
         if self._journal.path is not None:
             self._journal.keep_base(pack(state))
@@ -160,6 +165,7 @@ class Master:
         self._source_key = source_key
         self._on_listening, self._on_status = on_listening, on_status
         self._journal = Journal(None)
+        self.session_job: SessionJob | None = None
         self._signals: deque[int] = deque()
         self._events: deque[Event] = deque()
         self._is_feeding = False
@@ -188,11 +194,13 @@ class Master:
     def run(self) -> int:
         """Run the cluster to its end; returns the exit code. SnailError if the master cannot begin
         (settings, address, input), or the cluster failed."""
-        job = None
+        job: Job | None = None
         if not self._session:
             check_driver_files({entry.key: entry.value for entry in self._raw.entries})
             with _beginning():
                 job = Job(self._raw, self._also_known, time.monotonic())
+        else:
+            self.session_job = SessionJob(self._raw, self._also_known, self._settings.modules)
         address = self._settings.listen_addr or self._settings.master_addr
         raise_descriptors()
         host, port = parse_addr(address, "listen_addr", port_optional=True)
@@ -271,6 +279,17 @@ class Master:
         """Number of this cluster, once it listens."""
         return self.core.members.cluster_id
 
+    def journal_path(self, job: Job | None) -> Path | None:
+        """Folder of the journal of a job, or of the session; None: there is none.
+
+        A session that ends with its driver has nobody who could start its master again.
+        """
+        kept = job or self.session_job
+        keeps = job is not None or self._lasting
+        if kept is None or not keeps or self._settings.on_node_loss != "recover":
+            return None
+        return journal_path(self._settings, kept)
+
     def status(self) -> Status:
         return self._report.status(time.monotonic())
 
@@ -296,13 +315,15 @@ class Master:
         settings, now = self._settings, time.monotonic()
         self._log_tail.open()
         wall_s = time.time() - now
-        keeps = job is not None and settings.on_node_loss == "recover"
-        self._journal = Journal(journal_path(settings, job) if keeps and job else None)
+        session = self.session_job
+        kept = job or session
+        assert kept is not None
+        self._journal = Journal(self.journal_path(job))
         past: Recovered | None = None
         cluster_id = int.from_bytes(os.urandom(8), "little") | 1
-        if job is not None and self._journal.path is not None:
-            check_output(job.settings.output)
-            past = unended(self._journal, job, settings.frag_num)
+        if self._journal.path is not None:
+            check_output(kept.output)
+            past = unended(self._journal, kept, settings.frag_num)
             if past is not None:
                 cluster_id = past.facts[0].data["life"]
         if job is not None:
@@ -312,13 +333,13 @@ class Master:
             settings,
             _Services(
                 self._reader,
-                self._journal,
+                self._journal if job is not None else Journal(None),  # of a job's training
                 accept_source=settings.accept_source,
                 source_key=self._source_key,
             ),
             cluster_id=cluster_id,
             now=now,
-            session=self._session,
+            session=session,
             lasting=self._lasting,
             nodes_stay=self._nodes_stay,
             kept=self._journal.path is not None,
@@ -335,14 +356,15 @@ class Master:
             place=(socket.gethostname(), os.getpid()),
         )
         points = (fact.data for fact in facts if fact.kind == POINT)
-        self._history = RunHistory(self._journal.note, wall_s + now, points)
+        note = self._journal.note if job is not None else _not_noted
+        self._history = RunHistory(note, wall_s + now, points)
         self._own_settings = with_origins(settings, self._raw)
-        if job is not None and self._journal.path is not None:
+        if self._journal.path is not None:
             numbers = Fact(*self.core.members.keep_numbers())
             if past is not None:
                 self._journal.go_on([numbers])
             else:
-                first = first_fact(cluster_id, job, settings.frag_num, wall_s + now)
+                first = first_fact(cluster_id, kept, settings.frag_num, wall_s + now)
                 self._journal.begin([first, numbers])
         if self.core.members.route is not None:
             self._reader.follow(self.core.members.route)
@@ -364,9 +386,9 @@ class Master:
     def _begin(self, listener: Listener, job: Job | None) -> None:
         settings = self._settings
         self._begin_looking_on()
+        workers = settings.expected_node_num - max(1, settings.expected_servers)
+        self._feed(events.Started(job, workers))
         if job is not None:
-            workers = settings.expected_node_num - max(1, settings.expected_servers)
-            self._feed(events.Started(job, workers))
             self._tasks.wait_first(PREPARE_S)
         host, port = listener.getsockname()[:2]
         log.info("master listens on %s", show((host, port)))
@@ -662,6 +684,10 @@ def _beginning() -> Iterator[None]:
     except (Exception, SystemExit) as error:
         log.error("the job cannot begin", exc_info=error)
         raise ClusterError(f"the job cannot begin: {explain(error)}") from error
+
+
+def _not_noted(kind: str, data: dict[str, Any]) -> None:
+    """The course of a session's job ends with its master."""
 
 
 def _raise(error: Exception) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from snailps.api.export_progress import ExportProgress
 from snailps.api.results import Results
 from snailps.api.tables import Table
-from snailps.config import JobSettings
+from snailps.config import CheckpointSettings
 from snailps.dataclass import dataclass
 from snailps.master.job.state import JobState
 from snailps.store.checkpoint.manifest import Manifest
@@ -69,8 +69,11 @@ class ModelAccess:
 class Files(Protocol):
     """See `checkpoint_files.CheckpointFiles`."""
 
-    def open(self, settings: JobSettings, *, resumes: bool) -> Opened | None:
+    def open(self, settings: CheckpointSettings, *, resumes: bool) -> Opened | None:
         """Open a job's checkpoint folder."""
+
+    def find(self, folder: str) -> Opened:
+        """The good checkpoints in a folder that need not be a job's of here; only read."""
 
     def read_state(self, candidate: Candidate) -> JobState:
         """Read the state of a checkpoint's job, a summary of up to 255 MiB in it."""
@@ -133,6 +136,9 @@ class Services(Protocol):
     @property
     def files(self) -> Files:
         """Checkpoints on disk."""
+
+    def more_files(self) -> Files:
+        """Files of another folder, which is open beside that of the job."""
 
     @property
     def reader(self) -> Reader:

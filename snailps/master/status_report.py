@@ -15,6 +15,7 @@ from typing import Any, Literal
 from snailps._version import __version__
 from snailps.api.export_progress import ExportProgress
 from snailps.config.addresses import format_addr
+from snailps.master.checkpoints import CheckpointController
 from snailps.master.core import MasterCore
 from snailps.master.effects import Fact
 from snailps.master.member import Member, cpu_share
@@ -105,7 +106,7 @@ class StatusReport:
         if files is not None:
             share, doing, eta_s = files.share, files.text, files.eta_s
         elif phase == "restoring":
-            share, doing, eta_s = self._job_controller.checkpoints.restored(now)
+            share, doing, eta_s = self._checkpoints.restored(now)
         nodes = [
             self._node(
                 member,
@@ -137,7 +138,7 @@ class StatusReport:
             "tables": self._tables(),
             "waits": self._waits(phase, nodes, shards, now),
             "requests_per_s": sum(s["pulls_per_s"] + s["pushes_per_s"] for s in shards),
-            "checkpoint": self._job_controller.checkpoints.status(now),
+            "checkpoint": self._checkpoints.status(now),
             "loop": self.times.status(),
             "message": self._core.lifecycle.verdict or self._job_controller.failed,
             "validation": job.validation if job is not None else {},
@@ -149,6 +150,12 @@ class StatusReport:
             "epochs": job.settings.epochs if job is not None else 0,
             "total_units": job.total_units if job is not None else None,
         }
+
+    @property
+    def _checkpoints(self) -> CheckpointController:
+        """Of the job, or of the session between its jobs."""
+        of_job = not self._core.session or self._job_controller.job is not None
+        return self._job_controller.checkpoints if of_job else self._core.rows.checkpoints
 
     def _of_master(self) -> MasterStatus:
         before, now = self._usage

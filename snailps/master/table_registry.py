@@ -44,6 +44,12 @@ def _differences(one: Table, other: Table) -> str:
 ANY_MODULE = "*"
 
 
+def admits(table: Table, modules: Collection[str]) -> bool:
+    """Whether servers may import the access method of a table that only its name names."""
+    module = table.access.partition(":")[0]
+    return not table.in_python or module in modules or ANY_MODULE in modules
+
+
 class _Making:
     """An order to make tables, and the declarations that wait for it."""
 
@@ -92,6 +98,7 @@ class TableRegistry:
         for number in gone:
             self._made.pop(number, None)
         if gone:
+            self._out.note("drop", {"numbers": sorted(gone)})
             order = messages.DropTables(sorted(gone))
             refused = "cannot drop the tables of the last job"
             Broadcast(
@@ -103,9 +110,19 @@ class TableRegistry:
             log.warning("%s", broadcast.error)
 
     def replay(self, fact: Fact) -> None:
-        """Take a table that an earlier master has noted."""
+        """Take a table that an earlier master has noted, or that it has dropped some."""
         data = fact.data
+        if fact.kind == "drop":
+            for number in data["numbers"]:
+                dropped = self._made.pop(number, None)
+                if dropped is not None and self.tables.get(dropped.name, (0,))[0] == number:
+                    del self.tables[dropped.name]
+                    self._of_job.discard(dropped.name)
+            self._unnamed = [number for number in self._unnamed if number in self._made]
+            return
         table = Table.from_dict(data["table"])
+        if (earlier := self.tables.get(table.name)) is not None:  # of a job before the last one
+            self._unnamed.append(earlier[0])
         self.tables[table.name] = (data["number"], table)
         self._made[data["number"]] = table
         self._next_table = max(self._next_table, data["number"] + 1)
@@ -125,7 +142,7 @@ class TableRegistry:
     def _admit(self, table: Table) -> None:
         """Refuse a driver's table that has servers import what their operator has not named."""
         module, known = table.access.partition(":")[0], self.tables.get(table.name)
-        if not table.in_python or module in self._modules or ANY_MODULE in self._modules:
+        if admits(table, self._modules):
             return
         if known is None or known[1].access != table.access:
             raise ConfigError(
@@ -137,10 +154,12 @@ class TableRegistry:
     def _reply(self, call: int, answer: Answer, now: float) -> None:
         self._out.reply(call, answer)
 
-    def adopt(self, tables: Iterable[Table], on_made: OnMade, now: float) -> None:
-        """Declare the tables of a checkpoint, before any worker does."""
+    def adopt(
+        self, tables: Iterable[Table], on_made: OnMade, now: float, *, of_job: bool = True
+    ) -> None:
+        """Declare the tables of a checkpoint, before any worker or driver does."""
         try:
-            self._declare([*tables], True, on_made, now)
+            self._declare([*tables], of_job, on_made, now)
         except SnailError as error:
             on_made(error, now)
 

@@ -14,13 +14,14 @@ import logging
 from pathlib import Path
 
 from snailps.api.tables import Table
-from snailps.config import CHECKPOINT_SETTINGS, JobSettings, MasterSettings
+from snailps.config import CHECKPOINT_SETTINGS, CheckpointSettings, MasterSettings
 from snailps.config.output import refuse_existing, refuse_folders
 from snailps.errors import ConfigError
 from snailps.master.checkpoint_files import folder_of
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job
 from snailps.master.job.recovery import Recovered
+from snailps.master.job.session import SessionJob
 from snailps.master.journal import Journal
 from snailps.store.checkpoint.folder import CheckpointFolder
 from snailps.store.route import Route
@@ -34,19 +35,19 @@ _MAY_DIFFER = {*CHECKPOINT_SETTINGS, "scratch_dir", "scratch_bytes"}
 """Settings of a job that concern the master only."""
 
 
-def journal_path(settings: MasterSettings, job: Job) -> Path | None:
+def journal_path(settings: MasterSettings, job: Job | SessionJob) -> Path | None:
     """Folder of a job's journal; None where there is none."""
-    path = settings.journal_dir or (f"{job.settings.output}.journal" if job.settings.output else "")
+    path = settings.journal_dir or (f"{job.output}.journal" if job.output else "")
     return Path(path).absolute() if path else None
 
 
-def first_fact(cluster_id: int, job: Job, frag_num: int, at: float) -> Fact:
+def first_fact(cluster_id: int, job: Job | SessionJob, frag_num: int, at: float) -> Fact:
     """The first fact of a run that begins `at` these seconds since 1970."""
     about = {"life": cluster_id, "at": at, "format": FORMAT, "job": _identity(job, frag_num)}
     return Fact("life", about)
 
 
-def unended(journal: Journal, job: Job, frag_num: int) -> Recovered | None:
+def unended(journal: Journal, job: Job | SessionJob, frag_num: int) -> Recovered | None:
     """Take a journal; its run, if that is to be taken over. SnailError if the journal is in use,
     damaged, or of another job or version that still runs."""
     there = journal.take()
@@ -108,12 +109,12 @@ def check_results(job: Job, past: Recovered | None) -> None:
         refuse_existing(files)
 
 
-def _continues(settings: JobSettings) -> bool:
+def _continues(settings: CheckpointSettings) -> bool:
     """Whether there is a checkpoint that the job is to resume from."""
     if settings.fresh or not (settings.saves_checkpoints or settings.checkpoint_dir):
         return False
     return any(one.state == "good" for one in CheckpointFolder(folder_of(settings)).candidates())
 
 
-def _identity(job: Job, frag_num: int) -> dict[str, str]:
+def _identity(job: Job | SessionJob, frag_num: int) -> dict[str, str]:
     return {"frag_num": str(frag_num), **job.identity(_MAY_DIFFER)}

@@ -9,8 +9,10 @@ from libc.stdio cimport snprintf
 from snailps.abi._wire_types cimport WireOps
 from snailps.shard._connection_memory cimport Columns
 from snailps.store.core._clock_buffer cimport Slots
-from snailps.store.tables cimport Marks, Shard, store_mark
-from snailps.transport._frame cimport KIND_ERROR, Group, write_error
+from snailps.store.tables cimport (
+    Marks, Shard, Table, store_dim, store_floats, store_mark, store_value_floats,
+)
+from snailps.transport._frame cimport KIND_ERROR, OPTION_ASSIGN, OPTION_STATE, Group, write_error
 from snailps.transport.loop._fault_injection cimport Faults
 from snailps.transport.loop._handler cimport OUTCOME_REPLY, Outcome, Reply
 from snailps.transport.loop._replication_stream cimport Stream
@@ -106,6 +108,13 @@ cdef struct RowRequest:             # a PULL or PUSH, read and checked
     const Group *groups
     const uint64_t *keys            # those of the first group, then of the second, ...
     const char *values              # of a PUSH
+
+
+cdef inline uint32_t pushed_floats(const Table *table, uint32_t options) noexcept nogil:
+    """Floats of a value of a PUSH with these options."""
+    if options & OPTION_STATE:
+        return store_floats(table)
+    return store_dim(table) if options & OPTION_ASSIGN else store_value_floats(table)
 
 
 cdef inline uint64_t padded(uint64_t n) noexcept nogil:

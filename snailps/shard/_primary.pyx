@@ -26,11 +26,13 @@ from snailps.store.core._clock_buffer cimport Run, Slots, Staged, Sums, slots_sc
 from snailps.store.core._retention cimport retention_bytes, retention_copy
 from snailps.store.core._slab cimport Part, Slab, part_copy, part_count
 from snailps.store.tables cimport (
-    Lookups, Mark, Marks, Table, Values, float_values, lookups_begin, lookups_push, lookups_skip, marks_copy,
+    Lookups, Mark, Marks, Table, Values, float_values, lookups_begin, lookups_push, lookups_put,
+    lookups_skip, marks_copy,
     store_keeps, store_mark, store_set_mark,
 )
 from snailps.transport._frame cimport (
-    KIND_BACKWARD, KIND_PUSH, KIND_REPLICATE, KIND_SEAL, NO_SLOT, OPTION_CLOCK, OPTION_LR_SCALE,
+    KIND_BACKWARD, KIND_PUSH, KIND_REPLICATE, KIND_SEAL, NO_SLOT, OPTION_ASSIGN, OPTION_CLOCK,
+    OPTION_LR_SCALE,
     OPTION_STATE, OPTION_WIRE_SHIFT, REPLICA_BEGIN, REPLICA_FRAGMENT, REPLICA_ORDER, REPLICA_RESUME,
     REPLICA_RETENTION, REPLICA_ROWS, REPLICA_SEEDED, REPLICA_SLOTS, REPLICA_STAGED, REPLICA_WHOLE,
     BeginHead, ClockHead, FrameHeader, Group, GroupHead, LrHead, ReplicaHead, RowsHead,
@@ -148,7 +150,7 @@ cdef void replicate_push(Context *me, const FrameHeader *head, const RowRequest 
     top.keys = <uint32_t>keys
     top.groups = appended.groups
     top.floats = asked.floats
-    top.options = asked.options & (OPTION_STATE | OPTION_CLOCK | OPTION_LR_SCALE
+    top.options = asked.options & (OPTION_STATE | OPTION_ASSIGN | OPTION_CLOCK | OPTION_LR_SCALE
                                    | 3 << OPTION_WIRE_SHIFT)
     to = <char *>(top + 1)
     if asked.options & OPTION_CLOCK:
@@ -201,6 +203,13 @@ cdef void settle_push(Context *me, const FrameHeader *head, const RowRequest *as
         stream_break(me.stream, b"the primary ran out of memory in the middle of a push")
 
 
+cdef inline int _put_or_push(Lookups *lookups, Table *table, uint32_t n, Values *values,
+                             const RowRequest *asked, bint state) noexcept nogil:
+    if asked.options & OPTION_ASSIGN:
+        return lookups_put(lookups, table, n, values)
+    return lookups_push(lookups, table, n, values, state, asked.lr_scale)
+
+
 cdef bint push_rows(Context *me, Table *table, const RowRequest *asked, uint64_t incarnation,
                     bint state, char *out, Reply *reply) noexcept nogil:
     """Applies the values to every fragment that has not had them; False = `reply` is a refusal."""
@@ -222,7 +231,7 @@ cdef bint push_rows(Context *me, Table *table, const RowRequest *asked, uint64_t
             continue
         # The mark first: a push that ran out of memory half-way must not be applied again.
         if store_set_mark(me.shard, fragment, incarnation, asked.seq) < 0 \
-                or lookups_push(&lookups, table, n, &values, state, asked.lr_scale) < 0:
+                or _put_or_push(&lookups, table, n, &values, asked, state) < 0:
             refuse(out, reply, b"memory", b"the server has no memory left for fragment %llu",
                    fragment, 0)
             return False

@@ -22,7 +22,7 @@ from snailps.store.tables cimport (
     Shard, Table, store_dim, store_floats, store_has, store_pull, store_put, store_scan,
     store_set_mark,
 )
-from snailps.transport._frame cimport KIND_ERROR, PART_BYTES, FrameHeader, Group
+from snailps.transport._frame cimport KIND_ERROR, OPTION_ASSIGN, PART_BYTES, FrameHeader, Group
 from snailps.transport.loop._handler cimport Reply
 
 from snailps.errors import ProtocolError, RemoteError, SnailError
@@ -72,7 +72,7 @@ cdef bint python_push(void *methods, Table *table, const FrameHeader *head, cons
     cdef PythonMethods me = <PythonMethods>methods
     cdef Shard *shard = me.store.shard
     cdef uint32_t g, at, fragment
-    cdef uint32_t dim = store_dim(table)
+    cdef bint assigns = asked.options & OPTION_ASSIGN
     cdef uint64_t seq = asked.seq
     cdef const Group *groups = asked.groups
     cdef const float *changed = NULL
@@ -87,18 +87,22 @@ cdef bint python_push(void *methods, Table *table, const FrameHeader *head, cons
                 me.context.repeated += 1
             elif groups[g].keys:
                 some = _copied(asked.keys + at, groups[g].keys)
-                pushed = np.empty((groups[g].keys, dim), np.float32)
+                pushed = np.empty((groups[g].keys, asked.floats), np.float32)
                 _fill(pushed, me.context.wire, asked, at)
-                some, pushed = _merged(some, pushed)
+                some, pushed = _last(some, pushed) if assigns else _merged(some, pushed)
                 work.append((fragment, some, total))
-                blocks.append(_rows_of(me, table, head.table, fragment, some))
+                blocks.append(some if assigns else _rows_of(me, table, head.table, fragment, some))
                 gradients.append(pushed)
                 total += len(some)
             else:
                 work.append((fragment, np.empty(0, np.uint64), total))
             at += groups[g].keys
         if total:
-            rows = me.methods[head.table].push(np.concatenate(blocks), np.concatenate(gradients))
+            method, rows = me.methods[head.table], np.concatenate(gradients)
+            if not assigns:
+                rows = method.push(np.concatenate(blocks), rows)
+            elif asked.floats != floats:
+                rows = method.assign(np.concatenate(blocks), rows)
             rows = _stored(rows, total, floats, table.finite)
             changed = <const float *>_data(rows)
         for fragment, some, start in work:
@@ -246,6 +250,12 @@ def _merged(keys, values):
     sums = np.zeros((len(unique), values.shape[1]), np.float32)
     np.add.at(sums, place, values)
     return unique, sums
+
+
+def _last(keys, values):
+    """Each key once, with the last of its values."""
+    unique, place = np.unique(keys[::-1], return_index=True)
+    return unique, values[::-1][place]
 
 
 def _block(rows, n, floats, name):

@@ -32,6 +32,7 @@ from snailps.shard._clock_requests cimport (
 from snailps.shard._connection_memory cimport ConnectionMemory, memory_free, memory_of
 from snailps.shard._context cimport (
     ROLE_STANDBY, ROOM_BYTES, Context, RowRequest, is_lr_scale, padded, refuse, refuse_value,
+    pushed_floats,
 )
 from snailps.shard._primary cimport (
     Appended, force_sync, hold, must_wait, push_rows, replicate_push, replicate_seal, settle_push,
@@ -42,11 +43,11 @@ from snailps.shard._python_methods cimport explain_broken, python_pull, python_p
 from snailps.store.core._clock_buffer cimport SEAL_AGAIN, SEAL_BROKEN, SEAL_CLOSED, slots_refuse
 from snailps.store.tables cimport (
     Table, store_access, store_adds_state, store_dim, store_floats, store_mark, store_owns, store_pull, store_scales_lr, store_scan,
-    store_table, store_value_floats,
+    store_table,
 )
 from snailps.transport._frame cimport (
     DATA_BODY_MAX, KIND_BACKWARD, KIND_FORWARD, KIND_PULL, KIND_PULLED, KIND_PUSH, KIND_PUSHED,
-    KIND_REACH, KIND_SCANNED, KIND_SEAL, KIND_SEALED, OPTIONS_KNOWN, OPTION_CLOCK, OPTION_KEY_SHIFT,
+    KIND_REACH, KIND_SCANNED, KIND_SEAL, KIND_SEALED, OPTIONS_KNOWN, OPTION_ASSIGN, OPTION_CLOCK, OPTION_KEY_SHIFT,
     OPTION_LR_SCALE, OPTION_STATE, OPTION_WIRE_SHIFT, SLOTS_MAX, ClockHead, FrameHeader, Group,
     GroupHead, LrHead, ScanHead, ScannedHead, narrow_keys_bytes, read_narrow_keys,
 )
@@ -170,7 +171,9 @@ cdef bint read_row_request(Context *me, const FrameHeader *head, const char *bod
     asked.floats = top.floats
     asked.row_bytes = wire_row_bytes(asked.wire, top.floats)
     if top.options & ~<uint32_t>OPTIONS_KNOWN or not is_wire(asked.wire) \
-            or (asked.wire and top.options & OPTION_STATE):
+            or (asked.wire and top.options & (OPTION_STATE | OPTION_ASSIGN)) \
+            or (top.options & OPTION_ASSIGN
+                and (not push or top.options & (OPTION_CLOCK | OPTION_LR_SCALE))):
         refuse(out, reply, b"option", b"options %llu are not known or do not go together, known "
                b"are %llu", top.options, OPTIONS_KNOWN)
         return False
@@ -312,14 +315,14 @@ cdef Outcome _await_clock(Context *me, char *out, Reply *reply) noexcept nogil:
     return OUTCOME_REPLY
 
 
-cdef bint _wants_state(const FrameHeader *head, const char *body) noexcept nogil:
-    return head.body_bytes >= sizeof(GroupHead) \
-        and (<const GroupHead *>body).options & OPTION_STATE
+cdef inline uint32_t _options(const FrameHeader *head, const char *body) noexcept nogil:
+    """Options of a request that is not read yet."""
+    return (<const GroupHead *>body).options if head.body_bytes >= sizeof(GroupHead) else 0
 
 
 cdef Outcome _pull(Context *me, Table *table, const FrameHeader *head,
                    const char *body, char *out, Reply *reply) noexcept nogil:
-    cdef bint state = _wants_state(head, body)
+    cdef bint state = _options(head, body) & OPTION_STATE
     cdef uint64_t *marks = <uint64_t *>out
     cdef uint64_t most
     cdef char *rows
@@ -362,16 +365,15 @@ cdef Outcome _pull(Context *me, Table *table, const FrameHeader *head,
 
 cdef Outcome _push(Context *me, Table *table, const FrameHeader *head,
                    const char *body, char *out, Reply *reply) noexcept nogil:
-    cdef bint state = _wants_state(head, body)
+    cdef uint32_t options = _options(head, body)
+    cdef bint state = options & OPTION_STATE
     cdef bint done
     cdef Appended appended
     cdef RowRequest asked
     appended.groups = 0
-    if not read_row_request(me, head, body,
-                      store_floats(table) if state else store_value_floats(table),
-                      &asked, out, reply):
+    if not read_row_request(me, head, body, pushed_floats(table, options), &asked, out, reply):
         return OUTCOME_REPLY
-    if state and not store_adds_state(table):
+    if state and not (options & OPTION_ASSIGN or store_adds_state(table)):
         return refuse(out, reply, b"state", b"table %llu takes no differences of rows with their "
                       b"state: push weighted values (average) or what the Python method expects",
                       head.table, 0)

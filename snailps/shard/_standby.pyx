@@ -24,7 +24,7 @@ from snailps.abi._row_ops cimport ACCESS_PYTHON
 from snailps.shard._clock_requests cimport seal, stage
 from snailps.shard._context cimport (
     FENCED_MAX, FRAGMENT_EXPECTED, FRAGMENT_WHOLE, ROLE_STANDBY, Context, RowRequest, Standby,
-    is_lr_scale, padded, refuse,
+    is_lr_scale, padded, refuse, pushed_floats,
 )
 from snailps.shard._primary cimport (
     Appended, push_rows, replicate_push, replicate_retention, replicate_rows, replicate_seal, settle_push,
@@ -43,7 +43,8 @@ from snailps.store.tables cimport (
     store_owns, store_scales_lr, store_set_mark, store_table, store_value_floats,
 )
 from snailps.transport._frame cimport (
-    KIND_REPLICATE, KIND_SEAL, KIND_SEALED, NO_SLOT, OPTION_CLOCK, OPTION_LR_SCALE, OPTION_STATE,
+    KIND_REPLICATE, KIND_SEAL, KIND_SEALED, NO_SLOT, OPTION_ASSIGN, OPTION_CLOCK, OPTION_LR_SCALE,
+    OPTION_STATE,
     OPTION_WIRE_SHIFT,
     REPLICA_BEGIN, REPLICA_FRAGMENT, REPLICA_ORDER, REPLICA_RESUME, REPLICA_RETENTION, REPLICA_ROWS, REPLICA_SEEDED,
     REPLICA_SLOTS, REPLICA_STAGED, REPLICA_WHOLE, SLOTS_MAX, STREAM_BODY_MAX,
@@ -111,16 +112,14 @@ cdef Outcome _pushed(Context *me, const FrameHeader *head, const char *body, cha
     if head.body_bytes < sizeof(GroupHead) or head.incarnation == 0 or top.seq == 0:
         return _broken(out, reply, b"a push without number or incarnation, body of %llu bytes",
                        head.body_bytes, 0)
-    if top.options & ~<uint32_t>(OPTION_STATE | OPTION_CLOCK | OPTION_LR_SCALE
+    if top.options & ~<uint32_t>(OPTION_STATE | OPTION_ASSIGN | OPTION_CLOCK | OPTION_LR_SCALE
                                  | 3 << OPTION_WIRE_SHIFT):
         return _broken(out, reply, b"a push with options %llu in a stream", top.options, 0)
     state = top.options & OPTION_STATE
-    if state and not store_adds_state(table):
+    if state and not (top.options & OPTION_ASSIGN or store_adds_state(table)):
         return _broken(out, reply, b"differences of state for table %llu, whose state does not add up",
                        head.table, 0)
-    if not read_row_request(me, head, body,
-                      store_floats(table) if state else store_value_floats(table), &asked, out,
-                      reply):
+    if not read_row_request(me, head, body, pushed_floats(table, top.options), &asked, out, reply):
         return OUTCOME_REPLY
     if asked.lr_scale != 1 and not store_scales_lr(table):
         return _broken(out, reply, b"a scaled step for table %llu, which has no such step", head.table, 0)

@@ -222,7 +222,12 @@ cdef inline void lookups_skip(Lookups *l, uint32_t n) noexcept nogil:
 cdef int lookups_push(Lookups *l, Table *table, uint32_t n, Values *values, bint state,
                       float lr_scale) noexcept nogil
 
-# The same of n values (n x store_value_floats, or store_floats) as they are, and nothing else.
+# Puts values in the place of the next n rows, which are made where they are missing, also where the
+# table would refuse them: of weights (store_dim), with the first state of a row that has these, or of
+# whole rows (store_floats).  0, or -1 as lookups_push.
+cdef int lookups_put(Lookups *l, Table *table, uint32_t n, Values *values) noexcept nogil
+
+# lookups_push of n values (n x store_value_floats, or store_floats) as they are, and nothing else.
 cdef int store_push(const Shard *shard, Table *table, const uint64_t *keys, uint32_t n,
                     const float *values, bint state, float lr_scale) noexcept nogil
 

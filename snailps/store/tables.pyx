@@ -358,6 +358,8 @@ cdef int _change_rows(Lookups *l, Table *table, uint32_t n, Values *values, RowS
                 value = values.room
             if step == NULL:
                 memcpy(weights_of(row), value, values.bytes)
+                if values.floats < slab.floats:
+                    slab.ops.init_state(slab.access, table.hyper, weights_of(row), slab.dim)
             else:
                 step(table.hyper, weights_of(row), value, slab.dim)
             track_push(slab, row)
@@ -381,6 +383,10 @@ cdef int lookups_push(Lookups *l, Table *table, uint32_t n, Values *values, bint
     failed = _change_rows(l, table, n, values, ops.apply[table.slab.access])
     table.hyper[<int>HYPER_LR] = lr
     return failed
+
+
+cdef int lookups_put(Lookups *l, Table *table, uint32_t n, Values *values) noexcept nogil:
+    return _change_rows(l, table, n, values, NULL)
 
 
 cdef int store_push(const Shard *shard, Table *table, const uint64_t *keys, uint32_t n,

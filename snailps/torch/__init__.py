@@ -16,6 +16,7 @@ except ImportError as error:
 from snailps.torch.dense import Synced, sync
 from snailps.torch.embedding import Embedding, EmbeddingBag, EmbeddingBagCollection, prefetch
 from snailps.torch.optimizer import Optimizer
+from snailps.torch.row_state import state_dict
 from snailps.torch.training import TorchSettings, Worker
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "TorchSettings",
     "Worker",
     "prefetch",
+    "state_dict",
     "sync",
 ]

@@ -27,6 +27,7 @@ from snailps.errors import ConfigError, MisuseError
 from snailps.local.session import Cluster
 from snailps.serving.reader import TableReader
 from snailps.serving.saved_tables import SavedTables
+from snailps.torch import row_state
 from snailps.torch._bags import add_to_rows
 from snailps.torch.backward import this_pass
 from snailps.torch.exchange import Exchange, Lookup, corked, push_together
@@ -190,6 +191,13 @@ class TableModule(nn.Module):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination.pop(f"{prefix}rows", None)
+        if row_state.wanted():
+            row_state.save_rows(self, destination, prefix)
+
+    def state_dict(self, *args: Any, rows: bool = False, **options: Any) -> Any:
+        """As of `torch.nn.Module`; with `rows` as `snailps.torch.state_dict` has them."""
+        with row_state.with_rows(rows):
+            return super().state_dict(*args, **options)
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool,
@@ -200,6 +208,7 @@ class TableModule(nn.Module):
         )
         if f"{prefix}rows" in missing_keys:
             missing_keys.remove(f"{prefix}rows")
+        row_state.load_rows(self, state_dict, prefix, unexpected_keys)
 
     def extra_repr(self) -> str:
         """For `print`."""

@@ -43,6 +43,12 @@ class RowClient(Protocol):
     def push_async(self, table: str, keys: Keys, values: Rows, factor: float) -> Pending:
         """Starts a push; `factor` multiplies the step size of the table's optimiser."""
 
+    def stored(self, table: str) -> Iterator[tuple[Keys, Rows]]:
+        """All rows that are stored, with the state of the optimizer, in pieces."""
+
+    def assign(self, table: str, keys: Keys, values: Rows) -> None:
+        """Puts rows, with state or without, in the place of what there is."""
+
     def corked(self) -> contextlib.AbstractContextManager[None]:
         """Send asynchronous calls of this thread together, until the end of the context."""
 
@@ -82,6 +88,12 @@ class ClusterRows(_Named):
     def push_async(self, table: str, keys: Keys, values: Rows, factor: float) -> Pending:
         return self._tables[table].push_async(keys, values, lr_scale=factor)
 
+    def stored(self, table: str) -> Iterator[tuple[Keys, Rows]]:
+        return self._cluster.stored(table)
+
+    def assign(self, table: str, keys: Keys, values: Rows) -> None:
+        self._tables[table].assign(keys, values)
+
     def corked(self) -> contextlib.AbstractContextManager[None]:
         return self._cluster.corked()
 
@@ -110,6 +122,15 @@ class WorkerRows(_Named):
 
     def push_async(self, table: str, keys: Keys, values: Rows, factor: float) -> Pending:
         return self._worker.push_async(table, keys, values, lr_scale=factor)
+
+    def stored(self, table: str) -> Iterator[tuple[Keys, Rows]]:
+        raise MisuseError(
+            f"the rows of table {table!r} are the result of its job: read them in `judge` or "
+            "`export`, or save the cluster's with Cluster.save"
+        )
+
+    def assign(self, table: str, keys: Keys, values: Rows) -> None:
+        self._worker.assign(table, keys, values)
 
     def corked(self) -> contextlib.AbstractContextManager[None]:
         return self._worker.corked()

@@ -69,6 +69,16 @@ class ServedRows:
         """Refused."""
         raise MisuseError(f"table {table!r} is read only: it is served, not trained")
 
+    def stored(self, table: str) -> Any:
+        """Refused."""
+        raise MisuseError(
+            f"table {table!r} is served by key: its checkpoint or cluster has all rows"
+        )
+
+    def assign(self, table: str, keys: Keys, values: Rows) -> None:
+        """Refused."""
+        raise MisuseError(f"table {table!r} is read only: it is served, not changed")
+
     def corked(self) -> contextlib.AbstractContextManager[None]:
         """Nothing travels."""
         return contextlib.nullcontext()

@@ -39,11 +39,12 @@ cdef enum:
 
 cdef enum:                          # options of a PULL or PUSH: frame.Option explains them
     OPTION_STATE = 1 << 0
-    OPTION_CLOCK = 1 << 5           # bits 1 to 4 are reserved, and 0
+    OPTION_ASSIGN = 1 << 1          # PUSH: the values take the place of the rows
+    OPTION_CLOCK = 1 << 5           # bits 2 to 4 are reserved, and 0
     OPTION_WIRE_SHIFT = 8           # two bits: how rows travel, WIRE_... of _wire_types.pxd
     OPTION_LR_SCALE = 1 << 10       # PUSH: the step size is scaled
     OPTION_KEY_SHIFT = 12           # three bits: bytes a key beyond the base, 0 = keys are whole
-    OPTIONS_KNOWN = 0x21 | 7 << 8 | 7 << 12
+    OPTIONS_KNOWN = 0x23 | 7 << 8 | 7 << 12
 
 cdef enum:                          # what a REPLICATE carries; docs/wire_format.md explains them
     REPLICA_BEGIN = 1

@@ -84,11 +84,13 @@ class Option(enum.IntFlag):
     """Properties of the keys and rows in the body of a PULL or PUSH.
 
     Further bits: 8 and 9 wire type of rows (`WIRE_TYPES`); 12 to 14 bytes of a key beyond a base
-    common to the part, 0 = whole keys; 1 to 4 reserved, 0.
+    common to the part, 0 = whole keys; 2 to 4 reserved, 0.
     """
 
     STATE = 1
     """Rows are weights and the optimiser's state."""
+    ASSIGN = 2
+    """PUSH: the values take the place of the rows."""
     CLOCK = 32
     """PULL: rows as of a clock.  PUSH: a contribution to a slot of a clock."""
     LR_SCALE = 1024

@@ -128,6 +128,7 @@ class Rig(Deeds):
     """
 
     counted = "acknowledged pushes"
+    at_work = "training"  # the phase in which it is hurt
     ends = False  # whether the job may come to its own end
 
     def __init__(self, folder, settings=None, job=None, *, servers=2, workers=2, shard_num=1,
@@ -331,10 +332,10 @@ class Rig(Deeds):
         last = max(event.at for event in self.events)
         return later_s(read_notes(self.notes).values(), last, pushes_of) is not None
 
-    def all_have_pushed(self):
-        """Whether each process that is a worker by now has had a push acknowledged."""
+    def all_have_pushed(self, role="worker"):
+        """Whether each process that has the role by now has had a push acknowledged."""
         pids = {one.pid for one in read_notes(self.notes).values() if one.acknowledged}
-        return pids >= {place.process.pid for place in self.alive("worker")}
+        return pids >= {place.process.pid for place in self.alive(role)}
 
     # --- watching --------------------------------------------------------------------------------
 
@@ -362,7 +363,7 @@ class Rig(Deeds):
     def is_redundant(self):
         """Whether all are there, and every shard has a standby where there are standbys."""
         status = self.status()
-        if status is None or status["phase"] != "training":
+        if status is None or status["phase"] != self.at_work:
             return False
         if not {place.process.pid for place in self.places} <= self.members():
             return False

@@ -104,6 +104,7 @@ def parts(pytest: Sequence[str], tests: Sequence[str], seed: int) -> list[Part]:
         Part("storms/kills", 25, recovery("storm", "--kills", "200")),
         Part("storms/faults", 25, recovery("every", "--faults", "100")),
         Part("kills/counting", 8, recovery("count", "--kills", "200")),
+        Part("kills/session", 8, recovery("session", "--kills", "100")),
         Part("kills/training", 30, recovery("train", "--kills", "60")),
         Part("fuzz/frames", 25, (python, "-m", "fuzz", "5_000_000", str(seed)), on_path),
         Part("fuzz/control", 20, (python, "-m", "fuzz.control", "1_000_000", str(seed)), on_path),

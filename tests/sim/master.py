@@ -20,6 +20,7 @@ from snailps.master import effects, events
 from snailps.master.core import MasterCore
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job
+from snailps.master.job.session import SessionJob
 from snailps.master.job.state import pack
 from snailps.master.journal import SYNC_S, Journal
 from snailps.master.leases import BspLedger
@@ -143,6 +144,10 @@ class Services:
         """The job that a driver submits."""
         return Job(RawConfig.from_mapping(settings, "the submitted job"), now=now)
 
+    def more_files(self):
+        """Checkpoints of a session."""
+        return self._master.cluster.new_files(self._master)
+
     def keep_base(self, position):
         """Keeps the position at which the training begins."""
         if self._journal.path is not None:
@@ -198,9 +203,8 @@ class Master(Process):
                 self.exit(1, f"cannot begin: {error}")
                 return
         self.network.listen(self, MASTER, self._admit)
-        if self._job is not None:
-            workers = self.settings.expected_node_num - max(1, self.settings.expected_servers)
-            self._feed(events.Started(self._job, workers))
+        workers = self.settings.expected_node_num - max(1, self.settings.expected_servers)
+        self._feed(events.Started(self._job, workers))
         self._feed(events.Listening())
         self.after(HEARTBEATS_S, self._look_at_hearts)
         self._tick_within(IDLE_S)
@@ -227,7 +231,7 @@ class Master(Process):
             Services(self, self.cluster.new_files(self), self.reader, journal),
             cluster_id=cluster_id,
             now=now,
-            session=self.cluster.session,
+            session=SessionJob(RawConfig([])) if self.cluster.session else None,
             kept=journal.path is not None,
             past=past,
         )

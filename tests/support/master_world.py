@@ -6,6 +6,7 @@ from snailps.master.core import MasterCore
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job
 from snailps.master.job.recovery import Recovered
+from snailps.master.job.session import SessionJob
 from snailps.master.job.state import pack
 from snailps.master.phases import ClusterPhase
 from snailps.master.status_report import StatusReport
@@ -46,6 +47,9 @@ class Services:
     def __init__(self):
         self.files, self.reader, self.base = Files(), Reader(), b""
 
+    def more_files(self):
+        return Files()
+
     def keep_base(self, position):
         self.base = pack(position)
 
@@ -77,7 +81,8 @@ class World:
         self._peer = self._call = 0
         self.core = MasterCore(
             MasterSettings(**settings), self.services, cluster_id=LIFE, now=self.now, kept=kept,
-            past=past, session=session, lasting=lasting, nodes_stay=nodes_stay,
+            past=past, session=SessionJob(RawConfig([])) if session else None, lasting=lasting,
+            nodes_stay=nodes_stay,
             own_rss_mb=lambda: 70.0,
         )  # fmt: skip
         facts = past.facts if past is not None else []

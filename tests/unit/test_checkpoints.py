@@ -89,9 +89,13 @@ class World:
         blocks = [Block(at, "file", 0, 10) for at in range(12)]
         bsp = BspLedger(blocks, micro_batches=2, nodes=[1])
         self.ledger = bsp if clocked else Ledger(blocks)
-        self.job = SimpleNamespace(clocked=clocked, rounds=0, ledger=self.ledger)
+        self.job = SimpleNamespace(
+            clocked=clocked, rounds=0, ledger=self.ledger, goes_on=Job.goes_on,
+            describe_share=lambda share: f"{share:.0%} of the training",
+        )  # fmt: skip
+        self.controller._job = self.job
 
-    def _adopt(self, tables, told, now):
+    def _adopt(self, tables, told, now, *, of_job):
         told(m.Declared([table_number + 10 for table_number in range(len(tables))]), now)
 
     def begin(self):

@@ -20,13 +20,14 @@ LIFE = 5
 class Cluster:
     """Members of a master, without any process."""
 
-    def __init__(self, servers=2, workers=1, facts=(), **settings):
+    def __init__(self, servers=2, workers=1, facts=(), session=False, **settings):
         self.now = 100.0
         self.out = TestOutbox()
         self.failed, self.ready, self.unready = [], [], []
         nodes = {"expected_node_num": servers + workers, "expected_servers": servers}
         context = SimpleNamespace(
             settings=MasterSettings(**nodes, **settings), cluster_id=LIFE, begun=self.now,
+            session=session,
             out=self.out, lifecycle=SimpleNamespace(fail=self.failed.append),
             ready=lambda member, now: self.ready.append(member),
             departures=SimpleNamespace(unready=self._unready),

@@ -138,6 +138,8 @@ KNOWN = [
     (m.AskJob(3), b'{"is":"AskJob","job":3}'),
     (m.ReadFile("0abc", 5, 9), b'{"is":"ReadFile","file":"0abc","start":5,"stop":9}'),
     (m.Shutdown(), b'{"is":"Shutdown"}'),
+    (m.SaveRows("/a"), b'{"is":"SaveRows","folder":"/a"}'),
+    (m.LoadRows("/a"), b'{"is":"LoadRows","folder":"/a"}'),
     (m.Cancel(), b'{"is":"Cancel","early":false}'),
     (m.Cancel(True), b'{"is":"Cancel","early":true}'),
     (m.Ok(), b'{"is":"Ok"}'),

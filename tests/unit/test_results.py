@@ -91,9 +91,13 @@ class Packing:
         into[:] = self.rows[keys.astype(int)]
         return into
 
-    def push(self, number, keys, values, state, merge):
-        assert (state, merge) == (True, False)
-        self.rows[keys.astype(int)] += values
+    def push_async(self, number, keys, values, state, assign):
+        assert (state, assign) == (True, True)
+        self.rows[keys.astype(int)] = values
+        return self
+
+    def wait(self):
+        """It is done."""
 
     def scan(self, number, dim, fragments, ended):
         yield np.arange(len(self.rows), dtype=np.uint64), self.rows[:, :dim]

@@ -9,6 +9,7 @@ from snailps.cli import jobs
 from snailps.cli.master import absolute
 from snailps.errors import EXIT_INTERRUPTED, ConfigError
 from snailps.node.run_registry import KEPT, Registration, Run, RunRegistry, folders
+from snailps.store.checkpoint.folder import Checkpoint, CheckpointFolder
 
 UID = os.getuid()
 
@@ -268,17 +269,24 @@ class TestWords:
             10, folder="/a", command="snailps master -c x.conf", journal=str(tmp_path / "journal")
         )
         del machine.births[10]
-        first, onward = jobs.ended_lines(run, machine.registry())
+        first, onward, waits = jobs.ended_lines(run, machine.registry())
         assert "was killed, unfinished" in first
         assert onward == "  go on with: cd /a && snailps master -c x.conf"
+        assert waits.endswith("(master_time_out); without them it begins anew")
 
-    def test_killed_run_with_a_checkpoint_goes_on_from_it(self, machine, tmp_path):
-        (tmp_path / "saved").mkdir()
-        (tmp_path / "saved" / "1").write_text("x")
+    @pytest.mark.parametrize("state", ["good", "unfinished", "damaged"])
+    def test_killed_run_goes_on_from_a_checkpoint_only_where_one_is_good(
+        self, machine, tmp_path, monkeypatch, state
+    ):
+        found = [Checkpoint(3, tmp_path / "saved" / "checkpoint-000003", state)]
+        monkeypatch.setattr(CheckpointFolder, "candidates", lambda folder: iter(found))
         run = machine.begin(10, folder="/a", command="c", checkpoints=str(tmp_path / "saved"))
         del machine.births[10]
         _, onward = jobs.ended_lines(run, machine.registry())
-        assert onward.startswith("  go on from its newest checkpoint, in ")
+        told = {"good": "  go on from its newest checkpoint, in "}.get(
+            state, "  nothing of it is saved"
+        )
+        assert onward.startswith(told)
 
     def test_run_is_found_by_number_output_address_and_file_name(self, machine, tmp_path):
         runs = [

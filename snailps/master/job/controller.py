@@ -105,6 +105,8 @@ class JobController:
         self.job, self.figures, self.interrupted = job, {}, False
         self.failed = ""
         self.jobs += 1
+        if self._context.session:
+            self.ended_jobs.begin(self.jobs, to_mapping(job.settings))
         self._saved_last = False
         self.inspection.begin()
         self._go(JobPhase.PREPARING)
@@ -384,7 +386,7 @@ class JobController:
             return None
         ledger = job.ledger
         state = job.dump(now, exact=True)
-        facts = [Fact("shards", self._members.shards)] if self._members.shards else []
+        facts = self._members.shard_facts()
         if self.leases.clocks_noted:
             facts.append(Fact("clocks", {}))
         if job.ended_by:

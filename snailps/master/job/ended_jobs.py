@@ -2,6 +2,8 @@
 
     keep(number, EndedJob) <- the master    ended_jobs[number].report() -> an answer
 
+    facts of an earlier master -> replay: the job that it was at has failed with it
+
 Owns the last `ENDED_MAX` of them and who waits for the present one; knows nothing of phases.
 """
 
@@ -13,12 +15,16 @@ from typing import Any
 from snailps.api.tables import Table
 from snailps.dataclass import dataclass
 from snailps.errors import ClusterError
-from snailps.master.effects import Outbox
+from snailps.master.effects import Fact, Outbox
 from snailps.transport import messages
 from snailps.transport.control.encoded import Encoded
 
 ENDED_MAX = 16
 """Number of ended jobs kept: their drivers may ask late."""
+MASTER_DIED = (
+    "the master was lost while the job ran, and was started again: what the job had trained is "
+    "dropped, unless it has checkpoints. Submit it again"
+)
 
 
 @dataclass(slots=True)
@@ -32,6 +38,7 @@ class EndedJob:
     # None where it failed, or once the next job has begun
     tables: Mapping[str, tuple[int, Table]] | None = None
     summary: Encoded | None = None
+    again: bool = False  # it failed by no fault of its own: the same job may be submitted again
 
     def report(self) -> messages.Report:
         numbered = None
@@ -44,8 +51,21 @@ class EndedJob:
                 "failure": self.failure,
                 "trace": self.trace,
                 "tables": numbered,
+                "again": self.again,
             }
         )
+
+    @classmethod
+    def of_report(cls, data: Mapping[str, Any]) -> EndedJob:
+        """The inverse of `report`, without a summary."""
+        tables = {}
+        for number, item in data["tables"] or ():
+            table = Table.from_dict(item)
+            tables[table.name] = (number, table)
+        return cls(
+            data["settings"], data["figures"], data["failure"], data["trace"],
+            None if data["tables"] is None else tables, None, data["again"],
+        )  # fmt: skip
 
 
 class EndedJobs:
@@ -55,6 +75,10 @@ class EndedJobs:
         self._out = out
         self._jobs: dict[int, EndedJob] = {}
         self._calls: list[int] = []  # that ask for the present job, answered at its end
+        self.newest = 0
+        """The job that began last."""
+        self.cut_short = False
+        """An earlier master was at a job when it died."""
 
     def __contains__(self, number: int) -> bool:
         return number in self._jobs
@@ -67,9 +91,25 @@ class EndedJobs:
             )
         return ended
 
+    def begin(self, number: int, settings: Mapping[str, str]) -> None:
+        """A job begins."""
+        self.newest = number
+        self._out.note("job", {"number": number, "settings": dict(settings)})
+
+    def replay(self, fact: Fact) -> None:
+        """Take a fact of an earlier master; facts of other subjects are skipped."""
+        if fact.kind == "job":
+            self.newest, self.cut_short = fact.data["number"], True
+            failed = EndedJob(fact.data["settings"], {}, MASTER_DIED, again=True)
+            self._jobs[self.newest] = failed
+        elif fact.kind == "ended":
+            self.cut_short = False
+            self._jobs[fact.data["number"]] = EndedJob.of_report(fact.data["job"])
+
     def keep(self, number: int, ended: EndedJob) -> None:
         """Keep the job that has just ended, and answer who waits for that."""
         self._jobs[number] = ended
+        self._out.note("ended", {"number": number, "job": ended.report().data})
         for old in list(self._jobs)[:-ENDED_MAX]:
             del self._jobs[old]
         for call in self._calls:

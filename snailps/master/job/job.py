@@ -207,6 +207,21 @@ class Job:
         own = {name: text for name, text in settings.items() if name not in may_differ}
         return {"worker_class": self.worker_class, **own}
 
+    goes_on = "training goes on"
+
+    @property
+    def output(self) -> str:
+        """Prefix of the paths of its result."""
+        return self.settings.output
+
+    def describe_share(self, share: float) -> str:
+        """How far it is, in words for a log line."""
+        return f"{share:.0%} of the training"
+
+    def plain_settings(self) -> Mapping[str, str]:
+        """Its settings as strings."""
+        return to_mapping(self.settings)
+
     def describe(self) -> tuple[str, int, float]:
         """Class, number of files, megabytes: for a log line."""
         return self.worker_class, len(self.input.sources), self.input.total_bytes / 1e6

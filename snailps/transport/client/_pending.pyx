@@ -28,7 +28,7 @@ from snailps.transport.handshake import remote_error
 from snailps.abi._wire_types cimport WIRE_FLOAT16, WIRE_FLOAT32, WireOps, is_wire, wire_row_bytes
 from snailps.transport._frame cimport (
     EXAMPLE_ENTRIES_MAX, KIND_BACKWARD, KIND_FORWARD, KIND_PULL, KIND_PUSH, KIND_REACH, KIND_SEAL,
-    OPTION_LR_SCALE, OPTION_STATE, ROW_BYTES_MAX, SLOTS_MAX,
+    OPTION_ASSIGN, OPTION_LR_SCALE, OPTION_STATE, ROW_BYTES_MAX, SLOTS_MAX,
 )
 from snailps.transport._posix cimport load_flag, now_s, store_flag
 from snailps.transport.client._error_feedback cimport owing_of
@@ -286,7 +286,7 @@ cdef class PendingRequests:
 
 cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, rows, bint state,
                       bint merge, int wire, bint feedback, bint waited, bint ahead,
-                      int64_t clock, uint32_t slot, float lr_scale):
+                      int64_t clock, uint32_t slot, float lr_scale, bint assign):
     """A pull or push; `waited` = the caller waits for it with `wait_here`."""
     cdef Core *core = requests.connections.core
     cdef Request *r
@@ -320,7 +320,8 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
         r.kind = kind
         r.table = table
         take_rows(r, rows, kind == KIND_PULL, state)
-        r.options = (OPTION_STATE if state else 0) | (OPTION_LR_SCALE if lr_scale != 1 else 0)
+        r.options = (OPTION_STATE if state else 0) | (OPTION_LR_SCALE if lr_scale != 1 else 0) \
+            | (OPTION_ASSIGN if assign else 0)
         r.lr_scale = lr_scale
         if kind == KIND_PUSH and core.wire != NULL:
             with nogil:

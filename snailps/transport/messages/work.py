@@ -1,6 +1,7 @@
 """Messages of a job: its settings, its tables' names, blocks and their results.
 
     driver -> master   Submit>Submitted  Cancel>Ok  AskJob>Report  Summarise>Summary  Shutdown>Ok
+                       SaveRows>Report  LoadRows>Report
     worker, master -> driver   ReadFile>Content
     master -> worker   Start  CameBack  Slowest  Workers
     worker -> master   Declare>Declared  Lease>Leased  Fetch>Content  Summarise>Summary|Again
@@ -33,6 +34,7 @@ from snailps.transport.messages.validation import (
     ClockOrNone,
     Count,
     Figures,
+    Flag,
     Id32,
     Id64,
     Label,
@@ -65,9 +67,13 @@ _JOB = Struct(
         "failure": Words(),
         "trace": Words(TRACE_CHARS_MAX),
         "tables": Maybe(NUMBERED_TABLES),
-    }
+    },
+    {"again": Flag()},
 )
-"""A finished job: how it ran, why and where it failed; tables null if they are gone."""
+"""A finished job: how it ran, why and where it failed; tables null if they are gone.
+`again`: it failed with its master, and the same job may be submitted once more."""
+_ROWS = Struct({"path": Words(), "rows": U63})
+"""A checkpoint that was written or read: its folder, rows of all tables."""
 
 
 @message(by="driver", answers="Submitted")
@@ -121,6 +127,22 @@ class Cancel(Message):
     """
 
     early: Bool = False
+
+
+@message(by="driver", answers="Report", report=_ROWS)
+@dataclass(frozen=True, slots=True)
+class SaveRows(Message):
+    """Write a checkpoint of all tables of a session to a folder that master and servers share."""
+
+    folder: Location
+
+
+@message(by="driver", answers="Report", report=_ROWS)
+@dataclass(frozen=True, slots=True)
+class LoadRows(Message):
+    """Take the tables of the newest good checkpoint of a folder, in the place of what they have."""
+
+    folder: Location
 
 
 @message(by="driver", answers="Ok")

@@ -1,0 +1,81 @@
+"""A session as a job whose ledger is empty: what its journal and its checkpoints belong to.
+
+    the master's settings -> SessionJob -> identity, state, tables that it admits
+                                        -> takeover.py, checkpoints.py
+
+Its rows are its drivers' tables; there are no blocks.  No connections here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from snailps.api.tables import Table
+from snailps.api.worker import Worker
+from snailps.config import CheckpointSettings, RawConfig
+from snailps.errors import ConfigError
+from snailps.master.job.state import JobState
+from snailps.master.leases.ledger import NO_RECORDS, no_ledger
+from snailps.master.table_registry import admits
+
+SESSION = "session"
+"""Stands for a job's class in journals and manifests."""
+
+
+class _NoInput:
+    """No file is read."""
+
+    sources: tuple[tuple[str, int], ...] = ()
+
+
+class SessionJob:
+    """What `Job` is for a training, as far as journal and checkpoints ask."""
+
+    cls = Worker
+    counts = "rows"
+    goes_on = "the session goes on"
+
+    def __init__(
+        self,
+        raw: RawConfig,
+        also_known: Iterable[type[Any]] = (),
+        modules: Collection[str] = (),  # whose access methods its tables may name
+    ) -> None:
+        self.settings = raw.build(CheckpointSettings, also_known=also_known)
+        self.ledger, self.input = no_ledger(), _NoInput()
+        self._modules = modules
+
+    @property
+    def output(self) -> str:
+        """Nothing is written."""
+        return ""
+
+    def plain_settings(self) -> Mapping[str, str]:
+        """Settings for a manifest: those of its checkpoints are of the place, not of the rows."""
+        return {"worker_class": SESSION}
+
+    def identity(self, may_differ: Collection[str]) -> dict[str, str]:
+        return {"worker_class": SESSION}
+
+    def dump(self, now: float, *, clock: int = -1) -> JobState:
+        about = {"clock": 0, "figures": {}, "block_bytes": 0, "has_summary": False}
+        about |= {"sources": [], "paths": []}
+        return JobState(about, {"outcomes": NO_RECORDS, "cuts": np.zeros((0, 3), np.int64)})
+
+    def describe_share(self, share: float) -> str:
+        return "the tables of the session"
+
+    def check_methods(
+        self, tables: Iterable[Table], where: str, known: Iterable[Table] = ()
+    ) -> None:
+        """Refuse tables of a file with classes that neither `modules` nor `known` tables name."""
+        there = {table.access for table in known}
+        for table in tables:
+            if table.in_python and table.access not in there and not admits(table, self._modules):
+                raise ConfigError(
+                    f"{where}: table {table.name!r} has the access method {table.access}, and a "
+                    "file imports no module by itself: add its module to 'modules' at the master"
+                )

@@ -1,0 +1,299 @@
+"""The rows of a session on disk: its own checkpoints, and those that its drivers ask for.
+
+    start   folder -> newest checkpoint -> servers -> drivers may declare tables
+    later   time or pushes since the last one -> Save -> checkpoint
+    SaveRows, LoadRows of a driver -> the same, with a folder of the driver's -> Report, or why not
+
+    opening > [restoring >] open
+
+A session without a job, as `master/job/session.py` has it; while a job is at work nothing is saved
+or loaded here.  One thing at a time: servers know one checkpoint.  `now` is monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from snailps.dataclass import dataclass, replace
+from snailps.errors import CheckpointError, ClusterError, SnailError, explain
+from snailps.master.checkpoints import CheckpointController, Hooks
+from snailps.master.context import Context
+from snailps.master.job.session import SessionJob
+from snailps.master.job.state import JobState
+from snailps.master.member import Member
+from snailps.master.phases import JobPhase
+from snailps.master.services import Completed, Files, Opened
+from snailps.node.effects import WorkDone
+from snailps.transport import messages
+
+log = logging.getLogger(__name__)
+
+
+class State(enum.Enum):
+    OPENING = "opening"  # its folder is looked at
+    FOUND = "found"  # what there is, is known
+    RESTORING = "restoring"  # servers take rows from a checkpoint
+    OPEN = "open"  # drivers may declare tables
+
+
+class _Own(Hooks):
+    """The session's own checkpoints."""
+
+    of_job = False
+
+    def __init__(self, rows: SessionRows, context: Context) -> None:
+        super().__init__(context)
+        self._rows = rows
+
+    def restored(self, state: JobState, rows: int, now: float) -> None:
+        self._rows.open(now)
+
+    def saved(self, completed: Completed, now: float) -> None:
+        self._rows.own_ended()
+
+    def not_saved(self, why: str, now: float) -> None:
+        self._rows.own_ended()
+
+
+class _OfDriver(Hooks):
+    """A checkpoint that a driver has asked for."""
+
+    of_job, level = False, logging.INFO
+
+    def __init__(self, rows: SessionRows, context: Context, call: int) -> None:
+        super().__init__(context)
+        self._rows, self._call = rows, call
+
+    def restored(self, state: JobState, rows: int, now: float) -> None:
+        self._rows.loaded(rows, now)
+
+    def not_restored(self, text: str) -> None:
+        self._rows.answer(CheckpointError(text))
+
+    def saved(self, completed: Completed, now: float) -> None:
+        self._rows.answer(report(completed.path, completed.rows))
+
+    def not_saved(self, why: str, now: float) -> None:
+        self._rows.answer(CheckpointError(f"the rows are not saved: {why}. Save them again"))
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    """A driver's call that is being done."""
+
+    call: int
+    folder: str
+    controller: CheckpointController
+    files: Files
+    taken: int = 0
+    path: str = ""
+
+
+class SessionRows:
+    def __init__(
+        self,
+        context: Context,
+        job: SessionJob | None,  # None: the master has a job of its own, and nothing is done here
+        opened_before: bool = False,  # by a master before this one: servers have the rows
+    ) -> None:
+        self._context, self._members, self._out = context, context.members, context.out
+        self._job, self._opened_before = job, opened_before
+        self._state = State.OPENING if job is not None else State.OPEN
+        self._files = context.services.more_files() if job is not None else context.services.files
+        numbers = context.job_controller.checkpoints.numbers
+        self.checkpoints = CheckpointController(context, self._files, _Own(self, context), numbers)
+        self._request: _Request | None = None
+        self._pushes = -1  # pushes that the newest checkpoint has; -1: it lacks some rows
+        self._then: Callable[[], None] | None = None  # ends the session
+        self._last_begun = False
+
+    # --- what others ask ---------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether tables may be declared: rows of a checkpoint are there by then."""
+        return self._state is State.OPEN
+
+    @property
+    def busy(self) -> bool:
+        """Whether servers save or take rows for the session, or are about to."""
+        return not self.is_open or self.checkpoints.running or self._request is not None
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether no shard is to move."""
+        if self._state in (State.FOUND, State.RESTORING):
+            return True
+        return any(one.holds_rows or one.restoring for one in self._controllers())
+
+    def _controllers(self) -> Iterator[CheckpointController]:
+        yield self.checkpoints
+        if self._request is not None:
+            yield self._request.controller
+
+    def heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
+        for controller in self._controllers():
+            controller.heard(member, message, now)
+
+    def lost(self, member: Member, why: str, now: float) -> None:
+        """A server is gone."""
+        for controller in self._controllers():
+            controller.lost(member, why, now)
+
+    def stood_still(self, seconds: float) -> None:
+        for controller in self._controllers():
+            controller.stood_still(seconds)
+
+    # --- the beginning -------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Look for checkpoints of earlier sessions, beside the loop."""
+        self._out.work(self._find, self._found, "checkpoint")
+
+    def _find(self) -> Opened | None:
+        assert self._job is not None
+        opened = self._files.open(self._job.settings, resumes=not self._opened_before)
+        self.checkpoints.check_opened(self._job, opened)
+        return opened
+
+    def _found(self, done: WorkDone, now: float) -> None:
+        if done.error is not None:
+            self._context.lifecycle.fail(explain(done.error), getattr(done.error, "exit_code", 1))
+            return
+        assert self._job is not None
+        self.checkpoints.opened(self._job, done.result, now, resumes=not self._opened_before)
+        self._state = State.FOUND
+
+    def open(self, now: float) -> None:
+        """Servers have the rows of the checkpoint, or there is none."""
+        self._state = State.OPEN
+        self._out.note("open", {})
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    def step(self, now: float) -> None:
+        """At each turn, once the cluster is complete and members of an earlier master are back."""
+        for controller in list(self._controllers()):
+            controller.step(now)
+        if self._then is not None and not (self.busy or self._last_begun):
+            assert self._job is not None
+            self._last_begun = True
+            self.checkpoints.begin(self._job, now)
+        if self._state is not State.FOUND:
+            return
+        if self.checkpoints.resumes:
+            self._state = State.RESTORING
+            self.checkpoints.forget_others()
+            self.checkpoints.restore(now)
+        else:
+            self.open(now)
+
+    def check(self, now: float) -> None:
+        """Begin a checkpoint of the session where one is due and rows have changed."""
+        idle = self._context.job_controller.phase is JobPhase.IDLE
+        if self._job is None or self.busy or not idle or self._members.rows.moving:
+            return
+        pushes = self._members.shard_sum("pushes")
+        if pushes != self._pushes and self.checkpoints.is_due(now):
+            self._pushes = pushes
+            self.checkpoints.begin(self._job, now)
+
+    def save_last(self, then: Callable[[], None]) -> None:
+        """Make a last checkpoint, if the session makes any, and end the session by `then`."""
+        if self._job is None or not (self.is_open and self.checkpoints.writes):
+            then()
+        elif self._then is None:
+            self._then = then
+            log.info("the session ends: its tables are saved before that")
+
+    def own_ended(self) -> None:
+        """The session's own checkpoint is complete, or has failed."""
+        if self._then is not None and self._last_begun:
+            self._then()
+
+    # --- what drivers ask for ------------------------------------------------------------------
+
+    def save(self, member: Member, message: messages.SaveRows, call: int, now: float) -> None:
+        request = self._take(call, message.folder)
+        assert self._job is not None
+        settings = replace(self._job.settings, checkpoint_dir=message.folder)
+        job = self._job
+
+        def find() -> Opened | None:
+            opened = request.files.open(settings, resumes=False)
+            request.controller.check_opened(job, opened)
+            return opened
+
+        self._out.work(find, partial(self._ready_to_save, request), "checkpoint")
+
+    def _ready_to_save(self, request: _Request, done: WorkDone, now: float) -> None:
+        if self._begins(request, done, now, resumes=False):
+            assert self._job is not None
+            request.controller.begin(self._job, now)
+
+    def load(self, member: Member, message: messages.LoadRows, call: int, now: float) -> None:
+        request = self._take(call, message.folder)
+        job = self._job
+        assert job is not None
+
+        def find() -> Opened:
+            opened = request.files.find(message.folder)
+            for candidate in opened.candidates:
+                request.controller.check_rows(job, candidate)
+            return opened
+
+        self._out.work(find, partial(self._ready_to_load, request), "checkpoint")
+
+    def _ready_to_load(self, request: _Request, done: WorkDone, now: float) -> None:
+        if self._begins(request, done, now, resumes=True):
+            request.path = done.result.candidates[0].path
+            self._pushes = -1  # whatever becomes of it, rows change
+            request.controller.restore(now)
+
+    def _take(self, call: int, folder: str) -> _Request:
+        if self._job is None:
+            raise ClusterError("this cluster has the rows of its own job: it saves them itself")
+        if self._context.job_controller.phase is not JobPhase.IDLE:
+            raise ClusterError(
+                "a job is at work here, and its rows are its own: wait for its end, and ask again"
+            )
+        files = self._context.services.more_files()
+        hooks = _OfDriver(self, self._context, call)
+        numbers = self.checkpoints.numbers
+        controller = CheckpointController(self._context, files, hooks, numbers)
+        self._request = _Request(call, folder, controller, files)
+        return self._request
+
+    def _begins(self, request: _Request, done: WorkDone, now: float, *, resumes: bool) -> bool:
+        """Whether a request's folder is usable; else its driver has the reason."""
+        if done.error is not None:
+            error = done.error
+            self.answer(error if isinstance(error, SnailError) else ClusterError(explain(error)))
+            return False
+        assert self._job is not None
+        request.taken = done.result.taken
+        request.controller.opened(self._job, done.result, now, resumes=resumes)
+        return True
+
+    def loaded(self, rows: int, now: float) -> None:
+        assert self._request is not None
+        self.answer(report(self._request.path, rows))
+
+    def answer(self, answer: messages.Message | SnailError) -> None:
+        """End a driver's request."""
+        request, self._request = self._request, None
+        assert request is not None
+        self._out.reply(request.call, answer)
+        release = partial(request.files.release, request.taken, "")
+        self._out.work(release, _ignored, "checkpoint")
+
+
+def report(path: str, rows: int) -> messages.Report:
+    return messages.Report({"path": path, "rows": rows})
+
+
+def _ignored(done: WorkDone, now: float) -> None:
+    """Nothing waits for this."""

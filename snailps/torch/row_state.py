@@ -1,0 +1,117 @@
+"""Rows of modules in a `state_dict`, where they are asked for.
+
+    state_dict(model, rows=True) -> rows of servers -> PREFIXrows.N.keys, PREFIXrows.N.values
+    load_state_dict              -> these -> servers, in the place of what is there
+
+N counts the tables of a module, whatever their names.  No autograd here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from snailps.errors import MisuseError
+
+if TYPE_CHECKING:
+    from snailps.torch.embedding import TableModule
+
+_PIECE = 1 << 18
+"""Rows that are assigned at a time."""
+_asked = threading.local()
+
+
+def state_dict(model: nn.Module, *, rows: bool = False) -> dict[str, Any]:
+    """`model.state_dict()`, with the rows of its embeddings if they are asked for.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    rows : bool
+        Also the servers' rows and the state of their optimizers: for each table ``rows.N.keys``,
+        int64 (n,), and ``rows.N.values``, float32 (n, dim + state).  They must fit into the memory
+        of this process; `Cluster.save` has no such limit.
+
+    Returns
+    -------
+    dict
+        `load_state_dict` of a model with the same tables puts the rows to its servers, in the place
+        of what these keys have there.
+
+    Raises
+    ------
+    MisuseError
+        The model is one of a job on workers: its rows are the job's result.
+
+    Examples
+    --------
+    >>> torch.save(snailps.torch.state_dict(model, rows=True), "model.pt")  # doctest: +SKIP
+    >>> model.load_state_dict(torch.load("model.pt"))  # doctest: +SKIP
+    """
+    with with_rows(rows):
+        state: dict[str, Any] = model.state_dict()
+        return state
+
+
+@contextlib.contextmanager
+def with_rows(rows: bool) -> Iterator[None]:
+    """Inside, this thread's state dicts have rows, if `rows`."""
+    before = wanted()
+    _asked.rows = before or rows
+    try:
+        yield
+    finally:
+        _asked.rows = before
+
+
+def wanted() -> bool:
+    return getattr(_asked, "rows", False)
+
+
+def save_rows(module: TableModule, destination: MutableMapping[str, Any], prefix: str) -> None:
+    """Adds the rows of a module's tables to its state dict."""
+    module.flush()
+    for number, table in enumerate(module.tables):
+        pieces = list(module.exchange.rows.stored(table.name))
+        keys = np.concatenate([np.empty(0, np.uint64), *(keys for keys, _ in pieces)])
+        width = table.dim + table.state_floats
+        rows = np.concatenate([np.empty((0, width), np.float32), *(rows for _, rows in pieces)])
+        destination[f"{prefix}rows.{number}.keys"] = torch.from_numpy(keys.view(np.int64))
+        destination[f"{prefix}rows.{number}.values"] = torch.from_numpy(rows)
+
+
+def load_rows(
+    module: TableModule, state: MutableMapping[str, Any], prefix: str, unexpected: list[str]
+) -> None:
+    """Puts rows of a state dict to the servers, and takes their names out of `unexpected`."""
+    module.flush()
+    for number, table in enumerate(module.tables):
+        names = [f"{prefix}rows.{number}.{part}" for part in ("keys", "values")]
+        if names[0] not in state:
+            continue
+        unexpected[:] = [name for name in unexpected if name not in names]
+        keys = state[names[0]].numpy().view(np.uint64)
+        rows = np.ascontiguousarray(state[names[1]].numpy(), np.float32)
+        width = table.dim + table.state_floats
+        if rows.ndim != 2 or len(rows) != len(keys) or rows.shape[1] < table.dim:
+            raise MisuseError(
+                f"{names[1]}: expected a row of {table.dim} values or more for each of "
+                f"{len(keys)} keys, got shape {tuple(rows.shape)}"
+            )
+        if rows.shape[1] not in (width, table.dim):
+            warnings.warn(
+                f"{names[1]} has the state of another optimizer than {table.access!r} of table "
+                f"{table.name!r}: weights are loaded, and that state begins anew",
+                stacklevel=2,
+            )
+            rows = np.ascontiguousarray(rows[:, : table.dim])
+        for begin in range(0, len(keys), _PIECE):
+            piece = slice(begin, begin + _PIECE)
+            module.exchange.rows.assign(table.name, keys[piece], rows[piece])

@@ -1,0 +1,50 @@
+"""Rows of a session in and out: saved, loaded, assigned."""
+
+import numpy as np
+import pytest
+
+import snailps
+from snailps.errors import ConfigError, DataError
+
+KEYS = np.arange(5000, dtype=np.uint64) * 977
+ADAM = {"dim": 3, "access": "adam", "lr": 0.1}
+
+
+def gradients(seed):
+    return np.random.default_rng(seed).normal(size=(len(KEYS), 3)).astype(np.float32)
+
+
+def stored(cluster, table):
+    """Rows with their state, by ascending key."""
+    keys, rows = map(np.concatenate, zip(*cluster.stored(table), strict=True))
+    order = np.argsort(keys)
+    return keys[order], rows[order]
+
+
+def test_tables_are_saved_and_loaded_into_another_number_of_servers(tmp_path):
+    """Moments and counts of steps go along: the next steps are those of the first cluster."""
+    with snailps.local_cluster(servers=1, workers=0, shard_num=1) as cluster:
+        table, dense = cluster.table("w", **ADAM), cluster.tensor("t", (2, 2), access="sgd", lr=1.0)
+        table.push(KEYS, gradients(1))
+        dense.assign([[1, 2], [3, 4]])
+        path = cluster.save(tmp_path / "saved")
+        before = stored(cluster, "w")
+        table.push(KEYS, gradients(2))
+        after = stored(cluster, "w")
+    with snailps.local_cluster(servers=2, workers=0, shard_num=2) as cluster:
+        with pytest.raises(DataError, match="no such folder"):
+            cluster.load(tmp_path / "nowhere")
+        assert cluster.load(tmp_path / "saved") == len(KEYS) + 1
+        table = cluster.table("w", **ADAM)
+        for found, wanted in zip(stored(cluster, "w"), before, strict=True):
+            assert np.array_equal(found, wanted)
+        table.push(KEYS, gradients(2))
+        for found, wanted in zip(stored(cluster, "w"), after, strict=True):
+            assert np.array_equal(found, wanted)
+        dense = cluster.tensor("t", (2, 2), access="sgd", lr=1.0)
+        dense.push(np.ones((2, 2)))
+        assert dense.pull().tolist() == [[0, 1], [2, 3]]
+        assert cluster.load(path) == len(KEYS) + 1  # the folder of one
+        assert np.array_equal(stored(cluster, "w")[1], before[1])
+        with pytest.raises(ConfigError, match="declared in two ways"):
+            cluster.table("w", dim=4)

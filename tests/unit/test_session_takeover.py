@@ -1,0 +1,412 @@
+"""A session's master that takes over; what drivers save and load: scripted peers, no process."""
+
+import signal
+
+import pytest
+from master_world import LIFE, Files, World
+
+from snailps.api.tables import Table
+from snailps.errors import CheckpointError, ClusterError, ConfigError, ProtocolError
+from snailps.master import effects
+from snailps.master.effects import Fact
+from snailps.master.job.ended_jobs import MASTER_DIED
+from snailps.master.job.recovery import Recovered
+from snailps.master.phases import ClusterPhase
+from snailps.master.services import Begun, Candidate, Completed, Opened
+from snailps.store.checkpoint.manifest import Manifest
+from snailps.store.checkpoint.shard_file import FileEntry
+from snailps.transport import messages as m
+
+MODEL = "cluster_models:Counter"
+
+
+def session(past=None, **settings):
+    return World(None, past, session=True, lasting=True, **settings)
+
+
+def formed(**settings):
+    """A session with a server, a worker, and a driver that has declared a table."""
+    world = session(expected_node_num=2, **settings)
+    for role in ("server", "worker"):
+        world.join(role)
+    world.tick(times=4)
+    assert world.core.phase is ClusterPhase.FORMED
+    driver = world.join("driver")
+    table = Table("w", 2)
+    assert world.ask(driver, m.Declare([table.to_dict()])).numbers == [1]
+    return world, driver
+
+
+def after(world, **settings):
+    """The next master of a session."""
+    first = Fact("life", {"life": LIFE, "at": 0.0, "job": {}})
+    numbers = Fact("numbers", {"until": 1024, "readers_until": 1 << 30})
+    past = Recovered([first, numbers, *world.facts()], "journal")
+    return session(past, expected_node_num=2, **settings)
+
+
+def back(world, role, number, **state):
+    places = [["h", 5001]] if role == "server" else []
+    if role == "server":
+        state = {"standbys": []}
+    elif role == "worker":
+        idle = {"held": [], "told": [], "unsettled": [], "finished": None, "started": False}
+        state = {**idle, **state}
+    message = m.Rejoin(LIFE, number, number, role, "h", number, 1, places, 1, "", state)
+    return world.ask(number, message)
+
+
+def all_back(world, **state):
+    for role, number in (("server", 1), ("worker", 2), ("driver", 3)):
+        welcome = back(world, role, number, **(state if role == "worker" else {}))
+        assert isinstance(welcome, m.Welcome)
+        assert welcome.patience_s > 0
+    world.tick(times=4)
+
+
+def test_session_taken_over_knows_its_tables_and_its_driver():
+    world = after(formed()[0])
+    all_back(world)
+    assert world.core.reported_phase == "idle"
+    assert [table for order in world.orders(m.MakeTables) for _, table in order.message.tables] \
+        == [Table("w", 2).to_dict()]  # fmt: skip
+    assert world.ask(3, m.Declare([Table("w", 2).to_dict()])).numbers == [1]
+    assert world.ask(3, m.Declare([Table("v", 3).to_dict()])).numbers == [2]
+    assert isinstance(world.ask(3, m.Declare([Table("w", 4).to_dict()])), ConfigError)
+
+
+def test_call_of_a_driver_waits_until_the_servers_are_back():
+    world = after(formed()[0])
+    back(world, "driver", 3)
+    call = world.call(3, m.Declare([Table("v", 3).to_dict()]))
+    world.tick(times=4)
+    assert call not in world.answers
+    back(world, "server", 1)
+    back(world, "worker", 2)
+    world.tick(times=4)
+    assert world.answers[call].numbers == [2]
+
+
+def test_driver_that_does_not_come_back_is_given_up_and_nothing_waits_for_it():
+    world = after(formed()[0])
+    back(world, "server", 1)
+    back(world, "worker", 2)
+    world.tick(times=4)
+    assert world.core.reported_phase == "idle"
+    world.tick(20)
+    world.handle(effects_of_silence(world))
+    assert 3 not in world.core.members.all
+    assert isinstance(back(world, "driver", 3), ClusterError)
+    assert [fact for fact in world.facts() if fact.kind == "gone"][-1].data["number"] == 3
+
+
+def effects_of_silence(world):
+    from snailps.master import events
+
+    here = {number: 0.0 for number, one in world.core.members.all.items() if not one.away}
+    return events.Heartbeats(here, frozenset())
+
+
+def test_driver_of_a_job_of_a_file_is_not_taken_back():
+    world, _ = formed()
+    world.core.session = False
+    numbers = [member.number for member in world.core.members.all.values()]
+    facts = [fact for fact in world.facts() if fact.kind == "member"]
+    assert [fact.data["number"] for fact in facts] == numbers  # of a session all are known
+    world = World(None, Recovered([Fact("numbers", {"until": 9, "readers_until": 9})]))
+    assert isinstance(back(world, "driver", 3), ClusterError)
+
+
+def test_job_that_the_master_died_in_has_failed_may_be_submitted_again_and_its_worker_begins_anew(
+    tmp_path,
+):
+    (tmp_path / "in.txt").write_text("0\n" * 10)
+    world, driver = formed()
+    settings = {"worker_class": MODEL, "input": str(tmp_path / "in.txt")}
+    assert world.ask(driver, m.Submit(settings)).job == 1
+    world.tick(times=4)
+    world = after(world)
+    all_back(world, started=True)
+    left = world.ask(3, m.AskJob(1)).data
+    assert (left["failure"], left["again"], left["tables"]) == (MASTER_DIED, True, None)
+    assert left["settings"]["worker_class"] == MODEL
+    (stop,) = world.sent(2, m.Stop)
+    assert stop.again
+    assert isinstance(world.ask(3, m.Submit(settings)), ClusterError)  # its worker is still here
+    world.note(2, m.Bye({}))
+    world.handle(gone(2))
+    world._peer = 50
+    world.join("worker")
+    world.tick(times=4)
+    assert world.ask(3, m.Submit(settings)).job == 2
+
+
+def gone(peer):
+    from snailps.master import events
+
+    return events.Gone(peer, "closed")
+
+
+def test_job_that_has_ended_is_told_by_the_next_master_and_its_worker_stays(tmp_path):
+    world, _ = formed()
+    ended = {
+        "settings": {"a": "b"},
+        "figures": {"n": 3},
+        "failure": "",
+        "trace": "",
+        "again": False,
+    }
+    world.core.out.note("job", {"number": 4, "settings": {"a": "b"}})
+    tables = [[7, Table("of-job", 3).to_dict()]]
+    world.core.out.note("ended", {"number": 4, "job": {**ended, "tables": tables}})
+    world.tick()
+    world = after(world)
+    all_back(world, started=True)
+    assert world.ask(3, m.AskJob(4)).data == {**ended, "tables": tables}
+    assert not world.sent(2, m.Stop)
+    assert world.core.job_controller.jobs == 4
+
+
+def test_facts_of_a_job_are_not_in_the_journal_of_a_session():
+    world, _ = formed()
+    before = len(world.facts())
+    world.core.out.note("done", {"number": 1})
+    world.tick()
+    assert len(world.facts()) == before
+
+
+def test_session_forms_of_two_servers_without_being_told_so():
+    world = session(expected_node_num=2, expected_servers=0)
+    for _ in range(2):
+        world.join("server")
+    world.tick(times=4)
+    assert world.core.phase is ClusterPhase.FORMED
+
+
+# --- saving and loading --------------------------------------------------------------------------
+
+
+class Folder(Files):
+    """A folder with checkpoints, and what was done with it."""
+
+    def __init__(self, candidates=(), error=None):
+        self.candidates, self.error, self.done = list(candidates), error, []
+
+    def open(self, settings, *, resumes):
+        self.done.append(("open", settings.checkpoint_dir))
+        return Opened(1, settings.checkpoint_dir, self.candidates)
+
+    def find(self, folder):
+        if self.error is not None:
+            raise self.error
+        return Opened(0, folder, self.candidates)
+
+    def begin(self, above, life, needed):
+        return Begun(above + 1, f"part-{above + 1}", "now")
+
+    def complete(self, begun, files, state, **about):
+        self.done.append(("complete", about["tables"], about["about"]["worker_class"]))
+        return Completed(f"checkpoint-{begun.number}", 12, 345)
+
+    def drop(self, begun):
+        self.done.append(("drop", begun.number))
+
+    def read_state(self, candidate):
+        return "state"
+
+    def release(self, taken, why):
+        self.done.append(("release", taken))
+
+
+def with_folder(folder, **settings):
+    """A session whose drivers' folders are this one."""
+    world, driver = formed(**settings)
+    world.services.more_files = lambda: folder
+    return world, driver
+
+
+def saved(world, number, text=""):
+    files = [] if text else [{"name": "server-1-shard-0.rows"}]
+    world.note(1, m.Saved(number, files, text))
+    world.tick(times=2)
+
+
+def candidate(tables=None, frag_num=1024):
+    tables = tables or [Table("w", 2)]
+    course = FileEntry("course.npz", 1, 0, 0, 0, 0, 0)
+    numbered = tuple({"number": 5 + at, "table": t.to_dict()} for at, t in enumerate(tables))
+    manifest = Manifest(3, LIFE, "then", frag_num, numbered, (), {"progress": 0.0}, course)
+    return Candidate(3, "there/checkpoint-000003", manifest, [])
+
+
+def test_driver_saves_all_tables_and_is_told_where():
+    folder = Folder()
+    world, driver = with_folder(folder)
+    call = world.call(driver, m.SaveRows("/there"))
+    world.tick(times=2)
+    (order,) = world.orders(m.Save)
+    assert (order.message.number, order.message.clock) == (1, -1)
+    saved(world, 1)
+    assert world.answers[call] == m.Report({"path": "checkpoint-1", "rows": 12})
+    tables = ({"number": 1, "table": Table("w", 2).to_dict()},)
+    assert folder.done == [("open", "/there"), ("complete", tables, "session"), ("release", 1)]
+
+
+def test_second_save_waits_for_the_first_and_has_another_number():
+    world, driver = with_folder(Folder())
+    first, second = (world.call(driver, m.SaveRows("/there")) for _ in range(2))
+    world.tick(times=2)
+    saved(world, 1)
+    assert first in world.answers
+    assert second not in world.answers
+    assert [order.message.number for order in world.orders(m.Save)] == [1, 2]
+    saved(world, 2)
+    assert second in world.answers
+
+
+def test_save_that_a_server_cannot_make_is_told_to_the_driver():
+    folder = Folder()
+    world, driver = with_folder(folder)
+    call = world.call(driver, m.SaveRows("/there"))
+    world.tick(times=2)
+    saved(world, 1, "no room")
+    assert isinstance(world.answers[call], CheckpointError)
+    assert "no room" in str(world.answers[call])
+    assert ("drop", 1) in folder.done
+
+
+def test_driver_loads_rows_into_the_tables_that_there_are():
+    world, driver = with_folder(Folder([candidate([Table("w", 2), Table("new", 3)])]))
+    call = world.call(driver, m.LoadRows("/there"))
+    world.tick(times=2)
+    (order,) = world.orders(m.Load)
+    assert order.message == m.Load(3, "there/checkpoint-000003", [[5, 1], [6, 2]])
+    world.note(1, m.Loaded(3, 7))
+    world.tick(times=2)
+    assert world.answers[call] == m.Report({"path": "there/checkpoint-000003", "rows": 7})
+    assert world.ask(driver, m.Declare([Table("new", 3).to_dict()])).numbers == [2]
+
+
+@pytest.mark.parametrize(("folder", "words"), [
+    (Folder([candidate(frag_num=8)]), "frag_num is 1024 here and 8 there.*frag_num=8"),
+    (Folder([candidate([Table("w", 9)])]), "'w' is declared in two ways: dim=2, and dim=9"),
+    (Folder([candidate([Table("w", 2, access="os:system")])]), "add its module to 'modules'"),
+    (Folder(error=CheckpointError("there: no good one")), "no good one"),
+])  # fmt: skip
+def test_load_of_what_does_not_fit_is_refused_and_changes_nothing(folder, words):
+    world, driver = with_folder(folder)
+    call = world.call(driver, m.LoadRows("/there"))
+    world.tick(times=2)
+    with pytest.raises((ConfigError, CheckpointError), match=words):
+        raise world.answers[call]
+    assert not world.orders(m.Load)
+    assert world.core.reported_phase == "idle"
+
+
+def test_server_that_is_lost_while_it_loads_is_waited_for_no_more():
+    world, driver = with_folder(Folder([candidate()]))
+    call = world.call(driver, m.LoadRows("/there"))
+    world.tick(times=2)
+    world.handle(gone(1))  # the only one: all rows are lost
+    world.tick(times=2)
+    assert call not in world.answers
+    assert world.core.lifecycle.failed
+
+
+def test_master_with_a_job_of_its_own_saves_for_no_driver(tmp_path):
+    world = World(None)
+    world.join("server")
+    world.core.lifecycle.go(ClusterPhase.FORMED)
+    driver = world.join("driver")
+    answer = world.ask(driver, m.SaveRows("/there"))
+    assert isinstance(answer, ClusterError | ProtocolError)
+
+
+# --- checkpoints of its own ----------------------------------------------------------------------
+
+
+def with_own(folder, past=None, joins=True, **settings):
+    """A session that makes checkpoints."""
+    from snailps.config import RawConfig
+    from snailps.master.job import session as of_session
+
+    texts = {"checkpoint_dir": "own", "checkpoint_interval": "5"}
+    raw = RawConfig.from_mapping(texts, "the test")
+    made = of_session.SessionJob(raw)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("master_world.SessionJob", lambda raw: made)
+        patch.setattr("master_world.Services.more_files", lambda services: folder)
+        world = session(past, expected_node_num=1, expected_servers=1, **settings)
+    if joins:
+        world.join("server")
+    return world
+
+
+def test_session_begins_with_the_newest_checkpoint_and_declarations_wait_for_it():
+    found = candidate()
+    found.manifest.job["worker_class"] = "session"
+    world = with_own(Folder([found]))
+    driver = world.join("driver")
+    call = world.call(driver, m.Declare([Table("w", 2).to_dict()]))
+    world.tick(times=4)
+    assert world.core.reported_phase == "restoring"
+    assert call not in world.answers
+    assert isinstance(world.ask(driver, m.Submit({"worker_class": MODEL})), ClusterError | None)
+    world.note(1, m.Loaded(3, 7))
+    world.tick(times=4)
+    assert world.answers[call].numbers == [1]
+    assert world.core.reported_phase == "idle"
+    assert [fact.kind for fact in world.facts()].count("open") == 1
+
+
+def test_session_saves_after_its_interval_where_rows_have_changed():
+    world = with_own(Folder())
+    world.tick(times=4)
+    world.core.members.shard_sum = lambda name: 9
+    world.tick(6)
+    assert len(world.orders(m.Save)) == 1
+    saved(world, 1)
+    world.tick(30)
+    assert len(world.orders(m.Save)) == 1  # nothing was pushed since
+    world.core.members.shard_sum = lambda name: 10
+    world.tick(2)
+    assert len(world.orders(m.Save)) == 2
+
+
+def test_session_that_ends_saves_before_that():
+    world = with_own(Folder())
+    world.tick(times=4)
+    world.core.interrupts.signal(signal.SIGINT, world.now)
+    world.tick(times=4)
+    assert not world.core.lifecycle.stopping
+    saved(world, 1)
+    assert world.core.lifecycle.stopping
+
+
+def test_second_signal_ends_a_session_that_saves_at_once():
+    world = with_own(Folder())
+    world.tick(times=4)
+    for _ in range(2):
+        world.core.interrupts.signal(signal.SIGINT, world.now)
+        world.tick(times=2)
+    assert world.core.lifecycle.stopping
+
+
+def test_session_in_the_folder_of_a_job_is_refused():
+    found = candidate()
+    found.manifest.job["worker_class"] = MODEL
+    world = with_own(Folder([found]), joins=False)
+    world.tick(times=4)
+    assert world.core.lifecycle.failed
+    assert (
+        "a checkpoint of another job: worker_class is session here" in world.core.lifecycle.verdict
+    )
+
+
+def test_order_of_saving_is_not_given_while_a_job_is_at_work():
+    world, driver = with_folder(Folder())
+    world.core.job_controller._go(world.core.job_controller.phase.PREPARING)
+    assert "a job is at work" in str(world.ask(driver, m.SaveRows("/there")))
+    assert not [
+        e for e in world.effects if isinstance(e, effects.Order) and isinstance(e.message, m.Save)
+    ]
