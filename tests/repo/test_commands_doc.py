@@ -1,6 +1,10 @@
-"""Command lines in the documents: every command and every option is one that there is."""
+"""Command lines in the documents: every command and every option is one that there is.
+
+docs/commands.md is what the program says.
+"""
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -68,3 +72,15 @@ def test_settings_are_taken_with_set_by_every_command_that_reads_settings():
     commands += GROUP.commands["train"].commands.values()
     for command in commands:
         assert any("--set" in one.opts for one in command.params), command.name
+
+
+def test_commands_page_is_current():
+    page = runpy.run_path(str(ROOT / "tools" / "commands_page.py"))["page"]
+    assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == page(), (
+        "docs/commands.md is out of date; run: python tools/commands_page.py > docs/commands.md"
+    )
+
+
+def test_commands_page_names_every_command():
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert all(f"[snailps {name}" in text for name, one in GROUP.commands.items() if not one.hidden)

@@ -46,15 +46,7 @@ def shell_lines(text):
                 yield words
 
 
-def table_commands(text):
-    """Commands of the README's table: those in backquotes in a row's first column."""
-    for command in re.findall(r"^\| `(snailps [^`]*)`", text, re.MULTILINE):
-        yield command.split()
-
-
-SNAILPS_LINES = [
-    words for words in (*shell_lines(README), *table_commands(README)) if words[0] == "snailps"
-]
+SNAILPS_LINES = [words for words in shell_lines(README) if words[0] == "snailps"]
 
 
 @each("words", SNAILPS_LINES)
@@ -68,12 +60,6 @@ def test_readme_snailps_command_and_its_options_exist(words):
 @each("words", [w for w in SNAILPS_LINES if "-c" in w and w[-1] != "FILE"])
 def test_readme_conf_file_exists(words):
     assert (ROOT / words[words.index("-c") + 1]).is_file()
-
-
-def test_readme_table_names_every_command():
-    """The other way round: what the command line offers is in the README."""
-    offered = {words[1] for words in SNAILPS_LINES}
-    assert {name for name, one in GROUP.commands.items() if not one.hidden} <= offered
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\bmake (demo|\w+)`", README))))
