@@ -97,20 +97,26 @@ class StoredTables:
             number: load_method(table) for number, table in tables.items() if table.in_python
         }
         self._fresh = self._store(tables)
-        self._sorted: dict[int, _SortedTable] = {}
+        self._sorted: dict[tuple[int, bool], _SortedTable] = {}
 
-    def pull(self, number: int, keys: Keys, rows: Rows) -> Rows:
-        """Rows of `keys`, into `rows`; the first pull of a table sorts it into a scratch file."""
-        if number not in self._sorted:
-            self._sorted[number] = self._sort(number)
-        found, there = self._sorted[number].rows_of(keys)
+    def pull(self, number: int, keys: Keys, rows: Rows, state: bool = False) -> Rows:
+        """Rows of `keys`, with `state` and that of their optimizer, into `rows`.
+
+        The first pull of a table, and of its state, sorts it into a scratch file.
+        """
+        if (number, state) not in self._sorted:
+            self._sorted[number, state] = self._sort(number, state)
+        found, there = self._sorted[number, state].rows_of(keys)
         method = self._methods.get(number)
         if not there.all():
             other = keys[~there]
             found[~there] = (
-                self._fresh.pull(number, other) if method is None else method.init(other)
+                self._fresh.pull(number, other, state) if method is None else method.init(other)
             )
-        rows[:] = found if method is None else method.pull(found)
+        if method is not None:
+            weights = np.asarray(method.pull(found), np.float32)
+            found = np.hstack((weights, found[:, weights.shape[1] :])) if state else weights
+        rows[:] = found
         return rows
 
     def pull_async(self, number: int, keys: Keys, rows: Rows) -> _Pulled:
@@ -173,11 +179,11 @@ class StoredTables:
             store.add_table(number, *table.store_arguments(), state_floats=state)
         return store
 
-    def _sort(self, number: int) -> _SortedTable:
-        table = self._tables[number]
-        width = table.dim + (table.state_floats if table.in_python else 0)
+    def _sort(self, number: int, state: bool) -> _SortedTable:
+        table, every = self._tables[number], range(self._frag_num)
+        width = table.dim + (table.state_floats if state or table.in_python else 0)
         with RowSorter(self._scratch / "scratch", width) as sorter:
-            for keys, rows in self._stored(number, range(self._frag_num), lambda: None):
+            for keys, rows in self._stored(number, every, lambda: None, state=state):
                 sorter.add(keys, rows)
             return _SortedTable(sorter, self._scratch)
 

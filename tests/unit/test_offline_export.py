@@ -54,6 +54,9 @@ def test_scans_and_pulls_give_what_the_store_had(store, tables, monkeypatch, num
     wanted = np.arange(2 * ROWS, dtype=np.uint64)[::-1].copy()  # half of them were never pushed
     rows = tables.pull(number, wanted, np.empty((2 * ROWS, dim), np.float32))
     assert np.array_equal(rows, store.pull(number, wanted))
+    width = dim + DECLARED[number].state_floats
+    rows = tables.pull(number, wanted, np.empty((2 * ROWS, width), np.float32), True)
+    assert np.array_equal(rows, store.pull(number, wanted, state=True))
 
 
 def test_only_the_fragments_that_are_asked_for_are_scanned(store, tables):

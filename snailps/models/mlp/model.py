@@ -44,7 +44,7 @@ from snailps.models.mlp.settings import (
     adopted,
     pairs_of,
 )
-from snailps.models.packed_tables import NoSurvey, check_optimizer, put_tables
+from snailps.models.packed_tables import NoSurvey, check_optimizer, opened_model, put_tables
 from snailps.models.parameters import Parameters, Pull, Vector, pulled
 from snailps.models.sparse.clipping import counts_of, judged
 
@@ -91,6 +91,9 @@ class Mlp(Worker):
     def check(cls, settings: MlpSettings) -> None:
         why = f"{cls.__name__}, whose servers step by gradients of dense layers"
         check_optimizer(settings, METHODS, why)
+        if settings.continue_from:  # before the output is looked at, and before a cluster starts
+            with opened_model(settings):
+                pass
 
     @classmethod
     def counted(cls, settings: MlpSettings, counts: Mapping[str, float], units: int) -> Counted:
