@@ -64,32 +64,37 @@ def ranks(
     ``queries(range)`` gives queries, (b, dim); `pairs`, `known_pairs` are numbers of queries, and
     answers are among `known_answers` or not.  Ranks count from 1; among equal scores the middle.
     """
-    order = np.argsort(known_pairs, kind="stable")
+    order = np.lexsort((known_answers, known_pairs))
     known_pairs, known_answers = known_pairs[order], known_answers[order]
+    again = (np.diff(known_pairs) == 0) & (np.diff(known_answers) == 0)
+    once = np.concatenate([np.ones(min(1, len(order)), bool), ~again])
+    known_pairs, known_answers = known_pairs[once], known_answers[once]
     rows = np.ascontiguousarray(rows)
 
     def of(at: slice) -> NDArray[np.float64]:
         found = scores(queries(at), rows, metric)
         here = np.arange(len(found))
-        true = found[here, answers[at]].copy()
-        first = np.searchsorted(known_pairs, pairs[at], "left")
-        counts = np.searchsorted(known_pairs, pairs[at], "right") - first
-        which = np.repeat(here, counts)
-        entry = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        true = found[here, answers[at]]
         true = np.where(np.isnan(true), -np.inf, true)  # diverged: never the best
         found = np.where(np.isnan(found), np.inf, found)
         found[here, answers[at]] = true
-        raw = _ranks_among(found, true)
-        found[which, known_answers[entry + np.repeat(first, counts)]] = -np.inf
-        found[here, answers[at]] = true
-        return np.stack((raw, _ranks_among(found, true)))
+        better, equal = (found > true[:, None]).sum(1), (found == true[:, None]).sum(1)
+        raw = _middle(better, equal)
+        first = np.searchsorted(known_pairs, pairs[at], "left")
+        counts = np.searchsorted(known_pairs, pairs[at], "right") - first
+        entry = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        which, known = np.repeat(here, counts), known_answers[entry + np.repeat(first, counts)]
+        theirs, own = found[which, known], true[which]
+        better -= np.bincount(which[theirs > own], minlength=len(found))
+        is_other = known != answers[at][which]
+        equal -= np.bincount(which[(theirs == own) & is_other], minlength=len(found))
+        return np.stack((raw, _middle(better, equal)))
 
     return np.concatenate([np.zeros((2, 0)), *_in_threads(of, len(answers), len(rows))], axis=1)
 
 
-def _ranks_among(found: Floats, true: Floats) -> NDArray[np.float64]:
-    """Rank of each row's true score among its scores."""
-    better, equal = (found > true[:, None]).sum(1), (found == true[:, None]).sum(1)
+def _middle(better: Numbers, equal: Numbers) -> NDArray[np.float64]:
+    """Ranks of answers, by how many candidates are better, and how many equal with the answer."""
     places: NDArray[np.float64] = better + (np.maximum(equal, 1) - 1) / 2 + 1.0
     return places
 
