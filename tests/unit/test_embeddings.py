@@ -242,7 +242,7 @@ def test_queries_of_both_sides_score_a_triple_alike(model):
 @pytest.mark.parametrize(
     ("settings", "rate"),
     [
-        (KgeSettings(), 0.1),
+        (KgeSettings(model="complex"), 0.1),
         (KgeSettings(model="rotate"), 0.2),
         (KgeSettings(model="rotate", optimizer="sgd"), 0.1),
         (KgeSettings(model="rotate", lr=0.5), 0.5),
@@ -252,7 +252,7 @@ def test_queries_of_both_sides_score_a_triple_alike(model):
         (MfSettings(loss="softmax", optimizer="sgd"), 0.05),
         (MfSettings(optimizer="adagrad"), 0.05),
         (MfSettings(loss="softmax", lr=0.2), 0.2),
-        (KgeSettings(lr=0.2), 0.2),
+        (KgeSettings(model="transe", lr=0.2), 0.2),
     ],
 )
 def test_rate_is_the_setting_or_the_choice_of_the_model(settings, rate):

@@ -258,7 +258,7 @@ def test_what_is_wrong_is_told_before_a_job_begins(jobs, tmp_path):
             made.most_similar("a")
         with pytest.raises(NotFitted, match="save needs a fitted model"):
             made.save(tmp_path / "x.npz")
-    with pytest.raises(ParameterError, match="dim: expected an even number with model complex"):
+    with pytest.raises(ParameterError, match="dim: expected an even number with model rotate"):
         snailps.KnowledgeGraph(dim=3).fit(TRIPLES)
     with pytest.raises(ParameterError, match="did you mean 'dim'"):
         snailps.KnowledgeGraph(embedding_dim=3)

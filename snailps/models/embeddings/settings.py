@@ -125,10 +125,11 @@ class KgeSettings(EmbeddingSettings):
     """Settings of knowledge graphs; the defaults suit some 100,000 triples."""
 
     model: Literal["transe", "distmult", "complex", "rotate"] = setting(
-        "complex",
+        "rotate",
         help="`transe`: h + r is near t. `distmult`: product of h, r, t. `complex`: the same of "
         "complex numbers. `rotate`: r turns h to t.",
-        when="`rotate` or `transe` for relations that compose; `complex` for the rest.",
+        when="`complex` for small graphs with many triples an entity; docs/knowledge_graphs.md "
+        "has figures.",
     )
     valid: tuple[str, ...] = setting(
         (),
