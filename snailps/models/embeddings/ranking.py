@@ -84,10 +84,10 @@ def ranks(
         counts = np.searchsorted(known_pairs, pairs[at], "right") - first
         entry = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         which, known = np.repeat(here, counts), known_answers[entry + np.repeat(first, counts)]
-        theirs, own = found[which, known], true[which]
-        better -= np.bincount(which[theirs > own], minlength=len(found))
+        score, true_score = found[which, known], true[which]
+        better -= np.bincount(which[score > true_score], minlength=len(found))
         is_other = known != answers[at][which]
-        equal -= np.bincount(which[(theirs == own) & is_other], minlength=len(found))
+        equal -= np.bincount(which[(score == true_score) & is_other], minlength=len(found))
         return np.stack((raw, _middle(better, equal)))
 
     return np.concatenate([np.zeros((2, 0)), *_in_threads(of, len(answers), len(rows))], axis=1)
