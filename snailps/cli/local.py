@@ -1,19 +1,23 @@
 """``snailps local``: a whole cluster of real processes on this machine, shown while it runs.
 
 .conf file, options -> Run -> master's status, lines of all -> Progress -> exit code
+-- COMMAND          -> local_cluster -> COMMAND with its address -> exit code of COMMAND
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import re
 import shlex
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -52,6 +56,8 @@ VerboseOption = Annotated[
         "--verbose", "-v", help="Also show blocks, processes and the log of each.", metavar=""
     ),
 ]
+ADDRESS = "SNAILPS_MASTER_ADDR"
+"""Variable of the environment with the address that `snailps.connect()` joins."""
 HINT = "Ctrl-C ends it early and saves the model; snailps status -w shows more"
 _LOGGED = re.compile(r"(\d\d:\d\d:\d\d) (?:master|server|worker): ")
 """Start of a child's log line; the launcher's name for the child says more."""
@@ -61,9 +67,16 @@ _AT_WORK = ("survey", "loading", "restoring", "training", "exporting", "stopping
 
 @short_options
 def command(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- COMMAND]...",
+            help="Run this beside a cluster of servers, which snailps.connect() finds.",
+        ),
+    ] = None,
     config: Annotated[
-        Path, typer.Option("-c", "--config", metavar="FILE", help="A .conf file with a job.")
-    ],
+        Path | None, typer.Option("-c", "--config", metavar="FILE", help="A .conf file with a job.")
+    ] = None,
     servers: ServersOption = 1,
     workers: WorkersOption = 1,
     sets: SetOption = None,
@@ -74,7 +87,14 @@ def command(
     """Runs the job of a .conf file on a cluster of real processes on this machine.
 
     For example: snailps local -c config/fasttext.conf --servers 1 --workers 2
+
+    Or runs a command beside a cluster without workers, which ends with it:
+    snailps local --servers 2 -- torchrun --nproc-per-node=2 train.py
     """
+    if words:
+        raise typer.Exit(run_beside(words, config, sets, servers=servers))
+    if config is None:
+        raise ConfigError("expected a job, -c FILE, or -- and a command to run beside a cluster")
     raw = read_config(config, sets)
     log_as_set(raw, "snailps")
     entry = raw.explicit("worker_class", JobSettings)
@@ -95,6 +115,32 @@ def command(
             ui=ui,
         )
     )
+
+
+def run_beside(
+    words: Sequence[str], config: Path | None, sets: Sequence[str] | None, *, servers: int
+) -> int:
+    """Run a command beside servers, which end with it; returns its exit code."""
+    from snailps.local.cluster import local_cluster
+
+    raw = RawConfig.load(config, environ={}, overrides=sets or ())
+    settings: dict[str, Any] = {entry.key: entry.value for entry in raw.entries}
+    with local_cluster(servers, 0, **settings) as cluster:
+        try:
+            child = subprocess.Popen(words, env={**os.environ, ADDRESS: cluster.address})
+        except OSError as error:
+            raise ConfigError(f"{words[0]}: cannot be run: {error.strerror}") from None
+
+        def hand_on(number: int, frame: object) -> None:
+            # A terminal's Ctrl-C reaches the command, too; a second one would be a force.
+            with contextlib.suppress(OSError):
+                if number == signal.SIGINT and os.tcgetpgrp(0) == os.getpgrp():
+                    return
+            child.send_signal(number)
+
+        with _handling(hand_on):
+            code = child.wait()
+    return code if code >= 0 else 128 - code
 
 
 def run_local(
@@ -142,7 +188,7 @@ def run_local(
     own = (MasterSettings, ServerSettings, WorkerSettings, of_job)
     texts = [text for _, text in remarks(raw, "this job", own)] + without_effect(raw)
     page: PageProcess | None = None
-    with _interrupting(run):
+    with _handling(run.interrupt, ended=lambda: run.interrupts > 0):
         try:
             try:
                 run.start()
@@ -197,16 +243,18 @@ def _relayed(name: str, line: str, verbose: bool) -> str:
 
 
 @contextlib.contextmanager
-def _interrupting(run: Run) -> Iterator[None]:
-    """Let signals that end a command interrupt the run, until the end of the context."""
+def _handling(
+    handler: Callable[[int, FrameType | None], object], ended: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Let `handler` have the signals that end a command, until the end of the context."""
     numbers = [signal.SIGINT, *ending_signals()]
-    old = {number: signal.signal(number, run.interrupt) for number in numbers}
+    old = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in old.items():
+        for number, before in old.items():
             # After an interrupt this process is ending: another must not change its exit code.
-            signal.signal(number, signal.SIG_IGN if run.interrupts else handler)
+            signal.signal(number, signal.SIG_IGN if ended() else before)
 
 
 def _display(texts: Sequence[str], *, terminal: bool, verbose: bool) -> Progress:

@@ -562,7 +562,8 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         Returns
         -------
         dict
-            Of rankings ``recall_at_K`` and ``ndcg_at_K``, with K the parameter `top`; ``unknown``:
+            Of rankings ``recall_at_K``, a user's hits by min(K, items of the user in X), and
+            ``ndcg_at_K``, with K the parameter `top`; ``unknown``:
             rows with unknown names, which count as average for ratings and are else left out.
 
         Raises

@@ -141,17 +141,20 @@ def local_cluster(
 
 
 def connect(
-    address: str, *, secret_file: str = "", tls: str = "", timeout_s: float = CONNECT_S,
+    address: str = "", *, secret_file: str = "", tls: str = "", timeout_s: float = CONNECT_S,
     **settings: Any,
 ) -> Cluster:  # fmt: skip
     """Joins a running cluster of other processes or hosts, begun with ``snailps master --session``.
+
+    Or that beside which this process runs, by ``snailps local -- COMMAND``.
 
     `close`, or the end of a ``with`` block, leaves the cluster as it is: others may use it.
 
     Parameters
     ----------
     address : str
-        Of the master, ``host:port``.
+        Of the master, ``host:port``; by default that in SNAILPS_MASTER_ADDR, which ``snailps local
+        -- COMMAND`` sets.
     secret_file, tls : str
         As in the files of its processes (docs/security.md).
     timeout_s : float
@@ -172,6 +175,12 @@ def connect(
     >>> with snailps.connect("node1:16831", secret_file="secret") as cluster:  # doctest: +SKIP
     ...     cluster.train("mymodel:MyModel", input="/shared/data.txt")
     """
+    address = address or os.environ.get("SNAILPS_MASTER_ADDR", "")
+    if not address:
+        raise ConfigError(
+            "connect(address): expected host:port of a master, or SNAILPS_MASTER_ADDR in the "
+            "environment, as `snailps local -- COMMAND` sets it"
+        )
     driver = Driver(
         driver_settings(
             address, "connect", secret_file=secret_file, tls=tls, timeout_s=timeout_s, **settings

@@ -323,6 +323,14 @@ class Cluster:
         source = ClusterSource(self._driver, state=True, is_local=self.is_local)
         yield from source.pieces(table, True, ExportProgress())
 
+    def has_rows(self, table: str) -> bool:
+        """Whether the cluster has a row of a table, of any driver or its last job."""
+        self._check_open()
+        source = ClusterSource(self._driver)
+        return table in source.tables and any(
+            len(keys) for keys, _ in source.pieces(table, False, ExportProgress())
+        )
+
     @contextlib.contextmanager
     def corked(self) -> Iterator[None]:
         """Send this thread's asynchronous pulls and pushes together, as `Worker.corked` does."""

@@ -3,8 +3,10 @@
     this_pass().gathered(action)[key] = value -> backward ends well -> action({key: value, ...})
 
 PyTorch's engine owns the callback of a pass, the callback what was gathered: of a pass that fails
-nothing is left.  A pass is told by the engine's number of it, not by a thread: devices have threads
-of their own, and any of them may run the callback.  Must not know rows nor parameters.
+nothing is left.  A pass is known by the engine's number of it, not by a thread: devices have
+threads of their own, and any of them may run the callback.  What a pass computes again, as a
+re-entrant checkpoint does, is differentiated in a pass of its own within it: `enclosing` gives the
+outer one, which ends last.  Must not know rows nor parameters.
 """
 
 from __future__ import annotations
@@ -57,11 +59,21 @@ def this_pass() -> BackwardPass:
     """The backward pass that this thread works for."""
     number = torch._C._current_graph_task_id()
     with _lock:
-        found = _passes.get(number)
-        if found is None:
-            found = _passes[number] = BackwardPass()
-            torch.autograd.Variable._execution_engine.queue_callback(found.end)
-        return found
+        under_way = _passes.get(number)
+        if under_way is None:
+            under_way = _passes[number] = BackwardPass()
+            torch.autograd.Variable._execution_engine.queue_callback(under_way.end)
+        return under_way
+
+
+def enclosing() -> weakref.ref[BackwardPass] | None:
+    """The backward pass in which a forward is computed, if it is computed in one."""
+    return None if torch._C._current_graph_task_id() < 0 else weakref.ref(this_pass())
+
+
+def outermost(around: weakref.ref[BackwardPass] | None) -> BackwardPass:
+    """The pass that `enclosing` gave to the forward, unless it is over; else `this_pass`."""
+    return (around() if around is not None else None) or this_pass()
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

@@ -1,7 +1,7 @@
 """Dense parameters of a module as one vector at the servers, which step it.
 
     pull -> start + steps -> parameters;  gradients -> push -> optimiser at the servers
-    buffers (running means) beside them: what a forward adds to them is pushed as it is
+    buffers (running means) beside them: of what a forward adds each process pushes its share
 
 `DenseParameters` is the vector; `Synced` moves it by hooks around a script's forward and backward,
 `training.Worker` around a block.  The first values are the module's own, so the servers keep what
@@ -89,6 +89,7 @@ class DenseParameters(ServerVector):
     ) -> None:
         if optimizer not in OPTIMIZERS:
             raise ConfigError(f"optimizer: expected {' or '.join(OPTIMIZERS)}, got {optimizer!r}")
+        refuse_sparse(module)
         self._places = list(trained(module))
         self.parameters = [owner._parameters[key] for owner, key in self._places]
         if not self.parameters:
@@ -164,6 +165,8 @@ class DenseParameters(ServerVector):
             if one.grad is not None:
                 if rows is None:
                     rows, given = np.zeros_like(self.values), np.zeros(len(self.keys), np.bool_)
+                if one.grad.layout is not torch.strided:
+                    raise MisuseError(f"dense parameters: {_SPARSE}")
                 self._part(rows, i).copy_(one.grad.detach())
                 given[self._starts[i] : self._starts[i + 1]] = True
                 one.grad = None
@@ -172,6 +175,26 @@ class DenseParameters(ServerVector):
     def push_gradient(self, rows: Rows, given: NDArray[np.bool_]) -> Pending:
         """Starts a push of the rows that have a gradient."""
         return self.push(rows) if given.all() else self.push(rows[given], self.keys[given])
+
+
+_SPARSE = (
+    "expected dense gradients, got sparse ones, as of sparse=True, which sync() cannot keep: rows "
+    "of which a batch has some are for snailps.torch.Embedding; or use sparse=False, or "
+    "requires_grad_(False) and an optimizer of your own"
+)
+
+
+def refuse_sparse(module: nn.Module) -> None:
+    """Refuses embeddings of PyTorch whose gradients will be sparse.
+
+    Raises
+    ------
+    MisuseError
+    """
+    for name, one in module.named_modules():
+        is_table = isinstance(one, nn.Embedding | nn.EmbeddingBag)
+        if is_table and one.sparse and one.weight.requires_grad:
+            raise MisuseError(f"{name or 'the module'}, {type(one).__name__}: {_SPARSE}")
 
 
 def trained(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
@@ -467,8 +490,10 @@ class Synced:
     Attributes
     ----------
     held : bool
-        Gradients stay in the parameters until `step`: set by `snailps.torch.Optimizer`.
+        Gradients stay in the parameters until `step`, for `snailps.torch.Optimizer`.
     """
+
+    _holder: weakref.ref[object]
 
     def __init__(
         self,
@@ -491,6 +516,8 @@ class Synced:
         self._seen = False  # the module itself was called since the last step
         self._loads = False  # `load_state_dict` was called since the last refresh
         self._warned = False
+        self._shares = mode != "bsp" and ranks.world > 1
+        self._share = 1.0 / ranks.world  # of what a forward adds to buffers
         ranks.agree(dense, *self._vectors[1:])
         if mode == "ssp":
             ranks.resume()
@@ -511,6 +538,10 @@ class Synced:
     def __reduce__(self) -> Any:
         return type(None), ()  # a copy of the module is kept by nothing
 
+    def hold(self, holder: object) -> None:
+        """Has gradients stay in the parameters until `holder` calls `step`."""
+        self.held, self._holder = True, weakref.ref(holder)
+
     @property
     def lr(self) -> float:
         """Step size of the next pushes."""
@@ -530,9 +561,13 @@ class Synced:
             return
         if self.mode == "ssp" and module.training:
             self._ranks.wait_for_slowest(self._staleness)
+        if self._shares and not self._loads:
+            self._keep_buffers()
         self._make_fresh()
 
     def _after_forward(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        if self._buffers is not None and self._shares:
+            self._buffers.note_forward()
         # Else the first gradients may come in a pass within the pass, as of a checkpointed part,
         # and be pushed at the end of that.
         for one in tensors_in(output):
@@ -541,6 +576,11 @@ class Synced:
 
     def _join_pass(self, gradient: Any) -> None:
         if self.held:
+            if self._holder() is None:
+                raise MisuseError(
+                    "the dense parameters wait for a snailps.torch.Optimizer that is gone, so "
+                    "nothing steps them: keep it, or make another one of the model"
+                )
             return
         self._drop_failed()
         if self._pass is None:
@@ -596,14 +636,19 @@ class Synced:
             )
 
     def _keep_buffers(self) -> None:
-        if self._buffers is not None:
-            change = self._buffers.take_change()
-            # What all ranks have loaded, or will average, is of rank 0.
-            if change.any() and not (self._ranks.rank and (self._loads or self.mode == "bsp")):
-                self._check(change)
-                self._pushes.append(self._buffers.push(change))
-                self._buffers.forget()  # a pull that was asked for before lacks it
+        """Adds what the script has set in buffers, in rank 0, to what the servers have."""
         self._loads = False
+        if self._buffers is None:
+            return
+        edit = self._buffers.take_edit()
+        if self._ranks.rank == 0 and edit.any():
+            self._push_buffers(edit)
+            self._buffers.forget()  # a pull that was asked for before lacks it
+
+    def _push_buffers(self, change: Rows) -> None:
+        assert self._buffers is not None
+        self._check(change)
+        self._pushes.append(self._buffers.push(change))
 
     def _check(self, change: Rows | None, gradient: Rows | None = None) -> None:
         """Refuses NaN and infinite values, and sets all to what the servers have."""
@@ -628,7 +673,7 @@ class Synced:
             return
         self._fresh = False  # whatever becomes of this step
         self.flush()
-        change = None if self._buffers is None else self._buffers.take_change()
+        change = None if self._buffers is None else self._buffers.take_change(self._share)
         self._check(change, gradient[0])
         with self._rows.corked():
             self._pushes.append(self.dense.push_gradient(*gradient))
@@ -681,6 +726,10 @@ class Synced:
         """
         self._keep_edit()
         self._keep_buffers()
+        if self._buffers is not None and self._shares:
+            change = self._buffers.take_change(self._share)
+            if change.any():  # forwards without a step
+                self._push_buffers(change)
         self.flush()
         self._ranks.forget()
         for one in self._vectors:

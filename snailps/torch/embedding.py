@@ -29,14 +29,24 @@ from snailps.serving.reader import TableReader
 from snailps.serving.saved_tables import SavedTables
 from snailps.torch import row_state
 from snailps.torch._bags import add_to_rows
-from snailps.torch.backward import this_pass
+from snailps.torch.backward import enclosing, outermost
 from snailps.torch.exchange import Exchange, Lookup, corked, push_together
+from snailps.torch.parameter import RowsParameter
 from snailps.torch.rows import current
 
 Bags: TypeAlias = Tensor | tuple[Tensor, Tensor]
 """Ids (bags, ids of each), or ids (n,) and the offset of each bag."""
 M = TypeVar("M", bound="TableModule")
+C = TypeVar("C", bound=Callable[..., Any])
 MODES = ("sum", "mean", "max")
+NOT_EXPORTED = (
+    "a module of snailps.torch cannot be traced, scripted or exported: its rows are at the "
+    "servers, and those of the example would become constants. Export the part that takes "
+    "embeddings, and look these up by snailps.torch.Embedding.from_checkpoint or snailps.reader, "
+    "or from the file that cluster.export writes"
+)
+STEPS = "snailps_steps"
+"""Key of the metadata of a `state_dict` of trained rows: which exchange, and its steps so far."""
 ADAGRAD_EPS = 1e-10
 """PyTorch's.  That of `snailps.Table`, 1e-8, shows where the first gradient of a row is tiny."""
 OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl")
@@ -45,6 +55,36 @@ OPTIONS = {field.name for field in dataclasses.fields(Table) if field.init} - {
 }  # fmt: skip
 """Further options of a table."""
 
+_NOT_COUNTED = (
+    "rows are made by their first gradient, of any 64-bit id, and not counted: leave it out"
+)
+_AT_SERVERS = (
+    "rows are at the servers, and no tensor here has them all: module(ids) reads some, "
+    "cluster.export(...) writes all to a file"
+)
+_NOT_NORMALISED = "rows are not renormalised when they are looked up: leave it out"
+LACKING = {
+    "num_embeddings": _NOT_COUNTED,
+    "weight": _AT_SERVERS,
+    "_weight": _AT_SERVERS,
+    "from_pretrained": _AT_SERVERS,
+    "sparse": "gradients are always of the rows of a batch alone: leave it out",
+    "max_norm": _NOT_NORMALISED,
+    "norm_type": _NOT_NORMALISED,
+    "scale_grad_by_freq": "gradients are not divided by how often an id comes: leave it out",
+    "dtype": "rows are float32 at the servers; module.to(dtype) gives outputs another type",
+    "device": "rows come to the CPU; module(ids).to(device) goes on elsewhere",
+}
+"""What modules of PyTorch have and these have not, and what to do."""
+
+
+def _left_alone(forward: C) -> C:
+    """Has `torch.compile` compile around a method, and a strict `torch.export` say why it can't."""
+    # What torch.compiler.disable does, which imports the compiler: seconds.
+    forward._torchdynamo_disable = True  # type: ignore[attr-defined]
+    forward._torchdynamo_disable_msg = NOT_EXPORTED  # type: ignore[attr-defined]
+    return forward
+
 
 class TableModule(nn.Module):
     """Base of the modules: their tables, their traffic, their step size.
@@ -52,7 +92,7 @@ class TableModule(nn.Module):
     `rows`, a parameter without values, says by `requires_grad` whether the servers' rows train.
     """
 
-    rows: nn.Parameter
+    rows: RowsParameter
     _is_copy = False
     _dtype = torch.float32
 
@@ -80,6 +120,8 @@ class TableModule(nn.Module):
                 raise MisuseError(
                     f"name: expected text, got {name!r}; rows are not counted here: (dim, name)"
                 )
+        for option in sorted(options.keys() & LACKING.keys()):
+            raise ConfigError(f"{option}: {LACKING[option]}")
         for option in options.keys() - OPTIONS:
             raise ConfigError(f"no option {option!r}; there are {', '.join(sorted(OPTIONS))}")
         if optimizer == "adagrad":
@@ -94,7 +136,24 @@ class TableModule(nn.Module):
         )  # fmt: skip
         self.embedding_dim = dim
         self.exchange = Exchange(rows, self.tables, padding, staleness)
-        self.rows = nn.Parameter(torch.empty(0))
+        self._show_rows(True)
+
+    def _show_rows(self, requires_grad: bool) -> None:
+        self.rows = RowsParameter(requires_grad)
+        self.rows.show(self.exchange)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self.rows is not None:
+            self._show_rows(self.rows.requires_grad)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name in LACKING:
+                raise AttributeError(f"{type(self).__name__}.{name}: {LACKING[name]}") from None
+            raise
 
     def __deepcopy__(self: M, memo: dict[int, Any]) -> M:
         """A module of the same rows, frozen: of a copy for averages nothing is pushed."""
@@ -102,7 +161,7 @@ class TableModule(nn.Module):
         memo[id(self)] = copied
         copied.__dict__.update({name: copy.deepcopy(it, memo) for name, it in vars(self).items()})
         if copied.rows is not None:
-            copied.rows.requires_grad_(False)
+            copied._show_rows(False)
             copied._is_copy = True
         return copied
 
@@ -193,6 +252,9 @@ class TableModule(nn.Module):
         destination.pop(f"{prefix}rows", None)
         if row_state.wanted():
             row_state.save_rows(self, destination, prefix)
+        elif self.exchange.is_trained and hasattr(destination, "_metadata"):
+            metadata = destination._metadata.setdefault(prefix[:-1], {})
+            metadata[STEPS] = (self.exchange.number, self.exchange.pushed)
 
     def state_dict(self, *args: Any, rows: bool = False, **options: Any) -> Any:
         """As of `torch.nn.Module`; with `rows` as `snailps.torch.state_dict` has them."""
@@ -209,6 +271,29 @@ class TableModule(nn.Module):
         if f"{prefix}rows" in missing_keys:
             missing_keys.remove(f"{prefix}rows")
         row_state.load_rows(self, state_dict, prefix, unexpected_keys)
+        self._warn_of_rows(*local_metadata.get(STEPS, (0, 0)))
+
+    def _warn_of_rows(self, saver: int, pushed: int) -> None:
+        """Warns where the rows are not those that a trained state of the rest belongs to."""
+        exchange = self.exchange
+        if saver == exchange.number and pushed < exchange.pushed:
+            warnings.warn(
+                f"load_state_dict leaves the rows of {exchange.names} as they are at the servers, "
+                f"{exchange.pushed - pushed:,} steps after the state was taken: it has no rows, as "
+                "snailps.torch.state_dict(model, rows=True) has",
+                stacklevel=6,
+            )
+        elif saver and not all(exchange.rows.has_rows(one.name) for one in self.tables):
+            warnings.warn(
+                f"load_state_dict: the state has no rows, and this cluster has none of "
+                f"{exchange.names}, which were trained when it was taken: every id reads as its "
+                "first value. Cluster.load brings rows",
+                stacklevel=6,
+            )
+
+    def __prepare_scriptable__(self) -> None:
+        """What `torch.jit.script` calls first."""
+        raise MisuseError(NOT_EXPORTED)
 
     def extra_repr(self) -> str:
         """For `print`."""
@@ -278,6 +363,7 @@ class Embedding(TableModule):
         )  # fmt: skip
         self.padding_idx = padding_idx
 
+    @_left_alone
     def forward(self, input: Tensor) -> Tensor:
         """Rows of `input`, integers of any shape: float32 (*input.shape, embedding_dim).
 
@@ -337,6 +423,7 @@ class EmbeddingBag(TableModule):
         self.mode, self.include_last_offset = checked_mode(mode), include_last_offset
         self.padding_idx = padding_idx
 
+    @_left_alone
     def forward(
         self,
         input: Tensor,
@@ -417,6 +504,7 @@ class EmbeddingBagCollection(TableModule):
         )  # fmt: skip
         self.mode, self.padding_idx = checked_mode(mode), padding_idx
 
+    @_left_alone
     def forward(self, features: Tensor | Mapping[str, Bags] | Sequence[Bags]) -> Tensor:
         """The bags of each feature: float32 (batch, features, embedding_dim).
 
@@ -457,6 +545,7 @@ class EmbeddingBagCollection(TableModule):
         self.exchange.prefetch([ids_of(one[0] if isinstance(one, tuple) else one) for one in bags])
 
     def _columns(self, features: Tensor) -> Keys:
+        tensor("ids", features)
         if features.dim() != 2 or features.shape[1] != len(self.tables):
             raise MisuseError(
                 f"expected ids of shape (batch, {len(self.tables)}), got {tuple(features.shape)}"
@@ -469,6 +558,8 @@ class EmbeddingBagCollection(TableModule):
             if missing := [name for name in names if name not in features]:
                 raise MisuseError(f"no bags of feature {missing[0]!r}")
             return [features[name] for name in names]
+        if not isinstance(features, Sequence):
+            tensor("ids", features)  # refused
         if len(features) != len(names):
             raise MisuseError(f"expected bags of {len(names)} features, got {len(features)}")
         return features
@@ -482,8 +573,31 @@ def as_id(number: int | None) -> int | None:
     return None if number is None else number & (1 << 64) - 1
 
 
-def ids_of(input: Tensor) -> Keys:
+def tensor(what: str, value: Any) -> Tensor:
+    """A tensor that is an argument of a module's call.
+
+    Raises
+    ------
+    MisuseError
+        It is none, or the call is recorded to be repeated without the module.
+    """
+    if not isinstance(value, Tensor) and not type(value).__module__.startswith("torch.fx"):
+        raise MisuseError(
+            f"{what}: expected a tensor of PyTorch, got {type(value).__name__}: "
+            "torch.as_tensor(...) makes one"
+        )
+    if torch.jit.is_tracing() or type(value).__name__ in (
+        "FakeTensor",
+        "FunctionalTensor",
+        "Proxy",
+    ):
+        raise MisuseError(NOT_EXPORTED)
+    return value
+
+
+def ids_of(input: Any) -> Keys:
     """Ids as keys, uint64 (n,), without a copy where they are int64 and contiguous."""
+    input = tensor("ids", input)
     if input.is_floating_point() or input.is_complex() or input.dtype == torch.bool:
         raise MisuseError(f"ids: expected integers, got {input.dtype}")
     if input.device.type != "cpu":
@@ -494,10 +608,10 @@ def ids_of(input: Tensor) -> Keys:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint64)
 
 
-def bag_starts(
-    input: Tensor, offsets: Tensor | None, include_last_offset: bool = False
-) -> NDArray[np.int64]:
+def bag_starts(input: Any, offsets: Any, include_last_offset: bool = False) -> NDArray[np.int64]:
     """Where each bag begins, int64 (bags,)."""
+    input = tensor("ids", input)
+    offsets = None if offsets is None else tensor("offsets", offsets)
     if input.dim() == 2:
         if offsets is not None:
             raise MisuseError("input of two dimensions takes no offsets: its rows are the bags")
@@ -526,10 +640,11 @@ def bag_starts(
     return starts
 
 
-def sample_weights(weights: Tensor | None, input: Tensor, mode: str) -> Tensor | None:
+def sample_weights(weights: Any, input: Tensor, mode: str) -> Tensor | None:
     """Weights of the ids, float32 (n,)."""
     if weights is None:
         return None
+    weights = tensor("per_sample_weights", weights)
     if mode != "sum":
         raise MisuseError(f"per_sample_weights need mode 'sum', not {mode!r}")
     if weights.shape != input.shape:
@@ -566,15 +681,26 @@ def prefetch(*calls: Sequence[Any]) -> None:
             module.prefetch(*arguments)
 
 
-def give(exchange: Exchange, lookup: Lookup, gradient: NDArray[np.float32]) -> None:
+def give(ctx: Any, rows: NDArray[np.float32]) -> None:
     """Takes the gradient of a lookup's rows, within a backward pass: pushed at its end, or held."""
-    exchange.given()
+    exchange: Exchange = ctx.module.exchange
+    backward = outermost(ctx.enclosing)
     if not exchange.unscales:
-        this_pass().refuse_scaled()
-    if exchange.held is not None:
-        exchange.held.append((lookup, gradient))
-        return
-    this_pass().gathered(push_together).setdefault(exchange, []).append((lookup, gradient))
+        backward.refuse_scaled()
+    if not exchange.give(ctx.lookup, rows):
+        backward.gathered(push_together).setdefault(exchange, []).append((ctx.lookup, rows))
+
+
+def plain(exchange: Exchange, gradient: Tensor) -> NDArray[np.float32]:
+    """A gradient as an array."""
+    if gradient.requires_grad:
+        raise MisuseError(
+            f"backward(create_graph=True): the gradient of the rows of {exchange.names} goes to "
+            "the servers, and cannot be differentiated again: freeze them with "
+            "requires_grad_(False), or use torch.autograd.grad(..., inputs, create_graph=True) "
+            "of other inputs"
+        )
+    return gradient.contiguous().numpy()
 
 
 # --- autograd -------------------------------------------------------------------------------------
@@ -593,20 +719,21 @@ class _Gather(torch.autograd.Function):
         weights: NDArray[np.float32] | None,
     ) -> Tensor:
         ctx.module, ctx.lookup, ctx.starts, ctx.weights = module, lookup, starts, weights
+        ctx.enclosing = enclosing()
         return looked_up(lookup, starts, weights)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         lookup: Lookup = ctx.lookup
         exchange: Exchange = ctx.module.exchange
+        values = plain(exchange, gradient)
         if lookup.is_plain and ctx.starts is None:
-            given = gradient.contiguous().numpy()
-            give(exchange, lookup, given if exchange.borrows else given.copy())
+            give(ctx, values if exchange.borrows else values.copy())
             return None, None, None, None, None
         rows = exchange.buffers.take(lookup.starts[-1], lookup.rows.shape[1])
         rows.fill(0.0)
-        add_to_rows(gradient.contiguous().numpy(), lookup.places, rows, ctx.starts, ctx.weights)
-        give(exchange, lookup, rows)
+        add_to_rows(values, lookup.places, rows, ctx.starts, ctx.weights)
+        give(ctx, rows)
         return None, None, None, None, None
 
 
@@ -615,12 +742,12 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, module: TableModule, lookup: Lookup) -> Tensor:
-        ctx.module, ctx.lookup = module, lookup
+        ctx.module, ctx.lookup, ctx.enclosing = module, lookup, enclosing()
         return torch.from_numpy(lookup.rows)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        give(ctx.module.exchange, ctx.lookup, gradient.contiguous().numpy().copy())
+        give(ctx, plain(ctx.module.exchange, gradient).copy())
         return None, None, None
 
 

@@ -13,18 +13,20 @@ What holds
 * A row that only padding names is neither pulled nor pushed.
 * Several tables share one array, so that a batch is one gather and one gradient, and their requests
   leave together; as do those of several modules (`push_together`).
-* A row that came several times in a step is pushed once.
+* A row that came several times in a step is pushed once, also where several modules have its table.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,7 +184,8 @@ class Exchange:
     `padding`: id of each table that stands for nothing.  `staleness`: own steps whose pushes may be
     unacknowledged, and that rows pulled ahead may lack.  While `held` is a list, gradients wait
     there for `take_held`; `unscales`: what takes them undoes the scale of a `GradScaler`.  `factor`
-    is of the step size.
+    is of the step size.  `pushed`: steps that were pushed.  `is_trained`: some were, here or by
+    the process that saved it.
     """
 
     def __init__(
@@ -192,33 +195,64 @@ class Exchange:
         padding: Sequence[int | None],
         staleness: int = 1,
         factor: float = 1.0,
+        is_trained: bool = False,
     ) -> None:
         if type(staleness) is not int or staleness < 0:
             raise MisuseError(f"staleness: expected 0 or more steps, got {staleness!r}")
         self.rows, self.tables, self.padding = rows, tuple(tables), tuple(padding)
-        self.staleness, self.factor = staleness, factor
+        self.staleness, self.factor, self._was_trained = staleness, factor, is_trained
+        lacking = is_trained and next((one for one in tables if not rows.has_rows(one.name)), None)
+        if lacking:
+            raise MisuseError(
+                f"the rows of table {lacking.name!r} were trained, and this cluster has none of "
+                "them: load the module where they are, or bring them here first, by Cluster.load"
+            )
         for table in self.tables:
             rows.declare(table)
         self._begin()
 
     def _begin(self) -> None:
         self.held: list[tuple[Lookup, Rows]] | None = None
+        self._owner: Exchange | None = None
         self.unscales = False
+        self._holder: weakref.ref[object] = weakref.ref(self)
         self.buffers = RowBuffers()
         self._ahead: deque[Lookup] = deque()
         self._steps: deque[list[Pending]] = deque()  # not acknowledged
-        self._pushed = 0
+        self.number = int.from_bytes(os.urandom(7), "big")  # which it is, among all processes
+        self.pushed = 0
         self._awaited = 0  # forwards whose gradient is still to come
 
     def __deepcopy__(self, memo: object) -> Exchange:
         """Another one of the same rows."""
         copied = object.__new__(Exchange)
-        copied.__dict__.update(self.__dict__)
+        copied.__dict__.update(self.__dict__, _was_trained=self.is_trained)
         copied._begin()
         return copied
 
     def __reduce__(self) -> Any:
-        return Exchange, (self.rows, self.tables, self.padding, self.staleness, self.factor)
+        how = self.staleness, self.factor, self.is_trained
+        return Exchange, (self.rows, self.tables, self.padding, *how)
+
+    @property
+    def is_trained(self) -> bool:
+        return self._was_trained or self.pushed > 0
+
+    @property
+    def owner(self) -> Exchange:
+        """Where the gradients are held: here, or with those of another one of the same tables."""
+        return self if self._owner is None else self._owner
+
+    @property
+    def identity(self) -> Any:
+        """What exchanges of the same tables, in the same order, have in common."""
+        return id(self.rows), tuple(table.name for table in self.tables)
+
+    @property
+    def names(self) -> str:
+        """The names of its tables, for messages."""
+        names = [repr(table.name) for table in self.tables]
+        return ", ".join(names if len(names) < 4 else [*names[:3], "..."])
 
     def prefetch(self, ids: Ids) -> None:
         """Starts to pull the rows that `look_up` of the same ids will want."""
@@ -240,7 +274,7 @@ class Exchange:
                 break
         else:
             lookup = self._made(ids)
-        stale = self._pushed - lookup.pulled_at > self.staleness and not self.rows.clocked
+        stale = self.pushed - lookup.pulled_at > self.staleness and not self.rows.clocked
         if lookup.pulled_at < 0 or stale:
             lookup.drop()
             self._pull(lookup)
@@ -255,7 +289,7 @@ class Exchange:
     def _pull(self, lookup: Lookup) -> None:
         if lookup.pulled_at >= 0:  # the old answer may still come into the old array
             lookup.rows = lookup.rows.copy()
-        lookup.pulled_at = self._pushed
+        lookup.pulled_at = self.pushed
         with self.rows.corked():
             for i, part in lookup.slices():
                 table = self.tables[i].name
@@ -267,16 +301,48 @@ class Exchange:
         """Whether a gradient that is given may be changed as soon as its step is pushed."""
         return self.held is None and not self.staleness and not self.rows.clocked
 
-    def given(self) -> None:
-        """Counts a gradient of a forward, which will be pushed with its step."""
-        self._awaited = max(0, self._awaited - 1)
+    def hold(
+        self, holder: object, owner: Exchange | None = None, *, unscales: bool = False
+    ) -> None:
+        """Has gradients wait for `holder`, which takes them; with those of `owner`, of the same
+        tables, so that a row has one gradient."""
+        self._owner = owner
+        self.held = [] if owner is None else owner.held
+        self.unscales, self._holder = unscales, weakref.ref(holder)
 
-    def held_arrays(self) -> list[Rows]:
-        """The gradient of each different row that is held; may be changed in place."""
+    def give(self, lookup: Lookup, gradient: Rows) -> bool:
+        """Takes the gradient of a lookup's rows; whether it waits, else it is to be pushed.
+
+        Raises
+        ------
+        MisuseError
+            What it would wait for is gone.
+        """
+        self._awaited = max(0, self._awaited - 1)
         if self.held is None:
-            return []
-        self.held = self._merged(self.held)
-        return [gradient for _, gradient in self.held]
+            return False
+        if self._holder() is None:
+            raise MisuseError(
+                f"the rows of {self.names} wait for a snailps.torch.Optimizer that is gone, so "
+                "nothing steps them: keep it, or make another one of the model"
+            )
+        self.held.append((lookup, gradient))
+        return True
+
+    def held_gradient(self) -> Rows | None:
+        """The gradient of each different row that is held, to be changed in place; None: nothing.
+
+        Of modules that hold together the owner's has it all.
+        """
+        if not self.held or self.owner is not self:
+            return None
+        self.held[:] = self._merged(self.held)
+        return self.held[0][1]
+
+    def drop_held(self) -> None:
+        """Drops the gradients that are held, as what was zeroed."""
+        if self.held:
+            self.held.clear()
 
     def _merged(self, held: list[tuple[Lookup, Rows]]) -> list[tuple[Lookup, Rows]]:
         """Sum gradients of a row, so that each row comes once."""
@@ -295,32 +361,39 @@ class Exchange:
         add_to_rows(np.concatenate(given), lookup.places, rows)
         return [(lookup, rows)]
 
-    def pushes_of(self, given: list[tuple[Lookup, Rows]]) -> list[tuple[Table, Keys, Rows]]:
+    def pushes_of(self, given: list[tuple[Lookup, Rows]]) -> list[Push]:
         """The pushes of what a step has given; gradients of a row that came twice are summed."""
         self._awaited = 0
         return [
-            (self.tables[i], lookup.keys[i], gradient[part])
+            Push([self], self.tables[i], lookup.keys[i], gradient[part])
             for lookup, gradient in self._merged(given)
             for i, part in lookup.slices()
         ]
 
-    def start(self, pushes: Iterable[tuple[Table, Keys, Rows]]) -> None:
-        """Starts the pushes of a step."""
-        self._pushed += 1
-        under_way: list[Pending] = []
-        self._steps.append(under_way)
-        for table, keys, values in pushes:
-            under_way.append(self.rows.push_async(table.name, keys, values, self.factor))
+    def begin_step(self, pushes: list[Pending]) -> None:
+        """Counts a step, whose pushes are under way."""
+        self.pushed += 1
+        self._steps.append(pushes)
         for lookup in self._ahead:
             if lookup.pulled_at < 0:
                 self._pull(lookup)
+
+    def check_factor(self, other: Exchange) -> None:
+        """Refuses to sum gradients with `other`, of the same table, where step sizes differ."""
+        if self.factor != other.factor:
+            raise MisuseError(
+                f"modules of one table, {self.names} and {other.names}, have step sizes in the "
+                f"proportion of {self.factor:g} to {other.factor:g}: a row has one gradient, and "
+                "so one step size; give them the same"
+            )
 
     def take_held(self) -> list[tuple[Lookup, Rows]]:
         """Return the gradients that are held, and hold them no longer."""
         if not self.held:
             return []
-        held, self.held = self.held, []
-        return held
+        taken = self.held[:]
+        self.held.clear()
+        return taken
 
     def settle(self, left: int | None = None) -> None:
         """Waits until pushes of no more than `left` steps, or `staleness`, are unacknowledged."""
@@ -350,20 +423,54 @@ def corked(exchanges: Iterable[Exchange]) -> Iterator[None]:
         yield
 
 
+class Push(NamedTuple):
+    """A push of a step to one table: of modules that all have it."""
+
+    exchanges: list[Exchange]
+    table: Table
+    keys: Keys
+    values: Rows
+
+    def plus(self, other: Push) -> Push:
+        """Both in one, so that the servers make one step of the sum of a row's gradients."""
+        of, also = self.exchanges[0], other.exchanges[0]
+        of.check_factor(also)
+        keys, places = number_keys(np.concatenate([self.keys, other.keys]))
+        values = np.zeros((len(keys), self.table.dim), np.float32)
+        add_to_rows(np.concatenate([self.values, other.values]), places, values)
+        return Push([*self.exchanges, *other.exchanges], self.table, keys, values)
+
+    def start(self) -> Pending:
+        of = self.exchanges[0]
+        return of.rows.push_async(self.table.name, self.keys, self.values, of.factor)
+
+
 def push_together(given: Mapping[Exchange, list[tuple[Lookup, Rows]]]) -> None:
     """Pushes a step of several modules, float32 (rows or more, dim) of each of their lookups.
 
     Their requests leave together.  The gradients must not change afterwards (`Exchange.borrows`).
     Nothing of an exchange that has given nothing, and nothing at all if a value is not finite.
     """
-    pushes = {exchange: exchange.pushes_of(each) for exchange, each in given.items() if each}
-    for each in pushes.values():
-        for table, keys, values in each:
-            check_finite(table, keys, values)
-    with corked(pushes):
-        for exchange, each in pushes.items():
-            exchange.start(each)
-    for exchange in pushes:
+    pushes: dict[tuple[int, str], Push] = {}
+    steps: dict[Exchange, list[Pending]] = {}
+    for exchange in given:
+        if given[exchange] or given.get(exchange.owner):
+            steps[exchange] = []
+        for push in exchange.pushes_of(given[exchange]) if given[exchange] else ():
+            key = id(exchange.rows), push.table.name
+            pushes[key] = pushes[key].plus(push) if key in pushes else push
+    for push in pushes.values():
+        check_finite(push.table, push.keys, push.values)
+    with corked(steps):
+        for push in pushes.values():
+            under_way = push.start()
+            for exchange in push.exchanges:
+                steps[exchange].append(under_way)
+        for exchange, started in steps.items():
+            if exchange.owner is not exchange:
+                started.extend(steps[exchange.owner])
+            exchange.begin_step(started)
+    for exchange in steps:
         exchange.settle()
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from snailps.errors import MisuseError
 from snailps.torch.dense import ATTRIBUTE, Synced
 from snailps.torch.embedding import TableModule
-from snailps.torch.exchange import push_together
+from snailps.torch.exchange import Exchange, push_together
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -34,13 +34,18 @@ class Optimizer(torch.optim.Optimizer):
 
     Notes
     -----
-    A group a module: ``param_groups[i]["lr"]`` is its step size, at first the module's `lr`.
+    A group a module: ``param_groups[i]["lr"]`` is its step size, at first the module's `lr`.  The
+    gradients that wait are those of the parameters ``rows``: what PyTorch offers for gradients
+    (`torch.nn.utils.clip_grad_norm_`, `torch.amp.GradScaler`, ``model.zero_grad()``) does it for
+    these.  Modules of the same tables have one gradient, in the ``rows`` of the first.
 
     Examples
     --------
     >>> optimizer = snailps.torch.Optimizer(model)  # doctest: +SKIP
     >>> schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1000)  # doctest: +SKIP
     """
+
+    steps_rows = True
 
     def __init__(self, model: nn.Module) -> None:
         self._targets: list[TableModule | Synced] = []
@@ -56,32 +61,14 @@ class Optimizer(torch.optim.Optimizer):
         if not groups:
             raise MisuseError("the model has no module of snailps.torch, and sync() keeps none")
         super().__init__(groups, {})
+        owners: dict[Any, Exchange] = {}
         for target in self._targets:
             if isinstance(target, Synced):
-                target.held = True
+                target.hold(self)
             else:
-                target.exchange.held, target.exchange.unscales = [], True
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """A group a module; of an embedding with the gradient that waits for `step`.
-
-        So a `GradScaler` unscales it and looks for infinite values, and what PyTorch offers for
-        the gradients of parameters does for these.
-        """
-        for target, group in zip(self._targets, self._groups, strict=False):
-            if not isinstance(target, Synced):
-                group["params"] = [_parameter_of(target)]
-        return self._groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self._groups = groups
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        groups = state.pop("param_groups")
-        super().__setstate__(state)
-        self.param_groups = groups
+                exchange = target.exchange
+                exchange.hold(self, owners.get(exchange.identity), unscales=True)
+                owners.setdefault(exchange.identity, exchange)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Pushes the gradients since the last step.
@@ -89,7 +76,8 @@ class Optimizer(torch.optim.Optimizer):
         Raises
         ------
         MisuseError
-            A group's step size has changed, and its optimiser cannot follow (``ftrl``).
+            A group's step size has changed, and its optimiser cannot follow (``ftrl``), or modules
+            of one table have unequal ones.
         """
         loss = None
         if closure is not None:
@@ -98,6 +86,8 @@ class Optimizer(torch.optim.Optimizer):
         for target, group in zip(self._targets, self.param_groups, strict=True):
             target.lr = group["lr"]
         modules = [one.exchange for one in self._targets if not isinstance(one, Synced)]
+        for exchange in modules:
+            exchange.check_factor(exchange.owner)
         push_together({exchange: exchange.take_held() for exchange in modules})
         for target in self._targets:
             if isinstance(target, Synced):
@@ -106,12 +96,9 @@ class Optimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops gradients that no `step` has pushed."""
-        for target in self._targets:
-            if isinstance(target, Synced):
-                for parameter in target.dense.parameters:
-                    parameter.grad = None
-            else:
-                target.exchange.held = []
+        for group in self.param_groups:
+            for one in group["params"]:
+                one.grad = None
 
     def clip_grad_norm_(self, max_norm: float) -> float:
         """Scales all gradients so that their norm together is at most `max_norm`; what it was.
@@ -134,14 +121,3 @@ class Optimizer(torch.optim.Optimizer):
         """Waits until what was pushed is acknowledged."""
         for target in self._targets:
             target.flush()
-
-
-def _parameter_of(module: TableModule) -> nn.Parameter:
-    """A parameter whose gradient is that which the module holds, changed in place with it."""
-    held = module.exchange.held_arrays()
-    if not held:
-        return module.rows
-    values = torch.from_numpy(held[0])
-    parameter = nn.Parameter(values)
-    parameter.grad = values
-    return parameter

@@ -10,6 +10,7 @@ and no autograd here.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import threading
 import weakref
 from collections.abc import Iterator
@@ -36,6 +37,9 @@ class RowClient(Protocol):
 
     def name(self, kind: str) -> str:
         """A name for a table that has none, by the order of calls: ``embedding0``."""
+
+    def has_rows(self, table: str) -> bool:
+        """Whether there is a row of a table, declared or not; True where it cannot be known."""
 
     def pull_async(self, table: str, keys: Keys, out: Rows) -> Pending:
         """Starts a pull into `out`, float32 (n, dim)."""
@@ -82,6 +86,9 @@ class ClusterRows(_Named):
         options = {name: value for name, value in table.to_dict().items() if name != "name"}
         self._tables[table.name] = self._cluster.table(table.name, **options)
 
+    def has_rows(self, table: str) -> bool:
+        return self._cluster.has_rows(table)
+
     def pull_async(self, table: str, keys: Keys, out: Rows) -> Pending:
         return self._tables[table].pull_async(keys, out)
 
@@ -116,6 +123,9 @@ class WorkerRows(_Named):
     def declare(self, table: Table) -> None:
         if self.tables.setdefault(table.name, table) != table:
             raise ConfigError(f"two modules declare the table {table.name!r}, and differently")
+
+    def has_rows(self, table: str) -> bool:
+        return True  # the job's tables are there when it begins
 
     def pull_async(self, table: str, keys: Keys, out: Rows) -> Pending:
         return self._worker.pull_async(table, keys, out)
@@ -177,6 +187,13 @@ def current(cluster: Cluster | None = None) -> RowClient:
 def inside() -> RowClient:
     """The rows that a module which is loaded is bound to: no cluster is started for it."""
     if getattr(_bound, "rows", None) is None and within() is None:
+        if multiprocessing.parent_process() is not None:
+            raise MisuseError(
+                "a module of snailps.torch came into a process that multiprocessing has spawned, "
+                "as a DataLoader does with the dataset, collate_fn and worker_init_fn: have these "
+                "return ids, and call the module in the training process. Or connect in the "
+                "process itself: snailps.torch.Embedding.from_readers(snailps.reader(...))"
+            )
         raise MisuseError(
             "the rows of a module of snailps.torch are not pickled with it: load it in the `with` "
             "block of a cluster that has them"

@@ -74,9 +74,11 @@ class Buffers(ServerVector):
     """The persistent float buffers of a module, and its counts of batches, as rows of one table.
 
     Running means and variances of BatchNorm, say: what each forward adds to them is pushed as a
-    difference, so they move with the batches of all processes.  A count is two floats, of `BASE`,
-    because sums of float32 are exact up to 2^24 only.  `values` are as they were last set, and
-    counted by `take_change`.
+    difference, so they move with the batches of all processes.  It is no step of a gradient: each
+    process moves a mean all the way to its own batch, so of several processes each pushes its share
+    of that, else N of them move it N times as far, and from some number on away.  Counts are sums.
+    A count is two floats, of `BASE`, because sums of float32 are exact up to 2^24 only.  `values`
+    are as they were last set, and counted since.
     """
 
     def __init__(self, rows: RowClient, module: nn.Module, name: str) -> None:
@@ -86,12 +88,14 @@ class Buffers(ServerVector):
         ends = np.cumsum(sizes)
         self._low = ends[counts] - 1
         self._high = np.arange(len(self._low)) + ends[-1]
+        self._digits = np.concatenate([self._low, self._high])
         tensor = Tensor(name, (int(ends[-1]) + len(self._low),))
         super().__init__(rows, tensor.table(), tensor.keys())
         self.values, self._counts = self._now()
         flat = self.values.reshape(-1)
         flat[self._high], flat[self._low] = np.divmod(self._counts, BASE)
         self.start = self.values.copy()
+        self._noted = np.zeros_like(self.values)
 
     @staticmethod
     def _is_count(owner: nn.Module, key: str) -> bool:
@@ -135,24 +139,44 @@ class Buffers(ServerVector):
                 one.data.copy_(flat[at : at + one.numel()].view(one.shape))  # past autograd
             at += one.numel()
 
-    def take_change(self, share: float = 1.0, *, carries: bool = True) -> Rows:
+    def note_forward(self) -> None:
+        """Keeps what a forward has added, for `take_change`: a later change is a script's."""
+        self._noted += self._changed()
+
+    def take_edit(self) -> Rows:
+        """Take what was set since buffers were set, noted, or taken."""
+        edit = self._changed()
+        self.values.reshape(-1)[self._digits] += edit.reshape(-1)[self._digits]
+        return edit
+
+    def take_change(self, share: float = 1.0, *, counts: float = 1.0, carries: bool = True) -> Rows:
         """Take what forwards have added since buffers were set, or the last call, times `share`.
 
-        With `carries` it moves what has gathered in a low digit, if that is much: by one at a time,
-        so that processes which do it at once leave a digit that is small, too.
+        Of counts `counts` times that.  With `carries` it moves what has gathered in a low digit, if
+        that is much: by one at a time, so that processes which do it at once leave a digit that is
+        small, too.
         """
-        now, counts = self._now()
-        change = (now - self.values) * np.float32(share)
-        flat, added = change.reshape(-1), counts - self._counts
-        high = np.trunc(added / BASE)
-        flat[self._low], flat[self._high] = (added - BASE * high) * share, high * share
-        digits = self.values.reshape(-1)
+        change = self._noted + self._changed()
+        self._noted.fill(0.0)
+        flat, known = change.reshape(-1), self.values.reshape(-1)
+        added = flat[self._digits].astype(np.float64) * counts
+        change *= np.float32(share)
+        flat[self._digits] = added
         if carries:
-            carry = np.sign(digits[self._low]) * (np.abs(digits[self._low]) >= BASE)
+            carry = np.sign(known[self._low]) * (np.abs(known[self._low]) >= BASE)
             flat[self._low] -= BASE * carry
             flat[self._high] += carry
-        for part in (self._low, self._high):
-            now.reshape(-1)[part] = digits[part] + flat[part]
+        known[self._digits] += flat[self._digits]
+        return change
+
+    def _changed(self) -> Rows:
+        """What is not as `values` have it, which follow but for the digits of counts."""
+        now, counts = self._now()
+        change = now - self.values
+        flat, added = change.reshape(-1), counts - self._counts
+        high = np.trunc(added / BASE)
+        flat[self._low], flat[self._high] = added - BASE * high, high
+        now.reshape(-1)[self._digits] = self.values.reshape(-1)[self._digits]
         self.values, self._counts = now, counts
         return change
 

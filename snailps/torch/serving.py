@@ -61,6 +61,10 @@ class ServedRows:
         """Refused: tables have their names."""
         raise MisuseError("rows that are read only need the names of their tables")
 
+    def has_rows(self, table: str) -> bool:
+        """What is read is there."""
+        return True
+
     def pull_async(self, table: str, keys: Keys, out: Rows) -> Any:
         """Pulls, and returns what is done."""
         return _Done(self._tables[table].pull(keys, out))

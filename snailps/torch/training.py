@@ -76,8 +76,8 @@ class Worker(api.Worker):
     contribution to a step: the mean of its batches, from the rows and parameters at the step's
     start, a `micro_batches`-th of the step; the result has the same bits with any number of workers
     and servers, and whatever of them is lost.  Persistent float32 buffers (running means of
-    BatchNorm) are kept at the servers like parameters: what batches add to them is pushed; with
-    ``bsp`` the mean over a step's contributions.
+    BatchNorm) are kept at the servers like parameters: of what batches add to them each worker
+    pushes its share, with ``bsp`` the mean over a step's contributions.
 
     Examples
     --------
@@ -149,7 +149,7 @@ class Worker(api.Worker):
         """Sets PyTorch's threads, and who pushes gradients; call it first if you override it."""
         torch.set_num_threads(1 if type(self).clocked(self.settings) else self.threads)
         for module in self._modules:
-            module.exchange.held = []
+            module.exchange.hold(self)
 
     def prepare(self, block: Block) -> Any:
         """The batches of a block, in a list."""
@@ -187,7 +187,7 @@ class Worker(api.Worker):
             (loss * share if clocked else loss).backward()
             if not clocked:
                 with self._rows.corked():  # the dense part first: the next batch waits for it
-                    self._push_vectors(1.0)
+                    self._push_vectors(1.0 / self.workers)
                     if more and not lags:
                         self._ask()  # behind the push, so that it sees that
                     self._push_rows()
@@ -195,7 +195,8 @@ class Worker(api.Worker):
             self._push_rows()
             for module in self._modules:
                 module.exchange.forget_ahead()
-            self._push_vectors(1.0 / block.slots, carries=block.slot == 0)
+            slots = 1.0 / block.slots
+            self._push_vectors(slots, counts=slots, carries=block.slot == 0)
         return {"units": examples, "examples": examples, "loss": total}
 
     def _ask(self) -> None:
@@ -218,14 +219,15 @@ class Worker(api.Worker):
         exchanges = [module.exchange for module in self._modules]
         push_together({exchange: exchange.take_held() for exchange in exchanges})
 
-    def _push_vectors(self, share: float, *, carries: bool = True) -> None:
-        """Pushes gradients, and `share` of what was added to buffers."""
+    def _push_vectors(self, share: float, *, counts: float = 1.0, carries: bool = True) -> None:
+        """Pushes gradients, and `share` of what was added to buffers, of counts `counts`."""
         gradient = None if self._dense is None else self._dense.take_gradient()
         with self._rows.corked():
             if self._dense is not None and gradient is not None:
                 self._dense.push_gradient(*gradient)
             if self._buffers is not None:
-                self._buffers.push(self._buffers.take_change(share, carries=carries))
+                change = self._buffers.take_change(share, counts=counts, carries=carries)
+                self._buffers.push(change)
 
     def finish(self) -> None:
         """Waits until all is pushed."""

@@ -226,6 +226,36 @@ def child_of(pid, role):
     return found
 
 
+BESIDE = """
+import signal, sys, snailps
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+with snailps.connect() as cluster:
+    table = cluster.table("w", dim=2)
+    table.push([7], [[1.0, 2.0]])
+    roles = {node["role"] for node in cluster.status()["nodes"]}
+    print(table.pull([7]).tolist(), sorted(roles), flush=True)
+    print("ready", file=sys.stderr, flush=True)
+    signal.pause()
+"""
+
+
+def test_local_runs_a_command_beside_servers_that_end_with_it(tmp_path):
+    words = "local", "--servers", "2", "--", sys.executable, "-c", BESIDE
+    with Run(tmp_path, *words) as run:
+        run.wait_line("ready")
+        servers = [os.pidfd_open(pid) for pid in children_of(run.pid, "server")]
+        assert len(servers) == 2
+        run.send(signal.SIGTERM)
+        assert run.wait() == 7, run.stderr
+        for descriptor in servers:
+            readable(descriptor)
+            os.close(descriptor)
+    assert run.stdout == "[[1.0, 2.0]] ['driver', 'server']\n"
+    with Run(tmp_path, "local", "--", "./not-there") as run:
+        assert run.wait() == 2
+    assert run.errors == ["snailps: error: ./not-there: cannot be run: No such file or directory"]
+
+
 def test_local_when_killed_leaves_no_process(tmp_path, conf):
     gate = Gate(tmp_path / "gates", 2)
     with Run(tmp_path, *conf) as run:

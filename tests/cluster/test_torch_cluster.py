@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 from waiting import copied
 
 import snailps
+from snailps.errors import MisuseError
 from snailps.torch import Embedding, EmbeddingBagCollection
 
 DIM, LR = 4, 0.5
@@ -85,3 +86,22 @@ def test_training_outlives_a_server_killed_with_9():
             rows = ours(torch.arange(50).view(-1, 1).expand(50, 3))
         for i in range(3):
             assert np.array_equal(rows[:, i, 0].numpy(), -pushed[i])
+
+
+def test_saved_module_is_refused_in_a_cluster_without_its_rows(cluster, tmp_path):
+    ours = Embedding(DIM, "saved", lr=LR, cluster=cluster)
+    assert not cluster.has_rows("saved")
+    ours(torch.arange(5)).sum().backward()
+    ours.flush()
+    assert cluster.has_rows("saved")
+    torch.save(ours, tmp_path / "saved.pt")
+    with snailps.connect(cluster.address) as again:
+        loaded = torch.load(tmp_path / "saved.pt", weights_only=False)
+        assert torch.equal(loaded.eval()(torch.arange(5)), ours.eval()(torch.arange(5)))
+        assert loaded.exchange.rows is not ours.exchange.rows
+        assert not again.has_rows("nobody's")
+    with (
+        snailps.local_cluster(workers=0),
+        pytest.raises(MisuseError, match="rows of table 'saved' were trained, and this cluster"),
+    ):
+        torch.load(tmp_path / "saved.pt", weights_only=False)

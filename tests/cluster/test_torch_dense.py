@@ -1,6 +1,7 @@
 """Dense parameters at the servers: steps as PyTorch's, several ranks, schedules, clipping."""
 
 import gc
+import sys
 import weakref
 from pathlib import Path
 
@@ -275,8 +276,10 @@ def test_optimizer_refuses_a_model_that_has_nothing_of_ours():
 
 @pytest.mark.long(but=["bsp", "ddp"])
 @pytest.mark.parametrize("mode", ["async", "ssp", "bsp", "ddp"])
-def test_two_processes_of_torchrun_train_one_model(cluster, mode):
-    told = ranks_told(str(SUPPORT / "torch_ranks.py"), cluster.address, mode)
+def test_two_processes_of_torchrun_train_one_model(mode):
+    """As docs/pytorch.md has it: the cluster and torchrun by one command."""
+    beside = [sys.executable, "-m", "snailps", "local", "--servers=2", "--"]
+    told = ranks_told(str(SUPPORT / "torch_ranks.py"), "", mode, before=beside)
     assert sorted(one["rank"] for one in told) == [0, 1]
     untrained = max(one["first"] for one in told)  # of the rank that began first
     for one in told:

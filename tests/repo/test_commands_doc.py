@@ -58,6 +58,8 @@ def test_described_command_line_has_options_that_there_are(line):
         words = shlex.split(line)
     except ValueError:  # a sentence with an apostrophe in it
         words = line.split()
+    if "--" in words:  # another program's follow
+        words = words[: words.index("--")]
     command, left = command_of(words)
     known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
     known |= {"--help", "-h"}

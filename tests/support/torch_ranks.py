@@ -1,6 +1,8 @@
 """One rank of a training under torchrun, for tests: joins the cluster, trains, tells its losses.
 
 torchrun torch_ranks.py HOST:PORT async|ssp|bsp|ddp -> a JSON line on standard output
+
+HOST:PORT of "": the cluster beside which it runs.
 """
 
 import json

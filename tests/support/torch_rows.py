@@ -9,7 +9,8 @@ import torch
 from snailps.errors import NotFinite
 from snailps.torch.rows import inside
 
-importlib.import_module("torch._dynamo")  # the first optimiser would, in seconds of a test's CPU
+for _name in ("torch._dynamo", "torch.export._trace"):
+    importlib.import_module(_name)  # the first use would, in seconds of a test's CPU
 
 
 class Broken(torch.autograd.Function):
@@ -56,6 +57,9 @@ class StoredRows:
 
     def declare(self, table):
         self.declared[table.name] = table
+
+    def has_rows(self, table):
+        return any(name == table for name, _ in self.rows)
 
     def first(self, table, key):
         if self.declared[table].init == "zeros":

@@ -9,10 +9,13 @@ import sys
 from processes import LIMIT_S, environment, free_port
 
 
-def ranks_told(script, *words, options=()):
-    """What the ranks printed, after all have ended well; none is left behind."""
+def ranks_told(script, *words, options=(), before=()):
+    """What the ranks printed, after all have ended well; none is left behind.
+
+    `before`: words of a command that runs them.
+    """
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--nnodes=1",
+        *before, sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--nnodes=1",
         *options, "--master-addr=127.0.0.1", f"--master-port={free_port()}", script, *words,
     ]  # fmt: skip
     run = subprocess.Popen(

@@ -87,6 +87,41 @@ def test_number_of_rows_as_pytorch_takes_it_is_refused(store):
         Embedding(1000, 16)
 
 
+@pytest.mark.parametrize("name", ["num_embeddings", "sparse", "max_norm", "scale_grad_by_freq"])
+def test_option_of_pytorch_is_refused_with_why_it_is_not_needed(store, name):
+    with pytest.raises(ConfigError, match=rf"{name}: .*: leave it out"):
+        EmbeddingBag(embedding_dim=16, **{name: 1})
+
+
+def test_weight_is_lacking_with_where_rows_are(store):
+    ours = Embedding(DIM, "t")
+    with pytest.raises(AttributeError, match=r"Embedding\.weight: rows are at the servers, and no"):
+        ours.weight.data.zero_()
+    assert not hasattr(ours, "weight")
+    with pytest.raises(AttributeError, match="no attribute 'weights'"):
+        ours.weights  # noqa: B018
+
+
+NO_TENSORS = [
+    (Embedding, (np.array([1, 2]),), "ids: expected a tensor of PyTorch, got ndarray"),
+    (Embedding, ([1, 2],), "ids: expected a tensor of PyTorch, got list"),
+    (EmbeddingBag, (np.array([[1, 2]]),), "ids: expected .* got ndarray"),
+    (EmbeddingBag, (torch.tensor([1, 2]), [0]), "offsets: expected .* got list"),
+    (EmbeddingBag, (torch.tensor([[1]]), None, [[1.0]]), "per_sample_weights: .* got list"),
+]
+
+
+@pytest.mark.parametrize(("kind", "arguments", "words"), NO_TENSORS)
+def test_arguments_that_are_no_tensors_are_refused_with_how_to_make_them(
+    store, kind, arguments, words
+):
+    ours = kind(DIM, "t", **({"mode": "sum"} if kind is EmbeddingBag else {}))
+    with pytest.raises(MisuseError, match=words + r": torch\.as_tensor\(\.\.\.\) makes one"):
+        ours(*arguments)
+    with pytest.raises(MisuseError, match="got ndarray"):
+        EmbeddingBagCollection(DIM, 2)(np.zeros((3, 2), np.int64))
+
+
 WRONG_BAGS = [
     ((torch.tensor([1.0]), torch.tensor([0])), "expected integers"),
     ((torch.tensor([1, 2]), None), "takes offsets"),

@@ -121,3 +121,24 @@ def test_rows_are_the_same_whether_they_are_asked_for_ahead_or_not(settings):
         found.append({key: row.tobytes() for key, row in worker.store.rows.items()})
     assert found[0] == found[1]
     assert len(found[0]) > 5
+
+
+class Normed(Sums):
+    def model(self):
+        return torch.nn.ModuleDict({"norm": torch.nn.BatchNorm1d(1), "top": torch.nn.Linear(1, 1)})
+
+    def loss(self, batch):
+        return self.net["top"](self.net["norm"](batch.float().view(-1, 1))).mean(), len(batch)
+
+
+def test_worker_pushes_its_share_of_running_means_and_all_of_its_counts(settings):
+    worker = Normed(settings, fetches=False)
+    worker.workers = 4
+    block = SimpleNamespace(seed=1, prepared=[BATCHES[0]], clock=-1, slots=1)
+    worker.train(block)
+    (pushed,) = [values for table, _, values, _ in worker.store.pushes if table == "dense.buffers"]
+    batch = BATCHES[0].float()
+    assert pushed[0, :2].tolist() == pytest.approx(
+        [0.1 * batch.mean().item() / 4, 0.1 * (batch.var().item() - 1) / 4], rel=1e-4
+    )
+    assert pushed[0, 2:4].tolist() == [1, 0]

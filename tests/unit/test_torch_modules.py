@@ -3,6 +3,7 @@
 import copy
 import gc
 import io
+import multiprocessing
 import threading
 import warnings
 import weakref
@@ -15,11 +16,12 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
 from torch_rows import StoredRows
 
 from snailps import Table
 from snailps.errors import MisuseError, NotFinite
-from snailps.torch import Embedding, EmbeddingBag, Optimizer, backward
+from snailps.torch import Embedding, EmbeddingBag, EmbeddingBagCollection, Optimizer, backward
 from snailps.torch.rows import ClusterRows, bound, current
 from snailps.torch.serving import served
 
@@ -125,7 +127,7 @@ def test_averaged_model_averages_the_dense_part_and_reads_the_rows(store):
 
 def test_copy_has_traffic_of_its_own(store):
     first = users(staleness=0)
-    Optimizer(first)
+    stepper = Optimizer(first)
     first.prefetch(IDS)
     first(IDS).sum().backward()
     copied = copy.deepcopy(first)
@@ -133,6 +135,7 @@ def test_copy_has_traffic_of_its_own(store):
     assert not copied.exchange._ahead
     assert copied.exchange.rows is store
     assert len(first.exchange.held) == 1
+    stepper.step()
 
 
 def test_pickle_is_of_the_same_rows_where_it_is_loaded(store):
@@ -170,6 +173,93 @@ def test_module_that_is_read_only_is_copied_and_not_pickled():
     bag = served(EmbeddingBag, [Rows()], mode="sum")
     bag(IDS.view(2, 1), per_sample_weights=weights).sum().backward()
     assert weights.grad.tolist() == [[DIM], [2 * DIM]]
+
+
+def pickled(module):
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return file
+
+
+def test_pickle_of_trained_rows_is_refused_where_they_are_not(store):
+    ours = users()
+    untrained = pickled(ours)
+    ours(IDS).sum().backward()
+    trained = pickled(ours)
+    torch.load(trained, weights_only=False)
+    with bound(StoredRows()):
+        again = torch.load(untrained, weights_only=False)
+        trained.seek(0)
+        with pytest.raises(MisuseError, match=r"rows of table 'users' were trained, and this clu"):
+            torch.load(trained, weights_only=False)
+    assert torch.equal(again.eval()(IDS), torch.from_numpy(np.stack([
+        store.first("users", key) for key in (1, 2)
+    ])))  # fmt: skip
+
+
+def test_state_of_trained_rows_says_so_where_they_are_not(store):
+    ours = nn.Sequential(users(), nn.Linear(DIM, 1))
+    ours(IDS).sum().backward()
+    file = io.BytesIO()
+    torch.save(ours.state_dict(), file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    nn.Sequential(users(), nn.Linear(DIM, 1)).load_state_dict(state)  # here they are
+    with bound(StoredRows()):
+        other = nn.Sequential(users(), nn.Linear(DIM, 1))
+        with pytest.warns(UserWarning, match="the state has no rows, and this cluster has none of"):
+            other.load_state_dict(state)
+
+
+def test_state_that_is_loaded_after_more_steps_says_that_rows_stay(store):
+    """As Lightning's lr_find does, and who takes the best state so far."""
+    ours = nn.Sequential(users(), nn.Linear(DIM, 1))
+    ours(IDS).sum().backward()
+    state = copy.deepcopy(ours.state_dict())
+    ours.load_state_dict(state)
+    for _ in range(3):
+        ours(IDS).sum().backward()
+    with pytest.warns(UserWarning, match=r"the rows of 'users' as they are .* 3 steps after"):
+        ours.load_state_dict(state)
+
+
+def test_module_in_a_spawned_process_says_what_to_do_there(monkeypatch):
+    with bound(StoredRows()):
+        file = pickled(users())
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
+    with pytest.raises(MisuseError, match=r"DataLoader .* return ids, and call the module in the"):
+        torch.load(file, weights_only=False)
+
+
+# --- recorded -------------------------------------------------------------------------------------
+
+
+class Looks(nn.Module):
+    def __init__(self, rows):
+        super().__init__()
+        self.rows, self.top = rows, nn.Linear(DIM, 1)
+
+    def forward(self, ids):
+        return self.top(self.rows(ids))
+
+
+MADE = [users, lambda: EmbeddingBag(DIM, "bags"), lambda: EmbeddingBagCollection(DIM, 2)]
+RECORD = {
+    "trace": lambda model, ids: torch.jit.trace(model, (ids,), check_trace=False),
+    "script": lambda model, ids: torch.jit.script(model),
+    "export": lambda model, ids: torch.export.export(model, (ids,), strict=False),
+    "fx": lambda model, ids: torch.fx.symbolic_trace(model),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
+@pytest.mark.parametrize("how", RECORD)
+@pytest.mark.parametrize("made", MADE, ids=["embedding", "bag", "collection"])
+def test_recorded_call_is_refused_with_what_to_export_instead(store, made, how):
+    with pytest.raises(MisuseError, match=r"cannot be traced, scripted or exported: its rows are"):
+        RECORD[how](Looks(made()).eval(), IDS.view(1, 2))
+    assert store.pulls == []
 
 
 # --- clusters -------------------------------------------------------------------------------------
@@ -248,6 +338,177 @@ def test_two_passes_at_once_push_each_its_own(store):
     assert len(store.pushes) == 2
     np.testing.assert_allclose(found["a"], 2.0)
     np.testing.assert_allclose(found["bb"], 5.0)
+
+
+def test_pass_within_a_pass_makes_one_step_with_it(store):
+    """As of a re-entrant checkpoint, which computes again within backward."""
+    ours, x = users(), torch.ones(1, requires_grad=True)
+
+    def again(x):
+        return ours(IDS).sum() * x
+
+    before = rows_of(store)
+    (checkpoint(again, x, use_reentrant=True) + 2 * ours(IDS).sum()).sum().backward()
+    assert [(table, keys.tolist()) for table, keys, *_ in store.pushes] == [("users", [1, 2])]
+    np.testing.assert_allclose(rows_of(store), before - 3 * LR, rtol=1e-6)
+    checkpoint(again, x, use_reentrant=True).backward()  # and alone
+    np.testing.assert_allclose(rows_of(store), before - 4 * LR, rtol=1e-6)
+    scaler = torch.amp.GradScaler("cpu")
+    with pytest.raises(MisuseError, match="scaled by a GradScaler"):
+        scaler.scale(checkpoint(again, x, use_reentrant=True)).backward()
+
+
+def test_gradient_that_is_to_be_differentiated_again_is_refused(store):
+    ours, x = users(), torch.ones(2, DIM, requires_grad=True)
+    with pytest.raises(MisuseError, match=r"create_graph=True\): the gradient of the rows of 'us"):
+        ours(IDS).square().sum().backward(create_graph=True)
+    assert store.pushes == []
+    (gradient,) = torch.autograd.grad((ours(IDS) * x).square().sum(), x, create_graph=True)
+    gradient.square().sum().backward()  # of others it goes through the rows
+    assert len(store.pushes) == 1
+
+
+# --- several modules of a table -------------------------------------------------------------------
+
+
+def one_of(kind):
+    if kind == "collection":
+        return EmbeddingBagCollection(DIM, ["users", "other"], optimizer="sgd", lr=LR)
+    return users()
+
+
+@pytest.mark.parametrize("kind", ["module", "collection"])
+@pytest.mark.parametrize("by", ["backward", "optimizer"])
+def test_modules_of_one_table_make_one_step_of_the_sum(store, kind, by):
+    first, second = users(staleness=0), one_of(kind)
+    model, before = nn.ModuleList([first, second]), rows_of(store, keys=(1, 2, 3))
+    stepper = Optimizer(model) if by == "optimizer" else None
+    ids = torch.tensor([[2, 5], [3, 6]]) if kind == "collection" else torch.tensor([2, 3])
+    (first(IDS).sum() + second(ids).sum()).backward()
+    if stepper is not None:
+        assert store.pushes == []
+        stepper.step()
+    pushed = [sorted(keys.tolist()) for table, keys, *_ in store.pushes if table == "users"]
+    assert pushed == [[1, 2, 3]]
+    steps = np.array([[1.0], [2.0], [1.0]], np.float32)
+    np.testing.assert_allclose(rows_of(store, keys=(1, 2, 3)), before - LR * steps, rtol=1e-6)
+    assert second.exchange.pushed == first.exchange.pushed == 1
+
+
+def test_norm_of_modules_of_one_table_is_that_of_the_sum(store):
+    model = nn.ModuleList([users(), users()])
+    stepper = Optimizer(model)
+    (model[0](IDS).sum() + model[1](IDS).sum()).backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+    assert norm.item() == pytest.approx((2 * DIM * 4) ** 0.5)
+    assert stepper.clip_grad_norm_(1e9) == pytest.approx(norm.item())
+    model.zero_grad()
+    stepper.step()
+    assert store.pushes == []
+
+
+@pytest.mark.parametrize("by", ["backward", "optimizer"])
+def test_modules_of_one_table_with_unequal_step_sizes_are_refused(store, by):
+    model = nn.ModuleList([users(), users()])
+    stepper = Optimizer(model) if by == "optimizer" else None
+    model[1].lr = 2 * LR
+    step = (model[0](IDS).sum() + model[1](IDS).sum()).backward
+    if stepper is not None:
+        stepper.param_groups[1]["lr"] = 2 * LR
+        step()
+        step = stepper.step
+    with pytest.raises(MisuseError, match="modules of one table, 'users' and 'users', have step"):
+        step()
+    assert store.pushes == []
+
+
+# --- zeroed and clipped ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", ["model", "optimizer"])
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_that_are_zeroed_are_void(store, who, to_none):
+    ours = Looks(users())
+    stepper, before = Optimizer(ours), rows_of(store)
+    zero_grad = (ours if who == "model" else stepper).zero_grad
+    (ours(IDS) * float("inf")).sum().backward()  # a batch that a guard leaves out
+    ours.rows.rows.grad.nan_to_num_(1.0, 1.0, 1.0)  # else zeros in place stay NaN: inf * 0
+    zero_grad(set_to_none=to_none)
+    stepper.step()
+    np.testing.assert_array_equal(rows_of(store), before)
+    ours.rows(IDS).sum().backward()
+    stepper.step()
+    np.testing.assert_allclose(rows_of(store), before - LR, rtol=1e-6)
+
+
+def test_scaler_trains_where_the_model_zeroes_gradients(store):
+    ours = users()
+    stepper, before = Optimizer(ours), rows_of(store)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=1000)
+    for _ in range(4):  # of which the first overflows
+        ours.zero_grad()
+        scaler.scale(ours(IDS).sum() * 4).backward()
+        scaler.step(stepper)
+        scaler.update()
+    assert scaler.get_scale() == 2.0**125
+    np.testing.assert_allclose(rows_of(store), before - 2 * 4 * LR, rtol=1e-5)
+
+
+def test_gradients_of_parameters_are_clipped_with_their_rows(store):
+    ours, own = Looks(users()), Looks(nn.Embedding(3, DIM))
+    own.load_state_dict({**ours.state_dict(), "rows.weight": torch.from_numpy(
+        rows_of(store, keys=(0, 1, 2)))})  # fmt: skip
+    stepper, before = Optimizer(ours), rows_of(store)
+    norms = []
+    for model in (ours, own):
+        (100 * model(IDS)).sum().backward()
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+    torch.testing.assert_close(*norms)
+    stepper.step()
+    step = LR * own.rows.weight.grad[1:].numpy()
+    np.testing.assert_allclose(rows_of(store), before - step, rtol=1e-4, atol=1e-6)
+    nn.utils.clip_grad_value_(ours.parameters(), 1.0)  # of nothing
+    (100 * ours(IDS)).sum().backward()
+    nn.utils.clip_grad_value_(ours.parameters(), 0.25)
+    assert float(ours.rows.rows.grad.abs().max()) == 0.25
+
+
+@pytest.mark.parametrize("clip", [nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_])
+def test_clipping_what_backward_has_pushed_is_told(store, clip):
+    ours = Looks(users())
+    ours(IDS).sum().backward()
+    with pytest.warns(UserWarning, match=r"those of the rows of 'users' are not among them: back"):
+        clip(ours.parameters(), 1.0)
+    ours.zero_grad()  # which asks for gradients, too
+
+
+def test_optimizer_of_torch_is_refused_rows_that_wait(store):
+    ours = Looks(users())
+    dense = torch.optim.Adam(ours.parameters())
+    ours(IDS).sum().backward()
+    dense.step()  # as long as backward pushes
+    stepper = Optimizer(ours)
+    ours(IDS).sum().backward()
+    with pytest.raises(MisuseError, match=r"Adam cannot step the rows of 'users'.* if p.numel"):
+        dense.step()
+    dense = torch.optim.Adam(p for p in ours.parameters() if p.numel())
+    dense.step()
+    stepper.step()
+    assert len(store.pushes) == 2
+
+
+def test_rows_that_wait_for_an_optimizer_that_is_gone_are_refused(store):
+    ours = users()
+    stepper = Optimizer(ours)
+    ours(IDS).sum().backward()
+    del stepper
+    gc.collect()
+    with pytest.raises(MisuseError, match=r"'users' wait for a snailps\.torch\.Optimizer that is"):
+        ours(IDS).sum().backward()
+    stepper = Optimizer(ours)
+    ours(IDS).sum().backward()
+    stepper.step()
+    np.testing.assert_allclose(store.pushes[0][2], 1.0)
 
 
 # --- values that are not finite -------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What `sync` pulls and pushes, whatever is called, set, loaded, copied or failed in between."""
 
 import copy
+import gc
 import io
 import warnings
 
@@ -293,6 +294,65 @@ def test_counts_of_batches_are_carried_by_several_at_once(store):
     assert abs(store.row("net.buffers", 0)[4]) < 8 * (1 << 15)  # the low digit
 
 
+# --- running means of several processes -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["async", "ssp"])
+@pytest.mark.parametrize("world", [1, 4])
+def test_running_means_of_several_processes_move_as_far_as_those_of_one(store, mode, world):
+    nets = [nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)) for _ in range(world)]
+    several = [
+        kept(net, mode=mode, world=world, rank=rank, staleness=9) for rank, net in enumerate(nets)
+    ]
+    bases = [torch.tensor([[0.0] * 3, [1.0] * 3])] * world
+    at_servers = bases[0].clone()
+    for step in range(4):  # all have computed before one pushes
+        batches = [batch(world * step + rank) + 3 for rank in range(world)]
+        losses = [net(x).mean() for net, x in zip(nets, batches, strict=True)]
+        for rank, x in enumerate(batches):
+            losses[rank].backward()
+            at_servers += 0.1 * (torch.stack([x.mean(0), x.var(0)]) - bases[rank]) / world
+            bases[rank] = at_servers.clone()  # which async asks for with its push
+        if mode == "ssp":
+            bases = [at_servers.clone()] * world
+    for synced in several:
+        synced.flush()
+    several[-1].pull()
+    norm = nets[-1][0]
+    moved = torch.stack([norm.running_mean, norm.running_var])
+    torch.testing.assert_close(moved, at_servers, rtol=1e-5, atol=1e-5)
+    assert int(norm.num_batches_tracked) == 4 * world
+    assert norm.running_mean.mean().item() == pytest.approx(3 * (1 - 0.9**4), abs=0.3)
+
+
+def test_buffers_that_all_processes_set_are_set_once(store):
+    """Also those that rank 0 alone sets; and a forward without a step counts by its share."""
+    nets = [nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)) for _ in range(3)]
+    several = [kept(net, world=3, rank=rank) for rank, net in enumerate(nets)]
+    for rank, net in enumerate(nets):
+        net(batch(rank) + 3).mean().backward()
+    for synced in several:
+        synced.pull()
+    for net in nets:
+        net[0].reset_running_stats()
+        net[0].running_mean.fill_(5.0)
+    nets[0][0].running_var[1] = 7.0
+    for net in nets:
+        net.eval()(batch(0))
+    for synced in several:
+        synced.pull()
+    assert nets[2][0].running_mean.tolist() == pytest.approx([5.0] * 3, abs=1e-5)
+    assert nets[2][0].running_var.tolist() == pytest.approx([1.0, 7.0, 1.0], abs=1e-5)
+    assert int(nets[2][0].num_batches_tracked) == 0
+    nets[1].train()
+    with torch.no_grad():
+        nets[1](batch(3))
+    for rank in (1, 0):
+        several[rank].pull()
+    expected = 5 + 0.1 * (batch(3).mean(0) - 5) / 3
+    torch.testing.assert_close(nets[0][0].running_mean, expected)
+
+
 # --- parameters without a gradient, refused gradients, scaled losses ------------------------------
 
 
@@ -363,6 +423,31 @@ def test_scaled_loss_needs_an_optimizer(store):
     getattr(net, ATTRIBUTE).pull()
     for one, other in zip(net.parameters(), own.parameters(), strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_embeddings_of_sparse_gradients_are_refused_at_once(store, kind):
+    net = nn.Sequential(kind(9, 3, sparse=True), nn.Linear(3, 1))
+    with pytest.raises(MisuseError, match=rf"0, {kind.__name__}: expected dense .* sparse=False"):
+        kept(net)
+    net[0].requires_grad_(False)
+    kept(net)
+
+
+def test_sparse_gradient_of_a_function_is_refused(store):
+    table = nn.ParameterList([torch.ones(4, 3)])
+    kept(table)
+    with pytest.raises(MisuseError, match="expected dense gradients"):
+        nn.functional.embedding(torch.tensor([1]), table[0], sparse=True).sum().backward()
+
+
+def test_dense_part_that_waits_for_an_optimizer_that_is_gone_is_refused(store):
+    net = Net()
+    kept(net)
+    Optimizer(net)
+    gc.collect()
+    with pytest.raises(MisuseError, match=r"dense parameters wait for a .* that is gone"):
+        by_forward(net, batch(0)).backward()
 
 
 # --- copies ---------------------------------------------------------------------------------------
