@@ -78,7 +78,15 @@ def command(
         Path | None, typer.Option("-c", "--config", metavar="FILE", help="A .conf file with a job.")
     ] = None,
     servers: ServersOption = 1,
-    workers: WorkersOption = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=256,
+            metavar="N",
+            help="Worker processes; by default one, beside a command none.",
+        ),
+    ] = None,
     sets: SetOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
@@ -88,11 +96,13 @@ def command(
 
     For example: snailps local -c config/fasttext.conf --servers 1 --workers 2
 
-    Or runs a command beside a cluster without workers, which ends with it:
+    Or runs a command beside a cluster of servers, which end with it:
     snailps local --servers 2 -- torchrun --nproc-per-node=2 train.py
     """
     if words:
-        raise typer.Exit(run_beside(words, config, sets, servers=servers))
+        if as_json or verbose or ui:
+            raise ConfigError("--json, --verbose and --ui show a job: a command shows itself")
+        raise typer.Exit(run_beside(words, config, sets, servers=servers, workers=workers or 0))
     if config is None:
         raise ConfigError("expected a job, -c FILE, or -- and a command to run beside a cluster")
     raw = read_config(config, sets)
@@ -109,7 +119,7 @@ def command(
             raw,
             config=str(config),
             servers=servers,
-            workers=workers,
+            workers=workers or 1,
             as_json=as_json,
             verbose=verbose,
             ui=ui,
@@ -118,14 +128,19 @@ def command(
 
 
 def run_beside(
-    words: Sequence[str], config: Path | None, sets: Sequence[str] | None, *, servers: int
+    words: Sequence[str],
+    config: Path | None,
+    sets: Sequence[str] | None,
+    *,
+    servers: int,
+    workers: int,
 ) -> int:
-    """Run a command beside servers, which end with it; returns its exit code."""
+    """Run a command beside a cluster, which ends with it; returns its exit code."""
     from snailps.local.cluster import local_cluster
 
     raw = RawConfig.load(config, environ={}, overrides=sets or ())
     settings: dict[str, Any] = {entry.key: entry.value for entry in raw.entries}
-    with local_cluster(servers, 0, **settings) as cluster:
+    with local_cluster(servers, workers, **settings) as cluster:
         try:
             child = subprocess.Popen(words, env={**os.environ, ADDRESS: cluster.address})
         except OSError as error:
