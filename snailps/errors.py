@@ -33,6 +33,8 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+from snailps.outward import outward
+
 _OURS = tuple(
     {str(path.parent) + os.sep for path in (Path(__file__), Path(__file__).resolve())}
     | {"snailps" + os.sep}  # as frames of compiled parts have it
@@ -111,11 +113,15 @@ EXIT_LEFT = 143
 class SnailError(Exception):
     """Base of all errors that snailps raises on purpose.
 
-    `exit_code` is the exit code of a command; `code` is sent to a peer beside the text.
+    `exit_code` is the exit code of a command; `code` is sent to a peer beside the text.  The text
+    is fit to be shown and sent wherever it came from: `outward`.
     """
 
     exit_code = 1
     code = "error"
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*map(outward, args))
 
 
 class ConfigError(SnailError):

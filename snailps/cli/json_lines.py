@@ -26,6 +26,7 @@ from datetime import datetime, timezone
 from typing import Any, TextIO
 
 from snailps.node.phrases import OWN_ERROR
+from snailps.outward import outward
 
 OWN = "snailps: "
 EVENTS = "snailps.events"
@@ -51,7 +52,7 @@ class Identity:
             "message": message,
         }
         return json.dumps(
-            {**record, **{k: v for k, v in more.items() if k not in record}}, default=str
+            outward({**record, **{k: v for k, v in more.items() if k not in record}}), default=str
         )
 
 

@@ -19,6 +19,7 @@ import typer
 
 from snailps.config import ClusterSettings, RawConfig
 from snailps.config.fields import format_value
+from snailps.outward import without_secrets
 
 
 def settings_like(incomplete: str) -> list[str]:
@@ -118,7 +119,8 @@ def read_config(path: Path | None, overrides: Sequence[str] | None) -> RawConfig
 
 def command_line(words: Sequence[str]) -> str:
     """The command with these words, as a user types it to continue the run: not anew."""
-    return shlex.join(["snailps", *(word for word in words if word != "--fresh")])
+    kept = (word for word in words if word != "--fresh")
+    return without_secrets(shlex.join(["snailps", *kept]))
 
 
 def doors_of(address: str, settings: ClusterSettings) -> list[str]:

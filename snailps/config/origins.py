@@ -2,7 +2,7 @@
 
     settings object, RawConfig -> with_origins -> (name, value, origin) ... -> status page, report
 
-Hides what may be a secret: passwords in addresses of the input, settings named like a secret.
+Hides what may be a secret: passwords and queries of addresses, settings named like a secret.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 
 from snailps.config.fields import Settings
 from snailps.config.raw import RawConfig, to_mapping
+from snailps.outward import without_secrets
 
 Origin = tuple[str, str, str]
 """Name of a setting, its value as text, and its origin ("default" where not set)."""
@@ -18,7 +19,6 @@ HIDDEN = "(not shown)"
 CHARS_MAX = 1000
 """Characters shown of a value."""
 
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _SECRET = re.compile(r"(secret|token|password|credential)s?$")
 
 
@@ -34,7 +34,7 @@ def with_origins(settings: Settings, raw: RawConfig) -> list[Origin]:
 def _shown(name: str, value: str) -> str:
     if value and _SECRET.search(name):
         return HIDDEN
-    shown = _CREDENTIALS.sub("", value)
+    shown = without_secrets(value)
     more = len(shown) - CHARS_MAX
     return f"{shown[:CHARS_MAX]}... ({more:,} more characters)" if more > 0 else shown
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from snailps.node.status import EVENTS_MAX, EventKind, EventStatus
+from snailps.outward import outward
 
 log = logging.getLogger("snailps.events")
 """Events with their fields, for logs that programs read."""
@@ -40,6 +41,7 @@ class EventLog:
             self.counts = Counter(data["counts"])  # the journal has the newest events only
 
     def on_event(self, kind: EventKind, who: str, text: str, now: float) -> None:
+        who, text = outward(who), outward(text)
         level = logging.WARNING if kind in ("lost", "warning") else logging.INFO
         log.log(level, "%s", text, extra={"event": kind, "who": who})
         self._add(now - self._begun, kind, who, text)

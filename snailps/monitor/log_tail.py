@@ -11,6 +11,8 @@ import logging
 import time
 from collections import deque
 
+from snailps.outward import outward
+
 LINES_MAX = 200
 LINE_CHARS_MAX = 2000
 """A longer line, of a user's error, is cut: an answer must stay small."""
@@ -41,8 +43,8 @@ class LogTail(logging.Handler):
         super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
-        at = time.strftime("%H:%M:%S", time.localtime(record.created))
-        line = f"{at} {record.levelname.lower()} {record.getMessage()}"
+        at = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(record.created))
+        line = f"{at} {record.levelname.lower()} {outward(record.getMessage())}"
         self._lines.append(line[:LINE_CHARS_MAX])
 
     def lines(self) -> list[str]:

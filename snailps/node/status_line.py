@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from snailps.config import parse_addr
 from snailps.errors import ProtocolError
 from snailps.node.status import Status
+from snailps.outward import outward
 from snailps.transport import messages
 from snailps.transport.control import ControlClient, Trust, visit
 
@@ -39,7 +40,7 @@ class StatusLine:
         self._asked = None
         if not isinstance(answer, messages.Report):
             raise ProtocolError(f"expected a Report, got {type(answer).__name__}")
-        return answer.data  # type: ignore[return-value]
+        return outward(answer.data)  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Close the connection; the next `look` opens another one."""

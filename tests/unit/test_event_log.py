@@ -149,7 +149,7 @@ def test_settings_with_origins_name_file_override_and_default():
 def test_settings_with_origins_show_no_password(monkeypatch):
     raw = RawConfig.from_mapping({"journal_dir": "s3://me:pass@host/x"}, "file:1")
     told = {name: value for name, value, _ in with_origins(_built(raw), raw)}
-    assert told["journal_dir"] == "s3://host/x"
+    assert told["journal_dir"] == "s3://***@host/x"
     monkeypatch.setattr(
         "snailps.config.origins.to_mapping",
         lambda settings: {"api_token": "x", "init_timeout": "1"},

@@ -18,11 +18,12 @@ SUFFIXES = {".py", ".pyi", ".pyx", ".pxd"}
 # Rooms of the package from the bottom up.  A module may import its own room and those that its
 # room's row names: nothing beside it, nothing above.  A room is the first name below `snailps`.
 BUILDS = {"_kernels", "_kernels_base", "_kernels_avx2", "_kernels_avx512"}
-LEAVES = {"dataclass", "errors", "_version", "abi"}
+LEAVES = {"outward", "dataclass", "errors", "_version", "abi"}
 NUMERIC = {*LEAVES, "config", "kernels", *BUILDS, "data", "vectors"}
 PLANES = {*NUMERIC, "transport", "store"}
 ALLOWED = {
     **{leaf: set() for leaf in LEAVES},
+    "errors": {"outward"},  # whose texts are fit to be shown
     **{build: {*LEAVES, "kernels"} for build in BUILDS},
     "config": {*LEAVES},
     "kernels": {*LEAVES, *BUILDS},
@@ -63,6 +64,7 @@ ALLOWED = {
     },
 }  # fmt: skip
 LAYERS = [
+    {"outward"},
     {"dataclass", "errors"},
     {"config", "abi", "data", "kernels", "vectors"},
     {"transport", "store"},
@@ -130,7 +132,7 @@ INNER = {
 
 # What the master's core may use beside its own parts: values and words, nothing that does anything.
 CORE_USES = {
-    "dataclass",
+    "dataclass", "outward",
     "_version", "abi.key_hash", "errors", "config", "data.array_archives", "data.blocks",
     "data.orders", "transport.messages",
     "transport.frame", "transport.control.encoded", "store.route", "store.checkpoint.manifest",
@@ -139,7 +141,7 @@ CORE_USES = {
 }  # fmt: skip
 # ... and the server's.  A shard's calls are named, and made elsewhere.
 SERVER_CORE_USES = {
-    "dataclass",
+    "dataclass", "outward",
     "errors", "config", "transport.messages", "store.route", "node.effects", "node.limits",
     "api.tables", "api.access_method", "shard.shard",
 }  # fmt: skip

@@ -7,6 +7,7 @@ Owns unpacked copies of the input while the job lasts; knows no lease and no pas
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -23,8 +24,10 @@ from snailps.data.driver_files import PREFIX, is_driver_file
 from snailps.data.input_files import InputFiles
 from snailps.data.joined import Joined, JoinedFile, join, read_text, texts_of
 from snailps.data.scratch import Scratch
+from snailps.dataclass import replace
 from snailps.errors import ConfigError
 from snailps.master.job.state import JobState
+from snailps.outward import without_secrets
 
 BLOCKS_LEAST = 50
 """Least number of blocks a worker in an async job with few epochs (a lease takes about 1 ms)."""
@@ -39,6 +42,7 @@ class JobInput:
             settings.scratch_dir, settings.scratch_bytes, tables=cls.reading(settings)
         )
         self._sources: list[Source] = []
+        self._outward: dict[str, str] = {}  # by path, its name in files that others read
         self._joined: dict[str, Joined] | None = None
         # seed by which blocks are drawn, each spread over its file or files; None: in file order
         self.order: int | None = None
@@ -50,12 +54,13 @@ class JobInput:
 
     @property
     def sources(self) -> list[tuple[str, int]]:
-        """Path and length of each input file."""
-        return [(source.path, source.bytes) for source in self._sources]
+        """Name for others, and length, of each input file."""
+        return [(self._outward[source.path], source.bytes) for source in self._sources]
 
     def find(self) -> None:
         """Find the files; may unpack, which takes long."""
         self._sources = expand(self._settings.input, self._scratch)
+        self._outward = _outward_names([one.path for one in self._sources])
         self._versions = {one.path: self._scratch.version(one.path) for one in self._sources}
         self.total_bytes = sum(one.bytes for one in self._sources)
 
@@ -110,14 +115,22 @@ class JobInput:
                 (places.setdefault(block.path, len(places)), block.start, block.stop)
                 for block in self.blocks
             ]
-            self._cuts = self.blocks, list(places), np.array(cuts, "<i8").reshape(-1, 3)
+            names = [self._outward.get(path) or without_secrets(path) for path in places]
+            self._cuts = self.blocks, names, np.array(cuts, "<i8").reshape(-1, 3)
         _, paths, found = self._cuts
         return {"sources": self.sources, "paths": paths, "block_bytes": self.block_bytes}, found
 
     def load(self, state: JobState) -> None:
+        paths = {name: path for path, name in self._outward.items() if name != path}
         self.blocks, self.block_bytes = state.blocks, int(state.about["block_bytes"])
+        if paths:  # of this run: a signature may be another one by now
+            self.blocks = [
+                replace(block, path=paths.get(without_secrets(block.path), block.path))
+                for block in state.blocks
+            ]
         self.order = state.figures.get("order")
-        self._cuts = self.blocks, state.about["paths"], state.arrays["cuts"]
+        names = [without_secrets(str(path)) for path in state.about["paths"]]
+        self._cuts = self.blocks, names, state.arrays["cuts"]
 
     def spread(self, path: str) -> int:
         """Bytes of the file or files over which a block is spread; 0: it is contiguous."""
@@ -169,6 +182,17 @@ class JobInput:
         places = ((path, joined.cut(block_bytes)) for path, joined in self._spread_files().items())
         cuts = [(path, start, stop) for path, found in places for start, stop in found]
         self.blocks = [Block(index, *place) for index, place in enumerate(cuts)]
+
+
+def _outward_names(paths: Sequence[str]) -> dict[str, str]:
+    """A name of each path without its password and query; of equal names each has a number."""
+    names: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for path in paths:
+        name = without_secrets(path)
+        counts[name] += 1
+        names[path] = f"{name} ({counts[name]})" if counts[name] > 1 else name
+    return names
 
 
 def address_of(path: str) -> str:

@@ -37,6 +37,7 @@ from snailps.master.job.survey import SurveyMerge
 from snailps.master.leases import CLOCKS_AHEAD, SCHEDULES, RotationLedger, RoundLedger
 from snailps.master.leases.ledger import NO_RECORDS, Entry, Ledger, no_ledger
 from snailps.master.leases.records import BlockResult
+from snailps.outward import without_secrets
 from snailps.transport import messages
 from snailps.transport.control.encoded import Encoded
 from snailps.transport.messages.validation import PARTS_MAX
@@ -202,9 +203,12 @@ class Job:
                 )
 
     def identity(self, may_differ: Collection[str]) -> dict[str, str]:
-        """Return the class and the other settings: what must not change where the job continues."""
+        """Return the class and the other settings: what must not change where the job continues.
+
+        Passwords and signatures of addresses may change: others read files that have this.
+        """
         settings = to_mapping(self.settings)
-        own = {name: text for name, text in settings.items() if name not in may_differ}
+        own = {n: without_secrets(text) for n, text in settings.items() if n not in may_differ}
         return {"worker_class": self.worker_class, **own}
 
     goes_on = "training goes on"

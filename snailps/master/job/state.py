@@ -23,6 +23,7 @@ from snailps.data.blocks import Block
 from snailps.dataclass import dataclass
 from snailps.errors import CheckpointError
 from snailps.master.leases.records import OUTCOME, RECORD
+from snailps.outward import without_secrets
 
 
 @dataclass(slots=True)
@@ -50,8 +51,9 @@ class JobState:
 
     @property
     def sources(self) -> list[tuple[str, int]]:
-        """Path and size of each input file."""
-        return [(str(path), int(size)) for path, size in self.about["sources"]]
+        """Name, without passwords and signatures, and size of each input file."""
+        sources = self.about["sources"]
+        return [(without_secrets(str(path)), int(size)) for path, size in sources]
 
     @property
     def summary(self) -> bytes | None:

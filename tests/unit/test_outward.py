@@ -1,0 +1,152 @@
+"""Text on its way out of a process: no password of an address, no control character of a peer."""
+
+import json
+import logging
+import os
+
+import pytest
+
+from snailps.cli import common
+from snailps.config import RawConfig
+from snailps.data.blocks import Source
+from snailps.errors import DataError, RemoteError
+from snailps.master.effects import Fact
+from snailps.master.job import input as job_input
+from snailps.master.job.input import JobInput
+from snailps.master.job.job import Job
+from snailps.master.job.state import decode
+from snailps.master.journal import Journal
+from snailps.models import CLASSES
+from snailps.monitor.event_log import EventLog
+from snailps.outward import outward, printable, without_secrets
+from snailps.store.checkpoint.lock import LOCK
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("https://me:hun@ter2@h:80/x.txt?Signature=sig", "https://***@h:80/x.txt?***"),
+    ("http://me:a/b?c@h/x", "http://***@h/x"),
+    ("https://token@h/x, s3://key:secret@b/y", "https://***@h/x, s3://***@b/y"),
+    ("cannot read https://h/x?sig=1: 403.", "cannot read https://h/x?***: 403."),
+    ("https://h/a?x=1,https://h/b?y=2", "https://h/a?***,https://h/b?***"),
+    ("{'url': 'http://u:it's@h/x'}", "{'url': 'http://***@h/x'}"),
+    ("zip://a.txt::https://h/x.zip?sig=1", "zip://a.txt::https://h/x.zip?***"),
+    ("gs://b/x?generation=5", "gs://b/x?***"),
+])  # fmt: skip
+def test_address_leaves_without_password_and_query(text, shown):
+    assert without_secrets(text) == shown
+    assert without_secrets(shown) == shown
+
+
+@pytest.mark.parametrize("text", [
+    "https://h:8080/a@2x.png", "s3://bucket/part-?.txt", "abfs://container@account.dfs/x",
+    "tcp://node1:16831", "http://[::1]:80/a@b", "sftp://me@host/x",
+    "mail a@b, see http://h and c@d", "s3://b/c=?/x=1.txt", "://", "",
+])  # fmt: skip
+def test_address_without_secrets_stays(text):
+    assert without_secrets(text) == text
+
+
+def test_control_characters_are_escaped_but_for_lines_and_tabs():
+    assert (
+        printable("a\x1b]52;c;x\x07\r\x9b2K\tb\nü日") == r"a\x1b]52;c;x\x07\x0d\x9b2K" + "\tb\nü日"
+    )
+    assert outward({"a\x1b": ["http://u:p@h", 1, None]}) == {"a\\x1b": ["http://***@h", 1, None]}
+
+
+def test_errors_of_this_side_and_of_peers_are_fit_to_be_shown():
+    assert str(DataError("cannot read https://u:p@h/x?s=1")) == "cannot read https://***@h/x?***"
+    assert str(RemoteError("no\x1b[2K", "x")) == "no\\x1b[2K"
+
+
+def test_log_lines_and_events_are_fit_to_be_shown_and_have_date_and_zone(capfd):
+    log = logging.getLogger("snailps")
+    before = log.handlers[:], log.level, log.propagate
+    try:
+        common.set_up_logging("info", "server")
+        log.warning("cannot read %s: \x1b[2K", "https://u:p@h/x?s=1")
+        common.log_begin("the server")
+        common.log_end("server 2", 3)
+    finally:
+        log.handlers[:], log.level, log.propagate = before[0], before[1], before[2]
+    first, begun, ended = capfd.readouterr().err.splitlines()
+    stamp, _, text = first.partition(" server: ")
+    assert text == "cannot read https://***@h/x?***: \\x1b[2K"
+    assert len(stamp) == len("2026-11-29 14:05:10 +0000")
+    assert stamp[-5] in "+-"
+    assert "the server begins: snailps " in begun
+    assert f"process {os.getpid()} on " in begun
+    assert ended.endswith("server 2 ends with exit code 3")
+    events = EventLog(lambda kind, fact: None, 0.0)
+    events.on_event("warning", "", "a block of https://u:p@h/x?s=1", 1.0)
+    assert events.listed()[0]["text"] == "a block of https://***@h/x?***"
+
+
+PATHS = ["https://u:old@h/x?sig=1&part=1", "https://u:old@h/x?sig=2&part=2", "https://h/y"]
+
+
+def found_input(monkeypatch, paths):
+    made = JobInput(*_logistic())
+    monkeypatch.setattr(
+        job_input, "expand", lambda inputs, scratch: [Source(path, 100) for path in paths]
+    )
+    made.find()
+    made.cut(made._settings, 1, 1)
+    return made
+
+
+def _logistic():
+    raw = RawConfig.from_mapping({"worker_class": CLASSES["word2vec"], "input": PATHS[0]}, "test")
+    job = Job(raw)
+    assert "old" not in json.dumps(job.identity(()))
+    return job.cls, job.settings
+
+
+def test_journal_and_checkpoints_name_addresses_without_secrets_and_a_later_run_has_its_own(
+    monkeypatch,
+):
+    """A signature is another one by the time that a run goes on."""
+    first = found_input(monkeypatch, PATHS)
+    about, cuts = first.dump()
+    assert about["paths"] == ["https://***@h/x?***", "https://***@h/x?*** (2)", "https://h/y"]
+    assert "old" not in json.dumps(about)
+    paths = [path.replace("old", "new").replace("sig=", "sig=9") for path in PATHS]
+    later = found_input(monkeypatch, paths)
+    more = {"figures": {}, "clock": 0, "has_summary": False}
+    arrays = {"cuts": cuts, "summary": cuts[:0].view("u1"), "outcomes": _no_outcomes()}
+    state = decode(about | more, arrays)
+    assert sorted(state.sources) == sorted(later.sources) == sorted(first.sources)
+    later.load(state)
+    assert [block.path for block in later.blocks] == [
+        path.replace("old", "new").replace("sig=", "sig=9")
+        for path in (block.path for block in first.blocks)
+    ]
+    assert later.dump()[0]["paths"] == about["paths"]
+    # Of a release that wrote whole addresses.
+    state = decode(
+        about | more | {"paths": PATHS, "sources": [[p, 100] for p in PATHS[2:]]}, arrays
+    )
+    assert "old" not in json.dumps(state.sources)
+    later.load(state)
+    assert "old" not in json.dumps(later.dump()[0]["paths"])
+
+
+def _no_outcomes():
+    import numpy as np
+
+    from snailps.master.leases.records import OUTCOME
+
+    return np.zeros(0, OUTCOME)
+
+
+def test_journal_is_of_its_user_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        journal = Journal(tmp_path / "journal")
+        journal.take()
+        journal.begin([Fact("life", {"life": 1})])
+        journal.close()
+    finally:
+        os.umask(before)
+    files = [path for path in (tmp_path / "journal").iterdir() if path.name != LOCK]
+    assert files
+    assert {path.stat().st_mode & 0o077 for path in files} == {0}
