@@ -96,16 +96,23 @@ install() {
     # A wheel is a zipped folder for Python's path: it needs no pip and no environment. What runs
     # from lib, `snailps status` say, keeps the files that it has.
     rm -rf lib.new
-    for wheel in wheels/*.whl; do "$python" -m zipfile -e "$wheel" lib.new; done
+    for wheel in wheels/*.whl; do "$python" -I -m zipfile -e "$wheel" lib.new; done
+    # Python searches the folder of this file first, and no other before its own library.
+    cat >lib.new/start.py <<EOF
+import pathlib, sys
+sys.path.append(str(pathlib.Path(__file__).absolute().parents[1] / "data"))
+from snailps.cli.entry import main
+main()
+EOF
     rm -rf lib snailps
     mv lib.new lib
     cat >snailps.new <<EOF
 #!/bin/sh
-# snailps of this folder; data/ is on its path for your own classes.
+# snailps of this folder; data/ is the last place of its path, for your own classes.
 here=\$(cd "\$(dirname "\$0")" && pwd)
 if [ -e "\$here/secret" ]; then export SNAILPS_SECRET_FILE="\$here/secret"; fi
 if [ -e "\$here/tls/node.key" ]; then export SNAILPS_TLS="\$here/tls"; fi
-PYTHONPATH=\$here/lib:\$here/data exec $python -m snailps "\$@"
+exec $python "\$here/lib/start.py" "\$@"
 EOF
     chmod +x snailps.new
     ./snailps.new --version

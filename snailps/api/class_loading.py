@@ -13,7 +13,9 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
@@ -50,7 +52,7 @@ def load_named(path: str, where: str, base: type[T]) -> type[T]:
             "put it into a file (mymodel.py) and name it mymodel:" + class_name
         )
     if module_name not in sys.modules and not module_name.startswith("snailps."):
-        search_here()
+        search_here(module_name)
     module = _imported(module_name, where)
     cls = getattr(module, class_name, None)
     if not (isinstance(cls, type) and issubclass(cls, base)):
@@ -94,11 +96,34 @@ def admit(path: str, where: str, modules: Collection[str], cure: str = OF_FILE) 
     _imported(name, f"{where}: {path}")
 
 
-def search_here() -> None:
-    """Has imports find modules in the current folder, first of all."""
+class _Named(MetaPathFinder):
+    """Finds modules that a user has named in the folder where they were named, before all others.
+
+    No other module is found there so: a folder of data may have any names.
+    """
+
+    def __init__(self) -> None:
+        self.folders: dict[str, str] = {}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        folder = self.folders.get(name)
+        spec = None if folder is None else PathFinder.find_spec(name, [folder])
+        return spec if spec is not None and spec.loader is not None else None  # not a mere folder
+
+
+_named = _Named()
+
+
+def search_here(module: str) -> None:
+    """Have the import of a module look into the current folder first, and its own imports last."""
     here = str(Path.cwd())
+    _named.folders[module.partition(".")[0]] = here
+    if _named not in sys.meta_path:
+        sys.meta_path.insert(0, _named)
     if here not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)
 
 
 def inherit() -> None:

@@ -118,8 +118,8 @@ def export_(
     for one in all_[all_.index(good[-1]) + 1 :]:
         if one.state == "damaged":
             _say_instead(one, good[-1], one.why)
-    if allow_module:  # code that the user has named, which may be in this folder, as in training
-        search_here()
+    for module in allow_module or ():  # may be in this folder, as in training
+        search_here(module)
     modules = allow_module or ()
     output = home_expanded(output)
     check_output(output)

@@ -18,6 +18,8 @@ from pathlib import Path
 from snailps.api import class_loading
 from snailps.errors import EXIT_INTERRUPTED
 
+PROGRAM = (sys.executable, str(Path(__file__).absolute().parents[1] / "__main__.py"))
+"""The command as a new process; ``-m`` would import from the current folder first of all."""
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 _ARG_START, _ARG_END = 47, 48
@@ -35,7 +37,7 @@ def end_with_parent(number: int) -> None:
 
 
 def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) -> None:
-    """Run ``python -m snailps WORDS`` in a forked child; never returns.
+    """Run ``snailps WORDS`` in a forked child; never returns.
 
     Called as the `preexec_fn` of `subprocess.Popen`, which has connected the pipes.  Signals have
     the handlers of a new Python process; only descriptors 0, 1, 2 and `kept` stay open.
@@ -51,7 +53,7 @@ def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) 
             if descriptor > 2 and descriptor not in kept:
                 with contextlib.suppress(OSError):  # the descriptor of the listing itself
                     os.close(descriptor)
-        _show([sys.executable, "-m", "snailps", *words])
+        show([*PROGRAM, *words])
         # As a new process makes them: encoding and position are those of this one's own streams.
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
@@ -72,7 +74,7 @@ def become(main: Callable[[], None], words: Sequence[str], kept: Sequence[int]) 
         os._exit(code)
 
 
-def _show(words: Sequence[str]) -> None:
+def show(words: Sequence[str]) -> None:
     """Overwrite this process's command line for `ps`, as far as there is room."""
     with contextlib.suppress(OSError, ValueError):
         # The second field is the file's name in parentheses, which may hold blanks.

@@ -38,7 +38,7 @@ from snailps.errors import (
 )
 from snailps.kernels.numa import ANYWHERE, cpus_of_workers, keep_thread_on, numa_nodes
 from snailps.local import LAUNCHED
-from snailps.local.fork import become, end_with_parent, may_fork
+from snailps.local.fork import PROGRAM, become, end_with_parent, may_fork
 from snailps.node.limits import END_S
 from snailps.node.phrases import NAME_MARK, OWN_ERROR
 
@@ -526,7 +526,7 @@ class Launcher:
         if self._main is not None:
             sys.stdout.flush()  # else the fork would write it once more
         process = subprocess.Popen(
-            [sys.executable, "-m", "snailps", *words],
+            [*PROGRAM, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if prints else None,
             stderr=subprocess.PIPE,
