@@ -201,7 +201,7 @@ class Worker(ModelTables):
         raise NotImplementedError(f"{type(self).__name__} has a rotation, but no encode()")
 
     def workers_changed(self) -> None:
-        """Called between two blocks when `workers` has changed.
+        """Called between two blocks when others have come or gone; `workers` is their number.
 
         `prepare` may be running, and blocks that it prepared before will still be trained.
         """

@@ -139,8 +139,7 @@ class BlockTrainer(Worker):
 
     def workers_changed(self) -> None:
         for rows in self.rows:
-            if rows.are_shared:
-                rows.begin_known()
+            rows.workers_changed()
 
     @property
     def unpushed(self) -> int:

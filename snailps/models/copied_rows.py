@@ -7,12 +7,15 @@ Invariants:
 
 * A pull overtakes own pushes that wait for the socket.  It may lack the deltas of pushes that
   were not done when it started, and of later ones; `ready` adds these (`Worker.correct`).
-* A push starts when the previous one is done, so a pull lacks the last two.
+* A push starts when the previous one is done, so a pull lacks that one and all later ones: two
+  where the next block is prepared, more where returned blocks are trained before it.
 * The array of a push is not reused while a pull may lack the push.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -24,20 +27,20 @@ from snailps.models.local_sgd import Floats, Keys, LocalSgd
 from snailps.models.rows import NO_PLACES, WHOLE, Lookup, Rows, Scale, Trained
 
 NO_ROWS = np.empty((0, 0), np.float32)
-BEHIND = 1
-"""Pushes besides the last one that a pull may lack: of the one block that is prepared ahead."""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class CopiedBlock:
     """A block's rows; `ready` pulls those at the places `moving` again, and all without `pull`.
 
-    `base` are packed rows as pulled, until they are `pushed`.
+    `base` are packed rows as pulled, until they are `pushed`; `since` is the first push that the
+    pull may lack.
     """
 
     keys: Keys
     pull: Pending | None
     moving: NDArray[np.int64] | None
+    since: int = 0
     base: Floats = field(default_factory=lambda: NO_ROWS)
     trained: Trained = ()
     pushed: bool = False
@@ -57,7 +60,10 @@ class CopiedRows(Rows):
     ) -> None:
         super().__init__(sgd, table)
         self._apart = apart
-        self._pushes: list[Pending] = []  # in flight or still needed, oldest first
+        self._pushes: deque[Pending] = deque()  # in flight or still needed, oldest first
+        self._first = 0  # number of the oldest one, of all pushes
+        self._done = 0  # number of the first one that may not be done
+        self._ahead: list[weakref.ref[CopiedBlock]] = []  # prepared, and not trained yet or dropped
         self._copies: CopiedBlock | None = None  # in training, with `apart`
 
     def find(self, keys: Keys) -> Lookup:
@@ -81,8 +87,12 @@ class CopiedRows(Rows):
             edges = np.cumsum([len(one.keys) for one in found])[:-1]
             for one, places in zip(found, np.split(joined.astype(np.int32), edges), strict=True):
                 one.places = places
-        pull = self._sgd.pull_rows(self._table, keys) if self._apart is None else None
-        return CopiedBlock(keys, pull, moving)
+        asked = CopiedBlock(keys, None, moving)
+        if self._apart is None:
+            asked.since = self._done
+            self._ahead.append(weakref.ref(asked))  # before the pull: `_settle` sees it
+            asked.pull = self._sgd.pull_rows(self._table, keys)
+        return asked
 
     def ready(self, asked: CopiedBlock) -> Trained:
         """Own deltas are in the rows, whenever they were pulled."""
@@ -105,7 +115,10 @@ class CopiedRows(Rows):
         corrected = sum(sgd.worker.correct(pull, push) for push in self._pushes)
         if corrected and sgd.derive is not None:
             sgd.in_threads(sgd.derive, copies.base)
-        self._settle(BEHIND)
+        for ref in tuple(self._ahead):  # in place: the preparing thread adds some
+            if ref() in (None, copies):
+                self._ahead.remove(ref)
+        self._settle()
 
     def span(self) -> int:
         """Return the examples of a span; with `apart`, pull rows that were pushed again."""
@@ -132,17 +145,24 @@ class CopiedRows(Rows):
         sgd.in_threads(sgd.layout.subtract, deltas, *copies.trained)
         if scale is not None and self.are_shared:
             scale(copies.trained, deltas)
-        for push in self._pushes:
-            push.wait()
-        self._settle(BEHIND)
+        self._wait()
+        self._settle()
         push = sgd.worker.push_async(self._table, copies.keys, deltas, state=sgd.state)
         self._pushes.append(push)
         copies.pushed = True
 
     def flush(self) -> None:
-        self._settle(0)
+        self._wait()
+        self._settle()
 
-    def _settle(self, kept: int) -> None:
-        """Wait for all pushes but the newest `kept`, and take their arrays back."""
-        while len(self._pushes) > kept:
-            self._sgd.packed.give(self._pushes.pop(0).wait())
+    def _wait(self) -> None:
+        for push in self._pushes:
+            push.wait()
+        self._done = self._first + len(self._pushes)
+
+    def _settle(self) -> None:
+        """Take back the arrays of pushes that are done and in all pulls."""
+        ahead = [asked.since for ref in tuple(self._ahead) if (asked := ref()) is not None]
+        while self._first < min([self._done, *ahead]):
+            self._sgd.packed.give(self._pushes.popleft().wait())
+            self._first += 1

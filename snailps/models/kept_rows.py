@@ -220,11 +220,15 @@ class KeptRows(Rows):
         self._left_at: float | None = None
         self._waited = 0
         self._shares = False  # in the last block with other workers
-        self._workers = 0  # in the last block
+        self._has_new_company = False
         self.exchanged = 0
 
     def begin_known(self) -> None:
         self._asked.makes = self._kept.makes = False
+
+    def workers_changed(self) -> None:
+        super().workers_changed()
+        self._has_new_company = True
 
     @property
     def exchanges(self) -> bool:
@@ -316,9 +320,9 @@ class KeptRows(Rows):
             sgd.in_threads(load, numbers, kept.new_keys, pulled)
             sgd.packed.give(pulled)
         places.used = kept.row_num
-        if sgd.worker.workers != self._workers:
+        if self._has_new_company:
             places.exchange.share_anew()
-            self._workers = sgd.worker.workers
+            self._has_new_company = False
         if self.exchanges:
             self._refresh(kept.touched[: len(kept.touched) - len(kept.new_keys)])
         elif self._shares:  # the last exchange with workers that have left

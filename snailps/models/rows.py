@@ -160,3 +160,8 @@ class Rows(ABC):
     def begin_known(self) -> None:
         """From now on servers may have rows that are new here."""
         return
+
+    def workers_changed(self) -> None:
+        """Other workers have come or gone, as many as before or not."""
+        if self.are_shared:
+            self.begin_known()

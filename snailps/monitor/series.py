@@ -17,8 +17,6 @@ from snailps.node.course import Course
 from snailps.node.status import History, Progress, Status
 
 POINTS_MAX = 512
-ANOTHER_S = 5.0
-"""A master that began this much later is another one; answers come sooner than that."""
 NAMES = ("at_s", "progress", "units_per_s", "loss", "cpu", "rss_bytes")
 """Columns: seconds since the master began, share of the pass, units/s, loss, cores, bytes."""
 POINT = "point"
@@ -71,17 +69,21 @@ class Series(Course):
     def __init__(self, points_max: int = POINTS_MAX) -> None:
         super().__init__(points_max)
         self._begun_s = 0.0
+        self._master: tuple[str, int] | None = None
 
     def add(self, status: Status, begun_s: float = 0.0) -> None:
         """Add a status of the training; of other phases, note the master alone.
 
-        `begun_s` is the start of its master on any steady clock.  With another master times count
-        anew: earlier points move below 0.
+        `begun_s` is the start of its master on any steady clock, or later where the answer was
+        late.  With another master times count anew: earlier points move below 0.
         """
         at_s = float(status["elapsed_s"])
+        before, self._master = self._master, (status["master"]["host"], status["master"]["pid"])
         if not self.points:
             self._begun_s = begun_s
-        elif at_s < self.points[-1][0] or begun_s > self._begun_s + ANOTHER_S:
+        elif before == self._master and at_s >= self.points[-1][0]:
+            self._begun_s = min(self._begun_s, begun_s)
+        else:
             moved, self._begun_s = self._begun_s - begun_s, begun_s
             self.points = [(point[0] + moved, *point[1:]) for point in self.points]
             if self.points[-1][0] >= at_s:  # unknown how long ago

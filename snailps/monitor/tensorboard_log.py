@@ -29,6 +29,7 @@ from snailps.errors import ConfigError, SnailError, explain
 from snailps.monitor.observers import job_number
 from snailps.node.background import Backlog
 from snailps.node.status import Status
+from snailps.outward import printable
 from snailps.vectors.files import Float32, load
 
 log = logging.getLogger(__name__)
@@ -122,6 +123,7 @@ class TensorboardLog:
         if found is None:
             return
         (words, rows), step = found, self._step
+        words = [_cell(word) for word in words]
         about = {"metadata": words, "tag": "words", "global_step": step}
         self._put(lambda writer: writer.add_embedding(rows, **about))
 
@@ -163,6 +165,12 @@ def _histogram(tag: str, norms: NDArray[np.float64], step: int, writer: Any) -> 
     writer.add_histogram(tag, norms, step)
 
 
+def _cell(word: str) -> str:
+    """A word as a line of one cell, in UTF-8."""
+    text = printable(word).replace("\n", "\\n").replace("\t", "\\t")
+    return text.encode("utf-8", "replace").decode()
+
+
 def _first_vectors(path: str) -> tuple[list[str], Float32] | None:
     """The first words of a file, with their vectors; None where it is a model of another kind."""
     if path.endswith(".vec"):
@@ -182,9 +190,9 @@ def _first_lines(path: str) -> tuple[list[str], Float32]:
     """Read the first words and vectors of a ``.vec`` of any size: its first lines only."""
     words, rows = [], []
     with open(path, encoding="utf-8", errors="replace") as file:
-        next(file, "")  # the numbers of words and of columns
+        columns = int(next(file, "0 0").split()[1])
         for line in itertools.islice(file, WORDS_MAX):
-            word, *numbers = line.rstrip().split(" ")
+            word, *numbers = line.rstrip().rsplit(" ", columns)  # a word may have blanks
             words.append(word)
             rows.append(np.array(numbers, np.float32))
     return words, np.array(rows, np.float32)

@@ -96,6 +96,7 @@ class WorkerProcess(Node):
         self._came_back = threading.Event()
         self._model: Worker | None = None
         self._workers = 1
+        self._workers_changed = threading.Event()
         self._waited_s = 0.0
         self._unreadable: set[str] = set()
         self._tally = BlockTally()
@@ -150,10 +151,12 @@ class WorkerProcess(Node):
             self._follower.in_use = True
             self._stand.start()
             self._workers = message.workers
+            self._workers_changed.clear()
             self._inbox.put(message)
             return None
         if isinstance(message, messages.Workers):
             self._workers = message.workers
+            self._workers_changed.set()
             return None
         if isinstance(message, messages.CameBack):
             self._came_back.set()
@@ -402,7 +405,9 @@ class WorkerProcess(Node):
     def _train_block(self, model: Worker, block: Block) -> bool:
         """Train on a block and report it; True if no further block is wanted."""
         begin = time.monotonic()
-        if model.workers != self._workers:
+        # Also where one has come for another: the number alone would not tell.
+        if self._workers_changed.is_set():
+            self._workers_changed.clear()
             model.workers = self._workers
             with named(model, "workers_changed"):
                 model.workers_changed()

@@ -152,6 +152,46 @@ def test_rows_prefetched_ahead_of_any_push_hold_all_own_pushes(blocks):
     assert not model.waiting
 
 
+@pytest.mark.parametrize("returned", [1, 2, 5])
+def test_block_prepared_before_others_that_are_trained_first_holds_their_pushes(returned):
+    """With `ssp` a worker trains returned blocks at once, and then the one that it prepared."""
+    model = Adding(JobSettings())
+    model.setup()
+    keys = np.arange(ROWS, dtype=np.uint64)
+    at_work = model.ask(keys)
+    prepared = model.ask(keys)
+    for number in range(1 + returned):
+        for rows in model.ready(at_work):
+            np.testing.assert_array_equal(rows[:, :DIM], number)
+            rows[:, :DIM] += 1
+        model.close(at_work)
+        at_work = model.ask(keys) if number < returned else prepared
+    for rows in model.ready(prepared):
+        np.testing.assert_array_equal(rows[:, :DIM], 1 + returned)
+    model.close(prepared)
+    model.finish()
+    assert not model.sgd.packed._taken
+
+
+def test_block_that_is_dropped_holds_no_array():
+    model = Adding(JobSettings())
+    model.setup()
+    model.rows = model.rows[:1]
+    keys = np.arange(ROWS, dtype=np.uint64)
+    dropped = model.ask(keys)
+    for _ in range(3):
+        asked = model.ask(keys)
+        list(model.ready(asked))
+        model.close(asked)
+    assert len(model.rows[0]._pushes) == 3
+    del dropped
+    asked = model.ask(keys)
+    list(model.ready(asked))
+    model.close(asked)
+    assert len(model.rows[0]._pushes) <= 2
+    model.finish()
+
+
 def test_arrays_of_many_blocks_are_those_of_four():
     """Two blocks' deltas on their way, one block at work, one prefetched."""
     model = Adding(JobSettings())

@@ -114,8 +114,7 @@ class Worker:
 
     def workers_changed(self, workers):
         self.client.workers = workers
-        if self.shared.are_shared:
-            self.shared.begin_known()
+        self.shared.workers_changed()
 
     def ask(self, ids):
         """A block's rows among the kept ones, and their places; two pieces, as threads parse."""
@@ -528,7 +527,8 @@ def test_share_of_a_delta_is_pushed_and_the_rest_follows_or_is_given_up(a_step, 
     np.testing.assert_allclose(worker.rows([2])[0], store.rows[2], atol=0.05)
 
 
-def test_row_that_nobody_else_changes_is_pushed_whole():
+@pytest.mark.parametrize("others", [7, 8])  # 8: one has come in the place of another
+def test_row_that_nobody_else_changes_is_pushed_whole(others):
     """As rows of users are, whose lines all are one worker's."""
     store = Store()
     start = store.rows.copy()
@@ -543,7 +543,7 @@ def test_row_that_nobody_else_changes_is_pushed_whole():
     assert (left[2] < 0.1).all()
     assert (left[3] + 4 > 0.2).all()
     before = store.rows[2].copy()
-    worker.workers_changed(7)  # from now on any of them may change any row
+    worker.workers_changed(others)  # from now on any of them may change any row
     worker.train(worker.ask([2]), 1, spans=4, examples=1)
     worker.client.serve(9)
     assert (store.rows[2] - before < 0.95).all()
