@@ -42,7 +42,15 @@ from snailps.data.matrix_file import (
 )
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch, open_input
-from snailps.data.unpacking import DAMAGED, files_of_url, is_hidden, is_packed, is_url, read_errors
+from snailps.data.unpacking import (
+    DAMAGED,
+    files_of_url,
+    is_hidden,
+    is_packed,
+    is_url,
+    open_content,
+    read_errors,
+)
 from snailps.data.word_counts import SEPARATORS
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
@@ -101,15 +109,34 @@ def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
     if not inputs:
         raise DataError("expected at least one input file, folder or pattern, got none")
     sources = [Source(path, _readable_bytes(path, scratch)) for path in files_of(inputs)]
-    empty = [source.path for source in sources if source.bytes == 0]
-    if empty and len(empty) == len(sources):
+    _refuse_empty([source.path for source in sources if source.bytes == 0], len(sources))
+    return sources
+
+
+def openable(inputs: Sequence[str]) -> list[str]:
+    """The input files as `expand` finds them, each opened, and none copied or unpacked."""
+    paths, empty = files_of(inputs), []
+    for path in paths:
+        if is_driver_file(path):
+            continue
+        with read_errors(path):
+            if not is_url(path) and not stat.S_ISREG(Path(path).stat().st_mode):
+                raise DataError(f"expected a regular file, got something else: {path}")
+            with open_content(path) as file:
+                if not file.read(1):
+                    empty.append(path)
+    _refuse_empty(empty, len(paths))
+    return paths
+
+
+def _refuse_empty(empty: list[str], count: int) -> None:
+    if empty and len(empty) == count:
         raise DataError(f"the input is empty: {_names(empty)} has no content. Name a file that has")
     if empty:
         raise DataError(
             f"an input file is empty: {_names(empty)}. Remove it or leave it out; "
             "a file that should have content may have been cut off"
         )
-    return sources
 
 
 def files_of(inputs: Sequence[str]) -> list[str]:

@@ -27,18 +27,23 @@ from snailps.errors import ConfigError, ConnectionLost, ProtocolError, RemoteErr
 from snailps.kernels import cores
 from snailps.kernels.numa import numa_nodes
 from snailps.master.checkpoint_files import folder_of
+from snailps.master.takeover import check_results, journal_at
 from snailps.node import checks
 from snailps.node.checks import Finding
 from snailps.node.probe_service import PROBE_BYTES, ProbeService, facts_of_host
 from snailps.node.process import advertised, open_listener, raise_descriptors
 from snailps.node.run_registry import trust_at
+from snailps.outward import outward
 from snailps.transport import messages
 from snailps.transport.control import Address, ControlClient, ControlServer, listen, show, visit
 from snailps.transport.handshake import Role
+from snailps.transport.security.tls import Tls
 from snailps.transport.security.trust import Trust
 
 SKEW_S = 1.0
 """A warning above this: logs of several hosts are hard to compare."""
+EXPIRES_S = 30 * 86400.0
+"""A warning where a certificate is valid for less."""
 SKEW_BAD_S = 30.0
 """An error above this: certificates and comparisons of times may fail."""
 ROUND_TRIPS = 20
@@ -113,6 +118,7 @@ class Doctor:
         self._until = 0.0
         self._found = Diagnosis(facts_of_host(clock))
         self._token: Path | None = None
+        self._refused: Callable[[], str] = str  # the newest refusal of the present listener
 
     def run(self) -> Diagnosis:
         """Run all checks, until the other hosts are examined or `wait_s` is over."""
@@ -151,6 +157,8 @@ class Doctor:
             self.add(*checks.check_interface(settings))
         try:
             self._trust = trust_at(settings.master_addr, settings)
+            if self._trust.tls is not None:
+                self._check_tls(self._trust.tls)
         except ConfigError as error:
             self.add(Finding("error", "tls" if settings.tls else "secret", str(error)))
         shards = effective_shard_num(self._server, cores())[0]
@@ -161,15 +169,43 @@ class Doctor:
 
     def _look_at_job(self) -> None:
         servers = max(1, self._settings.expected_servers)
-        copies = 2 if self._settings.replication != "none" and servers > 1 else 1
-        self.add(*checks.check_memory(self._tables(), self._rows, servers, copies))
+        replicated = self._settings.replication != "none"
+        tables = self._tables()
+        self.add(*checks.check_memory(tables, self._rows, servers, replicated=replicated))
         if self._model is None:
             return
         job = self._model[1]
         self.add(*checks.check_input(job.input, master=self._is_masters))
+        if self._is_masters:
+            self._check_results()
         if job.saves_checkpoints or job.checkpoint_dir:
-            each = sum(checks.row_bytes(self._tables()).values())
-            self.add(*checks.check_disk(folder_of(job), self._rows * each))
+            each = self._rows * sum(checks.row_bytes(tables).values())
+            self.add(*checks.check_disk(folder_of(job), each, job.checkpoints_kept))
+
+    def _check_results(self) -> None:
+        """Whether the master would refuse to write the result, or to replace another one."""
+        assert self._model is not None
+        cls, job = self._model
+        found = checks.check_result(job.output)
+        journal = journal_at(self._settings, job.output)
+        try:
+            check_results(cls, job, takes_over=journal is not None and journal.exists())
+        except ConfigError as error:
+            found = [Finding("error", "output", str(error))]
+        self.add(*found)
+
+    def _check_tls(self, tls: Tls) -> None:
+        """Whether the members of this cluster can accept this host's certificate."""
+        try:
+            name, ends = tls.check()
+        except ConfigError as error:
+            self.add(Finding("error", "tls", str(error)))
+            return
+        left_s = ends - self._clock()
+        day = time.strftime("%Y-%m-%d", time.gmtime(ends))
+        text = f"the certificate of {name} is of the CA beside it, until {day}"
+        level: checks.Level = "ok" if left_s > EXPIRES_S else "warning"
+        self.add(Finding(level, "tls", text, "" if level == "ok" else "make another one by then"))
 
     def _tables(self) -> list[Table]:
         """The job's tables; empty if they are only known once its input has been read."""
@@ -261,6 +297,7 @@ class Doctor:
                 server.step(STEP_S)
                 service.step()
 
+        self._refused = lambda: server.refused
         thread = threading.Thread(target=serve, name="snailps-doctor", daemon=True)
         thread.start()
         try:
@@ -279,13 +316,17 @@ class Doctor:
                 break
             threading.Event().wait(STEP_S)
         for one in service.visitors.values():
-            name = f"{one.facts.get('host', '?')} ({one.facts.get('pid', '?')})"
+            name = outward(f"{one.facts.get('host', '?')} ({one.facts.get('pid', '?')})")
             if one.findings is None:
                 text = f"{name} connected and did not finish"
                 self.add(Finding("warning", "reach", text, "see the output of its own doctor"))
             else:
                 self._found.others[name] = [_finding_of(finding) for finding in one.findings]
         count = len(service.visitors)
+        if refused := self._refused():
+            level: checks.Level = "error" if count < wanted else "warning"
+            cure = "have one secret and one CA on all hosts; its own doctor says more"
+            self.add(Finding(level, "handshake", refused, cure))
         if count < wanted or not (count or self._hosts):
             text = f"{count} doctors of other hosts connected within {self._wait_s:.0f} s"
             cure = "connections between hosts are untested: run it on all of them at the same time"
@@ -329,7 +370,7 @@ class Doctor:
         endpoint, facts = list(service.address), facts_of_host(self._clock)
         answer = control.call(messages.Examine(endpoint, facts), ANSWER_S)
         assert isinstance(answer, messages.Report)
-        remote = answer.data
+        remote = outward(answer.data)
         if stay and remote["what"] == "doctor":
             name = f"the master's host, {remote['host']}"
         where = show(address)
@@ -441,7 +482,8 @@ def _unfinished(service: ProbeService) -> bool:
 def _finding_of(finding: Any) -> dict[str, str]:
     fields = ("level", "check", "text", "cure")
     return {
-        name: str(finding.get(name, "")) if isinstance(finding, dict) else "" for name in fields
+        name: outward(str(finding.get(name, ""))) if isinstance(finding, dict) else ""
+        for name in fields
     }
 
 

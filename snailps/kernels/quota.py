@@ -1,6 +1,7 @@
-"""How many cores this process may compute on: by its CPU mask, and by its control group's quota.
+"""What this process may use of its host: cores by its CPU mask, cores and memory by its groups.
 
     sched_getaffinity, /proc/self/cgroup -> cpu.max or cpu.cfs_quota_us -> cores, capacity
+    MemAvailable, /proc/self/cgroup -> memory.max or memory.limit_in_bytes -> memory
 
 A container with a limit of two cores sees all 64 of its host.  As many threads would use up its
 quota in the first moments of each period, and then stand still all together, heartbeats too.
@@ -35,17 +36,23 @@ def _quota(root: Path) -> float:
 
 def _quotas(root: Path) -> Iterator[float]:
     """Cores that each control group of this process may use; of the first and second version."""
+    groups = _groups(root / "proc/self/cgroup", root / "sys/fs/cgroup", "cpu")
+    yield from map(_quota_of, groups)
+
+
+def _groups(membership: Path, top: Path, controller: str) -> Iterator[Path]:
+    """Folders of the control groups that limit this process: its own one and all above it."""
     with suppress(OSError):
-        text = (root / "proc/self/cgroup").read_text(errors="surrogateescape")
+        text = membership.read_text(errors="surrogateescape")
         for line in filter(None, text.split("\n")):  # names may have other ends of lines
             controllers, _, path = line.partition(":")[2].partition(":")
-            if controllers and "cpu" not in controllers.split(","):
+            if controllers and controller not in controllers.split(","):
                 continue
-            for name in {controllers, "cpu" if controllers else ""}:
-                group = root / "sys/fs/cgroup" / name
+            for name in {controllers, controller if controllers else ""}:
+                group = top / name
                 # In a container the path may be that of its host: only the top one is there then.
                 for folder in (group / path.strip("/"), *(group / path.strip("/")).parents):
-                    yield _quota_of(folder)
+                    yield folder
                     if folder == group:
                         break
 
@@ -60,4 +67,41 @@ def _quota_of(folder: Path) -> float:
             (folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")
         )
         return float(quota) / float(period) if int(quota) > 0 else inf
+    return inf
+
+
+def memory(
+    meminfo: Path = SYSTEM / "proc/meminfo",
+    membership: Path = SYSTEM / "proc/self/cgroup",
+    groups: Path = SYSTEM / "sys/fs/cgroup",
+) -> tuple[int, str]:
+    """Bytes that processes here may still allocate, and what limits them; 0 if unknown.
+
+    Files on disks do not count: they can be dropped.
+    """
+    least, why = 0, "MemAvailable"
+    with suppress(OSError, ValueError):
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                least = int(line.split()[1]) * 1024
+    for folder in _groups(membership, groups, "memory"):
+        free = _room_of(folder)
+        if free < least:
+            least, why = max(0, int(free)), f"the control group {folder.relative_to(groups)}"
+    return least, why.removesuffix(" .")
+
+
+def _room_of(folder: Path) -> float:
+    """Bytes that a control group may still take; infinite without a limit."""
+    for limit, used, dropped in (
+        ("memory.max", "memory.current", "inactive_file "),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),
+    ):
+        with suppress(OSError, ValueError):
+            room = int((folder / limit).read_text()) - int((folder / used).read_text())
+            with suppress(OSError):
+                for line in (folder / "memory.stat").read_text().splitlines():
+                    if line.startswith(dropped):
+                        room += int(line.split()[1])
+            return room  # "max": no number
     return inf

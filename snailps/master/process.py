@@ -327,7 +327,7 @@ class Master:
             if past is not None:
                 cluster_id = past.facts[0].data["life"]
         if job is not None:
-            check_results(job, past)
+            check_results(job.cls, job.settings, takes_over=past is not None)
         self._reader = ModelReader(settings.request_timeout, self.trust, cluster_id)
         self.core = MasterCore(
             settings,

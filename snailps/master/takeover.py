@@ -14,7 +14,13 @@ import logging
 from pathlib import Path
 
 from snailps.api.tables import Table
-from snailps.config import CHECKPOINT_SETTINGS, CheckpointSettings, MasterSettings
+from snailps.api.worker import Worker
+from snailps.config import (
+    CHECKPOINT_SETTINGS,
+    CheckpointSettings,
+    JobSettings,
+    MasterSettings,
+)
 from snailps.config.output import refuse_existing, refuse_folders
 from snailps.errors import ConfigError
 from snailps.master.checkpoint_files import folder_of
@@ -37,7 +43,11 @@ _MAY_DIFFER = {*CHECKPOINT_SETTINGS, "scratch_dir", "scratch_bytes"}
 
 def journal_path(settings: MasterSettings, job: Job | SessionJob) -> Path | None:
     """Folder of a job's journal; None where there is none."""
-    path = settings.journal_dir or (f"{job.output}.journal" if job.output else "")
+    return journal_at(settings, job.output)
+
+
+def journal_at(settings: MasterSettings, output: str) -> Path | None:
+    path = settings.journal_dir or (f"{output}.journal" if output else "")
     return Path(path).absolute() if path else None
 
 
@@ -96,16 +106,15 @@ def unended(journal: Journal, job: Job | SessionJob, frag_num: int) -> Recovered
     return Recovered(facts, str(journal.path), base, arrays)
 
 
-def check_results(job: Job, past: Recovered | None) -> None:
+def check_results(cls: type[Worker], settings: JobSettings, *, takes_over: bool) -> None:
     """Refuse a job that would replace the files of another run, before anything is done. A run that
     resumes, from a journal or a checkpoint, replaces its own files. ConfigError names the file, and
     what can be done."""
-    settings = job.settings
     if not settings.output:
         return
-    files = job.cls.result_files(settings)
+    files = cls.result_files(settings)
     refuse_folders(files)
-    if past is None and not settings.overwrite and not _continues(settings):
+    if not takes_over and not settings.overwrite and not _continues(settings):
         refuse_existing(files)
 
 

@@ -27,11 +27,12 @@ from typing import Literal
 from snailps import kernels
 from snailps.api.tables import Table
 from snailps.config import ClusterSettings, ListenerSettings, parse_addr, parse_port_range
-from snailps.config.fields import home_expanded
-from snailps.data.unpacking import is_url
+from snailps.config.output import check_output
+from snailps.data.blocks import openable
 from snailps.dataclass import dataclass
-from snailps.errors import SnailError
+from snailps.errors import ConfigError, SnailError
 from snailps.kernels.numa import NumaNode, are_alike
+from snailps.kernels.quota import memory
 from snailps.transport.control import Address, route_host, show
 from snailps.transport.security.trust import is_loopback
 
@@ -309,21 +310,9 @@ def check_files(connections: int, tls: bool) -> list[Finding]:
 
 def free_memory() -> tuple[int, str]:
     """Bytes that processes here may still allocate, and the source of that number."""
-    free, why = 0, "MemAvailable"
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            free = int(line.split()[1]) * 1024
+    free, why = memory(Path("/proc/meminfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
-    limits = [] if soft == resource.RLIM_INFINITY else [(soft, "ulimit -v")]
-    with contextlib.suppress(OSError, ValueError):  # unless cgroups are of version 2
-        inside = Path("/proc/self/cgroup").read_text().partition("::")[2].strip()
-        group = Path("/sys/fs/cgroup") / inside.lstrip("/")
-        used = int((group / "memory.current").read_text())
-        limits.append((int((group / "memory.max").read_text()) - used, "the control group"))
-    for limit, name in limits:
-        if limit < free:
-            free, why = max(0, limit), name
-    return free, why
+    return (soft, "ulimit -v") if 0 <= soft < free else (free, why)  # below 0: none
 
 
 def row_bytes(tables: Iterable[Table]) -> dict[str, int]:
@@ -333,14 +322,18 @@ def row_bytes(tables: Iterable[Table]) -> dict[str, int]:
     }
 
 
-def check_memory(tables: Sequence[Table], rows: int, servers: int, copies: int) -> list[Finding]:
+def check_memory(
+    tables: Sequence[Table], rows: int, servers: int, *, replicated: bool
+) -> list[Finding]:
     """Whether this machine's memory is enough for its part of `rows` rows of each table. `rows` 0
-    means unknown; then the finding says how many fit."""
+    means unknown; then the finding says how many fit. `replicated`: as soon as there are two
+    servers, each row is kept twice."""
     free, why = free_memory()
     text = f"{free / 1e9:,.1f} GB are free ({why})"
     if not tables:
         return [Finding("note", "memory", f"{text}; the file names no job whose tables are known")]
     each = row_bytes(tables)
+    copies = 2 if replicated and servers > 1 else 1
     a_row = sum(each.values()) * copies
     sizes = ", ".join(f"{size:,} ({name})" for name, size in each.items())
     kept = ", each kept twice (replication)" if copies > 1 else ""
@@ -353,12 +346,16 @@ def check_memory(tables: Sequence[Table], rows: int, servers: int, copies: int) 
     text += f"; {rows:,} rows on {servers} servers need {needed / 1e9:,.1f} GB of each"
     if needed <= free:
         return [Finding("ok", "memory", text)]
-    cure = f"start {-(-rows * a_row // max(free, 1)):,} such servers, or set replication: none"
+    bare = -(-rows * sum(each.values()) // max(free, 1))
+    cure = f"start {bare * (1 + replicated):,} such servers"
+    if replicated:
+        cure += f", or {bare:,} with replication: none"
     return [Finding("error", "memory", text, cure)]
 
 
-def check_disk(path: Path, needed: int = 0) -> list[Finding]:
-    """Whether checkpoints can be written here, and how much room there is."""
+def check_disk(path: Path, each: int = 0, kept: int = 1) -> list[Finding]:
+    """Whether checkpoints can be written here, and whether there is room for as many of `each`
+    bytes as are kept and the next one, which is written before the oldest is removed."""
     folder = next(one for one in (path, *path.parents) if one.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         cure = "make it writable for this user, or set checkpoint_dir"
@@ -366,9 +363,13 @@ def check_disk(path: Path, needed: int = 0) -> list[Finding]:
     status = os.statvfs(folder)
     free = status.f_bavail * status.f_frsize
     text = f"{path}: {free / 1e9:,.1f} GB are free for checkpoints"
-    if needed and free < needed:
+    there = sum(one.stat().st_size for one in path.rglob("*") if one.is_file()) if each else 0
+    needed = max(each, each * (kept + 1) - there)
+    if each:
+        text += f"; {kept + 1} of {each / 1e9:,.1f} GB are there at a time"
+    if free < needed:
         cure = "make room, set another checkpoint_dir, or keep fewer (checkpoints_kept)"
-        return [Finding("error", "disk", f"{text}, {needed / 1e9:,.1f} GB are needed", cure)]
+        return [Finding("error", "disk", f"{text}, {needed / 1e9:,.1f} GB are needed more", cure)]
     return [Finding("ok", "disk", text)]
 
 
@@ -390,24 +391,35 @@ def check_numa(nodes: Sequence[NumaNode]) -> list[Finding]:
 
 
 def check_input(paths: Sequence[str], *, master: bool) -> list[Finding]:
-    """Whether the input can be opened here: the master must, a worker should."""
-    missing = [path for path in paths if not _can_read(path)]
+    """Whether the files of the input can be found and opened here: the master must, a worker
+    should."""
     if not paths:
         return []
-    if not missing:
-        return [Finding("ok", "input", f"{len(paths)} input path(s) can be read")]
-    text = f"cannot read {', '.join(missing[:3])}"
-    if master:
-        cure = "the master must: correct input, or mount it"
-        return [Finding("error", "input", text, cure)]
-    cure = "workers here will be sent the bytes by the master, which is slow: mount the input here"
-    return [Finding("warning", "input", text, cure)]
+    try:
+        files = openable(paths)
+    except SnailError as error:
+        if master:
+            return [Finding("error", "input", str(error), "the master must read it")]
+        cure = "workers here will be sent the bytes by the master, which is slow: mount it here"
+        return [Finding("warning", "input", str(error), cure)]
+    return [Finding("ok", "input", f"{len(files):,} files of the input can be read")]
 
 
-def _can_read(path: str) -> bool:
-    if is_url(path) or any(mark in path for mark in "*?["):
-        return True  # the master opens a URL, and expands a glob
-    return os.access(home_expanded(path), os.R_OK)
+def check_result(output: str) -> list[Finding]:
+    """Whether result files can be written where the master will: leaves no folder that it makes."""
+    if not output:
+        return []
+    folder = Path(output).absolute().parent
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        check_output(output)
+    except ConfigError as error:
+        return [Finding("error", "output", str(error))]
+    finally:
+        for one in made:
+            with contextlib.suppress(OSError):
+                one.rmdir()
+    return [Finding("ok", "output", f"{folder} can be written")]
 
 
 def check_kernels() -> list[Finding]:

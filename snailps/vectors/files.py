@@ -28,6 +28,7 @@ from snailps.data.atomic import free_bytes, human_bytes
 from snailps.data.file_kinds import HEAD_BYTES, kind_of
 from snailps.data.packed_words import PackedWords
 from snailps.errors import DataError, ModelFileError
+from snailps.kernels.quota import memory
 from snailps.vectors.fasttext_bin import (
     BinModel,
     check_words,
@@ -502,22 +503,13 @@ def opened(path: Path_) -> Iterator[IO[bytes]]:
 def _check_room(path: Path_, copy: IO[bytes], more: int) -> None:
     """Refuse to unpack more where little room is left: a .gz may hold a thousand times its size."""
     folder = tempfile.gettempdir()
-    for where, free in ((folder, free_bytes(Path(folder))), ("memory", _free_memory())):
+    for where, free in ((folder, free_bytes(Path(folder))), ("memory", memory()[0] or None)):
         if free is not None and free < more + _ROOM_LEFT:
             raise ModelFileError(
                 f"{path}: cannot be unpacked into {folder}: after the first "
                 f"{human_bytes(copy.tell())}, {where} has {human_bytes(free)} left; make room, or "
                 "name another folder by TMPDIR"
             )
-
-
-def _free_memory() -> int | None:
-    """Bytes that processes may still allocate; files on disks do not count, they can be dropped."""
-    with suppress(OSError), open("/proc/meminfo") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None
 
 
 def first_bytes(path: Path_) -> bytes:

@@ -17,9 +17,6 @@ from snailps.models import CLASSES
 from snailps.store.checkpoint.folder import Checkpoint, CheckpointFolder
 from snailps.store.route import Route, ShardAddress
 
-A_RUN = object()
-"""Of a journal that is taken over."""
-
 
 def job(tmp_path, model="logistic", **settings):
     (tmp_path / "in.txt").write_text("1 1:1\n0 2:1\n")
@@ -31,10 +28,14 @@ def job(tmp_path, model="logistic", **settings):
     return Job(RawConfig.from_mapping({**given, **settings}, "the test"))
 
 
+def refuse(its, *, takes_over=False):
+    check_results(its.cls, its.settings, takes_over=takes_over)
+
+
 def test_result_that_exists_is_refused_with_file_size_date_and_the_ways_on(tmp_path):
     (tmp_path / "out.npz").write_bytes(bytes(2_500_000))
     with pytest.raises(ConfigError) as refused:
-        check_results(job(tmp_path), None)
+        refuse(job(tmp_path))
     text = str(refused.value)
     assert f"{tmp_path}/out.npz exists (2.5 MB, written 2" in text
     for part in ("--overwrite", "another output", "no unfinished run"):
@@ -43,10 +44,10 @@ def test_result_that_exists_is_refused_with_file_size_date_and_the_ways_on(tmp_p
 
 def test_result_that_exists_is_replaced_when_told_or_where_the_run_goes_on(tmp_path):
     (tmp_path / "out.npz").touch()
-    check_results(job(tmp_path, overwrite="true"), None)
-    check_results(job(tmp_path), A_RUN)
-    check_results(job(tmp_path, output=""), None)
-    check_results(job(tmp_path, output=f"{tmp_path}/other"), None)
+    refuse(job(tmp_path, overwrite="true"))
+    refuse(job(tmp_path), takes_over=True)
+    refuse(job(tmp_path, output=""))
+    refuse(job(tmp_path, output=f"{tmp_path}/other"))
 
 
 @pytest.mark.parametrize(("state", "fresh", "refused"), [
@@ -61,11 +62,11 @@ def test_result_of_a_job_with_checkpoints_is_replaced_where_one_is_good(
     its = job(tmp_path, checkpoint_interval="60", fresh=fresh)
     if refused:
         with pytest.raises(ConfigError, match="--overwrite"):
-            check_results(its, None)
+            refuse(its)
     else:
-        check_results(its, None)
+        refuse(its)
     with pytest.raises(ConfigError, match="--overwrite"):  # it makes no use of checkpoints
-        check_results(job(tmp_path), None)
+        refuse(job(tmp_path))
 
 
 @pytest.mark.parametrize(("model", "endings", "settings"), [
@@ -85,7 +86,7 @@ def test_every_model_names_its_result_files(model, endings, settings):
 def test_folder_in_the_place_of_a_result_is_refused_even_with_overwrite(tmp_path):
     (tmp_path / "out.npz").mkdir()
     with pytest.raises(ConfigError, match=r"out\.npz is a folder"):
-        check_results(job(tmp_path, overwrite="true"), None)
+        refuse(job(tmp_path, overwrite="true"))
 
 
 def test_several_results_are_counted(tmp_path):

@@ -149,6 +149,11 @@ class ControlServer:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake_fd, selectors.EVENT_READ, self)
 
+    @property
+    def refused(self) -> str:
+        """The newest attempt to get in that was refused; empty without one."""
+        return self._attempts.last
+
     def step(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` for events, handle them for about `TURN_S`, send at the next
         `flush`."""

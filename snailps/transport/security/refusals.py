@@ -27,7 +27,7 @@ SOURCES_MAX = 1000
 
 class RefusalLog:
     """Refusals of one listener; used by one thread.  `what`: refused things, plural, for messages;
-    `number`: all so far."""
+    `number`: all so far; `last`: the newest one, in words."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, what: str = "attempts to get in"
@@ -36,7 +36,7 @@ class RefusalLog:
         self._since = clock()
         self._lines = 0
         self._more = 0
-        self._last = ""
+        self.last = ""
         self._sources: set[str] = set()
         self.number = 0
 
@@ -49,13 +49,12 @@ class RefusalLog:
         """Count a refusal; whether to log it now, or only in the sum."""
         self.sum_up()
         self.number += 1
-        text = f"refused {address}: {why[:WHY_CHARS_MAX]}"
+        text = self.last = f"refused {address}: {why[:WHY_CHARS_MAX]}"
         if self._lines < LINES_MAX:
             self._lines += 1
             log.warning("%s", text)
             return True
         self._more += 1
-        self._last = text
         if len(self._sources) < SOURCES_MAX:
             self._sources.add(address.rpartition(":")[0])
         return False
@@ -70,7 +69,7 @@ class RefusalLog:
             log.warning(
                 "%d more %s were refused within %.0f s, from %d%s addresses; the "
                 "last: %s",
-                self._more, self._what, now - self._since, len(self._sources), more, self._last,
+                self._more, self._what, now - self._since, len(self._sources), more, self.last,
             )  # fmt: skip
         self._since, self._lines, self._more = now, 0, 0
         self._sources.clear()

@@ -8,6 +8,7 @@ people, and no host name is checked.  It owns the relay of what this process dia
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import socket
@@ -15,6 +16,7 @@ import ssl
 import stat
 import threading
 from pathlib import Path
+from typing import Any
 
 from snailps.errors import ConfigError, ProtocolError
 from snailps.transport.frame import encode_frame
@@ -24,6 +26,8 @@ from snailps.transport.security.tls_relay import TlsRelay
 
 CA, CERTIFICATE, KEY = "ca.pem", "node.pem", "node.key"
 CA_KEY = "ca.key"
+HANDSHAKE_STEPS = 4
+"""Turns of both sides in memory, after which a handshake is done."""
 
 
 class Tls:
@@ -50,6 +54,7 @@ class Tls:
                 f"tls: {paths[2]} can be read or changed by others (mode "
                 f"{stat.S_IMODE(mode):04o}): chmod 600 {shlex.quote(str(paths[2]))}"
             )
+        self._certificate = paths[1]
         self._server = _context(ssl.PROTOCOL_TLS_SERVER, paths)
         self._client = _context(ssl.PROTOCOL_TLS_CLIENT, paths)
         self._lock = threading.Lock()
@@ -72,6 +77,29 @@ class Tls:
             if self._relay is None:
                 self._relay = TlsRelay(self._client)
             return self._relay.adopt(sock, address)
+
+    def check(self) -> tuple[str, float]:
+        """Name in this certificate, and its end, seconds since 1970, once both sides accept it.
+
+        ConfigError: it is of another CA, is not valid now, or not for both sides.
+        """
+        there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = self._client.wrap_bio(back, there)
+        server = self._server.wrap_bio(there, back, server_side=True)
+        try:
+            for _ in range(HANDSHAKE_STEPS):
+                for side in (client, server):
+                    with contextlib.suppress(ssl.SSLWantReadError):
+                        side.do_handshake()
+        except ssl.SSLError as error:
+            why = getattr(error, "verify_message", "") or error.reason or str(error)
+            raise ConfigError(
+                f"tls: no member of this cluster will accept {self._certificate}: {why}. Make "
+                f"another one with the CA that all have ('snailps tls init'), and check the clock"
+            ) from None
+        found: dict[str, Any] = client.getpeercert() or {}
+        names = {key: value for part in found.get("subject", ()) for key, value in part}
+        return names.get("commonName", "?"), float(ssl.cert_time_to_seconds(found["notAfter"]))
 
     def close(self) -> None:
         """End the relay, once everything is sent."""
