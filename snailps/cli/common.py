@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 
 from snailps import models
+from snailps._version import __version__
 from snailps.api.worker import load_class
 from snailps.cli import json_lines
 from snailps.cli.options import ConfigOption as ConfigOption
@@ -40,12 +42,14 @@ from snailps.config import (
 from snailps.config.fields import Settings, settings_of
 from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, ConfigError, SnailError
 from snailps.node.phrases import NAME_MARK, process_name
+from snailps.outward import outward
 
 if TYPE_CHECKING:
     from snailps.server.process import Server
     from snailps.worker.process import WorkerProcess
 
 log = logging.getLogger("snailps")
+LOG_TIME = "%Y-%m-%d %H:%M:%S %z"
 S = TypeVar("S", bound=ClusterSettings)
 
 
@@ -156,12 +160,32 @@ def hide_reported() -> None:
             handler.addFilter(lambda record: not getattr(record, "reported", False))
 
 
+class _Lines(logging.Formatter):
+    """Log lines without secrets of addresses, nor control characters of peers."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return str(outward(super().format(record)))
+
+
+def log_begin(name: str) -> None:
+    """Begin a run in a log that has earlier ones."""
+    log.info(
+        "%s begins: snailps %s, process %d on %s", name, __version__, os.getpid(),
+        socket.gethostname(),
+    )  # fmt: skip
+
+
+def log_end(name: str, code: int, why: str = "") -> None:
+    log.info("%s ends with exit code %d%s", name, code, why and f": {why}")
+
+
 def set_up_logging(level: str, name: str) -> None:
-    """Log lines go to standard error: time, process, message; or as JSON (`log_as_set`)."""
+    """Log lines go to standard error: date, time, zone, process, message; or as JSON
+    (`log_as_set`)."""
     handler = json_lines.handler()
     if handler is None:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter(f"%(asctime)s {name}: %(message)s", "%H:%M:%S"))
+        handler.setFormatter(_Lines(f"%(asctime)s {name}: %(message)s", LOG_TIME))
     root = logging.getLogger("snailps")
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -214,6 +238,7 @@ def run_node(
     document, launched = given(config, sets, document_fd), document_fd >= 0
     log_as_set(document.raw, _ROLES[cls], stdout=True)
     settings = role_settings(document.raw, cls, launched=launched)
+    log_begin(f"the {_ROLES[cls]}")
     node = make(settings, document.raw, document.secret)
     if launched:
         hide_reported()
@@ -225,9 +250,10 @@ def run_node(
     node.begin_anew = begin_anew
     try:
         code = node.run()
-    except (KeyboardInterrupt, SnailError):
+    except (KeyboardInterrupt, SnailError) as error:
         # A signal while joining: the error that it causes is not reported.
         if not node.ended.is_set() or node.verdict.code != EXIT_INTERRUPTED:
+            log_end(node.name, getattr(error, "exit_code", EXIT_INTERRUPTED))
             raise
         code = EXIT_INTERRUPTED
     text = node.verdict.text
@@ -241,4 +267,5 @@ def run_node(
         log.info("%s: %s", node.name, text)
     if node.begins_anew:
         begin_anew()
+    log_end(node.name, code)
     raise typer.Exit(code)

@@ -55,6 +55,8 @@ def command(
         for run in runs:
             print_json(record_of(run, registry, status_or_reason(run, registry)[0]))
         return
+    for trouble in registry.troubles():
+        typer.echo(f"no job is found in {trouble}", err=True)
     if not runs:
         typer.echo("no jobs on this machine yet: snailps demo runs one", err=True)
         return

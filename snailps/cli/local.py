@@ -59,7 +59,7 @@ VerboseOption = Annotated[
 ADDRESS = "SNAILPS_MASTER_ADDR"
 """Variable of the environment with the address that `snailps.connect()` joins."""
 HINT = "Ctrl-C ends it early and saves the model; snailps status -w shows more"
-_LOGGED = re.compile(r"(\d\d:\d\d:\d\d) (?:master|server|worker): ")
+_LOGGED = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}) (?:master|server|worker): ")
 """Start of a child's log line; the launcher's name for the child says more."""
 _AT_WORK = ("survey", "loading", "restoring", "training", "exporting", "stopping")
 """Phases after which the end of a job is shown."""
@@ -214,7 +214,7 @@ def run_local(
                 doors = ["--watch", *doors_of(address, master)] if verbose else ["-w"]
                 progress.say(f"to look closer: snailps status {shlex.join(doors)}")
             if address and ui:
-                page = PageProcess(address, master)
+                page = PageProcess(address, master, run.launcher.secret)
                 page.report(lines.put)
             if address:
                 run.wait(master, progress.update, lambda: _say_all(lines, progress))

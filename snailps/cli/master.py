@@ -24,6 +24,8 @@ from snailps.cli.common import (
     hide_reported,
     known_classes,
     log_as_set,
+    log_begin,
+    log_end,
     role_settings,
     show_prints,
 )
@@ -85,6 +87,7 @@ def command(
     raw, secret = document.raw, document.secret
     log_as_set(raw, "the master")
     settings = role_settings(raw, MasterSettings, launched=ready_fd >= 0, session=session)
+    log_begin("the master")
     if ready_fd >= 0 and not session:  # else nothing shows the status's events
         hide_reported()
     # Only the process that reads `ready_fd` learns it: other users of this machine may connect.
@@ -110,7 +113,7 @@ def command(
                 replace(run, life=f"{master.cluster_id:x}", launcher=launcher, secret=own)
             )
         if ui:
-            pages.append(PageProcess(show(reachable_here(host, port)), settings))
+            pages.append(PageProcess(show(reachable_here(host, port)), settings, secret))
             pages[0].report(lambda text: typer.echo(text, err=True))
         if ready_fd >= 0:
             # The parent may have stopped reading; then it also sends a signal.
@@ -150,6 +153,7 @@ def command(
             progress.validate(master.figures.get("validation", {}))
     except SnailError as error:
         code, verdict = error.exit_code, str(error)
+        log_end("the master", code)
         raise
     finally:
         saved = code == EXIT_INTERRUPTED and master.figures.get("files")
@@ -165,6 +169,7 @@ def command(
             page.close()
     if master.verdict:
         log.log(logging.WARNING if code else logging.INFO, "%s", master.verdict)
+    log_end("the master", code)
     if as_json:
         print_json(master.figures)
     raise typer.Exit(code)

@@ -8,6 +8,7 @@ It must never harm the run: if the page cannot start, that is a line of text.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -18,8 +19,10 @@ from typing import Annotated
 import typer
 
 from snailps.cli.options import doors_of
+from snailps.cli.page_address import Shown
 from snailps.config import ClusterSettings
-from snailps.local.fork import end_with_parent
+from snailps.local.fork import PROGRAM, end_with_parent
+from snailps.transport.security.trust import VARIABLE, Trust
 
 UiOption = Annotated[
     bool, typer.Option("--ui", help="Show the run on a page; prints its address.", metavar="")
@@ -34,14 +37,21 @@ def _end_with_parent() -> None:
 
 
 class PageProcess:
-    """The page of the run at the master's `address`."""
+    """The page of the run at the master's `address`; `secret` is the launcher's."""
 
-    def __init__(self, address: str, settings: ClusterSettings) -> None:
+    def __init__(self, address: str, settings: ClusterSettings, secret: bytes = b"") -> None:
+        given = Trust.of(settings)
+        # Other users read no environment; the run may have no entry where the page could find it.
+        is_own = secret and not (given.secret or given.tls or settings.insecure)
+        more = {VARIABLE: secret.decode()} if is_own else {}
+        given.close()
+        self._shown: Shown | None = None
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "snailps", "ui", *doors_of(address, settings)],
+            [*PROGRAM, "ui", *doors_of(address, settings)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env={**os.environ, **more},
             preexec_fn=_end_with_parent,  # as the launcher does
             text=True,
         )
@@ -62,7 +72,10 @@ class PageProcess:
         out = self._process.stdout
         assert out is not None
         url = out.readline().strip()  # nothing, where the page has ended
-        return f"live page: {url}" if url else "the live page did not start; snailps ui says why"
+        if not url:
+            return "the live page did not start; snailps ui says why"
+        self._shown = Shown(url, sys.stderr.fileno())
+        return f"live page: {self._shown.line}"
 
     def close(self) -> None:
         """End the page, once open browsers have the last state."""
@@ -74,3 +87,5 @@ class PageProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._shown is not None:
+            self._shown.close()

@@ -21,7 +21,14 @@ import typer
 from snailps.cli.options import ConfigOption, SetOption, connection_settings, read_config, runs_like
 from snailps.cli.printing import is_live, page_lines, page_picture, print_json
 from snailps.config import ClusterSettings, RawConfig, parse_addr
-from snailps.errors import EXIT_FAILED, EXIT_OK, ProtocolError, RemoteError, SnailError
+from snailps.errors import (
+    EXIT_FAILED,
+    EXIT_OK,
+    ConnectionLost,
+    ProtocolError,
+    RemoteError,
+    SnailError,
+)
 from snailps.node.run_registry import Run, RunRegistry, birth_of, trust_at
 
 if TYPE_CHECKING:
@@ -136,8 +143,18 @@ def ask(address: str, limit_s: float = DIAL_S, trust: Trust | None = None) -> St
     from snailps.node.status_line import StatusLine
     from snailps.transport.security.trust import OPEN
 
-    with contextlib.closing(StatusLine(address, trust or OPEN)) as line:
-        return line.look(limit_s)
+    try:
+        with contextlib.closing(StatusLine(address, trust or OPEN)) as line:
+            return line.look(limit_s)
+    except ConnectionLost as error:
+        raise ConnectionLost("\n".join([str(error), *waits_text(address)])) from None
+
+
+def waits_text(address: str = "") -> list[str]:
+    """Lines on the processes of this machine that wait for a master."""
+    from snailps.node.master_waits import waiting_for
+
+    return [f"  waits for it: {line}" for line in waiting_for(address)]
 
 
 def watch_master(address: str, interval_s: float, trust: Trust, *, as_json: bool) -> NoReturn:
@@ -200,7 +217,8 @@ def _watch(
                     return reason
                 since = "it was last heard" if seen_at > begun else "the beginning"
                 away = seconds_text(time.monotonic() - seen_at)
-                say(f"waiting for the master at {address}, {away} since {since}: {error}")
+                lines = [f"waiting for the master at {address}, {away} since {since}: {error}"]
+                say("\n".join(lines + waits_text(address)))
             else:
                 seen_at = time.monotonic()
                 eta.note(seen_at, status["phase"], status["progress"])
@@ -248,6 +266,10 @@ def _end_without(registry: RunRegistry, raw: RawConfig, *, as_json: bool) -> NoR
         raise typer.Exit()
     last = registry.last()
     typer.echo("no job of yours runs on this machine", err=as_json)
+    for line in waits_text():
+        typer.echo(line, err=as_json)
+    for trouble in registry.troubles():
+        typer.echo(f"no job is found in {trouble}", err=True)
     if last is not None:
         _show_end(last, registry, as_json=as_json)
     earlier = "; earlier ones: snailps jobs" if len(registry.runs()) > 1 else ""
@@ -263,7 +285,10 @@ def _show_end(run: Run, registry: RunRegistry, *, as_json: bool) -> None:
     if as_json:
         print_json(jobs.record_of(run, registry, None))
     else:
-        typer.echo("\n".join(jobs.ended_lines(run, registry)))
+        lines = jobs.ended_lines(run, registry)
+        if registry.state(run) == "killed":
+            lines += waits_text(run.address)
+        typer.echo("\n".join(lines))
 
 
 def _show(status: Status, *, as_json: bool, tables: bool = False, end: str = "") -> None:

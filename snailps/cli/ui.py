@@ -5,25 +5,32 @@ RunRegistry, or master_addr -> Run -> PageServer -> the page's address on standa
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 import types
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from snailps.cli.jobs import find, trust_of
 from snailps.cli.options import ConfigOption, SetOption, connection_settings, read_config, runs_like
+from snailps.cli.page_address import Shown
 from snailps.config import ClusterSettings, parse_addr
-from snailps.errors import EXIT_FAILED, ClusterError, SnailError
-from snailps.monitor.access import new_token
+from snailps.errors import EXIT_FAILED, ClusterError, ConfigError, SnailError
+from snailps.local.fork import show
+from snailps.monitor.access import check_token, new_token
 from snailps.monitor.page_server import PageServer
 from snailps.monitor.watcher import Ending, Run
 from snailps.node import run_registry
 from snailps.node.run_registry import RunRegistry, trust_at
+from snailps.outward import HIDDEN
 from snailps.transport.control import Trust
 
 LISTEN = "127.0.0.1:8087"
+TOKEN_VARIABLE = "SNAILPS_UI_TOKEN"
 GRACE_S = 1.5
 """Seconds for open pages to learn that the run is over."""
 
@@ -45,8 +52,14 @@ def command(
     ] = LISTEN,
     token: Annotated[
         str,
-        typer.Option(help="What readers must know, instead of one that is drawn.", metavar="TOKEN"),
+        typer.Option(
+            help="What readers must know, instead of one that is drawn; better SNAILPS_UI_TOKEN.",
+            metavar="TOKEN",
+        ),
     ] = "",
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file that has the token.", metavar="FILE")
+    ] = None,
 ) -> None:
     """Serves a page that shows runs live: cluster, curves, faults, settings, log.
 
@@ -62,7 +75,8 @@ def command(
     if name is None and (config is not None or raw.explicit("master_addr", ClusterSettings)):
         runs = Given(RunRegistry(), settings.master_addr, trust_at(settings.master_addr, settings))
     host, port = parse_addr(listen, "--listen", port_optional=True)
-    token = token or new_token()  # other users of this machine reach a loopback address, too
+    # Other users of this machine reach a loopback address, too.
+    token = _given_token(token, token_file) or new_token()
     over = threading.Event()
 
     def end(number: int, frame: types.FrameType | None) -> None:
@@ -78,9 +92,27 @@ def command(
         # Another page of this machine may have the usual port.
         page = PageServer(host, 0, runs.runs, ending=runs.ending, token=token)
     page.start()
-    typer.echo(page.url)
+    shown = Shown(page.url, sys.stdout.fileno())
+    typer.echo(shown.line)
     over.wait()
+    shown.close()
     page.close("the page's own process has ended", GRACE_S)
+
+
+def _given_token(token: str, file: Path | None) -> str:
+    """The token of the command line, of a file or of the environment; empty: none is given."""
+    if token:  # in the list of processes, which all users of the machine see, until now
+        show([word.replace(token, HIDDEN) for word in sys.orig_argv])
+        return token
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE, "")
+    try:
+        found = file.read_text().strip()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"--token-file: cannot read {file}: {why}") from None
+    check_token(found)
+    return found
 
 
 class Runs:

@@ -39,6 +39,7 @@ OTHER_ENVIRONMENT = {
     "SNAILPS_DIR": "folder of these scripts on each host",
     "SNAILPS_WHEELS": "folder with the wheels that these scripts send",
     "SNAILPS_IMAGE": "name of an image, in files of compose or a CI of your own",
+    "SNAILPS_UI_TOKEN": "what readers of the page must know, instead of a token that is drawn",
     "SNAILPS_SECRET": "the secret that all processes of a cluster share, instead of `secret_file`",
 }
 

@@ -58,7 +58,7 @@ class StatusReport:
         place: tuple[str, int] = ("", 0),  # its host and process id
     ) -> None:
         self._core, self._members, self._job_controller = core, core.members, core.job_controller
-        self._address, self._place = address, place
+        self._address, self._place, self._wall_s = address, place, wall_s
         earlier = (fact.data for fact in facts if fact.kind == EVENT)
         self.events, self.times = EventLog(note, core.begun, wall_s, earlier), LoopLatency()
         self.metrics = ""  # address of the metrics
@@ -120,6 +120,7 @@ class StatusReport:
         return {
             "version": __version__,
             "address": self._address,
+            "began_s": round(self._wall_s + self._core.begun, 3),
             "life": f"{self._members.cluster_id:016x}",
             "epoch": route.epoch if route is not None else 0,
             "phase": phase,

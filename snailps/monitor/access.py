@@ -12,6 +12,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Mapping
+from email.message import Message
 
 from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
@@ -30,9 +31,15 @@ def check_token(token: str) -> None:
     sound = all(c.isascii() and (c.isalnum() or c in "-_.~") for c in token)
     if len(token) < TOKEN_CHARACTERS_MIN or not sound:
         raise ConfigError(
-            f"--token has {len(token)} characters: it needs {TOKEN_CHARACTERS_MIN} or more, of "
-            "letters, digits, - _ . ~; or leave it out, and one is drawn"
+            f"the page's token has {len(token)} characters: it needs {TOKEN_CHARACTERS_MIN} or "
+            "more, of letters, digits, - _ . ~; or leave it out, and one is drawn"
         )
+
+
+def cookies_of(headers: Mapping[str, str]) -> list[str]:
+    """All headers of cookies: a proxy may send more than one."""
+    found: list[str] = headers.get_all("Cookie", []) if isinstance(headers, Message) else []
+    return found or [headers.get("Cookie", "")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,7 @@ class Access:
     def _has_token(self, headers: Mapping[str, str], asked: str) -> bool:
         given = [asked, headers.get("Authorization", "").removeprefix("Bearer ")]
         # Not `http.cookies`: it stops at a cookie that it does not take, of another page here.
-        for cookie in headers.get("Cookie", "").split(";"):
+        for cookie in ";".join(cookies_of(headers)).split(";"):
             name, _, value = cookie.strip().partition("=")
             if name == self.cookie_name:
                 given.append(value)
@@ -75,5 +82,9 @@ class Access:
         return f"{COOKIE}-{self.port}"
 
     def cookie(self) -> str:
-        """The header that lets a browser come again without the token in its address."""
-        return f"{self.cookie_name}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+        """The header that lets a browser come again without the token in its address.
+
+        Of the page's own path, which is not `/` where a proxy has it; sent where a link of another
+        site is followed, and never with what that site requests by itself.
+        """
+        return f"{self.cookie_name}={self.token}; HttpOnly; SameSite=Lax"

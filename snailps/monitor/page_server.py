@@ -3,6 +3,8 @@
     GET /                 page.html            GET /api/runs           the runs that can be shown
     GET /page.css, .js    as they are          GET /api/run?run=&after= a run's newest picture
 
+Below any path: addresses on the page are relative, so that a proxy may have it at another one.
+
 Read only.  Owns the listening socket, a bounded number of threads, and the headers; pictures are
 `Watcher`'s, access is `Access`'s.
 """
@@ -19,7 +21,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from importlib import resources
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from snailps.errors import ClusterError
 from snailps.monitor.access import Access, check_token
@@ -59,6 +61,8 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+_NOTHING = HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"There is nothing here.\n"
 
 
 @cache
@@ -151,15 +155,20 @@ class PageServer:
     # --- answers, in the threads of requests ---------------------------------------------------
 
     def answer(self, path: str, query: Mapping[str, str]) -> tuple[int, str, bytes]:
-        name = "page.html" if path == "/" else path.removeprefix("/")
+        # A proxy may have the page below a path of its own, and leave that or take it away.
+        folder, _, name = path.rpartition("/")
+        name = name or "page.html"
+        if folder.endswith("/api"):
+            return self._answer_api(name, query)
         if name in ("page.html", "page.css", "icon.svg", *SCRIPTS):
             kind = _KINDS[name.rpartition(".")[2]]
             return HTTPStatus.OK, f"{kind}; charset=utf-8", static(name)
-        if path == "/api/runs":
+        return _NOTHING
+
+    def _answer_api(self, name: str, query: Mapping[str, str]) -> tuple[int, str, bytes]:
+        if name == "runs":
             return _json(plain({"runs": [_listed(run) for run in self._runs()]}))
-        if path == "/api/run":
-            return self._picture(query)
-        return HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"There is nothing here.\n"
+        return self._picture(query) if name == "run" else _NOTHING
 
     def _picture(self, query: Mapping[str, str]) -> tuple[int, str, bytes]:
         wanted = query.get("run", "")
@@ -243,11 +252,11 @@ class _Handler(BaseHTTPRequestHandler):
         if refused is not None:
             code, text = refused
             self._send(code, "text/plain; charset=utf-8", f"{text}\n".encode(), with_body)
-        elif token and parts.path == "/":
+        elif token and parts.path.endswith("/"):
             # Redirect to an address without the token: addresses are kept in histories.
             self.send_response(HTTPStatus.SEE_OTHER)
-            run = f"?run={query['run']}" if query.get("run", "").isalnum() else ""
-            self.send_header("Location", f"/{run}")
+            run = f"?{urlencode({'run': query['run']})}" if "run" in query else ""
+            self.send_header("Location", f"./{run}")
             self.send_header("Set-Cookie", page.access.cookie())
             self._end(0)
         else:

@@ -141,7 +141,7 @@ def _html(picture: Mapping[str, Any]) -> bytes:
     page = page.replace('<meta name="viewport"', f'{head}<meta name="viewport"', 1)
     page = re.sub(r'<link rel="icon"[^>]*>\n', "", page)
     page = re.sub(r"<script defer [^>]*></script>\n", "", page)
-    page = page.replace('<link rel="stylesheet" href="/page.css">', f"<style>{style}</style>", 1)
+    page = page.replace('<link rel="stylesheet" href="page.css">', f"<style>{style}</style>", 1)
     page = re.sub(
         r"<noscript>.*?</noscript>", lambda found: _plain_facts(picture), page, flags=re.DOTALL
     )

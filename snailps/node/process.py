@@ -40,6 +40,7 @@ from snailps.errors import (
 from snailps.kernels import capacity, cores
 from snailps.node.checks import look_half_way, why_no_master
 from snailps.node.limits import GRACE_S
+from snailps.node.master_waits import Waiting
 from snailps.node.metric_samples import of_process
 from snailps.node.metrics import Sample
 from snailps.node.run_registry import trust_at
@@ -248,19 +249,20 @@ class Node:
     def _dial(self, channel: Channel, limit_s: float) -> socket.socket:
         """A connection to the master, under our present number."""
         us = self.welcome
-        return dial(
-            parse_addr(self.settings.master_addr, "master_addr"),
-            channel,
-            self.role,
-            peer_name="the master",
-            limit_s=limit_s,
-            node=us.node if us else 0,
-            incarnation=us.incarnation if us else 0,
-            job=us.job if us else 0,
-            trust=self.trust,
-            give_up=self.ended.is_set,
-            on_wait=log.info,
-        )
+        with Waiting(self.name, self._master, log.info) as waiting:
+            return dial(
+                parse_addr(self.settings.master_addr, "master_addr"),
+                channel,
+                self.role,
+                peer_name="the master",
+                limit_s=limit_s,
+                node=us.node if us else 0,
+                incarnation=us.incarnation if us else 0,
+                job=us.job if us else 0,
+                trust=self.trust,
+                give_up=self.ended.is_set,
+                on_wait=waiting.report,
+            )
 
     def _register(self, limit_s: float) -> None:
         self._control = ControlClient(

@@ -3,10 +3,11 @@
     master -> Registration -> a small JSON file for each run -> runs() -> snailps status, jobs
 
 The files are in $XDG_RUNTIME_DIR/snailps or, where that is missing, in a folder of this user below
-the temporary one; the newest `KEPT` ended runs stay as records. A start time tells a process from a
-later one with the same number, so a killed master is known as such. Files appear and change by
-renaming, without locks. A run never fails for want of its file, which has mode 600: of a running
-cluster it has the secret that a launcher of this machine made. Must not know sockets or messages.
+the temporary one or, where others have that, in one below the home folder; the newest `KEPT` ended
+runs stay as records. A start time tells a process from a later one with the same number, so a
+killed master is known as such. Files appear and change by renaming, without locks. A run never
+fails for want of its file, but says so. The file has mode 600: of a running cluster it has the
+secret that a launcher of this machine made. Must not know sockets or messages.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import json
 import logging
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +41,10 @@ FIGURE_BYTES_MAX = 4096
 """Longer metrics, such as those of thousands of rounds, are not kept."""
 
 State = Literal["running", "ended", "killed"]
+NOT_REGISTERED = (
+    "cannot be written: snailps status, jobs and cluster drain do not find it. Have that folder "
+    "removed, or set XDG_RUNTIME_DIR to one of yours"
+)
 Birth = Callable[[int], int | None]
 """Process number -> its start time in clock ticks since boot; None: there is no such process."""
 
@@ -107,7 +113,11 @@ def folders(environ: Mapping[str, str] | None = None, uid: int | None = None) ->
     temporary = Path(environ.get("TMPDIR", ""))
     found = [runtime / "snailps"] if runtime.is_absolute() else []
     temporary = temporary if temporary.is_absolute() else Path("/tmp")
-    return [*found, temporary / f"snailps-runs-{uid}"]
+    found.append(temporary / f"snailps-runs-{uid}")
+    home = Path(environ.get("HOME", ""))
+    if home.is_absolute():  # hosts may share it
+        found.append(home / ".local/state/snailps" / f"runs-{os.uname().nodename}")
+    return found
 
 
 class RunRegistry:
@@ -150,6 +160,32 @@ class RunRegistry:
                 if not (place / _name(candidate)).exists():
                     break  # it cannot be written here
         return None
+
+    def write_private(self, name: str, text: str) -> Path | None:
+        """Write a text to a file that this user alone can read; None if there is no place."""
+        for place in self._places:
+            if self._made(place):
+                with contextlib.suppress(OSError):
+                    (place / name).unlink(missing_ok=True)
+                    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+                    with os.fdopen(os.open(place / name, flags, 0o600), "w") as file:
+                        file.write(f"{text}\n")
+                    return place / name
+        return None
+
+    def private_files(self, prefix: str) -> list[Path]:
+        """Files of `write_private` whose names begin so."""
+        places = [place for place in self._places if is_own(place, self._uid)]
+        return [path for place in places for path in sorted(place.glob(f"{prefix}*"))]
+
+    def troubles(self) -> list[str]:
+        """Why folders that come before the usable one cannot be used, each with its name."""
+        found = []
+        for place in filter(os.path.lexists, self._places):
+            if not (why := _why_not(place, self._uid)):
+                break
+            found.append(f"{place}: {why}")
+        return found
 
     def write(self, run: Run) -> bool:
         """Write a run's file again; where its folder is gone, in the next one."""
@@ -241,11 +277,10 @@ class RunRegistry:
     def _made(self, place: Path) -> bool:
         """Whether a folder exists, created if need be, and is this user's alone."""
         with contextlib.suppress(OSError):
+            if place.parent.name == "snailps":  # below the home folder
+                place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             place.mkdir(mode=0o700)
-        if is_own(place, self._uid):
-            return True
-        log.debug("%s: no folder of this user alone, so no run is registered there", place)
-        return False
+        return not _why_not(place, self._uid)
 
     def _put(self, place: Path, run: Run, *, new: bool = False) -> bool:
         """Write a file under another name and rename it; if `new`, only where none is."""
@@ -283,6 +318,11 @@ class Registration:
         """Register the run, and keep its file in place."""
         with _debugged():
             self._run = self._registry.begin(run)
+            troubles = self._registry.troubles()
+            if troubles or self._run is None:
+                why = "; ".join(troubles) or "no folder of this user can be written"
+                what = NOT_REGISTERED if self._run is None else "is in another folder"
+                log.warning("%s: the entry of this run %s", why, what)
             if self._run is not None:
                 self._thread = threading.Thread(target=self._stay, name="registry", daemon=True)
                 self._thread.start()
@@ -335,6 +375,21 @@ def _debugged() -> Any:
         yield
     except Exception:  # no error here is worth a run
         log.debug("the run is not registered", exc_info=True)
+
+
+def _why_not(place: Path, uid: int) -> str:
+    """Why a folder cannot have the runs of a user; empty if it can."""
+    try:
+        found = place.lstat()
+    except OSError as error:
+        return error.strerror or str(error)
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is no folder"
+    if found.st_uid != uid:
+        return f"it belongs to another user, of number {found.st_uid}"
+    if found.st_mode & 0o022:
+        return "others can write to it: chmod go-w"
+    return "" if os.access(place, os.W_OK | os.X_OK) else "it cannot be written"
 
 
 def _name(number: int) -> str:

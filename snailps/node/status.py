@@ -189,6 +189,7 @@ class Progress(TypedDict):
 class Status(Progress):
     version: str
     address: str
+    began_s: float  # when the master began, seconds since 1970
     life: str
     epoch: int
     phase: Phase

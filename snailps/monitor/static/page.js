@@ -50,7 +50,7 @@ async function follow() {
   for (;;) {
     if (document.hidden && view.picture) await pause(1e9);
     try {
-      const answer = await fetch(`/api/run?run=${encodeURIComponent(view.name)}&after=${view.version}`, { cache: "no-store" });
+      const answer = await fetch(`api/run?run=${encodeURIComponent(view.name)}&after=${view.version}`, { cache: "no-store" });
       if (answer.status === 401) return link("lost", await answer.text());
       const picture = await answer.json();
       if (answer.ok && picture.state !== "none") {
@@ -73,7 +73,7 @@ async function follow() {
 async function listRuns() {
   for (;;) {
     try {
-      const answer = await fetch("/api/runs", { cache: "no-store" });
+      const answer = await fetch("api/runs", { cache: "no-store" });
       if (answer.ok) showRuns((await answer.json()).runs);
     } catch (error) { /* `follow` says so */ }
     await pauseHidden(4000);
@@ -86,7 +86,7 @@ function showRuns(runs) {
   nav.hidden = runs.length < 2;
   const current = view.picture ? view.picture.run.name : view.name;
   nav.replaceChildren(...runs.map((run) => el("a", {
-    href: `/?run=${encodeURIComponent(run.name)}`, "aria-current": run.name === current ? "page" : null,
+    href: `./?run=${encodeURIComponent(run.name)}`, "aria-current": run.name === current ? "page" : null,
     title: `${run.address} ${run.output}`,
   }, `${run.title || "run"} ${run.output.split("/").pop()}`.trim())));
 }
@@ -113,7 +113,7 @@ function fromTheStart(picture) {
   const first = Math.min(0, ...series.at_s.slice(0, 1), ...(status.events || []).map((event) => event.at_s));
   return {
     ...picture,
-    status: { ...status, origin_s: first, elapsed_s: status.elapsed_s - first, events: (status.events || []).map((event) => ({ ...event, at_s: event.at_s - first })) },
+    status: { ...status, origin_s: first, began_s: known(status.began_s) ? status.began_s + first : null, elapsed_s: status.elapsed_s - first, events: (status.events || []).map((event) => ({ ...event, at_s: event.at_s - first })) },
     series: { ...series, at_s: series.at_s.map((at) => at - first) },
   };
 }
@@ -174,6 +174,17 @@ function remember(status) {
   }
 }
 
+// Time of day at the reader's place, with the date where that is asked for.
+function clock(at_s, dated) {
+  const at = new Date(1000 * at_s);
+  const time = at.toLocaleTimeString("en-GB");
+  if (!dated) return time;
+  const two = (number) => String(number).padStart(2, "0");
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${time}`;
+}
+
+const hostsOf = (status) => [...new Set([status.master, ...status.nodes].map((node) => node.host).filter(Boolean))].sort();
+
 const titleOf = (picture, status) => status.job_name || picture.run.title || "snailps";
 
 function showHead(picture, status) {
@@ -182,7 +193,9 @@ function showHead(picture, status) {
   setText(byId("phase"), status.phase_words);
   byId("phase").className = `phase ${PHASES[status.phase] || ""}`;
   const output = status.output || picture.run.output;
-  setText(byId("about"), [output && `to ${output}`, `master at ${status.address}`].filter(Boolean).join(" · "));
+  const hosts = hostsOf(status);
+  setText(byId("about"), [output && `to ${output}`, `master at ${status.address}`, known(status.began_s) && `since ${clock(status.began_s, true)}`,
+    `on ${plural(hosts.length, "host")}: ${hosts.slice(0, 8).join(", ")}${hosts.length > 8 ? ", ..." : ""}`].filter(Boolean).join(" · "));
   const over = status.phase === "done";
   const share = over ? 1 : ["survey", "training", "exporting", "loading"].includes(status.phase) ? status.progress : 0;
   byId("bar-fill").style.transform = `scaleX(${share})`;
@@ -334,7 +347,8 @@ function showEvents(status) {
     if (view.eventKeys.has(key(event))) continue;
     view.eventKeys.add(key(event));
     const kind = (KINDS[event.kind] || ["", event.kind])[0];
-    list.prepend(el("li", { class: kind }, el("time", {}, seconds(event.at_s)),
+    const at = known(status.began_s) ? status.began_s + event.at_s : null;
+    list.prepend(el("li", { class: kind }, el("time", { title: at === null ? null : `${clock(at, true)}, ${seconds(event.at_s)} after the beginning` }, at === null ? seconds(event.at_s) : clock(at)),
       svg("svg", { viewBox: "0 0 14 14", role: "img", "aria-label": event.kind, fill: "none", stroke: "currentColor", "stroke-width": 2.4, "stroke-linecap": "round" }, svg("path", { d: SHAPES[kind] })),
       el("span", {}, event.text)));
   }
