@@ -9,7 +9,7 @@ An address with a password or a signature stays whole where it is opened, and no
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 HIDDEN = "***"
@@ -52,12 +52,16 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
-def outward(value: Any) -> Any:
-    """A value for JSON, or a text, with both done to all texts in it."""
+def _shown(text: str) -> str:
+    return printable(without_secrets(text))
+
+
+def outward(value: Any, clean: Callable[[str], str] = _shown) -> Any:
+    """A value for JSON, or a text, with all texts in it fit to be shown, or as `clean` has them."""
     if isinstance(value, str):
-        return printable(without_secrets(value))
+        return clean(value)
     if isinstance(value, Mapping):
-        return {outward(key): outward(item) for key, item in value.items()}
+        return {outward(key, clean): outward(item, clean) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [outward(item) for item in value]
+        return [outward(item, clean) for item in value]
     return value

@@ -26,7 +26,7 @@ from datetime import datetime, timezone
 from typing import Any, TextIO
 
 from snailps.node.phrases import OWN_ERROR
-from snailps.outward import outward
+from snailps.outward import outward, without_secrets
 
 OWN = "snailps: "
 EVENTS = "snailps.events"
@@ -52,7 +52,8 @@ class Identity:
             "message": message,
         }
         return json.dumps(
-            outward({**record, **{k: v for k, v in more.items() if k not in record}}), default=str
+            outward({**record, **more, **record}, without_secrets),
+            default=str,
         )
 
 

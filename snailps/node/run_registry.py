@@ -115,7 +115,8 @@ def folders(environ: Mapping[str, str] | None = None, uid: int | None = None) ->
     temporary = temporary if temporary.is_absolute() else Path("/tmp")
     found.append(temporary / f"snailps-runs-{uid}")
     home = Path(environ.get("HOME", ""))
-    if home.is_absolute():  # hosts may share it
+    if os.path.lexists(found[-1]) and _why_not(found[-1], uid) and home.is_absolute():
+        # With the host's name: hosts may share a home.
         found.append(home / ".local/state/snailps" / f"runs-{os.uname().nodename}")
     return found
 

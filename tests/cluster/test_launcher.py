@@ -7,6 +7,7 @@ of their role.
 import os
 import re
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -41,9 +42,7 @@ class Cluster:
     """A launcher in a folder of stand-ins, and the lines that it passed on."""
 
     def __init__(self, folder, servers=1, workers=1, revives=False, **files):
-        (folder / "snailps").mkdir()
-        (folder / "snailps" / "__init__.py").touch()  # a namespace would not take its place
-        (folder / "snailps" / "__main__.py").write_text(MAIN)
+        (folder / "main").write_text(MAIN)
         for role, text in files.items():
             (folder / f"{role}.py").write_text(text)
         self.lines = []
@@ -70,6 +69,7 @@ class Cluster:
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launcher, "PROGRAM", (sys.executable, str(tmp_path / "main")))
     made = []
 
     def make_cluster(**options):
