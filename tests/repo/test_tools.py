@@ -84,7 +84,8 @@ class Here:
         self.wheels.mkdir()
         name = f"snailps-1-cp{version}-cp{version}-linux_{platform.machine()}.whl"
         with zipfile.ZipFile(self.wheels / name, "w") as wheel:
-            wheel.writestr("snailps/__main__.py", FAKE + more)
+            main = f"def main():\n    exec({FAKE + more!r}, {{}})\n"
+            wheel.writestr("snailps/cli/entry.py", main)
 
     def open(self, name, *words, **more):
         """A script under way."""
@@ -343,7 +344,7 @@ def test_two_distributes_at_once_install_one_after_the_other(here, text):
 
 def test_package_is_replaced_as_a_whole_and_not_below_a_process(here):
     here("distribute")
-    module = here.path("one", "lib/snailps/__main__.py")
+    module = here.path("one", "lib/snailps/cli/entry.py")
     with module.open() as before:
         here.make_wheel(VERSION, "# another one")
         here("distribute")
