@@ -225,7 +225,7 @@ class Worker(ModelTables):
 
     @classmethod
     def reading(cls, settings: Any) -> Reading:
-        """Choose how tables in the input are read: Parquet, JSON lines, CSV with a header.
+        """Choose how tables in the input are read: Parquet, Arrow, JSON lines, CSV with a header.
 
         The default: the column that the setting or field ``column`` names, a line a row; tables
         are refused if there is none, or if it is empty.

@@ -24,7 +24,8 @@ def command(
     input: Annotated[
         list[str],
         typer.Option(
-            help="Parquet, JSON lines or text: files, folders, patterns or URLs.", metavar="FILE..."
+            help="Parquet, Arrow, JSON lines or text: files, folders, patterns or URLs.",
+            metavar="FILE...",
         ),
     ],
     model: Annotated[
@@ -46,9 +47,7 @@ def command(
             metavar="FOLDER",
         ),
     ],
-    column: Annotated[
-        str, typer.Option(help="Of Parquet and JSON lines: that of the texts.", metavar="NAME")
-    ] = "",
+    column: Annotated[str, typer.Option(help="Of tables: that of the texts.", metavar="NAME")] = "",
     add: Annotated[
         str,
         typer.Option(

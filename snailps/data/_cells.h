@@ -163,10 +163,12 @@ static int snail_truth(const snail_cell *cell, float *out) {
     return 0;
 }
 
-/* Whether a cell that is no number says that it is missing, as R, pandas and SQL write it. */
+/* Whether a cell that is no number says that it is missing, as R, pandas and SQL write it (\N: the
+   files of PostgreSQL, MySQL and Hive). */
 static int snail_is_missing(const snail_cell *cell) {
     static const char *const words[] = {"NA",  "N/A",  "n/a",  "#N/A", "<NA>",
-                                        "NaN", "nan",  "NULL", "null", "None"}; /* columns.MISSING */
+                                        "NaN", "nan",  "NULL", "null", "None",
+                                        "\\N"}; /* columns.MISSING */
     const size_t size = (size_t)(cell->stop - cell->text);
     for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++)
         if (size == strlen(words[i]) && !memcmp(cell->text, words[i], size)) return 1;

@@ -32,6 +32,7 @@ from snailps.data.file_kinds import (
     refuse_foreign,
     refuse_header,
 )
+from snailps.data.lakes import files_of_table, kind_of_folder
 from snailps.data.matrix_file import (
     HEADER_BYTES,
     gather,
@@ -40,6 +41,7 @@ from snailps.data.matrix_file import (
     read_matrix_block,
     rows_of_matrix,
 )
+from snailps.data.partitions import marked
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch, open_input
 from snailps.data.unpacking import (
@@ -50,6 +52,7 @@ from snailps.data.unpacking import (
     is_url,
     open_content,
     read_errors,
+    root_of_pattern,
 )
 from snailps.data.word_counts import SEPARATORS
 from snailps.dataclass import dataclass
@@ -140,8 +143,13 @@ def _refuse_empty(empty: list[str], count: int) -> None:
 
 
 def files_of(inputs: Sequence[str]) -> list[str]:
-    """Absolute paths of the input files; see `expand`."""
-    return list(dict.fromkeys(path for text in inputs for path in _files_of(text)))
+    """Absolute paths of the input files; see `expand`.
+
+    Names that begin with a dot or underscore are hidden in a named folder, and folders of such
+    names in patterns, too.  A folder with a list of its files, as Delta's, has these files.
+    """
+    tables: dict[str, Listed | None] = {}
+    return list(dict.fromkeys(path for text in inputs for path in _files_of(text, tables)))
 
 
 def test_files(paths: Sequence[str]) -> list[str]:
@@ -375,27 +383,44 @@ def _behind_unit(
     return stop
 
 
-def _files_of(text: str) -> list[str]:
+Listed = tuple[str, str, frozenset[str]]
+"""A folder with a list of its files (`lakes`): the folder, its kind, the files that are listed."""
+
+
+def _files_of(text: str, tables: dict[str, Listed | None]) -> list[str]:
     if is_driver_file(text):
         return [text]
     if is_url(text):
-        return files_of_url(text)
+        return [marked(url, rest) for url, rest in files_of_url(text)]
     path = Path(home_expanded(text))
     if path.is_dir():
-        files = list(_files_below(str(path)))
+        files = list(_files_below(_absolute(path), tables))
         if not files:
             raise DataError(f"expected files in the folder {text}, found none (hidden ones apart)")
         return files
     if os.path.lexists(path):
-        return [_absolute(path)]
+        file = _absolute(path)
+        if (table := _table_around(str(Path(file).parent), tables)) and file not in table[2]:
+            raise DataError(
+                f"{file} is in the {table[1]} table {table[0]}, and none of its files as it is "
+                "now: name the folder"
+            )
+        return [file]
     if not glob.has_magic(text):
         raise DataError(
             f"input not found: {text} does not exist (seen from {Path.cwd()}). "
             "Correct the path, or mount its folder here"
         )
     found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (may be absolute)
-    paths = [Path(name) for name in found if Path(name).name not in OF_FILTERS]
-    files = [_absolute(path) for path in paths if not path.is_dir()]
+    root, files = root_of_pattern(str(path)), []
+    for name in found:
+        *folders, last = name.removeprefix(root).split("/")
+        if Path(name).is_dir() or last in OF_FILTERS or any(map(is_hidden, folders)):
+            continue
+        file = _absolute(Path(name))
+        table = _table_around(str(Path(file).parent), tables)
+        if table is None or file in table[2]:
+            files.append(marked(file, "/".join([*folders, last])))
     if not files:
         raise DataError(f"the pattern {text} matches no file (seen from {Path.cwd()})")
     return files
@@ -406,14 +431,28 @@ def _absolute(path: Path) -> str:
     return str(path.resolve() if ".." in path.parts else path.absolute())
 
 
-def _files_below(folder: str) -> Iterator[str]:
+def _table_around(folder: str, tables: dict[str, Listed | None]) -> Listed | None:
+    """The table with a list of its files that a folder is, or is in; `tables`: those of folders
+    that were asked of."""
+    if folder not in tables:
+        kind = kind_of_folder(folder)
+        if kind is not None and kind != "splits of save_to_disk":
+            tables[folder] = folder, kind, frozenset(files_of_table(folder, kind))
+        else:
+            above = str(Path(folder).parent)
+            tables[folder] = None if above == folder else _table_around(above, tables)
+    return tables[folder]
+
+
+def _files_below(folder: str, tables: dict[str, Listed | None]) -> Iterator[str]:
     """Files of a folder and of those below, linked ones too; no folder twice."""
     seen: set[tuple[int, int]] = set()
+    around = _table_around(folder, tables)
 
     def refuse(error: OSError) -> NoReturn:
         raise DataError(f"cannot list the folder {error.filename}: {error.strerror}") from error
 
-    for where, folders, names in os.walk(_absolute(Path(folder)), onerror=refuse, followlinks=True):
+    for where, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         try:
             found = Path(where).stat()
         except OSError as error:
@@ -422,10 +461,22 @@ def _files_below(folder: str) -> Iterator[str]:
             folders.clear()
             continue
         seen.add(place)
-        folders[:] = sorted(name for name in folders if not is_hidden(name))
-        for name in sorted(names):
-            if not is_hidden(name) and name not in OF_FILTERS:
-                yield str(Path(where) / name)
+        kind = None if around else kind_of_folder(where)
+        table = around
+        if kind is not None:
+            table = where, kind, frozenset(files_of_table(where, kind))
+        if table is not None and table[0] == where:
+            folders.clear()
+            files = sorted(table[2])
+        else:
+            folders[:] = sorted(name for name in folders if not is_hidden(name))
+            visible = (name for name in sorted(names) if not is_hidden(name))
+            files = [str(Path(where) / name) for name in visible if name not in OF_FILTERS]
+        for file in files:
+            if table is None or file in table[2]:
+                # The transforms of an Iceberg table, as day(at), are no columns.
+                is_column = table is None or table[1] != "Iceberg"
+                yield marked(file, os.path.relpath(file, folder)) if is_column else file
 
 
 def _readable_bytes(path: str, scratch: Scratch) -> int:

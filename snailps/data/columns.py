@@ -20,7 +20,9 @@ from snailps.errors import ConfigError
 HASHED_BITS_MAX = 62
 TRUTH = {"false": 0, "true": 1, "False": 0, "True": 1, "FALSE": 0, "TRUE": 1}
 """Cells of CSV that are numbers, as `true` of JSON and Parquet is; `_cells.h` reads them."""
-MISSING = frozenset({"NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None"})
+MISSING = frozenset({
+    "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", r"\N",
+})  # fmt: skip
 """Cells of numeric columns of CSV that are missing, as empty ones are; `_cells.h` has them too."""
 _RANGE = re.compile(r"(?P<head>.*?)(?P<first>[0-9]+)\.\.(?P=head)(?P<last>[0-9]+)")
 

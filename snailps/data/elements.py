@@ -1,10 +1,11 @@
 """Python's data, read as columns: tables of any library, columns, lists, generators.
 
+    data of any library -> native -> the same of a library that is known here; whole: in memory
     DataFrame, Table, dict of lists -> table_of -> DataTable: columns by name, each a Column
     data, column -> elements_of -> Elements(values, count, name), a stream
 
-Owns the fast way to read each library's columns: a piece at a time, by its own conversion.
-Imports no library: only an object of a library has its methods called.  No text, no files.
+Owns the fast way to read each library's columns: a piece at a time, by its own conversion.  Calls
+only methods of the objects; pyarrow is imported where one offers its data as Arrow's.  No files.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from snailps.data.extras import optional_module
 from snailps.dataclass import dataclass
-from snailps.errors import DataError
+from snailps.errors import ConfigError, DataError, SnailError
 
 NUMBERS = (int, float, np.integer, np.floating, np.bool_, Decimal)
 """Types of Python's and NumPy's numbers and truth values."""
@@ -57,9 +58,11 @@ def elements_of(data: Any, column: str = "", *, what: str = "the data") -> Eleme
     """Read any container; `column` selects one of a table with several, `what` is for messages.
 
     Takes lists, tuples, ranges, generators and other iterables; NumPy arrays; Series and DataFrames
-    of pandas and polars; Arrays, ChunkedArrays, Tables, RecordBatches and RecordBatchReaders of
-    pyarrow; Hugging Face's datasets, streamed or not; dicts of columns.
+    of pandas and polars; Arrays, ChunkedArrays, Tables, RecordBatches, RecordBatchReaders and
+    Datasets of pyarrow; Hugging Face's datasets, streamed or not; dicts of columns; what `native`
+    makes one of these.
     """
+    data = native(data, what)
     if isinstance(data, (str, os.PathLike)):
         raise DataError(
             f"{what}: expected a list or the like, got the {_kind(data)} {str(data)!r:.60}, "
@@ -67,10 +70,8 @@ def elements_of(data: Any, column: str = "", *, what: str = "the data") -> Eleme
         )
     if isinstance(data, (bytes, bytearray, memoryview)):
         raise DataError(f"{what}: expected a list of texts, got {a_kind(data)}: put it into a list")
-    if (table := table_of(data, what)) is not None:
-        name = _column(table.columns, column, f"a {_kind(data)}", what)
-        if table.columns.count(name) > 1:
-            raise DataError(f"{what}: the {_kind(data)} has several columns {name!r}")
+    if (table := table_of(data)) is not None:
+        name = _only(table.columns, column, a_kind(data), what)
         chosen = table.column(name)
         return Elements(_sliced(chosen), len(chosen), f"column {name!r} of a {_kind(data)}", "row")
     library = library_of(data)
@@ -80,10 +81,11 @@ def elements_of(data: Any, column: str = "", *, what: str = "the data") -> Eleme
         return Elements(_sliced(reader(data)), len(data), f"{a_kind(data)} of {len(data):,}", "row")
     if library == "numpy" and hasattr(data, "dtype") and hasattr(data, "tolist"):
         return _of_numpy(data, column, what)
-    if hasattr(data, "read_next_batch"):
-        name = _column(list(data.schema.names), column, "a RecordBatchReader", what)
-        batches = (one for batch in data for one in _sliced(_ArrowColumn(batch.column(name))))
-        return Elements(batches, None, f"column {name!r} of a RecordBatchReader", "row")
+    if is_stream(data):
+        name = _only(list(data.schema.names), column, a_kind(data), what)
+        reader = data.scanner(columns=[name]).to_reader() if hasattr(data, "scanner") else data
+        batches = (one for batch in reader for one in _sliced(_ArrowColumn(batch.column(name))))
+        return Elements(batches, None, f"column {name!r} of {a_kind(data)}", "row")
     if library == "datasets" and (isinstance(data, Mapping) or hasattr(data, "iter")):
         return _of_datasets(data, column, what)
     if isinstance(data, Mapping):
@@ -129,6 +131,95 @@ def refuse_masked(data: Any, what: str) -> None:
             f"{what}: {np.count_nonzero(hidden):,} elements of the masked array are hidden: "
             "expected all: give filled(value), or leave such rows out"
         )
+
+
+_BUILT_IN = (
+    str, bytes, bytearray, memoryview, os.PathLike, list, tuple, range, Mapping, Set,
+)  # fmt: skip
+_NAMES = ("columns", "column_names", "__dataframe__")
+"""Attributes of what has columns by name."""
+
+
+def native(data: Any, what: str = "X") -> Any:
+    """Data of another library as a library that is known here has it; all else as it is.
+
+    By what its type offers, the first of: a frame of another library (narwhals' ``to_native``);
+    rows that are still to be computed (Dask, a LazyFrame of polars); Arrow's stream or array
+    (duckdb, ibis, arro3, nanoarrow, ...); ``to_pandas``.  DataError: a table that offers none, as
+    NumPy would take its columns by place, whatever they are called.
+    """
+    if isinstance(data, _BUILT_IN):
+        return data
+    kind, library = type(data), library_of(data)
+    if library == "polars" and hasattr(kind, "collect"):
+        return _converted(data, data.collect, what)
+    if library:
+        return data
+    if hasattr(kind, "to_native"):
+        return native(data.to_native(), what)
+    if hasattr(kind, "__dask_graph__") and data.__dask_graph__() is not None:
+        return native(_converted(data, data.compute, what), what)
+    if hasattr(kind, "__arrow_c_stream__") or hasattr(kind, "__arrow_c_array__"):
+        return _converted(data, lambda: _of_arrow(data), what)
+    if hasattr(kind, "to_pandas"):
+        return _converted(data, data.to_pandas, what)
+    if any(hasattr(kind, name) or name in getattr(data, "__dict__", ()) for name in _NAMES):
+        raise DataError(
+            f"{what}: {a_kind(data)} (of {kind.__module__}) is a table of a library that is not "
+            "known here, and has neither __arrow_c_stream__ nor to_pandas: give a DataFrame of "
+            "pandas or polars, or a pyarrow.Table"
+        )
+    return data
+
+
+def whole(data: Any, what: str = "X") -> Any:
+    """`native` data that is in memory: readers and datasets of tables are read to their end."""
+    data = native(data, what)
+    if library_of(data) == "datasets" and not isinstance(data, Sequence):  # as its columns are
+        return arrow_of(data)
+    if not is_stream(data):
+        return data
+    return _converted(data, getattr(data, "read_all", None) or data.to_table, what)
+
+
+def is_stream(data: Any) -> bool:
+    """Whether data is a RecordBatchReader, Dataset or Scanner of pyarrow: rows to be read."""
+    return library_of(data) == "pyarrow" and (
+        hasattr(data, "read_next_batch") or (hasattr(data, "to_table") and hasattr(data, "schema"))
+    )
+
+
+def column_of(data: Any, what: str) -> Any:
+    """`native` data that is one column; of a table that is not known here its only one."""
+    found = whole(data, what)
+    table = None if found is data else table_of(found)
+    if table is None:
+        return found
+    return table.column(_only(table.columns, "", a_kind(data), what)).data
+
+
+def _of_arrow(data: Any) -> Any:
+    """What offers Arrow's stream or array as a Table, or as a ChunkedArray if it is a column."""
+    try:
+        arrow = optional_module("pyarrow", f"reading {a_kind(data)}", "snailps[data]")
+    except ConfigError:
+        if not hasattr(type(data), "to_pandas"):
+            raise
+        return data.to_pandas()
+    found = arrow.chunked_array(data)
+    return arrow.Table.from_struct_array(found) if arrow.types.is_struct(found.type) else found
+
+
+def _converted(data: Any, convert: Callable[[], Any], what: str) -> Any:
+    """What a library makes of its data; its errors, of any kind, as DataError."""
+    try:
+        return convert()
+    except SnailError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"{what}: {a_kind(data)} cannot be read: {type(error).__name__}: {error}"
+        ) from error
 
 
 def library_of(data: Any) -> str:
@@ -314,11 +405,9 @@ class DataTable:
     column: Callable[[Any], Column]
 
 
-def table_of(data: Any, what: str = "X") -> DataTable | None:
+def table_of(data: Any) -> DataTable | None:
     """Columns of a DataFrame (pandas, polars), a Table or RecordBatch (pyarrow); None: no table."""
     library = library_of(data)
-    if library == "polars" and hasattr(data, "collect"):
-        raise DataError(f"{what}: a LazyFrame has no rows yet: call its collect()")
     if library == "pyarrow" and hasattr(data, "schema") and hasattr(data, "column"):
         names, get = list(data.schema.names), data.column
     elif library in ("pandas", "polars") and hasattr(data, "columns"):
@@ -415,6 +504,14 @@ def _column(names: list[Any], column: str, of: str, what: str) -> Any:
     raise DataError(
         f"{what}: say which column of {of} to read, column=...; it has {shown_names(names)}"
     )
+
+
+def _only(names: list[Any], column: str, of: str, what: str) -> Any:
+    """`_column`, of which a table has no second one."""
+    name = _column(names, column, of, what)
+    if names.count(name) > 1:
+        raise DataError(f"{what}: {of} has several columns {name!r}")
+    return name
 
 
 def _no_column(column: str, of: str, what: str) -> None:

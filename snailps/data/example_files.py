@@ -192,7 +192,7 @@ class TableExamples(ExampleFiles):
             self.columns = len(features)
             self.flags = Flags.VALUES
         self.field_num = len(features)
-        self._labels = _Labels(bool(label) and label_kind(files[0], label) is Kind.NUMERIC, label)
+        self._labels = _Labels(bool(label) and label_kind(files, label) is Kind.NUMERIC, label)
 
     def pieces(self) -> Iterator[Piece]:
         from snailps.data.table_files import read_rows

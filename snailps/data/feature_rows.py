@@ -25,13 +25,12 @@ from snailps.data.columns import Column, Kind, columns_of, declaration_of
 from snailps.data.elements import (
     NUMBERS,
     DataTable,
-    arrow_of,
     is_missing,
-    library_of,
     objects_of,
     shown_names,
     table_of,
     table_of_lists,
+    whole,
 )
 from snailps.data.matrix_file import Flags, floats
 from snailps.dataclass import dataclass
@@ -120,7 +119,8 @@ class RowsSource(ABC):
 
 
 def features_of(X: Any, label: str, dense: bool) -> RowsSource:
-    if (table := table_of(arrow_of(X) if library_of(X) == "datasets" else X)) is not None:
+    X = whole(X)
+    if (table := table_of(X)) is not None:
         return TableRows(table, label, dense=dense)
     if isinstance(X, Sequence) and not isinstance(X, (str, bytes)):
         if dense:

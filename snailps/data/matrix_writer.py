@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.atomic import NewFile, Unfinished
-from snailps.data.elements import refuse_masked
+from snailps.data.elements import column_of, refuse_masked
 from snailps.data.feature_rows import RowsSource
 from snailps.data.host_cache import HostCache, ScratchFile
 from snailps.data.matrix_file import KEY_LIMIT, Flags, Header, first_not_weight, floats
@@ -312,6 +312,7 @@ def _content_of(source: RowsSource, y: Any, label: str, sample_weight: Any) -> _
     labels = _labels_of(source.labels() if label else y, source)
     if sample_weight is None:
         return _NO_CONTENT._replace(labels=labels)
+    sample_weight = column_of(sample_weight, "sample_weight")
     refuse_masked(sample_weight, "sample_weight")
     given = np.asarray(sample_weight)
     if given.dtype.kind not in "biuf" or given.ndim != 1 or len(given) != max(0, source.rows):
@@ -330,6 +331,7 @@ def _content_of(source: RowsSource, y: Any, label: str, sample_weight: Any) -> _
 def _labels_of(y: Any, source: RowsSource) -> NDArray[Any]:
     if y is None:
         return np.zeros(0, np.float32)
+    y = column_of(y, "y")
     refuse_masked(y, "y")
     given = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
     if given.ndim == 2 and given.shape[1] == 1:

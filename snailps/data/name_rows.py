@@ -17,7 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.elements import PIECE, Elements, a_kind, elements_of, is_missing, table_of
+from snailps.data.elements import (
+    PIECE,
+    Elements,
+    a_kind,
+    elements_of,
+    is_missing,
+    library_of,
+    table_of,
+    whole,
+)
 from snailps.data.matrix_sources import summed
 from snailps.data.name_columns import Values
 from snailps.data.scratch import Scratch
@@ -66,6 +75,7 @@ class NameRows:
         valued: bool = False,
         finds_values: bool = False,
     ) -> None:
+        data = data if library_of(data) == "datasets" else whole(data)
         self._data, self._expected, self._values = data, tuple(expected), values
         self._columns, self._usual, self._valued = tuple(columns), tuple(usual), valued
         self._finds_values = finds_values
@@ -192,8 +202,6 @@ def _names_of_columns(data: Any) -> list[Any] | None:
     """Names of the columns of a table; None: it is none."""
     if isinstance(data, Mapping):
         return list(data)
-    if hasattr(data, "read_next_batch"):
-        raise DataError("X: a RecordBatchReader can be read only once: give its read_all()")
     table = table_of(data)
     found = getattr(data, "column_names", None) if table is None else table.columns
     return None if found is None else list(found)

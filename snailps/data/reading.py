@@ -14,14 +14,19 @@ from snailps.data.unpacking import bare_name
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
-VERSION = 3
+VERSION = 4
 """Version of what is made of a table: other versions' copies are not used."""
-Format = Literal["parquet", "jsonl", "csv", "tsv"]
+Format = Literal["parquet", "arrow", "jsonl", "csv", "tsv"]
 _FORMATS: dict[str, Format] = {
-    ".parquet": "parquet", ".parq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl",
+    ".parquet": "parquet", ".parq": "parquet", ".arrow": "arrow", ".arrows": "arrow",
+    ".feather": "arrow", ".ipc": "arrow", ".jsonl": "jsonl", ".ndjson": "jsonl",
     ".csv": "csv", ".tsv": "tsv",
 }  # fmt: skip
-ENDINGS = ".parquet, .jsonl, .ndjson, .csv or .tsv, packed or not"
+ENDINGS = ".parquet, .arrow, .feather, .jsonl, .ndjson, .csv or .tsv, packed or not"
+NAMES: dict[Format | None, str] = {
+    "parquet": "is a Parquet file", "arrow": "is an Arrow file", "jsonl": "has JSON lines",
+}  # fmt: skip
+"""What is said of a table that is no text for any model."""
 
 
 def format_of(path: str) -> Format | None:
@@ -57,7 +62,7 @@ class Reading:
     def takes(self, path: str) -> bool:
         """Whether a file is a table for this job.
 
-        CSV and TSV are if the job names a column; Parquet always is, and JSON lines for a model
+        CSV and TSV are if the job names a column; Parquet and Arrow always, JSON lines for a model
         that knows columns.  DataError for a table without a named column, and the reverse.
         """
         setting = "column" if self.form == "text" else "label_column"
@@ -68,9 +73,8 @@ class Reading:
                 f"{path} is no table, but {setting} is set ({named}): the names of tables end in "
                 f"{ENDINGS}"
             )
-        if not named and (found == "parquet" or (found == "jsonl" and self.form)):
-            what = "is a Parquet file" if found == "parquet" else "has JSON lines"
-            raise DataError(f"{path} {what}: {self._cure(setting)}")
+        if not named and found in NAMES and (found != "jsonl" or self.form):
+            raise DataError(f"{path} {NAMES[found]}: {self._cure(setting)}")
         return bool(named)
 
     def _cure(self, setting: str) -> str:

@@ -16,6 +16,7 @@ from typing import BinaryIO, cast
 
 from snailps.data.driver_files import DriverCopy, DriverReader, is_driver_file
 from snailps.data.host_cache import HostCache, Make, ScratchFile
+from snailps.data.partitions import columns_of_folders
 from snailps.data.reading import Reading
 from snailps.data.unpacking import is_packed, is_url, open_content, pieces_of, version_of
 from snailps.errors import DataError
@@ -121,7 +122,7 @@ class Scratch(HostCache):
         elif is_url(path):  # its version is unknown
             key += f"\0{secrets.token_hex(16)}"
         if tables is not None:
-            key += f"\0{tables.identity}"
+            key += f"\0{tables.identity}\0{columns_of_folders(path)}"
 
         def fill(make: Make) -> ScratchFile:
             if tables is None:

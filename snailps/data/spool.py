@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from snailps.data.elements import Elements, a_kind, elements_of, is_missing
+from snailps.data.elements import Elements, a_kind, elements_of, is_missing, native
 from snailps.data.host_cache import HostCache, ScratchFile
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.data.word_counts import SEPARATORS
@@ -80,6 +80,7 @@ def spool_text(
     that has a blank within is refused.  Bytes, and strings that `os.fsdecode` makes of bytes that
     are no UTF-8, are written as they are.
     """
+    data = native(data)
     found = elements_of(data, column)
     own = None
     if labels is not None:

@@ -26,7 +26,7 @@ from snailps.data.label_words import word_of
 from snailps.data.matrix_writer import write_rows
 from snailps.data.reading import Reading
 from snailps.data.spool import SpooledText
-from snailps.data.table_formats import TableFile, open_table, table_errors
+from snailps.data.table_formats import TableFile, kinds_of_folders, open_table, table_errors
 from snailps.dataclass import replace
 from snailps.errors import DataError
 
@@ -100,10 +100,11 @@ def complete(paths: Sequence[str], declared: Sequence[str], label: str) -> tuple
         kinds = table.kinds(named)
         # pandas' index is the order of the rows.
         kinds |= {name: Kind.IGNORE for name in table.names if name.startswith(_INDEX)}
-        left = [name for name in table.names if name not in (*named, *kinds)]
+        of_folders = kinds_of_folders(paths) if table.folders else {}
+        left = [name for name in table.names if name not in (*named, *kinds, *table.folders)]
         found, size = table.later_kinds(left, LOOKED_BYTES) if left else ({}, 0)
         names = (*table.names, *later)
-    kinds |= found
+    kinds |= found | {name: kind for name, kind in of_folders.items() if name not in kinds}
     for other in paths[1:]:
         left = [name for name in left if name not in kinds]
         if not left or size >= LOOKED_BYTES:
@@ -174,10 +175,13 @@ def names_of_labels(reading: Reading, paths: Sequence[str]) -> list[str]:
     return sorted(found)
 
 
-def label_kind(path: str, label: str) -> Kind:
+def label_kind(paths: Sequence[str], label: str) -> Kind:
     """Whether a column of labels has numbers or texts, of CSV by the first rows that have some."""
+    path = paths[0]
     with open_table(path) as table, table_errors(path):
         _require(table, [label])
+        if label in table.folders:
+            return kinds_of_folders(paths).get(label, Kind.CATEGORICAL)
         kinds = table.kinds([name for name in table.names if name != label])
         if label not in kinds:
             kinds, _ = table.later_kinds([label], LOOKED_BYTES)

@@ -1,10 +1,10 @@
-"""Formats of tables in files: Parquet, JSON lines, CSV and TSV with a header.
+"""Formats of tables in files: Parquet, Arrow, JSON lines, CSV and TSV with a header.
 
     path -> open_table -> TableFile: names of columns, kinds, batches and pieces of rows
 
-Memory stays bounded: some ten thousand rows at a time.  pyarrow is imported for Parquet; JSON and
-CSV need no library.  Cells of CSV, features, labels and texts, are those of `ExampleReader`.  Must
-not know what a job takes from a table.
+Memory stays bounded: some ten thousand rows at a time, of Arrow's compressed files a batch of
+theirs.  pyarrow is imported for Parquet and Arrow; JSON and CSV need no library.  Cells of CSV,
+features, labels and texts, are those of `ExampleReader`.  Must not know what jobs take of tables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import shutil
 import stat
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import chain, groupby, islice
@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps.data._examples import Examples, first_row, rows_end
-from snailps.data.columns import MISSING, TRUTH, Column, Kind
+from snailps.data.columns import MISSING, TRUTH, Column, Kind, is_number
 from snailps.data.elements import (
     ARROW_NUMBER,
     NUMBERS,
@@ -42,6 +43,7 @@ from snailps.data.feature_rows import Piece, Rule
 from snailps.data.file_kinds import BOM, HEAD_BYTES, UNIT_BYTES_MAX, line_of, refuse_foreign
 from snailps.data.host_cache import Make
 from snailps.data.packed_words import PackedWords
+from snailps.data.partitions import columns_of_folders
 from snailps.data.reading import format_of
 from snailps.data.unpacking import is_sequential, is_url, open_content, read_errors
 from snailps.errors import ConfigError, DataError, shown_bytes
@@ -67,7 +69,8 @@ _CODEC = ("utf-8", "surrogateescape")
 class TableFile(ABC):
     """A table in an open file; a context manager that closes it.
 
-    `names` are those of its columns, in order; of JSON lines, those of the first rows.
+    `names` are those of its columns, in order; of JSON lines, those of the first rows.  Columns in
+    the names of folders (`folders`, with their values) are the last ones.
     """
 
     names: list[str]
@@ -90,6 +93,10 @@ class TableFile(ABC):
         except BaseException:
             self._file.close()
             raise
+        in_folders = columns_of_folders(path).items()
+        self.folders = {name: text for name, text in in_folders if name not in self.names}
+        self._own = self.names
+        self.names = [*self._own, *self.folders]
 
     @abstractmethod
     def _begin(self, make: Make | None) -> None:
@@ -101,21 +108,32 @@ class TableFile(ABC):
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    @abstractmethod
     def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
         """Kind of each column except `but` that has a value in the first rows, or a type.
 
-        DataError if it has neither numbers nor texts.
+        DataError if it has neither numbers nor texts.  Those of folders: see `kinds_of_folders`.
         """
+        return self._kinds([*but, *self.folders])
+
+    @abstractmethod
+    def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
+        """`kinds` of the columns in the file."""
 
     def later_kinds(self, names: Sequence[str], bytes_max: int) -> tuple[dict[str, Kind], int]:
         """Kind of those of these columns that have a value in the following rows, each by the rows
         with the first one; and the bytes read, about `bytes_max` at most."""
         return {}, 0
 
-    @abstractmethod
     def batches(self, names: Sequence[str]) -> Iterator[DataTable]:
         """Yield those of these columns that exist, some rows at a time; once."""
+        folders = {name: text for name, text in self.folders.items() if name in names}
+        own = [name for name in names if name not in folders] or self._own[:1]
+        for batch in self._batches(own):
+            yield batch_with(batch, folders) if folders else batch
+
+    @abstractmethod
+    def _batches(self, names: Sequence[str]) -> Iterator[DataTable]:
+        """`batches` of the columns in the file."""
 
     def pieces(
         self, columns: Sequence[Column], label: str = "", on_bad_line: str = ""
@@ -124,6 +142,41 @@ class TableFile(ABC):
 
         A column of kind label that the table lacks is left out.  `on_bad_line` is of CSV and TSV.
         """
+        apart = [column for column in columns if column.name in self.folders]
+        own = [column for column in columns if column.name not in self.folders]
+        if not apart and label not in self.folders:
+            yield from self._pieces(columns, label, on_bad_line)
+            return
+        features = [column.name for column in columns if column.is_feature]
+        places = [
+            np.array([features.index(one.name) for one in some if one.is_feature], np.int32)
+            for some in (own, apart)
+        ]
+        entries = self._of_folders(apart)
+        text = self.folders.get(label)
+        for piece, labels in self._pieces(own, "" if label in self.folders else label, on_bad_line):
+            yield (
+                piece_with(piece, entries, *places),
+                [text] * piece.rows if label in self.folders else labels,
+            )
+
+    def _of_folders(self, columns: Sequence[Column]) -> Piece:
+        """What columns of folders add to each row, as a piece of one row."""
+        cells: dict[str, list[Any]] = {}
+        for column in columns:
+            cell = cells.setdefault(column.name, [self.folders[column.name]])
+            is_text = column.kind in (Kind.CATEGORICAL, Kind.HASHED)
+            if not is_text and cell[0] in MISSING:
+                cell[0] = None
+            elif not is_text and cell[0] is not None and is_number(cell[0]):
+                cell[0] = float(TRUTH.get(cell[0], cell[0]))
+        table = table_of_lists(cells, self.path)
+        return Rule(columns, self.path).piece(table, 0, 1, 1)
+
+    def _pieces(
+        self, columns: Sequence[Column], label: str, on_bad_line: str
+    ) -> Iterator[tuple[Piece, Any]]:
+        """`pieces` of the columns in the file."""
         rule, first = Rule(columns, self.path), 1
         names = [column.name for column in columns if column.kind is Kind.LABEL]
         names = [name for name in (*names, label) if name in self.names]
@@ -137,17 +190,24 @@ class TableFile(ABC):
             first += batch.rows
 
 
-class ParquetFile(TableFile):
-    """Parquet by pyarrow; a batch of rows at a time."""
+class _ArrowTable(TableFile):
+    """A table that pyarrow reads; some rows at a time."""
 
     is_typed = True
+    _schema: Any
 
     def _begin(self, make: Make | None) -> None:
-        parquet = optional_module("pyarrow.parquet", f"reading {self.path}", "snailps[data]")
         if is_sequential(self.path):
             self._file = self._copied(make)
-        self._parquet = parquet.ParquetFile(self._file)
-        self.names = list(self._parquet.schema_arrow.names)
+        self._open()
+        self.names = list(self._schema.names)
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Set `_schema`, of Arrow."""
+
+    @abstractmethod
+    def _record_batches(self, names: Sequence[str]) -> Iterator[Any]: ...
 
     def _copied(self, make: Make | None) -> BinaryIO:
         """The content in a file of its own; closes that of the path."""
@@ -164,9 +224,9 @@ class ParquetFile(TableFile):
             stack.pop_all()
         return copy
 
-    def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
+    def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
         found = {}
-        for field in self._parquet.schema_arrow:
+        for field in self._schema:
             if field.name in but:
                 continue
             of = str(field.type)
@@ -181,17 +241,38 @@ class ParquetFile(TableFile):
                 )
         return found
 
-    def batches(self, names: Sequence[str]) -> Iterator[DataTable]:
+    def _batches(self, names: Sequence[str]) -> Iterator[DataTable]:
         there = [name for name in names if name in self.names]
         if twice := [name for name in there if self.names.count(name) > 1]:
             raise DataError(
                 f"{self.path} has {self.names.count(twice[0])} columns {twice[0]!r}: rename one"
             )
-        groups = range(self._parquet.num_row_groups)
-        for batch in parquet_batches(self._parquet, groups, BATCH_ROWS, BATCH_BYTES, there):
+        for batch in self._record_batches(there):
             table = table_of(batch)
             assert table is not None
             yield table
+
+
+class ParquetFile(_ArrowTable):
+    def _open(self) -> None:
+        parquet = optional_module("pyarrow.parquet", f"reading {self.path}", "snailps[data]")
+        self._parquet = parquet.ParquetFile(self._file)
+        self._schema = self._parquet.schema_arrow
+
+    def _record_batches(self, names: Sequence[str]) -> Iterator[Any]:
+        groups = range(self._parquet.num_row_groups)
+        return parquet_batches(self._parquet, groups, BATCH_ROWS, BATCH_BYTES, names)
+
+
+class ArrowFile(_ArrowTable):
+    """Arrow's files (Feather is one) and streams, as Hugging Face's save_to_disk writes."""
+
+    def _open(self) -> None:
+        self._schema, _ = open_arrow(self._file, self.path)
+
+    def _record_batches(self, names: Sequence[str]) -> Iterator[Any]:
+        _, batches = open_arrow(self._file, self.path, names)
+        return (some for batch in batches for some in slices(batch, BATCH_ROWS, BATCH_BYTES))
 
 
 class JsonLines(TableFile):
@@ -208,7 +289,7 @@ class JsonLines(TableFile):
         self.names = list(dict.fromkeys(name for row in self._head for name in row))
         self.has_more = len(self._head) == HEAD_ROWS or self._bytes >= HEAD_BYTES_MAX
 
-    def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
+    def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
         return self._kinds_in(self._head, [name for name in self.names if name not in but])
 
     def later_kinds(self, names: Sequence[str], bytes_max: int) -> tuple[dict[str, Kind], int]:
@@ -226,7 +307,7 @@ class JsonLines(TableFile):
         }
         return {name: kind for name, kind in kinds.items() if kind is not None}
 
-    def batches(self, names: Sequence[str]) -> Iterator[DataTable]:
+    def _batches(self, names: Sequence[str]) -> Iterator[DataTable]:
         """Refuses names that are not among the known ones."""
         first, rows, head_rows = 1, self._head, len(self._head)
         while rows:
@@ -298,7 +379,7 @@ class SeparatedFile(TableFile):
             why = f"it has {twice[0]!r} twice" if twice else f"got {got!r:.80}"
             raise DataError(f"{self.path}: expected names of columns in the first line; {why}")
 
-    def kinds(self, but: Sequence[str]) -> dict[str, Kind]:
+    def _kinds(self, but: Sequence[str]) -> dict[str, Kind]:
         """Judge by the cells of the first rows: numbers if all present cells are."""
         names = [name for name in self.names if name not in but]
         seen = {name: set[Kind]() for name in names}
@@ -313,7 +394,7 @@ class SeparatedFile(TableFile):
         return found | {name: Kind.IGNORE for name in names if name in self._unnamed}
 
     def later_kinds(self, names: Sequence[str], bytes_max: int) -> tuple[dict[str, Kind], int]:
-        left, size, found = [name for name in self.names if name in names], 0, dict[str, Kind]()
+        left, size, found = [name for name in self._own if name in names], 0, dict[str, Kind]()
         for cells, _, read in self._cells_of(left) if left else ():
             size += read
             for name, some in zip(left, cells, strict=True):
@@ -331,14 +412,14 @@ class SeparatedFile(TableFile):
             found = self._parsed(reader, data, at)
             yield found.cells, len(found.labels), len(data)
 
-    def batches(self, names: Sequence[str]) -> Iterator[DataTable]:
-        kept = [name for name in self.names if name in names]
+    def _batches(self, names: Sequence[str]) -> Iterator[DataTable]:
+        kept = [name for name in self._own if name in names]
         for found in self._read(self._reader([Column(name, Kind.TEXT) for name in kept])):
             cells = ([text or None for text in _texts(some)] for some in found.cells)
             yield table_of_lists(dict(zip(kept, cells, strict=True)), self.path)
 
-    def pieces(
-        self, columns: Sequence[Column], label: str = "", on_bad_line: str = ""
+    def _pieces(
+        self, columns: Sequence[Column], label: str, on_bad_line: str
     ) -> Iterator[tuple[Piece, Any]]:
         texts = [Column(label, Kind.TEXT)] if label else []
         reader, bad = self._reader([*columns, *texts], on_bad_line), 0
@@ -363,7 +444,7 @@ class SeparatedFile(TableFile):
         by_name = {column.name: column for column in columns}
         return ExampleReader(
             self._format,
-            columns=[by_name.get(name, Column(name, Kind.IGNORE)) for name in self.names],
+            columns=[by_name.get(name, Column(name, Kind.IGNORE)) for name in self._own],
             on_bad_line=on_bad_line or "stop",
             needs_labels=False,
             may_skip=bool(on_bad_line),
@@ -403,14 +484,16 @@ class SeparatedFile(TableFile):
 def open_table(path: str, make: Make | None = None) -> TableFile:
     """Open a table; report at once what is wrong with its beginning.
 
-    Packed or remote Parquet is copied to a file that `make` gives for a purpose; None: to the
-    system's temporary folder.
+    Packed or remote Parquet or Arrow is copied to a file that `make` gives for a purpose; None: to
+    the system's temporary folder.
     """
     found = format_of(path)
     assert found is not None
     with table_errors(path):
         _refuse_other_files(path)
-        kinds: dict[str, type[TableFile]] = {"parquet": ParquetFile, "jsonl": JsonLines}
+        kinds: dict[str, type[TableFile]] = {
+            "parquet": ParquetFile, "arrow": ArrowFile, "jsonl": JsonLines,
+        }  # fmt: skip
         return kinds.get(found, SeparatedFile)(path, found, make)
 
 
@@ -437,7 +520,7 @@ def _refuse_other_files(path: str) -> None:
             f"expected a regular file, got something else: {path}. A table is read more than once: "
             "write what a pipe has into a file"
         )
-    if format_of(path) != "parquet":
+    if format_of(path) not in ("parquet", "arrow"):
         with open_content(path) as file:
             refuse_foreign(file.read(HEAD_BYTES), path, text=True)
 
@@ -461,6 +544,89 @@ def parquet_batches(
 
     for rows, alike in groupby(groups, rows_at_once):
         yield from file.iter_batches(rows, row_groups=list(alike), columns=names)
+
+
+def open_arrow(
+    file: BinaryIO, path: str, names: Sequence[str] | None = None
+) -> tuple[Any, Iterator[Any]]:
+    """Schema and batches of an open file or stream of Arrow's, with all columns or with some."""
+    arrow = optional_module("pyarrow", f"reading {path}", "snailps[data]")
+    file.seek(0)
+    head = file.read(HEAD_BYTES)
+    if head.startswith(b"FEA1"):
+        refuse_foreign(head, path)
+
+    def reader(included: list[int] | None) -> Any:
+        file.seek(0)
+        options = arrow.ipc.IpcReadOptions(included_fields=included)
+        opener = arrow.ipc.open_file if is_arrow_file(head) else arrow.ipc.open_stream
+        return opener(file, options=options)
+
+    opened = reader(None)
+    schema = opened.schema
+    if names is not None:
+        opened = reader([schema.get_field_index(name) for name in names])
+    if is_arrow_file(head):
+        return schema, map(opened.get_batch, range(opened.num_record_batches))
+    return schema, iter(opened)
+
+
+def is_arrow_file(head: bytes) -> bool:
+    """Whether bytes begin one of Arrow's files, whose batches may be read in any order."""
+    return head.startswith(b"ARROW1")
+
+
+def slices(batch: Any, rows: int, size: int) -> Iterator[Any]:
+    """A batch of Arrow's, some rows at a time: of about `size` bytes, `rows` at most."""
+    rows = min(rows, max(1, size * batch.num_rows // max(batch.nbytes, 1)))
+    return (batch.slice(at, rows) for at in range(0, batch.num_rows, rows))
+
+
+def batch_with(batch: DataTable, columns: Mapping[str, str | None]) -> DataTable:
+    """Some rows, with further columns of one value each."""
+    constant = table_of_lists({name: [text] * batch.rows for name, text in columns.items()}, "")
+
+    def column(name: Any) -> Any:
+        return (constant if name in columns else batch).column(name)
+
+    return DataTable([*batch.columns, *columns], batch.rows, batch.name, column)
+
+
+def piece_with(
+    piece: Piece, entries: Piece, fields: NDArray[np.int32], of_entries: NDArray[np.int32]
+) -> Piece:
+    """A piece each of whose rows has further entries, those of one row.
+
+    `fields`, `of_entries`: what the fields of each are among those of both.
+    """
+    assert piece.ptr is not None
+    assert piece.keys is not None
+    assert piece.values is not None
+    assert piece.fields is not None
+    assert entries.keys is not None
+    assert entries.values is not None
+    assert entries.fields is not None
+    count, at = len(entries.keys), np.repeat(piece.ptr[1:], len(entries.keys))
+    labels = piece.labels
+    if labels is None and entries.labels is not None:
+        labels = np.repeat(entries.labels, piece.rows)
+    return Piece(
+        piece.ptr + np.arange(len(piece.ptr)) * count,
+        np.insert(piece.keys, at, np.tile(entries.keys, piece.rows)),
+        np.insert(piece.values, at, np.tile(entries.values, piece.rows)),
+        np.insert(fields[piece.fields], at, np.tile(of_entries[entries.fields], piece.rows)),
+        labels=labels,
+    )
+
+
+def kinds_of_folders(paths: Iterable[str]) -> dict[str, Kind]:
+    """Kind of each column in the names of folders: as of CSV, by its values in all files."""
+    values: dict[str, set[bytes]] = {}
+    for path in paths:
+        for name, text in columns_of_folders(path).items():
+            values.setdefault(name, set()).update([] if text is None else [text.encode(*_CODEC)])
+    found = {name: _kinds_of([*some]) for name, some in values.items()}
+    return {name: _whole(kinds) for name, kinds in found.items() if kinds}
 
 
 def object_of(line: bytes, path: str, number: int) -> dict[str, Any]:
@@ -511,8 +677,21 @@ def table_errors(path: str) -> Iterator[None]:
             yield
         except (DataError, ConfigError):
             raise
-        except ValueError as error:  # pyarrow's
-            raise DataError(f"cannot read {path}: {error}") from error
+        except Exception as error:
+            if not isinstance(error, ValueError) and not is_of_arrow(error):
+                raise
+            raise DataError(f"cannot read {path}: {error}{_cure_of(error)}") from error
+
+
+def is_of_arrow(error: Exception) -> bool:
+    """Whether it is pyarrow's: some are no ValueError, as of types that it lacks."""
+    return any(kind.__name__ == "ArrowException" for kind in type(error).__mro__)
+
+
+def _cure_of(error: Exception) -> str:
+    if isinstance(error, NotImplementedError) or "not implemented" in f"{error}".lower():
+        return ". Write it again with another type or codec, such as text, or without that column"
+    return ""
 
 
 def _labelled(piece: Piece, labels: Sequence[str]) -> Piece:

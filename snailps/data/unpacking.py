@@ -39,6 +39,13 @@ _MARKS = (
 )  # fmt: skip
 """Fields of fsspec's file systems that identify a version; never times of reading."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+MARK = re.compile(r"/\./(?=[^/]*=)")
+"""In a path: the next folder is the first one that names a column and its value (`partitions`)."""
+_LAKES = {
+    re.compile(r"(^|/)_delta_log/"): "a Delta",
+    re.compile(r"(^|/)metadata/[^/]*metadata\.json"): "an Iceberg",
+    re.compile(r"(^|/)\.hoodie/"): "a Hudi",
+}
 _ALWAYS_FILES = ("http://", "https://")
 """A URL of these is one file: a page may link others, and a question mark begins its query."""
 
@@ -137,41 +144,57 @@ def _bare(name: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a named folder omits this file or folder: it is hidden or a marker.
+    """Whether a named folder omits this file or folder: its name begins with a dot or underscore.
 
-    Spark, Hadoop and Dask leave markers and indexes beside the files of a table.
+    Hadoop, Spark, Hive, Trino and pyarrow leave logs, markers, indexes and unfinished files beside
+    a table so.  A column of Hive's may begin with an underscore: `_day=7` is no such name.
     """
-    markers = ("_SUCCESS", "_metadata", "_common_metadata", "_temporary")
-    return name.startswith((".", "_committed_", "_started_")) or name in markers
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-def files_of_url(url: str) -> list[str]:
-    """The files that a URL names: itself, those below a folder, or those of a pattern; sorted."""
+def files_of_url(url: str) -> list[tuple[str, str]]:
+    """The files that a URL names: itself, those below a folder, or those of a pattern; sorted.
+
+    With each the part of it below the folder that was named, or in which the pattern begins.
+    """
     if url.lower().startswith(_ALWAYS_FILES):
-        return [url]
+        return [(url, "")]
     system, path = _system_of(url)
     with read_errors(url):
         if system.isfile(path):
-            return [url]
+            return [(url, "")]
         if glob.has_magic(path):
+            inside = root_of_pattern(path)
             names = [name for name in sorted(system.glob(path)) if not system.isdir(name)]
+            rests = [name.removeprefix(inside) for name in names]
+            rests = [rest for rest in rests if not any(map(is_hidden, rest.split("/")[:-1]))]
             missing = f"the pattern {url} matches no file"
         else:
             inside = path.rstrip("/") + "/"
-            names = [
-                name
-                for name in sorted(system.find(path))
-                if not any(map(is_hidden, name.removeprefix(inside).split("/")))
-            ]
+            rests = [name.removeprefix(inside) for name in sorted(system.find(path))]
+            if lake := next((mark for mark in _LAKES if any(map(mark.search, rests))), None):
+                raise DataError(
+                    f"{url} is {_LAKES[lake]} table, whose log says which files are its rows "
+                    "now: it is read from a folder of this host only. Write its rows as Parquet"
+                )
+            rests = [rest for rest in rests if not any(map(is_hidden, rest.split("/")))]
             missing = f"input not found: {url} does not exist, or has no files"
-    if not names:
+    if not rests:
         raise DataError(missing)
-    return [str(system.unstrip_protocol(name)) for name in names]
+    return [(str(system.unstrip_protocol(inside + rest)), rest) for rest in rests]
+
+
+def root_of_pattern(pattern: str) -> str:
+    """The beginning of a pattern, up to the folder in whose names it has a choice; with its `/`."""
+    parts = pattern.split("/")
+    first = next(at for at, part in enumerate(parts) if glob.has_magic(part))
+    return "/".join([*parts[:first], ""])
 
 
 def _system_of(url: str) -> tuple[Any, str]:
     """fsspec's file system of a URL, and the path in it."""
     core = optional_module("fsspec.core", f"reading {url}", "snailps[cloud]")
+    url = MARK.sub("/", url)
     try:
         system, path = core.url_to_fs(url)
     except ImportError as error:  # s3fs, gcsfs, aiohttp, ...

@@ -16,7 +16,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.elements import a_kind
+from snailps.data.elements import a_kind, native, whole
 from snailps.data.label_words import word_of
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError
@@ -132,9 +132,9 @@ class TextClassifier(
 
     @contextlib.contextmanager
     def _source(self, X: Any, y: Any, *, goes_on: bool, column: str = "") -> Iterator[Source]:
-        words = self._words if goes_on else {}
+        words, X = self._words if goes_on else {}, self._read(X, y)
         if not is_path(X):
-            if isinstance(y, str) and (isinstance(X, Iterator) or hasattr(X, "read_next_batch")):
+            if isinstance(y, str) and isinstance(X, Iterator):
                 raise DataError(
                     f"y: {a_kind(X)} can be read only once, for its texts: give the labels as a "
                     f"list, or a table that has column {y!r:.60}"
@@ -145,6 +145,12 @@ class TextClassifier(
             y = [words[value].removeprefix(_PREFIX) for value in values]
         with super()._source(X, y, goes_on=goes_on, column=column) as source:
             yield replace(source, attributes={**source.attributes, "_words": words})
+
+    @staticmethod
+    def _read(X: Any, y: Any) -> Any:
+        """X as a table that can be read twice, where y names a column of it."""
+        is_read_once = isinstance(y, str) and hasattr(X, "read_next_batch")
+        return whole(X) if is_read_once else native(X)
 
     def _take(self, done: Finished, source: Source) -> dict[str, Any]:
         """Model and labels together: neither if a label is of another kind."""
@@ -228,6 +234,7 @@ class TextClassifier(
         DataError
             y has other than one label an example, or labels of another kind than the model.
         """
+        X = self._read(X, y)
         predicted = self.predict(X)
         values = values_of(y if isinstance(y, str) else one_axis(y, type(self).__name__), X)
         return accuracy(predicted.tolist(), values, weights_of(sample_weight, len(predicted)))

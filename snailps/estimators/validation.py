@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,12 @@ from numpy.typing import NDArray
 from snailps.data.elements import (
     DataTable,
     a_kind,
-    arrow_of,
+    column_of,
     library_of,
+    native,
     refuse_masked,
     table_of,
+    whole,
 )
 from snailps.data.example_files import ExampleFiles
 from snailps.data.feature_rows import DictRows, TableRows, numbers_of, table_of_dicts
@@ -39,6 +42,10 @@ _CONTINUOUS = (
     "Unknown label type: continuous. Labels of a classifier are str, bool or whole numbers; a "
     "regressor learns numbers such as {0!r}"
 )
+
+
+_ARRAYS = ("__array__", "__array_interface__", "__array_struct__", "__getitem__", "tobytes")
+"""Attributes of arrays, sequences and buffers, as NumPy takes them."""
 
 
 class NotNumbers(DataError, TypeError):
@@ -66,7 +73,7 @@ def matrix_of(X: Any, *, numeric: bool, fitted: Any = None, use: str = "fit") ->
 
     `numeric`: refuse tables with texts, and dicts.  Columns are what a `fitted` model knows.
     """
-    X = arrow_of(X) if library_of(X) == "datasets" else X
+    X = whole(X)
     is_sparse = library_of(X) == "scipy" and hasattr(X, "tocsr")
     if isinstance(X, (str, bytes, os.PathLike)):
         raise DataError(
@@ -81,6 +88,11 @@ def matrix_of(X: Any, *, numeric: bool, fitted: Any = None, use: str = "fit") ->
         found = _of_table(X, table, fitted)
     elif isinstance(X, Sequence) and len(X) and isinstance(X[0], Mapping):
         found = _of_dicts(X, fitted, use)
+    elif isinstance(X, (list, tuple)) and X and table_of(native(X[0])) is not None:
+        raise DataError(
+            f"X: {a_kind(X)} of {len(X):,} tables, {a_kind(X[0])} first: expected one table. "
+            "Concatenate them, batches by pyarrow.Table.from_batches(X)"
+        )
     else:
         found = _of_array(X if is_sparse else _array(X))
     if numeric and found.hashed:
@@ -132,7 +144,9 @@ def _of_table(X: Any, table: DataTable, fitted: Any) -> Matrix:
 
 
 def _array(X: Any) -> NDArray[Any]:
-    """X as an array of numbers."""
+    """X as an array of numbers, if NumPy defines what its elements are."""
+    if not (isinstance(X, (Sequence, Number)) or any(hasattr(X, name) for name in _ARRAYS)):
+        raise DataError(f"{_KINDS}; got {a_kind(X)} (of {type(X).__module__})")
     refuse_masked(X, "X")
     try:
         found = np.asarray(X)
@@ -206,6 +220,7 @@ def one_axis(y: Any, who: str, rows: int = -1) -> Any:
             f"y: expected a value for each row of X, got the str {y!r:.80}. If it names a column "
             "of X, give that column as y, and X without it"
         )
+    y = column_of(y, "y")
     if hasattr(y, "to_numpy"):
         with contextlib.suppress(TypeError, ValueError):  # of pyarrow, where it needs a copy
             y = y.to_numpy()
@@ -296,6 +311,7 @@ def weights_of(sample_weight: Any, rows: int) -> NDArray[np.float64] | None:
     """Weights of examples, float64 (rows,); None: 1."""
     if sample_weight is None:
         return None
+    sample_weight = column_of(sample_weight, "sample_weight")
     refuse_masked(sample_weight, "sample_weight")
     try:
         found = np.asarray(sample_weight, np.float64)

@@ -15,7 +15,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.elements import a_kind
+from snailps.data.elements import a_kind, native, whole
 from snailps.data.extras import optional_module
 from snailps.errors import DataError, ModelFileError, ParameterError
 from snailps.estimators.corpus import lines_of
@@ -52,7 +52,7 @@ class WordEstimator(TextEstimator):
         y : None
             Has no effect; pipelines give it.
         column : str
-            Which column, if X is a table, or files that are tables: Parquet, JSON lines, CSV.
+            Which column, if X is a table or files are: Parquet, Arrow, JSON lines, CSV.
 
         Raises
         ------
@@ -133,7 +133,8 @@ class WordEstimator(TextEstimator):
         DataError
             X can be read only once.
         """
-        if isinstance(X, Iterator) or hasattr(X, "read_next_batch"):
+        X = whole(X) if hasattr(X, "read_next_batch") else native(X)
+        if isinstance(X, Iterator):
             raise DataError(
                 f"fit_transform: {a_kind(X)} can be read only once: give a list, list(X), or call "
                 "fit and transform"

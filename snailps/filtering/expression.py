@@ -339,6 +339,8 @@ class _Parser:
         column, are_texts = values.column(name), isinstance(constants[0], str)
         if not column.present.any():  # of what type these would be is not known
             return nothing(column, are_texts=are_texts)
+        if are_texts and column.texts is not None:
+            return Column(column.texts, column.present, are_texts=True)
         if column.are_texts != are_texts:
             kinds = ("numbers", "a text") if are_texts else ("texts", "a number")
             self.fail(node, f"column {name!r} has {kinds[0]}, and is compared with {kinds[1]}")

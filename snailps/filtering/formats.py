@@ -13,10 +13,11 @@ import gzip
 import io
 import json
 import lzma
+import re
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
@@ -25,13 +26,17 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data.columns import TRUTH, is_number
 from snailps.data.extras import optional_module
 from snailps.data.file_kinds import whole_lines
+from snailps.data.partitions import columns_of_folders
 from snailps.data.reading import format_of
 from snailps.data.table_formats import (
     BATCH_BYTES,
+    is_arrow_file,
     no_column,
     object_of,
+    open_arrow,
     parquet_batches,
     raw_text,
     table_errors,
@@ -53,10 +58,18 @@ from snailps.vectors.words import to_text
 BATCH_ROWS_MAX = 1 << 14
 GROUP_BYTES = 64 << 20
 """Bytes of a group of rows in Parquet, as it is in memory."""
-ORDINARY = frozenset({
-    "NONE", "STRING", "INT", "DECIMAL", "DATE", "TIME", "TIMESTAMP", "FLOAT16", "UNKNOWN",
-})  # fmt: skip
-"""Annotations of Parquet that Arrow's types stand for."""
+_SCHEMA_LINE = re.compile(
+    r"(?P<depth>(  )+)(required|optional|repeated) \S+ (field_id=\S+ )?"
+    r"(?P<name>.*?)( \((?P<meaning>[A-Z][A-Za-z0-9_]*.*)\))?( \{|;)"
+)
+"""A line of pyarrow's text of a Parquet schema."""
+_HISTORY = re.compile(r", (is_from_converted_type|force_set_converted_type)=[a-z]+")
+"""How the file says it, which is no part of the meaning."""
+_OF_ARROW = re.compile(r"|List|Map|MAP_KEY_VALUE|Int\(bitWidth=(32|64), isSigned=true\)")
+"""What says no more than the types of Parquet and Arrow."""
+_ARROW_BEGIN = 8
+"""Bytes of Arrow's files before the first message."""
+_ARROW_CODECS = {b"\x04\x22\x4d\x18": "lz4", b"\x28\xb5\x2f\xfd": "zstd"}
 DICTIONARY_BYTES = 1 << 16
 """A dictionary up to this size is kept whole: it costs little beside a batch's 4 MB."""
 
@@ -143,7 +156,7 @@ class Target(ABC):
         """The file is not wanted: nothing more is written."""
 
 
-# --- Parquet ------------------------------------------------------------------------------------
+# --- Parquet and Arrow --------------------------------------------------------------------------
 
 
 class _ArrowBatch(Batch):
@@ -159,7 +172,7 @@ class _ArrowBatch(Batch):
 
     def column(self, name: str) -> Column:
         if name not in self._found.schema.names:
-            raise no_column(self._path, name, self._found.schema.names)
+            return _column_of_folders(self._path, name, self.rows, self._found.schema.names)
         found, kinds = _stored(self._found.column(name)), _arrow().types
         if kinds.is_dictionary(found.type):
             found = found.dictionary_decode()
@@ -181,18 +194,24 @@ class _ArrowBatch(Batch):
 
     def kept(self, rows: NDArray[np.int64], added: Mapping[str, NDArray[Any]]) -> Any:
         arrow = _arrow()
-        with _arrow_errors(self._path):
-            found = [_shrunk(column.take(arrow.array(rows))) for column in self._found.columns]
+        # A file of Arrow's has one dictionary a column, for all of its batches.
+        shrunk = _shrunk if is_parquet(self._path) else lambda column: column
+        with table_errors(self._path):
+            found = [shrunk(column.take(arrow.array(rows))) for column in self._found.columns]
         arrays = [*found, *(_of_arrow(values) for values in added.values())]
         return arrow.record_batch(arrays, names=[*self._found.schema.names, *added])
 
 
-class _ParquetSource(Source):
+class _ArrowSource(Source):
+    """A table that pyarrow reads."""
+
+    _schema: Any
+    """Arrow's, of what is read; and of what is written, without what is added."""
+
     def __init__(self, task: Task, column: str) -> None:
         super().__init__(task, column)
-        with table_errors(task.path), _arrow_errors(task.path):
-            self._parquet = _open_parquet(task.path, self._opened)
-            self._schema = self._parquet.schema_arrow
+        with table_errors(task.path):
+            self._open()
             self._plain = _plain(self._schema)
             self._check_there(column)
             texts = _stored(_arrow().array([], self._schema.field(column).type))
@@ -202,15 +221,22 @@ class _ParquetSource(Source):
             except DataError as error:
                 raise DataError(f"{task.path}: column {column!r}: {error}") from None
 
+    @abstractmethod
+    def _open(self) -> None:
+        """Set `_schema`."""
+
+    @abstractmethod
+    def _record_batches(self) -> Iterator[Any]: ...
+
     def batches(self) -> Iterator[Batch]:
-        first, groups = 1, range(*(self.task.groups or (0, self._parquet.num_row_groups)))
-        with table_errors(self.task.path), _arrow_errors(self.task.path):
-            for found in parquet_batches(self._parquet, groups, BATCH_ROWS_MAX, BATCH_BYTES):
+        first = 1
+        with table_errors(self.task.path):
+            for found in self._record_batches():
                 if self._plain is not None:
                     found = found.cast(self._plain)
                 # Encoded sizes say little of texts that are often the same.
                 size = max(1, sum(map(_plain_bytes, found.columns)))
-                few = max(1, found.num_rows * 2 * BATCH_BYTES // size)
+                few = max(1, min(BATCH_ROWS_MAX, found.num_rows * 2 * BATCH_BYTES // size))
                 for at in range(0, found.num_rows, few):
                     some = found.slice(at, few)
                     yield _ArrowBatch(some, self._column, first, self.task.path)
@@ -225,36 +251,77 @@ class _ParquetSource(Source):
 
     def check(self, columns: Sequence[str], added: Mapping[str, type]) -> list[str]:
         for name in columns:
-            self._check_there(name)
+            if name not in columns_of_folders(self.task.path):
+                self._check_there(name)
         self._check_added(added)
-        with _arrow_errors(self.task.path):
+        return []
+
+    def _check_added(self, added: Mapping[str, type]) -> None:
+        for name in added:
+            if name in self._schema.names or name in columns_of_folders(self.task.path):
+                raise ConfigError(f"--add {name}: {self.task.path} has a column of that name")
+            if name.encode("utf-8", "replace").decode() != name:
+                raise ConfigError(f"--add {name!a}: Parquet's names are UTF-8: NAME=... is another")
+
+    def _schema_with(self, schema: Any, added: Mapping[str, type]) -> Any:
+        self._check_added(added)
+        for name, kind in added.items():
+            schema = schema.append(_arrow().field(name, "float32" if kind is float else "string"))
+        return schema
+
+
+class _ParquetSource(_ArrowSource):
+    def _open(self) -> None:
+        self._parquet = _open_parquet(self.task.path, self._opened)
+        self._schema = self._parquet.schema_arrow
+
+    def _record_batches(self) -> Iterator[Any]:
+        groups = range(*(self.task.groups or (0, self._parquet.num_row_groups)))
+        return parquet_batches(self._parquet, groups, BATCH_ROWS_MAX, BATCH_BYTES)
+
+    def check(self, columns: Sequence[str], added: Mapping[str, type]) -> list[str]:
+        super().check(columns, added)
+        with table_errors(self.task.path):
             return [
                 f"column {name} is {before}, which pyarrow {_arrow().__version__} writes as "
                 f"{after}: its values stay, this annotation does not"
                 for name, before, after in _lost_annotations(self._parquet)
             ]
 
-    def _check_added(self, added: Mapping[str, type]) -> None:
-        for name in added:
-            if name in self._schema.names:
-                raise ConfigError(f"--add {name}: {self.task.path} has a column of that name")
-            if name.encode("utf-8", "replace").decode() != name:
-                raise ConfigError(f"--add {name!a}: Parquet's names are UTF-8: NAME=... is another")
-
     def target(self, file: IO[bytes], added: Mapping[str, type]) -> Target:
-        self._check_added(added)
-        schema = _schema_of(self._parquet)
-        for name, kind in added.items():
-            schema = schema.append(_arrow().field(name, "float32" if kind is float else "string"))
+        schema = self._schema_with(_schema_of(self._parquet), added)
         return _ParquetTarget(file, schema, _codec_of(self._parquet, self._column))
 
 
-class _ParquetTarget(Target):
-    def __init__(self, file: IO[bytes], schema: Any, codec: str) -> None:
-        parquet = optional_module("pyarrow.parquet", "writing Parquet", "snailps[data]")
-        self._schema, self._bytes = schema, 0
+class _IpcSource(_ArrowSource):
+    """A file of Arrow's, as Feather, or a stream."""
+
+    def _open(self) -> None:
+        if is_sequential(self.task.path):
+            raise DataError(
+                f"{self.task.path}: filtering Arrow needs a file that is not packed, and can be "
+                "sought in"
+            )
+        file = self._opened.enter_context(open_content(self.task.path))
+        self._schema, self._batches = open_arrow(file, self.task.path)
+
+    def _record_batches(self) -> Iterator[Any]:
+        return self._batches
+
+    def target(self, file: IO[bytes], added: Mapping[str, type]) -> Target:
+        with open_content(self.task.path) as read:
+            is_file = is_arrow_file(read.read(_ARROW_BEGIN))
+            read.seek(_ARROW_BEGIN if is_file else 0)
+            codec = _codec_of_messages(read)
+        return _IpcTarget(file, self._schema_with(self._schema, added), codec, is_file=is_file)
+
+
+class _ArrowTarget(Target):
+    """Writes some rows together, GROUP_BYTES in memory."""
+
+    def __init__(self, schema: Any, writer: Any) -> None:
+        self._schema, self._writer, self._bytes = schema, writer, 0
         self._waiting: list[Any] = []
-        self._writer = parquet.ParquetWriter(file, schema, compression=codec)
 
     def write(self, kept: Any) -> None:
         if kept.num_rows:
@@ -268,24 +335,46 @@ class _ParquetTarget(Target):
             self._write_group()
         self._writer.close()
 
+    def _write_group(self) -> None:
+        table = _arrow().Table.from_batches(self._waiting, self._schema)
+        self._writer.write_table(self._unified(table))
+        self._waiting, self._bytes = [], 0
+
+    def _unified(self, table: Any) -> Any:
+        return table
+
+
+class _ParquetTarget(_ArrowTarget):
+    def __init__(self, file: IO[bytes], schema: Any, codec: str) -> None:
+        parquet = optional_module("pyarrow.parquet", "writing Parquet", "snailps[data]")
+        super().__init__(schema, parquet.ParquetWriter(file, schema, compression=codec))
+
+    def _unified(self, table: Any) -> Any:
+        with suppress(_arrow().ArrowException):  # more values than the codes' type has
+            return table.unify_dictionaries()
+        return table
+
     def abandon(self) -> None:
         self._writer.is_open = False
 
-    def _write_group(self) -> None:
-        table = _arrow().Table.from_batches(self._waiting, self._schema)
-        with suppress(_arrow().ArrowException):  # more values than the codes' type has
-            table = table.unify_dictionaries()
-        self._writer.write_table(table)
-        self._waiting, self._bytes = [], 0
+
+class _IpcTarget(_ArrowTarget):
+    def __init__(self, file: IO[bytes], schema: Any, codec: str | None, *, is_file: bool) -> None:
+        ipc = _arrow().ipc
+        options = ipc.IpcWriteOptions(compression=codec, emit_dictionary_deltas=True)
+        super().__init__(
+            schema, (ipc.new_file if is_file else ipc.new_stream)(file, schema, options=options)
+        )
 
 
-@contextmanager
-def _arrow_errors(path: str) -> Iterator[None]:
-    """Turn what pyarrow cannot do into DataError; some of it is no `ValueError`."""
-    try:
-        yield
-    except _arrow().ArrowException as error:
-        raise DataError(f"{path} has what pyarrow cannot read, or filter: {error}") from error
+def _codec_of_messages(file: IO[bytes]) -> str | None:
+    """The codec of Arrow's messages, by the first buffer: its length, then a frame of the codec."""
+    messages = _arrow().ipc.MessageReader.open_stream(file)
+    with suppress(StopIteration):
+        while (message := messages.read_next_message()).type == "schema":
+            pass
+        return _ARROW_CODECS.get(bytes(message.body[8:12]))
+    return None
 
 
 def _codec_of(parquet: Any, column: str) -> str:
@@ -310,7 +399,7 @@ def _schema_of(parquet: Any) -> Any:
     pyarrow reads these as bytes, but writes them as geometries if they are of GeoArrow's type.
     """
     schema, types = parquet.schema_arrow, _arrow().types
-    for column in _annotated(parquet.schema):
+    for column in map(parquet.schema.column, range(len(parquet.schema))):
         place = schema.get_field_index(column.path)
         kind = None if place < 0 else schema.field(place).type
         if kind is None or not (types.is_binary(kind) or types.is_large_binary(kind)):
@@ -326,12 +415,6 @@ def _schema_of(parquet: Any) -> Any:
             field = schema.field(place).with_type(_geometry_type()(kind, text))
             schema = schema.set(place, field.with_metadata(known or None))
     return schema
-
-
-def _annotated(schema: Any) -> list[Any]:
-    """Columns of a Parquet schema of which it says more than pyarrow's own types do."""
-    columns = map(schema.column, range(len(schema)))
-    return [one for one in columns if one.logical_type.type not in ORDINARY]
 
 
 @cache
@@ -356,17 +439,38 @@ def _geometry_type() -> Any:
 
 def _lost_annotations(parquet: Any) -> Iterator[tuple[str, str, str]]:
     """Columns that are written without what Parquet says of their meaning: it before, and after."""
-    if not _annotated(parquet.schema):
-        return
     module = optional_module("pyarrow.parquet", "writing Parquet", "snailps[data]")
     file = io.BytesIO()
     module.ParquetWriter(file, _schema_of(parquet)).close()
-    written = module.ParquetFile(file).schema
-    for at in range(len(written)):
-        before, after = parquet.schema.column(at), written.column(at)
-        kinds = str(before.logical_type), str(after.logical_type)
-        if kinds[0] not in ("None", kinds[1]):
-            yield before.path, *kinds
+    yield from _lost(*map(_annotations, (parquet.schema, module.ParquetFile(file).schema)))
+
+
+Annotations = dict[str, list[tuple[str, str]]]
+"""Of each column of a Parquet schema: parts that it says the meaning of, and what it is."""
+
+
+def _lost(before: Annotations, after: Annotations) -> Iterator[tuple[str, str, str]]:
+    for column, parts in before.items():
+        written = [kind for _, kind in after.get(column, ())]
+        for path, kind in parts:
+            if kind in written:
+                written.remove(kind)
+            else:
+                yield path, kind, written[0] if written else "its bytes"
+
+
+def _annotations(schema: Any) -> Annotations:
+    """Annotations of groups, too; without lists and maps, which some write in their own way."""
+    found, above = Annotations(), list[str]()
+    for line in f"{schema}".splitlines():
+        if not (match := _SCHEMA_LINE.fullmatch(line)):
+            continue
+        del above[len(match["depth"]) // 2 - 1 :]
+        above.append(match["name"])
+        meaning = _HISTORY.sub("", match["meaning"] or "")
+        if not _OF_ARROW.fullmatch(meaning):
+            found.setdefault(above[0], []).append((".".join(above), meaning))
+    return found
 
 
 def _plain(schema: Any) -> Any:
@@ -464,6 +568,23 @@ def _open_parquet(path: str, opened: ExitStack) -> Any:
     )
 
 
+def _column_of_folders(path: str, name: str, rows: int, names: Sequence[str]) -> Column:
+    """A column that stands in the names of folders, one value for all rows of a file.
+
+    It is a number if it can be, and a text where it is compared with one.
+    """
+    folders = columns_of_folders(path)
+    if name not in folders:
+        raise no_column(path, name, [*names, *folders])
+    text = folders[name]
+    texts = Column(np.full(rows, text, object), np.full(rows, text is not None), are_texts=True)
+    if text is None or not is_number(text):
+        return texts
+    numbers = [int(text) if text.isdecimal() else float(TRUTH.get(text, text))] * rows
+    values = _numbers_of(numbers, {*map(type, numbers)})
+    return Column(values, values == values, texts=texts.values)
+
+
 # --- lines --------------------------------------------------------------------------------------
 
 
@@ -515,6 +636,8 @@ class _Lines(Batch):
     def column(self, name: str) -> Column:
         if not self._rows:
             raise DataError(f"{self._path} is text, which has no column {name!r}")
+        if name in columns_of_folders(self._path) and not self.has(name):
+            return _column_of_folders(self._path, name, self.rows, self.names())
         values = [row.get(name) for row in self._rows]
         present = np.fromiter((value == value and value is not None for value in values), bool)
         kinds = {type(value) for value in values} - {type(None)}
@@ -593,14 +716,15 @@ class _LineSource(Source):
         first = next(self.batches(), None)
         if first is None:
             return []
-        for name in filter(first.has, added):
-            raise first.has_already(name)
+        for name in added:
+            if first.has(name) or name in columns_of_folders(path):
+                raise first.has_already(name)
         if not first.has(self._column):
             raise no_column(path, self._column, first.names())
         return [
             f"none of its first {first.rows} lines has {name!r}"
             for name in columns
-            if not first.has(name)
+            if not first.has(name) and name not in columns_of_folders(path)
         ]
 
     def target(self, file: IO[bytes], added: Mapping[str, type]) -> Target:
@@ -646,12 +770,17 @@ def _packer(file: IO[bytes], packing: str) -> IO[bytes]:
 
 def open_source(task: Task, column: str) -> Source:
     """Open a task; DataError: another format, or no such column."""
-    kind: type[Source] = _ParquetSource if is_parquet(task.path) else _LineSource
-    return kind(task, column)
+    kinds: dict[str | None, type[Source]] = {"parquet": _ParquetSource, "arrow": _IpcSource}
+    return kinds.get(format_of(task.path), _LineSource)(task, column)
 
 
 def is_parquet(path: str) -> bool:
     return format_of(path) == "parquet"
+
+
+def has_columns(path: str) -> bool:
+    """Whether a file says at its beginning which columns it has, and of what types."""
+    return format_of(path) in ("parquet", "arrow")
 
 
 def tasks_of(paths: Sequence[str], column: str, task_bytes: int) -> list[Task]:
@@ -713,14 +842,14 @@ def version_now(path: str) -> str:
 
 def _check(path: str, column: str) -> None:
     kind = format_of(path)
-    if kind not in ("parquet", "jsonl", None):
-        raise DataError(f"{path} is {kind}: filter has Parquet, JSON lines and text")
+    if kind not in ("parquet", "arrow", "jsonl", None):
+        raise DataError(f"{path} is {kind}: filter has Parquet, Arrow, JSON lines and text")
     if kind is not None and not column:
         raise ConfigError(f"{path} is a table: name the column of its texts, --column NAME")
     if kind is None and column:
         raise ConfigError(
             f"--column {column}: {path} is text, by its name, and has no columns; tables are "
-            ".parquet and .jsonl"
+            ".parquet, .arrow and .jsonl"
         )
 
 

@@ -34,7 +34,7 @@ from snailps.filtering.formats import (
     Source,
     Target,
     Task,
-    is_parquet,
+    has_columns,
     open_source,
     tasks_of,
     version_now,
@@ -134,7 +134,7 @@ class FilterJob:
         self._check_places()
         remarks: dict[str, str] = {}
         for number, task in enumerate(self.tasks):
-            if number == 0 or is_parquet(task.path):
+            if number == 0 or has_columns(task.path):
                 with open_source(task, self.command.column) as source:
                     found = source.check(self.judge.condition.columns, self.judge.column_types())
                 remarks = dict.fromkeys(found, task.path) | remarks

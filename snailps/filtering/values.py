@@ -24,15 +24,18 @@ class Column(NamedTuple):
     """Values of some rows of a table, and which rows have one.
 
     Texts are objects.  Numbers are int64, uint64 or float64, or objects, Python's own numbers,
-    where none of these types has all of them exactly.
+    where none of these types has all of them exactly.  `texts`: what the numbers are as texts, if
+    the column has no type.
     """
 
     values: NDArray[Any]
     present: Mask
     are_texts: bool = False
+    texts: NDArray[Any] | None = None
 
     def at(self, rows: NDArray[Any]) -> Column:
-        return Column(self.values[rows], self.present[rows], self.are_texts)
+        texts = None if self.texts is None else self.texts[rows]
+        return Column(self.values[rows], self.present[rows], self.are_texts, texts)
 
 
 class Truth(NamedTuple):

@@ -114,6 +114,8 @@ def _column(path: str, name: str, rows: int) -> Iterator[Piece]:
                 if not table.is_typed:
                     texts = list(map(raw_text, found.values(0, batch.rows)))
                     yield from _with_missing(texts, rows, "row", done)
+                elif isinstance(found.data, list):  # in the name of a folder
+                    yield from _with_missing(found.data, rows, "row", done)
                 elif found.data.null_count:
                     yield from _with_missing(_listed(found.data), rows, "row", done)
                 else:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data.elements import column_of
 from snailps.data.file_kinds import READ_BYTES
 from snailps.errors import DataError
 from snailps.vectors.words import to_bytes
@@ -53,6 +54,7 @@ def pieces_of(
     that is empty is an empty line.
     """
     rows = max(1, min(rows, ROWS_MAX))
+    texts = column_of(texts, "texts")
     is_row = getattr(texts, "ndim", 1) == 1 and not isinstance(texts, Mapping)
     if isinstance(texts, (str, bytes)):
         raw = to_bytes(texts)

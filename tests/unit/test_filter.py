@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from test_folders import put
 
 import snailps
 from snailps.cli import printing
@@ -94,6 +95,58 @@ def test_parquet_keeps_its_columns_and_gets_scores(model, tmp_path, monkeypatch,
     assert (done["rows"], done["kept"], done["without_text"]) == (9, len(wanted), 1)
     assert done["refused"] == [{"clause": KEEP, "texts": 8 - len(wanted)}]
     assert sum(done["scores"][f"hq[{LABEL}]"]["bins"]) == 8
+
+
+@pytest.mark.parametrize("kind", ["file", "stream"])
+@pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
+def test_arrow_keeps_its_types_codec_and_kind(model, tmp_path, kind, codec, monkeypatch):
+    """Dictionaries, views, extension types and metadata of fields; conditions and scores, too."""
+    monkeypatch.setattr(formats, "BATCH_ROWS_MAX", 3)
+    codes = pa.array([*"abcabcab", None]).dictionary_encode()
+    table = pa.table({
+        "n": pa.array(range(9), pa.int16()), "text": pa.array(TEXTS, pa.string_view()), "c": codes,
+        "j": pa.array(["{}"] * 9, pa.json_()), "at": pa.array([1] * 9, pa.duration("ms")),
+    })  # fmt: skip
+    fields = [*table.schema]
+    fields[0] = fields[0].with_metadata({"unit": "m"})
+    table = table.cast(pa.schema(fields, {"of": "table"}))
+    options, path = pa.ipc.IpcWriteOptions(compression=codec), tmp_path / "a.arrow"
+    opener = {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}[kind]
+    with path.open("wb") as file, opener(file, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=4)
+    done = keep(model, path, tmp_path / "out", f"{KEEP} and n < 7", add=["hq"])
+    wanted = [at for at, p in enumerate(plus(model)) if p >= 0.6 and at < 7]
+    assert (done["rows"], done["kept"]) == (9, len(wanted))
+    out = (tmp_path / "out" / "a.arrow").read_bytes()
+    assert out.startswith(b"ARROW1") == (kind == "file")
+    found = {"file": pa.ipc.open_file, "stream": pa.ipc.open_stream}[kind](out).read_all()
+    assert found.schema.remove(6).remove(5).equals(table.schema, check_metadata=True)
+    assert found.select(table.column_names).to_pylist() == [table.to_pylist()[at] for at in wanted]
+    assert found["hq.top"].to_pylist() == ["__label__plus"] * len(wanted)
+    with path.open("rb") as before, io.BytesIO(out) as after:
+        for file in (before, after):
+            file.seek(8 if kind == "file" else 0)
+        assert formats._codec_of_messages(before) == formats._codec_of_messages(after) == codec
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "arrow"])
+def test_columns_in_names_of_folders_are_in_conditions(model, tmp_path, ending):
+    """As a number beside a number, as a text beside a text; the output is a folder of that name."""
+    put(tmp_path / "in", *(f"day={day}/a.{ending}" for day in ("7", "8", "x")),
+        table=pa.table({"text": ["up", "down"]}))  # fmt: skip
+    days = str(tmp_path / "in" / "day=[78]" / f"*.{ending}")
+    for number, condition in enumerate(["day > 7", 'day == "8"', 'day in ["8", "9"]', "day != 7"]):
+        done = keep(model, days, tmp_path / f"out{number}", f"hq.p >= 0 and {condition}")
+        assert (done["rows"], done["kept"]) == (4, 2)
+        assert (tmp_path / f"out{number}" / "day=8" / f"a.{ending}").stat().st_size
+    whole = str(tmp_path / "in")
+    assert keep(model, whole, tmp_path / "all", 'hq.p >= 0 and day != "7"')["kept"] == 4
+    for added, condition, refused in (
+        ([], "day > 7", r"column 'day' has texts: compare it|is compared with a number"),
+        (["day=hq.p"], "hq.p > 0", r"--add day: .*has"),
+    ):
+        with pytest.raises(ConfigError, match=refused):
+            keep(model, whole, tmp_path / "none", f"hq.p >= 0 and {condition}", add=added)
 
 
 PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
@@ -346,7 +399,7 @@ def test_ended_run_goes_on_and_its_bytes_are_the_same(model, tmp_path, monkeypat
         ({"column": ""}, "name the column of its texts"),
         ({"column": "txt"}, "no column 'txt', but n, text, tags"),
         ({"path": "t.txt"}, "t.txt is text, by its name"),
-        ({"path": "t.csv"}, "is csv: filter has Parquet, JSON lines and text"),
+        ({"path": "t.csv"}, "is csv: filter has Parquet, Arrow, JSON lines and text"),
         ({"condition": "hq.p > .5 and m > 1"}, "no column 'm'"),
         ({"condition": "tags == 1"}, "column 'tags' is of list"),
         ({"condition": "hq.q > .5"}, "--keep: hq has no q"),
@@ -801,7 +854,9 @@ def test_codec_that_this_build_lacks_is_named_or_replaced(model, tmp_path, monke
         raise pa.ArrowNotImplementedError("Support for codec 'brotli' not built")
 
     monkeypatch.setattr(formats, "parquet_batches", refused)
-    with pytest.raises(DataError, match=r"a.parquet has what pyarrow cannot read.*'brotli' not"):
+    with pytest.raises(
+        DataError, match=r"cannot read .*a.parquet: .*'brotli' not.* another .* codec"
+    ):
         keep(model, tmp_path / "a.parquet", tmp_path / "none")
 
 
@@ -877,6 +932,55 @@ def test_annotation_that_is_not_written_is_warned_of_once(model, tmp_path, caplo
     assert "column at.list.element is Geometry(crs=), which pyarrow" in record.getMessage()
     found = pq.read_table(tmp_path / "out" / "a.parquet")
     assert found["at"].to_pylist() == [[b"p" * 21]]
+
+
+ANNOTATED = """
+required group field_id=-1 schema {
+  optional binary field_id=-1 text (String);
+  optional int64 field_id=-1 at (Timestamp(isAdjustedToUTC=true, timeUnit=microseconds,%s));
+  optional group field_id=-1 v%s {
+    required binary field_id=-1 metadata;
+    optional int64 field_id=-1 typed_value%s;
+  }
+  optional fixed_len_byte_array(12) field_id=-1 d%s;
+  optional group field_id=-1 l (List) {
+    repeated group field_id=-1 %s {
+      optional int32 field_id=-1 (odd) {name (Date);
+    }
+  }
+}
+"""
+HISTORY = " is_from_converted_type=%s, force_set_converted_type=false"
+
+
+def test_annotations_that_pyarrow_has_no_type_for_are_found(monkeypatch):
+    """As pyarrow shows what duckdb writes; how lists and times are noted is no matter."""
+    whole = "isAdjustedToUTC=true, timeUnit=microseconds"
+    int64, old, new = " (Int(bitWidth=64, isSigned=true))", HISTORY % "true", HISTORY % "false"
+    before = ANNOTATED % (old, " (Variant(1))", int64, " (Interval)", "bag")
+    after = ANNOTATED % (new, "", "", "", "list")
+    assert formats._annotations(before) == {
+        "text": [("text", "String")],
+        "at": [("at", f"Timestamp({whole})")],
+        "v": [("v", "Variant(1)")],
+        "d": [("d", "Interval")],
+        "l": [("l.bag.(odd) {name", "Date")],
+    }
+    lost = formats._lost(formats._annotations(before), formats._annotations(after))
+    assert [*lost] == [("v", "Variant(1)", "its bytes"), ("d", "Interval", "its bytes")]
+
+
+def test_time_with_a_zone_is_warned_of(model, tmp_path, monkeypatch, caplog):
+    """pyarrow has no type for it: it reads a time, and writes one without a zone."""
+    times = pa.table({"text": ["up"], "at": pa.array([1], pa.time64("us"))})
+    write_parquet(tmp_path / "a.parquet", times)
+    keep(model, tmp_path / "a.parquet", tmp_path / "none")
+    assert not caplog.records
+    path = tmp_path / "b.parquet"
+    pq.write_table(times, path, write_time_adjusted_to_utc=True)
+    keep(model, path, tmp_path / "out")
+    (record,) = caplog.records
+    assert "column at is Time(isAdjustedToUTC=true, timeUnit=microseconds)" in record.getMessage()
 
 
 def test_missing_names_of_json_refuse_and_are_warned_of(model, tmp_path, caplog):

@@ -39,7 +39,7 @@ from snailps.data.name_columns import (
     place_of_row,
     refuse_other_text,
 )
-from snailps.data.reading import format_of
+from snailps.data.reading import NAMES, format_of
 from snailps.data.scratch import Scratch
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
@@ -79,8 +79,7 @@ def check_heads(columns: NameColumns, setting: str, paths: Sequence[str]) -> Non
 
 
 def _refuse_table(path: str, columns: NameColumns) -> None:
-    found = {"parquet": "is a Parquet file", "jsonl": "has JSON lines"}.get(format_of(path) or "")
-    if found:
+    if found := NAMES.get(format_of(path)):
         raise DataError(
             f"{path} {found}, and this model reads lines of {' '.join(columns.expected)}: save it "
             "as CSV, or give the table to fit in Python"

@@ -75,7 +75,7 @@ def with_names(settings: SparseSettings, explicit: Callable[[str], str | None]) 
     from snailps.data.table_files import label_kind, names_of_labels
 
     paths, column = files_of(settings.input), settings.label_column
-    if label_kind(paths[0], column) is Kind.NUMERIC:
+    if label_kind(paths, column) is Kind.NUMERIC:
         return settings
     names = names_of_labels(replace(settings, encoding="").reading(), paths)
     names = sorted({*names, *encoding.names})

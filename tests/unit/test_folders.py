@@ -1,0 +1,308 @@
+"""Folders of tables as the field reads them: hidden names, columns in names, lists of files."""
+
+import json
+import sys
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from door import reached
+
+from snailps.data import lakes
+from snailps.data.blocks import files_of
+from snailps.data.partitions import columns_of_folders
+from snailps.data.table_files import complete, label_kind
+from snailps.data.table_formats import open_table
+from snailps.errors import ConfigError, DataError
+from snailps.estimators.files import matrix_of_files
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+NULL = "__HIVE_DEFAULT_PARTITION__"
+TABLE = pa.table({"x": [1.0, 2.0], "y": [0, 1], "text": ["a b", "c d"]})
+
+
+def put(folder, *names, table=TABLE):
+    """Files of a table below a folder, in the format of each name."""
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".csv":
+            path.write_text(table.to_pandas().to_csv(index=False))
+        elif path.suffix == ".jsonl":
+            path.write_text("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()))
+        elif path.suffix == ".arrow":
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as out:
+                out.write_table(table)
+        else:
+            pq.write_table(table, path)
+    return str(folder)
+
+
+def below(folder, inputs=None):
+    return [path.replace(f"{folder}/", "") for path in files_of([inputs or str(folder)])]
+
+
+# --- hidden names --------------------------------------------------------------------------------
+
+
+def test_names_with_a_dot_or_underscore_are_hidden(tmp_path):
+    """As in Hadoop, Spark, Hive, Trino and pyarrow; a column's name may begin so."""
+    hidden = (
+        "_temporary/0/p.parquet", "__magic_job-1/p.parquet", "_change_data/cdc-0.parquet",
+        "_tmp.-ext-1/p.parquet", "_p.parquet", "_spark_metadata/0", ".x/p.parquet", "sub/_SUCCESS",
+    )  # fmt: skip
+    put(tmp_path, "a.parquet", "sub/b.parquet", "_day=7/c.parquet", *hidden)
+    assert below(tmp_path) == ["a.parquet", "./_day=7/c.parquet", "sub/b.parquet"]
+    assert below(tmp_path, f"{tmp_path}/**/*.parquet") == [
+        "./_day=7/c.parquet", "_p.parquet", "a.parquet", "sub/b.parquet"
+    ]  # fmt: skip
+    assert below(tmp_path, f"{tmp_path}/_p.parquet") == ["_p.parquet"]  # it is named
+
+
+# --- columns in names of folders -----------------------------------------------------------------
+
+
+def test_columns_begin_below_the_folder_that_is_named(tmp_path):
+    put(tmp_path / "lr=0.1", "c=red/d=1/p.parquet", "notes=x/t.txt")
+    root = f"{tmp_path}/lr=0.1"
+    table, text = files_of([root])
+    assert (table, text) == (f"{root}/./c=red/d=1/p.parquet", f"{root}/notes=x/t.txt")
+    assert columns_of_folders(table) == {"c": "red", "d": "1"}
+    assert files_of([f"{root}/*/d=*/p.parquet"]) == [table]
+    assert files_of([f"{root}/c=red"]) == [f"{root}/c=red/./d=1/p.parquet"]
+    assert files_of([f"{root}/c=red/d=1/p.parquet"]) == [f"{root}/c=red/d=1/p.parquet"]
+    assert files_of([f"{root}/c=red/d=1/*"]) == [f"{root}/c=red/d=1/p.parquet"]
+
+
+def test_values_are_as_hive_writes_them(tmp_path):
+    names = ("c=a%20b%2Fc/p.parquet", f"c={NULL}/p.parquet", "c=7/p.parquet")
+    files = files_of([put(tmp_path, *names)])
+    assert [columns_of_folders(path)["c"] for path in files] == ["7", None, "a b/c"]
+    assert complete(files, (), "y")[-1] == "c:categorical"
+    assert complete(files[:2], (), "y")[-1] == "c:numeric"  # of all files
+    assert label_kind(files[:2], "c").name == "NUMERIC"
+    assert label_kind(files, "c").name == "CATEGORICAL"
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl", "arrow"])
+@pytest.mark.parametrize(("text", "value"), [("red", "red"), ("7", 7), (NULL, None)])
+def test_rows_are_those_of_a_table_with_the_column(tmp_path, ending, text, value):
+    """In each format; however the column is declared, and as the labels of texts."""
+    parts, whole = tmp_path / "parts", tmp_path / "whole.parquet"
+    put(parts, f"c={text}/p.{ending}")
+    put(tmp_path, whole.name, table=TABLE.append_column("c", [[value] * 2]))
+    declared = [(), ("c:hashed 9", "text:categorical"), ("c:ignore",), ("text:ignore",)]
+    for columns in declared if value != "red" else [*declared, ("c:categorical", "x:ignore")]:
+        how = {"label_column": "y", "columns": list(columns)}
+        expected = reached("logistic", whole, tmp_path, **how)
+        assert reached("logistic", parts, tmp_path, **how).rows == expected.rows
+    if value is not None:
+        how = {"column": "text", "label_column": "c"}
+        expected = reached("classifier", whole, tmp_path, **how)
+        assert reached("classifier", parts, tmp_path, **how) == expected
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl", "arrow"])
+@pytest.mark.parametrize(("texts", "values"), [(("7", "red"), ("7", "red")), (("7", "8"), (7, 8))])
+def test_kind_of_a_column_is_decided_by_all_files(tmp_path, ending, texts, values):
+    """As features, by name; as labels of rows."""
+    put(tmp_path / "parts", *(f"c={text}/p.{ending}" for text in texts))
+    column = np.repeat(np.array(values, object), 2).tolist()
+    put(tmp_path, "whole.parquet", table=pa.concat_tables([TABLE] * 2).append_column("c", [column]))
+    for label in ("y", "c"):
+        read = []
+        for name in ("parts", "whole.parquet"):
+            matrix = matrix_of_files(str(tmp_path / name), label, (), None, use="fit", width=False)
+            pieces = [
+                sorted(
+                    zip(
+                        piece.fields[first:last],
+                        piece.keys[first:last],
+                        piece.values[first:last],
+                        strict=True,
+                    )
+                )
+                for piece in matrix.files.pieces()
+                for first, last in pairwise(piece.ptr)
+            ]
+            read.append((list(matrix.names), pieces, matrix.files.labels().tolist()))
+        assert read[0] == read[1]
+        assert len(read[0][1]) == 4
+
+
+def test_column_of_the_file_wins_and_files_alike_are_needed(tmp_path):
+    put(tmp_path / "a", "x=9/p.parquet")
+    (path,) = files_of([str(tmp_path / "a")])
+    with open_table(path) as table:
+        assert (table.names, table.folders) == (["x", "y", "text"], {})
+    put(tmp_path / "b", "a/q.parquet", "c=1/p.parquet")
+    with pytest.raises(DataError, match=r"/b/./c=1/p.parquet has columns that .* has not: 'c'"):
+        reached("logistic", tmp_path / "b", tmp_path, label_column="y", columns=["text:ignore"])
+
+
+# --- lists of files ------------------------------------------------------------------------------
+
+
+def delta(monkeypatch, features=(), partitions=(), files=("b.parquet",)):
+    """deltalake as these functions know it."""
+
+    class DeltaTable:
+        def __init__(self, folder):
+            self.folder = folder
+
+        def protocol(self):
+            return SimpleNamespace(reader_features=list(features) or None)
+
+        def metadata(self):
+            return SimpleNamespace(partition_columns=list(partitions))
+
+        def file_uris(self):
+            return [f"{self.folder}/{name}" for name in files]
+
+    monkeypatch.setitem(sys.modules, "deltalake", SimpleNamespace(DeltaTable=DeltaTable))
+
+
+def test_delta_table_has_the_files_of_its_log(tmp_path, monkeypatch):
+    put(tmp_path / "t", "a.parquet", "b.parquet", "c=1/d.parquet", "_delta_log/0.json")
+    folder = str(tmp_path / "t")
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    refused = r"/t is a Delta table, and reading its log needs deltalake.*'snailps\[lakes\]'"
+    for inputs in (folder, f"{folder}/*.parquet", f"{folder}/a.parquet", str(tmp_path)):
+        with pytest.raises(ConfigError, match=refused):
+            files_of([inputs])
+    delta(monkeypatch, files=("b.parquet", "c=1/d.parquet"))
+    assert below(folder) == ["b.parquet", "./c=1/d.parquet"]
+    assert below(folder, str(tmp_path)) == [
+        "b.parquet",
+        f"{tmp_path}/t/./c=1/d.parquet".replace(f"{folder}/", ""),
+    ]
+    assert below(folder, f"{folder}/*.parquet") == ["b.parquet"]
+    assert below(folder, f"{folder}/c=1") == ["c=1/d.parquet"]
+    assert below(folder, f"{folder}/b.parquet") == ["b.parquet"]
+    with pytest.raises(DataError, match=r"a.parquet is in the Delta table .*none of its files"):
+        files_of([f"{folder}/a.parquet"])
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    assert files_of([str(link)])[0] == f"{link}/b.parquet"
+
+
+def test_delta_table_whose_rows_are_not_those_of_files_is_refused(tmp_path, monkeypatch):
+    folder = put(tmp_path, "b.parquet", "_delta_log/0.json")
+    delta(monkeypatch, features=["deletionVectors", "timestampNtz"])
+    with pytest.raises(
+        DataError, match=r"is a Delta table whose rows are not .*: it uses deletionVec"
+    ):
+        files_of([folder])
+    delta(monkeypatch, partitions=["day"])
+    with pytest.raises(DataError, match="column 'day' is in its log alone"):
+        files_of([folder])
+    delta(monkeypatch, files=())
+    with pytest.raises(DataError, match="has no rows now"):
+        files_of([folder])
+    delta(monkeypatch, files=("gone.parquet",))
+    with pytest.raises(DataError, match=r"its list names .*gone.parquet, which is no file"):
+        files_of([folder])
+
+
+def iceberg(monkeypatch, files, deletes=(), older=()):
+    fields = [SimpleNamespace(field_id=1, name="x")]
+    schemas = [SimpleNamespace(fields=fields), SimpleNamespace(fields=list(older))]
+    tasks = [SimpleNamespace(file=SimpleNamespace(file_path=f"file://{f}"), delete_files=deletes)
+             for f in files]  # fmt: skip
+    opened = []
+
+    def from_metadata(path):
+        opened.append(path)
+        return SimpleNamespace(
+            schema=lambda: schemas[0],
+            metadata=SimpleNamespace(schemas=schemas),
+            scan=lambda: SimpleNamespace(plan_files=lambda: tasks),
+        )
+
+    module = SimpleNamespace(StaticTable=SimpleNamespace(from_metadata=from_metadata))
+    monkeypatch.setitem(sys.modules, "pyiceberg.table", module)
+    return opened
+
+
+def test_iceberg_table_has_the_files_of_its_newest_metadata(tmp_path, monkeypatch):
+    names = ("00001-a.metadata.json", "00010-b.metadata.json", "x.avro")
+    data = ("data/a.parquet", "data/at_day=7/b.parquet")
+    folder = put(tmp_path / "t", *data, *(f"metadata/{name}" for name in names))
+    monkeypatch.setitem(sys.modules, "pyiceberg.table", None)
+    with pytest.raises(
+        ConfigError, match="is an Iceberg table, and reading its metadata needs pyi"
+    ):
+        files_of([f"{folder}/data"])
+    opened = iceberg(monkeypatch, [f"{folder}/{data[1]}"])
+    for inputs in (folder, f"{folder}/data", f"{folder}/data/**/*.parquet"):
+        assert files_of([inputs])[0].replace("/./", "/") == f"{folder}/{data[1]}"
+    assert files_of([folder]) == [f"{folder}/{data[1]}"]  # a transform is no column
+    assert opened[0].endswith("00010-b.metadata.json")
+    iceberg(monkeypatch, [f"{folder}/{data[1]}"], deletes=("d",))
+    with pytest.raises(DataError, match=r"is an Iceberg table .*: it has files of deleted rows"):
+        files_of([folder])
+    older = [SimpleNamespace(field_id=1, name="before")]
+    iceberg(monkeypatch, [f"{folder}/{data[1]}"], older=older)
+    with pytest.raises(DataError, match="its column 'before' was renamed or dropped"):
+        files_of([folder])
+    put(tmp_path / "t", "metadata/00010-c.metadata.json")
+    with pytest.raises(DataError, match=r"catalog alone knows .*00010-b.* or 00010-c"):
+        files_of([folder])
+
+
+def test_folders_of_save_to_disk_have_the_files_of_their_list(tmp_path):
+    for split in ("test", "train"):
+        put(tmp_path / split, "data-0.arrow", "data-1.arrow", "cache-9.arrow")
+        state = {"_data_files": [{"filename": f"data-{number}.arrow"} for number in (0, 1)]}
+        (tmp_path / split / "state.json").write_text(json.dumps(state))
+        (tmp_path / split / "dataset_info.json").write_text("{}")
+    assert below(tmp_path / "train") == ["data-0.arrow", "data-1.arrow"]
+    assert below(tmp_path / "train", f"{tmp_path}/train/*.arrow") == [
+        "data-0.arrow",
+        "data-1.arrow",
+    ]
+    (tmp_path / "dataset_dict.json").write_text("{}")
+    with pytest.raises(
+        DataError, match=r"several datasets.*: name one, .*/test; it has test, train"
+    ):
+        files_of([str(tmp_path)])
+    (tmp_path / "train" / "state.json").write_text("{")
+    with pytest.raises(DataError, match="cannot read the save_to_disk table"):
+        files_of([str(tmp_path / "train")])
+
+
+def test_hudi_is_refused_by_name(tmp_path):
+    put(tmp_path, "a.parquet", ".hoodie/x.parquet")
+    with pytest.raises(DataError, match="is a Hudi table, which is not read here"):
+        files_of([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("mark", "kind"), [("_delta_log/0.json", "Delta"), ("metadata/v1.metadata.json", "Iceberg")]
+)
+def test_url_of_a_table_with_a_list_is_refused_and_columns_are_read(mark, kind):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    try:
+        memory.pipe("/folders/c=red/p.csv", b"x,y\n1,0\n")
+        (path,) = files_of(["memory://folders"])
+        assert path.endswith("folders/./c=red/p.csv")
+        with open_table(path) as table:
+            assert table.names == ["x", "y", "c"]
+        memory.pipe(f"/folders/{mark}", b"{}")
+        with pytest.raises(DataError, match=f"is an? {kind} table, .*folder of this host only"):
+            files_of(["memory://folders"])
+    finally:
+        memory.rm("/folders", recursive=True)
+
+
+def test_real_tables_have_their_rows_of_today(tmp_path):
+    deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
+    table = pa.table({"x": [1, 2], "c": ["a b", "c"]})
+    for part in (table.set_column(0, "x", [[3, 4]]), table):
+        deltalake.write_deltalake(str(tmp_path / "d"), part, mode="overwrite", partition_by=["c"])
+    files = files_of([str(tmp_path / "d")])
+    assert sorted(columns_of_folders(path)["c"] for path in files) == ["a b", "c"]
+    assert sorted(pq.ParquetFile(path).read()["x"].to_pylist()[0] for path in files) == [1, 2]
+    assert lakes.kind_of_folder(str(tmp_path / "d")) == "Delta"

@@ -1,0 +1,267 @@
+"""Tables in memory of libraries that are not known here: one door, by name, for all data.
+
+Stand-ins offer what the libraries do: Arrow's stream (duckdb, ibis, nanoarrow) or array (arro3), a
+frame inside (narwhals), a graph to compute (Dask), `to_pandas`.  The libraries themselves are tried
+where they are installed.
+"""
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from door import fit_here, of_fit
+
+import snailps
+from snailps import write_matrix
+from snailps.data.elements import elements_of, native, table_of, whole
+from snailps.data.name_rows import NameRows
+from snailps.data.spool import spool_text
+from snailps.errors import DataError
+from snailps.estimators.validation import labels_of, matrix_of, targets_of, weights_of
+from snailps.vectors.texts import pieces_of
+
+pa, pd, pl = (pytest.importorskip(name) for name in ("pyarrow", "pandas", "polars"))
+dataset = pytest.importorskip("pyarrow.dataset").dataset
+WORDS = ["north wind", "south", "east wind", "west"]
+NUMBERS = {"b": [1.0, 2.0, 3.0, 4.0], "a": [5, 6, 7, 8]}
+TABLE = pa.table({"text": WORDS, **NUMBERS})
+
+
+class Stream:
+    """As duckdb's relations and ibis' tables: Arrow's stream, made anew each time."""
+
+    def __init__(self, table):
+        self.table, self.asked = table, 0
+
+    @property
+    def columns(self):
+        return self.table.column_names
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        self.asked += 1
+        return self.table.__arrow_c_stream__(requested_schema)
+
+    def __array__(self, dtype=None, copy=None):
+        raise AssertionError("NumPy was asked")
+
+    def __getattr__(self, name):  # a column, as of ibis
+        raise AttributeError(name)
+
+
+class Array:
+    """As arro3's: Arrow's array of one piece."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __arrow_c_array__(self, requested_schema=None):
+        return self.data.__arrow_c_array__(requested_schema)
+
+
+class Wrapped:
+    """As narwhals': a frame of another library within."""
+
+    def __init__(self, frame):
+        self.frame, self.columns = frame, list(frame.columns)
+
+    def to_native(self):
+        return self.frame
+
+    def __array__(self, dtype=None, copy=None):
+        raise AssertionError("NumPy was asked")
+
+
+class Graph:
+    """As Dask's: computed when it is asked; NumPy and iterators get the names of its columns."""
+
+    def __init__(self, frame):
+        self.frame, self.columns = frame, list(frame.columns)
+
+    def __dask_graph__(self):
+        return {}
+
+    def compute(self):
+        return self.frame
+
+    def __iter__(self):
+        return iter(self.columns)
+
+
+class Pandas:
+    def __init__(self, frame):
+        self.frame = frame
+
+    def to_pandas(self):
+        return self.frame
+
+
+class NoGraph(Pandas):
+    """As xarray's: it may have a graph to compute, and has none."""
+
+    def __dask_graph__(self):
+        return None
+
+
+class Unknown:
+    """A table that offers nothing but NumPy's array."""
+
+    columns = ("a", "b")
+
+    def __array__(self, dtype=None, copy=None):
+        return np.ones((4, 2))
+
+    def __len__(self):
+        return 4
+
+
+def forms(table):
+    frame = table.to_pandas()
+    found = {
+        "stream": Stream(table),
+        "array": Array(table.to_batches()[0]),
+        "reader": table.to_reader(),
+        "dataset": dataset(table),
+        "narwhals of polars": Wrapped(pl.from_arrow(table)),
+        "narwhals of a stream": Wrapped(Stream(table)),
+        "graph": Graph(frame),
+        "no graph": NoGraph(frame),
+        "pandas": Pandas(frame),
+        "lazy polars": pl.from_arrow(table).lazy(),
+    }
+    with contextlib.suppress(ImportError):
+        import narwhals
+
+        found["narwhals"] = narwhals.from_native(pl.from_arrow(table))
+    with contextlib.suppress(ImportError):
+        import duckdb
+
+        found["duckdb"] = duckdb.from_arrow(table)
+    with contextlib.suppress(ImportError):
+        import dask.dataframe
+
+        found["dask"] = dask.dataframe.from_pandas(frame, npartitions=2)
+    with contextlib.suppress(ImportError):
+        import ibis
+
+        found["ibis"] = ibis.memtable(frame)
+    return found
+
+
+FORMS = [*forms(TABLE)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Fitted on columns b, a."""
+    with pytest.MonkeyPatch.context() as patch:
+        fit_here(patch, tmp_path_factory.mktemp("model"))
+        kind = snailps.LogisticRegression(verbose=False)
+        return kind.fit(TABLE.select(["b", "a"]).to_pandas(), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_columns_are_known_by_name(form, model):
+    numbers = TABLE.select(["b", "a"])
+    matrix = matrix_of(forms(numbers)[form], numeric=True)
+    assert matrix.names.tolist() == ["b", "a"]
+    assert matrix.data.tolist() == [[1, 5], [2, 6], [3, 7], [4, 8]]
+    assert matrix_of(forms(TABLE)[form], numeric=False).hashed  # it has texts
+    assert list(elements_of(forms(TABLE)[form], "text").values) == WORDS
+    with spool_text(forms(TABLE.select(["text"]))[form]) as spooled:
+        assert Path(spooled.path).read_text().split("\n")[:-1] == WORDS
+    (piece,) = NameRows(forms(TABLE)[form], ("user", "item"), "b", valued=True).pieces()
+    assert (piece.names, piece.values.tolist()) == ([WORDS, ["5", "6", "7", "8"]], [1, 2, 3, 4])
+    right = model.predict_proba(numbers.to_pandas())
+    np.testing.assert_array_equal(model.predict_proba(forms(numbers)[form]), right)
+    with pytest.raises(DataError, match="feature names should match"):
+        model.predict(forms(TABLE.select(["a", "b"]))[form])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_column_is_read_where_one_is_expected(form):
+    """As labels, numbers to learn, weights, texts; a table has to have just one."""
+    one = TABLE.select(["b"])
+    assert targets_of(forms(one)[form], "X").tolist() == [1, 2, 3, 4]
+    assert labels_of(forms(one)[form], "X")[0].tolist() == [1, 2, 3, 4]
+    assert weights_of(forms(one)[form], 4).tolist() == [1, 2, 3, 4]
+    texts = forms(TABLE.select(["text"]))[form]
+    assert b"".join(bytes(piece.data) for piece in pieces_of(texts)).replace(b"\n", b"") == (
+        "".join(WORDS).encode()
+    )
+    with pytest.raises(DataError, match=r"y: say which column of an? .* it has 'text', 'b', 'a'"):
+        labels_of(forms(TABLE)[form], "X")
+
+
+def test_columns_of_other_libraries_are_columns():
+    column = TABLE["text"]
+    for data in (Stream(column), Array(column.chunk(0)), Pandas(column.to_pandas())):
+        assert list(elements_of(data).values) == WORDS
+    numbers = Array(TABLE["b"].combine_chunks())
+    assert targets_of(numbers, "X").tolist() == weights_of(numbers, 4).tolist() == [1, 2, 3, 4]
+
+
+def test_stream_is_asked_for_once_where_two_columns_of_it_are_read(monkeypatch, tmp_path):
+    """What is computed twice may come in another order."""
+    table = pa.table({"text": WORDS * 9, "label": ["n", "s", "e", "w"] * 9})
+    kind, data = snailps.TextClassifier(dim=4), Stream(table)
+    expected = of_fit(monkeypatch, tmp_path, kind, WORDS * 9, table["label"])
+    assert of_fit(monkeypatch, tmp_path, kind, data, "label", column="text") == expected
+    assert data.asked == 1
+    assert (
+        of_fit(monkeypatch, tmp_path, kind, table.to_reader(), "label", column="text") == expected
+    )
+    fit_here(monkeypatch, tmp_path)
+    model = kind.fit(table, "label", column="text")
+    assert 0 <= model.score(data, "label") <= 1
+    assert data.asked == 2
+    assert model.predict(data).tolist() == model.predict(WORDS * 9).tolist()
+
+
+def test_unknown_table_is_refused_by_its_type():
+    """NumPy would take its columns by place."""
+    refused = r"Unknown \(of .*test_foreign_tables\) is a table of a library that is not known here"
+    for read in (
+        lambda: matrix_of(Unknown(), numeric=True),
+        lambda: elements_of(Unknown()),
+        lambda: labels_of(Unknown(), "X"),
+        lambda: weights_of(Unknown(), 4),
+        lambda: write_matrix("nowhere", Unknown()),
+    ):
+        with pytest.raises(DataError, match=refused):
+            read()
+    with pytest.raises(
+        DataError, match=r"X: a list of 1 tables, a RecordBatch first: .*from_batch"
+    ):
+        matrix_of(list(TABLE.to_reader()), numeric=True)
+    for nothing in (object(), None, {"a": [1]}):
+        with pytest.raises(DataError, match=r"X: expected a matrix, .*got an? "):
+            matrix_of(nothing, numeric=True)
+
+
+def test_what_numpy_defines_is_an_array():
+    class Tensor:
+        """As of PyTorch: an array of another library, without names."""
+
+        def __array__(self, dtype=None, copy=None):
+            return np.arange(6.0).reshape(3, 2)
+
+    for data in (Tensor(), [[0, 1], [2, 3], [4, 5]]):
+        assert native(data) is data
+        assert matrix_of(data, numeric=True).data.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_errors_of_a_library_name_its_type():
+    class Broken(Stream):
+        def __arrow_c_stream__(self, requested_schema=None):
+            raise RuntimeError("the connection is closed")
+
+    refused = "X: a Broken cannot be read: RuntimeError: the connection is closed"
+    with pytest.raises(DataError, match=refused):
+        matrix_of(Broken(TABLE), numeric=True)
+
+
+def test_known_tables_are_not_copied():
+    for data in (TABLE, TABLE.to_pandas(), pl.from_arrow(TABLE), np.ones(3), TABLE["b"]):
+        assert whole(data) is data
+    assert table_of(whole(Stream(TABLE))).columns == ["text", "b", "a"]
