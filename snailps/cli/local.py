@@ -70,8 +70,8 @@ def command(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[-- COMMAND]...",
-            help="Run this beside a cluster of servers, which snailps.connect() finds.",
+            metavar="COMMAND",
+            help="After --: run this beside a cluster, which snailps.connect() in it finds.",
         ),
     ] = None,
     config: Annotated[
