@@ -9,6 +9,7 @@ calls its methods, `master/job/job.py` the class methods that concern the job as
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -115,6 +116,10 @@ class Worker(ModelTables):
 
     counts: ClassVar[Literal["examples", "words"]] = "examples"
     """Unit of `units` in the result of `train`, for messages and figures."""
+
+    loss_bound: ClassVar[float] = math.inf
+    """Multiple of the first block's mean loss (or of 1, if that is more) beyond which the training
+    has diverged, and ends the job as a loss of NaN does; infinite: any finite loss may be right."""
 
     completed: ClassVar[tuple[str, ...]] = ()
     """Settings that `adopt` completes: a worker's own file may have them as they were before."""

@@ -409,15 +409,18 @@ cdef class RowExchange:
         return np.asarray(self.counts)[np.asarray(places)] / np.float32(self.weight)
 
     def intervals(self, DriftEstimate estimate not None, const int32_t[::1] places not None, *, int workers,
-                  float drift, float steps_min,
-                  double now) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+                  float drift, float steps_min, double now,
+                  float factor_drift=float("inf")) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Examples between two exchanges of counted rows, and when the last exchange was.
 
         An interval lasts until the steps of all workers reach `drift`, and `steps_min` own steps at
-        least.
+        least.  With AdaGrad also until factors reach `factor_drift`, by what all workers have stepped
+        so far: their sums of squared gradients, which `now` examples of this worker have made.
         """
         cdef Py_ssize_t i, n = places.shape[0]
-        cdef float factor, step
+        cdef int64_t j
+        cdef float factor, step, roots
+        cdef bint bounds = estimate.method == ACCESS_ADAGRAD and factor_drift < float("inf")
         self.check(places, -1, 0, estimate)
         interval_array, last_array = np.empty(n), np.empty(n)
         own_array = np.empty(max(1, estimate.outputs), np.float32)
@@ -433,6 +436,13 @@ cdef class RowExchange:
                                &factor)
                 step = max(steps_min, drift / max(step * workers, <float>1e-9))
                 intervals[i] = step * per_count / self.counts[places[i]]
+                if bounds:
+                    roots = 0
+                    for j in range(estimate.outputs, self.dim):
+                        roots += root_of(estimate, &self.rows[places[i], 0], self.stride, j)
+                    step = max(estimate.a_factor_step * roots, <float>1e-9)
+                    intervals[i] = min(intervals[i], max(now * factor_drift / step,
+                                                         steps_min * per_count / self.counts[places[i]]))
                 last[i] = now - <uint32_t>(ticks(now) - self.record(places[i]).last)
         return interval_array, last_array
 

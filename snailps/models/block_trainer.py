@@ -14,12 +14,13 @@ import itertools
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, ClassVar
 
 from snailps.api.worker import Block, Worker
 from snailps.dataclass import dataclass
 from snailps.models.local_sgd import LocalSgd
 from snailps.models.pace import Pace
+from snailps.models.row_updates import LOSS_BOUND, RowUpdate
 from snailps.models.rows import Lookup, Rows, Scale, Trained
 
 Span = tuple[int, int]
@@ -45,6 +46,9 @@ class Prepared:
 class BlockTrainer(Worker):
     """Base class of models that train on rows of a block's keys; see the module's docstring."""
 
+    loss_bound = LOSS_BOUND
+    row_updates: ClassVar[Mapping[str, RowUpdate]] = {"gradient of the loss": RowUpdate.STEP}
+    """How each change that the model makes to rows reaches other workers."""
     sgd: LocalSgd
     rows: tuple[Rows, ...] = ()
     """Rows of each trained table."""

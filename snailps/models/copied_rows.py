@@ -103,7 +103,9 @@ class CopiedRows(Rows):
         if asked.moving is not None:
             again = asked.keys[asked.moving]
             pull = sgd.worker.pull_async(self._table, again, state=sgd.state)
-            asked.base[asked.moving] = pull.wait()
+            moving = pull.wait()
+            self._project(again, moving)
+            asked.base[asked.moving] = moving
         asked.trained = sgd.make_trained(len(asked.keys))
         sgd.in_threads(sgd.layout.load, asked.base, *asked.trained)
         return asked.trained
@@ -115,6 +117,7 @@ class CopiedRows(Rows):
         corrected = sum(sgd.worker.correct(pull, push) for push in self._pushes)
         if corrected and sgd.derive is not None:
             sgd.in_threads(sgd.derive, copies.base)
+        self._project(copies.keys, copies.base)
         for ref in tuple(self._ahead):  # in place: the preparing thread adds some
             if ref() in (None, copies):
                 self._ahead.remove(ref)

@@ -70,6 +70,10 @@ RARE_DRIFT = 0.5
 """Part of the drift without which a row waits for a later period."""
 FAR = 10.0
 """`DRIFT` from which half of a delta's rest is given up with AdaGrad and SGD."""
+GROWTH_OF_ALL = 0.08
+"""Part of the examples so far, times the workers, after which a row with `growth` is exchanged."""
+FACTOR_DRIFT_OF_ALL = 1.6
+"""Drift of factors with AdaGrad, times the workers, after which such a row is exchanged."""
 MEMORY = 0.75
 """Weight of the counts so far when those of a block are added."""
 HOT_MAX = 1 << 17
@@ -157,9 +161,10 @@ class KeptRows(Rows):
 
     `saw` counts a block's steps, between `ready` and the first span.  `room` is the number of kept
     rows (0: by `CACHE_BYTES`); when it is used up, everything is pushed and the next block begins
-    anew.  `growth`: a frequent row is exchanged after this part of the examples so far, whatever
-    its drift, for rows that begin near zero.  With `rare_steps` one of several workers keeps rows
-    back when a period ends: those with fewer own steps, or less than `RARE_DRIFT`, for
+    anew.  `growth`, for rows that begin near zero: a frequent row is exchanged after this part of
+    the examples so far, after `GROWTH_OF_ALL` or `FACTOR_DRIFT_OF_ALL` over the workers at the
+    latest, and no span is longer, whatever an exchange costs.  With `rare_steps` one of several workers
+    keeps rows back when a period ends: those with fewer own steps, or less than `RARE_DRIFT`, for
     `RARE_PERIODS` at most.  With `pulls_bases` an only worker has no bases and pulls them when it
     pushes; with ``fill_first(keys, rows)`` it makes first values itself, until `begin_known` or
     another worker comes.  The layout of `sgd` must not be split if rows have state.
@@ -315,6 +320,7 @@ class KeptRows(Rows):
                 out = sgd.packed.take(len(kept.new_keys))
                 pull = sgd.worker.pull_async(self._table, kept.new_keys, out, state=sgd.state)
             pulled = pull.wait()
+            self._project(kept.new_keys, pulled)
             numbers = np.arange(new.start, new.stop, dtype=np.int32)
             load = partial(places.exchange.load, now=self._now)
             sgd.in_threads(load, numbers, kept.new_keys, pulled)
@@ -413,7 +419,8 @@ class KeptRows(Rows):
         interval, last = self._intervals(hot, self._drift, self._steps_min)
         if self._growth < np.inf:
             at_least = self._steps_min * known.examples / known.counted(hot)
-            interval = np.minimum(interval, np.maximum(self._now * self._growth, at_least))
+            growth = min(self._growth, GROWTH_OF_ALL / self._sgd.worker.workers)
+            interval = np.minimum(interval, np.maximum(self._now * growth, at_least))
         few = interval < self._period_examples / 2
         self._hot, self._interval = hot[few], interval[few]
         self._due = last[few] + self._interval
@@ -424,20 +431,22 @@ class KeptRows(Rows):
         self, places: Ids, drift: float, steps: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Examples between two exchanges (infinite: not counted), and when the last one was."""
+        workers, grows = self._sgd.worker.workers, self._growth < np.inf
         return self._kept.exchange.intervals(
             self.estimate,
             places,
-            workers=self._sgd.worker.workers,
+            workers=workers,
             drift=drift,
             steps_min=steps,
             now=self._now,
+            factor_drift=FACTOR_DRIFT_OF_ALL / workers if grows else np.inf,
         )
 
     def span(self) -> int:
         if not self.exchanges or len(self._hot) == 0:
             return WHOLE
         cost = self._exchange_s / self._example_s if self._example_s > 0 else 0.0
-        cheap = (STALE * cost * self._shortest) ** 0.5
+        cheap = (STALE * cost * self._shortest) ** 0.5 if self._growth == np.inf else 0.0
         return int(max(SPAN_MIN, self._shortest, min(cheap, self._now / SPANS_MIN)))
 
     def exchange(self, examples: int) -> None:
@@ -628,6 +637,8 @@ class KeptRows(Rows):
 
     def _merge(self, exchange: _Exchange, answers: Floats) -> None:
         """Add other workers' changes to kept rows."""
+        if self._sgd.project is not None:  # else their keys are not needed
+            self._project(self._kept.exchange.keys(exchange.pulled), answers)
         self._kept.exchange.merge(
             self.estimate, exchange.pulled, answers, exchange.given_up, exchange.given_at
         )

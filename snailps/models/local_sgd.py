@@ -29,12 +29,6 @@ Floats = NDArray[np.float32]
 Keys = NDArray[np.uint64]
 
 
-def are_finite(rows: Floats) -> bool:
-    """Whether no value is infinite or NaN: kernels that clip scores hide a NaN."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(rows.sum()))
-
-
 class ArrayPool:
     """Thread-safe pool of row arrays by ``make(n)``: a new one costs a page fault every 4 KiB."""
 
@@ -135,7 +129,8 @@ class LocalSgd:
     """Layout, buffers and threads of the rows that a worker trains.
 
     With `state`, rows travel with their optimiser state and deltas are of both; ``derive(packed)``
-    then recomputes what follows from the state.
+    then recomputes what follows from the state.  ``project(keys, packed)`` makes of rows as servers
+    have them what the model reads (`RowUpdate.READ`).
     """
 
     def __init__(
@@ -145,8 +140,10 @@ class LocalSgd:
         *,
         state: bool = False,
         derive: Callable[[Floats], None] | None = None,
+        project: Callable[[Keys, Floats], None] | None = None,
     ) -> None:
         self.worker, self.layout, self.state, self.derive = worker, layout, state, derive
+        self.project = project
         self.pool = ThreadPoolExecutor(worker.threads, "snailps-train")
         self.packed = ArrayPool(lambda n: np.empty((n, layout.width), np.float32))
         self._trained = ArrayPool(layout.make)

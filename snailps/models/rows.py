@@ -97,6 +97,13 @@ class Rows(ABC):
         """
         return self._sgd.worker.workers > 1
 
+    def _project(self, keys: Keys, packed: Floats) -> None:
+        """Make of pulled rows what the model reads; a single worker's deltas are from what servers
+        have, so that they end where it does.
+        """
+        if self._sgd.project is not None and self.are_shared:
+            self._sgd.in_threads(self._sgd.project, keys, packed)
+
     @property
     def exchanges(self) -> bool:
         """Whether steps of other workers come between spans, so that own steps are counted."""

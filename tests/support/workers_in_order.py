@@ -97,17 +97,17 @@ def train_pieces(
     return told
 
 
-class _Steps:
+class Steps:
     """A thread that runs only while `advance` waits for it."""
 
-    def __init__(self, work: Callable[[_Steps], Any]) -> None:
+    def __init__(self, work: Callable[[Steps], Any]) -> None:
         self.state = "new"
         self._error: BaseException | None = None
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
         self._thread.start()
 
-    def _run(self, work: Callable[[_Steps], Any]) -> None:
+    def _run(self, work: Callable[[Steps], Any]) -> None:
         assert self._go.acquire(timeout=LIMIT_S)
         try:
             work(self)
@@ -175,10 +175,10 @@ class _NoWait:
         return True
 
 
-_current: list[_Steps] = []
+_current: list[Steps] = []
 
 
-def _running() -> _Steps:
+def _running() -> Steps:
     return _current[-1]
 
 
@@ -197,7 +197,7 @@ def losses_in_order(
         _running().stop("turn")
 
     def lease(worker: MemoryWorker, block: Any, figures: list[dict[str, float]]) -> Any:
-        def work(steps: _Steps) -> None:
+        def work(steps: Steps) -> None:
             block.prepared = worker.prepare(block)
             rotating = worker._rotating
             with (
@@ -224,7 +224,7 @@ def losses_in_order(
             blocks[0].checkouts._shared.changed = _NoWait()  # type: ignore[attr-defined]
             figures: list[dict[str, float]] = []
             all_steps = [
-                _Steps(lease(worker, block, figures))
+                Steps(lease(worker, block, figures))
                 for worker, block in zip(workers, blocks, strict=True)
             ]
             while any(steps.state != "done" for steps in all_steps):

@@ -776,3 +776,34 @@ def test_blocks_of_a_job_that_shuffles_are_over_all_files_and_are_found_again(
     again.begin_pass("train", snapshot=snapshot)
     left = [job.lease(1) for _ in range(job.ledger.size - 1)]
     assert [again.lease(1) for _ in left] == left
+
+
+def test_job_whose_loss_is_far_beyond_its_first_one_several_times_has_diverged(begun, monkeypatch):
+    """One block may have an outlier; what to change is said."""
+    monkeypatch.setattr(Counter, "loss_bound", 100.0)
+    job = begun(nodes=[1, 2])
+    job.start_message(2)
+    for loss in (5.0, 400.0, 600.0, 600.0, 5.0, 600.0, 600.0):
+        job.done(done(job.lease(1).number, loss=50 * loss, examples=50.0), 1)
+        assert job.diverged == ""
+    number = job.lease(1).number
+    job.done(done(number, loss=50 * 600.0, examples=50.0), 1)
+    said = f"block {number}: the loss is 600, and began with 5: the training has diverged"
+    assert job.diverged.startswith(said)
+    assert "Steps of workers add up (2 here): if fewer learn" in job.diverged
+
+
+def test_job_that_begins_with_a_small_loss_may_have_larger_ones(begun, monkeypatch):
+    """A model that is continued has learnt the first block; what is of another text is no error."""
+    monkeypatch.setattr(Counter, "loss_bound", 100.0)
+    job = begun(nodes=[1])
+    for loss in (1e-6, 90.0, 90.0, 90.0, 90.0):
+        job.done(done(job.lease(1).number, loss=50 * loss, examples=50.0), 1)
+    assert job.diverged == ""
+
+
+def test_job_of_a_model_without_a_bound_may_have_any_finite_loss(begun):
+    job = begun(nodes=[1])
+    for loss in (1.0, 1e30, 1e30, 1e30, 1e30):
+        job.done(done(job.lease(1).number, loss=50 * loss, examples=50.0), 1)
+    assert job.diverged == ""

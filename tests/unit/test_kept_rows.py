@@ -448,8 +448,13 @@ def test_intervals_grow_as_steps_get_shorter():
     assert spans == [SPAN_MIN, *(pytest.approx(DRIFT / step / 4, abs=1) for step in (0.01, 0.001))]
 
 
-def test_rows_that_are_not_steep_are_exchanged_as_often_as_the_examples_grow_by_a_part():
-    worker = Worker(Store(), workers=4, period_blocks=1000, growth=0.25)
+@pytest.mark.parametrize(("growth", "of_all"), [(0.25, 9.0), (9.0, 1.0)])
+def test_rows_that_are_not_steep_are_exchanged_as_often_as_the_examples_grow_by_a_part(
+    monkeypatch, growth, of_all
+):
+    """By the part of a setting, or by what all four workers may grow by."""
+    monkeypatch.setattr(kept_rows, "GROWTH_OF_ALL", of_all)
+    worker = Worker(Store(), workers=4, period_blocks=1000, growth=growth)
     exchanged = []
     for number in range(200):
         before = len(worker.client.pushes)

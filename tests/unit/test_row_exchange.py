@@ -172,6 +172,23 @@ def test_interval_is_drift_of_all_workers_or_least_own_steps():
     np.testing.assert_array_equal(last, [0, 0])
 
 
+def test_interval_of_factors_is_their_drift_by_the_sums_of_all_steps_so_far():
+    """.1 / 4 a step for each of two columns whose sums are 16: steps so far went 2 x .1 x 4."""
+    rows = np.tile(np.float32([0, 0, 16, 16]), (2, 1))
+    kept = RowExchange(rows, 2, 2)
+    kept.load(EVERY[:2], KEYS[:2], rows.copy(), 0.0)
+    estimate = DriftEstimate(2, 2, far=10.0)
+    estimate.a_factor_step = 0.1
+    kept.count(np.repeat(EVERY[:2], (100, 1)), 100, 0.75)
+    asked = {"workers": 4, "drift": 3.0, "steps_min": 0.5, "now": 400.0}
+    intervals, _ = kept.intervals(estimate, EVERY[:2], **asked, factor_drift=0.2)
+    np.testing.assert_allclose(intervals, [100, 100], rtol=1e-5)
+    intervals, _ = kept.intervals(estimate, EVERY[:2], **asked, factor_drift=1e-9)
+    np.testing.assert_allclose(intervals, [0.5, 50], rtol=1e-5)
+    intervals, _ = kept.intervals(estimate, EVERY[:2], **asked)
+    assert intervals.min() > 1e8
+
+
 def test_counts_of_earlier_blocks_weigh_less():
     _, kept, _ = kept_rows()
     for _ in range(300):  # so many that weights grow beyond their bound

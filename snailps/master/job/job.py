@@ -30,6 +30,7 @@ from snailps.config.output import check_output, check_room, sizes_text
 from snailps.data.blocks import HEAD
 from snailps.errors import ClusterError, ConfigError, ProtocolError, explain
 from snailps.master.job.input import JobInput
+from snailps.master.job.loss_watch import LossWatch
 from snailps.master.job.metrics import PassMetrics
 from snailps.master.job.settings import job_settings, plain_settings
 from snailps.master.job.state import JobState
@@ -89,6 +90,7 @@ class Job:
         self._counted: Mapping[str, Any] = {}
         self.diverged = ""
         """Why the training cannot continue; empty while it can."""
+        self._losses: LossWatch | None = None  # of the training, once there is a loss
         self.worker_class = entry.value
         self.source = b""
         """Source of the class, where no process can import it."""
@@ -695,13 +697,23 @@ class Job:
                 self.metrics.lose_checkouts(number)
 
     def _check_loss(self, message: messages.Done | messages.GiveBack) -> None:
-        """Set `diverged` where a loss is not finite."""
-        loss = message.metrics.get("loss", 0.0)
-        if message.metrics.get("examples", 0.0) > 0 and not math.isfinite(loss):
-            self.diverged = self.diverged or (
-                f"block {message.number}: the loss is {loss}: the training has diverged, and more "
-                "of it would not mend that. Lower lr; checkpoints, if any, are as they were saved"
-            )
+        """Set `diverged` where a loss is not finite, or far beyond the first ones."""
+        examples = message.metrics.get("examples", 0.0)
+        if examples > 0 and "loss" in message.metrics and not self.diverged:
+            loss = message.metrics["loss"] / examples
+            self.diverged = self._watch.look(f"block {message.number}", loss, self._counted_workers)
+
+    @property
+    def _watch(self) -> LossWatch:
+        if self._losses is None:
+            constant = self._asked("constant_loss", float)
+            self._losses = LossWatch(self.cls.loss_bound, constant, self.settings)
+        return self._losses
+
+    @property
+    def _counted_workers(self) -> int:
+        """Workers of the job, as their models count them."""
+        return 1 if self._start is None else self._start.workers
 
     def _count(self, number: int, result: BlockResult, *, recent: bool = True) -> None:
         self.metrics.count(self.ledger.epoch_of(number), result, recent=recent)
@@ -736,12 +748,8 @@ class Job:
         loss = figures.get("loss")
         if loss is None:
             return
-        if not math.isfinite(loss):
-            raise ClusterError(
-                f"round {round_ + 1}: the loss is {loss}: the training has diverged, "
-                "and further rounds would not mend it. Lower lr; earlier rounds are as they were "
-                "saved"
-            )
+        if diverged := self._watch.look(f"round {round_ + 1}", loss):
+            raise ClusterError(diverged)
         if self.settings.target_loss and loss <= self.settings.target_loss:
             self._reached_in, self._reached = round_, "target_loss"
 

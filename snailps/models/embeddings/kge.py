@@ -12,7 +12,7 @@ Berrendorf et al., "On the ambiguity of rank-based evaluation", 2020.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,13 @@ from snailps import kernels
 from snailps.api.tables import Rows
 from snailps.api.worker import Results
 from snailps.config import JobSettings
-from snailps.data.name_columns import NameColumns
+from snailps.data.name_columns import NameColumns, Names
 from snailps.models.block_trainer import Rates, Span
 from snailps.models.embeddings import files, ranking, warm_start
 from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings
-from snailps.models.embeddings.worker import Batch, EmbeddingWorker
-from snailps.models.local_sgd import Floats
+from snailps.models.embeddings.worker import KIND_KEY, Batch, EmbeddingWorker
+from snailps.models.local_sgd import Floats, Keys
+from snailps.models.row_updates import RowUpdate, make_unit
 
 RELATIONS = {"transe": 1, "distmult": 2, "complex": 3, "rotate": 4}
 """Numbers of the models in `kernels.train_triples`."""
@@ -68,6 +69,10 @@ class KnowledgeGraph(EmbeddingWorker):
 
     Settings = KgeSettings
     settings: KgeSettings
+    row_updates: ClassVar[Mapping[str, RowUpdate]] = {
+        **EmbeddingWorker.row_updates,
+        "normalize: unit vectors": RowUpdate.READ,
+    }
     columns = NameColumns(("head", "relation", "tail"))
     kinds = ("entities", "relations")
     kind_of_column = (ENTITY, RELATION, ENTITY)
@@ -101,10 +106,35 @@ class KnowledgeGraph(EmbeddingWorker):
             turn=unit_of(s),
         )
 
+    def projection(self) -> Callable[[Keys, Floats], None] | None:
+        """Entities are read as unit vectors: servers add steps up, which leaves their lengths."""
+        return self._normalize if self.settings.normalize else None
+
+    def _normalize(self, keys: Keys, packed: Floats) -> None:
+        entities = np.flatnonzero(keys < KIND_KEY)
+        weights = packed[entities, : self.settings.dim]
+        make_unit(weights)
+        packed[entities, : self.settings.dim] = weights
+
+    @classmethod
+    def rows_of_kind(cls, results: Results, names: Names, kind: int) -> Rows:
+        rows = super().rows_of_kind(results, names, kind)
+        assert isinstance(results.settings, KgeSettings)
+        if kind == ENTITY and results.settings.normalize:
+            make_unit(rows)
+        return rows
+
     def curvature(self, rows: Floats) -> float:
-        """At most a quarter, of the logistic loss, times squares of the other end's query."""
-        if self.settings.distance:
-            return 0.25
+        """At most a quarter, of the logistic loss, times squares of the gradient of a score.
+
+        Those of a distance are squares of signs, or of directions of complex numbers; of a product
+        the squares of the other end's query.
+        """
+        s = self.settings
+        if s.model == "rotate":
+            return 0.25 * s.dim / 2
+        if s.model == "transe":
+            return 0.25 * (s.dim if s.norm == "l1" else 1)
         return 0.25 * float(np.square(rows, dtype=np.float32).sum(1).mean())
 
     @classmethod

@@ -50,10 +50,10 @@ from snailps.models.local_sgd import (
     Keys,
     LocalSgd,
     RowLayout,
-    are_finite,
 )
 from snailps.models.pace import Pace, of_workers
 from snailps.models.packed_tables import STATE_BYTES_AUTO, check_optimizer
+from snailps.models.row_updates import RowUpdate, are_bounded
 from snailps.models.rows import Ids, Scale, Trained, distinct
 from snailps.models.seen_blocks import SeenBlocks
 
@@ -79,14 +79,14 @@ PERIOD_PART = 1 / 4
 FACTOR_STEP = 0.3
 """Curvature of a step on a row, by its relative sum of squared gradients, with AdaGrad."""
 GROWTH = 0.03
-"""`KeptRows.growth` with AdaGrad; this and the next two: docs/design/shared-rows.md."""
+"""`KeptRows.growth`; this and the next two: docs/design/shared-rows.md."""
 STEPS_MIN = 0.5
-"""`KeptRows.steps_min` with AdaGrad: rare rows are pulled again between two own steps."""
+"""`KeptRows.steps_min`: rare rows are pulled again between two own steps."""
 OTHERS_LEAST = 1.0
 """`DriftEstimate.others_least`: a step is as short as after one step of each other worker."""
 RATE_LEAST = 1e-9
 CHECKED = 1024
-"""Rows of a block that are checked for values that are not finite."""
+"""Rows of a block that are checked for values beyond `ROW_BOUND`."""
 SAMPLE = 1 << 15
 """Lines of a block whose steps are counted, at most."""
 
@@ -169,6 +169,10 @@ class EmbeddingWorker(BlockTrainer):
     unit: ClassVar[Literal["line", "word"]] = "line"
     counts: ClassVar[Literal["examples", "words"]] = "examples"
     table: ClassVar[str] = TABLE
+    row_updates: ClassVar[Mapping[str, RowUpdate]] = {
+        "gradient of the loss": RowUpdate.STEP,
+        "l2, of each line's rows": RowUpdate.STEP,
+    }
     columns: ClassVar[NameColumns]
     kinds: ClassVar[tuple[str, ...]]
     """Kinds of names, in the order of their keys."""
@@ -190,6 +194,10 @@ class EmbeddingWorker(BlockTrainer):
     @abstractmethod
     def curvature(self, rows: Floats) -> float:
         """Curvature of a line's loss along one of its rows, estimated on a sample of rows."""
+
+    def projection(self) -> Callable[[Keys, Floats], None] | None:
+        """What is made of packed rows where they are read; None: they are read as they are."""
+        return None
 
     def learnt(self, lines: Columns) -> Columns:
         """Those of some lines that are trained."""
@@ -359,7 +367,7 @@ class EmbeddingWorker(BlockTrainer):
         parts = 1 + (s.method == "adagrad")
         layout = RowLayout.padded(dim, parts)
         self.method = METHODS[s.method]
-        self.sgd = LocalSgd(self, layout, state=True)
+        self.sgd = LocalSgd(self, layout, state=True, project=self.projection())
         self.estimate = DriftEstimate(
             self.method, dim, far=FAR, least=s.eps if parts > 1 else 0.0, others_least=OTHERS_LEAST
         )
@@ -367,8 +375,9 @@ class EmbeddingWorker(BlockTrainer):
         self.rows = (CopiedRows(self.sgd, TABLE),)
         if s.consistency == "async":
             self.prefetch = 2
-            make = partial(KeptRows, self.sgd, TABLE, self.estimate)
-            self.rows = (make(growth=GROWTH, steps_min=STEPS_MIN) if parts > 1 else make(),)
+            self.rows = (
+                KeptRows(self.sgd, TABLE, self.estimate, growth=GROWTH, steps_min=STEPS_MIN),
+            )
 
     def prepare(self, block: Block) -> Prepared:
         """Number the block's lines, draw candidates of negatives, start to pull rows."""
@@ -468,10 +477,10 @@ class EmbeddingWorker(BlockTrainer):
         ]
 
     def judged(self, batch: Batch, rows: Sequence[Trained], sums: Sums) -> Mapping[str, float]:
-        """The loss is NaN if rows have diverged, which clipped scores do not show."""
+        """The loss is NaN if rows have diverged, which clipped scores may not show."""
         ((trained,),) = rows
-        finite = are_finite(trained[batch.places[:, -CHECKED:]])
-        return {"loss": sums[0] if finite else float("nan"), "examples": sums[1]}
+        weights = trained[batch.places[:, -CHECKED:], : self.sgd.layout.dim]
+        return {"loss": sums[0] if are_bounded(weights) else float("nan"), "examples": sums[1]}
 
     def count_steps(self, batch: Batch, rows: Sequence[Trained], rate: float) -> None:
         """Count steps on rows in a sample of a block; their length is measured on rows of it."""

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from snailps.models.fedavg.feeds import Feeds
 from snailps.models.fedavg.learner import Learner
 from snailps.models.fedavg.network import Floats, Network, sum_into
 from snailps.models.fedavg.settings import FedAvgSettings
+from snailps.models.row_updates import LOSS_BOUND, RowUpdate
 
 EMBEDDING, OUTPUT = "embedding", "output"
 MOMENT = "moment"
@@ -59,6 +60,10 @@ class _Client:
 class FedAvg(Worker):
     """Learners of a CBOW network, averaged round by round."""
 
+    loss_bound = LOSS_BOUND
+    row_updates: ClassVar[Mapping[str, RowUpdate]] = {
+        "weights, second moments: means over clients": RowUpdate.SHARE
+    }
     Settings = FedAvgSettings
     settings: FedAvgSettings
 

@@ -46,6 +46,7 @@ from snailps.models.mlp.settings import (
 )
 from snailps.models.packed_tables import NoSurvey, check_optimizer, opened_model, put_tables
 from snailps.models.parameters import Parameters, Pull, Vector, pulled
+from snailps.models.row_updates import LOSS_BOUND, STEPPED_BY_SHARDS, RowUpdate
 from snailps.models.sparse.clipping import counts_of, judged
 
 ENOUGH = 32 << 20
@@ -73,6 +74,11 @@ class Ready:
 class Mlp(Worker):
     """A multilayer perceptron; see the module's docstring."""
 
+    loss_bound = LOSS_BOUND
+    row_updates: ClassVar[Mapping[str, RowUpdate]] = {
+        **STEPPED_BY_SHARDS,
+        "number of steps": RowUpdate.OWNER,
+    }
     completed: ClassVar[tuple[str, ...]] = ("encoding",)
     Settings = MlpSettings
     settings: MlpSettings

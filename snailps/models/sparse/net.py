@@ -7,7 +7,8 @@ Row k of table `TABLE` holds the first layer's weights of feature k; the dense l
 pulled for each batch.  A worker keeps no parameters; the optimiser of all layers runs at the
 servers.  With `in_flight` 2 the next batch is requested while this one is computed; its Z then
 lacks this batch's step.  As several workers lack each other's steps, too, they take smaller batches
-(`share_of_batch`), at first much smaller ones (`growing`).  With `bsp` a block is a step.
+(`share_of_batch`), at first much smaller ones (`growing`).  With `bsp` a block is a part of a step:
+the gradients of all its batches are divided by its examples and by the blocks of the step.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from snailps.models.layers import Layers, check_widths
 from snailps.models.losses import LOSSES
 from snailps.models.packed_tables import Packed, grown_tensors
 from snailps.models.parameters import Parameters, Vector, pulled
+from snailps.models.row_updates import STEPPED_BY_SHARDS, RowUpdate
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import TABLE, Batch, Floats, Keys, batch_reader
 from snailps.models.sparse.clipping import counts_of
@@ -139,6 +141,7 @@ class Stepped:
 class Net(SparseWorker):
     """A network with a sparse first layer; see the module's docstring."""
 
+    row_updates: ClassVar[Mapping[str, RowUpdate]] = STEPPED_BY_SHARDS
     Settings = NetSettings
     settings: NetSettings
     shape = ("hidden", "activation")
@@ -291,6 +294,9 @@ class Net(SparseWorker):
             whole = range(0, min(len(batch), LOOKED_AT * size), size)
             self._choose([entries.part(at, min(len(batch), at + size)) for at in whole])
         edges = self._edges(len(batch), size)
+        # What the batches of a step push adds up, so each is divided by the examples of all;
+        # blocks are pieces of even length, whose means count alike.
+        out_of = len(batch) * block.slots if block.clock >= 0 else 0
         under_way: deque[tuple[Way, tuple[int, int]]] = deque()
         # Several workers lack each other's steps of the dense layers, too, and all wait for the few
         # shards that have them: these are pulled one own step earlier, once steps are short.
@@ -309,7 +315,7 @@ class Net(SparseWorker):
                 last = not under_way and number + 1 >= len(edges)
                 if early and not last:
                     next_pull = self._dense.pull()
-                back = self._step(way, batch, edge, weights)
+                back = self._step(way, batch, edge, weights, out_of)
                 if not early and not last:
                     # Before the way back, which takes a shard the longest: it answers in order.
                     next_pull = self._dense.pull()
@@ -355,12 +361,17 @@ class Net(SparseWorker):
             first += now
         return edges
 
-    def _step(self, way: Way, batch: Batch, edge: tuple[int, int], weights: Vector) -> Stepped:
-        """Push the gradients of the dense layers; dL/dZ is returned for the way back."""
+    def _step(
+        self, way: Way, batch: Batch, edge: tuple[int, int], weights: Vector, out_of: int
+    ) -> Stepped:
+        """Push the gradients of the dense layers; dL/dZ is returned for the way back.
+
+        The loss is divided by `out_of`, or by the batch's examples (0).
+        """
         examples, gradients = slice(*edge), self._dense.blank()
         loss, weight, dz = self._layers.step(
             way.wait(), weights.arrays, batch.labels[examples], batch.weights[examples],
-            gradients.arrays,
+            gradients.arrays, out_of,
         )  # fmt: skip
         self._settle(2)
         self._dense.push(gradients)

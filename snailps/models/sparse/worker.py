@@ -45,6 +45,7 @@ from snailps.models.local_sgd import LocalSgd, RowLayout
 from snailps.models.losses import LOSSES
 from snailps.models.pace import Pace, of_workers
 from snailps.models.packed_tables import NoSurvey, Packed, grown, opened, read_packed
+from snailps.models.row_updates import RowUpdate
 from snailps.models.rows import Lookup, Rows, Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.sparse import evaluate, warm_start
@@ -114,6 +115,11 @@ class SparseWorker(BlockTrainer):
     _bias_moved: Floats | None = None
     """Change of the bias's trained row in this block, by own steps; None: not counted."""
 
+    row_updates: ClassVar[Mapping[str, RowUpdate]] = {
+        "gradient of the loss": RowUpdate.STEP,
+        "l2 of sgd and adagrad, of each example's features": RowUpdate.STEP,
+        "l1 and l2 of ftrl: weights follow from the sums": RowUpdate.READ,
+    }
     Settings: ClassVar[type[JobSettings]] = SparseSettings
     settings: SparseSettings
     unit: ClassVar[Literal["line", "word"]] = "line"

@@ -25,7 +25,6 @@ from snailps.abi.key_hash import GOLDEN, MASK64
 from snailps.api.worker import Block
 from snailps.data._key_numbering import WordNumbers
 from snailps.dataclass import dataclass
-from snailps.models.local_sgd import are_finite
 from snailps.models.rotation.partition_rows import PartitionRows
 from snailps.models.rotation.splits import assign, assign_by_hash
 from snailps.models.rotation.trainer import (
@@ -39,6 +38,7 @@ from snailps.models.rotation.trainer import (
     Which,
     whole,
 )
+from snailps.models.row_updates import are_bounded
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE, draw
 from snailps.models.word_vectors.examples import Bags, Examples, Noise, Rows, train
@@ -238,7 +238,8 @@ class WordTrainer(RotationTrainer):
             outputs = lease.part.outputs.local
             a, b = (len(outputs[0]) * at // block.output_parts for at in (part, part + 1))
             begin = partial(self._begin, lease.part, examples, outputs, noise)
-            return Checkout(part, len(examples), begin, finite=partial(are_finite, outputs[0][a:b]))
+            bounded = partial(are_bounded, outputs[0][a:b])
+            return Checkout(part, len(examples), begin, finite=bounded)
         assert lease.of_part is not None
         examples = lease.of_part(part)
         drawn = self._draw(block, lease, part, len(examples), part)
@@ -255,7 +256,7 @@ class WordTrainer(RotationTrainer):
             sgd.give_trained(local)
 
         begin = partial(self._begin, lease.part, examples, local, noise)
-        finite = partial(are_finite, local[0])
+        finite = partial(are_bounded, local[0])
         return Checkout(part, len(examples), begin, subtract, keys, packed, finite)
 
     def _draw(self, block: Block, lease: WordLease, part: int, groups: int, checkout: int) -> Ints:
