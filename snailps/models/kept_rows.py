@@ -163,11 +163,11 @@ class KeptRows(Rows):
     rows (0: by `CACHE_BYTES`); when it is used up, everything is pushed and the next block begins
     anew.  `growth`, for rows that begin near zero: a frequent row is exchanged after this part of
     the examples so far, after `GROWTH_OF_ALL` or `FACTOR_DRIFT_OF_ALL` over the workers at the
-    latest, and no span is longer, whatever an exchange costs.  With `rare_steps` one of several workers
-    keeps rows back when a period ends: those with fewer own steps, or less than `RARE_DRIFT`, for
-    `RARE_PERIODS` at most.  With `pulls_bases` an only worker has no bases and pulls them when it
-    pushes; with ``fill_first(keys, rows)`` it makes first values itself, until `begin_known` or
-    another worker comes.  The layout of `sgd` must not be split if rows have state.
+    latest, and no span is longer, whatever an exchange costs.  With `rare_steps` one of several
+    workers keeps rows back when a period ends: those with fewer own steps, or less than
+    `RARE_DRIFT`, for `RARE_PERIODS` at most.  With `pulls_bases` an only worker has no bases and
+    pulls them when it pushes; with ``fill_first(keys, rows)`` it makes first values itself, until
+    `begin_known` or another worker comes.  With state, the layout of `sgd` must not be split.
     """
 
     keeps = True
