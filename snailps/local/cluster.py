@@ -23,6 +23,7 @@ from typing import IO, Any, TypeVar
 
 from snailps.config import (
     ROLE_CLASSES,
+    CheckpointSettings,
     ClusterSettings,
     JobSettings,
     ListenerSettings,
@@ -84,7 +85,8 @@ def cluster(
     log : text file, optional
         Receives the lines of the processes; standard error by default.
     **settings
-        Of the roles: ``threads=2, shard_num=1, frag_num=64 ...``.
+        Of the roles: ``threads=2, shard_num=1, frag_num=64 ...``; and of checkpoints of its tables:
+        with ``checkpoint_dir="saved", checkpoint_interval=60`` the next one goes on from them.
 
     Raises
     ------
@@ -418,8 +420,17 @@ def _around(*classes: type[Settings]) -> RawConfig:
 
 
 def _role_config(texts: Mapping[str, str], caller: str) -> RawConfig:
-    """Settings of the roles as the processes will read them, checked: environment, then `texts`."""
-    raw = _around(*_ROLES)
+    """Settings of the roles as the processes will read them, checked: environment, then `texts`.
+
+    Settings of checkpoints in the environment are of jobs.
+    """
+    if "journal_dir" in texts:
+        raise ConfigError(
+            f"{caller}(journal_dir): a cluster of this process ends with its master, and none goes "
+            "on from a journal. Set checkpoint_dir and checkpoint_interval, or start `snailps "
+            "master --session` and connect to it"
+        )
+    raw = _around(*(cls for cls in _ROLES if cls is not CheckpointSettings))
     raw = raw.merged(RawConfig.from_mapping(texts, caller + "({key})"))
     for cls in _ROLES:
         raw.build(cls, also_known=_ROLES)

@@ -177,6 +177,11 @@ class Cluster:
         self._driver.declare(tensor.table())
         return LocalTensor(self, self._driver, tensor)
 
+    def tables(self) -> dict[str, Table]:
+        """Declarations of all tables by name: of its last job, all drivers, and what `load` put."""
+        self._check_open()
+        return {name: table for name, (_, table) in self._driver.all_tables().items()}
+
     def export(
         self,
         output: str | os.PathLike[str],

@@ -55,6 +55,9 @@ class Context(Protocol):
     def job_ended(self, now: float) -> None:
         """The result is written."""
 
+    def save_last(self, then: Callable[[], None]) -> None:
+        """Save the rows of a session, where it makes checkpoints, and end it by `then`."""
+
     def server_lost(self, member: Member, why: str, now: float) -> None:
         """A server is gone, and what it saved or loaded with it."""
 

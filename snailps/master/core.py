@@ -59,6 +59,8 @@ AWAY_S = 5.0
 STATS_S = 1.0
 BACK_S = 3.0
 """Seconds for members to reconnect after the result is written, to hear that the run is over."""
+DRIVERS_S = 1.0
+"""Seconds in which drivers hear that a cluster ends."""
 LOAD_S = 300.0
 """Seconds that loading the class of a submitted job may take (torch, from a slow disk)."""
 _BEFORE = (JobPhase.IDLE, JobPhase.PREPARING, JobPhase.READY)
@@ -409,10 +411,12 @@ class MasterCore:
         stopped_at = self.lifecycle.stopped_at
         here = [member for member in self.members.all.values() if member.peer != NO_PEER]
         assert stopped_at is not None
-        if self.lifecycle.over or (here and now - stopped_at < GOODBYE_S):
+        nodes = [member for member in here if member.role != "driver"]  # others may never look
+        limit_s = GOODBYE_S if nodes else DRIVERS_S
+        if self.lifecycle.over or (here and now - stopped_at < limit_s):
             return
-        if here:
-            log.warning("%s did not say goodbye within %.0f s", names_of(here), GOODBYE_S)
+        if nodes:
+            log.warning("%s did not say goodbye within %.0f s", names_of(nodes), GOODBYE_S)
         job = self.job_controller.job
         if job is not None and job.pass_ == "train" and not self.lifecycle.failed:
             self.job_controller.collect_figures(now)
@@ -596,6 +600,9 @@ class MasterCore:
         elif not self.job_controller.cancel(now):
             self.fail_job("the job was cancelled")
 
+    def save_last(self, then: Callable[[], None]) -> None:
+        self.rows.save_last(then)
+
     def server_lost(self, member: Member, why: str, now: float) -> None:
         self.job_controller.checkpoints.lost(member, why, now)
         self.rows.lost(member, why, now)
@@ -676,7 +683,8 @@ class MasterCore:
 
     def _leaving(self, member: Member, message: messages.Leaving, now: float) -> None:
         log.info("%s: %s", member.name, message.why)
-        if message.why != "SIGTERM":  # SIGINT or SIGHUP: the job is to end
+        idle = self.session and self.job_controller.job is None
+        if message.why != "SIGTERM" and not idle:  # SIGINT or SIGHUP: the job is to end
             self.interrupts.ask()
         elif not self.lifecycle.stopping:  # else it has the order to end already
             self.departures.leave(member, now)

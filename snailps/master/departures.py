@@ -12,6 +12,7 @@ seconds.
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from snailps.errors import EXIT_OK
 from snailps.master.context import Context
@@ -136,7 +137,8 @@ class Departures:
                 self._members.rows.fence(member.number, now)
             self._context.driver_gone(member)
             if self._session and not (self._lasting or self._members.nodes("driver")):
-                self._lifecycle.stop(EXIT_OK, "the driver is gone")
+                stop = partial(self._lifecycle.stop, EXIT_OK, "the driver is gone")
+                self._context.save_last(stop)
         elif self._lifecycle.forming:
             self._lose_while_forming(member, why, now, left=left)
         elif not member.joined:

@@ -270,8 +270,8 @@ class TableModule(nn.Module):
         )
         if f"{prefix}rows" in missing_keys:
             missing_keys.remove(f"{prefix}rows")
-        row_state.load_rows(self, state_dict, prefix, unexpected_keys)
-        self._warn_of_rows(*local_metadata.get(STEPS, (0, 0)))
+        if not row_state.load_rows(self, state_dict, prefix, unexpected_keys):
+            self._warn_of_rows(*local_metadata.get(STEPS, (0, 0)))
 
     def _warn_of_rows(self, saver: int, pushed: int) -> None:
         """Warns where the rows are not those that a trained state of the rest belongs to."""

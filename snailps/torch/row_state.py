@@ -89,13 +89,18 @@ def save_rows(module: TableModule, destination: MutableMapping[str, Any], prefix
 
 def load_rows(
     module: TableModule, state: MutableMapping[str, Any], prefix: str, unexpected: list[str]
-) -> None:
-    """Puts rows of a state dict to the servers, and takes their names out of `unexpected`."""
+) -> bool:
+    """Puts rows of a state dict to the servers, and takes their names out of `unexpected`.
+
+    Returns whether it has the rows of all tables.
+    """
     module.flush()
+    count = 0
     for number, table in enumerate(module.tables):
         names = [f"{prefix}rows.{number}.{part}" for part in ("keys", "values")]
         if names[0] not in state:
             continue
+        count += 1
         unexpected[:] = [name for name in unexpected if name not in names]
         keys = state[names[0]].numpy().view(np.uint64)
         rows = np.ascontiguousarray(state[names[1]].numpy(), np.float32)
@@ -115,3 +120,4 @@ def load_rows(
         for begin in range(0, len(keys), _PIECE):
             piece = slice(begin, begin + _PIECE)
             module.exchange.rows.assign(table.name, keys[piece], rows[piece])
+    return count == len(module.tables)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import threading
+import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -62,6 +64,7 @@ class _Named:
 
     def __init__(self, given: dict[str, int]) -> None:
         self._given = given
+        self._unnamed: set[str] = set()  # names that no user has chosen
 
     def __reduce__(self) -> Any:
         return inside, ()
@@ -69,6 +72,7 @@ class _Named:
     def name(self, kind: str) -> str:
         """A name for a table that has none, by the order of calls: ``embedding0``."""
         number = self._given[kind] = self._given.get(kind, -1) + 1
+        self._unnamed.add(f"{kind}{number}")
         return f"{kind}{number}"
 
 
@@ -83,11 +87,28 @@ class ClusterRows(_Named):
         self._tables: dict[str, LocalTable] = {}
 
     def declare(self, table: Table) -> None:
+        if table.name in self._unnamed and table.name not in self._tables:
+            self._say_if_shared(table.name)
         options = {name: value for name, value in table.to_dict().items() if name != "name"}
         self._tables[table.name] = self._cluster.table(table.name, **options)
 
     def has_rows(self, table: str) -> bool:
         return self._cluster.has_rows(table)
+
+    def _say_if_shared(self, name: str) -> None:
+        """Warn of rows of another process that a module gets by its default name alone.
+
+        Ranks of torchrun make the same modules on purpose, and other processes know no cluster that
+        this one has started.
+        """
+        alone = os.environ.get("WORLD_SIZE", "1") in ("", "1")
+        if alone and not self._cluster.is_local and name in self._cluster.tables():
+            warnings.warn(
+                f"the cluster at {self._cluster.address} has a table {name!r} already, of another "
+                "process or an earlier one: this module trains the rows that are there. Give "
+                f"modules names that are not to share them: Embedding(dim, 'mine-{name}')",
+                stacklevel=6,
+            )
 
     def pull_async(self, table: str, keys: Keys, out: Rows) -> Pending:
         return self._tables[table].pull_async(keys, out)

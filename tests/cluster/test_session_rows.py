@@ -48,3 +48,15 @@ def test_tables_are_saved_and_loaded_into_another_number_of_servers(tmp_path):
         assert np.array_equal(stored(cluster, "w")[1], before[1])
         with pytest.raises(ConfigError, match="declared in two ways"):
             cluster.table("w", dim=4)
+
+
+def test_cluster_of_this_process_goes_on_from_its_own_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setenv("SNAILPS_CHECKPOINT_INTERVAL", "0.001")  # of a job: none of a session's
+    own = {"workers": 0, "checkpoint_dir": tmp_path / "own", "checkpoint_interval": 1000}
+    with snailps.local_cluster(**own) as cluster:
+        cluster.table("w", dim=1).push([1], [[5.0]])
+    with snailps.local_cluster(servers=2, **own) as cluster:  # saved as it ended
+        assert list(cluster.tables()) == ["w"]
+        assert cluster.table("w", dim=1).pull([1]).tolist() == [[5.0]]
+    with pytest.raises(ConfigError, match=r"goes on from a journal\. Set checkpoint_dir"):
+        snailps.cluster(journal_dir=tmp_path)

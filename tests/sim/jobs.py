@@ -76,7 +76,6 @@ class JobPlan:
         values = {
             "worker_class": "tests.sim.model:SimModel",
             "output": str(folder / f"out-{number}"),
-            "consistency": self.consistency,
             "survey": str(self.survey),
             "method": self.method,
             "expires": str(self.expires),
@@ -91,6 +90,7 @@ class JobPlan:
             }
             return values
         values |= {
+            "consistency": self.consistency,
             "input": str(folder / f"in-{self.blocks}.txt"),
             "block_bytes": str(len(LINE)),
             "epochs": "auto" if self.flat else str(self.epochs),
