@@ -16,6 +16,7 @@ docs/operations.md has the table, which `tests/cluster/test_signals.py` plays wi
 from __future__ import annotations
 
 import logging
+import math
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -33,7 +34,9 @@ log = logging.getLogger(__name__)
 
 LEAVE_S = 3.0
 """Seconds from SIGTERM to leaving. If all servers get SIGTERM meanwhile, the whole cluster is to
-end (`docker stack rm`, `kubectl delete`): nothing could go on, so the model is saved."""
+end (`docker stack rm`, `kubectl delete`): nothing could go on, so the model is saved.
+Another SIGTERM in this time is the same one: Slurm sends it to each process of a batch script,
+which passes it on."""
 
 
 class Interrupts:
@@ -52,11 +55,13 @@ class Interrupts:
         self._nodes_stay, self._wait_s = nodes_stay, wait_s
         self._code = EXIT_INTERRUPTED  # of leaving, by the last signal
         self._leave_at: float | None = None  # when the master leaves, after SIGTERM
+        self._terminated_at = -math.inf
         self.forget()
 
     def forget(self) -> None:
         """Reset for the next job."""
         self._signals = 0
+        self._servers_leave = False
         self._early = 0  # signals before the export began
         self._asked = False
         self._is_noted = False  # that the export goes on was said
@@ -68,12 +73,15 @@ class Interrupts:
 
     def signal(self, number: int, now: float) -> None:
         """A signal at this process."""
+        if number == signal.SIGTERM:
+            again, self._terminated_at = now - self._terminated_at < LEAVE_S, now
+            if again:
+                return
         self._signals += 1
         leaves = number == signal.SIGTERM and self.may_leave
         self._code = EXIT_LEFT if leaves else EXIT_INTERRUPTED
         if leaves and self._job_controller.phase is not JobPhase.EXPORTING:
-            # The second one does not wait for what the servers are asked.
-            self._leave_at = now + LEAVE_S if self._signals == 1 else now
+            self._leave_at = now + LEAVE_S
 
     def ask(self) -> None:
         """SIGINT at a member; counts as one signal, however often it comes."""
@@ -105,11 +113,10 @@ class Interrupts:
             self._job_controller.interrupt(now)
 
     def _step_leaving(self, leave_at: float, now: float) -> None:
-        """After SIGTERM: leave in a while, unless the training is ended early meanwhile."""
-        if self._asked and self._job_controller.phase is JobPhase.TRAINING:
+        """After SIGTERM: leave in a while, unless others ask to end the training meanwhile."""
+        if self._job_controller.phase is JobPhase.TRAINING and (self._asked or self._servers_leave):
             self._job_controller.interrupt(now)
-        is_saved_next = self._job_controller.interrupted and self._signals < 2
-        if now >= leave_at and not is_saved_next:
+        elif now >= leave_at:
             self.leave("left by SIGTERM")
 
     def leave(self, why: str) -> None:
@@ -138,6 +145,7 @@ class Interrupts:
         """All servers are to leave, with all rows: save the model first, if there is one."""
         if self._job_controller.phase is JobPhase.TRAINING:
             log.warning("%s", text)
+            self._servers_leave = True
             self._job_controller.interrupt(now)
         # else they stay until the export ends
         elif self._job_controller.phase is not JobPhase.EXPORTING:

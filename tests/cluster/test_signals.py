@@ -115,6 +115,7 @@ def ends_at_once(cluster, master, got, at_block, at_export, code):
 def goes_on(cluster, master, got, at_block, at_export, code):
     """The master alone has ended; the next one finishes what it began."""
     if at_export.pid:
+        master.wait_line("interrupted: ending the export")
         at_export.open()
     assert master.wait() == code
     assert "the same command goes on" in master.stderr

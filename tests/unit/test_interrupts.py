@@ -89,6 +89,7 @@ def test_sigterm_is_sigint_where_nobody_can_go_on(make_job, how):
     world.forms()
     send(world, TERM)
     assert world.core.job_controller.interrupted
+    world.tick(seconds=LEAVE_S)
     send(world, TERM)
     assert state(world) == (ClusterPhase.STOPPING, 130)
 
@@ -112,15 +113,13 @@ def test_sigterm_of_all_saves_the_model(make_job):
     assert state(world) == (ClusterPhase.FORMED, 0)
 
 
-def test_second_sigterm_leaves_at_once_also_a_training_that_ends_early(make_job):
-    world = World(make_job())
-    world.forms()
-    send(world, TERM, TERM)
-    assert state(world) == (ClusterPhase.LEFT, 143)
+def test_sigterm_leaves_a_training_that_ends_early(make_job):
     world = World(make_job())
     world.forms()
     send(world, INT)
     send(world, TERM)
+    assert state(world) == (ClusterPhase.FORMED, 0)
+    world.tick(seconds=LEAVE_S)
     assert state(world) == (ClusterPhase.LEFT, 143)
     assert "early" in {fact.kind for fact in world.facts()}
 
@@ -148,10 +147,27 @@ def test_first_signal_lets_an_export_finish(make_job, number, asked):
     assert state(world) == (ClusterPhase.STOPPING, 0)
 
 
+def test_sigterm_that_comes_twice_is_one(make_job):
+    """A scheduler sends it to a script and to its children, and the script passes it on."""
+    world = World(make_job())
+    server, *_ = world.forms()
+    send(world, TERM, TERM)
+    world.note(server, m.Leaving("SIGTERM"))
+    send(world, TERM)
+    world.tick(seconds=2 * LEAVE_S)
+    assert world.core.job_controller.interrupted
+    assert state(world) == (ClusterPhase.FORMED, 0)
+    world = exporting(make_job)
+    send(world, TERM, TERM)
+    assert not world.core.job_controller.export.cancelled
+
+
 @pytest.mark.parametrize("signals", [(INT, INT), (TERM, TERM), (INT, TERM)])
 def test_second_signal_ends_an_export_and_leaves_the_journal(make_job, signals):
     world = exporting(make_job)
-    send(world, *signals)
+    send(world, signals[0])
+    world.tick(seconds=LEAVE_S)
+    send(world, signals[1])
     assert world.core.job_controller.export.cancelled
     world.tick(seconds=10.0)
     assert state(world) == (ClusterPhase.LEFT, 130 if signals[-1] == INT else 143)
