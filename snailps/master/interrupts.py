@@ -61,6 +61,7 @@ class Interrupts:
     def forget(self) -> None:
         """Reset for the next job."""
         self._signals = 0
+        self._stops = 0  # of these, that ask for the end of the job
         self._servers_leave = False
         self._early = 0  # signals before the export began
         self._asked = False
@@ -80,7 +81,9 @@ class Interrupts:
         self._signals += 1
         leaves = number == signal.SIGTERM and self.may_leave
         self._code = EXIT_LEFT if leaves else EXIT_INTERRUPTED
-        if leaves and self._job_controller.phase is not JobPhase.EXPORTING:
+        if not leaves:
+            self._stops += 1
+        elif self._job_controller.phase is not JobPhase.EXPORTING:
             self._leave_at = now + LEAVE_S
 
     def ask(self) -> None:
@@ -97,27 +100,24 @@ class Interrupts:
             self._step_export(now)
             return
         self._early = self._signals
-        if self._leave_at is not None and self.may_leave:  # the journal may have failed since
-            self._step_leaving(self._leave_at, now)
+        leaves = self._leave_at is not None and self.may_leave  # the journal may have failed since
+        if self._servers_leave and phase is not JobPhase.TRAINING:
+            return  # a session is being saved
+        if leaves and not (self._asked or self._servers_leave):
+            if now >= cast(float, self._leave_at):
+                self.leave("left by SIGTERM")
         elif phase is JobPhase.IDLE and not self._lifecycle.forming:
             stop = partial(self._lifecycle.stop, EXIT_OK, "the session was ended by a signal")
-            if self._signals > 1:
+            if self._stops > 1:
                 stop()
             else:
                 self._save_last(stop)
-        elif self._signals > 1 or phase is not JobPhase.TRAINING:
+        elif self._stops > 1 or phase is not JobPhase.TRAINING:
             now_in = "forming" if self._lifecycle.forming else phase.value
             doing = PHASE_WORDS[cast(Phase, now_in)]
             self._lifecycle.fail(f"interrupted while {doing}; nothing was saved", EXIT_INTERRUPTED)
         else:
             self._job_controller.interrupt(now)
-
-    def _step_leaving(self, leave_at: float, now: float) -> None:
-        """After SIGTERM: leave in a while, unless others ask to end the training meanwhile."""
-        if self._job_controller.phase is JobPhase.TRAINING and (self._asked or self._servers_leave):
-            self._job_controller.interrupt(now)
-        elif now >= leave_at:
-            self.leave("left by SIGTERM")
 
     def leave(self, why: str) -> None:
         """End this process alone; the next master goes on from the journal."""
@@ -143,9 +143,9 @@ class Interrupts:
 
     def all_servers_leave(self, text: str, now: float) -> None:
         """All servers are to leave, with all rows: save the model first, if there is one."""
+        self._servers_leave = True
         if self._job_controller.phase is JobPhase.TRAINING:
             log.warning("%s", text)
-            self._servers_leave = True
             self._job_controller.interrupt(now)
         # else they stay until the export ends
         elif self._job_controller.phase is not JobPhase.EXPORTING:
