@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from snailps.errors import EXIT_INTERRUPTED, EXIT_LEFT, EXIT_OK
+from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_OK
 from snailps.master.effects import Outbox
 from snailps.master.job.controller import JobController
 from snailps.master.lifecycle import Lifecycle
@@ -149,4 +149,7 @@ class Interrupts:
             self._job_controller.interrupt(now)
         # else they stay until the export ends
         elif self._job_controller.phase is not JobPhase.EXPORTING:
-            self._save_last(partial(self._lifecycle.fail, text))
+            # A session that nothing is done in ends as by a signal at its master.
+            idle = self._job_controller.phase is JobPhase.IDLE and not self._lifecycle.forming
+            code = EXIT_INTERRUPTED if idle else EXIT_FAILED
+            self._save_last(partial(self._lifecycle.fail, text, code))

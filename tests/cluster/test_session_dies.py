@@ -9,6 +9,6 @@ pytestmark = pytest.mark.limit(600)
 
 def test_session_outlives_kills_of_its_master_and_loses_nothing(tmp_path):
     """The short form of `bench/recovery.py --parts session`."""
-    with SessionRig(tmp_path, job={"window": 4, "pause": 0.005}) as rig:
+    with SessionRig(tmp_path, job={"window": 4, "pause": 0.005}, drivers=1) as rig:
         rig.form().run(Schedule(7, 3, SESSION_KILLS)).finish()
         rig.assert_exact()

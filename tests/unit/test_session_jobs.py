@@ -108,6 +108,19 @@ def test_master_that_ends_a_failed_job_is_asked_at_the_pace_of_looks():
     assert len(waits) > 5
 
 
+def test_job_that_the_master_was_lost_with_is_submitted_again(caplog):
+    class Twice(Driver):
+        def submit(self, *words):
+            self.submits = super().submit(*words) + self.told.count("submit") - 1
+            return self.submits
+
+    lost = left(figures={}, failure="the master was lost", again=True)
+    driver = Twice([status()], {1: lost, 2: left(figures={"n": 2})})
+    assert Cluster(None, driver).run("nowhere:Model").figures == {"n": 2}
+    assert driver.told.count("submit") == 2
+    assert "so is the job" in caplog.text
+
+
 def test_job_that_began_between_two_looks_is_not_taken_for_ours():
     looks = [status(), status("training", 1, 1), status("training", 2, 2)]
     seen = []

@@ -6,7 +6,13 @@ import pytest
 from master_world import LIFE, Files, World
 
 from snailps.api.tables import Table
-from snailps.errors import CheckpointError, ClusterError, ConfigError, ProtocolError
+from snailps.errors import (
+    EXIT_INTERRUPTED,
+    CheckpointError,
+    ClusterError,
+    ConfigError,
+    ProtocolError,
+)
 from snailps.master import effects
 from snailps.master.effects import Fact
 from snailps.master.job.ended_jobs import MASTER_DIED
@@ -410,3 +416,16 @@ def test_order_of_saving_is_not_given_while_a_job_is_at_work():
     assert not [
         e for e in world.effects if isinstance(e, effects.Order) and isinstance(e.message, m.Save)
     ]
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGTERM"])
+def test_signal_at_a_member_of_an_idle_session_has_that_member_leave(name):
+    world, _ = formed()
+    world.note(2, m.Leaving(name))
+    world.tick(times=2)
+    assert world.sent(2, m.Stop) == [m.Stop(False, "left as asked")]
+    assert world.core.reported_phase == "idle"
+    world.note(1, m.Leaving(name))  # the only server: all rows would go
+    world.tick(times=4)
+    assert (world.core.lifecycle.code, world.core.lifecycle.stopping) == (EXIT_INTERRUPTED, True)
+    assert "its rows would go with it" in world.core.lifecycle.verdict

@@ -279,8 +279,7 @@ class ReplicationController:
         asked = self._drains.get(effect.server)
         if not asked and all(m is member or m.leaving for m in self._members.nodes("server")):
             self._context.interrupts.all_servers_leave(
-                f"{member.name} was told to leave (SIGTERM), and its rows would go with it: "
-                f"{effect.why}",
+                f"{member.name} was told to leave, and its rows would go with it: {effect.why}",
                 now,
             )
             return
