@@ -184,11 +184,16 @@ class WireError(SnailError):
 
 
 class ProtocolError(WireError):
-    """The peer broke the wire format; `code` is sent to it before closing."""
+    """The peer broke the wire format; `code` is sent to it before closing.
+
+    ``tls``: both sides have other settings of it, so that the same command fails again.
+    """
 
     def __init__(self, message: str, code: str = "protocol") -> None:
         super().__init__(message)
         self.code = code
+        if code == "tls":
+            self.exit_code = EXIT_WRONG
 
 
 class MisuseError(WireError):

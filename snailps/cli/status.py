@@ -28,6 +28,7 @@ from snailps.errors import (
     ProtocolError,
     RemoteError,
     SnailError,
+    WaitTimeout,
 )
 from snailps.node.run_registry import Run, RunRegistry, birth_of, trust_at
 
@@ -146,8 +147,8 @@ def ask(address: str, limit_s: float = DIAL_S, trust: Trust | None = None) -> St
     try:
         with contextlib.closing(StatusLine(address, trust or OPEN)) as line:
             return line.look(limit_s)
-    except ConnectionLost as error:
-        raise ConnectionLost("\n".join([str(error), *waits_text(address)])) from None
+    except (ConnectionLost, WaitTimeout) as error:
+        raise type(error)("\n".join([str(error), *waits_text(address)])) from None
 
 
 def waits_text(address: str = "") -> list[str]:

@@ -4,8 +4,10 @@ import http.client
 import json
 import re
 import signal
+import subprocess
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from cluster_models import gated_job
@@ -13,6 +15,7 @@ from processes import LIMIT_S, SNAILPS, Cluster, Gate, Process, environment, run
 from waiting import until
 
 from snailps.cli.tls import init
+from snailps.local.fork import PROGRAM
 
 SECRET = "0123456789abcdef"
 
@@ -136,3 +139,41 @@ def test_page_for_other_machines_has_a_token_drawn_and_never_none(tmp_path, job,
 def test_page_with_a_token_that_can_be_guessed_is_refused(tmp_path):
     page = run_snailps("ui", "--listen", "0.0.0.0:0", "--token", 1, code=2, cwd=tmp_path)
     assert "the page's token has 1 characters: it needs 16 or more" in page.stderr
+
+
+def test_token_of_the_page_is_in_no_list_of_processes(tmp_path):
+    """Of the command line, of a file, of the environment."""
+    token, file = "a-token-of-the-test-1", tmp_path / "token"
+    file.write_text(f"{token}\n")
+    for words, env in (
+        (["--token", token], {}),
+        ([f"--token={token}"], {}),
+        (["--token-file", str(file)], {}),
+        ([], {"SNAILPS_UI_TOKEN": token}),
+    ):
+        ui = ["bash", "-c", 'exec "$@" 1>&2', "bash", *SNAILPS, "ui", "--listen", "127.0.0.1:0"]
+        page = Process("ui", [*ui, *words], cwd=tmp_path, env=environment(**env))
+        try:
+            url = page.wait_line("^http://")
+            assert url.endswith(f"?token={token}")
+            assert token.encode() not in Path(f"/proc/{page.pid}/cmdline").read_bytes()
+        finally:
+            page.send(signal.SIGINT)
+            assert page.wait() == 0
+            page.close()
+
+
+def test_processes_of_ours_take_no_module_of_the_current_folder(tmp_path):
+    """`-m` has Python search it first: a data set's typer.py would run."""
+    for name in ("runpy", "typer", "rich", "lz4", "uuid", "snailps"):
+        (tmp_path / f"{name}.py").write_text("import os\nos.write(2, b'EVIL')\nos._exit(9)\n")
+    done = subprocess.run(
+        [*PROGRAM, "jobs"], cwd=tmp_path, env=environment(), capture_output=True, timeout=LIMIT_S
+    )
+    assert (done.returncode, b"EVIL" in done.stderr) == (0, False), done.stderr
+    package = Path(PROGRAM[1]).parent
+    named = [
+        path for path in package.rglob("*.py")
+        if re.search(r"""["']-m["'],\s*["']snailps""", path.read_text(encoding="utf-8"))
+    ]  # fmt: skip
+    assert not named

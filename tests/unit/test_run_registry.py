@@ -7,7 +7,11 @@ import pytest
 
 from snailps.cli import jobs
 from snailps.cli.master import absolute
-from snailps.errors import EXIT_INTERRUPTED, ConfigError
+from snailps.cli.page_address import Shown
+from snailps.cli.status import ask
+from snailps.errors import EXIT_INTERRUPTED, ConfigError, WaitTimeout
+from snailps.node import status_line
+from snailps.node.master_waits import Waiting, waiting_for
 from snailps.node.run_registry import KEPT, Registration, Run, RunRegistry, folders
 from snailps.store.checkpoint.folder import Checkpoint, CheckpointFolder
 
@@ -222,6 +226,90 @@ def test_folders_are_of_the_runtime_and_of_the_user():
     assert [str(place) for place in folders({"XDG_RUNTIME_DIR": "x", "TMPDIR": "/var/t"}, 5)] == [
         "/var/t/snailps-runs-5"
     ]
+
+
+@pytest.fixture
+def squatted(tmp_path, monkeypatch):
+    """A temporary folder in which others can write to the one of this user's runs."""
+    taken = tmp_path / f"snailps-runs-{UID}"
+    taken.mkdir()
+    taken.chmod(0o777)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return taken
+
+
+def test_run_whose_folder_others_have_is_in_another_one_and_says_so(squatted, tmp_path, caplog):
+    registration = Registration(RunRegistry())
+    registration.begin(Run(pid=os.getpid(), model="fasttext", address="127.0.0.1:1"))
+    assert "the entry of this run is in another folder" in caplog.text
+    assert f"{squatted}: others can write to it" in caplog.text
+    assert len(RunRegistry().running()) == 1
+    (file,) = (tmp_path / "home").rglob("*.json")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    registration.end(0, "", {})
+    assert RunRegistry().state(RunRegistry().runs()[0]) == "ended"
+
+
+def test_run_that_cannot_be_registered_says_why(squatted, tmp_path, caplog):
+    (tmp_path / "home").touch()
+    registration = Registration(RunRegistry())
+    registration.begin(Run(pid=os.getpid(), model="fasttext"))
+    registration.end(0, "", {})
+    assert "others can write to it: chmod go-w: the entry of this run cannot be" in caplog.text
+    assert RunRegistry().write_private("x", "y") is None
+
+
+def test_process_that_waits_for_a_master_is_told_as_long_as_it_waits(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    said = []
+    with Waiting("server 2", "127.0.0.1:1", said.append) as waiting:
+        assert waiting_for("127.0.0.1:1") == []
+        waiting.report("waiting for the master (refused), 9 s left")
+        (line,) = waiting_for("tcp://127.0.0.1:1")
+        assert line.startswith(f"server 2 (process {os.getpid()} of this machine) since 20")
+        assert line.endswith(": waiting for the master (refused), 9 s left")
+        assert waiting_for("127.0.0.1:2") == []
+        assert "of the master at 127.0.0.1:1" in waiting_for()[0]
+        monkeypatch.setattr(status_line, "DIAL_S", 0.05)
+        with pytest.raises(WaitTimeout, match="waits for it: server 2"):
+            ask("127.0.0.1:1", 0.1)
+    assert said
+    assert waiting_for() == []
+    dead = {"pid": os.getpid(), "born": 1, "name": "x", "address": "127.0.0.1:1", "since": 0.0}
+    RunRegistry().write_private("waits-1", json.dumps({**dead, "text": "gone"}))
+    RunRegistry().write_private("waits-2", "damaged")
+    assert waiting_for() == []
+
+
+@pytest.mark.parametrize(("mode", "folder", "others"), [
+    (0o644, 0o755, True), (0o600, 0o755, False), (0o640, 0o750, True), (0o644, 0o700, False),
+])  # fmt: skip
+def test_address_in_a_log_that_others_read_has_no_token(
+    tmp_path, monkeypatch, mode, folder, others
+):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    log = tmp_path / "logs" / "job.log"
+    log.parent.mkdir()
+    log.touch()
+    log.chmod(mode)
+    for each in (log.parent, *log.parent.parents):
+        if each.stat().st_uid == UID and each.is_relative_to(tmp_path.parent.parent):
+            each.chmod(0o755)
+    log.parent.chmod(folder)
+    url = "http://127.0.0.1:8087/?token=abcdefgh"
+    with log.open() as file:
+        shown = Shown(url, file.fileno())
+    assert ("abcdefgh" in shown.line) is not others
+    files = list((tmp_path / "snailps").glob("page-*")) if others else []
+    if others:
+        (path,) = files
+        assert str(path) in shown.line
+        assert (path.read_text(), path.stat().st_mode & 0o777) == ("abcdefgh\n", 0o600)
+    shown.close()
+    assert not any(path.exists() for path in files)
 
 
 class TestWords:

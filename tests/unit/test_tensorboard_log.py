@@ -130,6 +130,21 @@ def test_the_projector_gets_words_and_vectors(tmp_path):
     assert "tensors.tsv" in (tmp_path / "run" / "projector_config.pbtxt").read_text()
 
 
+def test_words_with_blanks_are_cells_of_the_projector(tmp_path):
+    rows = np.arange(8, dtype=np.float32).reshape(4, 2)
+    (tmp_path / "model.vec").write_text(
+        "4 2\n" + "".join(f"{w} {a} {b}\n" for w, (a, b) in zip(
+            ["new york", "a", "\u3000 x\ty", "b c d"], rows, strict=True))
+    )  # fmt: skip
+    board = TensorboardLog(str(tmp_path / "run"))
+    board.exported([str(tmp_path / "model.vec")])
+    board.close()
+    (folder,) = [one.parent for one in (tmp_path / "run").rglob("tensors.tsv")]
+    words = (folder / "metadata.tsv").read_text().splitlines()
+    assert words == ["new york", "a", "\u3000 x\\ty", "b c d"]
+    np.testing.assert_allclose(np.loadtxt(folder / "tensors.tsv", delimiter="\t"), rows)
+
+
 def test_files_that_are_no_vectors_are_left_alone(tmp_path):
     (tmp_path / "model.npz").write_bytes(b"x")
     board = TensorboardLog(str(tmp_path / "run"))

@@ -355,3 +355,21 @@ def test_plain_fields_are_settings(module):
 def test_class_that_counts_unpushed_blocks_by_the_old_name_is_refused():
     with pytest.raises(TypeError, match=r"Mine\.owes is called unpushed now"):
         type("Mine", (Worker,), {"owes": 1})
+
+
+def test_only_the_named_module_comes_from_the_current_folder_first(module, tmp_path, monkeypatch):
+    """A folder of data may hold files named like modules of any library."""
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    (tmp_path / "installed").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+    name = module("import shadowed_here, beside_here\nfrom snailps import Worker\n"
+                  "class Mine(Worker): found = shadowed_here.at, beside_here.at")  # fmt: skip
+    for folder in ("", "installed/"):
+        for each in (name, "shadowed_here"):
+            path = tmp_path / f"{folder}{each}.py"
+            if not path.exists():
+                path.write_text(f"at = {folder!r}")
+    (tmp_path / "beside_here.py").write_text("at = 'here'")
+    assert load_class(f"{name}:Mine", "x").found == ("installed/", "here")
+    for other in ("shadowed_here", "beside_here"):
+        del sys.modules[other]

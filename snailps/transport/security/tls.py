@@ -59,6 +59,7 @@ class Tls:
         self._client = _context(ssl.PROTOCOL_TLS_CLIENT, paths)
         self._lock = threading.Lock()
         self._relay: TlsRelay | None = None
+        self._checked: tuple[str, float] | None = None
 
     def listening(self, listener: socket.socket) -> TlsRelay:
         """A relay to accept from instead of `listener`, which it owns."""
@@ -83,6 +84,8 @@ class Tls:
 
         ConfigError: it is of another CA, is not valid now, or not for both sides.
         """
+        if self._checked is not None:
+            return self._checked
         there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
         client = self._client.wrap_bio(back, there)
         server = self._server.wrap_bio(there, back, server_side=True)
@@ -99,7 +102,9 @@ class Tls:
             ) from None
         found: dict[str, Any] = client.getpeercert() or {}
         names = {key: value for part in found.get("subject", ()) for key, value in part}
-        return names.get("commonName", "?"), float(ssl.cert_time_to_seconds(found["notAfter"]))
+        ends = float(ssl.cert_time_to_seconds(found["notAfter"]))
+        self._checked = names.get("commonName", "?"), ends
+        return self._checked
 
     def close(self) -> None:
         """End the relay, once everything is sent."""

@@ -69,7 +69,10 @@ class Trust:
             self.tls.close()
 
     def check_listening(self, host: str, port: int) -> None:
-        """Refuse an address that other machines reach and any peer could use; ConfigError."""
+        """Refuse an address that other machines reach and any peer could use, and a certificate
+        that no peer would accept; ConfigError."""
+        if self.tls is not None:
+            self.tls.check()
         if self.secret or self.tls or self.insecure or is_loopback(host):
             return
         raise ConfigError(
