@@ -5,6 +5,7 @@ import errno
 import os
 import random
 import select
+import shutil
 import socket
 import ssl
 import subprocess
@@ -84,6 +85,21 @@ def test_tls_of_a_folder_that_lacks_something_or_is_open_to_others_says_so(tmp_p
     (mine / "node.key").chmod(0o600)
     with pytest.raises(ConfigError, match="no certificate with its key"):
         Tls(str(mine))
+
+
+def test_certificate_that_no_member_would_accept_is_refused_where_a_process_listens(
+    tmp_path, folders, monkeypatch
+):
+    name, ends = Tls(str(folders["a"])).check()
+    assert name == "a"
+    assert ends > time.time() + 9 * 365 * 86400
+    shutil.copytree(folders["a"], tmp_path / "other")
+    shutil.copyfile(folders["c"] / "ca.pem", tmp_path / "other" / "ca.pem")
+    monkeypatch.setattr("snailps.cli.tls.DAYS", -1)
+    (expired,) = init(tmp_path / "certs", ["expired"])
+    for folder, why in ((tmp_path / "other", "certificate"), (expired, "certificate has expired")):
+        with pytest.raises(ConfigError, match=rf"tls: no member .* will accept .*{why}"):
+            listen("127.0.0.1", 0, Trust(tls=Tls(str(folder))))
 
 
 # --- the relay --------------------------------------------------------------------------------
@@ -393,7 +409,7 @@ def test_cluster_over_tls_trains_and_names_whom_it_refuses(tmp_path, folders):
             (Trust(), "this port speaks TLS only"),
             (Trust(tls=Tls(str(folders["c"]))), "its certificate is of another CA"),
         ]:
-            with pytest.raises(ProtocolError, match=why):
+            with pytest.raises(ProtocolError, match=why) as refused:
                 dial(
                     address,
                     Channel.CONTROL,
@@ -402,6 +418,7 @@ def test_cluster_over_tls_trains_and_names_whom_it_refuses(tmp_path, folders):
                     limit_s=LIMIT_S,
                     trust=trust,
                 )
+            assert refused.value.exit_code == 2  # a wrong setting
         master.wait_line(r"refused 127\.0\.0\.1:\d+: no TLS handshake: it does not use TLS")
         at = ["--set", f"master_addr={cluster.address}", "--set", f"tls={folders['b']}"]
         run_snailps("status", "--json", *at)
