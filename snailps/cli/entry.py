@@ -30,6 +30,7 @@ def main() -> None:
     for name in BLAS_THREADS:
         os.environ.setdefault(name, "1")
     _open_streams()
+    sys.excepthook = _report
     gc.disable()  # until `run` calls the command
     from snailps.cli.main import main as run
 
@@ -48,6 +49,17 @@ def _open_streams() -> None:
             setattr(sys, name, open(descriptor, mode))  # noqa: SIM115 (for good)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _report(
+    kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
+) -> None:
+    """Show a bug's traceback, which may quote addresses of the input, and texts of peers."""
+    import traceback
+
+    from snailps.outward import outward
+
+    sys.stderr.write(outward("".join(traceback.format_exception(kind, error, trace))))
 
 
 def _leave(number: int, frame: types.FrameType | None) -> None:

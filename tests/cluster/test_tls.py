@@ -96,7 +96,7 @@ def test_certificate_that_no_member_would_accept_is_refused_where_a_process_list
     shutil.copytree(folders["a"], tmp_path / "other")
     shutil.copyfile(folders["c"] / "ca.pem", tmp_path / "other" / "ca.pem")
     monkeypatch.setattr("snailps.cli.tls.DAYS", -1)
-    (expired,) = init(tmp_path / "certs", ["expired"])
+    (expired,) = init(folders["b"].parent, ["gone"])
     for folder, why in ((tmp_path / "other", "certificate"), (expired, "certificate has expired")):
         with pytest.raises(ConfigError, match=rf"tls: no member .* will accept .*{why}"):
             listen("127.0.0.1", 0, Trust(tls=Tls(str(folder))))

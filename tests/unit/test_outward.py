@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from snailps.cli import common
+from snailps.cli import common, entry
 from snailps.config import RawConfig
 from snailps.data.blocks import Source
 from snailps.errors import DataError, RemoteError
@@ -79,6 +79,14 @@ def test_log_lines_and_events_are_fit_to_be_shown_and_have_date_and_zone(capfd):
     events = EventLog(lambda kind, fact: None, 0.0)
     events.on_event("warning", "", "a block of https://u:p@h/x?s=1", 1.0)
     assert events.listed()[0]["text"] == "a block of https://***@h/x?***"
+
+
+def test_traceback_of_a_bug_is_fit_to_be_shown(capfd):
+    try:
+        raise ValueError("url='https://u:p@h/x?s=1'")
+    except ValueError as error:
+        entry._report(type(error), error, error.__traceback__)
+    assert "ValueError: url='https://***@h/x?***'" in capfd.readouterr().err
 
 
 PATHS = ["https://u:old@h/x?sig=1&part=1", "https://u:old@h/x?sig=2&part=2", "https://h/y"]
