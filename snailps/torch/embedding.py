@@ -46,7 +46,8 @@ NOT_EXPORTED = (
     "or from the file that cluster.export writes"
 )
 STEPS = "snailps_steps"
-"""Key of the metadata of a `state_dict` of trained rows: which exchange, and its steps so far."""
+"""Key of the metadata of a `state_dict`: which exchange, its steps so far, whether rows are
+trained."""
 ADAGRAD_EPS = 1e-10
 """PyTorch's.  That of `snailps.Table`, 1e-8, shows where the first gradient of a row is tiny."""
 OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl")
@@ -252,9 +253,9 @@ class TableModule(nn.Module):
         destination.pop(f"{prefix}rows", None)
         if row_state.wanted():
             row_state.save_rows(self, destination, prefix)
-        elif self.exchange.is_trained and hasattr(destination, "_metadata"):
-            metadata = destination._metadata.setdefault(prefix[:-1], {})
-            metadata[STEPS] = (self.exchange.number, self.exchange.pushed)
+        if hasattr(destination, "_metadata"):
+            metadata, of = destination._metadata.setdefault(prefix[:-1], {}), self.exchange
+            metadata[STEPS] = (of.number, of.pushed, of.is_trained)
 
     def state_dict(self, *args: Any, rows: bool = False, **options: Any) -> Any:
         """As of `torch.nn.Module`; with `rows` as `snailps.torch.state_dict` has them."""
@@ -270,10 +271,12 @@ class TableModule(nn.Module):
         )
         if f"{prefix}rows" in missing_keys:
             missing_keys.remove(f"{prefix}rows")
+        saver, pushed, is_trained = local_metadata.get(STEPS, (0, 0, False))
         if not row_state.load_rows(self, state_dict, prefix, unexpected_keys):
-            self._warn_of_rows(*local_metadata.get(STEPS, (0, 0)))
+            self._warn_of_rows(saver, pushed, is_trained)
+        self.exchange.was_trained = self.exchange.was_trained or is_trained
 
-    def _warn_of_rows(self, saver: int, pushed: int) -> None:
+    def _warn_of_rows(self, saver: int, pushed: int, is_trained: bool) -> None:
         """Warns where the rows are not those that a trained state of the rest belongs to."""
         exchange = self.exchange
         if saver == exchange.number and pushed < exchange.pushed:
@@ -283,7 +286,7 @@ class TableModule(nn.Module):
                 "snailps.torch.state_dict(model, rows=True) has",
                 stacklevel=6,
             )
-        elif saver and not all(exchange.rows.has_rows(one.name) for one in self.tables):
+        elif is_trained and not all(exchange.rows.has_rows(one.name) for one in self.tables):
             warnings.warn(
                 f"load_state_dict: the state has no rows, and this cluster has none of "
                 f"{exchange.names}, which were trained when it was taken: every id reads as its "

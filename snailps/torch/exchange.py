@@ -200,7 +200,7 @@ class Exchange:
         if type(staleness) is not int or staleness < 0:
             raise MisuseError(f"staleness: expected 0 or more steps, got {staleness!r}")
         self.rows, self.tables, self.padding = rows, tuple(tables), tuple(padding)
-        self.staleness, self.factor, self._was_trained = staleness, factor, is_trained
+        self.staleness, self.factor, self.was_trained = staleness, factor, is_trained
         lacking = is_trained and next((one for one in tables if not rows.has_rows(one.name)), None)
         if lacking:
             raise MisuseError(
@@ -226,7 +226,7 @@ class Exchange:
     def __deepcopy__(self, memo: object) -> Exchange:
         """Another one of the same rows."""
         copied = object.__new__(Exchange)
-        copied.__dict__.update(self.__dict__, _was_trained=self.is_trained)
+        copied.__dict__.update(self.__dict__, was_trained=self.is_trained)
         copied._begin()
         return copied
 
@@ -236,7 +236,7 @@ class Exchange:
 
     @property
     def is_trained(self) -> bool:
-        return self._was_trained or self.pushed > 0
+        return self.was_trained or self.pushed > 0
 
     @property
     def owner(self) -> Exchange:

@@ -212,10 +212,12 @@ def test_state_of_trained_rows_says_so_where_they_are_not(store):
             other.load_state_dict(state)
 
 
-def test_state_that_is_loaded_after_more_steps_says_that_rows_stay(store):
+@pytest.mark.parametrize("before", [0, 2])
+def test_state_that_is_loaded_after_more_steps_says_that_rows_stay(store, before):
     """As Lightning's lr_find does, and who takes the best state so far."""
     ours = nn.Sequential(users(), nn.Linear(DIM, 1))
-    ours(IDS).sum().backward()
+    for _ in range(before):
+        ours(IDS).sum().backward()
     state = copy.deepcopy(ours.state_dict())
     ours.load_state_dict(state)
     for _ in range(3):
