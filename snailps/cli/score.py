@@ -43,6 +43,8 @@ from snailps.errors import ConfigError, DataError
 from snailps.vectors.words import to_text
 
 if TYPE_CHECKING:
+    from snailps.estimators.embeddings import NameEstimator
+    from snailps.estimators.sparse import SparseEstimator
     from snailps.models.embeddings.queries import FactorModel, GraphModel
     from snailps.vectors.evaluate import OovRule
     from snailps.vectors.label_files import Format, LabelWriter
@@ -306,10 +308,10 @@ def _predict_examples(
 ) -> None:
     from snailps.estimators.loading import rows_model_of
 
-    if metrics:
-        _judge(model, file, label_column, (), as_json)
-        return
     estimator = rows_model_of(model)
+    if metrics:
+        _judge(estimator, model, file, label_column, (), as_json)
+        return
     path = "/dev/stdin" if file == "-" else file
     names = getattr(estimator, "classes_", [])
     for scores in estimator.predictions(path):
@@ -324,12 +326,19 @@ def _predict_examples(
         typer.echo("\n".join(rows), nl=len(lines) > 0)
 
 
-def _judge(path: Path, file: str, label_column: str, known: Sequence[str], as_json: bool) -> None:
-    """Print figures of a model of examples or names on a file, as a training does for `test`."""
-    from snailps.estimators.embeddings import NameEstimator
+def _judge_of(path: Path) -> SparseEstimator | NameEstimator | None:
     from snailps.estimators.loading import judge_of
 
-    estimator = judge_of(path)
+    return judge_of(path)
+
+
+def _judge(
+    estimator: SparseEstimator | NameEstimator, path: Path, file: str, label_column: str,
+    known: Sequence[str], as_json: bool,
+) -> None:  # fmt: skip
+    """Print figures of a model of examples or names on a file, as a training does for `test`."""
+    from snailps.estimators.embeddings import NameEstimator
+
     file = "/dev/stdin" if file == "-" else file
     if isinstance(estimator, NameEstimator):
         if label_column:
@@ -417,12 +426,12 @@ def score_test(
 
     For example: snailps test out/graph.npz test.txt --known train.txt --known valid.txt
     """
-    if model.suffix == ".npz":
+    if model.suffix == ".npz" and (estimator := _judge_of(model)):
         of_texts = {"-k": k != 1, "--threshold": threshold, "--column": column}
         of_texts |= {"--average-precision": average_precision, "--at-recall": at_recall is not None}
         for option in (name for name, is_given in of_texts.items() if is_given):
             raise ConfigError(f"{option} is for a .bin: a classifier of text")
-        _judge(model, file, label_column, known or [], as_json)
+        _judge(estimator, model, file, label_column, known or [], as_json)
         return
     if known:
         raise ConfigError("--known is for a .npz of kge or mf")

@@ -106,8 +106,8 @@ def rows_model_of(path: str | os.PathLike[str]) -> SparseEstimator:
     return reader.load(path)
 
 
-def judge_of(path: str | os.PathLike[str]) -> SparseEstimator | NameEstimator:
-    """The fitted estimator of a file of any model of examples or names, which has `evaluate`."""
+def judge_of(path: str | os.PathLike[str]) -> SparseEstimator | NameEstimator | None:
+    """The fitted estimator of a model of examples or names, which has `evaluate`; None: of none."""
     worker_class = str(_header_of(path)[0].get("worker_class", ""))
     if worker_class:
         from snailps.models.embeddings import queries
@@ -118,7 +118,7 @@ def judge_of(path: str | os.PathLike[str]) -> SparseEstimator | NameEstimator:
                 importlib.import_module("snailps.estimators"), name
             )
             return found.load(path)
-    return rows_model_of(path)
+    return rows_model_of(path) if estimator_of(path) else None
 
 
 def embedding_of(path: str | os.PathLike[str]) -> GraphModel | FactorModel | None:
