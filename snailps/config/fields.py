@@ -208,7 +208,7 @@ class Setting:
         names = dict.fromkeys(name for case in self.read_if for name in case)
         here = _case_text({name: (getattr(settings, name),) for name in names})
         needed = ", or ".join(map(_case_text, self.read_if))
-        return f"has no effect with {here}: it needs {needed}. Leave it out"
+        return f"has no effect with {here}: it needs {needed}"
 
     def parse(self, text: str, origin: str) -> Any:
         """Parse and check `text`; the `ConfigError` names origin, setting, expected and given."""

@@ -103,7 +103,7 @@ class NameEstimator(Estimator):
         """Which columns have whole numbers: in a training that goes on, what had them before."""
         kinds = [self._reader.kinds[kind] for kind in self._kind_of_column]
         before = self._model.whole_kinds if goes_on else frozenset(kinds)
-        return tuple(one and kind in before for one, kind in zip(whole, kinds, strict=True))
+        return tuple(yes and kind in before for yes, kind in zip(whole, kinds, strict=True))
 
     # --- going on --------------------------------------------------------------------------------
 
@@ -142,12 +142,12 @@ class NameEstimator(Estimator):
             return {}
         settings = self._model.settings
         names = warm_start.habits_of(type(settings), settings.shape)
-        return {one: getattr(self, one) for one in names & self.parameters.by_name.keys()}
+        return {name: getattr(self, name) for name in names & self.parameters.by_name.keys()}
 
     def _kept(self) -> Mapping[str, Any]:
         settings = self._model.settings
         names = (*settings.shape, "optimizer")
-        return {one: getattr(settings, one) for one in names if one in self.parameters.by_name}
+        return {name: getattr(settings, name) for name in names if name in self.parameters.by_name}
 
     def _left_out(self) -> Iterable[str]:
         return self._kept()

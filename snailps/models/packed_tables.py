@@ -246,12 +246,12 @@ def opened_model(settings: JobSettings) -> Iterator[ModelFile]:
         ) from None
 
 
-def check_model_class(cls: type[Worker], kept: Mapping[str, Any], said: str) -> None:
+def check_model_class(cls: type[Worker], settings: Mapping[str, Any], said: str) -> None:
     """Refuse the settings in the file `said` if they are of another model."""
-    if kept.get("worker_class") != f"{cls.__module__}:{cls.__qualname__}":
+    if settings.get("worker_class") != f"{cls.__module__}:{cls.__qualname__}":
         raise ConfigError(
             f"{said}: continue_from: expected a model of {cls.__name__}, got one of "
-            f"{kept.get('worker_class')}"
+            f"{settings.get('worker_class')}"
         )
 
 

@@ -148,12 +148,17 @@ def test_setting_of_another_model_is_refused_wherever_it_is_of_this_job_alone(tm
         job_of("dim: 8\nwindow: 3\n", folder=tmp_path)
 
 
-def test_file_of_all_roles_and_what_other_jobs_read_too_go_on_working(tmp_path):
+def test_file_of_all_roles_and_what_other_jobs_read_too_go_on_working(tmp_path, caplog):
     (tmp_path / "common.conf").write_text("bucket: 5\ntemperature: 2\nstaleness: 7\n")
     text = "import common.conf\nshard_num: 2\nthreads: 1\nfrag_num: 64\nzlib: 1\nloss: margin\n"
     environ = {"SNAILPS_WINDOW": "3", "SNAILPS_NORM": "l2"}
     found = job_of(text, environ=environ, folder=tmp_path)
     assert (found.loss, found.temperature) == ("margin", 2)
+    assert [record.message.partition(" has no effect with ")[0] for record in caplog.records] == [
+        f"{tmp_path}/common.conf:3: staleness",
+        f"{tmp_path}/common.conf:2: temperature",
+        "environment SNAILPS_NORM: norm",
+    ]
 
 
 def test_setting_that_this_job_does_not_read_is_refused_with_what_it_needs(tmp_path):

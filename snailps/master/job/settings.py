@@ -6,6 +6,7 @@ worker class, RawConfig -> job_settings -> JobSettings, checked
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterable
 
 from snailps.api.plain_values import plain
@@ -15,33 +16,37 @@ from snailps.config.fields import Settings
 from snailps.config.settings import ROLE_CLASSES
 from snailps.errors import ConfigError
 
+log = logging.getLogger(__name__)
+
 OF_CONSISTENCY = ("consistency", "staleness", "micro_batches")
 """Settings that jobs in rounds do not read."""
 _PLAIN = (bool, int, float, str, tuple, list)
 
 
-def refuse_unread(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> None:
+def refuse_unread(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> list[str]:
     """Refuse what the user set and this job does not read: it would be missed without a word.
 
-    A value that is the default changes nothing.  What other jobs read too may be anything: the
-    environment and imported files.
+    A value that is the default changes nothing.  What other jobs read too, the environment and
+    imported files, may have any: a sentence for each is returned.
     """
     if foreign := raw.foreign([*(role for _, role in ROLE_CLASSES), cls.Settings]):
         raise ConfigError(
             f"{foreign.origin}: {cls.__name__} has no setting {foreign.key}, which is of another "
             "model: leave it out"
         )
-    in_rounds = cls.rounds(settings) > 0
+    in_rounds, notices = cls.rounds(settings) > 0, []
     for name, known in settings_of(cls.Settings).items():
         entry = raw.explicit(name, cls.Settings)
-        if entry is None or entry.shared or getattr(settings, name) == known.default:
+        if entry is None or getattr(settings, name) == known.default:
             continue
+        why = "" if known.is_read(settings) else known.unread_text(settings)
         if in_rounds and name in OF_CONSISTENCY:
-            raise ConfigError(
-                f"{entry.origin}: {name} has no effect in a job in rounds. Leave it out"
-            )
-        if not known.is_read(settings):
-            raise ConfigError(f"{entry.origin}: {name} {known.unread_text(settings)}")
+            why = "has no effect in a job in rounds"
+        if why and not entry.shared:
+            raise ConfigError(f"{entry.origin}: {name} {why}. Leave it out")
+        if why:
+            notices.append(f"{entry.origin}: {name} {why}")
+    return notices
 
 
 def plain_settings(settings: JobSettings) -> JobSettings:
@@ -61,7 +66,8 @@ def job_settings(
         return None if entry is None else entry.origin
 
     settings = plain_settings(cls.adopt(raw.build(cls.Settings, also_known=also_known), explicit))
-    refuse_unread(cls, settings, raw)
+    for notice in refuse_unread(cls, settings, raw):
+        log.warning("%s", notice)
     cls.check(settings)
     if cls.clocked(settings) and cls.expires(settings):
         raise ConfigError(

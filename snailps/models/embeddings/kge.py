@@ -142,8 +142,8 @@ class KnowledgeGraph(EmbeddingWorker):
         return "kge"
 
     @classmethod
-    def in_units_of(cls, before: Any, found: Any, explicit: Callable[[str], str | None]) -> Any:
-        return warm_start.same_units(before, found, explicit)
+    def in_units_of(cls, before: Any, adopted: Any, explicit: Callable[[str], str | None]) -> Any:
+        return warm_start.same_units(before, adopted, explicit)
 
     @classmethod
     def check(cls, settings: KgeSettings) -> None:

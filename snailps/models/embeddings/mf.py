@@ -184,9 +184,9 @@ class MatrixFactorization(EmbeddingWorker):
         return surveyor(len(cls.kinds), partial(warm_start.known_names, cls, settings))
 
     @classmethod
-    def in_units_of(cls, before: Any, found: Any, explicit: Callable[[str], str | None]) -> Any:
-        warm_start.needs_encoding(before, found.continue_from)
-        return found
+    def in_units_of(cls, before: Any, adopted: Any, explicit: Callable[[str], str | None]) -> Any:
+        warm_start.needs_encoding(before, adopted.continue_from)
+        return adopted
 
     @classmethod
     def as_trained(cls, settings: MfSettings, rows: Rows) -> Rows:

@@ -40,8 +40,8 @@ _OF_EACH = {"keep_state"}
 
 def habits_of(cls: type[JobSettings], shape: tuple[str, ...]) -> set[str]:
     """Settings that a training takes from its file unless they are set; it needs its `shape`."""
-    own = settings_of(cls).keys() - settings_of(JobSettings).keys() - OF_THE_RUN
-    return {*own - _OF_EACH - {*shape}, "seed"}
+    names = settings_of(cls).keys() - settings_of(JobSettings).keys() - OF_THE_RUN
+    return {*names - _OF_EACH - {*shape}, "seed"}
 
 
 def adopt(cls: type[EmbeddingWorker], s: Any, explicit: Callable[[str], str | None]) -> Any:
@@ -50,9 +50,9 @@ def adopt(cls: type[EmbeddingWorker], s: Any, explicit: Callable[[str], str | No
         return s
     path = s.continue_from
     with opened_model(s) as model:
-        kept, members = model.settings(), model.members
-        check_model_class(cls, kept, path)
-        before = RawConfig.from_mapping(kept, path).build(cls.Settings)
+        texts, members = model.settings(), model.members
+        check_model_class(cls, texts, path)
+        before = RawConfig.from_mapping(texts, path).build(cls.Settings)
     assert isinstance(before, EmbeddingSettings)
     if before.method == "adagrad" and f"{files.state_of(cls.kinds[0])}.npy" not in members:
         raise ConfigError(
@@ -61,12 +61,12 @@ def adopt(cls: type[EmbeddingWorker], s: Any, explicit: Callable[[str], str | No
         )
     shape = {name: getattr(before, name) for name in before.shape}
     habits = {name: getattr(before, name) for name in habits_of(cls.Settings, before.shape)}
-    found = with_shape(s, shape, path, explicit, habits)
-    if found.method != before.method:
-        found = with_shape(found, {"optimizer": before.method}, path, explicit)
-    if found.keep_state == "auto":
-        found = replace(found, keep_state="always")
-    return cls.in_units_of(before, found, explicit)
+    adopted = with_shape(s, shape, path, explicit, habits)
+    if adopted.method != before.method:
+        adopted = with_shape(adopted, {"optimizer": before.method}, path, explicit)
+    if adopted.keep_state == "auto":
+        adopted = replace(adopted, keep_state="always")
+    return cls.in_units_of(before, adopted, explicit)
 
 
 def known_names(cls: type[EmbeddingWorker], s: Any) -> list[list[bytes]]:
@@ -88,15 +88,15 @@ def put(cls: type[EmbeddingWorker], results: Results) -> None:
     names, keys, rows = cls.names(results), [], []
     for number, kind in enumerate(cls.kinds):
         written = arrays[files.rows_of(kind)]
-        known = files.names_of(arrays[kind], written)
-        if names.names[number][: len(known)] != known:
+        of_file = files.names_of(arrays[kind], written)
+        if names.names[number][: len(of_file)] != of_file:
             raise ModelFileError(
                 f"{s.continue_from}: changed while the names of the input were counted; start again"
             )
         of_kind = cls.as_trained(s, written)
         if results.tables[cls.table].state_floats:
             of_kind = np.hstack((of_kind, arrays[files.state_of(kind)]))
-        keys.append(cls.keys_of_kind(number, len(known)))
+        keys.append(cls.keys_of_kind(number, len(of_file)))
         rows.append(of_kind)
     put_tables(results, {cls.table: Packed(np.concatenate(keys), np.concatenate(rows))})
 
@@ -110,13 +110,13 @@ def needs_encoding(before: Any, path: str) -> None:
         )
 
 
-def same_units(before: Any, found: Any, explicit: Callable[[str], str | None]) -> Any:
+def same_units(before: Any, adopted: Any, explicit: Callable[[str], str | None]) -> Any:
     """Keep the unit of RotatE's phases, which is that of first weights, whatever the margin."""
-    if before.model != "rotate" or found.first_scale == before.first_scale:
-        return found
+    if before.model != "rotate" or adopted.first_scale == before.first_scale:
+        return adopted
     if (where := explicit("scale")) is not None:
         raise ConfigError(
             f"{where}: scale: expected {before.first_scale:g}, the unit of the phases in "
-            f"{found.continue_from}; got {found.scale:g}"
+            f"{adopted.continue_from}; got {adopted.scale:g}"
         )
-    return replace(found, scale=before.first_scale)
+    return replace(adopted, scale=before.first_scale)

@@ -247,12 +247,12 @@ class EmbeddingWorker(BlockTrainer):
         cls, settings: EmbeddingSettings, explicit: Callable[[str], str | None]
     ) -> JobSettings:
         """Take what a model has that training continues."""
-        found: JobSettings = warm_start.adopt(cls, settings, explicit)
-        return found
+        adopted: JobSettings = warm_start.adopt(cls, settings, explicit)
+        return adopted
 
     @classmethod
     @abstractmethod
-    def in_units_of(cls, before: Any, found: Any, explicit: Callable[[str], str | None]) -> Any:
+    def in_units_of(cls, before: Any, adopted: Any, explicit: Callable[[str], str | None]) -> Any:
         """Settings with which rows of a file with the settings `before` are trained on."""
 
     @classmethod
@@ -518,10 +518,10 @@ class EmbeddingWorker(BlockTrainer):
 
 def _whole(pieces: Iterable[Floats], count: int) -> Floats:
     """One array of pieces of `count` rows, which are copied once."""
-    found, at = np.zeros((count, 0), np.float32), 0
+    whole, done = np.zeros((count, 0), np.float32), 0
     for piece in pieces:
-        if not at:
-            found = np.empty((count, piece.shape[1]), np.float32)
-        found[at : at + len(piece)] = piece
-        at += len(piece)
-    return found
+        if not done:
+            whole = np.empty((count, piece.shape[1]), np.float32)
+        whole[done : done + len(piece)] = piece
+        done += len(piece)
+    return whole
