@@ -18,7 +18,7 @@ columns that nobody reads.  Heads that readers look at are a fraction of the row
     mlp                               a matrix file    .npy, idx; fit: arrays, tables of numbers
 
 Packed lines are .gz (two members), .bz2, .xz, .zst, .lz4; tables CSV, TSV, JSON lines, Parquet,
-packed or not, http://; tables in memory Arrow, pandas, polars.  Refused by name (`REFUSED`): tables
+Arrow (streams and files), packed or not, http://; tables in memory Arrow, pandas, polars.  Refused by name (`REFUSED`): tables
 whose column is not named, matrix files and arrays by models of text, tables by mf, kge, mlp, lines
 that are no examples.  A row without a text is refused with its number, whatever the format.
 """
@@ -381,6 +381,8 @@ def test_arrays_are_the_same_to_mlp(tmp_path, variant):
 REFUSED = {
     ("classifier", "t.parquet"): "t.parquet is a Parquet file: set column to the name",
     ("fasttext", "t.jsonl"): "t.jsonl has JSON lines: set column to the name",
+    ("fasttext", "t.arrow"): "t.arrow is an Arrow file: set column to the name",
+    ("mf", "t.arrow"): "t.arrow is an Arrow file, and this model reads lines of user item",
     ("word2vec", "t.csv"): r"t.csv has names of columns in its first line .*column='label'",
     ("classifier", "t.matrix"): "t.matrix is no text, but a matrix file of snailps.write_matrix",
     ("fasttext", "t.npy"): "t.npy is no text, but a NumPy array",
@@ -407,7 +409,7 @@ def test_format_that_a_model_does_not_read_is_refused_by_name(tmp_path, write, m
         reached(model, write(files)[name], tmp_path)
 
 
-@pytest.mark.parametrize("form", ["t.csv", "t.csv.gz", "t.tsv", "t.jsonl", "t.parquet"])
+@pytest.mark.parametrize("form", ["t.csv", "t.csv.gz", "t.tsv", "t.jsonl", "t.parquet", "t.arrow"])
 def test_row_without_a_text_is_refused_by_training_and_has_no_label(tmp_path, write, form):
     """Null, or an empty cell; an empty string, which cells cannot have, is a text."""
     rows = text_rows("shuffled")

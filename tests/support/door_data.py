@@ -81,10 +81,22 @@ def parquet(rows):
     return out.getvalue()
 
 
+def arrow(rows, stream=False):
+    """An Arrow file as Feather writes it, or a stream as Hugging Face's save_to_disk does."""
+    import pyarrow as pa
+
+    table, out = pa.Table.from_pylist(rows), io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression=None if stream else "lz4")
+    writer = (pa.ipc.new_stream if stream else pa.ipc.new_file)(out, table.schema, options=options)
+    with writer:
+        writer.write_table(table, max_chunksize=64)
+    return out.getvalue()
+
+
 def tables(rows, newlines=False):
     """Name of a file -> its bytes."""
     plain = {"t.csv": separated(rows, ",", True), "t.jsonl": json_lines(rows)}
-    plain["t.parquet"] = parquet(rows)
+    plain["t.parquet"], plain["t.arrow"] = parquet(rows), arrow(rows, stream=not newlines)
     if not newlines:
         plain["t.tsv"] = separated(rows, "\t", False)
     more = {f"{name}{end}": packed(plain[name], end) for name, end in PACKED_TABLES}
