@@ -183,7 +183,7 @@ def whole(data: Any, what: str = "X") -> Any:
 
 
 def is_stream(data: Any) -> bool:
-    """Whether data is a RecordBatchReader, Dataset or Scanner of pyarrow: rows to be read."""
+    """Whether data is a RecordBatchReader or Dataset of pyarrow: rows to be read."""
     return library_of(data) == "pyarrow" and (
         hasattr(data, "read_next_batch") or (hasattr(data, "to_table") and hasattr(data, "schema"))
     )

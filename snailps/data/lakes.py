@@ -119,6 +119,8 @@ def _metadata_of(folder: Path) -> list[Path]:
 
 def _saved(folder: Path) -> list[str]:
     state: dict[str, Any] = json.loads((folder / "state.json").read_text())
+    if state.get("_indices_data_files") or state.get("_indices_files"):  # by releases before 2
+        raise _not_in_files(folder, "save_to_disk", "it has indices of rows. Flatten them")
     return [str(folder / Path(file["filename"]).name) for file in state["_data_files"]]
 
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -262,6 +263,8 @@ def _require(table: TableFile, names: Sequence[str]) -> None:
             has = shown_names(table.names)
             if len(table.names) == 1 and (found := re.search(r"[,;\t|]", table.names[0])):
                 has += f". Cells of .csv are separated by ',', of .tsv by tabs; got {found[0]!r}"
+            if f"/{quote(name)}=" in table.path:
+                has += f". A folder's name has it: name the folder above {name}=... as the input"
             raise DataError(f"{table.path} has no column {name!r}; it has {has}")
 
 

@@ -18,9 +18,10 @@ columns that nobody reads.  Heads that readers look at are a fraction of the row
     mlp                               a matrix file    .npy, idx; fit: arrays, tables of numbers
 
 Packed lines are .gz (two members), .bz2, .xz, .zst, .lz4; tables CSV, TSV, JSON lines, Parquet,
-Arrow (streams and files), packed or not, http://; tables in memory Arrow, pandas, polars.  Refused by name (`REFUSED`): tables
-whose column is not named, matrix files and arrays by models of text, tables by mf, kge, mlp, lines
-that are no examples.  A row without a text is refused with its number, whatever the format.
+Arrow (streams and files), packed or not, http://; tables in memory Arrow, pandas, polars.
+Refused by name (`REFUSED`): tables whose column is not named, matrix files and arrays by models
+of text, tables by mf, kge, mlp, lines that are no examples.  A row without a text is refused with
+its number, whatever the format.
 """
 
 from decimal import Decimal

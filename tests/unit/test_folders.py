@@ -140,6 +140,8 @@ def test_column_of_the_file_wins_and_files_alike_are_needed(tmp_path):
     put(tmp_path / "b", "a/q.parquet", "c=1/p.parquet")
     with pytest.raises(DataError, match=r"/b/./c=1/p.parquet has columns that .* has not: 'c'"):
         reached("logistic", tmp_path / "b", tmp_path, label_column="y", columns=["text:ignore"])
+    with pytest.raises(DataError, match=r"no column 'c'; .* name the folder above c=\.\.\. as the"):
+        label_kind([str(tmp_path / "b" / "c=1" / "p.parquet")], "c")
 
 
 # --- lists of files ------------------------------------------------------------------------------
@@ -268,6 +270,9 @@ def test_folders_of_save_to_disk_have_the_files_of_their_list(tmp_path):
         DataError, match=r"several datasets.*: name one, .*/test; it has test, train"
     ):
         files_of([str(tmp_path)])
+    (tmp_path / "train" / "state.json").write_text(json.dumps({"_indices_data_files": ["i.arrow"]}))
+    with pytest.raises(DataError, match="rows are not what its files have: it has indices of rows"):
+        files_of([str(tmp_path / "train")])
     (tmp_path / "train" / "state.json").write_text("{")
     with pytest.raises(DataError, match="cannot read the save_to_disk table"):
         files_of([str(tmp_path / "train")])
