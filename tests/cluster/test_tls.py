@@ -81,6 +81,10 @@ def test_tls_of_a_folder_that_lacks_something_or_is_open_to_others_says_so(tmp_p
     (mine / "node.key").chmod(0o644)
     with pytest.raises(ConfigError, match=r"mode 0644\): chmod 600"):
         Tls(str(mine))
+    (mine / "ca.pem").chmod(0o666)
+    with pytest.raises(ConfigError, match=r"ca\.pem can be changed by others \(mode 0666\), who"):
+        Tls(str(mine))
+    (mine / "ca.pem").chmod(0o644)
     (mine / "node.key").write_bytes((folders["a"] / "node.key").read_bytes())
     (mine / "node.key").chmod(0o600)
     with pytest.raises(ConfigError, match="no certificate with its key"):

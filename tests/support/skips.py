@@ -89,6 +89,7 @@ LACKING = {
     "/proc/self": lambda: not Path("/proc/self/statm").exists(),
     "under nohup": lambda: signal.getsignal(signal.SIGHUP) == signal.SIG_IGN,
     "no hosts here|no Docker engine|no `docker compose`|no Chromium here": tried,
+    "no Slurm: no program": tried,
     "no locale with a decimal comma|NumPy's BLAS|the system tells no nodes": tried,
     "another user may not read this program|this scikit-learn|is non deterministic$": tried,
 }

@@ -166,6 +166,11 @@ def test_line_of_no_known_form_names_file_and_line(tmp_path, line):
     assert repr(line) in message
 
 
+def test_name_of_an_image_in_the_environment_is_no_setting():
+    """`.env` files of compose and CI have it."""
+    assert build(SNAILPS_IMAGE="registry/snailps:1") == build()
+
+
 def test_unknown_key_gives_origin_and_nearest_name(tmp_path):
     path = write(tmp_path, "a.conf", "lr: 1\n\ndimm: 5\n")
     assert refused(path) == f"{path}:3: unknown setting 'dimm'; did you mean 'dim'?"
