@@ -3,7 +3,7 @@
 **What a worker pushes as a sum is a step of a gradient**: it is in proportion to a rate, so that N
 workers push what one would in N times as many steps.  A change that is not (a vector made a unit
 vector, a mean that runs along) goes another way, or N workers make it N times.  Models declare
-theirs as `Worker.row_updates`; tests/unit/test_row_updates.py trains each with a rate of nearly 0,
+theirs as `Worker.row_updates`; tests/sim/test_alike.py trains each with a rate of nearly 0,
 which must push nearly nothing.  docs/consistency.md has the list.
 """
 

@@ -2,48 +2,10 @@
 
 import numpy as np
 import pytest
-from alike import BY_NAME
-from emulated import trained
 
 from snailps.api.worker import load_class
 from snailps.models import CLASSES
 from snailps.models.row_updates import ROW_BOUND, RowUpdate, are_bounded, make_unit
-
-RATE = 1e-6
-STEPPED = [
-    "transe margin adagrad normalize",
-    "transe margin sgd normalize",
-    "rotate logistic adagrad",
-    "complex softmax sgd",
-    "mf squared sgd",
-    "mf pairwise adagrad",
-    "linear multinomial ftrl",
-    "linear logistic sgd",
-    "fm squared adagrad",
-    "sparse_net logistic adagrad",
-    "mlp multinomial sgd",
-    "skipgram ns adagrad",
-    "cbow ns add",
-    "classifier softmax add",
-]
-NO_STEPS = {"text", "lines", "global_step"}
-"""Tables of what is written, or counted, once."""
-
-
-@pytest.mark.parametrize("schedule", ["async", "bsp"])
-@pytest.mark.parametrize("name", STEPPED)
-def test_workers_with_a_rate_of_nearly_zero_change_no_row(tmp_path, name, schedule):
-    """Else what they change is no step of a gradient, and N of them change it N times."""
-    case = BY_NAME[name]
-    job = case.job(tmp_path, schedule) | {"lr": RATE, "epochs": 1}
-    with trained(job, 2) as (_, results):
-        for table, declared in results.tables.items():
-            if table in NO_STEPS:
-                continue
-            for keys, rows in results.scan(table):
-                first = np.empty_like(rows)
-                declared.fill_first(keys, first)
-                np.testing.assert_allclose(rows, first, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -294,9 +294,6 @@ class Net(SparseWorker):
             whole = range(0, min(len(batch), LOOKED_AT * size), size)
             self._choose([entries.part(at, min(len(batch), at + size)) for at in whole])
         edges = self._edges(len(batch), size)
-        # What the batches of a step push adds up, so each is divided by the examples of all;
-        # blocks are pieces of even length, whose means count alike.
-        out_of = len(batch) * block.slots if block.clock >= 0 else 0
         under_way: deque[tuple[Way, tuple[int, int]]] = deque()
         # Several workers lack each other's steps of the dense layers, too, and all wait for the few
         # shards that have them: these are pulled one own step earlier, once steps are short.
@@ -315,6 +312,7 @@ class Net(SparseWorker):
                 last = not under_way and number + 1 >= len(edges)
                 if early and not last:
                     next_pull = self._dense.pull()
+                out_of = self._out_of(block, len(batch), edge[1] - edge[0])
                 back = self._step(way, batch, edge, weights, out_of)
                 if not early and not last:
                     # Before the way back, which takes a shard the longest: it answers in order.
@@ -361,13 +359,22 @@ class Net(SparseWorker):
             first += now
         return edges
 
+    def _out_of(self, block: Block, examples: int, of_batch: int) -> int:
+        """By what a batch's gradients are divided: the examples of the step that they add up to.
+
+        With bsp those of all batches of all its blocks, which are pieces of even length.  Plain
+        steps of several workers, from about one set of weights, add up to one of `batch_size`;
+        steps of other optimisers do not grow with gradients.
+        """
+        s = self.settings
+        if block.clock >= 0:
+            return examples * block.slots
+        return min(s.batch_size, of_batch * self.workers) if s.method == "sgd" else of_batch
+
     def _step(
         self, way: Way, batch: Batch, edge: tuple[int, int], weights: Vector, out_of: int
     ) -> Stepped:
-        """Push the gradients of the dense layers; dL/dZ is returned for the way back.
-
-        The loss is divided by `out_of`, or by the batch's examples (0).
-        """
+        """Push the gradients of the dense layers; dL/dZ is returned for the way back."""
         examples, gradients = slice(*edge), self._dense.blank()
         loss, weight, dz = self._layers.step(
             way.wait(), weights.arrays, batch.labels[examples], batch.weights[examples],

@@ -1,0 +1,68 @@
+"""Several workers learn what one does: a part of what `bench/alike.py` trains at night."""
+
+import numpy as np
+import pytest
+from alike import BY_NAME, SCHEDULES, WITHIN
+from emulated import trained
+
+RATE = 1e-6
+STEPPED = [
+    "transe margin adagrad normalize",
+    "transe margin sgd normalize",
+    "complex softmax sgd",
+    "mf squared sgd",
+    "mf pairwise adagrad",
+    "linear multinomial ftrl",
+    "linear logistic sgd",
+    "fm squared adagrad",
+    "sparse_net logistic adagrad",
+    "mlp multinomial sgd",
+    "skipgram ns adagrad",
+    "cbow ns add",
+    "classifier softmax add",
+]
+NO_STEPS = {"text", "lines", "global_step"}
+"""Tables of what is written, or counted, once."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "transe margin adagrad normalize",
+        "rotate logistic adagrad",
+        "transe logistic sgd",
+        "mf softmax adagrad",
+        "linear logistic adagrad",
+        "fm squared sgd",
+        "sparse_net multinomial adam",
+        "classifier softmax add",
+    ],
+)
+def test_eight_workers_learn_what_one_does(tmp_path, name):
+    case = BY_NAME[name]
+    alone = case.figure(tmp_path / "one", 1, "async")
+    assert case.figure(tmp_path / "eight", 8, "async") >= alone - WITHIN
+
+
+@pytest.mark.parametrize("workers", [2, 8])
+@pytest.mark.parametrize(
+    "name", ["transe margin adagrad normalize", "mf softmax adagrad", "sparse_net multinomial adam"]
+)
+def test_workers_in_common_steps_have_the_bits_of_one(tmp_path, name, workers):
+    case = BY_NAME[name]
+    short = {"epochs": 1}
+    _, alone = case.run(tmp_path / "one", 1, "bsp", **short)
+    assert case.run(tmp_path / "several", workers, "bsp", **short)[1] == alone
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", STEPPED)
+def test_workers_with_a_rate_of_nearly_zero_change_no_row(tmp_path, name, schedule):
+    """Else what they change is no step of a gradient, and N of them change it N times."""
+    job = BY_NAME[name].job(tmp_path, schedule) | {"lr": RATE, "epochs": 1}
+    with trained(job, 2) as (_, results):
+        for table, declared in results.tables.items():
+            for keys, rows in results.scan(table) if table not in NO_STEPS else ():
+                first = np.empty_like(rows)
+                declared.fill_first(keys, first)
+                np.testing.assert_allclose(rows, first, atol=1e-3)
