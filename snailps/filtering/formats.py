@@ -816,7 +816,8 @@ def _names_of(paths: Sequence[str]) -> list[str]:
     split = []
     for path in paths:
         words = urlsplit(path)
-        parts = [words.netloc, *words.path.split("/")] if is_url(path) else path.split("/")
+        host = words.netloc.rpartition("@")[2]
+        parts = [host, *words.path.split("/")] if is_url(path) else path.split("/")
         split.append([part for part in parts if part not in ("", ".", "..")])
     same = {True: 0, False: 0}
     for kind in same:

@@ -43,6 +43,7 @@ from snailps.filtering.kept_scores import ENDING, ScoreFolder, ScoreWriter, Task
 from snailps.filtering.report import report_page
 from snailps.filtering.results import MANIFEST, REPORT, RESERVED, Results
 from snailps.filtering.scores import Counts, Decision, Judge, ModelScores
+from snailps.outward import without_secrets
 from snailps.vectors.fasttext_bin import is_large
 from snailps.vectors.label_prediction import LabelModel, threads_of, warn_of_unread
 from snailps.vectors.words import to_text
@@ -256,7 +257,8 @@ class FilterJob:
             seconds += done.seconds
             counts = done.counts
             files.append({
-                "output": task.name, "input": task.path, "row_groups": task.groups,
+                "output": task.name, "input": without_secrets(task.path),
+                "row_groups": task.groups,
                 "bytes": (self.results.folder / task.name).stat().st_size,
                 "rows": counts.rows, "kept": counts.kept, "without_text": counts.without_text,
                 "refused": counts.refused, "seconds": round(done.seconds, 3),
@@ -314,7 +316,7 @@ class FilterJob:
                 for name, path in command.models.items()
             },
             "inputs": [
-                {"path": task.path, "output": task.name, "bytes": task.bytes,
+                {"path": without_secrets(task.path), "output": task.name, "bytes": task.bytes,
                  "version": task.version} for task in self.tasks
             ],
         }  # fmt: skip

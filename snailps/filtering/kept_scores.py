@@ -28,6 +28,7 @@ from snailps.data.atomic import Unfinished, unfinished_of, write_error
 from snailps.errors import ConfigError
 from snailps.filtering.formats import Task, version_now
 from snailps.filtering.scores import ModelScores
+from snailps.outward import without_secrets
 
 ENDING = ".scores"
 FORMAT = 1
@@ -80,7 +81,10 @@ class ScoreFolder:
 
     def path_of(self, task: Task, name: str) -> Path:
         """The file of a model's scores of a task."""
-        of = [task.path, task.groups, self._column, self._models[name]["path"]]
+        path = without_secrets(task.path)
+        of = [path, task.groups, self._column, self._models[name]["path"]]
+        if path != task.path:  # others may be equal to it
+            of.append(task.name)
         number = hashlib.sha256(json.dumps(of).encode()).hexdigest()[:24]
         return self.folder / f"{number}{ENDING}"
 
@@ -92,8 +96,8 @@ class ScoreFolder:
         """Scores are used for the same input, model and program only."""
         return {
             "format": FORMAT, "program": __version__, "model": self._models[name],
-            "input": {"path": task.path, "version": task.version, "groups": task.groups,
-                      "column": self._column},
+            "input": {"path": without_secrets(task.path), "version": task.version,
+                      "groups": task.groups, "column": self._column},
         }  # fmt: skip
 
     def is_same(self, name: str) -> bool:

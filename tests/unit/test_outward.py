@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,8 +11,14 @@ from snailps.cli import common, entry
 from snailps.config import RawConfig
 from snailps.data.blocks import Source
 from snailps.errors import DataError, RemoteError
+from snailps.filtering import formats
+from snailps.filtering import job as filter_job
+from snailps.filtering.formats import Task
+from snailps.filtering.job import FilterJob
+from snailps.filtering.kept_scores import ScoreFolder
 from snailps.master.effects import Fact
 from snailps.master.job import input as job_input
+from snailps.master.job.ended_jobs import EndedJob, EndedJobs
 from snailps.master.job.input import JobInput
 from snailps.master.job.job import Job
 from snailps.master.job.state import decode
@@ -144,6 +151,32 @@ def _no_outcomes():
     from snailps.master.leases.records import OUTCOME
 
     return np.zeros(0, OUTCOME)
+
+
+def test_journal_of_a_session_names_addresses_of_its_jobs_without_secrets():
+    facts = []
+    ended = EndedJobs(SimpleNamespace(note=lambda kind, fact: facts.append(fact)))
+    ended.begin(1, {"input": PATHS[0]})
+    ended.keep(1, EndedJob({"input": PATHS[0]}, {}, "failed"))
+    assert ended[1].settings["input"] == PATHS[0]  # for its driver
+    assert len(facts) == 2
+    assert "old" not in json.dumps(facts)
+
+
+def test_files_of_a_filter_name_addresses_without_secrets(tmp_path, monkeypatch):
+    """Its manifest, the names of its outputs, and of scores that are kept."""
+    paths = ["https://u:old@h/a/x.txt?sig=1", "https://u:old@g/b/y.txt"]
+    assert formats._names_of(paths) == ["h/a/x.txt", "g/b/y.txt"]
+    monkeypatch.setattr(filter_job, "version_now", lambda path: "v")
+    task = Task(paths[0], "h/a/x.txt", (), 5, "v")
+    one = SimpleNamespace(
+        command=SimpleNamespace(column="text", models={"m": "m.bin"}),
+        judge=SimpleNamespace(condition=SimpleNamespace(text="m > 1"), added={}), tasks=[task],
+    )  # fmt: skip
+    assert "old" not in json.dumps(FilterJob._identify(one))
+    scores = ScoreFolder.__new__(ScoreFolder)
+    scores._models, scores._column = {"m": {"path": "m.bin", "version": "v"}}, "text"
+    assert "old" not in json.dumps(scores.header(task, "m"))
 
 
 def test_journal_is_of_its_user_alone(tmp_path):

@@ -16,6 +16,7 @@ from snailps.api.tables import Table
 from snailps.dataclass import dataclass
 from snailps.errors import ClusterError
 from snailps.master.effects import Fact, Outbox
+from snailps.outward import outward, without_secrets
 from snailps.transport import messages
 from snailps.transport.control.encoded import Encoded
 
@@ -94,7 +95,8 @@ class EndedJobs:
     def begin(self, number: int, settings: Mapping[str, str]) -> None:
         """A job begins."""
         self.newest = number
-        self._out.note("job", {"number": number, "settings": dict(settings)})
+        shown = outward(settings, without_secrets)
+        self._out.note("job", {"number": number, "settings": shown})
 
     def replay(self, fact: Fact) -> None:
         """Take a fact of an earlier master; facts of other subjects are skipped."""
@@ -109,7 +111,8 @@ class EndedJobs:
     def keep(self, number: int, ended: EndedJob) -> None:
         """Keep the job that has just ended, and answer who waits for that."""
         self._jobs[number] = ended
-        self._out.note("ended", {"number": number, "job": ended.report().data})
+        job = outward(ended.report().data, without_secrets)
+        self._out.note("ended", {"number": number, "job": job})
         for old in list(self._jobs)[:-ENDED_MAX]:
             del self._jobs[old]
         for call in self._calls:
