@@ -20,6 +20,7 @@ from snailps.data.partitions import columns_of_folders
 from snailps.data.reading import Reading
 from snailps.data.unpacking import is_packed, is_url, open_content, pieces_of, version_of
 from snailps.errors import DataError
+from snailps.outward import without_secrets
 
 
 def open_input(path: str) -> BinaryIO:
@@ -135,7 +136,8 @@ class Scratch(HostCache):
                 raise DataError(f"{path} was changed while it was read here. Run the job again")
             return file
 
-        copy = self.find(key, f"{'unpacking' if tables is None else 'reading'} {path}", fill)
+        doing = "unpacking" if tables is None else "reading"
+        copy = self.find(key, f"{doing} {without_secrets(path)}", fill)
         return copy, version or str(copy.stat().st_size)
 
     def _unpacked(self, path: str, make: Make) -> ScratchFile:

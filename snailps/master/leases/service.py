@@ -28,6 +28,7 @@ from snailps.master.leases.ledger import MASTER, Entry, Ledger, Wait
 from snailps.master.leases.rotation import NO_MORE, NO_PART
 from snailps.master.member import Member
 from snailps.node.effects import WorkDone
+from snailps.outward import outward
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -257,7 +258,7 @@ class LeaseService:
         read = partial(job.content, message.number, message.unit, message.text)
         self._out.work(read, partial(self._fetched, call), "fetch")
         member.fetched += 1
-        member.lacks = ledger.entry(message.number).block.path
+        member.lacks = outward(ledger.entry(message.number).block.path)
 
     def _fetched(self, call: int, done: WorkDone, now: float) -> None:
         if done.error is None:
@@ -388,7 +389,8 @@ class LeaseService:
         if number < 0:
             return ""
         block = job.ledger.entry(number).block
-        where = f" ({block.path}, bytes {block.start:,} to {block.stop:,})" if block.path else ""
+        place = f" ({block.path}, bytes {block.start:,} to {block.stop:,})" if block.path else ""
+        where = outward(place)
         cost = job.ledger.losses_max(number)
         return f"block {number}{where} has cost {cost} workers: look at what is in it"
 
