@@ -33,7 +33,6 @@ from alike import BY_NAME, CASES, FEWER, SCHEDULES, WITHIN, WORKERS
 
 from snailps.errors import SnailError
 
-SEVERAL = WORKERS[1:]
 CELL, LINE, LEFT, TOP = 46, 16, 250, 52
 COLOURS = ((0.0, "#1b7837"), (-0.02, "#7fbf7b"), (-WITHIN, "#d9f0d3"), (-2.0, "#d55e00"))
 """Down to such a difference from one worker's figure."""
@@ -72,12 +71,17 @@ def run_all(keys: Sequence[Key], jobs: int, out: Path) -> None:
             print(f"\r{number} of {len(tasks)}", end="", file=sys.stderr)
 
 
+def several(lines: dict[Key, dict[str, Any]]) -> list[int]:
+    """Numbers of workers beside one that there are figures of."""
+    return sorted({workers for _, _, workers in lines} - {1})
+
+
 def differences(lines: dict[Key, dict[str, Any]], name: str) -> Iterator[tuple[str, int, Any]]:
     """Of each schedule and number of workers: the figure less one worker's, bits, or a refusal."""
     one = lines.get((name, "async", 1), {}).get("figure")
     for schedule in SCHEDULES:
         alone = lines.get((name, schedule, 1), {})
-        for workers in SEVERAL:
+        for workers in several(lines):
             line = lines.get((name, schedule, workers), {})
             if "refused" in line:
                 yield schedule, workers, "refused"
@@ -96,7 +100,7 @@ def wrong(value: Any) -> bool:
 
 def table(lines: dict[Key, dict[str, Any]], names: Sequence[str]) -> Iterator[str]:
     """In Markdown: figures of async and ssp, and whether bsp has one worker's bits."""
-    counts = ", ".join(map(str, SEVERAL))
+    counts = ", ".join(map(str, several(lines)))
     yield f"| model, loss, optimiser | one worker | async: {counts} | ssp: {counts} | bsp |"
     yield "|---|---|---|---|---|"
     for name in names:
@@ -114,7 +118,7 @@ def table(lines: dict[Key, dict[str, Any]], names: Sequence[str]) -> Iterator[st
 
 def picture(lines: dict[Key, dict[str, Any]], names: Sequence[str]) -> str:
     """A square for each schedule and number of workers, by its distance from one worker."""
-    columns = [(schedule, workers) for schedule in SCHEDULES for workers in SEVERAL]
+    columns = [(schedule, workers) for schedule in SCHEDULES for workers in several(lines)]
     width, height = LEFT + CELL * len(columns) + 20, TOP + LINE * len(names) + 40
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
@@ -125,7 +129,8 @@ def picture(lines: dict[Key, dict[str, Any]], names: Sequence[str]) -> str:
     for at, (schedule, workers) in enumerate(columns):
         x = LEFT + CELL * at + CELL / 2
         parts.append(f'<text x="{x:.0f}" y="{TOP - 8}" text-anchor="middle">{workers}</text>')
-        if at % len(SEVERAL) == len(SEVERAL) // 2:
+        counts = several(lines)
+        if at % len(counts) == len(counts) // 2:
             parts.append(f'<text x="{x:.0f}" y="{TOP - 26}" text-anchor="middle">{schedule}</text>')
     for row, name in enumerate(names):
         y = TOP + LINE * row

@@ -129,7 +129,9 @@ class CopiedRows(Rows):
         if copies is not None and copies.pushed:
             self._take(copies, sgd.pull_rows(self._table, copies.keys))
             sgd.in_threads(sgd.layout.load, copies.base, *copies.trained)
-        return WHOLE if copies is None or self._apart is None else self._apart(len(copies.keys))
+        if copies is None or self._apart is None or not self.are_shared:
+            return WHOLE
+        return self._apart(len(copies.keys))
 
     def exchange(self, examples: int) -> None:
         if self._copies is not None:

@@ -43,7 +43,7 @@ from snailps.models.block_trainer import BlockTrainer, Prepared, Rates, Span, Su
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.embeddings import files, warm_start
 from snailps.models.embeddings.settings import METHODS, EmbeddingSettings
-from snailps.models.kept_rows import FAR, KeptRows
+from snailps.models.kept_rows import FAR, SPAN_MIN, KeptRows
 from snailps.models.local_sgd import (
     Contention,
     Floats,
@@ -87,6 +87,9 @@ OTHERS_LEAST = 4.0
 RATE_LEAST = 1e-9
 CHECKED = 1024
 """Rows of a block that are checked for values beyond `ROW_BOUND`."""
+ROWS_A_LINE = 16
+"""Rows that a line of a block moves with ssp, about as many as it steps: a block's copies would be
+too old where each row has many lines."""
 SAMPLE = 1 << 15
 """Lines of a block whose steps are counted, at most."""
 
@@ -372,7 +375,8 @@ class EmbeddingWorker(BlockTrainer):
             self.method, dim, far=FAR, least=s.eps if parts > 1 else 0.0, others_least=OTHERS_LEAST
         )
         self.span_least = s.shared
-        self.rows = (CopiedRows(self.sgd, TABLE),)
+        apart = lines_apart if s.consistency == "ssp" else None
+        self.rows = (CopiedRows(self.sgd, TABLE, apart=apart),)
         if s.consistency == "async":
             self.prefetch = 2
             self.rows = (
@@ -525,3 +529,8 @@ def _whole(pieces: Iterable[Floats], count: int) -> Floats:
         whole[done : done + len(piece)] = piece
         done += len(piece)
     return whole
+
+
+def lines_apart(rows: int) -> int:
+    """Lines between two exchanges of a block's copied rows."""
+    return max(SPAN_MIN, rows // ROWS_A_LINE)
