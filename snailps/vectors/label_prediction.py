@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.data._labelled import LineReader, Lines
+from snailps.data.blocks import files_of
 from snailps.data.extras import optional_module
 from snailps.data.file_kinds import whole_lines
 from snailps.data.in_order import in_order
@@ -602,8 +603,9 @@ def evaluate_labels(
 ) -> LabelScores:
     """Scores of a model's `k` best labels (-1: of all) on a labelled text, in pieces of 1 MiB.
 
-    Lines are as for training; `column`, `label_column`: of a table, those of texts and labels.
-    `ranking`, or a `recall`: also what asks for the probabilities of all labels, see `LabelScores`.
+    `path` is a file, folder, pattern or URL.  Lines are as for training; `column`, `label_column`:
+    of tables, those of texts and labels.  `ranking`, or a `recall`: also what asks for the
+    probabilities of all labels, see `LabelScores`.
     """
     where = os.fsdecode(path)
     if recall is not None and not 0 < recall <= 1:
@@ -627,16 +629,17 @@ def evaluate_labels(
     return scores
 
 
-def _pieces(path: str, column: str, label_column: str, prefix: str) -> Iterator[bytes]:
-    """Whole lines of a file or table."""
+def _pieces(where: str, column: str, label_column: str, prefix: str) -> Iterator[bytes]:
+    """Whole lines of files or tables."""
     reading = Reading("text", column=column, label_column=label_column, label_prefix=prefix)
-    if reading.takes(path):
-        from snailps.data.table_files import text_of
+    for path in files_of([where]):
+        if reading.takes(path):
+            from snailps.data.table_files import text_of
 
-        yield from text_of(reading, path)
-        return
-    with read_errors(path), open_content(path) as file:
-        yield from whole_lines(file, path)
+            yield from text_of(reading, path)
+            continue
+        with read_errors(path), open_content(path) as file:
+            yield from whole_lines(file, path)
 
 
 def _named(

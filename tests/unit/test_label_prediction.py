@@ -508,13 +508,21 @@ def test_evaluate_reads_columns_of_labels_with_the_prefix_of_the_model(tmp_path,
         LabelModel(path), tmp_path / "t.parquet", column="text", label_column="kind"
     )
     assert (found.lines, found.skipped, found.precision) == (2, 1, 1.0)
+    for text, kind in (("up", "good"), ("down", "gone%20away")):  # a column in names of folders
+        folder = tmp_path / "parts" / f"kind={kind}"
+        folder.mkdir(parents=True)
+        parquet.write_table(table({"text": [text]}), folder / "p.parquet")
+    found = evaluate_labels(
+        LabelModel(path), tmp_path / "parts", column="text", label_column="kind"
+    )
+    assert (found.lines, found.skipped, found.precision) == (2, 0, 1.0)
 
 
 def test_evaluate_without_a_line_that_counts_or_a_file_says_so(small, tmp_path):
     (tmp_path / "t.txt").write_text("up\ndown\n")
     with pytest.raises(DataError, match=r"none of its 2 lines .*; its labels look like '__label__"):
         evaluate_labels(LabelModel(small), tmp_path / "t.txt")
-    with pytest.raises(DataError, match=r"cannot read .*missing: No such file"):
+    with pytest.raises(DataError, match=r"input not found: .*missing does not exist"):
         evaluate_labels(LabelModel(small), tmp_path / "missing")
 
 
