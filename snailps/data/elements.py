@@ -136,6 +136,8 @@ def refuse_masked(data: Any, what: str) -> None:
 _BUILT_IN = (
     str, bytes, bytearray, memoryview, os.PathLike, list, tuple, range, Mapping, Set,
 )  # fmt: skip
+_PLAIN = frozenset((str, bytes, list, tuple, np.ndarray))
+"""Types of most calls for one text, or a few: asking them what they offer would take a tenth."""
 _NAMES = ("columns", "column_names", "__dataframe__")
 """Attributes of what has columns by name."""
 
@@ -174,6 +176,8 @@ def native(data: Any, what: str = "X") -> Any:
 
 def whole(data: Any, what: str = "X") -> Any:
     """`native` data that is in memory: readers and datasets of tables are read to their end."""
+    if type(data) in _PLAIN:
+        return data
     data = native(data, what)
     if library_of(data) == "datasets" and not isinstance(data, Sequence):  # as its columns are
         return arrow_of(data)
