@@ -114,7 +114,7 @@ def test_five_hosts_train_and_lose_one_and_stop_and_have_good_vectors(hosts, whe
     assert f"status: {dead}: failed" in said
     said = tools("stop", "300", code=1)
     assert f"{hosts.addresses[0]}: master: ended with code 130" in said  # interrupted
-    assert f"{hosts.addresses[4]}: worker-2: ended with code 0" in said
+    assert f"{hosts.addresses[4]}: worker-1: ended with code 0" in said
     hosts.wait_until_empty()
 
     tools("collect", "got", code=1)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,7 @@ from snailps.cli import jobs
 from snailps.cli.master import absolute
 from snailps.cli.page_address import Shown
 from snailps.cli.status import ask
-from snailps.errors import EXIT_INTERRUPTED, ConfigError, WaitTimeout
+from snailps.errors import EXIT_INTERRUPTED, EXIT_LEFT, ConfigError, WaitTimeout
 from snailps.node import status_line
 from snailps.node.master_waits import Waiting, waiting_for
 from snailps.node.run_registry import KEPT, Registration, Run, RunRegistry, folders
@@ -314,6 +315,19 @@ def test_address_in_a_log_that_others_read_has_no_token(
 
 class TestWords:
     """What `snailps status` and `snailps jobs` say of runs."""
+
+    def test_run_that_its_master_has_left_goes_on_with_the_same_command(self, machine, tmp_path):
+        (tmp_path / "x.journal").mkdir()
+        (tmp_path / "x.journal" / "facts").touch()
+        run = machine.begin(
+            10, output=str(tmp_path / "x"), journal=str(tmp_path / "x.journal"),
+            command="snailps master -c x.conf", folder=str(Path.cwd()),
+        )  # fmt: skip
+        left = machine.registry().end(run, EXIT_LEFT, "left by SIGTERM", {})
+        first, *lines = jobs.ended_lines(left, machine.registry())
+        assert " was left by its master after " in first
+        assert lines[:2] == ["  left by SIGTERM", "  go on with: snailps master -c x.conf"]
+        assert jobs.record_of(left, machine.registry(), None)["state"] == "left"
 
     def test_done_run_says_figures_and_files(self, machine, tmp_path, monkeypatch):
         monkeypatch.setenv("HOME", str(tmp_path))  # not as ~, which is no path in quotes
