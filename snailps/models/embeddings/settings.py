@@ -198,8 +198,8 @@ class KgeSettings(EmbeddingSettings):
         """`scale`, or the model's choice of it."""
         if self.scale:
             return self.scale
-        if self.normalize:
-            return float((6 / self.dim) ** 0.5)
+        if self.normalize:  # rows are about unit vectors, also those that servers have
+            return float((3 / self.dim) ** 0.5)
         if self.distance:  # as in RotatE's paper: distances begin below the margin
             components = self.dim // 2 if self.model == "rotate" else self.dim
             return (self.margin + 2) / components

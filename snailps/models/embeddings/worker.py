@@ -375,7 +375,7 @@ class EmbeddingWorker(BlockTrainer):
             self.method, dim, far=FAR, least=s.eps if parts > 1 else 0.0, others_least=OTHERS_LEAST
         )
         self.span_least = s.shared
-        apart = lines_apart if s.consistency == "ssp" else None
+        apart = None if self.clocked(s) else lines_apart  # a step reads its rows once
         self.rows = (CopiedRows(self.sgd, TABLE, apart=apart),)
         if s.consistency == "async":
             self.prefetch = 2
