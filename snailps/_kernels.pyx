@@ -948,8 +948,8 @@ cdef class Kernels:
         `bias`: the row that each example has with value 1, or -1.  With other threads on the same
         rows `hot` is above 0: of the first `hot` rows and the bias each thread trains a copy, and
         adds its differences every 256 examples.  FTRL's rate should not change: its weights follow
-        from it.  `l2` times the weight is added to the gradients of an example's features (FTRL: a
-        penalty); `l1` is FTRL's alone. `order` uint32: numbers of examples, `first` and `last` then
+        from it.  `l2` times what the example counts times the row is added to the gradients of its
+        features (FTRL: a penalty); `l1` is FTRL's alone. `order` uint32: numbers of examples, `first` and `last` then
         are places in it; a wrong place raises when it is reached, after the examples in front of it
         were trained.  Losses are taken before the step of each example.
         """
@@ -1048,7 +1048,7 @@ cdef class Kernels:
         `field_num` fields, then zeros up to `stride`, a multiple of PAD.  `fields`: of each value,
         0..field_num-1; may be empty where `field_num` is 1, the plain machine.  Of the bias only w
         counts.  `l1` is FTRL's, of all columns; `l2` is for w, `factor_l2` for factors where they
-        have a gradient.  The rate changes every 256 examples.  An example visits each of its rows
+        have a gradient; both count as often as the example.  The rate changes every 256 examples.  An example visits each of its rows
         twice, whatever the number of pairs.
         """
         cdef SparseJob job

@@ -46,7 +46,8 @@ typedef struct {
     snail_hot_rows hot;
     snail_ftrl_by ftrl;
     float rate;       /* step size; not ftrl's */
-    float *decay;     /* [stride]: L2 of each column; not ftrl's */
+    float *decay;     /* [stride]: L2 of each column, times the weight of the example at hand */
+    float decay_of;   /* that weight */
     float *sums;      /* [field_num, stride]: S */
     float *squares;   /* [field_num, stride]: sums of squares */
     float *turned;    /* [field_num, stride]: T; plain: the same memory as `sums` */
@@ -297,6 +298,15 @@ static int64_t snail_fm_scratch(const snail_sparse_job *job) {
            job->field_num * 4;
 }
 
+/* L2 counts as often as its example does. */
+SNAIL_INLINE void snail_fm_set_decay(snail_fm *m, float weight) {
+    const snail_sparse_job *job = m->job;
+    m->decay[0] = weight * job->l2;
+    for (int64_t j = 1; j < 1 + job->field_num * job->factors; j++)
+        m->decay[j] = weight * job->factor_l2;
+    m->decay_of = weight;
+}
+
 /* Cuts scratch, zeros, into parts, and fills in what does not change from example to example. */
 static snail_fm snail_fm_of(const snail_sparse_job *job, char *scratch) {
     const int64_t stride = job->weights_num, plane = job->field_num * stride;
@@ -318,8 +328,7 @@ static snail_fm snail_fm_of(const snail_sparse_job *job, char *scratch) {
     m.stamps = (int64_t *)(m.found + snail_fm_longest(job));
     m.present = (int32_t *)(m.stamps + job->field_num);
     m.only[0] = 1;
-    m.decay[0] = job->l2;
-    for (int64_t j = 1; j < 1 + job->field_num * job->factors; j++) m.decay[j] = job->factor_l2;
+    snail_fm_set_decay(&m, 1);
     for (int64_t f = 0; f < job->field_num; f++)
         for (int64_t j = 1 + f * job->factors; j < 1 + (f + 1) * job->factors; j++)
             m.itself[f * stride + j] = 1;
@@ -339,6 +348,7 @@ static void snail_train_fm(const snail_sparse_job *job, char *scratch, double *l
     for (int64_t i = job->first; i < job->last; i++) {
         snail_fm_look_ahead(job, i + SNAIL_FM_AHEAD);
         if (job->weights) weight = job->weights[i];
+        if (weight != m.decay_of) snail_fm_set_decay(&m, weight);
         *loss += snail_fm_one(&m, i, weight);
         *weights += weight;
         if (++waiting == SNAIL_FM_TURN) {

@@ -47,6 +47,7 @@ enum {
 typedef struct {
     float *row[SNAIL_ENTRIES];   /* not with AVX-512 */
     float g[SNAIL_ENTRIES];      /* gradient of each weight */
+    float decay[SNAIL_ENTRIES];  /* L2 of each weight: its example's weight times the job's */
     float weight[SNAIL_ENTRIES]; /* weights, and the state of the method, as they were */
     float first[SNAIL_ENTRIES];
     float second[SNAIL_ENTRIES];
@@ -76,27 +77,27 @@ SNAIL_INLINE float *snail_linear_bias(const snail_linear *l) {
 /* ---- one weight ------------------------------------------------------------------------------- */
 
 /* Weight k of a row takes one step against its gradient. */
-SNAIL_INLINE void snail_linear_step(const snail_linear *l, float *row, int64_t k, float g) {
+SNAIL_INLINE void snail_linear_step(const snail_linear *l, float *row, int64_t k, float g,
+                                    float l2) {
     const snail_sparse_job *job = l->job;
     float *w = row + k, *state = w + job->weights_num;
     switch (job->method) {
     case SNAIL_FTRL:
-        snail_ftrl(w, state, state + job->weights_num, g + job->l2 * *w, &l->ftrl);
+        snail_ftrl(w, state, state + job->weights_num, g + l2 * *w, &l->ftrl);
         break;
-    case SNAIL_ADAGRAD: snail_adagrad(w, state, g + job->l2 * *w, l->rate, job->eps); break;
-    default: snail_sgd(w, g + job->l2 * *w, l->rate);
+    case SNAIL_ADAGRAD: snail_adagrad(w, state, g + l2 * *w, l->rate, job->eps); break;
+    default: snail_sgd(w, g + l2 * *w, l->rate);
     }
 }
 
 /* ---- entries, together ------------------------------------------------------------------------ */
 
 /* FTRL-proximal: first is z, second is n. */
-SNAIL_INLINE void snail_step_entries_ftrl(snail_entries *restrict t, const snail_ftrl_by *shared,
-                                          float l2) {
+SNAIL_INLINE void snail_step_entries_ftrl(snail_entries *restrict t, const snail_ftrl_by *shared) {
     const snail_ftrl_by by = *shared;
     for (int i = 0; i < SNAIL_ENTRIES; i++) {
         float w = t->weight[i], z = t->first[i], n = t->second[i];
-        snail_ftrl(&w, &z, &n, t->g[i] + l2 * w, &by);
+        snail_ftrl(&w, &z, &n, t->g[i] + t->decay[i] * w, &by);
         t->next[0][i] = w;
         t->next[1][i] = z;
         t->next[2][i] = n;
@@ -104,20 +105,19 @@ SNAIL_INLINE void snail_step_entries_ftrl(snail_entries *restrict t, const snail
 }
 
 /* AdaGrad: first is the sum of squared gradients. */
-SNAIL_INLINE void snail_step_entries_adagrad(snail_entries *restrict t, float rate, float eps,
-                                             float l2) {
+SNAIL_INLINE void snail_step_entries_adagrad(snail_entries *restrict t, float rate, float eps) {
     for (int i = 0; i < SNAIL_ENTRIES; i++) {
         float w = t->weight[i], s = t->first[i];
-        snail_adagrad(&w, &s, t->g[i] + l2 * w, rate, eps);
+        snail_adagrad(&w, &s, t->g[i] + t->decay[i] * w, rate, eps);
         t->next[0][i] = w;
         t->next[1][i] = s;
     }
 }
 
-SNAIL_INLINE void snail_step_entries_sgd(snail_entries *restrict t, float rate, float l2) {
+SNAIL_INLINE void snail_step_entries_sgd(snail_entries *restrict t, float rate) {
     for (int i = 0; i < SNAIL_ENTRIES; i++) {
         float w = t->weight[i];
-        snail_sgd(&w, t->g[i] + l2 * w, rate);
+        snail_sgd(&w, t->g[i] + t->decay[i] * w, rate);
         t->next[0][i] = w;
     }
 }
@@ -137,9 +137,9 @@ SNAIL_INLINE int snail_scatter(const snail_entries *t, int i, const int state) {
 /* The copies take one step each. */
 SNAIL_INLINE void snail_step_copies(snail_linear *l, const int state) {
     snail_entries *t = &l->entries;
-    if (state == 2) snail_step_entries_ftrl(t, &l->ftrl, l->job->l2);
-    else if (state == 1) snail_step_entries_adagrad(t, l->rate, l->job->eps, l->job->l2);
-    else snail_step_entries_sgd(t, l->rate, l->job->l2);
+    if (state == 2) snail_step_entries_ftrl(t, &l->ftrl);
+    else if (state == 1) snail_step_entries_adagrad(t, l->rate, l->job->eps);
+    else snail_step_entries_sgd(t, l->rate);
 }
 
 #if defined(__AVX512CD__)
@@ -199,15 +199,17 @@ SNAIL_INLINE float snail_linear_product(const snail_linear *l, int64_t begin, in
     return _mm512_reduce_add_ps(sum);
 }
 
-/* The rows of entries begin..end-1 take a step each, against the gradients `g`. */
+/* The rows of entries begin..end-1 take a step each, against the gradients `g`, with the L2 `decay`
+ * of each, or of all (NULL) that of the job, which the copies have. */
 SNAIL_INLINE void snail_linear_steps(snail_linear *l, int64_t begin, int64_t end, const float *g,
-                                     const int state) {
+                                     const float *decay, const int state) {
     snail_entries *t = &l->entries;
     for (int64_t at = begin; at < end; at += 16) {
         const __mmask16 in = snail_lanes_of(end - at);
         const __m512i places = _mm512_maskz_loadu_epi32(in, l->job->places + at);
         const snail_addresses rows = snail_addresses_of(l, places);
         _mm512_storeu_ps(t->g, _mm512_maskz_loadu_ps(in, g + (at - begin)));
+        if (decay) _mm512_storeu_ps(t->decay, _mm512_maskz_loadu_ps(in, decay + (at - begin)));
         _mm512_storeu_ps(t->weight, snail_gather(&rows, in, 0));
         if (state > 0) _mm512_storeu_ps(t->first, snail_gather(&rows, in, 1));
         if (state > 1) _mm512_storeu_ps(t->second, snail_gather(&rows, in, 2));
@@ -220,7 +222,8 @@ SNAIL_INLINE void snail_linear_steps(snail_linear *l, int64_t begin, int64_t end
         if (state > 1) snail_put(&rows, once, 2, _mm512_loadu_ps(t->next[2]));
         for (; __builtin_expect(again, 0); again &= again - 1) {
             const int lane = __builtin_ctz(again);
-            snail_linear_step(l, snail_linear_row(l, l->job->places[at + lane]), 0, t->g[lane]);
+            float *row = snail_linear_row(l, l->job->places[at + lane]);
+            snail_linear_step(l, row, 0, t->g[lane], t->decay[lane]);
         }
     }
 }
@@ -234,13 +237,14 @@ SNAIL_INLINE float snail_linear_product(const snail_linear *l, int64_t begin, in
     return sum;
 }
 
-SNAIL_INLINE void snail_step_few(snail_linear *l, int64_t at, const float *g, const int count,
-                                 const int state) {
+SNAIL_INLINE void snail_step_few(snail_linear *l, int64_t at, const float *g, const float *decay,
+                                 const int count, const int state) {
     snail_entries *t = &l->entries;
     for (int i = 0; i < count; i++) {
         float *row = snail_linear_row(l, l->job->places[at + i]);
         t->row[i] = row;
         t->g[i] = g[i];
+        if (decay) t->decay[i] = decay[i];
         t->weight[i] = row[0];
         if (state > 0) t->first[i] = row[1];
         if (state > 1) t->second[i] = row[2];
@@ -249,15 +253,17 @@ SNAIL_INLINE void snail_step_few(snail_linear *l, int64_t at, const float *g, co
         t->g[i] = t->weight[i] = t->first[i] = t->second[i] = 0;
     snail_step_copies(l, state);
     for (int i = 0; i < count; i++)
-        if (!snail_scatter(t, i, state)) snail_linear_step(l, t->row[i], 0, t->g[i]);
+        if (!snail_scatter(t, i, state)) snail_linear_step(l, t->row[i], 0, t->g[i], t->decay[i]);
 }
 
 SNAIL_INLINE void snail_linear_steps(snail_linear *l, int64_t begin, int64_t end, const float *g,
-                                     const int state) {
-    int64_t at = begin;
-    for (; at + SNAIL_ENTRIES <= end; at += SNAIL_ENTRIES)
-        snail_step_few(l, at, g + (at - begin), SNAIL_ENTRIES, state);
-    if (at < end) snail_step_few(l, at, g + (at - begin), (int)(end - at), state);
+                                     const float *decay, const int state) {
+    for (int64_t at = begin; at < end; at += SNAIL_ENTRIES) {
+        const float *some = decay ? decay + (at - begin) : NULL;
+        if (at + SNAIL_ENTRIES <= end)
+            snail_step_few(l, at, g + (at - begin), some, SNAIL_ENTRIES, state);
+        else snail_step_few(l, at, g + (at - begin), some, (int)(end - at), state);
+    }
 }
 
 #endif
@@ -283,6 +289,15 @@ SNAIL_INLINE int64_t snail_linear_together(const snail_sparse_job *job, int64_t 
     return stop - i;
 }
 
+/* Whether the L2 of an example's rows is not that of all. */
+SNAIL_INLINE int snail_has_own_decay(const snail_sparse_job *job) {
+    return job->weights && job->l2 != 0;
+}
+
+SNAIL_INLINE void snail_fill(float *to, int64_t n, float with) {
+    for (int64_t k = 0; k < n; k++) to[k] = with;
+}
+
 SNAIL_INLINE void snail_times(const float *restrict values, int64_t n, float by, float *restrict out) {
     for (int64_t k = 0; k < n; k++) out[k] = by * values[k];
 }
@@ -293,7 +308,9 @@ SNAIL_INLINE void snail_linear_some(snail_linear *l, int64_t i, int64_t num, con
     const snail_sparse_job *job = l->job;
     const int64_t *ptr = job->ptr + i;
     float *bias = job->bias >= 0 ? snail_linear_bias(l) : NULL;
-    float of_example[SNAIL_EXAMPLES], g[SNAIL_EXAMPLES_ENTRIES];
+    float of_example[SNAIL_EXAMPLES], l2[SNAIL_EXAMPLES];
+    float g[SNAIL_EXAMPLES_ENTRIES], decays[SNAIL_EXAMPLES_ENTRIES];
+    const float *decay = snail_has_own_decay(job) ? decays : NULL;
     for (int64_t e = 0; e < num; e++) {
         snail_linear_look_ahead(job, i + num + e);
         of_example[e] = (bias ? *bias : 0) + snail_linear_product(l, ptr[e], ptr[e + 1]);
@@ -302,16 +319,23 @@ SNAIL_INLINE void snail_linear_some(snail_linear *l, int64_t i, int64_t num, con
         const float weight = job->weights ? job->weights[i + e] : 1;
         *loss += snail_loss(job->loss, of_example[e], job->labels[i + e], weight, &of_example[e]);
         *weights += weight;
+        l2[e] = weight * job->l2;
     }
-    for (int64_t e = 0; e < num && num > 1; e++)
-        snail_times(job->values + ptr[e], ptr[e + 1] - ptr[e], of_example[e], g + (ptr[e] - ptr[0]));
+    for (int64_t e = 0; e < num && num > 1; e++) {
+        const int64_t to = ptr[e] - ptr[0], entries = ptr[e + 1] - ptr[e];
+        snail_times(job->values + ptr[e], entries, of_example[e], g + to);
+        if (decay) snail_fill(decays + to, entries, l2[e]);
+    }
     for (int64_t at = ptr[0], stop; at < ptr[num]; at = stop) { /* one example may have more */
         stop = at + SNAIL_EXAMPLES_ENTRIES;
         if (stop > ptr[num]) stop = ptr[num];
-        if (num == 1) snail_times(job->values + at, stop - at, *of_example, g);
-        snail_linear_steps(l, at, stop, g, state);
+        if (num == 1) {
+            snail_times(job->values + at, stop - at, *of_example, g);
+            if (decay) snail_fill(decays, stop - at, *l2);
+        }
+        snail_linear_steps(l, at, stop, g, decay, state);
     }
-    for (int64_t e = 0; bias && e < num; e++) snail_linear_step(l, bias, 0, of_example[e]);
+    for (int64_t e = 0; bias && e < num; e++) snail_linear_step(l, bias, 0, of_example[e], l2[e]);
 }
 
 static SNAIL_APART void snail_linear_ones(snail_linear *l, int64_t i, int64_t num, double *loss,
@@ -346,16 +370,17 @@ SNAIL_INLINE float snail_linear_classes(snail_linear *l, int64_t i, float weight
     const int64_t outputs = job->weights_num, target = (int64_t)job->labels[i];
     float *g = l->scores, loss;
     snail_linear_scores_of(l, i, g);
-    const float share = weight / snail_softmax(g, outputs, target, &loss);
+    const float l2 = weight * job->l2, share = weight / snail_softmax(g, outputs, target, &loss);
     for (int64_t k = 0; k < outputs; k++) g[k] *= share;
     g[target] -= weight;
     for (int64_t at = job->ptr[i]; at < job->ptr[i + 1]; at++) {
         float *row = snail_linear_row(l, job->places[at]);
         for (int64_t k = 0; k < outputs; k++)
-            snail_linear_step(l, row, k, g[k] * job->values[at]);
+            snail_linear_step(l, row, k, g[k] * job->values[at], l2);
     }
     if (job->bias >= 0)
-        for (int64_t k = 0; k < outputs; k++) snail_linear_step(l, snail_linear_bias(l), k, g[k]);
+        for (int64_t k = 0; k < outputs; k++)
+            snail_linear_step(l, snail_linear_bias(l), k, g[k], l2);
     return weight * loss;
 }
 
@@ -379,6 +404,7 @@ static void snail_train_linear(const snail_sparse_job *job, char *scratch, doubl
     const snail_ftrl_by constant = snail_ftrl_of(job->rate_start, job->l1, job->beta);
     int64_t waiting = 0;
     l->scores = (float *)scratch + snail_hot_floats(job->hot, job->width);
+    snail_fill(l->entries.decay, SNAIL_ENTRIES, job->l2);
     l->hot = (snail_hot_rows){job->rows, NULL, NULL, job->hot, job->bias, job->width,
                               job->weights_num, job->method == SNAIL_FTRL ? &constant : NULL};
     if (job->hot) {

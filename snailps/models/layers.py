@@ -60,12 +60,13 @@ class Layers:
         labels: Floats,
         weights: Floats,
         gradients: Mapping[str, Floats],
-        out_of: int = 0,
+        out_of: float = 0.0,
     ) -> tuple[float, float, Floats]:
         """Write the gradients of all parameters; weighted sum of losses, sum of weights, dL/dZ.
 
-        L is the loss divided by `out_of`, the size of the batch that these m examples (0: all)
-        belong to, so that gradients of the parts add up.  Empty `weights` are ones.
+        L is the mean loss of a batch: the sum divided by `out_of`, the sum of weights of the batch
+        that these m examples (0: all) belong to, so that gradients of the parts add up.  Empty
+        `weights` are ones.
         """
         outputs = self._forward(z, parameters)
         loss, delta = LOSSES[self.loss].slopes(outputs[-1], labels)
@@ -73,7 +74,9 @@ class Layers:
         if len(weights):
             loss, delta = loss * weights, delta * weights[:, None]
             weight = float(weights.sum(dtype=np.float64))
-        delta *= np.float32(1 / max(1, out_of or len(labels)))
+        total = out_of or weight
+        if total > 0:
+            delta *= np.float32(1 / total)
         biases = [delta.sum(axis=0)]
         for number, name in reversed([*enumerate(self.names[:-1])]):
             np.matmul(outputs[number].T, delta, out=gradients[name])

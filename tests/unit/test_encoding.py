@@ -271,8 +271,8 @@ def test_label_of_an_example_without_weight_may_be_any(tmp_path):
 
 @pytest.mark.parametrize("kind", [LinearSettings, FmSettings, NetSettings])
 @pytest.mark.parametrize("times", [50, 1e6, 1e-6])
-def test_rows_of_weight_0_set_no_scale(tmp_path, kind, times):
-    """Nor are their values counted as clipped, which many of a column would end a job for."""
+def test_rows_of_weight_0_are_trained_as_if_they_were_not_there(tmp_path, kind, times):
+    """They set no scale, and a batch is to the bit the one without them."""
     rng = np.random.default_rng(6)
     rows, labels = rng.normal([0, 2000, 3], [1, 10, 40], (60, 3)), np.arange(60) % 2
     write_matrix(tmp_path / "alone.mx", rows, labels, sample_weight=np.full(60, 0.5))
@@ -285,10 +285,20 @@ def test_rows_of_weight_0_set_no_scale(tmp_path, kind, times):
     )
     assert among.encoding == alone.encoding
     assert Encoding.of_text(among.encoding).centred_keys.tolist() == [1]
-    data = (tmp_path / "mixed.mx").read_bytes()
-    batch = batch_reader(among, trains=True).read(data, str(tmp_path / "mixed.mx"))
-    assert (len(batch), len(batch.beyond)) == (120, 0)
-    assert np.abs(batch.values).max() == LIMIT
+    without, batch = (
+        batch_reader(among, trains=True).read((tmp_path / name).read_bytes(), name)
+        for name in ("alone.mx", "mixed.mx")
+    )
+    for name in ("labels", "ptr", "places", "values", "fields", "keys", "weights", "beyond"):
+        assert getattr(batch, name).tobytes() == getattr(without, name).tobytes(), name
+
+
+def test_examples_of_a_class_of_weight_0_are_left_out(tmp_path):
+    (tmp_path / "t.svm").write_text("0 1:1\n1 2:1\n0 3:1\n")
+    settings = LinearSettings(class_weights=("0", "2"))
+    batch = batch_reader(settings, trains=True).read((tmp_path / "t.svm").read_bytes())
+    assert (batch.labels.tolist(), batch.keys.tolist()) == ([1], [2])
+    assert batch.weights.tolist() == [2]
 
 
 def test_targets_are_centred_in_float64_and_given_back():

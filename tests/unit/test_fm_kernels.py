@@ -82,6 +82,16 @@ def test_train_fm_equals_twin(build, method, loss, factors, field_num):
     assert not pads.any()
 
 
+@builds
+@methods
+def test_l2_of_an_example_of_no_weight_changes_nothing(build, method):
+    toy = Toy(method=method)
+    toy.data[-1] = np.zeros_like(toy.weights)
+    rows, loss, weight = toy.train(build, l2=0.1, factor_l2=0.2)
+    np.testing.assert_allclose(rows, toy.rows, rtol=1e-6)
+    assert (loss, weight) == (0, 0)
+
+
 @methods
 @pytest.mark.parametrize("field_num", [1, 4])
 def test_train_fm_alone_with_copies_of_hot_rows_is_the_same(method, field_num):

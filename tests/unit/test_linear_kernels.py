@@ -103,6 +103,25 @@ def test_train_linear_with_weights_and_without_bias_equals_twin(method):
     assert_close(toy.train(weights=toy.weights, bias=-1), toy.twin(toy.weights, bias=-1))
 
 
+@pytest.mark.parametrize("build", kernels.builds_available())
+@pytest.mark.parametrize(("method", "loss", "classes"), [kind[1:] for kind in KINDS[:8]])
+def test_l2_counts_as_often_as_its_example(build, method, loss, classes):
+    toy = Toy(method=method, loss=loss, classes=classes)
+    changes = {"l2": 0.1, "lr_start": 0.1, "lr_stop": 0.1} if method != FTRL else {"l2": 0.1}
+    assert_close(toy.train(build, toy.weights, **changes), toy.twin(toy.weights, **changes))
+    nothing, loss_sum, weight_sum = toy.train(build, np.zeros_like(toy.weights), **changes)
+    np.testing.assert_allclose(nothing, toy.rows, rtol=1e-6)
+    assert (loss_sum, weight_sum) == (0, 0)
+    # All of weight 2: the same steps of an optimiser whose own scale is twice as large.
+    scaled = {SGD: {"lr_start": 0.05, "lr_stop": 0.05}, ADAGRAD: {"eps": 2e-8}, FTRL: {"beta": 2.0}}
+    twice = Toy(method=method, loss=loss, classes=classes)
+    state = twice.rows[:, classes:]
+    state *= 2 if method == FTRL else 1
+    rows, *_ = twice.train(build, np.full_like(toy.weights, 2), **changes | scaled[method])
+    once, *_ = toy.train(build, **changes)
+    np.testing.assert_array_equal(rows[:, :classes], once[:, :classes])
+
+
 def test_train_linear_with_falling_rate_equals_twin():
     toy = Toy(method=SGD)
     changes = {"lr_start": 0.3, "lr_stop": 0.001}

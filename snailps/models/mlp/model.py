@@ -196,6 +196,7 @@ class Mlp(Worker):
         }
         self._part_counts = [count for n in counts for _, count in _parts(n, s.part_size)]
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
+        self._weighed: tuple[int, list[float]] = (-1, [])  # by block of an epoch: sum of weights
 
     def survey(self, block: Block) -> bytes:
         return b""
@@ -204,12 +205,12 @@ class Mlp(Worker):
         pull = self._net.pull(block.clock) if block.clock >= 0 else None
         numbers = self._numbers(block)
         weights = self._examples.weights
+        if len(weights):
+            numbers = numbers[weights[numbers] > 0]  # the others are not there
+            weights = weights[numbers]
         centres, factors = self._scales
         values = (self._examples.rows(numbers) - centres) * factors
-        weights = weights[numbers] if len(weights) else weights
         beyond, width = clip(values, LIMIT), max(1, self.settings.inputs)
-        if len(weights):
-            beyond = beyond[weights[beyond // width] > 0]
         return Ready(
             values,
             self._examples.labels[numbers],
@@ -223,13 +224,14 @@ class Mlp(Worker):
         ready: Ready = block.prepared
         size = self.settings.part_size
         loss = weighed = 0.0
-        for first in range(0, len(ready.labels), size):
+        # A part of a step is pushed whatever it has: its clock counts it.
+        for first in range(0, len(ready.labels) or int(block.clock >= 0), size):
             labels = ready.labels[first : first + size]
             weights = self._net.use(ready.pull or self._net.pull())
             gradients = self._net.blank()
             of_part, weight = self._gradients(
                 ready.x[first : first + size], labels, ready.weights[first : first + size],
-                weights, gradients, self._batch_of(block) or len(labels),
+                weights, gradients, self._batch_of(block),
             )  # fmt: skip
             loss, weighed = loss + of_part, weighed + weight
             self._net.push(gradients)
@@ -257,7 +259,7 @@ class Mlp(Worker):
         of_examples: Floats,
         weights: Vector,
         gradients: Vector,
-        out_of: int,
+        out_of: float,
     ) -> tuple[float, float]:
         """Compute the gradients of a batch or of a part of one; sums of losses and of weights."""
         loss, weight, dz = self._layers.step(
@@ -276,23 +278,40 @@ class Mlp(Worker):
                 f"expected this worker's input to have {block.path}, as the master's has: name the "
                 "input by absolute paths, the same on all machines"
             ) from None
-        epoch, examples = self._order
-        if epoch != block.epoch:
-            count = len(self._examples)
-            examples = np.arange(count)
-            if self.settings.shuffle:
-                examples = order(count, self.settings.seed, block.epoch)
-            self._order = block.epoch, examples
+        examples = self._order_of(block.epoch)
         item = header.width * header.dtype.itemsize
         first = before + (block.start - header.start) // item
         return examples[first : first + (block.stop - block.start) // item]
 
-    def _batch_of(self, block: Block) -> int:
-        """Number of examples in all micro-batches of a block's clock; 0 without clocks."""
+    def _order_of(self, epoch: int) -> NDArray[np.int64]:
+        """Numbers of all examples in the order of an epoch."""
+        known, examples = self._order
+        if known != epoch:
+            count = len(self._examples)
+            examples = np.arange(count)
+            if self.settings.shuffle:
+                examples = order(count, self.settings.seed, epoch)
+            self._order = epoch, examples
+        return examples
+
+    def _batch_of(self, block: Block) -> float:
+        """Sum of weights of all micro-batches of a block's clock; 0 without clocks."""
         if block.clock < 0:
-            return 0
-        first, counts = block.number - block.slot, self._part_counts
-        return sum(counts[(first + slot) % len(counts)] for slot in range(block.slots))
+            return 0.0
+        first = block.number - block.slot
+        return sum(self._weight_of(first + slot) for slot in range(block.slots))
+
+    def _weight_of(self, number: int) -> float:
+        """Sum of weights of the examples of a block with clocks."""
+        counts, weights = self._part_counts, self._examples.weights
+        epoch, part = divmod(number, len(counts))
+        if not len(weights):
+            return counts[part]
+        if epoch != self._weighed[0]:
+            starts = np.cumsum([0, *counts[:-1]])
+            sums = np.add.reduceat(weights[self._order_of(epoch)], starts, dtype=np.float64)
+            self._weighed = epoch, sums.tolist()
+        return self._weighed[1][part]
 
 
 def _parts(examples: int, size: int) -> list[tuple[int, int]]:
@@ -330,5 +349,6 @@ def _judged(results: Results, most: int = 0) -> dict[str, Any]:
             numbers = chosen[first : first + JUDGED]
             rows = encoding.bounded_rows(test.rows(numbers))
             found = files.scores(s, arrays, (rows - centres) * factors)
-            judge.add(test.labels[numbers].astype(np.float32), found)
+            weights = test.weights[numbers] if len(test.weights) else test.weights
+            judge.add(test.labels[numbers].astype(np.float32), found, weights)
     return judge.figures()

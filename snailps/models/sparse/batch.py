@@ -130,7 +130,8 @@ class BatchReader:
     `class_weights` are by class (empty: 1): labels of 0 or less are class 0, others between classes
     are of the next one, as above 0 is yes.  Features that are not `admitted` are left out; encoded
     values are clipped to `limit`.  `fields`: the number of those that examples have to have; 0: own
-    ones are left out.  Values are first cut to the `bounds` of a finished model.
+    ones are left out.  Values are first cut to the `bounds` of a finished model.  `trains`:
+    examples of weight 0 are left out, as if their lines were not there.
     """
 
     def __init__(
@@ -145,7 +146,9 @@ class BatchReader:
         limit: float = FLOAT_MAX,
         fields: int = 0,
         bounds: Encoding = PLAIN,
+        trains: bool = False,
     ) -> None:
+        self._trains = trains
         self._reader, self._fields, self._bounds = reader, fields, bounds
         self.encoding, self._limit = encoding, limit
         self._numbers = KeyNumbers()
@@ -183,7 +186,7 @@ class BatchReader:
         keys = np.empty(0, np.uint64)
         return Batch(
             labels, examples.ptr, places, examples.values, examples.fields, keys, bias,
-            self._weights(examples.weights, labels, path), examples.bad, beyond=beyond,
+            examples.weights, examples.bad, beyond=beyond,
         )  # fmt: skip
 
     def numbered(self, examples: Examples, path: str = "") -> Batch:
@@ -214,8 +217,13 @@ class BatchReader:
         part: tuple[int, int] | None = None,
         place: Place | None = None,
     ) -> Examples:
-        """The examples of a text, with fields if the model has some: files may differ in that."""
+        """The examples of a text, with fields if the model has some: files may differ in that; with
+        the weights of their classes."""
         examples = self._reader.read(data, path, start, part, place)
+        if len(self._class_weights):
+            examples = examples._replace(weights=self._weights(examples, path))
+        if self._trains:
+            examples = weighed(examples)
         if self._fields == 0 and len(examples.fields):
             return examples._replace(fields=NO_FIELDS)
         if self._fields > 0 and len(examples.keys) > len(examples.fields):
@@ -282,10 +290,10 @@ class BatchReader:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def _weights(self, own: Floats, labels: Floats, path: str) -> Floats:
-        """Weight of each example: its own times that of its class; empty: 1."""
-        if len(self._class_weights) == 0:
-            return own
+    def _weights(self, examples: Examples, path: str) -> Floats:
+        """Weight of each example: its own times the weight of its class."""
+        own = examples.weights
+        labels = np.asarray(self.encoding.labels_of(examples.labels, path, own), np.float32)
         classes = np.ceil(np.maximum(labels, 0)).astype(np.int64)
         if len(classes) and classes.max() >= len(self._class_weights):
             raise DataError(
@@ -338,6 +346,7 @@ def batch_reader(
         admitted=admitted,
         encoding=known if encodes else PLAIN,
         bounds=PLAIN if trains else known,
+        trains=trains,
         limit=LIMIT if trains else FLOAT_MAX,
         fields=getattr(settings, "fields", 0),
     )
@@ -368,6 +377,24 @@ def joined(pieces: Sequence[Examples]) -> Examples:
             for piece in pieces
         ]
     return Examples(**_in_sequence(pieces, "labels", "keys", "values", "fields", "weights"))
+
+
+def weighed(examples: Examples) -> Examples:
+    """The examples of a weight above 0: the others count for nothing."""
+    has_weight = examples.weights > 0
+    if has_weight.all():
+        return examples
+    sizes = np.diff(examples.ptr)
+    entries = np.repeat(has_weight, sizes)
+    return examples._replace(
+        labels=examples.labels[has_weight],
+        ptr=np.concatenate(([0], np.cumsum(sizes[has_weight]))),
+        keys=examples.keys[entries],
+        values=examples.values[entries],
+        fields=examples.fields[entries] if len(examples.fields) else examples.fields,
+        weights=examples.weights[has_weight],
+        cells=(),
+    )
 
 
 def _in_sequence(parts: Sequence[Any], *names: str) -> dict[str, Any]:

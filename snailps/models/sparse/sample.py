@@ -30,6 +30,7 @@ from snailps.data.unpacking import is_url
 from snailps.dataclass import dataclass, replace
 from snailps.errors import DataError, SnailError
 from snailps.models.losses import LOSSES
+from snailps.models.sparse.batch import weighed
 from snailps.models.sparse.settings import SparseSettings
 
 log = logging.getLogger(__name__)
@@ -98,26 +99,8 @@ def sample_of(settings: SparseSettings, files: InputFiles) -> Sample:
             found += [examples] * (len(examples.labels) > 0)
             read = not examples.bad
         is_whole = is_whole and read
-    counted = [piece for piece in map(_weighed, found) if len(piece.labels)]
+    counted = [piece for piece in map(weighed, found) if len(piece.labels)]
     return Sample(counted or found, is_whole and bool(found))
-
-
-def _weighed(examples: Examples) -> Examples:
-    """The examples of a weight above 0: a row that counts for nothing sets no scale, either."""
-    has_weight = examples.weights > 0
-    if has_weight.all():
-        return examples
-    sizes = np.diff(examples.ptr)
-    own = np.repeat(has_weight, sizes)
-    return Examples(
-        examples.labels[has_weight],
-        np.concatenate(([0], np.cumsum(sizes[has_weight]))),
-        examples.keys[own],
-        examples.values[own],
-        examples.fields[own] if len(examples.fields) else examples.fields,
-        examples.bad,
-        examples.weights[has_weight],
-    )
 
 
 def _in_files(

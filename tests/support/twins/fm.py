@@ -54,12 +54,12 @@ class Machine:
             found.append((self.bias, first, first > 0))
         return found
 
-    def step(self, row, g, used, *, method, rate, eps, l1, l2, factor_l2, beta):
+    def step(self, row, g, used, weight, *, method, rate, eps, l1, l2, factor_l2, beta):
         """One step of one row."""
         w, *state = self.rows[row]
         decay = np.full(len(w), factor_l2)
         decay[0] = l2
-        g = g + np.where(used, decay * w, 0)
+        g = g + np.where(used, weight * decay * w, 0)
         if method == 4:
             z, n = state
             z += g - (np.sqrt(n + g**2) - np.sqrt(n)) / rate * w
@@ -103,7 +103,7 @@ def train_fm(rows, ptr, places, values, fields, labels, weights, *, factors, fie
         weight_sum += weight
         for row, g, used in machine.gradients(*example):
             g = weight * slope_of_loss * g
-            machine.step(row, g, used, method=method, rate=rate, **steps)
+            machine.step(row, g, used, weight, method=method, rate=rate, **steps)
     return machine.rows.reshape(len(rows), -1), total, weight_sum
 
 

@@ -82,7 +82,7 @@ def train_linear(rows, ptr, places, values, labels, weights, *, outputs, loss, m
             for place, x in entries + ([(bias, 1.0)] if bias >= 0 else []):
                 step(
                     rows[place], outputs, weight * g * x,
-                    method=method, lr=lr, eps=eps, l1=l1, l2=l2, beta=beta,
+                    method=method, lr=lr, eps=eps, l1=l1, l2=weight * l2, beta=beta,
                 )  # fmt: skip
         i = stop
     return rows, total, counted
