@@ -23,6 +23,7 @@ from snailps.master.job.metrics import FLAT_EPOCHS, RATE_WINDOW_S
 from snailps.master.job.state import decode, pack, unpack
 from snailps.master.job.survey import SurveyMerge
 from snailps.master.leases import CLOCKS_AHEAD
+from snailps.master.leases.ledger import ENTRIES_AHEAD
 from snailps.models.text_model import WordPart
 from snailps.models.word_vectors.block_size import BLOCK_BYTES_MIN
 from snailps.transport import messages
@@ -255,8 +256,12 @@ def test_job_with_target_loss_ends_once_an_epoch_of_blocks_is_that_good(begun):
     job.done(done(job.lease(1).number, loss=410.0, examples=100.0), 1)
     assert job.metrics.loss == 0.5
     assert job.limit_reached() == "target_loss"
-    job.done(done(job.lease(1).number, loss=100.0, examples=100.0), 1)
-    assert job.limit_reached() == ""
+    # What a worker may have leased meanwhile is trained, whenever the master looks.
+    for _ in range(ENTRIES_AHEAD):
+        job.done(done(job.lease(1).number, loss=100.0, examples=100.0), 1)
+        assert job.limit_reached() == "target_loss"
+    assert job.lease(1) is None
+    assert job.ledger.over
 
 
 def test_job_without_limits_or_without_a_loss_never_reaches_one(begun, clock):
@@ -556,7 +561,11 @@ def test_job_with_a_loss_that_is_no_number_has_diverged(begun, loss, consistency
     job.done(done(job.lease(1).number, loss=80.0, examples=50.0), 1)
     assert job.diverged == ""
     job.done(done(job.lease(1).number, loss=loss, examples=50.0), 1)
-    assert job.diverged.startswith(f"block 1: the loss is {loss}: the training has diverged")
+    assert re.match(
+        rf"Counter\.train \(.*cluster_models\.py, line \d+\), block 1: the loss is {loss}: the "
+        "training has diverged",
+        job.diverged,
+    )
 
 
 def counted(cls, settings, counts, units):
@@ -619,6 +628,10 @@ FALL = 7
 """Epochs until the loss is flat."""
 
 
+ENDS_AT = FALL + FLAT_EPOCHS + 1
+"""Epochs that are begun: the last one has `ENTRIES_AHEAD` entries."""
+
+
 def loss_of(job, number):
     return 50.0 * max(1.0, FALL - number // len(job.input.blocks))
 
@@ -641,9 +654,10 @@ def test_job_of_auto_epochs_ends_when_its_loss_stops_falling(make):
     assert job.pass_text() == "epoch 1, at most 30"
     train_on(job)
     figures = job.figures({})
-    assert (figures["ended_by"], figures["epochs"]) == ("converged", FALL + FLAT_EPOCHS)
+    assert (figures["ended_by"], figures["epochs"]) == ("converged", ENDS_AT)
+    assert figures["blocks"] == (FALL + FLAT_EPOCHS) * len(job.input.blocks) + ENTRIES_AHEAD
     assert [loss for loss in figures["loss_by_epoch"] if loss is not None] == [
-        float(max(1, FALL - epoch)) for epoch in range(FALL + FLAT_EPOCHS)
+        float(max(1, FALL - epoch)) for epoch in range(ENDS_AT)
     ]
     assert "loss_falls" not in figures
 
@@ -693,7 +707,45 @@ def test_job_of_auto_epochs_goes_on_from_a_checkpoint_to_the_same_end(make, step
     if again.limit_reached():
         again.end_early(again.limit_reached())
     figures = train_on(again).figures({})
-    assert (figures["ended_by"], figures["epochs"]) == ("converged", FALL + FLAT_EPOCHS)
+    assert (figures["ended_by"], figures["epochs"]) == ("converged", ENDS_AT)
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+@pytest.mark.parametrize("looks", [1, 2, 5])
+def test_job_of_auto_epochs_ends_at_the_same_entry_however_late_the_master_looks(
+    make, ahead, looks, taken_over
+):
+    job = make(**AUTO)
+    job.begin_pass("train", [1])
+    held, numbers = [], []
+    while not job.ledger.over:
+        while len(held) <= ahead and (lease := job.lease(1)) is not None:
+            held.append(lease.number)
+        numbers.append(number := held.pop(0))
+        assert job.done(done(number, loss=loss_of(job, number), examples=50.0), 1)
+        if len(numbers) % looks == 0 and not job.ledger.closed and job.limit_reached():
+            job.end_early(job.limit_reached())
+        if taken_over and len(numbers) % 7 == 6:
+            job, before = make(**AUTO), job
+            job.begin_pass("train", [1], exact_state(before))
+            for number in held:
+                assert job.ledger.claim(number, 1)
+    blocks = len(job.input.blocks)
+    assert numbers == [*range((FALL + FLAT_EPOCHS) * blocks + ENTRIES_AHEAD)]
+
+
+def test_interrupt_after_the_limit_leases_nothing_more(make):
+    job = make(**AUTO)
+    job.begin_pass("train", [1])
+    while not job.ledger.closed:
+        number = job.lease(1).number
+        assert job.done(done(number, loss=loss_of(job, number), examples=50.0), 1)
+        if job.limit_reached():
+            job.end_early(job.limit_reached())
+    job.end_early("interrupt")
+    assert job.ledger.over
+    assert job.lease(1) is None
 
 
 @pytest.mark.parametrize("taken_over", [False, True])

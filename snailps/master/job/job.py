@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from snailps.abi.key_hash import seed_of
 from snailps.api.counting import Counted
-from snailps.api.plain_values import Number, plain_figures, plain_number
+from snailps.api.plain_values import Number, named_method, plain_figures, plain_number
 from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Worker, load_class
@@ -493,13 +493,14 @@ class Job:
         settings = self.settings
         if settings.max_seconds and self.elapsed_s(now) >= settings.max_seconds:
             return "max_seconds"
-        if self.ledger.needs == "clock":
+        if self.has_reached or self.ledger.judged != "look":
             return self._reached
         return self._enough(self.ledger.epoch)
 
     @property
     def has_reached(self) -> bool:
-        """A clock or round has ended the training: `target_loss` is reached, or it converged."""
+        """An entry, clock or round has ended the training: `target_loss` is reached, or it
+        converged."""
         return self._reached_in >= 0
 
     def _enough(self, epochs: int) -> str:
@@ -701,7 +702,8 @@ class Job:
         examples = message.metrics.get("examples", 0.0)
         if examples > 0 and "loss" in message.metrics and not self.diverged:
             loss = message.metrics["loss"] / examples
-            self.diverged = self._watch.look(f"block {message.number}", loss, self._counted_workers)
+            where = f"{named_method(self.cls, 'train')}, block {message.number}"
+            self.diverged = self._watch.look(where, loss, self._counted_workers)
 
     @property
     def _watch(self) -> LossWatch:
@@ -717,13 +719,16 @@ class Job:
 
     def _count(self, number: int, result: BlockResult, *, recent: bool = True) -> None:
         self.metrics.count(self.ledger.epoch_of(number), result, recent=recent)
-        clock = self.ledger.ended_clock(number)
-        if clock is not None and self._reached_in < 0:
-            self._reached = self._enough((number + 1) // len(self.input.blocks))
-            if self._reached:
-                self._reached_in = clock
-                # At once: waiting workers are answered before `limit_reached` is asked.
-                self.ledger.limit(clock)
+        ledger = self.ledger
+        clock = ledger.ended_clock(number)
+        if self.has_reached or (clock is None and ledger.judged != "entry"):
+            return
+        whole = (number + 1) // len(self.input.blocks)  # epochs; also of a ledger that is resumed
+        self._reached = self._enough(min(ledger.epoch, whole))
+        if self._reached:
+            self._reached_in = number + 1 if clock is None else clock
+            # At once: waiting workers are answered before `limit_reached` is asked.
+            ledger.limit(self._reached_in)
 
     def counted(self, node: int, now: float) -> int:
         """A worker has surveyed its leases into its part; returns how many blocks are new."""

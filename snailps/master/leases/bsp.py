@@ -197,9 +197,9 @@ class BspLedger(Ledger):
                 (self.records.last if size is None else size - 1) // self.micro_batches
             )
 
-    def limit(self, clock: int) -> None:
+    def limit(self, place: int) -> None:
         self._limited = True
-        self._lease_until(clock + CLOCKS_AHEAD)
+        self._lease_until(place + CLOCKS_AHEAD)
 
     def _lease_until(self, clock: int) -> None:
         """Lease nothing behind a clock, behind which nothing has been leased."""
@@ -225,6 +225,7 @@ class BspLedger(Ledger):
     # --- checkpoints -----------------------------------------------------------------------------
 
     needs = "clock"
+    judged = "clock"
 
     def withhold(self, checkpoint: int) -> int:
         """Withhold the last slot of a clock and all behind it, until `resume_leases`; returns the

@@ -26,6 +26,10 @@ from snailps.master.leases.records import NO_RESULT, OUTCOME, BlockRecords, Bloc
 LOSSES_MAX = 3
 """Workers lost at one block before the block is held responsible."""
 
+ENTRIES_AHEAD = 2
+"""Entries trained after the one whose loss ends the training: as many as a single worker has leased
+when it reports one, so that the result does not depend on when the master looks."""
+
 ANY_WORKER, MASTER = 0, -1
 """Stand for a worker's number."""
 
@@ -173,11 +177,13 @@ class Ledger:
         self._size = min(len(self._blocks) * epochs, limit or len(self._blocks) * epochs)
         self.records = BlockRecords(self._size)
         self._next = 0  # the first entry that is in no queue yet
-        self._queues = EpochQueues(self.records, np.zeros(0, np.int64), np.zeros(0, np.int64))
+        nothing = np.zeros(0, np.int64)
+        self._queues = EpochQueues(self.records, nothing, nothing)
         self._back = EntryQueue()
         self._refused: dict[int, None] = {}  # workers that got nothing, in the order they asked
         self._lost: dict[int, int] = {}
         self.closed = False
+        self._leaves = False  # closed, what is in `_back` is leased nevertheless
         self._sizes = np.array([block.stop - block.start for block in self._blocks], np.int64)
         self._order, self._orders = order, dict[int, EpochOrder]()
         self._plain = EpochOrder(np.arange(len(self._blocks)), self._sizes)
@@ -237,7 +243,7 @@ class Ledger:
     def woken(self, waiting: Container[int]) -> list[int]:
         """Waiting workers that may get an entry now; each is to ask again. Costs as much as there
         are entries to give, not a look at each of a thousand waiting workers."""
-        if self.closed:
+        if self._leases_none:
             return []
         count = len(self._back) + len(self._queues) + self._size - self._next
         return list(islice(self._still(waiting), count)) if count else []
@@ -256,18 +262,24 @@ class Ledger:
                 del self._refused[node]
 
     def _next_of(self, node: int) -> Entry | None:
-        if self.closed:
-            return None
-        if self._back:
-            number = self._back.take()
-        elif len(self._queues) or self._next < self._size:
-            if not len(self._queues):
-                self._queue_epoch()
-            number = self._queues.take(node)
-        else:
+        if self._leases_none or (number := self._take(node)) is None:
             return None
         self._lease(number, node)
         return self.entry(number)
+
+    @property
+    def _leases_none(self) -> bool:
+        return self.closed and not self._leaves
+
+    def _take(self, node: int) -> int | None:
+        """Remove the next entry of a worker from those that are to be leased."""
+        if self._back:
+            return self._back.take()
+        if not len(self._queues):
+            if self._next >= self._size:
+                return None
+            self._queue_epoch()
+        return self._queues.take(node)
 
     def _queue_epoch(self) -> None:
         """Queue what waits of the epoch of `_next`."""
@@ -391,8 +403,10 @@ class Ledger:
         if number < self._next:
             if number in self._back:
                 self._back.remove(number)
-            else:
+            elif len(self._queues):
                 self._queues.withdraw()
+            elif self._back:  # after the limit: in the place of another one
+                self._back.take()
             return
         self._back.extend(self.records.waiting(self._next, number))
         self._next = number + 1
@@ -423,9 +437,10 @@ class Ledger:
         return numbers
 
     def close(self, size: int | None = None) -> None:
-        """Lease nothing more; what is leased may still be finished. With clocks that all workers
-        share, end with a whole one: that of the last entry leased, or of `size` entries, as an
-        earlier master did."""
+        """Lease nothing more, but what a `limit` leaves; what is leased may still be finished. With
+        clocks that all workers share, end with a whole one: that of the last entry leased, or of
+        `size` entries, as an earlier master did. Again: leave nothing."""
+        self._leaves &= not self.closed
         self.closed = True
 
     def abandon(self, node: int) -> None:
@@ -484,8 +499,17 @@ class Ledger:
         """How many workers a model counts, of `workers` present."""
         return workers
 
-    def limit(self, clock: int) -> None:
-        """The loss of a clock ends the training, some clocks later."""
+    def limit(self, place: int) -> None:
+        """The loss of so many entries, or of a clock, ends the training, some entries or clocks
+        later."""
+        count = place + ENTRIES_AHEAD - self.records.finished - self.records.leased
+        numbers: list[int] = []
+        while len(numbers) < count and (number := self._take(ANY_WORKER)) is not None:
+            numbers.append(number)
+        nothing = np.zeros(0, np.int64)
+        self._back = EntryQueue(numbers)
+        self._next, self._queues = self._size, EpochQueues(self.records, nothing, nothing)
+        self._leaves = True
 
     def clock_of(self, node: int) -> int | None:
         """The clock of a worker; None without clocks."""
@@ -501,6 +525,8 @@ class Ledger:
     """Unit whose number ends a training that nothing ends early."""
     flushed: ClassVar[bool] = False
     """A worker reports an entry once its pushes are acknowledged."""
+    judged: ClassVar[Literal["entry", "clock", "look"]] = "entry"
+    """When a loss may end the training: with each entry, each clock, or as the master looks."""
     needs: ClassVar[Literal["", "clock", "fence"]] = ""
     """Before a lease all shards are at their clock, or have fenced lost workers."""
 
@@ -607,14 +633,14 @@ class Ledger:
     @property
     def drops(self) -> bool:
         """Whether leases that are not begun need not be trained any more, as part of no clock."""
-        return self.closed and self.open_clock < 0
+        return self._leases_none and self.open_clock < 0
 
     @property
     def over(self) -> bool:
         """Nothing left and nothing leased."""
         left = self._next < self._size or self._back or len(self._queues)
         at_work = self.records.leased or self.records.merging
-        return not at_work and (self.closed or not left)
+        return not at_work and (self._leases_none or not left)
 
     @property
     def progress(self) -> float:

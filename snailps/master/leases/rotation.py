@@ -122,6 +122,7 @@ class RotationLedger(Ledger):
         self._advance()
 
     needs = "fence"
+    judged = "look"
     """What lost workers had leased or checked out must have no other writer before the fence."""
 
     @property

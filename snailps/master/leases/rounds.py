@@ -246,6 +246,7 @@ class RoundLedger(Ledger):
 
     repeats = "rounds"
     needs = "clock"
+    judged = "clock"
 
     @property
     def clock(self) -> int:

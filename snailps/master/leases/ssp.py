@@ -60,6 +60,7 @@ class SspLedger(Ledger):
         self._assigned: set[int] = set()
 
     flushed = True
+    judged = "look"
 
     def _next_of(self, node: int) -> Entry | None:
         """The next of a worker's own entries, unless it would get too far ahead."""
