@@ -101,12 +101,21 @@ class Results:
             yield first()
 
     def forward(
-        self, table: str, ptr: NDArray[np.int64], keys: AnyKeys, values: Rows | None = None
+        self,
+        table: str,
+        ptr: NDArray[np.int64],
+        keys: AnyKeys,
+        values: Rows | None = None,
+        *,
+        stored: bool = False,
     ) -> Rows:
-        """Product of sparse examples with a table, as `Worker.forward`, at the shards."""
+        """Product of sparse examples with a table, as `Worker.forward`, at the shards.
+
+        Keys never pushed have their first value, or with `stored` 0, as in the model's file.
+        """
         declared, number = self.tables[table], self._numbers[table]
         return self._client.forward_async(
-            number, ptr, declared.keys(keys), values, declared.dim, keep=False
+            number, ptr, declared.keys(keys), values, declared.dim, keep=False, stored=stored
         ).wait()
 
     def put(self, table: str, keys: AnyKeys, rows: Any) -> None:

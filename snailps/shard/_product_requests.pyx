@@ -34,7 +34,7 @@ from snailps.store.tables cimport (
 from snailps.transport._frame cimport (
     BATCHES_BYTES, DATA_BODY_MAX, KIND_BACKWARD, KIND_PRODUCT, KIND_STEPPED, OPTION_KEY_SHIFT,
     OPTION_LR_SCALE, OPTION_WIRE_SHIFT, PRODUCT_KEEP, PRODUCT_ONES, PRODUCT_OPTIONS_KNOWN, PRODUCT_QUIET,
-    FrameHeader, Group, ProductHead, narrow_keys_bytes, read_narrow_keys, wide_product_bytes,
+    PRODUCT_STORED, FrameHeader, Group, ProductHead, narrow_keys_bytes, read_narrow_keys, wide_product_bytes,
 )
 from snailps.transport.loop._handler cimport OUTCOME_REPLY, Outcome, Reply
 
@@ -195,7 +195,7 @@ cdef Outcome forward(Context *me, ConnectionMemory *mine, Table *table, const Fr
         return OUTCOME_REPLY
     rows = <float *>out if part.wire == WIRE_FLOAT32 else me.rows
     store_sum(me.shard, table, part.keys, part.values, top.entries, part.counts, top.count, rows,
-              me.first)
+              me.first, top.options & PRODUCT_STORED)
     me.entries_summed += top.entries
     if part.wire == WIRE_FLOAT32:
         to += top.count * <uint64_t>part.row_bytes

@@ -71,48 +71,54 @@ cdef bint python_push(void *methods, Table *table, const FrameHeader *head, cons
     """Applies a PUSH through the table's `push`: all of it or, on an exception, nothing."""
     cdef PythonMethods me = <PythonMethods>methods
     cdef Shard *shard = me.store.shard
-    cdef uint32_t g, at, fragment
+    cdef uint32_t g, n, at = 0, new = 0, total = 0, count = 0
+    cdef uint32_t *of
+    cdef uint32_t *size
+    cdef uint64_t *to_keys
+    cdef float *to_values
     cdef bint assigns = asked.options & OPTION_ASSIGN
     cdef uint64_t seq = asked.seq
     cdef const Group *groups = asked.groups
-    cdef const float *changed = NULL
     cdef uint32_t floats = store_floats(table)
     try:
-        at = 0
-        work = []               # per fragment that has not had it: (fragment, keys, start in rows)
-        blocks, gradients, total = [], [], 0
+        # All fragments of the request together: a call costs the same with one as with a thousand.
+        fragments = np.empty(asked.group_num, np.uint32)
+        sizes = np.empty(asked.group_num, np.uint32)
+        keys = np.empty(asked.key_num, np.uint64)
+        values = np.empty((asked.key_num, asked.floats), np.float32)
+        of, size = <uint32_t *>_data(fragments), <uint32_t *>_data(sizes)
+        to_keys, to_values = <uint64_t *>_data(keys), <float *>_data(values)
         for g in range(asked.group_num):
-            fragment = groups[g].fragment
-            if is_repeated(me.context, fragment, head.incarnation, seq):
+            n = groups[g].keys
+            if is_repeated(me.context, groups[g].fragment, head.incarnation, seq):
                 me.context.repeated += 1
-            elif groups[g].keys:
-                some = _copied(asked.keys + at, groups[g].keys)
-                pushed = np.empty((groups[g].keys, asked.floats), np.float32)
-                _fill(pushed, me.context.wire, asked, at)
-                some, pushed = _last(some, pushed) if assigns else _merged(some, pushed)
-                work.append((fragment, some, total))
-                blocks.append(some if assigns else _rows_of(me, table, head.table, fragment, some))
-                gradients.append(pushed)
-                total += len(some)
             else:
-                work.append((fragment, np.empty(0, np.uint64), total))
-            at += groups[g].keys
+                memcpy(to_keys + total, asked.keys + at, n * sizeof(uint64_t))
+                _fill(to_values + total * <uint64_t>asked.floats, me.context.wire, asked, at, n)
+                of[new], size[new] = groups[g].fragment, n
+                new += 1
+                total += n
+            at += n
         if total:
-            method, rows = me.methods[head.table], np.concatenate(gradients)
-            if not assigns:
-                rows = method.push(np.concatenate(blocks), rows)
-            elif asked.floats != floats:
-                rows = method.assign(np.concatenate(blocks), rows)
-            rows = _stored(rows, total, floats, table.finite)
-            changed = <const float *>_data(rows)
-        for fragment, some, start in work:
-            if store_set_mark(shard, fragment, head.incarnation, seq) < 0:
-                raise MemoryError(f"no memory for a mark of fragment {fragment}")
-            if len(some) and store_put(shard, table, <const uint64_t *>_data(some),
-                                       <uint32_t>len(some),
-                                       changed + <uint64_t>start * floats) < 0:
-                raise MemoryError(f"no memory for rows of fragment {fragment}")
-            me.context.rows_pushed += len(some)
+            method, keys, values = me.methods[head.table], keys[:total], values[:total]
+            if assigns:
+                keys, rows = _last(keys, values)
+                if asked.floats != floats:
+                    rows = method.assign(keys, rows)
+            else:
+                has = _has(me, table, keys, of, size, new)
+                keys, values, has = _merged(keys, values, has)
+                rows = method.push(_rows_of(me, table, head.table, keys, has), values)
+            count = <uint32_t>len(keys)
+            rows = _stored(rows, count, floats, table.finite)
+        for g in range(new):
+            if store_set_mark(shard, of[g], head.incarnation, seq) < 0:
+                raise MemoryError(f"no memory for a mark of fragment {of[g]}")
+        if total:
+            if store_put(shard, table, <const uint64_t *>_data(keys), count,
+                         <const float *>_data(rows)) < 0:
+                raise MemoryError(f"no memory for {count} rows")
+            me.context.rows_pushed += count
         return True
     except BaseException as error:
         _python_error(error, me.methods[head.table], out, reply)
@@ -123,12 +129,9 @@ cdef bint python_sums(void *methods, Table *table, const Sums *sums) noexcept wi
     """Applies the sums of a clock through the table's `push`: all of them or, on an exception,
     nothing.  Those of fragments that are not here are left out: their rows come with them applied."""
     cdef PythonMethods me = <PythonMethods>methods
-    cdef Shard *shard = me.store.shard
-    cdef uint32_t i, stop, width = sums.floats
+    cdef uint32_t i, width = sums.floats
     cdef uint32_t floats = store_floats(table)
     cdef uint64_t row_bytes = width * <uint64_t>sizeof(float)
-    cdef const uint64_t *some
-    cdef const float *changed
     cdef char *to
     try:
         keys = np.empty(sums.count, np.uint64)
@@ -144,18 +147,16 @@ cdef bint python_sums(void *methods, Table *table, const Sums *sums) noexcept wi
         if not len(order):
             return True
         keys, owners, values = keys[order], owners[order], values[order]
-        starts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
-        ends = [*starts[1:], len(keys)]
-        rows = np.concatenate([
-            _rows_of(me, table, table.table_id, owners[a], keys[a:b])
-            for a, b in zip(starts, ends, strict=True)])
+        fragments, sizes = np.unique(owners, return_counts=True)
+        sizes = sizes.astype(np.uint32)
+        has = _has(me, table, keys, <uint32_t *>_data(fragments), <uint32_t *>_data(sizes),
+                   <uint32_t>len(fragments))
+        rows = _rows_of(me, table, table.table_id, keys, has)
         rows = me.methods[table.table_id].push(rows, values)
         rows = _stored(rows, len(keys), floats, table.finite)
-        changed = <const float *>_data(rows)
-        some = <const uint64_t *>_data(keys)
-        for i, stop in zip(starts, ends, strict=True):
-            if store_put(shard, table, some + i, stop - i, changed + i * <uint64_t>floats) < 0:
-                raise MemoryError(f"no memory for rows of fragment {owners[i]}")
+        if store_put(me.store.shard, table, <const uint64_t *>_data(keys), <uint32_t>len(keys),
+                     <const float *>_data(rows)) < 0:
+            raise MemoryError(f"no memory for {len(keys)} rows")
         return True
     except BaseException as error:
         me.clock_error = _access_error(error, me.methods[table.table_id])
@@ -192,23 +193,16 @@ cdef bint python_scan(void *methods, Table *table, uint32_t number, uint32_t fra
         return False
 
 
-cdef _copied(const uint64_t *keys, uint32_t n):
-    """The keys as an array of their own."""
-    found = np.empty(n, np.uint64)
-    memcpy(_data(found), keys, n * sizeof(uint64_t))
-    return found
-
-
 cdef char *_data(array) except NULL:
     """Where a contiguous array lies; the caller holds it.  Memory views would cost seconds of compiling."""
     return <char *><uintptr_t>array.__array_interface__["data"][0]
 
 
-cdef _fill(rows, const WireOps *wire, const RowRequest *asked, uint32_t start):
-    """The values from number `start` on, as float32."""
-    cdef float *to = <float *>_data(rows)
+cdef void _fill(float *to, const WireOps *wire, const RowRequest *asked, uint32_t start,
+                uint32_t n) noexcept:
+    """The n values from number `start` on, as float32."""
     cdef const char *values = asked.values + start * <uint64_t>asked.row_bytes
-    cdef uint32_t i, n = <uint32_t>len(rows)
+    cdef uint32_t i
     for i in range(n):
         wire.widen[asked.wire](values, to, asked.floats)
         values += asked.row_bytes
@@ -217,39 +211,56 @@ cdef _fill(rows, const WireOps *wire, const RowRequest *asked, uint32_t start):
 
 cdef _whole_rows(PythonMethods me, Table *table, uint32_t number, const RowRequest *asked):
     """Weights and state of all keys of a request, in their order."""
-    cdef uint32_t g, at = 0
-    blocks = []
+    cdef uint32_t g
+    cdef uint32_t *of
+    cdef uint32_t *size
+    keys = np.empty(asked.key_num, np.uint64)
+    memcpy(_data(keys), asked.keys, asked.key_num * <uint64_t>8)
+    fragments = np.empty(asked.group_num, np.uint32)
+    sizes = np.empty(asked.group_num, np.uint32)
+    of, size = <uint32_t *>_data(fragments), <uint32_t *>_data(sizes)
     for g in range(asked.group_num):
-        if asked.groups[g].keys:
-            blocks.append(_rows_of(me, table, number, asked.groups[g].fragment,
-                                   _copied(asked.keys + at, asked.groups[g].keys)))
-        at += asked.groups[g].keys
-    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        of[g], size[g] = asked.groups[g].fragment, asked.groups[g].keys
+    has = _has(me, table, keys, of, size, asked.group_num)
+    return _rows_of(me, table, number, keys, has)
 
 
-cdef _rows_of(PythonMethods me, Table *table, uint32_t number, uint32_t fragment, keys):
-    """Weights and state of a fragment's keys; those without a row from the table's `init`."""
+cdef _has(PythonMethods me, Table *table, keys, const uint32_t *fragments, const uint32_t *sizes,
+          uint32_t groups):
+    """Which keys have a row, uint8; `sizes` of them are in each of the fragments."""
+    cdef uint32_t g
+    cdef uint64_t at = 0
+    cdef const uint64_t *wanted = <const uint64_t *>_data(keys)
+    cdef uint8_t *to
+    found = np.empty(len(keys), np.uint8)
+    to = <uint8_t *>_data(found)
+    for g in range(groups):
+        store_has(me.store.shard, table, fragments[g], wanted + at, sizes[g], to + at)
+        at += sizes[g]
+    return found
+
+
+cdef _rows_of(PythonMethods me, Table *table, uint32_t number, keys, has):
+    """Weights and state of keys; of those without a row from the table's `init`."""
     cdef uint32_t n = <uint32_t>len(keys)
     cdef uint32_t floats = store_floats(table)
-    cdef const uint64_t *wanted = <const uint64_t *>_data(keys)
     rows = np.empty((n, floats), np.float32)
-    has = np.empty(n, np.uint8)
-    store_has(me.store.shard, table, fragment, wanted, n, <uint8_t *>_data(has))
-    store_pull(me.store.shard, table, wanted, n, floats, _data(rows), 4 * floats, NULL, NULL)
+    store_pull(me.store.shard, table, <const uint64_t *>_data(keys), n, floats, _data(rows),
+               4 * floats, NULL, NULL)
     fresh = has == 0
     if fresh.any():
         rows[fresh] = _block(me.methods[number].init(keys[fresh]), int(fresh.sum()), floats, "init")
     return rows
 
 
-def _merged(keys, values):
-    """Each key once, with the sum of its values."""
+def _merged(keys, values, has):
+    """Each key once, with the sum of its values, and whether it has a row."""
     unique, first, place = np.unique(keys, return_index=True, return_inverse=True)
     if len(unique) == len(keys):
-        return keys, values
+        return keys, values, has
     sums = np.zeros((len(unique), values.shape[1]), np.float32)
     np.add.at(sums, place, values)
-    return unique, sums
+    return unique, sums, has[first]
 
 
 def _last(keys, values):

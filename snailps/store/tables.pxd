@@ -242,10 +242,11 @@ cdef void store_has(const Shard *shard, const Table *table, uint32_t fragment,
 
 # out[e] = sum over the entries of example e of value * row, dim floats; `counts` are the entries of
 # each of the examples, n in all; `values` NULL = all are 1.  All keys are of fragments that this
-# shard owns.  `first` has room for 12 KiB of rows, or 8 rows where those are longer.
+# shard owns.  `first` has room for 12 KiB of rows, or 8 rows where those are longer.  A key without
+# a row has its first value; `stored`: 0.
 cdef void store_sum(const Shard *shard, Table *table, const uint64_t *keys, const float *values,
                     uint32_t n, const uint32_t *counts, uint32_t examples, float *out,
-                    float *first) noexcept nogil
+                    float *first, bint stored) noexcept nogil
 
 # Copies up to max_rows (key, floats as in store_pull) of the fragment, in order of slots, from
 # position *cursor on (0 = begin) and advances it.  Returns the count; 0 = end.  A row that exists

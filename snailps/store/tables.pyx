@@ -408,8 +408,9 @@ cdef int store_put(const Shard *shard, Table *table, const uint64_t *keys, uint3
 # --- products with rows where they lie -----------------------------------------------------------
 
 cdef inline void _sum_rows(Batch *batch, const Slab *slab, const uint64_t *keys,
-                           const float *values, uint32_t n, float *first, Sums *sums) noexcept nogil:
-    """Third step: add the rows of a batch to the sums of their examples."""
+                           const float *values, uint32_t n, float *first, bint stored,
+                           Sums *sums) noexcept nogil:
+    """Third step: add the rows of a batch to the sums of their examples; `stored`: `first` is zeros."""
     cdef const float *rows[BATCH]
     cdef uint32_t i, run
     cdef char *row
@@ -419,6 +420,8 @@ cdef inline void _sum_rows(Batch *batch, const Slab *slab, const uint64_t *keys,
             row = part_find(slab, batch.parts[i], keys[i], batch.tags[i])
         if row != NULL:
             rows[i] = weights_of(row)
+        elif stored:
+            rows[i] = first
         else:
             first_row(slab, keys[i], first + i * <uint64_t>slab.dim, slab.dim)
             rows[i] = first + i * <uint64_t>slab.dim
@@ -436,7 +439,7 @@ cdef inline void _sum_rows(Batch *batch, const Slab *slab, const uint64_t *keys,
 
 cdef void store_sum(const Shard *shard, Table *table, const uint64_t *keys, const float *values,
                     uint32_t n, const uint32_t *counts, uint32_t examples, float *out,
-                    float *first) noexcept nogil:
+                    float *first, bint stored) noexcept nogil:
     cdef Slab *slab = &table.slab
     cdef uint32_t row_bytes = KEY_BYTES + slab.dim * <uint32_t>sizeof(float)
     cdef uint32_t most = _batch_rows(row_bytes)
@@ -452,6 +455,8 @@ cdef void store_sum(const Shard *shard, Table *table, const uint64_t *keys, cons
     memset(out, 0, <uint64_t>examples * slab.dim * sizeof(float))
     if n == 0:
         return
+    if stored:
+        memset(first, 0, slab.dim * sizeof(float))
     for m in range(BATCH):
         ones[m] = 1
     if values == NULL:
@@ -470,7 +475,7 @@ cdef void store_sum(const Shard *shard, Table *table, const uint64_t *keys, cons
             found += m
         if turn >= 2:
             m = min(n - done, most)
-            _sum_rows(&batches[(turn - 2) % 3], slab, keys + done, factors, m, first, &sums)
+            _sum_rows(&batches[(turn - 2) % 3], slab, keys + done, factors, m, first, stored, &sums)
             done += m
             if values != NULL:
                 factors += m

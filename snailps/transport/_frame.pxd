@@ -62,7 +62,8 @@ cdef enum:                          # options of a FORWARD or BACKWARD; see docs
     PRODUCT_KEEP = 1 << 0
     PRODUCT_QUIET = 1 << 1
     PRODUCT_ONES = 1 << 2           # wire type and bytes a key are where OPTION_... have them
-    PRODUCT_OPTIONS_KNOWN = 0x7 | 3 << 8 | 7 << 12
+    PRODUCT_STORED = 1 << 3
+    PRODUCT_OPTIONS_KNOWN = 15 | 3 << 8 | 7 << 12
 
 cdef enum:                          # batches that a shard keeps for a connection
     BATCHES = 8                     # a batch's place is its number modulo this

@@ -11,7 +11,7 @@ from snailps.transport.frame import Frame, Kind
 
 HEAD = struct.Struct("<QQIIIIIIff")
 FIELDS = ("seq", "batch", "examples", "first", "count", "entries", "floats", "options", "scale")
-KEEP, QUIET, ONES = (int(option) for option in ProductOption)
+KEEP, QUIET, ONES, _ = (int(option) for option in ProductOption)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ BAD = {
     "narrow keys that are none": (forward(options=KEEP | WIDE), "length"),
     "wire type 2, which is none": (forward(options=2 << 8), "option"),
     "wire type 2 of a gradient": (backward(options=2 << 8), "option"),
-    "unknown option": (forward(options=1 << 3), "option"),
+    "unknown option": (forward(options=1 << 4), "option"),
     "unknown high option": (forward(options=1 << 31), "option"),
     "quiet without keep": (forward(options=QUIET), "option"),
     "values where all are 1": (forward(options=KEEP | ONES), "length"),

@@ -129,7 +129,22 @@ def test_rows_never_pushed_count_as_first_value_and_stay_unborn():
         wanted = np.zeros((20, 8))
         np.add.at(wanted, of, values[:, None] * rows)
         assert close(z, wanted, 1e-5)
+        z = client.forward_async(1, ptr, keys, values, 8, keep=False, stored=True).wait()
+        assert not z.any()
         assert cluster.stats("rows") == 0
+
+
+def test_stored_rows_alone_are_summed_where_that_is_asked_for():
+    with table_of(2, 8, SGD) as (_, client):
+        ptr, keys, values = batch(rng(), 300, 400, 9)
+        pushed = np.unique(keys)[::2]
+        client.push(1, pushed, np.ones((len(pushed), 8), np.float32))
+        z = client.forward_async(1, ptr, keys, values, 8, keep=False, stored=True).wait()
+        rows = client.pull(1, keys, np.empty((len(keys), 8), np.float32))
+        rows[~np.isin(keys, pushed)] = 0
+        wanted = np.zeros((300, 8))
+        np.add.at(wanted, np.repeat(np.arange(300), np.diff(ptr)), values[:, None] * rows)
+        assert close(z, wanted, 1e-5)
 
 
 def test_batch_without_entries_or_examples_is_zeros():

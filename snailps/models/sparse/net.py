@@ -33,7 +33,7 @@ from snailps.dataclass import dataclass
 from snailps.errors import ConfigError
 from snailps.models.layers import Layers, check_widths
 from snailps.models.losses import LOSSES
-from snailps.models.packed_tables import Packed, grown_tensors
+from snailps.models.packed_tables import Classes, Packed, grown_tensors
 from snailps.models.parameters import Parameters, Vector, pulled
 from snailps.models.row_updates import STEPPED_BY_SHARDS, RowUpdate
 from snailps.models.sparse import evaluate
@@ -219,16 +219,19 @@ class Net(SparseWorker):
         cls,
         before: NetSettings,
         after: NetSettings,
-        places: NDArray[np.int64],
+        classes: Classes,
         packed: Mapping[str, Packed],
     ) -> Mapping[str, Packed]:
         """The last layer grows."""
         old, new = (s.layers.tensors(access=s.method, lr=s.lr) for s in (before, after))
-        return grown_tensors(packed, old, new, places[-before.outputs :])
+        return grown_tensors(packed, old, new, classes, before.outputs)
 
     @classmethod
     def stored_scores(cls, results: Results, batch: Batch, extras: Mapping[str, Floats]) -> Floats:
-        """Scores with the first layer computed at the shards, as it may exceed the memory here."""
+        """Scores with the first layer computed at the shards, as it may exceed the memory here.
+
+        Features without a row count nothing, as in the model's file.
+        """
         s = results.settings
         assert isinstance(s, NetSettings)
         found = np.empty((len(batch), s.outputs), np.float32)
@@ -236,7 +239,7 @@ class Net(SparseWorker):
         for first in range(0, len(batch), s.batch_size):
             last = min(len(batch), first + s.batch_size)
             part = entries.part(first, last)
-            z = results.forward(TABLE, part.ptr, part.keys, part.values)
+            z = results.forward(TABLE, part.ptr, part.keys, part.values, stored=True)
             found[first:last] = s.layers.scores(z, extras)
         return found
 

@@ -207,17 +207,18 @@ cdef class Client:
 
     def forward_async(self, uint32_t table, ptr: NDArray[np.int64], keys: NDArray[np.uint64],
                       values: NDArray[np.float32] | None, uint32_t dim, int wire=0,
-                      bint keep=True) -> Forward:
+                      bint keep=True, bint stored=False) -> Forward:
         """Start ``Z[i] = sum of values[k] * W[keys[k]], k in ptr[i]..ptr[i + 1] - 1`` at the
         shards.
 
         CSR, copied: ptr int64[m + 1], keys uint64[nnz], values float32[nnz] or None for ones.  The
         access method must be a built-in one other than ``average``.  Rows that were never pushed
-        count as their first value; sees all pushes called before.  `keep`: for `backward_async`;
+        count as their first value, as 0 with `stored`; sees all pushes called before.  `keep`: for `backward_async`;
         shards keep 8 batches of a client and 256 MiB at most.  MisuseError: wrong arrays, or more
         than 65,536 entries of an example at a shard. NotFinite: a value is not, with `keep`.
         """
-        return ask_forward(self.requests, table, ptr, keys, values, dim, wire, keep)
+        return ask_forward(self.requests, table, ptr, keys, values, dim, wire, keep,
+                           stored)
 
     def backward_async(self, CForward forward, gradient: NDArray[np.float32], int wire=0,
                        float lr_scale=1) -> Pending:

@@ -55,7 +55,7 @@ cdef Pending ask_one(PendingRequests requests, uint32_t shard, uint8_t kind, uin
                      bytes body, int64_t clock=*, uint32_t slot=*)
 cdef bytes reply_of(Pending pending)
 cdef Forward ask_forward(PendingRequests requests, uint32_t table, ptr, keys, values, uint32_t dim,
-                         int wire, bint keep)
+                         int wire, bint keep, bint stored)
 cdef Pending ask_backward(PendingRequests requests, Forward forward, gradient, int wire,
                           float lr_scale)
 cdef int take_rows(Request *r, rows, bint writable, bint state) except -1

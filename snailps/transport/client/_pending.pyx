@@ -455,7 +455,7 @@ cdef bytes reply_of(Pending pending):
 
 
 cdef Forward ask_forward(PendingRequests requests, uint32_t table, ptr, keys, values, uint32_t dim,
-                         int wire, bint keep):
+                         int wire, bint keep, bint stored):
     """Examples as CSR to the shards: their part of the product."""
     cdef Core *core = requests.connections.core
     cdef Py_ssize_t m, nnz
@@ -490,7 +490,7 @@ cdef Forward ask_forward(PendingRequests requests, uint32_t table, ptr, keys, va
     pending = Forward.__new__(Forward)
     pending.wire = wire
     r = _product(requests, pending, KIND_FORWARD, table, <uint32_t>m, <uint64_t>nnz, dim, wire)
-    r.product.keep = keep
+    r.product.keep, r.product.stored = keep, stored
     with requests.live_lock:
         requests.batches += 1
         r.product.batch = requests.batches

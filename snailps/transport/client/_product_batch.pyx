@@ -9,7 +9,7 @@ from snailps.abi._key_hash cimport fragment_of_hash, hash_key
 from snailps.abi._wire_types cimport WIRE_FLOAT16, WIRE_FLOAT32, WireOps
 from snailps.transport._frame cimport (
     EXAMPLE_ENTRIES_MAX, KIND_BACKWARD, OPTION_KEY_SHIFT, OPTION_WIRE_SHIFT, PART_BYTES,
-    PRODUCT_KEEP, PRODUCT_ONES, PRODUCT_QUIET, ProductHead, key_bytes, narrow_keys_bytes,
+    PRODUCT_KEEP, PRODUCT_ONES, PRODUCT_QUIET, PRODUCT_STORED, ProductHead, key_bytes, narrow_keys_bytes,
     wide_product_bytes, write_narrow_keys,
 )
 from snailps.transport.client._request cimport NO_SLAB, Order, Product, Request, Sent
@@ -165,6 +165,8 @@ cdef void write_forward(char *to, const Request *r, uint32_t shard, uint32_t fir
         top.options |= PRODUCT_QUIET
     if p.ones:
         top.options |= PRODUCT_ONES
+    if p.stored:
+        top.options |= PRODUCT_STORED
     for i in range(count):
         counts[i] = ends[i + 1] - ends[i]
     if count & 1:

@@ -57,6 +57,7 @@ cdef struct Product:                # a batch on its way through a table: `_prod
     uint64_t batch
     uint32_t examples
     bint keep                       # a BACKWARD follows
+    bint stored                     # keys without a row count 0
     bint ones                       # all values are 1
     float scale                     # BACKWARD
     float lr_scale                  # ... by which the step size is multiplied

@@ -49,3 +49,5 @@ class ProductOption(enum.IntFlag):
     """FORWARD: keep it only; the reply is empty."""
     ONES = 4
     """FORWARD: every value is 1 and none travels."""
+    STORED = 8
+    """FORWARD: a key without a row counts 0, not its first value."""
