@@ -18,7 +18,7 @@ from typing import Any
 from snailps.cli import FAULTS, FAULTS_MAX
 from snailps.cli.figures import count_text, seconds_text, short_seconds_text, size_text
 from snailps.dataclass import dataclass, field
-from snailps.node.phrases import Mood, lasts, phase_words, process_name, state_words
+from snailps.node.phrases import Mood, lasts, phase_words, process_name, state_words, untested
 from snailps.node.status import NodeStatus, Phase, Status
 
 SHARED: tuple[Phase, ...] = ("survey", "loading", "restoring", "training", "exporting")
@@ -28,6 +28,8 @@ LOOP_MS, LOOP_SHARE = 50.0, 0.2
 LOOP_TURNS = 10_000
 """Turns from which slow ones count: with fewer, one in a thousand is the start of the job."""
 TESTS_MAX = 4
+OWN_MAX = 12
+"""Figures of a user's own `judge` that are shown."""
 ENDS = {
     "interrupt": "ended early by Ctrl-C",
     "converged": "the loss has stopped falling",
@@ -449,17 +451,22 @@ def _clipped(counts: Mapping[str, int], units: int) -> list[str]:
 def _quality(figures: Mapping[str, Any]) -> list[str]:
     if isinstance(why := figures.get("not_tested"), str):
         return [f"not tested: {why}"]
-    test = figures.get("test")
-    if not isinstance(test, Mapping):
-        return []
-    if test.keys() == {"unknown"}:
-        return [f"not tested: all {test['unknown']:,} lines have unknown names"]
-    texts = [
-        f"{name.replace('_', ' ')} {value:.4g}"
-        for name, value in test.items()
-        if isinstance(value, float)
-    ]
-    return [", ".join(texts[:TESTS_MAX])] if texts else []
+    test, texts = figures.get("test"), []
+    if isinstance(test, Mapping):
+        if why := untested(test):
+            return [f"not tested: {why}"]
+        values = [(name, value) for name, value in test.items() if isinstance(value, float)]
+        texts = [_figure(*one) for one in values[:TESTS_MAX]]
+    own = [_figure(name, figures[name]) for name in figures.get("judged", ()) if name in figures]
+    if len(own) > OWN_MAX:
+        own[OWN_MAX:] = [f"{len(own) - OWN_MAX} more with --json"]
+    return [", ".join([*texts, *own])] if texts or own else []
+
+
+def _figure(name: str, value: float | str) -> str:
+    """A figure of quality, such as ``log loss 0.3142``."""
+    text = f"{value:.4g}" if isinstance(value, float) else f"{value}"
+    return f"{name.replace('_', ' ')} {text:.60}"
 
 
 def _reliability(test: Any) -> list[str]:

@@ -49,9 +49,23 @@ class Elements:
     count: int | None
     name: str
     row: str = "element"
+    digits: int = 53
+    """Of its floats, in bits: whole numbers of more are not all among them."""
 
     def at(self, number: int) -> str:
         return f"{self.row} {number:,} of {self.name}"
+
+
+_DIGITS = {"float16": 11, "halffloat": 11, "float32": 24, "float": 24}
+"""By the name of a type, in lower case; of pyarrow's, too."""
+
+
+def digits_of(data: Any) -> int:
+    """Bits of the digits of the floats that an array, a column or a scalar has; of others 53."""
+    kind = getattr(data, "dtype", None) or getattr(data, "type", None)
+    if isinstance(kind, np.dtype):
+        kind = kind.name
+    return _DIGITS.get(str(kind).lower().removesuffix("[pyarrow]"), 53)
 
 
 def elements_of(data: Any, column: str = "", *, what: str = "the data") -> Elements:
@@ -73,12 +87,14 @@ def elements_of(data: Any, column: str = "", *, what: str = "the data") -> Eleme
     if (table := table_of(data)) is not None:
         name = _only(table.columns, column, a_kind(data), what)
         chosen = table.column(name)
-        return Elements(_sliced(chosen), len(chosen), f"column {name!r} of a {_kind(data)}", "row")
+        of_column = f"column {name!r} of a {_kind(data)}"
+        return Elements(_sliced(chosen), len(chosen), of_column, "row", digits_of(chosen.data))
     library = library_of(data)
     reader = _COLUMNS.get(library)
     if reader is not None and hasattr(data, reader.mark):
         _no_column(column, a_kind(data), what)
-        return Elements(_sliced(reader(data)), len(data), f"{a_kind(data)} of {len(data):,}", "row")
+        of_data = f"{a_kind(data)} of {len(data):,}"
+        return Elements(_sliced(reader(data)), len(data), of_data, "row", digits_of(data))
     if library == "numpy" and hasattr(data, "dtype") and hasattr(data, "tolist"):
         return _of_numpy(data, column, what)
     if is_stream(data):
@@ -91,7 +107,8 @@ def elements_of(data: Any, column: str = "", *, what: str = "the data") -> Eleme
     if isinstance(data, Mapping):
         name = _column(list(data), column, "a dict of columns", what)
         inner = elements_of(data[name], what=what)
-        return Elements(inner.values, inner.count, f"column {name!r} of a dict", "row")
+        of_dict = f"column {name!r} of a dict"
+        return Elements(inner.values, inner.count, of_dict, "row", inner.digits)
     if isinstance(data, Set):
         raise DataError(f"{what}: {a_kind(data)} has no order: give a list")
     if column:
@@ -465,7 +482,7 @@ def _of_numpy(data: Any, column: str, what: str) -> Elements:
     _no_column(column, "an array", what)
     pieces = (data[at : at + PIECE].tolist() for at in range(0, len(data), PIECE))
     name = f"an array of {data.dtype} and shape {data.shape}"
-    return Elements(chain.from_iterable(pieces), len(data), name)
+    return Elements(chain.from_iterable(pieces), len(data), name, digits=digits_of(data))
 
 
 def _of_datasets(data: Any, column: str, what: str) -> Elements:

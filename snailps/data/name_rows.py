@@ -21,6 +21,7 @@ from snailps.data.elements import (
     PIECE,
     Elements,
     a_kind,
+    digits_of,
     elements_of,
     is_missing,
     library_of,
@@ -218,6 +219,13 @@ def _texts(cells: list[Any], what: str, first: int, where: Elements) -> tuple[li
     for number, cell in enumerate(cells, first):
         value = cell.item() if hasattr(cell, "item") else cell
         if isinstance(value, float) and value.is_integer():  # of an array with values
+            digits = min(where.digits, digits_of(cell))
+            if abs(value) >= 1 << digits:
+                raise DataError(
+                    f"{what}: that of {where.at(number)} is {value:.0f}, a float of {digits} bits "
+                    f"of digits, which has not each whole number beyond 2^{digits}: give names as "
+                    "int or str, and values apart"
+                )
             value = int(value)
         if isinstance(value, bytes):
             value = value.decode(*_CODEC)

@@ -29,6 +29,7 @@ from snailps.estimators.jobs import Finished
 from snailps.models.embeddings import files, kge, mf, ranking, warm_start
 from snailps.models.embeddings.queries import Best, FactorModel, GraphModel, Name, NamedRows
 from snailps.models.embeddings.settings import KgeSettings, MfSettings
+from snailps.node.phrases import untested
 from snailps.vectors.words import to_text
 
 N = TypeVar("N", bound="NameEstimator")
@@ -426,7 +427,10 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
         ids, _ = self._numbered(X)
         good = (ids >= 0).all(0)
         figures = ranking.figures_of(*self._ranks(graph, ids[:, good], known))
-        return {**figures, "unknown": int((~good).sum())}
+        figures = {**figures, "unknown": int((~good).sum())}
+        if why := untested(figures):
+            raise DataError(f"X: {why}")
+        return figures
 
     def judged_by(self, X: Any, known: Any) -> dict[str, float]:
         """Figures of `evaluate`."""
@@ -563,13 +567,14 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         -------
         dict
             Of rankings ``recall_at_K``, a user's hits by min(K, items of the user in X), and
-            ``ndcg_at_K``, with K the parameter `top`; ``unknown``:
-            rows with unknown names, which count as average for ratings and are else left out.
+            ``ndcg_at_K``, with K the parameter `top`, and ``seen``: rows that are in `seen`, which
+            are left out; ``unknown``: rows with unknown names, which count as average for ratings
+            and are else left out.
 
         Raises
         ------
         DataError
-            Ratings have no values.
+            Ratings have no values; or no row of a ranking is left.
         """
         model = self.factors_
         rated = model.settings.loss == "squared"
@@ -585,7 +590,10 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
             others, _ = self._numbered(seen, finds_values=True, choices=True)
         others = others[:, (others >= 0).all(0)]
         rows = model.user_rows, model.item_rows
-        return {**mf.list_figures(*rows, ids[:, good], others, self.top), **unknown}
+        figures = {**mf.list_figures(*rows, ids[:, good], others, self.top), **unknown}
+        if why := untested(figures):
+            raise DataError(f"X: {why}")
+        return figures
 
     def judged_by(self, X: Any, known: Any) -> dict[str, float]:
         """Figures of `evaluate`."""

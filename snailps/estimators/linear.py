@@ -22,7 +22,7 @@ from snailps.estimators.sparse import (
     SparseEstimator,
     SparseRegressor,
 )
-from snailps.models.packed_tables import Packed, grown
+from snailps.models.packed_tables import Classes, Packed, grown
 from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.linear import LinearSettings
 
@@ -129,9 +129,8 @@ class LogisticRegression(
     array(['a', 'b'], dtype='<U1')
     """
 
-    def _grown(self, known: NDArray[Any], every: NDArray[Any]) -> Mapping[str, Packed]:
-        places = np.searchsorted(every, known)
-        return {TABLE: grown(self._packed[TABLE], places, len(every))}
+    def _grown(self, classes: Classes) -> Mapping[str, Packed]:
+        return {TABLE: grown(self._packed[TABLE], classes, BIAS_KEY)}
 
 
 class LinearRegression(

@@ -13,12 +13,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snailps.api.tables import Tensor
 from snailps.errors import ParameterError
 from snailps.estimators.sparse import CLASS_WEIGHT, NO_PARAMETERS, SparseClassifier
-from snailps.models.packed_tables import Packed, grown_tensors
+from snailps.models.packed_tables import Classes, Packed, grown_tensors
 from snailps.models.sparse.net import NetSettings
 
 N = TypeVar("N", bound="NetEstimator")
@@ -53,11 +52,11 @@ class NetEstimator(SparseClassifier):
             )
         return {"hidden": tuple(map(str, numbers))}
 
-    def _grown(self, known: NDArray[Any], every: NDArray[Any]) -> Mapping[str, Packed]:
+    def _grown(self, classes: Classes) -> Mapping[str, Packed]:
         before = self._model.settings
-        after = replace(before, **self._of_classes(len(every)))
-        places = np.searchsorted(every, known)[-before.layers.sizes[-1] :]
-        return grown_tensors(self._packed, self._tensors(before), self._tensors(after), places)
+        after = replace(before, **self._of_classes(len(classes)))
+        old, new = self._tensors(before), self._tensors(after)
+        return grown_tensors(self._packed, old, new, classes, before.layers.sizes[-1])
 
     def _adopted(self: N, settings: Any, given: Container[str]) -> N:
         if "hidden" not in given:

@@ -53,7 +53,7 @@ from snailps.estimators.validation import (
     weights_of,
 )
 from snailps.models.losses import LOSSES, Loss
-from snailps.models.packed_tables import Packed, state_arrays, take_state, write_packed
+from snailps.models.packed_tables import Classes, Packed, state_arrays, take_state, write_packed
 from snailps.models.sparse.batch import BIAS_KEY, batch_reader
 from snailps.models.sparse.clipping import names_of_keys
 from snailps.models.sparse.export import SavedModel, read_npz, write_saved
@@ -80,7 +80,7 @@ CLASS_WEIGHT: Mapping[str, tuple[str, Any]] = {
 }
 _SAVED = {
     "classes": "classes_", "fields": "_fitted_fields", "columns": "n_features_in_",
-    "names": "feature_names_in_",
+    "names": "feature_names_in_", "counts": "_counts",
 }  # fmt: skip
 """Attributes that a file has, by their names in it."""
 _ABOUT = "estimator"
@@ -466,6 +466,8 @@ class SparseClassifier(SparseEstimator):
     _estimator_type = "classifier"
     _has_labels: bool = True
     """Whether classes are known by their labels; else two are yes, above 0, and no."""
+    _counts: NDArray[np.float64]
+    """Examples of each class so far, by their weights."""
 
     def fit(
         self: C, X: Any, y: Any = None, sample_weight: Any = None, *, columns: Sequence[str] = ()
@@ -567,15 +569,22 @@ class SparseClassifier(SparseEstimator):
             **self._of_classes(len(every)),
             "encoding": replace(encoding, labels=labels).text,
         }
-        return numbers, weights, settings, {"classes_": every, "_has_labels": None}
+        counts = np.bincount(numbers, weights, len(every)).astype(np.float64)
+        if goes_on and "_counts" in self.__dict__:
+            counts[np.searchsorted(every, self.classes_)] += self._counts
+        attributes = {"classes_": every, "_has_labels": None, "_counts": counts}
+        return numbers, weights, settings, attributes
 
     def _resume(self, folder: str, source: Source) -> str:
         known, every = self.classes_, source.attributes["classes_"]
-        packed = self._packed if len(every) == len(known) else self._grown(known, every)
+        packed = self._packed
+        if len(every) > len(known):
+            places = np.searchsorted(every, known)
+            packed = self._grown(Classes.of_counts(places, source.attributes["_counts"]))
         return write_packed(os.path.join(folder, "before.npz"), packed)  # noqa: PTH118
 
-    def _grown(self, known: NDArray[Any], every: NDArray[Any]) -> Mapping[str, Packed]:
-        """Rows with state of a model of more classes: those that are new begin with zeros."""
+    def _grown(self, classes: Classes) -> Mapping[str, Packed]:
+        """Rows with state of a model of more classes."""
         raise NotImplementedError
 
     def _of_classes(self, count: int) -> dict[str, Any]:
@@ -656,6 +665,8 @@ class SparseClassifier(SparseEstimator):
         if of_input.labels and "classes" not in about and classes is None:
             numbers = [int(label) if label == int(label) else label for label in of_input.labels]
             classes = of_input.names or numbers
+        if "counts" in about:
+            self._counts = np.array(about["counts"], np.float64)
         self._has_labels = "classes" in about or classes is not None
         count = max(2, getattr(model.settings, "classes", 0))
         found = about.get("classes", range(count)) if classes is None else classes

@@ -25,6 +25,7 @@ from snailps.data.elements import (
     DataTable,
     a_kind,
     column_of,
+    digits_of,
     library_of,
     native,
     refuse_masked,
@@ -274,14 +275,15 @@ def labels_of(y: Any, who: str, rows: int = -1) -> tuple[NDArray[Any], NDArray[n
 
 
 def _check_whole(y: NDArray[Any]) -> None:
+    digits = digits_of(y)
     _check_finite(y)
     odd = y[y != np.floor(y)]
     if len(odd):
         raise DataError(_CONTINUOUS.format(float(odd[0])))
-    if len(y) and (far := y[np.abs(y).argmax()]) and abs(far) >= 1 << 53:
+    if len(y) and (far := y[np.abs(y).argmax()]) and abs(far) >= 1 << digits:
         raise DataError(
-            f"y: label {far:.0f} is a float64, which has not each whole number beyond 2^53: give "
-            "labels as int or str, or number the classes"
+            f"y: label {far:.0f} is a {y.dtype}, which has not each whole number beyond "
+            f"2^{digits}: give labels as int or str, or number the classes"
         )
 
 

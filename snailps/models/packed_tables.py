@@ -169,17 +169,53 @@ def with_shape(
     return replace(s, **found, **shape)
 
 
-def grown(packed: Packed, places: NDArray[np.int64], count: int) -> Packed:
-    """Rows with state of a model of more classes: those that are new begin with zeros.
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """Classes of a model that has got more of them.
 
-    `places` are those of the known classes among `count`.  Two classes have one output, the
-    second's; more have one each.
+    `places` are those of the known ones among all; `shares` is float64, one for each class: the
+    part of all examples that are of it.
     """
+
+    places: NDArray[np.int64]
+    shares: NDArray[np.float64]
+
+    @classmethod
+    def of_counts(cls, places: NDArray[np.int64], counts: NDArray[np.float64]) -> Classes:
+        """By how many examples each class has; half a one where there is none yet.
+
+        No new class has more than an equal share, as what the known ones had may be unknown.
+        """
+        counts = np.maximum(counts, 0.5)
+        return cls(places, np.minimum(counts / counts.sum(), 1 / len(counts)))
+
+    def __len__(self) -> int:
+        return len(self.shares)
+
+    def begin(self, scores: NDArray[np.float32]) -> None:
+        """Set the constant scores of new classes by those of known ones, 0 of a first one without
+        an output: an example whose features say nothing is of each class with its share."""
+        is_new = np.ones(len(self), bool)
+        is_new[self.places] = False
+        of_new = self.shares[is_new]
+        total = np.logaddexp.reduce(scores[~is_new].astype(np.float64))
+        scores[is_new] = np.log(of_new / (1 - of_new.sum())) + total
+
+
+def grown(packed: Packed, classes: Classes, bias: int) -> Packed:
+    """Rows with state of a model of more classes: those that are new begin with zeros, and with a
+    bias, the row of key `bias` if there is one, by their share.
+
+    Two classes have one output, the second's; more have one each.
+    """
+    places, count = classes.places, len(classes)
     outputs = 1 if len(places) == 2 else len(places)
     number = len(packed.rows)
     parts = packed.rows.shape[1] // outputs
     made = np.zeros((number, parts, count), np.float32)
     made[:, :, places[-outputs:]] = packed.rows.reshape(number, parts, outputs)
+    for row in np.flatnonzero(packed.keys == np.uint64(bias)):
+        classes.begin(made[row, 0])
     return Packed(packed.keys, made.reshape(number, parts * count))
 
 
@@ -187,18 +223,28 @@ def grown_tensors(
     packed: Mapping[str, Packed],
     before: Sequence[Tensor],
     after: Sequence[Tensor],
-    places: NDArray[np.int64],
+    classes: Classes,
+    outputs: int,
 ) -> dict[str, Packed]:
-    """Tables of a network whose last layer has more outputs; `places` are of the known ones."""
-    made = dict(packed)
+    """Tables of a network whose last layer had `outputs` and has one for each of more classes; the
+    last of the tensors are the biases."""
+    made, places = dict(packed), classes.places[-outputs:]
     for old, new in zip(before, after, strict=True):
         if old.shape != new.shape:
-            made[old.name] = widened(packed[old.name], old, new, places)
+            begin = classes.begin if new is after[-1] else None
+            made[old.name] = widened(packed[old.name], old, new, places, begin)
     return made
 
 
-def widened(packed: Packed, before: Tensor, after: Tensor, places: NDArray[np.int64]) -> Packed:
-    """Rows of a tensor whose last axis has grown; new values begin with zeros.
+def widened(
+    packed: Packed,
+    before: Tensor,
+    after: Tensor,
+    places: NDArray[np.int64],
+    begin: Callable[[NDArray[np.float32]], None] | None = None,
+) -> Packed:
+    """Rows of a tensor whose last axis has grown; new values begin with zeros, or as `begin` sets
+    them among the last ones.
 
     `packed` has all chunks, keys ascending; `places`, int64 ascending, are the new places of the
     old values, relative to the first of them.
@@ -217,6 +263,8 @@ def widened(packed: Packed, before: Tensor, after: Tensor, places: NDArray[np.in
         made = np.zeros(after.shape, np.float32)
         part = np.ascontiguousarray(packed.rows[:, first : first + table.dim])
         made[..., at] = before.from_rows(part)
+        if begin is not None and first == 0:
+            begin(made[kept:])
         parts.append(after.to_rows(made))
     if steps:
         parts.append(np.full((len(after.keys()), 1), packed.rows[:, -1].max(), np.float32))

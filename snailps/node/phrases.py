@@ -7,7 +7,8 @@ The program's own words stay in `--json`, `json_log` and with `--verbose`. No la
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from snailps.node.status import NodeStatus, Phase, Status
 
@@ -88,3 +89,13 @@ def state_words(node: NodeStatus) -> tuple[str, Mood]:
     if node["waits"] and lasts(node["waits_s"]) and mood == "good":
         mood = "waits"
     return words, mood
+
+
+def untested(figures: Mapping[str, Any]) -> str:
+    """Why there are no figures of the lines of a test of names; empty if there are some."""
+    if figures.keys() - {"unknown", "seen"}:
+        return ""
+    reasons = {"unknown": "have unknown names", "seen": "are in the training, and left out"}
+    counts = [(figures.get(name, 0), reason) for name, reason in reasons.items()]
+    texts = [f"{count:,} of its lines {reason}" for count, reason in counts if count]
+    return f"nothing is left: {' and '.join(texts) or 'it has no lines'}"

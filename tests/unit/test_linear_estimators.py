@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import math
 import pathlib
 import pickle
 import warnings
@@ -37,6 +38,7 @@ from snailps.estimators.jobs import Finished
 from snailps.models.mlp import MlpSettings
 from snailps.models.mlp.files import SavedNet
 from snailps.models.packed_tables import (
+    Classes,
     Packed,
     grown,
     put_tables,
@@ -350,8 +352,24 @@ def test_partial_fit_adds_classes(jobs):
 
 def test_grown_keeps_places_of_several_classes():
     before = Packed(np.array([7], np.uint64), np.arange(1, 10, dtype=np.float32).reshape(1, 9))
-    after = grown(before, np.array([0, 2, 3]), 4)
+    classes = Classes.of_counts(np.array([0, 2, 3]), np.array([50.0, 25, 15, 10]))
+    after = grown(before, classes, bias=9)
     assert after.rows.tolist() == [[1, 0, 2, 3, 4, 0, 5, 6, 7, 0, 8, 9]]
+    scores = grown(before, classes, bias=7).rows[0, :4]
+    chances = np.exp(scores - np.logaddexp.reduce(scores))
+    assert chances[1] == pytest.approx(0.25)
+    assert scores[[0, 2, 3]].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("counts", "share"),
+    [([2000, 2000, 1], 1 / 4001), ([0, 0, 7], 1 / 3), ([90, 10, 0], 0.5 / 100.5)],
+)
+def test_new_class_begins_with_its_share_and_no_more_than_an_equal_one(counts, share):
+    classes = Classes.of_counts(np.array([0, 1]), np.array(counts, float))
+    scores = np.array([0, 1.5, 0], np.float32)
+    classes.begin(scores)
+    assert np.exp(scores[2] - np.logaddexp.reduce(scores)) == pytest.approx(share)
 
 
 def test_partial_fit_of_a_regression_keeps_its_scale(jobs):
@@ -1009,7 +1027,10 @@ def test_perceptron_goes_on_with_state_and_new_classes(jobs, monkeypatch, tmp_pa
     assert loaded.classes_.tolist() == ["a", "b", "c"]
     before = jobs.before[-1]
     assert before["dense1"].rows[0].tolist() == [5, 0, 5, 5, 0, 5] * 3 + [5]
-    assert before["biases"].rows[0].tolist() == [5, 5, 5, 0, 5] * 3 + [5]
+    first = 5 + math.log(2 * 0.25 / 0.75)  # a quarter of the examples so far
+    biases = before["biases"].rows[0]
+    assert biases[3] == pytest.approx(first)
+    assert np.delete(biases, 3).tolist() == [5] * 4 + [5, 5, 5, 0, 5] * 2 + [5]
     assert before["dense0"].rows[0].tolist() == [5] * 13
     loaded.partial_fit(X, ["a"] * 4)
     assert jobs.before[-1]["dense1"].rows[0].tolist() == [5] * 19

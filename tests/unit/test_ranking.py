@@ -78,7 +78,15 @@ def test_list_figures_of_a_known_case():
     assert got == {
         "recall_at_2": pytest.approx((0.5 + 1) / 2),
         "ndcg_at_2": pytest.approx(np.mean(ndcg)),
+        "seen": 0,
     }
+
+
+def test_pairs_of_the_training_are_left_out_and_counted():
+    users, items = np.ones((2, 1), np.float32), np.ones((4, 1), np.float32)
+    pairs = np.array([[0, 0, 1], [0, 1, 1]], np.int32)
+    assert list_figures(users, items, pairs, pairs[:, :1], 2)["seen"] == 1
+    assert list_figures(users, items, pairs, pairs, 2) == {"seen": 3}
 
 
 @pytest.mark.parametrize("metric", [ranking.PRODUCT, ranking.L1, ranking.L2, ranking.MODULUS])

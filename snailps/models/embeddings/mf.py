@@ -339,7 +339,8 @@ def list_figures(
     """Means over users of recall and NDCG of their best `top` items but those in `seen` pairs.
 
     Recall is hits over those of a perfect list, NDCG the discounted gain over that of a perfect
-    list.
+    list.  ``seen``: how many of the pairs are in `seen`, and left out; if all are, no list has an
+    answer, and there are no other figures.
     """
     asked, of = np.unique(pairs[0], return_inverse=True)
     place = np.full(len(users), -1, np.int32)
@@ -358,11 +359,13 @@ def list_figures(
         recall[here] = hits.sum(1) / np.maximum(perfect, 1)
         ndcg[here] = hits @ gains[: lists.shape[1]] / np.maximum(best[perfect], 1e-9)
     judged = counts > 0
+    left_out = {"seen": int((~new).sum())}
     if not judged.any():
-        return {}
+        return left_out
     return {
         f"recall_at_{top}": float(recall[judged].mean()),
         f"ndcg_at_{top}": float(ndcg[judged].mean()),
+        **left_out,
     }
 
 

@@ -16,15 +16,19 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snailps.api.worker import Results
 from snailps.config import JobSettings, RawConfig, settings_of
+from snailps.data.blocks import expand
 from snailps.data.columns import Kind, columns_of, declaration_of
 from snailps.data.encoding import Encoding, shown
 from snailps.data.input_files import InputFiles
+from snailps.data.scratch import Scratch
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
 from snailps.models.packed_tables import (
+    Classes,
     Packed,
     check_model_class,
     opened,
@@ -185,6 +189,17 @@ def with_labels(cls: type[SparseWorker], s: S, files: InputFiles) -> S:
     return replace(s, encoding=encoding.text)
 
 
+def _counts(s: SparseSettings) -> NDArray[np.float64]:
+    """How many examples of the input each class has, by their weights."""
+    with Scratch(s.scratch_dir, s.scratch_bytes, tables=s.reading()) as scratch:
+        files = InputFiles(expand(s.input, scratch), scratch)
+        labels, weights = all_labels(s, files) or sample_of(s, files).labelled()
+    known = np.array(Encoding.of_text(s.encoding).labels or range(s.class_num), np.float64)
+    numbers = np.minimum(np.searchsorted(known, labels), len(known) - 1)
+    weights = weights if len(weights) else np.ones(len(labels), np.float32)
+    return np.bincount(numbers, weights, minlength=len(known))
+
+
 def put(cls: type[SparseWorker], results: Results) -> None:
     """Set all rows with their state."""
     s = results.settings
@@ -194,5 +209,6 @@ def put(cls: type[SparseWorker], results: Results) -> None:
     if saved is not None and saved.settings.class_num < s.class_num:
         every = np.array(saved.classes_of(Encoding.of_text(s.encoding)))
         places = np.searchsorted(every, np.array(saved.classes_of(saved.encoding)))
-        tables = cls.grown(saved.settings, s, places, tables)
+        classes = Classes.of_counts(places, _counts(s))
+        tables = cls.grown(saved.settings, s, classes, tables)
     put_tables(results, tables)

@@ -44,7 +44,7 @@ from snailps.models.kept_rows import DRIFT, STEPS_MIN, KeptRows
 from snailps.models.local_sgd import LocalSgd, RowLayout
 from snailps.models.losses import LOSSES
 from snailps.models.pace import Pace, of_workers
-from snailps.models.packed_tables import NoSurvey, Packed, grown, opened, read_packed
+from snailps.models.packed_tables import Classes, NoSurvey, Packed, grown, opened, read_packed
 from snailps.models.row_updates import RowUpdate
 from snailps.models.rows import Lookup, Rows, Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
@@ -189,13 +189,13 @@ class SparseWorker(BlockTrainer):
 
     @classmethod
     def grown(
-        cls, before: Any, after: Any, places: NDArray[np.int64], packed: Mapping[str, Packed]
+        cls, before: Any, after: Any, classes: Classes, packed: Mapping[str, Packed]
     ) -> Mapping[str, Packed]:
-        """Rows with state of a model of more classes; `places` are those of the known ones.
+        """Rows with state of a model of more classes.
 
         Of a row of weights for each output.
         """
-        return {**packed, TABLE: grown(packed[TABLE], places, after.class_num)}
+        return {**packed, TABLE: grown(packed[TABLE], classes, BIAS_KEY)}
 
     @classmethod
     def farthest(cls, settings: Any) -> float:
@@ -384,8 +384,7 @@ class SparseWorker(BlockTrainer):
     def survey(self, block: Block) -> bytes:
         if self.settings.min_count == 1:
             return b""
-        reader = batch_reader(self.settings)
-        examples = reader.parse_block(block)
+        examples = batch_reader(self.settings, trains=True).parse_block(block)
         keys, places = number_keys(examples.keys)
         counts = np.minimum(np.bincount(places, minlength=len(keys)), self.settings.min_count)
         return keys.tobytes() + counts.astype(np.uint8).tobytes()
