@@ -68,6 +68,21 @@ def place_of(error: BaseException) -> str:
     return f" ({frame.filename}, line {frame.lineno}, in {frame.name})"
 
 
+def own_lines(thread: int) -> str:
+    """Where a user's own code is in a thread, outermost call first; empty if it is in none.
+
+    ``train (mine.py, line 7) > step (mine.py, line 20)``
+    """
+    frame = sys._current_frames().get(thread)
+    stack = [] if frame is None else traceback.extract_stack(frame)
+    own = [one for one in stack if is_own_code(one.filename)]
+    lines = [f"{one.name} ({one.filename}, line {one.lineno})" for one in own]
+    if len(lines) > LINES_MAX:
+        lines[1 : -LINES_MAX + 1] = ["..."]
+    return " > ".join(lines)
+
+
+LINES_MAX = 4
 FRAMES_MAX = 20
 WORDS_MAX = 2000
 

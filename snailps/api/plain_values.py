@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
-from snailps.errors import ClusterError
+from snailps.errors import ClusterError, is_own_code
 
 Number = TypeVar("Number", int, float, str)
 
@@ -38,7 +38,7 @@ def plain_figures(cls: type, method: str, result: object) -> dict[str, Any]:
     Scalars and small arrays of NumPy, PyTorch or pandas become numbers and lists, paths text.
     ClusterError names class, method, key and type of anything else.
     """
-    where = f"{cls.__name__}.{method}"
+    where = named_method(cls, method)
     if not isinstance(result, Mapping):
         raise ClusterError(
             f"{where} returned {_kind(result)}: expected a mapping of names to figures, such as "
@@ -74,8 +74,18 @@ def plain_number(cls: type, method: str, value: object, kind: Callable[[Any], Nu
     except (_Odd, TypeError, ValueError, OverflowError):
         noun = {int: "a whole number", float: "a number"}.get(kind, "text")  # type: ignore[call-overload]
         raise ClusterError(
-            f"{cls.__name__}.{method}: expected {noun}, got {value!r:.80} ({_kind(value)})"
+            f"{named_method(cls, method)}: expected {noun}, got {value!r:.80} ({_kind(value)})"
         ) from None
+
+
+def named_method(cls: type, method: str) -> str:
+    """A class's method in messages; of a user's own code with the line where it begins."""
+    function = getattr(cls, method)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    name = f"{cls.__name__}.{method}"
+    if code is None or not is_own_code(code.co_filename):
+        return name
+    return f"{name} ({code.co_filename}, line {code.co_firstlineno})"
 
 
 def plain(value: object) -> Any:

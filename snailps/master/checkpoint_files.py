@@ -44,10 +44,12 @@ class CheckpointFiles:
         self._taken = 0  # number of folders opened so far
         self._guard = threading.Lock()
 
-    def open(self, settings: CheckpointSettings, *, resumes: bool) -> Opened | None:
+    def open(
+        self, settings: CheckpointSettings, *, resumes: bool, anyway: bool = False
+    ) -> Opened | None:
         """Open a job's folder, None without checkpoints; an error if all there are damaged."""
         self.release(self._taken, "")
-        if not (settings.saves_checkpoints or settings.checkpoint_dir):
+        if not (settings.saves_checkpoints or settings.checkpoint_dir or anyway):
             return None
         path = folder_of(settings)
         folder = CheckpointFolder(path, self._disk)

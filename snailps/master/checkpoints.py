@@ -15,6 +15,7 @@ read the rows themselves.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -438,6 +439,14 @@ class CheckpointController:
         return (
             f"The same command goes on from checkpoint {number}, {share:.0%} of the training, in "
             f"{self._path}"
+        )
+
+    def advice_to_export(self) -> str:
+        """Tell the user of a failed export how to export again."""
+        assert self._newest is not None
+        return (
+            f"The trained rows are checkpoint {self._newest[0]} in {self._path}: the same command "
+            f"with --checkpoint-dir {shlex.quote(self._path)} exports them, without training"
         )
 
     def _stop_saving(self, servers: Sequence[Member]) -> None:

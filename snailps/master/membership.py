@@ -583,6 +583,19 @@ class Membership:
             self._status_calls = []
             self._asked.clear()
 
+    def never_pushed(self) -> list[str]:
+        """Tables of the job of which no shard has or had a row; empty if not all have reported."""
+        reports = [shard.get("tables", {}) for _, shard in self.shard_stats()]
+        if self.route is None or len(reports) < len(self.route.shards):
+            return []
+        seen = {
+            int(number)
+            for tables in reports
+            for number, counts in tables.items()
+            if any(counts.get(name, 0) for name in ("rows", "made", "refused"))
+        }
+        return [name for name, number in self.table_registry.of_job.items() if number not in seen]
+
     def shard_stats(self) -> Iterator[tuple[Member, dict[str, Any]]]:
         """Yield what was last reported of each shard: by its primary, else by another server.
 

@@ -69,8 +69,10 @@ class ModelAccess:
 class Files(Protocol):
     """See `checkpoint_files.CheckpointFiles`."""
 
-    def open(self, settings: CheckpointSettings, *, resumes: bool) -> Opened | None:
-        """Open a job's checkpoint folder."""
+    def open(
+        self, settings: CheckpointSettings, *, resumes: bool, anyway: bool = False
+    ) -> Opened | None:
+        """Open a job's checkpoint folder; `anyway`: also of a job that makes no checkpoints."""
 
     def find(self, folder: str) -> Opened:
         """The good checkpoints in a folder that need not be a job's of here; only read."""

@@ -303,10 +303,12 @@ class StatusReport:
                 found.append(("the master", f"a heartbeat of {name}", node["heartbeat_s"]))
             if node["role"] == "worker" and member.stats_at > member.block_since:
                 age_s = now - member.stats_at
+                waits = member.stats.get("waits", [])[:1]
                 found += [  # the oldest is enough: others wait behind it
-                    (name, f"{peer} ({what})", seconds + age_s)
-                    for what, peer, seconds in member.stats.get("waits", [])[:1]
+                    (name, f"{peer} ({what})", seconds + age_s) for what, peer, seconds in waits
                 ]
+                if (at := member.stats.get("at")) and node["block_s"] is not None:
+                    found.append((name, f"its own code, at {at}", node["block_s"]))
         for shard in shards:
             if shard["standby"] and shard["lag_s"] >= LAG_S:
                 lag_mb, number = shard["lag_bytes"] / 1e6, shard["shard"]

@@ -84,6 +84,11 @@ class TableRegistry:
     def count(self) -> int:
         return len(self._made)
 
+    @property
+    def of_job(self) -> dict[str, int]:
+        """Numbers of the tables that the present job's workers have declared, by name."""
+        return {name: self.tables[name][0] for name in sorted(self._of_job & self.tables.keys())}
+
     def forget_job(self, now: float, in_use: bool = False) -> None:
         """Let the next job of a session declare its tables afresh, and have servers drop the last
         job's. Until then the driver can read the last job's. Nothing waits for the servers: each

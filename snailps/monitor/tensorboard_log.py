@@ -64,6 +64,9 @@ class TensorboardLog:
         self._job, self._step = 1, 0
         self._first: tuple[int, int | None] = -1, None
         """A job, and the step at which this process has begun with it."""
+        self._steps: dict[str, tuple[int, int]] = {}
+        """Job and step of the last point of each tag: a step has one, as tools that read the files
+        expect, whether a second has passed in which no block ended or not."""
         self._points = Backlog("snailps-tensorboard", self._write_all, QUEUE_MAX)
 
     # --- the master's loop -----------------------------------------------------------------------
@@ -88,12 +91,23 @@ class TensorboardLog:
             "cluster/workers": sum(node["role"] == "worker" for node in status["nodes"]),
         }
 
-        def scalars(writer: Any) -> None:
-            for name, value in points.items():
-                if value is not None:
-                    writer.add_scalar(name, value, step)
+        new = {
+            name: value
+            for name, value in points.items()
+            if value is not None and self._is_new(name, step)
+        }
 
-        self._put(scalars)
+        def scalars(writer: Any) -> None:
+            for name, value in new.items():
+                writer.add_scalar(name, value, step)
+
+        if new:
+            self._put(scalars)
+
+    def _is_new(self, tag: str, step: int) -> bool:
+        """Whether a tag has no point at a step yet; it is taken to get one."""
+        before, self._steps[tag] = self._steps.get(tag), (self._job, step)
+        return before != (self._job, step)
 
     # --- beside the loop -------------------------------------------------------------------------
 
@@ -101,6 +115,8 @@ class TensorboardLog:
         """Note the norms of rows of all tables, which takes as long as reading these."""
         step = self._step
         for name in results.tables:
+            if not self._is_new(f"row_norms/{name}", step):
+                continue
             found, count = [], 0
             for _, rows in results.scan(name):
                 found.append(np.linalg.norm(rows.astype(np.float64), axis=1))

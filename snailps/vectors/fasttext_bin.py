@@ -104,6 +104,12 @@ class BinHeader:
     hashes: int = 0
 
     @property
+    def grams(self) -> tuple[int, int]:
+        """Least and most characters of n-grams; 0, 0: none, which fastText writes as minn above
+        maxn, too."""
+        return (self.minn, self.maxn) if self.maxn > 0 and self.maxn >= self.minn else (0, 0)
+
+    @property
     def shape(self) -> dict[str, Any]:
         """Settings of a training that goes on which the rows are made for."""
         is_classifier = self.model == "supervised"

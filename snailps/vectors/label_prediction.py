@@ -163,8 +163,8 @@ class LabelModel:
                 model.labels,
                 label_prefix=LABEL_PREFIX,
                 word_ngrams=header.word_ngrams,
-                minn=header.minn if header.maxn else 0,
-                maxn=max(header.maxn, 0),
+                minn=header.grams[0],
+                maxn=header.grams[1],
                 bucket=header.bucket,
             )
         except ValueError as error:

@@ -40,6 +40,7 @@ from snailps.errors import (
     WaitTimeout,
     explain,
     frames_of,
+    own_lines,
     trace_of,
 )
 from snailps.kernels import capacity, cores
@@ -103,6 +104,7 @@ class WorkerProcess(Node):
         self._stand = ResumeState()
         self._report: _Report | None = None  # of the last block, if it was not waited for
         self._encoding = threading.Lock()
+        self._main = threading.get_ident()  # of the thread that trains
 
     def capacity(self) -> float:
         return capacity(self._threads)
@@ -110,6 +112,7 @@ class WorkerProcess(Node):
     def run(self) -> int:
         """Work until the end; returns the exit code."""
         raise_descriptors()
+        self._main = threading.get_ident()
         limit_s = self.settings.request_timeout
         read_driver_files(Role.WORKER, self.trust, limit_s, self.ended.is_set)
         self.join()
@@ -166,7 +169,8 @@ class WorkerProcess(Node):
                 self._model.slowest = message.clock
             return None
         if isinstance(message, messages.Ask):
-            return messages.Report({**self._of_client(), **self.own_stats()})
+            at = own_lines(self._main)
+            return messages.Report({**self._of_client(), **self.own_stats(), "at": at})
         if isinstance(message, messages.Stop):
             return super().on_message(message)
         raise ProtocolError(f"a worker does not take {type(message).__name__}")

@@ -21,7 +21,7 @@ STEP_S = 1.0
 class Files:
     """No checkpoints."""
 
-    def open(self, settings, *, resumes):
+    def open(self, settings, *, resumes, anyway=False):
         return None
 
     def clear(self):

@@ -16,7 +16,7 @@ from snailps.api.plain_values import ELEMENTS_MAX, plain_figures, plain_number
 from snailps.config import RawConfig
 from snailps.config.fields import format_value
 from snailps.dataclass import dataclass
-from snailps.errors import ClusterError
+from snailps.errors import ClusterError, NotFinite
 from snailps.master.job.job import Job
 from snailps.master.job.model_reader import ModelReader
 from snailps.transport.security.trust import OPEN
@@ -177,12 +177,13 @@ def test_figures_of_the_end_of_a_round_and_of_an_inspection_are_plain():
 
 
 def test_odd_figure_of_judge_is_an_error_after_the_model_is_written():
-    with pytest.raises(ClusterError, match=r"Judged\.judge: .*is object.* is written to out$"):
+    place = r"Judged\.judge \(.*test_plain_values\.py, line \d+\): "
+    with pytest.raises(ClusterError, match=rf"{place}.*is object.* is written to out$"):
         export({"auc": object()})
     assert Judged.written == ["model"]
 
 
 def test_test_loss_that_is_a_numpy_nan_writes_nothing():
-    with pytest.raises(ClusterError, match="the training has diverged, and nothing is written"):
+    with pytest.raises(NotFinite, match="the training has diverged, and nothing is written"):
         export({"test": {"loss": np.float32(np.nan)}})
     assert not Judged.written

@@ -74,6 +74,18 @@ def test_scalars_are_curves_over_the_words(tmp_path):
     assert ("cluster/longest_wait_seconds", 100) in found
 
 
+def test_a_step_has_one_point_of_each_tag(tmp_path):
+    board = TensorboardLog(str(tmp_path))
+    for step, loss in ((0, None), (0, None), (100, 3.0), (100, 3.0), (200, None), (200, 2.0)):
+        board.on_status(status_of(units=step, loss=loss))
+        board.looked(tables(words=np.ones((10, 2), np.float32)))
+    board.close()
+    tags = [(value.tag, step) for step, value in values_in(tmp_path)]
+    assert len(tags) == len(set(tags))
+    assert [step for tag, step in tags if tag == "training/loss"] == [100, 200]
+    assert [step for tag, step in tags if tag == "row_norms/words"] == [0, 100, 200]
+
+
 def test_resumed_run_begins_with_the_step_from_which_it_goes_on(tmp_path):
     """TensorBoard drops what it has from there on: points after the checkpoint of a killed run."""
     for steps in ((100, 200, 300), (150, 250)):

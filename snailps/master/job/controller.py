@@ -12,15 +12,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from snailps.api.class_loading import is_users
 from snailps.api.export_progress import ExportProgress
+from snailps.api.plain_values import named_method
 from snailps.api.rotation import Rotation
 from snailps.config import to_mapping
 from snailps.dataclass import asdict
 from snailps.errors import (
+    EXIT_FAILED,
     ClusterError,
     DataError,
+    NotFinite,
     SnailError,
     explain,
     frames_of,
@@ -55,6 +59,14 @@ Then = Callable[[Any, float], None]
 """Callback of work beside the loop: gets its result, and the time."""
 
 
+class _Failure(NamedTuple):
+    """Arguments of `Context.fail_job`."""
+
+    text: str
+    code: int
+    trace: str = ""
+
+
 class JobController:
     def __init__(
         self,
@@ -84,6 +96,8 @@ class JobController:
         self.worker_wait = WorkerWait(context)
         self.loading = ExportProgress()  # of reading first rows from a file
         self._saved_last = False
+        self._failure: _Failure | None = None  # of an export, while its rows are saved
+        self._saved_before = 0
         self._spent_at = 0.0  # when the seconds of work are noted next
 
     @property
@@ -302,6 +316,9 @@ class JobController:
         if self.phase is JobPhase.EXPORTING and self.export.step(now):
             self._end_cancelled()
         self.checkpoints.step(now)
+        if self._failure is not None and not (self._side or self.checkpoints.running):
+            self._fail_export()
+            return
         if self.phase is JobPhase.READY and self._is_formed and self.job is not None:
             if self._members.joined("worker"):
                 self.worker_wait.over()
@@ -527,17 +544,69 @@ class JobController:
         error = done.error
         if error is None:
             then(done.result, now)
-        elif self.export.cancelled:
+            return
+        if self.export.cancelled:
             self._end_cancelled()
-        elif not isinstance(error, SnailError):
+            return
+        if not isinstance(error, SnailError):
             log.error("%s failed", self.phase.value, exc_info=error)
             text = f"{self.phase.value} failed at the master: {explain(error)}"
-            self._context.fail_job(text, trace=frames_of(error))
+            failure = _Failure(text, EXIT_FAILED, frames_of(error))
+        elif isinstance(error, ClusterError) and error.__cause__ is not None:  # of a user's method
+            log.error("%s", error, exc_info=error.__cause__)
+            failure = _Failure(str(error), error.exit_code, frames_of(error.__cause__))
         elif self._submitter is not None:
             self._answer_submitter(error)
             self.end()
+            return
         else:
-            self._context.fail_job(str(error), error.exit_code)
+            failure = _Failure(str(error), error.exit_code)
+        if self.phase is JobPhase.EXPORTING and not isinstance(error, NotFinite):
+            self._keep_rows(failure, now)
+        else:
+            self._context.fail_job(*failure)
+
+    # --- an export that failed -------------------------------------------------------------------
+
+    def _keep_rows(self, failure: _Failure, now: float) -> None:
+        """Save a checkpoint of the trained rows before the job fails: what was to write them may be
+        mended. A session keeps its rows until its next job."""
+        job = self.job
+        assert job is not None
+        if self._context.session or self.checkpoints.running:
+            self._context.fail_job(*failure)
+            return
+        self._failure, self._saved_before = failure, self.checkpoints.saved
+        if self.checkpoints.writes:
+            self.checkpoints.begin(job, now)
+            return
+        self._beside(partial(self._open_folder, job), partial(self._opened_folder, job))
+
+    def _open_folder(self, job: Job) -> Opened | SnailError | None:
+        try:
+            opened = self._services.files.open(job.settings, resumes=False, anyway=True)
+            self.checkpoints.check_opened(job, opened)
+        except SnailError as error:  # another job's, or a folder that cannot be written
+            return error
+        return opened
+
+    def _opened_folder(self, job: Job, opened: Opened | SnailError | None, now: float) -> None:
+        if isinstance(opened, SnailError):
+            log.error("the trained rows cannot be saved: %s", opened)
+            self._fail_export()
+            return
+        self.checkpoints.opened(job, opened, now, resumes=False)
+        self._saved_before = self.checkpoints.saved
+        self.checkpoints.begin(job, now)
+
+    def _fail_export(self) -> None:
+        """End the job whose export has failed; its rows are saved, if they could be."""
+        failure, self._failure = self._failure, None
+        assert failure is not None
+        text = failure.text
+        if self.checkpoints.saved > self._saved_before:
+            text += f". {self.checkpoints.advice_to_export()}"
+        self._context.fail_job(text, failure.code, failure.trace)
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -567,10 +636,22 @@ class JobController:
 
     def ended(self, figures: dict[str, Any], now: float) -> None:
         self.figures = figures
+        job = self.job
+        if self.export.progress is not None and job is not None and is_users(job.cls):
+            self._warn_of_tables(job)
         for path in figures.get("files", []):
             self._out.say(f"wrote {path}")
         self.checkpoints.ended("" if self.interrupted else "the run ended")
         self._context.job_ended(now)
+
+    def _warn_of_tables(self, job: Job) -> None:
+        """Name tables that nothing was pushed to: a forgotten push is no error by itself."""
+        names = self._members.never_pushed() if job.metrics.units else []
+        if names:
+            who, of = named_method(job.cls, "train"), "tables" if len(names) > 1 else "table"
+            tables = ", ".join(map(repr, names))
+            text = f"{who} has pushed nothing to {of} {tables}: no row was made"
+            self._out.say(text, logging.WARNING)
 
     def remember(self) -> None:
         """Keep what a session's job leaves."""

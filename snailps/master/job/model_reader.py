@@ -19,10 +19,12 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.class_loading import is_users
 from snailps.api.export_progress import ExportProgress
 from snailps.api.plain_values import plain_figures
 from snailps.api.results import Results
-from snailps.errors import ClusterError, DataError, explain
+from snailps.api.worker import Worker
+from snailps.errors import ClusterError, DataError, NotFinite, SnailError, explain
 from snailps.master.job.job import Job
 from snailps.master.services import ModelAccess
 from snailps.node.shard_connections import ShardConnections, connect
@@ -245,7 +247,7 @@ class ModelReader:
 def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
     wrong: ClusterError | None = None
     try:
-        judged = job.cls.judge(results)
+        judged = _called(job.cls, "judge", results)
         try:
             figures = plain_figures(job.cls, "judge", judged)
         except ClusterError as error:  # reported after the export: no model is lost for its figures
@@ -255,17 +257,36 @@ def _judge_and_export(job: Job, results: Results) -> dict[str, Any]:
             raise
         log.warning("not tested: %s", error)
         figures = {"not_tested": str(error)}
+    if is_users(job.cls) and (names := [one for one in figures if _is_shown(figures[one])]):
+        figures["judged"] = names
     test = figures.get("test")
     for name, value in test.items() if isinstance(test, dict) else ():
         if isinstance(value, float) and not math.isfinite(value):
-            raise ClusterError(
+            raise NotFinite(
                 f"the finished model's {name} on the test data is {value}: the training has "
                 "diverged, and nothing is written. Lower lr"
             )
     if job.settings.output:
-        figures |= plain_figures(job.cls, "export", job.cls.export(results))
+        figures |= plain_figures(job.cls, "export", _called(job.cls, "export", results))
     if wrong is not None:
         if job.settings.output:
             raise ClusterError(f"{wrong}. The model is written to {job.settings.output}") from None
         raise wrong
     return figures
+
+
+def _is_shown(value: object) -> bool:
+    """Whether the text at the end of a run shows a figure of a user's `judge`."""
+    return isinstance(value, (int, float, str))
+
+
+def _called(cls: type[Worker], method: str, results: Results) -> object:
+    """The answer of a user's class method; its errors get the name of that."""
+    try:
+        return getattr(cls, method)(results)
+    except SnailError:
+        raise
+    except Exception as error:
+        raise ClusterError(
+            f"{cls.__name__}.{method} failed at the master: {explain(error)}"
+        ) from error
