@@ -32,11 +32,6 @@ _looked_ns = 0
 """When stamps were last recorded."""
 
 
-def is_users(cls: type) -> bool:
-    """Whether a class is a user's, and none of snailps."""
-    return not cls.__module__.startswith("snailps.")
-
-
 def load_named(path: str, where: str, base: type[T]) -> type[T]:
     """The subclass of `base` that ``package.module:Class`` names; `where` begins messages.
 

@@ -78,6 +78,11 @@ def plain_number(cls: type, method: str, value: object, kind: Callable[[Any], Nu
         ) from None
 
 
+def is_users(cls: type) -> bool:
+    """Whether a class is a user's, and none of snailps."""
+    return not cls.__module__.startswith("snailps.")
+
+
 def named_method(cls: type, method: str) -> str:
     """A class's method in messages; of a user's own code with the line where it begins."""
     function = getattr(cls, method)

@@ -1,6 +1,7 @@
 """A job as the master sees it: blocks, leases, figures, with the clock in the test's hand."""
 
 import json
+import re
 from dataclasses import make_dataclass, replace
 
 import numpy as np

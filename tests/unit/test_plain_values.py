@@ -170,7 +170,8 @@ def test_figures_of_the_end_of_a_round_and_of_an_inspection_are_plain():
     figures = export({"auc": np.float32(0.5)})
     figures.pop("export_s")
     assert json.loads(json.dumps(figures)) == {
-        "auc": 0.5, "files": ["out.npz"], "rows": 5, "validation": {"cat": [["3", 0.5]]},
+        "auc": 0.5, "judged": ["auc"], "files": ["out.npz"], "rows": 5,
+        "validation": {"cat": [["3", 0.5]]},
     }  # fmt: skip
     after = Readers().after_round(SimpleNamespace(cls=Judged), 0, SimpleNamespace(figures={}))
     assert (after, type(after["loss"])) == ({"loss": 0.5}, float)

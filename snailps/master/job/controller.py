@@ -14,9 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from snailps.api.class_loading import is_users
 from snailps.api.export_progress import ExportProgress
-from snailps.api.plain_values import named_method
+from snailps.api.plain_values import is_users, named_method
 from snailps.api.rotation import Rotation
 from snailps.config import to_mapping
 from snailps.dataclass import asdict

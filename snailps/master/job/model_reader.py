@@ -19,9 +19,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.api.class_loading import is_users
 from snailps.api.export_progress import ExportProgress
-from snailps.api.plain_values import plain_figures
+from snailps.api.plain_values import is_users, plain_figures
 from snailps.api.results import Results
 from snailps.api.worker import Worker
 from snailps.errors import ClusterError, DataError, NotFinite, SnailError, explain
