@@ -79,7 +79,7 @@ def own_lines(thread: int) -> str:
     lines = [f"{one.name} ({one.filename}, line {one.lineno})" for one in own]
     if len(lines) > LINES_MAX:
         lines[1 : -LINES_MAX + 1] = ["..."]
-    return " > ".join(lines)
+    return f"{' > '.join(lines):.{WORDS_MAX}}"
 
 
 LINES_MAX = 4

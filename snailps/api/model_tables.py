@@ -306,14 +306,15 @@ class ModelTables:
 
     def _pushed(
         self, table: str, keys: AnyKeys, values: Any, state: bool, lr_scale: float
-    ) -> tuple[int, Keys, Rows, bool, bool, int, bool]:
+    ) -> tuple[int, Keys, Rows, bool, bool, int, bool, bool]:
         number, declared = self._find(table)
         rows = declared.values(values)
         merge = declared.check_push(rows, state, lr_scale)
         wire, feedback = self._wire_choice.of_push(  # type: ignore[union-attr]
             declared, state, narrow=self.narrow_rows
         )
-        return number, declared.keys(keys), rows, state, merge, wire, feedback
+        coarse = declared.access == "add"  # what it rounds away is nothing beside the row
+        return number, declared.keys(keys), rows, state, merge, wire, feedback, coarse
 
     def correct(self, pull: Pending, push: Pending, base: Rows | None = None) -> int:
         """Adds to prefetched rows what an own push added after they were read (access ``add``).

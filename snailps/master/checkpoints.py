@@ -446,7 +446,7 @@ class CheckpointController:
         assert self._newest is not None
         return (
             f"The trained rows are checkpoint {self._newest[0]} in {self._path}: the same command "
-            f"with --checkpoint-dir {shlex.quote(self._path)} exports them, without training"
+            f"with --set checkpoint_dir={shlex.quote(self._path)} exports them, without training"
         )
 
     def _stop_saving(self, servers: Sequence[Member]) -> None:

@@ -512,3 +512,19 @@ def test_gradients_of_a_fragment_that_are_too_many_are_refused_and_nothing_is_ap
             with pytest.raises(RemoteError, match=r"limit 4194304: .*frag_num"):
                 back.wait()
         assert (client.pull(1, keys[:3], np.empty((3, dim), np.float32)) == 1).all()
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+def test_push_with_a_row_below_float16s_digits_is_float32_unless_it_is_coarse(coarse):
+    wire = WIRE_TYPES["float16"]
+    with table_of(1, 2, ADD, ZEROS) as (_, client):
+        keys = np.arange(4, dtype=np.uint64)
+        values = np.array([[1, 1e-7], [0, 0], [3e-6, 1e-8], [0.5, 0]], np.float32)
+        client.push(1, keys, values, False, False, wire, False, coarse)
+        rows = client.pull(1, keys, np.empty((4, 2), np.float32))
+        expected = values.astype(np.float16).astype(np.float32) if coarse else values
+        assert rows.tolist() == expected.tolist()
+        # Rows of zeros, and small values beside others, are no reason.
+        client.push(1, keys[[0, 1, 3]], values[[0, 1, 3]], False, False, wire, False, coarse)
+        rows = client.pull(1, keys, np.empty((4, 2), np.float32))
+        assert rows[0, 1] == expected[0, 1] + np.float32(np.float16(1e-7))

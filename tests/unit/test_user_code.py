@@ -2,6 +2,7 @@
 
 import math
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from snailps.errors import (
     MisuseError,
     NotFinite,
     explain,
+    own_lines,
     place_of,
     trace_of,
 )
@@ -249,3 +251,21 @@ def test_tables_that_are_none_are_refused(declared, said):
         tables_of(model)
     model.tables = lambda: (one for one in [Table("t", 1), Tensor("w", (2, 2))])
     assert [one.name for one in tables_of(model)] == ["t", "w"]
+
+
+def test_lines_of_a_thread_in_users_code_are_named_from_the_outside_in():
+    begun, ends = threading.Event(), threading.Event()
+
+    def step():
+        begun.set()
+        ends.wait(60)
+
+    thread = threading.Thread(target=lambda: step())
+    thread.start()
+    begun.wait(60)
+    said = own_lines(thread.ident)
+    ends.set()
+    thread.join()
+    place = re.escape(HERE)
+    assert re.fullmatch(rf"<lambda> \({place}, line \d+\) > step \({place}, line \d+\)", said)
+    assert own_lines(thread.ident) == ""

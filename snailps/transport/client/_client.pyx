@@ -154,19 +154,20 @@ cdef class Client:
         clock that is over is refused (`RemoteError`, code ``late``) unless clocks are closed by
         command: another incarnation has sealed the slot then.
         """
-        return ask_rows(self.requests, KIND_PULL, table, keys, rows, state, False, wire, False, False,
+        return ask_rows(self.requests, KIND_PULL, table, keys, rows, state, False, wire, False, True, False,
                         ahead, clock, 0, 1, False)
 
     def push_async(self, uint32_t table, keys: NDArray[np.uint64], values: NDArray[np.float32],
                    bint state=False, bint merge=False, int wire=0, bint feedback=True,
-                   int64_t clock=-1, uint32_t slot=0, float lr_scale=1,
+                   bint coarse=True, int64_t clock=-1, uint32_t slot=0, float lr_scale=1,
                    bint assign=False) -> Pending:
         """Start a push of `values` float32[n, dim], unchanged until done; each is applied exactly
         once.
 
         `state`: differences of weights and state, as float32 only.  `merge`: sum the values of a
         repeated key first, else they are applied in turn.  `feedback`: add what rounding to `wire`
-        took to the key's next push.  Values beyond the range of `wire` make the whole push float32.
+        took to the key's next push.  Values beyond the range of `wire` make the whole push float32, and
+        if not `coarse` so does a row whose values are all below 2^-14, float16's least with all digits.
         `clock` of 0 or more: a contribution to `slot` (0 to 4,095), kept until all slots are
         sealed; void if the clock is applied or another incarnation has sealed the slot.  `lr_scale`
         multiplies the step size, equal in all contributions of a clock to a table; 8 bytes a part,
@@ -174,22 +175,22 @@ cdef class Client:
         float32, without a clock.  NotFinite: nothing was sent.
         """
         return ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback,
-                        False, False, clock, slot, lr_scale, assign)
+                        coarse, False, False, clock, slot, lr_scale, assign)
 
     def pull(self, uint32_t table, keys: NDArray[np.uint64], rows: NDArray[np.float32],
              bint state=False, int wire=0, int64_t clock=-1) -> NDArray[np.float32]:
         """`pull_async` and `wait`, some microseconds faster."""
         return self.requests.wait_here(
-            ask_rows(self.requests, KIND_PULL, table, keys, rows, state, False, wire, False, True, False,
-                     clock, 0, 1, False))
+            ask_rows(self.requests, KIND_PULL, table, keys, rows, state, False, wire, False, True, True,
+                     False, clock, 0, 1, False))
 
     def push(self, uint32_t table, keys: NDArray[np.uint64], values: NDArray[np.float32],
-             bint state=False, bint merge=False, int wire=0, bint feedback=True, int64_t clock=-1,
-             uint32_t slot=0, float lr_scale=1) -> None:
+             bint state=False, bint merge=False, int wire=0, bint feedback=True, bint coarse=True,
+             int64_t clock=-1, uint32_t slot=0, float lr_scale=1) -> None:
         """`push_async` and `wait`, some microseconds faster."""
         self.requests.wait_here(
-            ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback, True,
-                     False, clock, slot, lr_scale, False))
+            ask_rows(self.requests, KIND_PUSH, table, keys, values, state, merge, wire, feedback, coarse,
+                     True, False, clock, slot, lr_scale, False))
 
     def seal_async(self, int64_t clock, uint32_t slot, uint32_t slots) -> Pending:
         """Tell every shard that `slot` of `slots` (1 to 4,096) has all its contributions; done when

@@ -47,8 +47,8 @@ cdef class PendingRequests:
 
 
 cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, rows, bint state,
-                      bint merge, int wire, bint feedback, bint waited, bint ahead,
-                      int64_t clock, uint32_t slot, float lr_scale, bint assign)
+                      bint merge, int wire, bint feedback, bint coarse, bint waited,
+                      bint ahead, int64_t clock, uint32_t slot, float lr_scale, bint assign)
 cdef Pending ask_all(PendingRequests requests, uint8_t kind, int64_t clock, uint32_t slot,
                      uint32_t slots)
 cdef Pending ask_one(PendingRequests requests, uint32_t shard, uint8_t kind, uint32_t table,

@@ -285,8 +285,8 @@ cdef class PendingRequests:
 
 
 cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, rows, bint state,
-                      bint merge, int wire, bint feedback, bint waited, bint ahead,
-                      int64_t clock, uint32_t slot, float lr_scale, bint assign):
+                      bint merge, int wire, bint feedback, bint coarse, bint waited,
+                      bint ahead, int64_t clock, uint32_t slot, float lr_scale, bint assign):
     """A pull or push; `waited` = the caller waits for it with `wait_here`."""
     cdef Core *core = requests.connections.core
     cdef Request *r
@@ -329,6 +329,8 @@ cdef Pending ask_rows(PendingRequests requests, int kind, uint32_t table, keys, 
             if place < <uint64_t>r.n * r.dim:
                 wire = WIRE_FLOAT32         # a narrower type would change the sum that arrives
                 _check_finite(requests, r, <const uint64_t *>wanted.buf)
+            elif wire == WIRE_FLOAT16 and not coarse and _has_faint_row(r):
+                wire = WIRE_FLOAT32         # float16 would take most of its digits, or all of it
         r.wire = wire
         r.ahead = ahead
         r.clocked = clock >= 0
@@ -400,6 +402,25 @@ cdef bint _sums_fit(const WireOps *wire, const Request *r, uint32_t n) noexcept 
                 and wire.fitting[r.wire](<const char *>sum_of(r, i), 4 * <uint64_t>r.dim, 1, r.dim) < r.dim:
             return False
     return True
+
+
+cdef bint _has_faint_row(const Request *r) noexcept nogil:
+    """Whether a row, not all of zeros, has no value that float16 has with all digits: 2^-14 and more.
+    Costs a look at the first value of a row, mostly."""
+    cdef const uint32_t *row
+    cdef uint32_t i, j, size, some
+    for i in range(r.n):
+        row = <const uint32_t *>(r.rows + i * r.row_stride)
+        some = 0
+        for j in range(r.dim):
+            size = row[j] & 0x7FFFFFFF
+            if size >= <uint32_t>0x38800000:
+                some = 0
+                break
+            some |= size
+        if some:
+            return True
+    return False
 
 
 cdef int _check_finite(PendingRequests requests, const Request *r, const uint64_t *keys) except -1:

@@ -121,6 +121,7 @@ _STATS = Struct(
         "saved_bytes": WORD64,
         "moved_bytes": WORD64,
         "half_pushed": Flag(),
+        "at": Words(),
         "waits": ListOf(Row(Words(), Words(), _AMOUNT), 1024),
         "metrics": Words(),
         "usage": Struct({"cpu_s": _AMOUNT, "time_s": _AMOUNT, "rss_bytes": WORD64}, {}, open=True),
