@@ -46,6 +46,21 @@ def test_whole_numbers_are_names_of_their_digits():
     assert (names, whole) == ([["3", "b"], ["a", "c"]], (False, False))
 
 
+@pytest.mark.parametrize(("kind", "digits"), [("float64", 53), ("float32", 24), ("float16", 11)])
+def test_floats_beyond_their_digits_are_no_names(kind, digits):
+    rows = np.array([[(1 << digits) - 1, 5, 0.5], [1, 5, 0.5]], kind)
+    assert read(rows, valued=True)[0][0] == [str((1 << digits) - 1), "1"]
+    rows[0, 0] = 1 << digits
+    said = f"user: .* is {1 << digits}, a float of {digits} bits of digits"
+    with pytest.raises(DataError, match=said):
+        read(rows, valued=True)
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(DataError, match=said):
+        read(pandas.DataFrame(rows, columns=["a", "b", "c"]), valued=True)
+    with pytest.raises(DataError, match=said):
+        read([tuple(row) for row in rows], valued=True)
+
+
 def test_tables_have_names_and_values_by_column():
     for frame in frames():
         assert read(frame, valued=True) == ([["a", "b"], ["7", "8"]], [1.5, 2.0], (False, True))

@@ -359,7 +359,7 @@ def list_figures(
         recall[here] = hits.sum(1) / np.maximum(perfect, 1)
         ndcg[here] = hits @ gains[: lists.shape[1]] / np.maximum(best[perfect], 1e-9)
     judged = counts > 0
-    left_out = {"seen": int((~new).sum())}
+    left_out: dict[str, float] = {"seen": int((~new).sum())}
     if not judged.any():
         return left_out
     return {

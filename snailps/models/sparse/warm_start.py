@@ -197,7 +197,7 @@ def _counts(s: SparseSettings) -> NDArray[np.float64]:
     known = np.array(Encoding.of_text(s.encoding).labels or range(s.class_num), np.float64)
     numbers = np.minimum(np.searchsorted(known, labels), len(known) - 1)
     weights = weights if len(weights) else np.ones(len(labels), np.float32)
-    return np.bincount(numbers, weights, minlength=len(known))
+    return np.bincount(numbers, weights, minlength=len(known)).astype(np.float64)
 
 
 def put(cls: type[SparseWorker], results: Results) -> None:
