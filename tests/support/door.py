@@ -30,8 +30,11 @@ from snailps.models.sparse.worker import SparseWorker
 from snailps.transport import messages
 
 WORD = re.compile(rb"\n|[^ \n]+")
-PATHS = {"input", "output", "scratch_dir", "column", "label_column", "columns", "format", "labels"}
-"""Settings that say how an input is read, not what is learnt of it."""
+PATHS = {
+    "input", "output", "scratch_dir", "column", "label_column", "columns", "format", "labels",
+    "keep_state",
+}  # fmt: skip
+"""Settings that say how an input is read and what a file keeps, not what is learnt of it."""
 
 
 @dataclass
