@@ -166,6 +166,33 @@ def test_command_means_what_python_means(tmp_path, monkeypatch, capsys, name, fo
     assert {key: printed[key] for key in figures} == pytest.approx(figures, **near), refused
 
 
+@pytest.mark.long(but=["net"])
+@pytest.mark.parametrize("name", ["logistic", "fm", "net"])
+def test_features_without_a_row_count_as_in_the_file(tmp_path, monkeypatch, capsys, name):
+    """Half of an example's features are rare, and left out by `min_count`."""
+    rng = np.random.default_rng(1)
+    weights = rng.normal(0, 1.5, 51)
+    for file, rows in (("train.svm", 900), ("test.svm", 300)):
+        x = rng.integers(1, 51, (rows, 5))
+        rare = 1000 + rng.integers(0, 10**7, (rows, 20))
+        told = (weights[x].sum(1) > 0).astype(int)
+        lines = [
+            f"{label} " + " ".join(f"{feature}:1" for feature in sorted({*own, *more})) + "\n"
+            for label, own, more in zip(told, x.tolist(), rare.tolist(), strict=True)
+        ]
+        (tmp_path / file).write_text("".join(lines))
+    command = ["sparse_net"] if name == "net" else COMMANDS[name]
+    files = ["--input", tmp_path / "train.svm", "--test", tmp_path / "test.svm"]
+    words = ["--output", tmp_path / "m", "--epochs", 3, "--min-count", 3, "--workers", 1, "--json"]
+    figures = flat(json.loads(run_snailps("train", *command, *files, *words).stdout)["test"])
+    _, printed, refused = call(
+        monkeypatch, capsys, "predict", str(tmp_path / "m.npz"), str(tmp_path / "test.svm"),
+        "--metrics", "--json",
+    )  # fmt: skip
+    printed = flat(json.loads(printed))
+    assert {key: printed[key] for key in figures} == pytest.approx(figures, rel=1e-4), refused
+
+
 DECLARED = "clicked:label, age:numeric bucket 30 50, city:categorical, n1..n2:numeric, no:ignore"
 NAMES = ["clicked", "age", "city", "n1", "n2", "no"]
 

@@ -299,6 +299,17 @@ def test_best_label_of_probabilities_that_round_to_one_is_the_same_at_each_door(
         assert figures["kept"] == 1
 
 
+def test_minn_above_maxn_is_no_n_grams_as_for_fasttext(tmp_path, small):
+    header = BinHeader(
+        dim=2, loss="softmax", model="supervised", tokens=20, minn=5, maxn=2, bucket=100
+    )
+    inputs = np.vstack([[[0, 0], [2, 0], [0, 2]], np.full((100, 2), 9)]).astype(np.float32)
+    outputs = np.array([[2, 0], [0, 2], [0, 0]], np.float32)
+    path = tmp_path / "m.bin"
+    write_bin(path, header, WORDS, [5, 4, 3], [inputs], [outputs], LABELS, [3, 2, 1])
+    assert LabelModel(path).predict(b"up", k=3) == LabelModel(small).predict(b"up", k=3)
+
+
 def test_predict_threshold_and_unknown_words_leave_lines_empty(small):
     model = LabelModel(small)
     assert [len(line) for line in model.predict(b"up\ndown\n\n", k=3, threshold=0.5)] == [1, 1, 0]
