@@ -71,6 +71,12 @@ def run_all(keys: Sequence[Key], jobs: int, out: Path) -> None:
             print(f"\r{number} of {len(tasks)}", end="", file=sys.stderr)
 
 
+def schedules(lines: dict[Key, dict[str, Any]]) -> list[str]:
+    """Schedules that there are figures of."""
+    there = {schedule for _, schedule, _ in lines}
+    return [schedule for schedule in SCHEDULES if schedule in there]
+
+
 def several(lines: dict[Key, dict[str, Any]]) -> list[int]:
     """Numbers of workers beside one that there are figures of."""
     return sorted({workers for _, _, workers in lines} - {1})
@@ -79,7 +85,7 @@ def several(lines: dict[Key, dict[str, Any]]) -> list[int]:
 def differences(lines: dict[Key, dict[str, Any]], name: str) -> Iterator[tuple[str, int, Any]]:
     """Of each schedule and number of workers: the figure less one worker's, bits, or a refusal."""
     one = lines.get((name, "async", 1), {}).get("figure")
-    for schedule in SCHEDULES:
+    for schedule in schedules(lines):
         alone = lines.get((name, schedule, 1), {})
         for workers in several(lines):
             line = lines.get((name, schedule, workers), {})
@@ -118,7 +124,7 @@ def table(lines: dict[Key, dict[str, Any]], names: Sequence[str]) -> Iterator[st
 
 def picture(lines: dict[Key, dict[str, Any]], names: Sequence[str]) -> str:
     """A square for each schedule and number of workers, by its distance from one worker."""
-    columns = [(schedule, workers) for schedule in SCHEDULES for workers in several(lines)]
+    columns = [(schedule, workers) for schedule in schedules(lines) for workers in several(lines)]
     width, height = LEFT + CELL * len(columns) + 20, TOP + LINE * len(names) + 40
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '

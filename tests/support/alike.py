@@ -321,6 +321,8 @@ def _of_text() -> Iterator[Case]:
 CASES = [*_of_graphs(), *_of_factors(), *_of_examples(), *_of_pictures(), *_of_text()]
 BY_NAME = {case.name: case for case in CASES}
 FEWER = {
+    "complex margin adagrad": "660 triples an epoch for each worker",
+    "rotate logistic sgd": "660 triples an epoch for each worker",
     "rotate margin adagrad": "660 triples an epoch for each worker",
     "rotate softmax adagrad": "660 triples an epoch for each worker",
     "rotate softmax sgd": "660 triples an epoch for each worker",
