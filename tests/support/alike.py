@@ -327,5 +327,6 @@ FEWER = {
     "rotate softmax adagrad": "660 triples an epoch for each worker",
     "rotate softmax sgd": "660 triples an epoch for each worker",
     "transe margin adagrad": "660 triples an epoch for each worker",
+    "transe softmax adagrad": "660 triples an epoch for each worker",
 } | {case.name: "a text of twenty words" for case in CASES if case.write is _text}
 """Of which eight workers learn less on so small data, and why."""
