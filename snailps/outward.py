@@ -13,36 +13,62 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 HIDDEN = "***"
-_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*://"
-# All up to the last @ before the path; up to a later one where what follows the colon is no port,
-# as of a password that has a / or a ?.
-_USER = re.compile(
-    rf"({_SCHEME})(?:([^\s\"<>/?#]*)@|[^\s\"<>/?#@\[]*:(?!\d{{1,5}}(?:[/?#\s]|$))[^\s\"<>]*@)"
-)
-# Of other protocols a question mark may be a pattern's: a query has a name and =.
-_QUERY = re.compile(
-    rf"((?:https?://[^\s\"'<>?]*|{_SCHEME}[^\s\"'<>?]*(?=\?[\w.~%-]+=))\?)"
-    rf"((?:(?![,;]\s*{_SCHEME})[^\s\"'<>])+)"
-)
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_WORD = re.compile(r"[^\s\"<>]+")
+_NEXT = re.compile(r"(?:[,;]|::)[A-Za-z][A-Za-z0-9+.-]{0,30}$")
+"""End of what follows an address, if another one begins there: its protocol."""
+_NAME = re.compile(r"[\w.~%-]+=")
+_PORT = re.compile(r"\d{1,5}(?:[/?#]|$)")
 
 
 def without_secrets(text: str) -> str:
     """A text whose addresses have neither password nor query; the same for one made before."""
     if "://" not in text:
         return text
-    return _QUERY.sub(_query, _USER.sub(_user, text))
+    return _WORD.sub(lambda found: _hidden(found[0]), text)
 
 
-def _user(found: re.Match[str]) -> str:
-    name = found[2]
-    is_secret = name is None or ":" in name or found[1].lower().startswith("http")
-    return f"{found[1]}{HIDDEN}@" if is_secret else found[0]  # a container, a name alone
+def _hidden(word: str) -> str:
+    """A word of a text, with any addresses in it; takes time by its length."""
+    protocol, *rests = word.split("://")
+    shown, is_query = protocol, False
+    for number, rest in enumerate(rests):
+        following = _NEXT.search(rest[-34:]) if number + 1 < len(rests) else None
+        tail = following[0] if following else ""
+        body = rest[: len(rest) - len(tail)]
+        if is_query:  # an address in a query is a part of it
+            shown += tail
+        else:
+            is_web = protocol.lower().endswith(("http", "https"))
+            body, is_query = _without_query(_without_user(body, is_web), is_web)
+            shown += f"://{body}{tail}"
+        is_query = is_query and not tail
+        protocol = tail or rest
+    return shown
 
 
-def _query(found: re.Match[str]) -> str:
-    text = found[2]
-    return found[1] + HIDDEN + text[len(text.rstrip(".,:;)")) :]
+def _without_user(rest: str, is_web: bool) -> str:
+    """What follows ``://`` without a password."""
+    path = min((at for mark in "/?#" if (at := rest.find(mark)) >= 0), default=len(rest))
+    end = rest.rfind("@", 0, path)
+    colon = rest.find(":", 0, path)
+    if end < 0 and colon >= 0 and rest[:1] != "[" and not _PORT.match(rest, colon + 1):
+        end = rest.rfind("@")  # of a password that has a / or a ?
+    if end < 0 or not (is_web or ":" in rest[:end]):  # a container, a name alone
+        return rest
+    return f"{HIDDEN}{rest[end:]}"
+
+
+def _without_query(rest: str, is_web: bool) -> tuple[str, bool]:
+    """The same without a query, and whether it had one.
+
+    Of protocols but the web's a question mark may be a pattern's: a query has a name and =.
+    """
+    at = rest.find("?") + 1
+    end = len(rest.rstrip(".,:;)'"))
+    if not at or end <= at or not (is_web or _NAME.match(rest, at)):
+        return rest, False
+    return f"{rest[:at]}{HIDDEN}{rest[end:]}", True
 
 
 def printable(text: str) -> str:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -42,6 +43,13 @@ from snailps.store.checkpoint.lock import LOCK
 def test_address_leaves_without_password_and_query(text, shown):
     assert without_secrets(text) == shown
     assert without_secrets(shown) == shown
+
+
+def test_long_text_of_a_peer_takes_little_time():
+    begun = time.process_time()
+    for text in ("a" * 1_000_000 + "://", "http://a:b" * 20_000, "a://" * 20_000 + "?"):
+        without_secrets(text)
+    assert time.process_time() - begun < 10  # by the square of the length: minutes
 
 
 @pytest.mark.parametrize("text", [
