@@ -65,7 +65,7 @@ def _without_query(rest: str, is_web: bool) -> tuple[str, bool]:
     Of protocols but the web's a question mark may be a pattern's: a query has a name and =.
     """
     at = rest.find("?") + 1
-    end = len(rest.rstrip(".,:;)'"))
+    end = len(rest.rstrip(".,:;)]}'"))
     if not at or end <= at or not (is_web or _NAME.match(rest, at)):
         return rest, False
     return f"{rest[:at]}{HIDDEN}{rest[end:]}", True
