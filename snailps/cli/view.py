@@ -389,6 +389,7 @@ def ending_of(
     sent = "" if moved is None else f"{moved:,.{0 if moved >= 10 else 1}f} bytes"
     one = "a word" if unit == "words" else "an example"
     left = figures.get("checkpoint") or (None if status is None else status.get("checkpoint"))
+    says_saved = bool(why) and "--set checkpoint_dir=" not in why
     facts = [
         ("why", [why]),
         ("wrote", [_file_line(path) for path in files]),
@@ -402,7 +403,8 @@ def ending_of(
         ("left out", [f"{bad:,} malformed lines of the input" if bad else ""]),
         ("network", [f"{sent} {one} sent" if sent else ""]),
         ("faults" if why else "survived", _faults(status)),
-        ("saved", _saved(left, bool(files)) if why or by == "interrupt" else []),
+        # A failed export says itself what it has saved.
+        ("saved", _saved(left, bool(files)) if says_saved or by == "interrupt" else []),
         ("time", [] if wall_s is None else [_times(figures, wall_s)]),
         ("next", _next(job, files)),
     ]

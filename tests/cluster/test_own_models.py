@@ -40,6 +40,7 @@ def test_error_of_judge_keeps_the_rows_and_the_next_call_exports_them(tmp_path):
     assert failed.returncode == 1
     said = failed.stdout + failed.stderr
     assert re.search(r"Mine\.judge .*ZeroDivisionError: .*mine\.py, line 22, in judge", said), said
+    assert "saved: nothing" not in said
     (folder,) = re.findall(r"checkpoint_dir=(\S+)", said)
     assert not (tmp_path / "out.npz").exists()
     trained = (tmp_path / "blocks").read_text()
