@@ -46,8 +46,8 @@ NOT_EXPORTED = (
     "or from the file that cluster.export writes"
 )
 STEPS = "snailps_steps"
-"""Key of the metadata of a `state_dict`: which exchange, its steps so far, whether rows are
-trained."""
+"""Key of the metadata of a `state_dict`: which exchange, its steps so far, the numbers of its
+trained tables."""
 ADAGRAD_EPS = 1e-10
 """PyTorch's.  That of `snailps.Table`, 1e-8, shows where the first gradient of a row is tiny."""
 OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl")
@@ -255,7 +255,8 @@ class TableModule(nn.Module):
             row_state.save_rows(self, destination, prefix)
         if hasattr(destination, "_metadata"):
             metadata, of = destination._metadata.setdefault(prefix[:-1], {}), self.exchange
-            metadata[STEPS] = (of.number, of.pushed, of.is_trained)
+            trained = [i for i, one in enumerate(self.tables) if one.name in of.trained]
+            metadata[STEPS] = (of.number, of.pushed, trained)
 
     def state_dict(self, *args: Any, rows: bool = False, **options: Any) -> Any:
         """As of `torch.nn.Module`; with `rows` as `snailps.torch.state_dict` has them."""
@@ -271,12 +272,12 @@ class TableModule(nn.Module):
         )
         if f"{prefix}rows" in missing_keys:
             missing_keys.remove(f"{prefix}rows")
-        saver, pushed, is_trained = local_metadata.get(STEPS, (0, 0, False))
+        saver, pushed, trained = local_metadata.get(STEPS, (0, 0, ()))
+        self.exchange.trained |= {one.name for i, one in enumerate(self.tables) if i in trained}
         if not row_state.load_rows(self, state_dict, prefix, unexpected_keys):
-            self._warn_of_rows(saver, pushed, is_trained)
-        self.exchange.was_trained = self.exchange.was_trained or is_trained
+            self._warn_of_rows(saver, pushed)
 
-    def _warn_of_rows(self, saver: int, pushed: int, is_trained: bool) -> None:
+    def _warn_of_rows(self, saver: int, pushed: int) -> None:
         """Warns where the rows are not those that a trained state of the rest belongs to."""
         exchange = self.exchange
         if saver == exchange.number and pushed < exchange.pushed:
@@ -286,11 +287,11 @@ class TableModule(nn.Module):
                 "snailps.torch.state_dict(model, rows=True) has",
                 stacklevel=6,
             )
-        elif is_trained and not all(exchange.rows.has_rows(one.name) for one in self.tables):
+        elif (lacking := exchange.lacking) is not None:
             warnings.warn(
-                f"load_state_dict: the state has no rows, and this cluster has none of "
-                f"{exchange.names}, which were trained when it was taken: every id reads as its "
-                "first value. Cluster.load brings rows",
+                f"load_state_dict: the state has no rows, and this cluster has none of table "
+                f"{lacking!r}, which was trained when it was taken: every id reads as its first "
+                "value. Cluster.load brings rows",
                 stacklevel=6,
             )
 

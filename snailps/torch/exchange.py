@@ -184,8 +184,8 @@ class Exchange:
     `padding`: id of each table that stands for nothing.  `staleness`: own steps whose pushes may be
     unacknowledged, and that rows pulled ahead may lack.  While `held` is a list, gradients wait
     there for `take_held`; `unscales`: what takes them undoes the scale of a `GradScaler`.  `factor`
-    is of the step size.  `pushed`: steps that were pushed.  `is_trained`: some were, here or by
-    the process that saved it.
+    is of the step size.  `pushed`: steps that were pushed.  `trained`: names of the tables that
+    had a push, here or in the process that saved it.
     """
 
     def __init__(
@@ -195,16 +195,15 @@ class Exchange:
         padding: Sequence[int | None],
         staleness: int = 1,
         factor: float = 1.0,
-        is_trained: bool = False,
+        trained: Iterable[str] = (),
     ) -> None:
         if type(staleness) is not int or staleness < 0:
             raise MisuseError(f"staleness: expected 0 or more steps, got {staleness!r}")
         self.rows, self.tables, self.padding = rows, tuple(tables), tuple(padding)
-        self.staleness, self.factor, self.was_trained = staleness, factor, is_trained
-        lacking = is_trained and next((one for one in tables if not rows.has_rows(one.name)), None)
-        if lacking:
+        self.staleness, self.factor, self.trained = staleness, factor, set(trained)
+        if (lacking := self.lacking) is not None:
             raise MisuseError(
-                f"the rows of table {lacking.name!r} were trained, and this cluster has none of "
+                f"the rows of table {lacking!r} were trained, and this cluster has none of "
                 "them: load the module where they are, or bring them here first, by Cluster.load"
             )
         for table in self.tables:
@@ -226,17 +225,26 @@ class Exchange:
     def __deepcopy__(self, memo: object) -> Exchange:
         """Another one of the same rows."""
         copied = object.__new__(Exchange)
-        copied.__dict__.update(self.__dict__, was_trained=self.is_trained)
+        copied.__dict__.update(self.__dict__, trained=set(self.trained))
         copied._begin()
         return copied
 
     def __reduce__(self) -> Any:
-        how = self.staleness, self.factor, self.is_trained
+        how = self.staleness, self.factor, sorted(self.trained)
         return Exchange, (self.rows, self.tables, self.padding, *how)
 
     @property
-    def is_trained(self) -> bool:
-        return self.was_trained or self.pushed > 0
+    def lacking(self) -> str | None:
+        """A trained table of which the cluster has no row.
+
+        Not one that may have none: rows that come too seldom, or have not come for long, are left
+        out.
+        """
+        for table in self.tables:
+            stays = not (table.admit_after or table.age_max)
+            if stays and table.name in self.trained and not self.rows.has_rows(table.name):
+                return table.name
+        return None
 
     @property
     def owner(self) -> Exchange:
@@ -466,9 +474,11 @@ def push_together(given: Mapping[Exchange, list[tuple[Lookup, Rows]]]) -> None:
             under_way = push.start()
             for exchange in push.exchanges:
                 steps[exchange].append(under_way)
+                exchange.trained.add(push.table.name)
         for exchange, started in steps.items():
             if exchange.owner is not exchange:
-                started.extend(steps[exchange.owner])
+                started.extend(steps.get(exchange.owner, ()))
+                exchange.trained |= exchange.owner.trained
             exchange.begin_step(started)
     for exchange in steps:
         exchange.settle()

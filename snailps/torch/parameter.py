@@ -66,8 +66,11 @@ class RowsParameter(nn.Parameter):
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         exchange = self.exchange
-        if exchange is None or value is None:
-            if exchange is not None:
+        if exchange is None:
+            return
+        if value is None or not value.numel():
+            # `zeros_like` of this parameter where nothing waits takes nothing from others.
+            if value is None or exchange.owner is exchange:
                 exchange.drop_held()
             return
         held = exchange.held_gradient()
@@ -94,10 +97,15 @@ def _is_clipping() -> bool:
 
 
 def _refuse(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Refuses a step of an optimiser of PyTorch with rows that `Optimizer` steps."""
+    """Refuses a step of an optimiser of PyTorch with rows that `Optimizer` steps.
+
+    Frozen rows without a gradient are nothing to step, as for any parameter.
+    """
     for group in optimizer.param_groups if not hasattr(optimizer, "steps_rows") else ():
         for one in group["params"]:
-            if type(one) is RowsParameter and one.exchange and one.exchange.held is not None:
+            if type(one) is not RowsParameter or one.exchange is None or one.exchange.held is None:
+                continue
+            if one.requires_grad or one.grad is not None:
                 raise MisuseError(
                     f"torch's {type(optimizer).__name__} cannot step the rows of "
                     f"{one.exchange.names}, which are at the servers and wait for "

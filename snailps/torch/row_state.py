@@ -95,6 +95,7 @@ def load_rows(
     Returns whether it has the rows of all tables.
     """
     module.flush()
+    module.exchange.forget_ahead()  # rows from before
     count = 0
     for number, table in enumerate(module.tables):
         names = [f"{prefix}rows.{number}.{part}" for part in ("keys", "values")]

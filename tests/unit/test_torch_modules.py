@@ -198,6 +198,28 @@ def test_pickle_of_trained_rows_is_refused_where_they_are_not(store):
     ])))  # fmt: skip
 
 
+@pytest.mark.parametrize("how", ["pickle", "state"])
+def test_table_without_a_row_lacks_none_that_were_trained(store, how):
+    """A feature that was padding so far, and rows that come too seldom to be admitted."""
+    ours = EmbeddingBagCollection(DIM, ["users", "tags"], padding_idx=0)
+    ours(torch.tensor([[1, 0]])).sum().backward()
+    seldom = users("seldom", admit_after=2)
+    seldom(IDS).sum().backward()
+    for key in [key for key in store.rows if key[0] == "seldom"]:
+        del store.rows[key]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for module in (ours, seldom):
+            if how == "pickle":
+                torch.load(pickled(module), weights_only=False)
+            else:
+                module.load_state_dict(copy.deepcopy(module.state_dict()))
+    if how == "pickle":
+        trained = pickled(ours)
+        with bound(StoredRows()), pytest.raises(MisuseError, match="rows of table 'users' were"):
+            torch.load(trained, weights_only=False)
+
+
 def test_state_of_trained_rows_says_so_where_they_are_not(store):
     ours = nn.Sequential(users(), nn.Linear(DIM, 1))
     ours(IDS).sum().backward()
@@ -268,6 +290,8 @@ def test_recorded_call_is_refused_with_what_to_export_instead(store, made, how):
 
 
 class Cluster:
+    is_local = True
+
     def table(self, name, **options):
         return None
 
@@ -497,6 +521,46 @@ def test_optimizer_of_torch_is_refused_rows_that_wait(store):
     dense.step()
     stepper.step()
     assert len(store.pushes) == 2
+
+
+def test_frozen_rows_are_nothing_to_step_for_an_optimizer_of_torch(store):
+    ours = Looks(users())
+    stepper = Optimizer(ours)
+    ours(IDS).sum().backward()
+    stepper.step()
+    ours.rows.requires_grad_(False)  # and the rest is trained on
+    dense = torch.optim.Adam(ours.parameters())
+    ours(IDS).sum().backward()
+    dense.step()
+    assert len(store.pushes) == 1
+
+
+def test_gradients_of_no_values_may_be_set_to_zeros(store):
+    """As is done before gradients are averaged over processes by hand."""
+    model = nn.ModuleList([users(), users()])
+
+    def fill(every):
+        for one in model.parameters():
+            if every or one.grad is None:
+                one.grad = torch.zeros_like(one)
+
+    fill(every=True)  # without an optimizer of rows
+    stepper = Optimizer(model)
+    for every, pushes in ((False, 1), (True, 1), (False, 2)):
+        (model[0](IDS).sum() + model[1](IDS).sum()).backward()
+        fill(every)
+        stepper.step()
+        assert len(store.pushes) == pushes
+    np.testing.assert_allclose(store.pushes[1][2], 2.0)
+
+
+def test_optimizer_of_a_part_leaves_the_rest_to_the_one_before(store):
+    model = nn.ModuleList([users(), users()])
+    steppers = Optimizer(model), Optimizer(model[0])
+    (model[0](IDS).sum() + 2 * model[1](IDS).sum()).backward()
+    for stepper in reversed(steppers):
+        stepper.step()
+    assert [float(values[0, 0]) for _, _, values, _ in store.pushes] == [1.0, 2.0]
 
 
 def test_rows_that_wait_for_an_optimizer_that_is_gone_are_refused(store):
