@@ -12,6 +12,11 @@
 #                   -o ServerAliveInterval=5 -o ServerAliveCountMax=3 (a host that vanishes is given up)
 # shellcheck shell=bash
 set -euo pipefail
+# Empty arrays are unset, and substitutions have no process id, in older ones.
+((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || {
+    echo "expected bash 4.4 or later, got $BASH_VERSION" >&2
+    exit 2
+}
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 HOSTS=${SNAILPS_HOSTS:-$ROOT/config/hosts}
 FOLDER=${SNAILPS_DIR:-snailps}

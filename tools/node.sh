@@ -126,7 +126,8 @@ start() {
     [ -x snailps ] || fail "nothing is installed here: tools/distribute first"
     mkdir -p run logs
     exec 9>run/lock
-    flock 9 # or two calls at once would start it twice, or from a package that is being replaced
+    # Or two calls at once would start it twice, or from a package that is being replaced.
+    flock -n 9 || { echo "waits for another distribute or start here" && flock 9; }
     if alive "$name"; then
         echo "$name runs already, process $pid"
         return

@@ -83,12 +83,13 @@ class Interrupts:
         self._code = EXIT_LEFT if leaves else EXIT_INTERRUPTED
         if not leaves:
             self._stops += 1
+            self._leave_at = None  # the last signal counts
         elif self._job_controller.phase is not JobPhase.EXPORTING:
             self._leave_at = now + LEAVE_S
 
     def ask(self) -> None:
         """SIGINT at a member; counts as one signal, however often it comes."""
-        self._asked = True
+        self._asked, self._leave_at = True, None
 
     def step(self, now: float) -> None:
         """Act on signals received."""
@@ -103,7 +104,7 @@ class Interrupts:
         leaves = self._leave_at is not None and self.may_leave  # the journal may have failed since
         if self._servers_leave and phase is not JobPhase.TRAINING:
             return  # a session is being saved
-        if leaves and not (self._asked or self._servers_leave):
+        if leaves and not self._servers_leave:
             if now >= cast(float, self._leave_at):
                 self.leave("left by SIGTERM")
         elif phase is JobPhase.IDLE and not self._lifecycle.forming:

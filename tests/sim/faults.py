@@ -52,7 +52,7 @@ class Faults:
         self._wild = cluster.scenario.wild
         self._awaited = {}  # message -> [(how often yet, deed)]
         self.pending = self.count = 0
-        self._journal_lost = False
+        self._journal_lost = self._terminates = False
         self._worker_losses = 0
         self._focus = None
 
@@ -87,9 +87,22 @@ class Faults:
             self._lose_at_an_order(chance, "CloseClock" if plan.rounds else "Fence")
         if chance.random() < 0.05:
             self._join_a_takeover(chance, usual_s)
+        chance = random.Random(f"terminations of {self._world.seed}")
+        if not self._wild and chance.random() < 0.15:
+            self._terminate_some(chance, usual_s, names)
         chance = random.Random(f"swaps of {self._world.seed}")
         if s.replication != "none" and s.servers > 1 and chance.random() < 0.05:
             self._lose_at_an_order(chance, "Promote")  # the former primary has a stream to it yet
+
+    def _terminate_some(self, chance, usual_s, names):
+        """The master is evicted, more than once perhaps, and while another one takes over."""
+        self._terminates = True
+        for _ in range(chance.choice((1, 1, 2, 3))):
+            if chance.random() < 0.5:
+                self._world.after(chance.uniform(0.1, usual_s), self._do, self._terminate, TRIES)
+            else:
+                name = chance.choice(("Rejoin", *names))
+                self._awaited.setdefault(name, []).append([chance.randint(1, 5), self._terminate])
 
     def _join_a_takeover(self, chance, usual_s):
         """A node joins while the members of a lost master come back, and that one is lost, too."""
@@ -457,6 +470,19 @@ class Faults:
         self._start_later(cluster.start_master)
         return True
 
+    def _terminate(self):
+        """SIGTERM: the master leaves, and is started again."""
+        core = self._core()
+        if core is None or not core.interrupts.may_leave or self._journal_lost:
+            return False
+        self._world.say("fault", "SIGTERM to the master")
+        self._cluster.master.terminate()
+        return True
+
+    def master_left(self):
+        """A master has left, and the next one comes."""
+        self._start_later(self._cluster.start_master)
+
     def _power_cut(self):
         """The master's machine: what was not synced is gone."""
         cluster = self._cluster
@@ -496,8 +522,8 @@ class Faults:
         core = self._core()
         if core is None or core.job_controller.phase is not JobPhase.TRAINING:
             return False
-        if self.pending or any(deed == self._kill_master for w in self._awaited.values()
-                               for _, deed in w):  # fmt: skip
+        awaited = (deed for w in self._awaited.values() for _, deed in w)
+        if self._terminates or self.pending or self._kill_master in awaited:
             return False
         self._journal_lost = True
         self._world.say("fault", "the master's disk is full")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 from collections import deque
 from functools import partial
 from typing import ClassVar
@@ -304,6 +305,12 @@ class Master(Process):
     def _end(self):
         core = self.core
         life = core.lifecycle
+        if life.left:
+            with self.as_owner():
+                self._journal.leave()
+            self.exit(life.code, life.verdict)
+            self.cluster.faults.master_left()
+            return
         self.cluster.verdict = (life.code, life.verdict, life.failed)
         with self.as_owner():
             self._journal.end()
@@ -312,6 +319,10 @@ class Master(Process):
     def interrupt(self):
         """SIGINT."""
         self._feed(events.Signal())
+
+    def terminate(self):
+        """SIGTERM."""
+        self._feed(events.Signal(signal.SIGTERM))
 
     def _look_at_hearts(self):
         now = self.world.now

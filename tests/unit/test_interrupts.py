@@ -124,6 +124,32 @@ def test_sigterm_leaves_a_training_that_ends_early(make_job):
     assert "early" in {fact.kind for fact in world.facts()}
 
 
+@pytest.mark.parametrize("at_member", [False, True])
+def test_sigint_after_sigterm_saves_the_model(make_job, at_member):
+    """The last signal counts, as it does the other way round."""
+    world = World(make_job())
+    server, *_ = world.forms()
+    send(world, TERM)
+    if at_member:
+        world.note(server, m.Leaving("SIGINT"))
+    else:
+        send(world, INT)
+    world.tick(seconds=2 * LEAVE_S)
+    assert world.core.job_controller.interrupted
+    assert state(world) == (ClusterPhase.FORMED, 0)
+
+
+def test_sigterm_after_sigint_at_a_member_leaves(make_job):
+    world = World(make_job())
+    server, *_ = world.forms()
+    world.note(server, m.Leaving("SIGINT"))
+    world.tick()
+    send(world, TERM)
+    world.tick(seconds=LEAVE_S)
+    assert state(world) == (ClusterPhase.LEFT, 143)
+    assert "early" in {fact.kind for fact in world.facts()}
+
+
 def test_sigterm_of_a_master_that_still_forms_leaves_its_nodes_waiting(make_job):
     world = World(make_job())
     server = world.join("server")
