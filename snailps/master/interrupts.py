@@ -56,13 +56,13 @@ class Interrupts:
         self._code = EXIT_INTERRUPTED  # of leaving, by the last signal
         self._leave_at: float | None = None  # when the master leaves, after SIGTERM
         self._terminated_at = -math.inf
+        self._servers_leave = ""  # why the cluster ends, if all servers are to leave
         self.forget()
 
     def forget(self) -> None:
         """Reset for the next job."""
         self._signals = 0
         self._stops = 0  # of these, that ask for the end of the job
-        self._servers_leave = False
         self._early = 0  # signals before the export began
         self._asked = False
         self._is_noted = False  # that the export goes on was said
@@ -93,17 +93,21 @@ class Interrupts:
 
     def step(self, now: float) -> None:
         """Act on signals received."""
-        is_asked = self._signals or self._asked or self._leave_at is not None
-        if self._lifecycle.ending or not is_asked:
+        leaves = self._leave_at is not None
+        if self._lifecycle.ending or not (
+            self._signals or self._asked or leaves or self._servers_leave
+        ):
             return
         phase = self._job_controller.phase
         if phase is JobPhase.EXPORTING:
             self._step_export(now)
             return
         self._early = self._signals
-        leaves = self._leave_at is not None and self.may_leave  # the journal may have failed since
-        if self._servers_leave and phase is not JobPhase.TRAINING:
-            return  # a session is being saved
+        leaves = leaves and self.may_leave  # the journal may have failed since
+        if self._servers_leave and phase is not JobPhase.TRAINING and self._stops < 2:
+            if phase is JobPhase.IDLE:  # of a session, whose job has ended for it
+                self._end_without_servers()
+            return
         if leaves and not self._servers_leave:
             if now >= cast(float, self._leave_at):
                 self.leave("left by SIGTERM")
@@ -144,13 +148,16 @@ class Interrupts:
 
     def all_servers_leave(self, text: str, now: float) -> None:
         """All servers are to leave, with all rows: save the model first, if there is one."""
-        self._servers_leave = True
+        self._servers_leave = text
         if self._job_controller.phase is JobPhase.TRAINING:
             log.warning("%s", text)
             self._job_controller.interrupt(now)
         # else they stay until the export ends
         elif self._job_controller.phase is not JobPhase.EXPORTING:
-            # A session that nothing is done in ends as by a signal at its master.
-            idle = self._job_controller.phase is JobPhase.IDLE and not self._lifecycle.forming
-            code = EXIT_INTERRUPTED if idle else EXIT_FAILED
-            self._save_last(partial(self._lifecycle.fail, text, code))
+            self._end_without_servers()
+
+    def _end_without_servers(self) -> None:
+        # A session that nothing is done in ends as by a signal at its master.
+        idle = self._job_controller.phase is JobPhase.IDLE and not self._lifecycle.forming
+        code = EXIT_INTERRUPTED if idle else EXIT_FAILED
+        self._save_last(partial(self._lifecycle.fail, self._servers_leave, code))

@@ -1,6 +1,7 @@
 """What signals at a master lead to, by its core alone; with real processes: test_signals.py."""
 
 import signal
+from types import SimpleNamespace
 
 import pytest
 from cluster_models import COUNTER, write_numbers
@@ -8,7 +9,7 @@ from master_world import World, rejoin, takes_over
 
 from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.master import effects, events
-from snailps.master.interrupts import LEAVE_S
+from snailps.master.interrupts import LEAVE_S, Interrupts
 from snailps.master.job.job import Job
 from snailps.master.phases import ClusterPhase, JobPhase
 from snailps.transport import messages as m
@@ -223,3 +224,26 @@ def test_second_signal_where_nodes_end_with_the_master_ends_all(make_job):
     send(world, INT, INT)
     world.tick(seconds=10.0)
     assert state(world) == (ClusterPhase.STOPPING, 130)
+
+
+@pytest.mark.parametrize("phase", [JobPhase.TRAINING, JobPhase.EXPORTING])
+def test_session_whose_servers_leave_during_a_job_is_saved_after_it(phase):
+    """Also where its master got SIGTERM as well: it does not leave before that."""
+    saved, calls = [], []
+    lifecycle = SimpleNamespace(ending=False, forming=False, fail=lambda *how: calls.append(how))
+    job = SimpleNamespace(
+        phase=phase, interrupt=lambda now: calls.append("early"),
+        export=SimpleNamespace(cancelled=False),
+    )  # fmt: skip
+    out = SimpleNamespace(kept=True)
+    interrupts = Interrupts(lifecycle, job, out, saved.append, nodes_stay=True, wait_s=60.0)
+    interrupts.signal(TERM, 100.0)
+    interrupts.all_servers_leave("all rows would go", 100.0)
+    interrupts.step(100.1)
+    assert set(calls) == ({"early"} if phase is JobPhase.TRAINING else set())
+    assert not saved
+    job.phase = JobPhase.IDLE
+    interrupts.forget()  # the job has ended
+    interrupts.step(100.0 + 2 * LEAVE_S)
+    saved[0]()  # once the checkpoint is complete
+    assert calls[-1] == ("all rows would go", 130)
