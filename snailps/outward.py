@@ -9,7 +9,8 @@ An address with a password or a signature stays whole where it is opened, and no
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 HIDDEN = "***"
@@ -69,6 +70,17 @@ def _without_query(rest: str, is_web: bool) -> tuple[str, bool]:
     if not at or end <= at or not (is_web or _NAME.match(rest, at)):
         return rest, False
     return f"{rest[:at]}{HIDDEN}{rest[end:]}", True
+
+
+def distinct_names(paths: Iterable[str]) -> dict[str, str]:
+    """Each path without its secrets; after the first of equal ones each has a number."""
+    names: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for path in dict.fromkeys(paths):
+        name = without_secrets(path)
+        counts[name] += 1
+        names[path] = f"{name} ({counts[name]})" if counts[name] > 1 else name
+    return names
 
 
 def printable(text: str) -> str:

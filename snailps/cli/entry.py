@@ -16,6 +16,7 @@ import io
 import os
 import signal
 import sys
+import threading
 import types
 
 EXIT_INTERRUPTED = 130
@@ -31,6 +32,7 @@ def main() -> None:
         os.environ.setdefault(name, "1")
     _open_streams()
     sys.excepthook = _report
+    threading.excepthook = _report_of_thread
     gc.disable()  # until `run` calls the command
     from snailps.cli.main import main as run
 
@@ -60,6 +62,11 @@ def _report(
     from snailps.outward import outward
 
     sys.stderr.write(outward("".join(traceback.format_exception(kind, error, trace))))
+
+
+def _report_of_thread(args: threading.ExceptHookArgs) -> None:
+    if args.exc_type is not SystemExit:
+        sys.excepthook(args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback)
 
 
 def _leave(number: int, frame: types.FrameType | None) -> None:

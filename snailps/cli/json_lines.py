@@ -53,7 +53,7 @@ class Identity:
         }
         return json.dumps(
             outward({**record, **more, **record}, without_secrets),
-            default=str,
+            default=lambda value: without_secrets(str(value)),
         )
 
 

@@ -119,8 +119,8 @@ def read_config(path: Path | None, overrides: Sequence[str] | None) -> RawConfig
 
 def command_line(words: Sequence[str]) -> str:
     """The command with these words, as a user types it to continue the run: not anew."""
-    kept = (word for word in words if word != "--fresh")
-    return without_secrets(shlex.join(["snailps", *kept]))
+    kept = (without_secrets(word) for word in words if word != "--fresh")
+    return shlex.join(["snailps", *kept])
 
 
 def doors_of(address: str, settings: ClusterSettings) -> list[str]:

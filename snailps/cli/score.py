@@ -40,6 +40,7 @@ from snailps.data.file_kinds import whole_lines
 from snailps.data.reading import format_of
 from snailps.data.unpacking import is_packed, open_content, read_errors
 from snailps.errors import ConfigError, DataError
+from snailps.outward import without_secrets
 from snailps.vectors.words import to_text
 
 if TYPE_CHECKING:
@@ -349,7 +350,7 @@ def _judge(
     else:
         figures = estimator.evaluate(file, label_column or None)
     if as_json:
-        print_json({"model": str(path), "file": file, **figures})
+        print_json({"model": str(path), "file": without_secrets(file), **figures})
     else:
         print_figures(figures)
 
@@ -443,7 +444,9 @@ def score_test(
     )  # fmt: skip
     labels = [{**asdict(entry), "label": to_text(entry.label)} for entry in scores.labels]
     if as_json:
-        print_json({"model": str(model), "file": file, **asdict(scores), "labels": labels})
+        print_json(
+            {"model": str(model), "file": without_secrets(file), **asdict(scores), "labels": labels}
+        )
         return
     title = f"{model} at k = {k}" + (f", {scores.skipped:,} lines left out" * bool(scores.skipped))
     count = sum(entry.predicted for entry in scores.labels)

@@ -35,7 +35,7 @@ from snailps.master.member import Member
 from snailps.master.services import Begun, Candidate, Completed, Files, Opened
 from snailps.node.effects import WorkDone
 from snailps.node.status import EVENT_REPORTED, CheckpointStatus
-from snailps.outward import outward
+from snailps.outward import outward, without_secrets
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -478,7 +478,7 @@ class CheckpointController:
         state = job.dump(now, clock=clock)
         share = job.ledger.share(state.done)
         about = {**job.identity(_MAY_DIFFER), "progress": share, "units": state.units}
-        about |= {"counts": job.counts, "settings": outward(job.plain_settings())}
+        about |= {"counts": job.counts, "settings": outward(job.plain_settings(), without_secrets)}
         return state, about
 
     def _begun(self, saving: _Saving, done: WorkDone, now: float) -> None:

@@ -3,12 +3,15 @@
 import json
 import logging
 import os
+import sys
+import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 
-from snailps.cli import common, entry
+from snailps.cli import common, entry, json_lines
+from snailps.cli.options import command_line
 from snailps.config import RawConfig
 from snailps.data.blocks import Source
 from snailps.errors import DataError, RemoteError
@@ -17,6 +20,7 @@ from snailps.filtering import job as filter_job
 from snailps.filtering.formats import Task
 from snailps.filtering.job import FilterJob
 from snailps.filtering.kept_scores import ScoreFolder
+from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Fact
 from snailps.master.job import input as job_input
 from snailps.master.job.ended_jobs import EndedJob, EndedJobs
@@ -104,6 +108,29 @@ def test_traceback_of_a_bug_is_fit_to_be_shown(capfd):
     assert "ValueError: url='https://***@h/x?***'" in capfd.readouterr().err
 
 
+def test_traceback_of_a_thread_is_fit_to_be_shown(capfd, monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", entry._report)
+    error = OSError("https://u:p@h/x?s=1")
+    entry._report_of_thread(threading.ExceptHookArgs((OSError, error, None, None)))
+    assert capfd.readouterr().err == "OSError: https://***@h/x?***\n"
+
+
+def test_values_that_are_no_json_and_quoted_words_are_fit_to_be_shown():
+    line = json_lines.Identity(lambda: "server").line("info", "x", error=OSError("s3://k:p@b/y"))
+    assert json.loads(line)["error"] == "s3://***@b/y"
+    assert command_line(["train", "--input=http://u:it's-p@h/x"]).endswith("http://***@h/x'")
+
+
+def test_settings_of_a_checkpoint_stay_as_they_are_but_for_secrets():
+    job = SimpleNamespace(
+        dump=lambda now, clock: SimpleNamespace(done=0, units=0), identity=lambda names: {},
+        ledger=SimpleNamespace(share=float), counts={},
+        plain_settings=lambda: {"separator": "\x1f", "input": PATHS[0]},
+    )  # fmt: skip
+    about = CheckpointController._dump(None, job, 0, 0.0)[1]
+    assert about["settings"] == {"separator": "\x1f", "input": "https://***@h/x?***"}
+
+
 PATHS = ["https://u:old@h/x?sig=1&part=1", "https://u:old@h/x?sig=2&part=2", "https://h/y"]
 
 
@@ -145,12 +172,12 @@ def test_journal_and_checkpoints_name_addresses_without_secrets_and_a_later_run_
     ]
     assert later.dump()[0]["paths"] == about["paths"]
     # Of a release that wrote whole addresses.
-    state = decode(
-        about | more | {"paths": PATHS, "sources": [[p, 100] for p in PATHS[2:]]}, arrays
-    )
-    assert "old" not in json.dumps(state.sources)
+    whole = {"paths": PATHS, "sources": [[path, 100] for path in PATHS]}
+    state = decode(about | more | whole, arrays)
+    assert state.sources == first.sources
     later.load(state)
-    assert "old" not in json.dumps(later.dump()[0]["paths"])
+    assert list(dict.fromkeys(block.path for block in later.blocks)) == paths
+    assert later.dump()[0]["paths"] == about["paths"]
 
 
 def _no_outcomes():

@@ -7,7 +7,6 @@ Owns unpacked copies of the input while the job lasts; knows no lease and no pas
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -27,7 +26,7 @@ from snailps.data.scratch import Scratch
 from snailps.dataclass import replace
 from snailps.errors import ConfigError
 from snailps.master.job.state import JobState
-from snailps.outward import without_secrets
+from snailps.outward import distinct_names, without_secrets
 
 BLOCKS_LEAST = 50
 """Least number of blocks a worker in an async job with few epochs (a lease takes about 1 ms)."""
@@ -60,7 +59,7 @@ class JobInput:
     def find(self) -> None:
         """Find the files; may unpack, which takes long."""
         self._sources = expand(self._settings.input, self._scratch)
-        self._outward = _outward_names([one.path for one in self._sources])
+        self._outward = distinct_names([one.path for one in self._sources])
         self._versions = {one.path: self._scratch.version(one.path) for one in self._sources}
         self.total_bytes = sum(one.bytes for one in self._sources)
 
@@ -121,16 +120,14 @@ class JobInput:
         return {"sources": self.sources, "paths": paths, "block_bytes": self.block_bytes}, found
 
     def load(self, state: JobState) -> None:
-        paths = {name: path for path, name in self._outward.items() if name != path}
         self.blocks, self.block_bytes = state.blocks, int(state.about["block_bytes"])
+        names = state.names
+        paths = {name: path for path, name in self._outward.items() if name != path}
         if paths:  # of this run: a signature may be another one by now
-            self.blocks = [
-                replace(block, path=paths.get(without_secrets(block.path), block.path))
-                for block in state.blocks
-            ]
+            now = {path: paths.get(name, path) for path, name in names}
+            self.blocks = [replace(block, path=now[block.path]) for block in state.blocks]
         self.order = state.figures.get("order")
-        names = [without_secrets(str(path)) for path in state.about["paths"]]
-        self._cuts = self.blocks, names, state.arrays["cuts"]
+        self._cuts = self.blocks, [name for _, name in names], state.arrays["cuts"]
 
     def spread(self, path: str) -> int:
         """Bytes of the file or files over which a block is spread; 0: it is contiguous."""
@@ -182,17 +179,6 @@ class JobInput:
         places = ((path, joined.cut(block_bytes)) for path, joined in self._spread_files().items())
         cuts = [(path, start, stop) for path, found in places for start, stop in found]
         self.blocks = [Block(index, *place) for index, place in enumerate(cuts)]
-
-
-def _outward_names(paths: Sequence[str]) -> dict[str, str]:
-    """A name of each path without its password and query; of equal names each has a number."""
-    names: dict[str, str] = {}
-    counts: Counter[str] = Counter()
-    for path in paths:
-        name = without_secrets(path)
-        counts[name] += 1
-        names[path] = f"{name} ({counts[name]})" if counts[name] > 1 else name
-    return names
 
 
 def address_of(path: str) -> str:

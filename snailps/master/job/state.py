@@ -23,7 +23,7 @@ from snailps.data.blocks import Block
 from snailps.dataclass import dataclass
 from snailps.errors import CheckpointError
 from snailps.master.leases.records import OUTCOME, RECORD
-from snailps.outward import without_secrets
+from snailps.outward import distinct_names, without_secrets
 
 
 @dataclass(slots=True)
@@ -52,8 +52,19 @@ class JobState:
     @property
     def sources(self) -> list[tuple[str, int]]:
         """Name, without passwords and signatures, and size of each input file."""
-        sources = self.about["sources"]
-        return [(without_secrets(str(path)), int(size)) for path, size in sources]
+        names = self._names_of_sources
+        return [(names[str(path)], int(size)) for path, size in self.about["sources"]]
+
+    @property
+    def _names_of_sources(self) -> dict[str, str]:
+        return distinct_names(str(path) for path, _ in self.about["sources"])
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """Each path of the input's blocks, an address in earlier versions, and its name."""
+        names = self._names_of_sources
+        paths = map(str, self.about["paths"])
+        return [(path, names.get(path) or without_secrets(path)) for path in paths]
 
     @property
     def summary(self) -> bytes | None:
