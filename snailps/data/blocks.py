@@ -41,12 +41,14 @@ from snailps.data.matrix_file import (
     read_matrix_block,
     rows_of_matrix,
 )
-from snailps.data.partitions import marked
+from snailps.data.partitions import columns_of_folders, marked
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch, open_input
 from snailps.data.unpacking import (
     DAMAGED,
+    MARK,
     files_of_url,
+    in_hidden_folder,
     is_hidden,
     is_packed,
     is_url,
@@ -146,10 +148,18 @@ def files_of(inputs: Sequence[str]) -> list[str]:
     """Absolute paths of the input files; see `expand`.
 
     Names that begin with a dot or underscore are hidden in a named folder, and folders of such
-    names in patterns, too.  A folder with a list of its files, as Delta's, has these files.
+    names in patterns that do not name them.  A folder with a list of its files, as Delta's, has
+    these files.  A file below several named folders has the columns of the topmost one.
     """
     tables: dict[str, Listed | None] = {}
-    return list(dict.fromkeys(path for text in inputs for path in _files_of(text, tables)))
+    files: dict[str, str] = {}
+    for text in inputs:
+        for path in _files_of(text, tables):
+            file = MARK.sub("/", path, count=1)
+            before = columns_of_folders(files.setdefault(file, path))
+            if len(columns_of_folders(path)) > len(before):
+                files[file] = path
+    return list(files.values())
 
 
 def test_files(paths: Sequence[str]) -> list[str]:
@@ -413,14 +423,15 @@ def _files_of(text: str, tables: dict[str, Listed | None]) -> list[str]:
         )
     found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (may be absolute)
     root, files = root_of_pattern(str(path)), []
+    folder = _absolute(Path(root))
     for name in found:
-        *folders, last = name.removeprefix(root).split("/")
-        if Path(name).is_dir() or last in OF_FILTERS or any(map(is_hidden, folders)):
+        rest = name.removeprefix(root)
+        if Path(name).is_dir() or Path(name).name in OF_FILTERS or in_hidden_folder(rest, text):
             continue
-        file = _absolute(Path(name))
+        file = _absolute(Path(folder, rest))
         table = _table_around(str(Path(file).parent), tables)
         if table is None or file in table[2]:
-            files.append(marked(file, "/".join([*folders, last])))
+            files.append(marked(file, rest))
     if not files:
         raise DataError(f"the pattern {text} matches no file (seen from {Path.cwd()})")
     return files

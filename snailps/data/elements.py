@@ -56,8 +56,8 @@ class Elements:
         return f"{self.row} {number:,} of {self.name}"
 
 
-_DIGITS = {"float16": 11, "halffloat": 11, "float32": 24, "float": 24}
-"""By the name of a type, in lower case; of pyarrow's, too."""
+_DIGITS = {"bfloat16": 8, "float16": 11, "halffloat": 11, "float32": 24, "float": 24}
+"""By the name of a type, in lower case; of pyarrow's and PyTorch's, too."""
 
 
 def digits_of(data: Any) -> int:
@@ -65,7 +65,8 @@ def digits_of(data: Any) -> int:
     kind = getattr(data, "dtype", None) or getattr(data, "type", None)
     if isinstance(kind, np.dtype):
         kind = kind.name
-    return _DIGITS.get(str(kind).lower().removesuffix("[pyarrow]"), 53)
+    name = str(kind).lower().removesuffix("[pyarrow]").removeprefix("torch.")
+    return _DIGITS.get(name, 53)
 
 
 def elements_of(data: Any, column: str = "", *, what: str = "the data") -> Elements:
@@ -123,7 +124,7 @@ def elements_of(data: Any, column: str = "", *, what: str = "the data") -> Eleme
         ) from None
     count = _length(data)
     name = a_kind(data) + ("" if count is None else f" of {count:,}")
-    return Elements(values, count, name)
+    return Elements(values, count, name, digits=digits_of(data))
 
 
 def a_kind(value: object) -> str:

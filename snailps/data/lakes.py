@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -26,16 +27,18 @@ _METADATA = re.compile(r"v?([0-9]+)(-.*)?\.(gz\.)?metadata\.json(\.gz)?")
 def kind_of_folder(folder: str) -> Kind | None:
     """What list a folder has, if any."""
     place = Path(folder)
-    if (place / "_delta_log").is_dir():
-        return "Delta"
-    if (place / "metadata").is_dir() and _metadata_of(place):
-        return "Iceberg"
-    if (place / ".hoodie").is_dir():
-        return "Hudi"
-    if (place / "dataset_dict.json").is_file():
-        return "splits of save_to_disk"
-    if (place / "state.json").is_file() and (place / "dataset_info.json").is_file():
-        return "save_to_disk"
+    # A folder above the input may have a `metadata` that its user may not list.
+    with suppress(PermissionError):
+        if (place / "_delta_log").is_dir():
+            return "Delta"
+        if (place / "metadata").is_dir() and _metadata_of(place):
+            return "Iceberg"
+        if (place / ".hoodie").is_dir():
+            return "Hudi"
+        if (place / "dataset_dict.json").is_file():
+            return "splits of save_to_disk"
+        if (place / "state.json").is_file() and (place / "dataset_info.json").is_file():
+            return "save_to_disk"
     return None
 
 
@@ -71,16 +74,26 @@ def _delta(folder: Path) -> list[str]:
         "deltalake", f"{folder} is a Delta table, and reading its log", "snailps[lakes]"
     )
     table = module.DeltaTable(str(folder))
-    features = {*(table.protocol().reader_features or ())} & {"deletionVectors", "columnMapping"}
-    if features:
-        raise _not_in_files(folder, "Delta", f"it uses {' and '.join(sorted(features))}")
+    about = table.metadata()
+    # By the mode: version 2 of readers lists no features.
+    if (mode := about.configuration.get("delta.columnMapping.mode", "none")) != "none":
+        raise _not_in_files(folder, "Delta", f"it maps columns by {mode}")
+    if "deletionVectors" in (table.protocol().reader_features or ()) and _has_marks(table):
+        raise _not_in_files(folder, "Delta", "it has deletionVectors of removed rows")
     files = [_local(str(uri), folder) for uri in table.file_uris()]
-    columns = {*table.metadata().partition_columns}
+    columns = {*about.partition_columns}
     for file in files:
         if lacking := columns - {name.partition("=")[0] for name in map(unquote, Path(file).parts)}:
             why = f"column {min(lacking)!r} is in its log alone"
             raise _not_in_files(folder, "Delta", why)
     return files
+
+
+def _has_marks(table: Any) -> bool:
+    """Whether a Delta table that may have deletion vectors has some: a compacted one has not."""
+    if not hasattr(table, "deletion_vectors"):  # of older releases of deltalake: unknown
+        return True
+    return any(batch.num_rows for batch in table.deletion_vectors())
 
 
 def _iceberg(folder: Path) -> list[str]:

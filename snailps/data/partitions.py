@@ -24,7 +24,7 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 def marked(path: str, rest: str) -> str:
     """A file's path, `rest` of it below a named folder; marked if a table's columns are there."""
     first = _COLUMN.search(rest)
-    if first is None or format_of(rest) is None:
+    if first is None or format_of(rest) is None or not path.endswith(f"/{rest}"):
         return path
     begin = len(path) - len(rest) + first.start(1)
     return f"{path[:begin]}./{path[begin:]}"

@@ -18,6 +18,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -152,6 +153,16 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
+def in_hidden_folder(rest: str, pattern: str) -> bool:
+    """Whether a match of a pattern is in a hidden folder that the pattern does not name: `*` stands
+    for no such folder, as in a shell for none with a dot."""
+    named = [part for part in pattern.split("/") if is_hidden(part)]
+    return any(
+        is_hidden(folder) and not any(fnmatchcase(folder, part) for part in named)
+        for folder in rest.split("/")[:-1]
+    )
+
+
 def files_of_url(url: str) -> list[tuple[str, str]]:
     """The files that a URL names: itself, those below a folder, or those of a pattern; sorted.
 
@@ -167,7 +178,7 @@ def files_of_url(url: str) -> list[tuple[str, str]]:
             inside = root_of_pattern(path)
             names = [name for name in sorted(system.glob(path)) if not system.isdir(name)]
             rests = [name.removeprefix(inside) for name in names]
-            rests = [rest for rest in rests if not any(map(is_hidden, rest.split("/")[:-1]))]
+            rests = [rest for rest in rests if not in_hidden_folder(rest, path)]
             missing = f"the pattern {url} matches no file"
         else:
             inside = path.rstrip("/") + "/"

@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -42,6 +43,7 @@ from snailps.data.table_formats import (
     table_errors,
 )
 from snailps.data.unpacking import (
+    MARK,
     STEP_BYTES,
     is_sequential,
     is_url,
@@ -812,22 +814,28 @@ def tasks_of(paths: Sequence[str], column: str, task_bytes: int) -> list[Task]:
 
 
 def _names_of(paths: Sequence[str]) -> list[str]:
-    """Relative names: below the folder that all local files are in, and that of all URLs."""
-    split = []
-    for path in paths:
+    """Relative names: below the folder that all local files are in, and that of all URLs.
+
+    Columns in the names of folders stay there, even if all files have the same.
+    """
+
+    def parts_of(path: str) -> list[str]:
         words = urlsplit(path)
         host = words.netloc.rpartition("@")[2]
         parts = [host, *words.path.split("/")] if is_url(path) else path.split("/")
-        split.append([part for part in parts if part not in ("", ".", "..")])
+        return [part for part in parts if part not in ("", ".", "..")]
+
+    def before_columns(path: str) -> int:
+        mark = MARK.search(path)
+        return len(parts_of(path[: mark.start()])) if mark else len(parts_of(path)) - 1
+
     same = {True: 0, False: 0}
     for kind in same:
-        of_kind = [parts for path, parts in zip(paths, split, strict=True) if is_url(path) == kind]
-        while of_kind and all(
-            len(one) > same[kind] + 1 and one[same[kind]] == of_kind[0][same[kind]]
-            for one in of_kind
-        ):
-            same[kind] += 1
-    return ["/".join(one[same[is_url(path)] :]) for path, one in zip(paths, split, strict=True)]
+        of_kind = [path for path in paths if is_url(path) == kind]
+        split = [parts_of(path)[: before_columns(path)] for path in of_kind]
+        pairs = zip(min(split, default=[]), max(split, default=[]), strict=False)
+        same[kind] = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return ["/".join(parts_of(path)[same[is_url(path)] :]) for path in paths]
 
 
 def version_now(path: str) -> str:

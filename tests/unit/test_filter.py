@@ -210,6 +210,16 @@ def test_names_of_outputs_are_those_of_inputs_below_their_folder(model, tmp_path
         assert (tmp_path / "out" / name).read_text() == "up\n"
 
 
+def test_names_of_outputs_have_the_columns_in_names_of_folders(model, tmp_path):
+    """Even if all files have the same: a reader of the output has no other place to find them."""
+    (tmp_path / "in" / "day=7").mkdir(parents=True)
+    (tmp_path / "in" / "day=7" / "a.jsonl").write_text('{"text": "up"}\n{"text": "down"}\n')
+    keep(model, tmp_path / "in", tmp_path / "out")
+    assert (tmp_path / "out" / "day=7" / "a.jsonl").read_text() == '{"text": "up"}\n'
+    paths = ["/d/./c=1/a.jsonl", "/d/./c=1/b.jsonl", "s3://b/t/./c=1/d=2/a.jsonl"]
+    assert formats._names_of(paths) == ["c=1/a.jsonl", "c=1/b.jsonl", "c=1/d=2/a.jsonl"]
+
+
 def test_large_parquet_is_cut_between_groups_of_rows(model, tmp_path, monkeypatch):
     monkeypatch.setattr(job, "TASK_BYTES", 700)
     rows = pa.table({"text": [f"up {at}" if at % 3 else "down" for at in range(400)]})

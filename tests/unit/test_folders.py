@@ -61,6 +61,17 @@ def test_names_with_a_dot_or_underscore_are_hidden(tmp_path):
     assert below(tmp_path, f"{tmp_path}/_p.parquet") == ["_p.parquet"]  # it is named
 
 
+def test_a_pattern_names_hidden_folders_itself(tmp_path):
+    """As a shell's for names with a dot: `*` is none of them, `_*` is."""
+    put(tmp_path, "d/_x/a.parquet", "d/y/a.parquet", ".e/_z/a.parquet")
+    assert below(tmp_path, f"{tmp_path}/*/_x/*.parquet") == ["d/_x/a.parquet"]
+    assert below(tmp_path, f"{tmp_path}/d/_*/*.parquet") == ["d/_x/a.parquet"]
+    assert below(tmp_path, f"{tmp_path}/d/*/*.parquet") == ["d/y/a.parquet"]
+    assert below(tmp_path, f"{tmp_path}/.e/_z/*.parquet") == [".e/_z/a.parquet"]
+    with pytest.raises(DataError, match="matches no file"):
+        files_of([f"{tmp_path}/.e/*/*.parquet"])
+
+
 # --- columns in names of folders -----------------------------------------------------------------
 
 
@@ -74,6 +85,23 @@ def test_columns_begin_below_the_folder_that_is_named(tmp_path):
     assert files_of([f"{root}/c=red"]) == [f"{root}/c=red/./d=1/p.parquet"]
     assert files_of([f"{root}/c=red/d=1/p.parquet"]) == [f"{root}/c=red/d=1/p.parquet"]
     assert files_of([f"{root}/c=red/d=1/*"]) == [f"{root}/c=red/d=1/p.parquet"]
+
+
+def test_a_file_is_read_once_with_the_columns_of_the_topmost_folder(tmp_path):
+    root = put(tmp_path, "c=1/d=2/p.parquet", "c=1/d=3/p.parquet")
+    files = [f"{root}/./c=1/d={d}/p.parquet" for d in (2, 3)]
+    first = f"{root}/c=1/d=2/p.parquet"
+    assert files_of([root, f"{root}/c=1", first, f"{root}/c=1/*/p.parquet"]) == files
+    assert files_of([first, f"{root}/c=1", root]) == files
+
+
+def test_patterns_through_another_folder_have_columns_below_links(tmp_path):
+    root = put(tmp_path / "elsewhere", "p.parquet")
+    (tmp_path / "t" / "w").mkdir(parents=True)
+    (tmp_path / "t" / "c=1").symlink_to(root)
+    expected = [f"{tmp_path}/t/./c=1/p.parquet"]
+    assert files_of([f"{tmp_path}/t/w/../*/p.parquet"]) == expected
+    assert files_of([f"{tmp_path}/t"]) == expected
 
 
 def test_values_are_as_hive_writes_them(tmp_path):
@@ -147,10 +175,19 @@ def test_column_of_the_file_wins_and_files_alike_are_needed(tmp_path):
 # --- lists of files ------------------------------------------------------------------------------
 
 
-def delta(monkeypatch, features=(), partitions=(), files=("b.parquet",)):
-    """deltalake as these functions know it."""
+def delta(
+    monkeypatch, features=(), partitions=(), files=("b.parquet",), mapping=None, removed=None
+):
+    """deltalake as these functions know it; `removed`: rows of each batch of marks, if it has
+    them."""
+    configuration = {} if mapping is None else {"delta.columnMapping.mode": mapping}
 
     class DeltaTable:
+        if removed is not None:
+
+            def deletion_vectors(self):
+                return [SimpleNamespace(num_rows=rows) for rows in removed]
+
         def __init__(self, folder):
             self.folder = folder
 
@@ -158,7 +195,7 @@ def delta(monkeypatch, features=(), partitions=(), files=("b.parquet",)):
             return SimpleNamespace(reader_features=list(features) or None)
 
         def metadata(self):
-            return SimpleNamespace(partition_columns=list(partitions))
+            return SimpleNamespace(partition_columns=list(partitions), configuration=configuration)
 
         def file_uris(self):
             return [f"{self.folder}/{name}" for name in files]
@@ -192,11 +229,18 @@ def test_delta_table_has_the_files_of_its_log(tmp_path, monkeypatch):
 
 def test_delta_table_whose_rows_are_not_those_of_files_is_refused(tmp_path, monkeypatch):
     folder = put(tmp_path, "b.parquet", "_delta_log/0.json")
-    delta(monkeypatch, features=["deletionVectors", "timestampNtz"])
-    with pytest.raises(
-        DataError, match=r"is a Delta table whose rows are not .*: it uses deletionVec"
-    ):
+    for removed in (None, [2]):
+        delta(monkeypatch, features=["deletionVectors", "timestampNtz"], removed=removed)
+        refused = r"is a Delta table whose rows are not .*: it has deletionVectors of removed rows"
+        with pytest.raises(DataError, match=refused):
+            files_of([folder])
+    delta(monkeypatch, features=["deletionVectors"], removed=[])  # it may have some, and has none
+    assert below(folder) == ["b.parquet"]
+    delta(monkeypatch, mapping="name")  # of readers of version 2, which have no features
+    with pytest.raises(DataError, match="it maps columns by name"):
         files_of([folder])
+    delta(monkeypatch, features=["columnMapping"], mapping="none")
+    assert below(folder) == ["b.parquet"]
     delta(monkeypatch, partitions=["day"])
     with pytest.raises(DataError, match="column 'day' is in its log alone"):
         files_of([folder])
@@ -276,6 +320,20 @@ def test_folders_of_save_to_disk_have_the_files_of_their_list(tmp_path):
     (tmp_path / "train" / "state.json").write_text("{")
     with pytest.raises(DataError, match="cannot read the save_to_disk table"):
         files_of([str(tmp_path / "train")])
+
+
+def test_a_folder_above_that_may_not_be_listed_is_no_table(tmp_path, monkeypatch):
+    file = f"{put(tmp_path, 'bob/p.parquet')}/bob/p.parquet"
+    (tmp_path / "metadata").mkdir()
+    lists = lakes.Path.iterdir
+
+    def iterdir(path):
+        if path.name == "metadata":
+            raise PermissionError(13, "Permission denied", str(path))
+        return lists(path)
+
+    monkeypatch.setattr(lakes.Path, "iterdir", iterdir)
+    assert files_of([file]) == files_of([f"{tmp_path}/bob"]) == [file]
 
 
 def test_hudi_is_refused_by_name(tmp_path):

@@ -61,6 +61,18 @@ def test_floats_beyond_their_digits_are_no_names(kind, digits):
         read([tuple(row) for row in rows], valued=True)
 
 
+@pytest.mark.parametrize(("kind", "digits"), [("float32", 24), ("float16", 11), ("bfloat16", 8)])
+def test_floats_of_tensors_have_digits_too(kind, digits):
+    class Tensor(list):
+        """As rows of a tensor of PyTorch, which are Python's floats."""
+
+        dtype = f"torch.{kind}"
+
+    assert read(Tensor([((1 << digits) - 1.0, 5.0)]))[0][0] == [str((1 << digits) - 1)]
+    with pytest.raises(DataError, match=f"a float of {digits} bits of digits"):
+        read(Tensor([(1.0 * (1 << digits), 5.0)]))
+
+
 def test_tables_have_names_and_values_by_column():
     for frame in frames():
         assert read(frame, valued=True) == ([["a", "b"], ["7", "8"]], [1.5, 2.0], (False, True))
