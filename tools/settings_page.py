@@ -41,8 +41,9 @@ reads its own settings and logs at its start which others are there, one line pe
 unless the file is imported or names the job (`worker_class`). An unknown name, a wrong type and a
 value out of range end the program with exit code 2 and a message that names the file and line, the
 expected value and the given one. So does a setting that the job does not read, as `temperature`
-with `loss: margin`, or `bucket` of a knowledge graph, unless it is in the environment or an
-imported file, which other jobs read, too, or is the default.
+with `loss: margin`, or `bucket` of a knowledge graph. It is a warning if it is in the environment
+or an imported file, which other jobs read, too, or if `--set` has replaced the loss that the file
+has; the default has no effect and is never refused.
 """
 
 _LEGACY_INTRODUCTION = """\

@@ -113,7 +113,9 @@ def command(
             f"{config}: no worker_class, so there is no job; see config/fasttext.conf"
         )
     cls = load_class(entry.value, entry.origin)
-    refuse_unread(cls, raw.build(cls.Settings, also_known=known_classes(raw)), raw)
+    settings = raw.build(cls.Settings, also_known=known_classes(raw))
+    if not getattr(settings, "continue_from", ""):  # else a file has what they are read with
+        refuse_unread(cls, settings, raw)
     raise typer.Exit(
         run_local(
             raw,

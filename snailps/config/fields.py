@@ -203,6 +203,12 @@ class Setting:
         cases = [_case_text(case, "`{}: {}`") for case in self.read_if]
         return self.help + (f" Only with {', or '.join(cases)}." if cases else "")
 
+    @property
+    def readers(self) -> list[str]:
+        """Names of the settings by which a job reads this one, as users call them."""
+        names = dict.fromkeys(name for case in self.read_if for name in case)
+        return [_SHOWN.get(name, name) for name in names]
+
     def unread_text(self, settings: Any) -> str:
         """Say why a job with these settings does not read this one, and which jobs would."""
         names = dict.fromkeys(name for case in self.read_if for name in case)

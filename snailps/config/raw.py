@@ -30,6 +30,7 @@ S = TypeVar("S", bound=Settings)
 JOB = "worker_class"
 """A file with this setting is the master's, even if other processes read it too."""
 ENVIRONMENT_PREFIX = "SNAILPS_"
+_ENVIRONMENT = "environment"
 # SNAILPS_ variables that are not settings, and their purpose.
 OTHER_ENVIRONMENT = {
     "SNAILPS_DATA": "folder with the data sets that some tests and benchmarks use",
@@ -116,6 +117,14 @@ class RawConfig:
             return replace(found, value=unquote(found.value))
         except ValueError:
             return found
+
+    def overruled(
+        self, entry: Entry, causes: Iterable[str], cls: type[Settings] | None = None
+    ) -> bool:
+        """Whether `entry` is a line of a file, and one of the `causes` was set over that file."""
+        winners = (self._winner(key, cls) for key in causes)
+        over = ("", _ENVIRONMENT)
+        return entry.source not in over and any(w is not None and w.source in over for w in winners)
 
     def build(self, cls: type[S], *, also_known: Iterable[type[Settings]] = ()) -> S:
         """An object of `cls` from defaults and entries, validated.
@@ -307,7 +316,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[Entry]:
     for name in sorted(environ):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in OTHER_ENVIRONMENT:
             key = name[len(ENVIRONMENT_PREFIX) :].lower()
-            yield Entry(key, environ[name], f"environment {name}", "environment", shared=True)
+            yield Entry(key, environ[name], f"environment {name}", _ENVIRONMENT, shared=True)
 
 
 def _from_override(text: str) -> Entry:

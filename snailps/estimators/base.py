@@ -178,6 +178,8 @@ class Estimator(Routed):
         """Learn from data; `goes_on`: with the model that is there; `how` is of `_source`."""
         name, settings = type(self).__name__, {} if epochs is None else {"epochs": epochs}
         chosen = self._checked(settings)
+        for text in self.parameters.unread(self.get_params(), name):
+            warnings.warn(text, stacklevel=3)
         goes_on = goes_on and self._is_fitted
         if goes_on:
             self._refuse_other_model(chosen)

@@ -121,29 +121,48 @@ class Parameters:
     ) -> dict[str, Any]:
         """Settings of a job that differ from the defaults of its model, checked.
 
-        `also` go before `values`; parameters that are `left_out` do not go with this job.
+        `also` go before `values`; parameters that are `left_out` do not go with this job, nor do
+        those that it does not read.
         """
-        leave = {*left_out, *also}
-        given = {name: _plain(values[name], one) for name, one in self.by_name.items()}
-        for name, value in given.items():
+        every = self._changed(values, who, also)
+        without = {*left_out} - also.keys() | self._unread(every, who).keys()
+        changed = {name: value for name, value in every.items() if name not in without}
+        built, normal = self._built(changed, who), settings_of(self._settings)
+        return {**{name: _shown(normal[name], getattr(built, name)) for name in changed}, **also}
+
+    def unread(self, values: Mapping[str, Any], who: str) -> list[str]:
+        """A sentence for each parameter that has no effect with the others, which is no error:
+
+        a search over several parameters, as GridSearchCV, tries all combinations.
+        """
+        found = self._unread(self._changed(values, who), who)
+        return [f"{who}: {name} {why}" for name, why in found.items()]
+
+    def _changed(
+        self, values: Mapping[str, Any], who: str, also: Mapping[str, Any] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """Settings that differ from the defaults of the model; types of parameters are checked."""
+        plain = {name: _plain(values[name], one) for name, one in self.by_name.items()}
+        for name, value in plain.items():
             _check_type(self.by_name[name], value, who)
         normal = settings_of(self._settings)
-        every = {name: value for name, value in given.items() if name not in leave}
-        fixed = {name: value for name, value in self.fixed.items() if name not in leave}
-        every = {**every, **fixed, **also}
-        changed = {
+        return {
             name: value
-            for name, value in every.items()
+            for name, value in {**plain, **self.fixed, **also}.items()
             if value != _shown(normal[name], normal[name].default)
         }
+
+    def _unread(self, changed: Mapping[str, Any], who: str) -> dict[str, str]:
+        """Of parameters that have no effect with these settings: why."""
+        some = {name: one for name, one in self.by_name.items() if name in changed and one.read_if}
+        built = self._built(changed, who) if some else None
+        return {n: one.unread_text(built) for n, one in some.items() if not one.is_read(built)}
+
+    def _built(self, changed: Mapping[str, Any], who: str) -> JobSettings:
         try:
-            built = RawConfig.from_mapping(changed, who).build(self._settings)
+            return RawConfig.from_mapping(changed, who).build(self._settings)
         except ConfigError as error:
             raise ParameterError(str(error)) from None
-        for name in changed.keys() & given.keys():
-            if not normal[name].is_read(built):
-                raise ParameterError(f"{who}: {name} {normal[name].unread_text(built)}")
-        return {**{name: _shown(normal[name], getattr(built, name)) for name in changed}, **also}
 
     def of_settings(self, settings: object) -> dict[str, Any]:
         """Values of the parameters that settings have, as in a model's file, and that were read."""

@@ -287,7 +287,7 @@ def test_partial_fit_continues_from_the_model_with_its_shape(jobs, monkeypatch):
     ("change", "text"),
     [
         ({"dim": 8}, "FastText: dim: the fitted model has 4, got 8: partial_fit goes on"),
-        ({"maxn": 0}, "FastText: bucket has no effect with maxn: 0"),
+        ({"maxn": 0, "bucket": "auto"}, "FastText: maxn: the fitted model has 6, got 0"),
         ({"model": "cbow"}, "model: the fitted model has 'skipgram', got 'cbow'"),
     ],
 )

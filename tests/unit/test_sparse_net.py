@@ -42,6 +42,24 @@ def labels_of(ptr, loss, seed=3):
     return rng.integers(0, 4 if loss == "multinomial" else 2, m).astype(np.float32)
 
 
+# --- weights ---
+
+
+@pytest.mark.parametrize(
+    ("method", "clock", "workers"), [("adagrad", -1, 3), ("sgd", -1, 3), ("adagrad", 0, 1)]
+)
+def test_gradients_are_divided_by_weights_so_that_2_is_twice(method, clock, workers):
+    net = Net.__new__(Net)
+    net.settings, net.workers = NetSettings(optimizer=method, batch_size=10), workers
+    plain = np.zeros(0, np.float32)
+    block = Block(1, "t.svm", 0, 1, 0, 1, (0.0, 1.0), bytes, clock=clock, slots=4)
+    by_hand = {("adagrad", -1): 3.0, ("sgd", -1): 9.0, ("adagrad", 0): 20.0}[method, clock]
+    assert net._out_of(block, plain, 5, slice(0, 3)) == by_hand
+    for weight in (1, 2, 0.25):
+        weights = np.full(5, weight, np.float32)
+        assert net._out_of(block, weights, 5, slice(0, 3)) == weight * by_hand
+
+
 # --- the dense layers ----------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ import pytest
 from cluster_models import COUNTER
 
 from snailps import KnowledgeGraph as KnowledgeGraphEstimator
-from snailps import models
+from snailps import MatrixFactorization, models
 from snailps.cli.common import read_config, remarks, role_settings
 from snailps.config import (
     ClusterSettings,
@@ -16,7 +16,7 @@ from snailps.config import (
     settings_of,
 )
 from snailps.config.legacy import IGNORED
-from snailps.errors import ConfigError, ParameterError
+from snailps.errors import ConfigError
 from snailps.master.job.settings import job_settings
 from snailps.models.embeddings.kge import KnowledgeGraph
 
@@ -214,11 +214,50 @@ def test_settings_are_read_by_the_jobs_that_their_declarations_name(name):
         assert [known.is_read(raw.build(cls)) for raw in build] == [False, True], case
 
 
-def test_parameter_that_an_estimator_does_not_read_is_refused():
-    triples = [("a", "r", "b")]
-    said = r"^KnowledgeGraph: norm has no effect with model: rotate: it needs model: transe"
-    with pytest.raises(ParameterError, match=said):
-        KnowledgeGraphEstimator(model="rotate", norm="l2").fit(triples)
+@pytest.mark.parametrize(
+    ("text", "sets", "unread"),
+    [
+        ("norm: l2\nmodel: transe\n", ["model=rotate"], "norm has no effect with model: rotate"),
+        ("staleness: 3\nconsistency: ssp\n", ["consistency=bsp"], "staleness has no effect with"),
+        (
+            "worker_class: snailps.models.word_vectors:WordVectors\nwindow: 3\n",
+            ["worker_class=snailps.models.embeddings.kge:KnowledgeGraph"],
+            "KnowledgeGraph has no setting window",
+        ),
+    ],
+)
+def test_line_that_a_run_of_several_by_one_file_does_not_read_is_a_remark(
+    tmp_path, caplog, text, sets, unread
+):
+    job_of(text, *sets, folder=tmp_path)
+    assert [unread in record.message for record in caplog.records] == [True]
+    with pytest.raises(ConfigError, match=unread):  # nothing else would tell of it
+        job_of(text + "".join(one.replace("=", ": ") + "\n" for one in sets), folder=tmp_path)
+
+
+def test_parameters_that_an_estimator_does_not_read_are_told_and_searches_go_on():
+    def settings_of_job(model):
+        chosen = model.parameters.settings(model.get_params(), "KnowledgeGraph")
+        return {name: value for name, value in chosen.items() if name != "keep_state"}
+
+    said = "KnowledgeGraph: norm has no effect with model: rotate: it needs model: transe"
+    model = KnowledgeGraphEstimator(norm="l2", loss="margin", temperature=0.5)
+    assert model.parameters.unread(model.get_params(), "KnowledgeGraph") == [
+        "KnowledgeGraph: temperature has no effect with loss: margin: it needs loss: logistic",
+        said,
+    ]
+    assert settings_of_job(model) == {"loss": "margin"}
+    model.set_params(model="transe", loss="logistic")  # as the next point of a grid
+    assert model.parameters.unread(model.get_params(), "KnowledgeGraph") == []
+    assert settings_of_job(model) == {"model": "transe", "temperature": 0.5, "norm": "l2"}
+
+
+def test_settings_that_only_the_model_of_partial_fit_reads_go_with_it():
+    ratings = MatrixFactorization.parameters
+    values = MatrixFactorization(loss="softmax", negatives=9).get_params()
+    goes_on = ratings.settings(values, "MatrixFactorization", left_out=["loss", "dim"])
+    assert goes_on["negatives"] == 9
+    assert "loss" not in goes_on
 
 
 def test_settings_of_every_process_belong_to_every_process():

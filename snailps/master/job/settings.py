@@ -13,6 +13,7 @@ from snailps.api.plain_values import plain
 from snailps.api.worker import Worker
 from snailps.config import JobSettings, RawConfig, settings_of
 from snailps.config.fields import Settings
+from snailps.config.raw import JOB
 from snailps.config.settings import ROLE_CLASSES
 from snailps.errors import ConfigError
 
@@ -26,23 +27,25 @@ _PLAIN = (bool, int, float, str, tuple, list)
 def refuse_unread(cls: type[Worker], settings: JobSettings, raw: RawConfig) -> list[str]:
     """Refuse what the user set and this job does not read: it would be missed without a word.
 
-    A value that is the default changes nothing.  What other jobs read too, the environment and
-    imported files, may have any: a sentence for each is returned.
+    A value that is the default changes nothing.  A sentence is returned for each of what may stay:
+    what other jobs read too, as the environment and imported files, and lines of a file that
+    ``--set`` or the environment has made unread, as one run of several by the same file does.
     """
-    if foreign := raw.foreign([*(role for _, role in ROLE_CLASSES), cls.Settings]):
-        raise ConfigError(
-            f"{foreign.origin}: {cls.__name__} has no setting {foreign.key}, which is of another "
-            "model: leave it out"
-        )
     in_rounds, notices = cls.rounds(settings) > 0, []
+    if foreign := raw.foreign([*(role for _, role in ROLE_CLASSES), cls.Settings]):
+        why = f"{cls.__name__} has no setting {foreign.key}, which is of another model"
+        if not raw.overruled(foreign, [JOB]):
+            raise ConfigError(f"{foreign.origin}: {why}: leave it out")
+        notices.append(f"{foreign.origin}: {why}")
     for name, known in settings_of(cls.Settings).items():
         entry = raw.explicit(name, cls.Settings)
         if entry is None or getattr(settings, name) == known.default:
             continue
         why = "" if known.is_read(settings) else known.unread_text(settings)
+        causes = known.readers
         if in_rounds and name in OF_CONSISTENCY:
-            why = "has no effect in a job in rounds"
-        if why and not entry.shared:
+            why, causes = "has no effect in a job in rounds", [JOB]
+        if why and not entry.shared and not raw.overruled(entry, causes, cls.Settings):
             raise ConfigError(f"{entry.origin}: {name} {why}. Leave it out")
         if why:
             notices.append(f"{entry.origin}: {name} {why}")

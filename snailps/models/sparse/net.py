@@ -315,7 +315,7 @@ class Net(SparseWorker):
                 last = not under_way and number + 1 >= len(edges)
                 if early and not last:
                     next_pull = self._dense.pull()
-                out_of = self._out_of(block, len(batch), edge[1] - edge[0])
+                out_of = self._out_of(block, batch.weights, len(batch), slice(*edge))
                 back = self._step(way, batch, edge, weights, out_of)
                 if not early and not last:
                     # Before the way back, which takes a shard the longest: it answers in order.
@@ -362,20 +362,21 @@ class Net(SparseWorker):
             first += now
         return edges
 
-    def _out_of(self, block: Block, examples: int, of_batch: int) -> int:
-        """By what a batch's gradients are divided: the examples of the step that they add up to.
+    def _out_of(self, block: Block, weights: Floats, examples: int, of_batch: slice) -> float:
+        """By what a batch's gradients are divided: the weight of the step that they add up to.
 
-        With bsp those of all batches of all its blocks, which are pieces of even length.  Plain
+        With bsp that of all batches of all its blocks, which are pieces of even length.  Plain
         steps of several workers, from about one set of weights, add up to one of `batch_size`;
         steps of other optimisers do not grow with gradients.
         """
-        s = self.settings
+        s, count = self.settings, of_batch.stop - of_batch.start
         if block.clock >= 0:
-            return examples * block.slots
-        return min(s.batch_size, of_batch * self.workers) if s.method == "sgd" else of_batch
+            return block.slots * _weight(weights, examples)
+        weight = _weight(weights[of_batch], count)
+        return weight * min(s.batch_size / count, self.workers) if s.method == "sgd" else weight
 
     def _step(
-        self, way: Way, batch: Batch, edge: tuple[int, int], weights: Vector, out_of: int
+        self, way: Way, batch: Batch, edge: tuple[int, int], weights: Vector, out_of: float
     ) -> Stepped:
         """Push the gradients of the dense layers; dL/dZ is returned for the way back."""
         examples, gradients = slice(*edge), self._dense.blank()
@@ -420,6 +421,11 @@ class Net(SparseWorker):
             there / 1e6,
             here / 1e6,
         )
+
+
+def _weight(weights: Floats, examples: int) -> float:
+    """Sum of weights of examples; without `weights` each has 1."""
+    return float(weights.sum(dtype=np.float64)) if len(weights) else float(examples)
 
 
 def share_of_batch(batch_size: int, workers: int, examples: int) -> int:
