@@ -298,7 +298,7 @@ class Cluster:
         ConfigError
             A table is declared here in another way, or the cluster has another `frag_num`.
         CheckpointError
-            None is good.
+            None is good.  Where servers had begun to read, what they had of its tables is gone.
 
         Notes
         -----
@@ -322,11 +322,11 @@ class Cluster:
         keys : numpy.ndarray
             uint64 (n,), in no order.
         rows : numpy.ndarray
-            float32 (n, dim + state_floats), as they are when they are read.
+            float32 (n, dim + state_floats), as they are when they are read, for `assign`.
         """
         self._check_open()
         source = ClusterSource(self._driver, state=True, is_local=self.is_local)
-        yield from source.pieces(table, True, ExportProgress())
+        yield from source.stored(table)
 
     def has_rows(self, table: str) -> bool:
         """Whether the cluster has a row of a table, of any driver or its last job."""
@@ -796,6 +796,7 @@ def _end(launcher: Launcher | None, driver: Driver) -> None:
         if launcher is not None:
             with contextlib.suppress(SnailError):
                 driver.shut_down()
+                driver.ended.wait()  # a session that makes checkpoints saves its tables first
         driver.close()
     finally:  # whatever interrupts: `close` runs once
         if launcher is not None:

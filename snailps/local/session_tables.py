@@ -59,7 +59,7 @@ class LocalTable:
             Integers from 0, (n,); of a repeated one the last row counts.
         rows : array_like
             Weights (n, dim), with which the optimizer's state begins anew; or weights and state,
-            (n, dim + state_floats), as `Cluster.export` with `state` writes them.
+            (n, dim + state_floats), as `Cluster.stored` has them.
 
         Raises
         ------
@@ -138,10 +138,7 @@ class ClusterSource:
     ) -> Iterator[tuple[Keys, Rows]]:
         """Like `TableSource.pieces`; with `state` each piece is pulled once more."""
         client, declared = self._driver.client, self.tables[table]
-        shards = self._driver.shard_fragments()
-        results = Results(
-            JobSettings(), b"", {}, client, self._numbers, self.tables, shards, progress
-        )
+        results = self._results(progress)
         width = declared.dim + declared.state_floats if state else 0
         for keys, rows in results.scan(table):
             if state:
@@ -151,3 +148,16 @@ class ClusterSource:
                 rows = whole
                 declared.check_finite(keys, rows)
             yield keys, rows
+
+    def stored(self, table: str) -> Iterator[tuple[Keys, Rows]]:
+        """Rows that `assign` puts back: whole ones as they are stored, or weights as pulled where
+        there is no state."""
+        results = self._results(ExportProgress())
+        pieces = results.scan(table)
+        if not self.tables[table].state_floats:
+            return pieces
+        return results.packed(table, (keys for keys, _ in pieces))
+
+    def _results(self, progress: ExportProgress) -> Results:
+        client, shards = self._driver.client, self._driver.shard_fragments()
+        return Results(JobSettings(), b"", {}, client, self._numbers, self.tables, shards, progress)

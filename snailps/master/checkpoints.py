@@ -126,6 +126,7 @@ class _Restoring(_Pending):
     state: JobState | None = None  # of the first one
     waits: bool = False  # for the standbys of a lost server to serve, and
     stopping: bool = False  # for the others to stop reading
+    failures: list[str] = field(default_factory=list)  # of candidates before
 
     @property
     def number(self) -> int:
@@ -143,7 +144,7 @@ class Hooks:
     """What becomes of the rows of a checkpoint: here of those of a job."""
 
     of_job = True
-    """Whether tables that are restored go with the job."""
+    """Whether all tables that are restored go with the job; else those of an earlier job."""
     level = logging.WARNING
     """Of the line about what was restored."""
 
@@ -153,8 +154,9 @@ class Hooks:
     def restored(self, state: JobState, rows: int, now: float) -> None:
         self._context.job_controller.restored(state, now)
 
-    def not_restored(self, text: str) -> None:
-        self._context.fail_job(text)
+    def not_restored(self, error: SnailError) -> None:
+        advice = ". Mend one, or begin anew with --fresh"
+        self._context.fail_job(f"{error}{advice if isinstance(error, CheckpointError) else ''}")
 
     def saved(self, completed: Completed, now: float) -> None:
         """A checkpoint has its name."""
@@ -368,7 +370,9 @@ class CheckpointController:
             restoring.broadcast.forget()
         others = [server for server in restoring.servers if server is not member]
         # A loss of another one before these have answered asks the rest of them again.
-        restoring = self._restoring = _Restoring(others, now, left=restoring.left, waits=True)
+        left, failures = restoring.left, restoring.failures
+        restoring = _Restoring(others, now, left=left, waits=True, failures=failures)
+        self._restoring = restoring
         restoring.enter(now, "stop reading")
         # After the answers no `Loaded` comes of what these have read so far.
         stop, stopped = messages.StopSaving(), partial(self._stopped, restoring)
@@ -479,6 +483,8 @@ class CheckpointController:
         share = job.ledger.share(state.done)
         about = {**job.identity(_MAY_DIFFER), "progress": share, "units": state.units}
         about |= {"counts": job.counts, "settings": outward(job.plain_settings(), without_secrets)}
+        if not self._hooks.of_job:
+            about["tables_of_job"] = [*self._members.table_registry.of_job]
         return state, about
 
     def _begun(self, saving: _Saving, done: WorkDone, now: float) -> None:
@@ -620,10 +626,9 @@ class CheckpointController:
         restoring.waits = restoring.stopping = False
         if not restoring.left:
             self._restoring = None
-            self._hooks.not_restored(
-                f"{self._path}: no checkpoint could be used, see above. Mend one, or begin anew "
-                "with --fresh"
-            )
+            why = "; ".join(restoring.failures)
+            text = f"{self._path}: no checkpoint could be used: {why}"
+            self._hooks.not_restored(CheckpointError(text))
             return
         candidate, restoring.begun_at, restoring.servers = restoring.left[0], now, []
         restoring.state = None
@@ -645,7 +650,10 @@ class CheckpointController:
         restoring.state, restoring.servers = done.result, self._members.joined("server")
         tables = [Table.from_dict(item["table"]) for item in candidate.manifest.tables]
         made = partial(self._tables_made, restoring, candidate)
-        self._members.table_registry.adopt(tables, made, now, of_job=self._hooks.of_job)
+        of_job = candidate.manifest.job.get("tables_of_job", ())  # of a session's newest
+        if self._hooks.of_job:
+            of_job = [table.name for table in tables]
+        self._members.table_registry.adopt(tables, made, now, of_job=of_job)
 
     def _tables_made(
         self, restoring: _Restoring, candidate: Candidate, answer: Answer, now: float
@@ -654,7 +662,8 @@ class CheckpointController:
             return
         if not isinstance(answer, messages.Declared):
             self._restoring = None
-            self._hooks.not_restored(str(answer))
+            assert isinstance(answer, SnailError)
+            self._hooks.not_restored(answer)
             return
         pairs = zip(candidate.manifest.tables, answer.numbers, strict=True)
         tables = [[item["number"], number] for item, number in pairs]
@@ -695,6 +704,7 @@ class CheckpointController:
         if restoring.broadcast is not None:
             restoring.broadcast.forget()
         log.warning("checkpoint %d cannot be used: %s", candidate.number, why)
+        restoring.failures.append(f"checkpoint {candidate.number}: {why}")
         self._stop_saving(restoring.servers)
         self._try_next(restoring, now)
 

@@ -43,6 +43,10 @@ class Context(Protocol):
     replication: ReplicationController
     departures: Departures
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job is at work, nor the class of one being loaded."""
+
     def ready(self, member: Member, now: float) -> None:
         """A member took the route."""
 

@@ -527,7 +527,8 @@ class MasterCore:
             return False
         if isinstance(message, messages.Submit):
             self.rows.check(now)  # due since the last job: there may be no other time for it
-        return self.rows.busy
+            return self.rows.busy
+        return self.rows.busy or self._loading is not None
 
     def _heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
         """A server has saved or loaded a checkpoint: of the job, or of the session."""
@@ -690,6 +691,10 @@ class MasterCore:
             self.departures.leave(member, now)
 
     # --- reporting ---------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        return self.job_controller.phase is JobPhase.IDLE and self._loading is None
 
     @property
     def reported_phase(self) -> Phase:

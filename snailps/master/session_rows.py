@@ -24,7 +24,6 @@ from snailps.master.context import Context
 from snailps.master.job.session import SessionJob
 from snailps.master.job.state import JobState
 from snailps.master.member import Member
-from snailps.master.phases import JobPhase
 from snailps.master.services import Completed, Files, Opened
 from snailps.node.effects import WorkDone
 from snailps.transport import messages
@@ -55,7 +54,7 @@ class _Own(Hooks):
         self._rows.own_ended()
 
     def not_saved(self, why: str, now: float) -> None:
-        self._rows.own_ended()
+        self._rows.own_ended(failed=True)
 
 
 class _OfDriver(Hooks):
@@ -70,8 +69,11 @@ class _OfDriver(Hooks):
     def restored(self, state: JobState, rows: int, now: float) -> None:
         self._rows.loaded(rows, now)
 
-    def not_restored(self, text: str) -> None:
-        self._rows.answer(CheckpointError(text))
+    def not_restored(self, error: SnailError) -> None:
+        if isinstance(error, CheckpointError):  # servers have begun to read it
+            text = f"{error}. Rows of its tables may be gone here: load another checkpoint"
+            error = CheckpointError(text)
+        self._rows.answer(error)
 
     def saved(self, completed: Completed, now: float) -> None:
         self._rows.answer(report(completed.path, completed.rows))
@@ -178,7 +180,8 @@ class SessionRows:
         """At each turn, once the cluster is complete and members of an earlier master are back."""
         for controller in list(self._controllers()):
             controller.step(now)
-        if self._then is not None and not (self.busy or self._last_begun):
+        idle = self._context.is_idle
+        if self._then is not None and idle and not (self.busy or self._last_begun):
             assert self._job is not None
             self._last_begun = True
             self.checkpoints.begin(self._job, now)
@@ -193,7 +196,7 @@ class SessionRows:
 
     def check(self, now: float) -> None:
         """Begin a checkpoint of the session where one is due and rows have changed."""
-        idle = self._context.job_controller.phase is JobPhase.IDLE
+        idle = self._context.is_idle
         if self._job is None or self.busy or not idle or self._members.rows.moving:
             return
         pushes = self._members.shard_sum("pushes")
@@ -208,9 +211,13 @@ class SessionRows:
         elif self._then is None:
             self._then = then
             log.info("the session ends: its tables are saved before that")
+            if self._context.job_controller.job is not None:  # servers know one checkpoint
+                self._context.fail_job("the session ends")
 
-    def own_ended(self) -> None:
+    def own_ended(self, *, failed: bool = False) -> None:
         """The session's own checkpoint is complete, or has failed."""
+        if failed:
+            self._pushes = -1
         if self._then is not None and self._last_begun:
             self._then()
 
@@ -256,7 +263,7 @@ class SessionRows:
     def _take(self, call: int, folder: str) -> _Request:
         if self._job is None:
             raise ClusterError("this cluster has the rows of its own job: it saves them itself")
-        if self._context.job_controller.phase is not JobPhase.IDLE:
+        if not self._context.is_idle:
             raise ClusterError(
                 "a job is at work here, and its rows are its own: wait for its end, and ask again"
             )

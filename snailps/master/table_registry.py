@@ -142,7 +142,8 @@ class TableRegistry:
             for table in tables:
                 self._admit(table)
         member.declared = True
-        self._declare(tables, member.role == "worker", partial(self._reply, call), now)
+        of_job = [table.name for table in tables if member.role == "worker"]
+        self._declare(tables, of_job, partial(self._reply, call), now)
 
     def _admit(self, table: Table) -> None:
         """Refuse a driver's table that has servers import what their operator has not named."""
@@ -160,15 +161,17 @@ class TableRegistry:
         self._out.reply(call, answer)
 
     def adopt(
-        self, tables: Iterable[Table], on_made: OnMade, now: float, *, of_job: bool = True
+        self, tables: Iterable[Table], on_made: OnMade, now: float, *, of_job: Collection[str]
     ) -> None:
-        """Declare the tables of a checkpoint, before any worker or driver does."""
+        """Declare the tables of a checkpoint; `of_job`: names of those that go with a job."""
         try:
             self._declare([*tables], of_job, on_made, now)
         except SnailError as error:
             on_made(error, now)
 
-    def _declare(self, tables: list[Table], of_job: bool, answer: OnMade, now: float) -> None:
+    def _declare(
+        self, tables: list[Table], of_job: Collection[str], answer: OnMade, now: float
+    ) -> None:
         numbers: list[int] = []
         new: dict[str, tuple[int, Table]] = {}
         for table in tables:  # all are checked before any is kept: servers make all or none
@@ -190,13 +193,12 @@ class TableRegistry:
                 new[table.name] = (number, table)
             numbers.append(number)
         for name, (number, table) in new.items():
-            fact = {"number": number, "table": table.to_dict(), "of_job": of_job}
+            fact = {"number": number, "table": table.to_dict(), "of_job": name in of_job}
             self._out.note("table", fact)
             self.tables[name] = (number, table)
             self._made[number] = table
         self._next_table += len(new)
-        if of_job:
-            self._of_job |= new.keys()
+        self._of_job |= new.keys() & set(of_job)
         if new:
             self._order([number for number, _ in new.values()], now)
         left = {self._making[number] for number in numbers if number in self._making}

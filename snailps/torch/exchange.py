@@ -413,7 +413,7 @@ class Exchange:
                 push.wait()
 
     def forget_ahead(self) -> None:
-        """Drops what was pulled ahead: the step that it was pulled in is over."""
+        """Drops what was pulled ahead: its step is over, or its rows are replaced."""
         while self._ahead:
             self._ahead.popleft().drop()
 

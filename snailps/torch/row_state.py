@@ -103,8 +103,8 @@ def load_rows(
             continue
         count += 1
         unexpected[:] = [name for name in unexpected if name not in names]
-        keys = state[names[0]].numpy().view(np.uint64)
-        rows = np.ascontiguousarray(state[names[1]].numpy(), np.float32)
+        keys = state[names[0]].cpu().numpy().view(np.uint64)
+        rows = np.ascontiguousarray(state[names[1]].float().cpu().numpy())
         width = table.dim + table.state_floats
         if rows.ndim != 2 or len(rows) != len(keys) or rows.shape[1] < table.dim:
             raise MisuseError(

@@ -17,6 +17,12 @@ def test_python_method_in_a_cluster(monkeypatch):
         table = cluster.table("w", dim=3, access="python_methods:Momentum", lr=0.25)
         table.push([1, 2, 2], np.ones((3, 3)))
         assert table.pull([0, 1, 2])[:, 0].tolist() == [0, 1.5, 3]
+        copy = cluster.table("copy", dim=3, access="python_methods:Momentum", lr=0.25)
+        for keys, rows in cluster.stored("w"):  # whole ones: it reads twice its weights
+            copy.assign(keys, rows)
+        for one in (table, copy):
+            one.push([1], np.ones((1, 3)))
+        assert np.array_equal(copy.pull([1, 2]), table.pull([1, 2]))
         faulty = cluster.table("f", dim=2, access="python_methods:Faulty")
         with pytest.raises(SnailError, match="ValueError: planted failure"):
             faulty.push([1], [[-1, 0]])

@@ -57,6 +57,13 @@ def test_rows_and_moments_of_a_state_dict_train_on_in_another_cluster(saved):
         model = Model()
         assert not any(model.load_state_dict(state))
         assert step(model)[0] == after
+        model.users.prefetch(IDS)
+        model.load_state_dict({name: part.bfloat16() if part.is_floating_point() else part
+                               for name, part in state.items()})  # fmt: skip
+        read = model.users(IDS[:1])[0]
+        key = state["users.rows.0.keys"].tolist().index(3)
+        assert torch.equal(read, state["users.rows.0.values"][key, :4].bfloat16().float())
+        assert torch.equal(model.users(IDS)[0], read)  # not what was pulled ahead
         fresh = st.state_dict(Model("sgd"), rows=True)
         assert fresh["users.rows.0.values"].shape == (0, 4)
         other = Model("sgd")

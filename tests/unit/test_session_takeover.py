@@ -212,6 +212,7 @@ class Folder(Files):
 
     def complete(self, begun, files, state, **about):
         self.done.append(("complete", about["tables"], about["about"]["worker_class"]))
+        self.about = about
         return Completed(f"checkpoint-{begun.number}", 12, 345)
 
     def drop(self, begun):
@@ -309,6 +310,17 @@ def test_load_of_what_does_not_fit_is_refused_and_changes_nothing(folder, words)
     assert world.core.reported_phase == "idle"
 
 
+def test_load_that_fails_says_why_and_that_rows_may_be_gone():
+    world, driver = with_folder(Folder([candidate()]))
+    call = world.call(driver, m.LoadRows("/there"))
+    world.tick(times=2)
+    world.note(1, m.Loaded(3, 0, "its checksum is wrong"))
+    world.tick(times=2)
+    words = "/there: no checkpoint could be used: checkpoint 3: .*checksum is wrong.*may be gone"
+    with pytest.raises(CheckpointError, match=words):
+        raise world.answers[call]
+
+
 def test_server_that_is_lost_while_it_loads_is_waited_for_no_more():
     world, driver = with_folder(Folder([candidate()]))
     call = world.call(driver, m.LoadRows("/there"))
@@ -377,6 +389,73 @@ def test_session_saves_after_its_interval_where_rows_have_changed():
     world.core.members.shard_sum = lambda name: 10
     world.tick(2)
     assert len(world.orders(m.Save)) == 2
+
+
+def test_checkpoint_that_failed_is_made_again_though_nothing_was_pushed_since():
+    world = with_own(Folder())
+    world.tick(times=4)
+    world.core.members.shard_sum = lambda name: 9
+    world.tick(6)
+    saved(world, 1, "the disk is full")
+    world.tick(11)
+    assert [order.message.number for order in world.orders(m.Save)] == [1, 2]
+
+
+def test_tables_of_a_job_that_a_session_restores_are_not_those_of_the_next_job():
+    """Each job begins with tables of its own, whoever was the master when the last one ran."""
+    folder = Folder([candidate([Table("w", 2), Table("of-job", 3)])])
+    folder.candidates[0].manifest.job.update(worker_class="session", tables_of_job=["of-job"])
+    world = with_own(folder)
+    world.tick(times=4)
+    world.note(1, m.Loaded(3, 7))
+    world.tick(times=4)
+    tables = world.core.members.table_registry
+    assert sorted(tables.tables) == ["of-job", "w"]
+    world.core.members.shard_sum = lambda name: 9
+    world.tick(6)
+    saved(world, 1)
+    assert folder.about["about"]["tables_of_job"] == ["of-job"]
+    tables.forget_job(world.now)
+    assert list(tables.tables) == ["w"]
+
+
+def test_session_that_ends_during_a_job_ends_the_job_and_saves_then(tmp_path):
+    (tmp_path / "in.txt").write_text("0\n" * 10)
+    world = with_own(Folder())
+    world.join("worker")
+    world.tick(times=4)
+    driver = world.join("driver")
+    settings = {"worker_class": MODEL, "input": str(tmp_path / "in.txt")}
+    assert world.ask(driver, m.Submit(settings)).job == 1
+    world.tick(times=4)
+    assert isinstance(world.ask(driver, m.Shutdown()), m.Ok)
+    world.tick(times=4)
+    assert world.core.job_controller.failed == "the session ends"
+    assert not world.orders(m.Save)  # its worker is still here
+    world.note(2, m.Bye({}))
+    world.handle(gone(2))
+    world.tick(times=4)
+    saved(world, 1)
+    assert (world.core.lifecycle.code, world.core.lifecycle.stopping) == (0, True)
+
+
+def test_rows_are_not_saved_while_the_class_of_a_job_is_loaded():
+    """The job might restore a checkpoint meanwhile, and servers know one."""
+    world, driver = with_folder(Folder())
+    other = world.join("driver")
+    world.slow = True
+    job = world.call(driver, m.Submit({"worker_class": "nowhere:Model"}))
+    call = world.call(other, m.SaveRows("/there"))
+    world.tick(times=4)
+    assert not world.orders(m.Save)
+    world.slow = False
+    while world.works:
+        world.work()
+    world.tick(times=4)
+    assert isinstance(world.answers[job], ConfigError)
+    assert len(world.orders(m.Save)) == 1
+    saved(world, 1)
+    assert call in world.answers
 
 
 def test_session_that_ends_saves_before_that():
