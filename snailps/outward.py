@@ -18,23 +18,26 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _WORD = re.compile(r"[^\s\"<>]+")
 _NEXT = re.compile(r"(?:[,;]|::)[A-Za-z][A-Za-z0-9+.-]{0,30}$")
 """End of what follows an address, if another one begins there: its protocol."""
+_MARK = re.compile(r"(://|(?:(?<=\bhttp)|(?<=\bhttps)|(?<=\bs3)):/)", re.I)
+"""What follows a protocol; of paths that are made of addresses one slash is left."""
 _NAME = re.compile(r"[\w.~%-]+=")
 _PORT = re.compile(r"\d{1,5}(?:[/?#]|$)")
 
 
 def without_secrets(text: str) -> str:
     """A text whose addresses have neither password nor query; the same for one made before."""
-    if "://" not in text:
+    if ":/" not in text:
         return text
     return _WORD.sub(lambda found: _hidden(found[0]), text)
 
 
 def _hidden(word: str) -> str:
     """A word of a text, with any addresses in it; takes time by its length."""
-    protocol, *rests = word.split("://")
+    protocol, *more = _MARK.split(word)
     shown, is_query = protocol, False
-    for number, rest in enumerate(rests):
-        following = _NEXT.search(rest[-34:]) if number + 1 < len(rests) else None
+    for at in range(0, len(more), 2):
+        mark, rest = more[at : at + 2]
+        following = _NEXT.search(rest[-34:]) if at + 2 < len(more) else None
         tail = following[0] if following else ""
         body = rest[: len(rest) - len(tail)]
         if is_query:  # an address in a query is a part of it
@@ -42,7 +45,7 @@ def _hidden(word: str) -> str:
         else:
             is_web = protocol.lower().endswith(("http", "https"))
             body, is_query = _without_query(_without_user(body, is_web), is_web)
-            shown += f"://{body}{tail}"
+            shown += f"{mark}{body}{tail}"
         is_query = is_query and not tail
         protocol = tail or rest
     return shown

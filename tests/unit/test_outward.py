@@ -43,6 +43,8 @@ from snailps.store.checkpoint.lock import LOCK
     ("{'url': 'http://u:it's@h/x'}", "{'url': 'http://***@h/x'}"),
     ("zip://a.txt::https://h/x.zip?sig=1", "zip://a.txt::https://h/x.zip?***"),
     ("gs://b/x?generation=5", "gs://b/x?***"),
+    ("https:/u:p@h/x?s=1: no such file", "https:/***@h/x?***: no such file"),
+    ("x/s3:/k:p@b/y,s3:/k:p@b/z", "x/s3:/***@b/y,s3:/***@b/z"),
 ])  # fmt: skip
 def test_address_leaves_without_password_and_query(text, shown):
     assert without_secrets(text) == shown
@@ -60,6 +62,7 @@ def test_long_text_of_a_peer_takes_little_time():
     "https://h:8080/a@2x.png", "s3://bucket/part-?.txt", "abfs://container@account.dfs/x",
     "tcp://node1:16831", "http://[::1]:80/a@b", "sftp://me@host/x",
     "mail a@b, see http://h and c@d", "s3://b/c=?/x=1.txt", "://", "",
+    "nfs3:/a:b@c/x?y=1", "host:/a?b=1",
 ])  # fmt: skip
 def test_address_without_secrets_stays(text):
     assert without_secrets(text) == text
