@@ -22,7 +22,7 @@ from snailps.store.tables cimport (
     Shard, Table, store_dim, store_floats, store_has, store_pull, store_put, store_scan,
     store_set_mark,
 )
-from snailps.transport._frame cimport KIND_ERROR, OPTION_ASSIGN, PART_BYTES, FrameHeader, Group
+from snailps.transport._frame cimport KIND_ERROR, OPTION_ASSIGN, OPTION_STATE, PART_BYTES, FrameHeader, Group
 from snailps.transport.loop._handler cimport Reply
 
 from snailps.errors import ProtocolError, RemoteError, SnailError
@@ -103,14 +103,14 @@ cdef bint python_push(void *methods, Table *table, const FrameHeader *head, cons
             method, keys, values = me.methods[head.table], keys[:total], values[:total]
             if assigns:
                 keys, rows = _last(keys, values)
-                if asked.floats != floats:
+                if not asked.options & OPTION_STATE:
                     rows = method.assign(keys, rows)
             else:
                 has = _has(me, table, keys, of, size, new)
                 keys, values, has = _merged(keys, values, has)
                 rows = method.push(_rows_of(me, table, head.table, keys, has), values)
             count = <uint32_t>len(keys)
-            rows = _stored(rows, count, floats, table.finite)
+            rows = _stored(rows, count, floats, table.finite, "assign" if assigns else "push")
         for g in range(new):
             if store_set_mark(shard, of[g], head.incarnation, seq) < 0:
                 raise MemoryError(f"no memory for a mark of fragment {of[g]}")
@@ -153,7 +153,7 @@ cdef bint python_sums(void *methods, Table *table, const Sums *sums) noexcept wi
                    <uint32_t>len(fragments))
         rows = _rows_of(me, table, table.table_id, keys, has)
         rows = me.methods[table.table_id].push(rows, values)
-        rows = _stored(rows, len(keys), floats, table.finite)
+        rows = _stored(rows, len(keys), floats, table.finite, "push")
         if store_put(me.store.shard, table, <const uint64_t *>_data(keys), <uint32_t>len(keys),
                      <const float *>_data(rows)) < 0:
             raise MemoryError(f"no memory for {len(keys)} rows")
@@ -278,12 +278,12 @@ def _block(rows, n, floats, name):
     return block
 
 
-def _stored(rows, n, floats, finite):
-    """What `push` returned for a table, which may have to be finite."""
-    block = _block(rows, n, floats, "push")
+def _stored(rows, n, floats, finite, name):
+    """What `push` or `assign` returned for a table, which may have to be finite."""
+    block = _block(rows, n, floats, name)
     if finite and not np.isfinite(block).all():
         row, column = np.argwhere(~np.isfinite(block))[0].tolist()
-        raise ValueError(f"push() made {block[row, column]} in column {column} of a row from finite "
+        raise ValueError(f"{name}() made {block[row, column]} in column {column} of a row from finite "
                          "values; a table whose rows may hold that is declared with finite=False")
     return block
 

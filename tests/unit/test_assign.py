@@ -76,6 +76,18 @@ def test_rows_of_a_python_method_are_assigned_by_it():
         assert pull(client, u64([7]), 2 * DIM, state=True).tolist() == [[1, 2, 3, 4, 5, 6]]
 
 
+def test_weights_are_assigned_by_a_python_method_without_state_too():
+    with Shards(1) as cluster:
+        cluster.declare(Table("w", DIM, "python_methods:Doubled"))
+        client, rows = cluster.client(), np.array([[1, 2, 3]], np.float32)
+        assign(client, u64([1]), rows)
+        assert np.array_equal(pull(client, u64([1]), DIM), rows)
+        assign(client, u64([2]), rows, state=True)  # as it is stored
+        assert np.array_equal(pull(client, u64([2]), DIM), 2 * rows)
+        with pytest.raises(RemoteError, match=r"assign\(\) must return rows of shape \(1, 3\)"):
+            assign(client, u64([1]), np.full((1, DIM), 99, np.float32))
+
+
 def test_assigned_rows_are_made_where_a_table_refuses_rare_ones():
     with Shards(1) as cluster:
         cluster.declare(Table("w", DIM, admit_after=3))
