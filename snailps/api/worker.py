@@ -428,6 +428,15 @@ class Worker(ModelTables):
         """Raise `ConfigError` for contradicting settings; at the master, before the job starts."""
 
     @classmethod
+    def too_many(cls, settings: Any, others: int) -> str:
+        """Why a worker beside so many others learns less than one alone, and what to use instead.
+
+        Empty (the default): it does not; so it must be for 0.  Asked at the master: a job does not
+        begin with too many; a worker that joins later is taken, with a warning.
+        """
+        return ""
+
+    @classmethod
     def block_bytes(cls, settings: Any, total_bytes: int, workers: int) -> int:
         """Size of a block: all workers together hold a twentieth of an epoch; 1 MiB at most.
 

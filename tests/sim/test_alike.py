@@ -5,11 +5,12 @@ import pytest
 from alike import BY_NAME, SCHEDULES, WITHIN
 from emulated import trained
 
+from snailps.errors import ConfigError
+
 RATE = 1e-6
 STEPPED = [
     "transe margin adagrad normalize",
-    "transe margin sgd normalize",
-    "complex softmax sgd",
+    "complex softmax adagrad",
     "mf squared sgd",
     "mf pairwise adagrad",
     "linear multinomial ftrl",
@@ -30,7 +31,7 @@ NO_STEPS = {"text", "lines", "global_step"}
     [
         "transe margin adagrad normalize",
         "rotate logistic adagrad",
-        "transe logistic sgd",
+        "transe logistic adagrad",
         "mf softmax adagrad",
         "linear logistic adagrad",
         "fm squared sgd",
@@ -42,6 +43,26 @@ def test_eight_workers_learn_what_one_does(tmp_path, name):
     case = BY_NAME[name]
     alone = case.figure(tmp_path / "one", 1, "async")
     assert case.figure(tmp_path / "eight", 8, "async") >= alone - WITHIN
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("rotate logistic sgd", {}),
+        ("transe margin sgd normalize", {}),
+        ("mlp multinomial momentum", {"lr": 0.02}),
+        ("mlp multinomial sgd", {"lr": 0.2}),
+    ],
+)
+def test_workers_that_would_learn_less_than_one_are_refused(tmp_path, name, changed, schedule):
+    job = BY_NAME[name].job(tmp_path, schedule) | changed | {"epochs": 1}
+    with trained(job, 1):
+        pass
+    if schedule == "bsp":
+        return
+    with pytest.raises(ConfigError, match=r"8 workers are too many for .*bsp"), trained(job, 8):
+        pass
 
 
 @pytest.mark.parametrize("workers", [2, 8])

@@ -1,12 +1,12 @@
 """The end of a training: who is waited for, who is given up, which results count."""
 
 import pytest
-from cluster_models import COUNTER, write_numbers
+from cluster_models import COUNTER, Counter, write_numbers
 from master_world import World, rejoin, takes_over
 
 from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.data.blocks import Block
-from snailps.master import events
+from snailps.master import effects, events
 from snailps.master.job.job import Job
 from snailps.master.leases import BspLedger, SspLedger
 from snailps.master.leases.late_workers import DROP_S
@@ -233,3 +233,44 @@ def test_worker_is_half_pushed_from_the_first_part_of_a_block_to_its_last_acknow
     assert stand.is_half_pushed(5)
     stand.finish({})
     assert not stand.is_half_pushed(9)
+
+
+@pytest.fixture
+def at_most(monkeypatch):
+    """Has the counter say that more workers than so many learn less than one."""
+
+    def at_most(most):
+        monkeypatch.setattr(
+            Counter,
+            "too_many",
+            classmethod(lambda cls, settings, others: "set lr" if others >= most else ""),
+        )
+
+    return at_most
+
+
+def test_job_with_too_many_workers_ends_before_it_begins(make_job, at_most):
+    at_most(1)
+    world = World(make_job())
+    assert "2 workers are too many for Counter: set lr" in world.core.lifecycle.verdict
+    assert world.core.lifecycle.code == 2
+
+
+def test_worker_that_joins_as_one_too_many_is_taken_with_a_warning(make_job, at_most):
+    at_most(2)
+    world = World(make_job())
+    world.forms()
+    newcomer = world.join("worker")
+    world.tick()
+    assert world.sent(newcomer, m.Start)
+    said = [effect.text for effect in world.effects if isinstance(effect, effects.Say)]
+    assert [text for text in said if text.startswith("3 workers are too many for Counter: set lr")]
+
+
+def test_master_that_goes_on_refuses_no_worker_that_joined_before(make_job, at_most):
+    at_most(2)
+    world = World(make_job())
+    world.forms()
+    at_most(1)
+    world = takes_over(world, make_job())
+    assert not world.core.lifecycle.stopping

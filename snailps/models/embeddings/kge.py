@@ -153,6 +153,16 @@ class KnowledgeGraph(EmbeddingWorker):
             files.check_heads(cls.columns, name, paths)
 
     @classmethod
+    def too_many(cls, settings: KgeSettings, others: int) -> str:
+        if not others or settings.method != "sgd" or cls.clocked(settings):
+            return ""
+        return (
+            f"with optimizer: sgd and consistency: {settings.consistency} steps of several on the "
+            "same rows add up too far. Set optimizer: adagrad, or consistency: bsp, or start one "
+            "worker"
+        )
+
+    @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:
         s = results.settings
         assert isinstance(s, KgeSettings)

@@ -57,6 +57,9 @@ JUDGED = 2000
 """Test examples evaluated at a time, and in each evaluation during the training."""
 BLOCKS_A_KEY = (1 << 24) // BATCHES_MAX
 """Blocks whose steps are counted in one row, which stays exact."""
+MISSING_MOST = 1.0
+"""Steps that a gradient lacks, in units of the rate: with 1.0 three workers learn what one does
+(pictures of tests/support/alike.py, lr 0.05, momentum 0.9), with 1.4 eight learn nothing."""
 _ONE = np.ones((1, 1), np.float32)
 
 
@@ -100,6 +103,24 @@ class Mlp(Worker):
         if settings.continue_from:  # before the output is looked at, and before a cluster starts
             with opened_model(settings):
                 pass
+
+    @classmethod
+    def too_many(cls, settings: MlpSettings, others: int) -> str:
+        """Gradients of sgd and momentum lack as many steps as there are other workers."""
+        s = settings
+        if s.method not in ("sgd", "momentum") or cls.clocked(s):
+            return ""
+        kept = s.momentum if s.method == "momentum" else 0.0
+        missing = s.lr / (1 - kept) * others
+        if missing <= MISSING_MOST * 1.001:
+            return ""
+        step = "lr / (1 - momentum)" if kept else "lr"
+        return (
+            f"with optimizer: {s.method} and consistency: {s.consistency} a gradient lacks a step "
+            f"of each other worker, and {others} x {step} is {missing:.3g}, above {MISSING_MOST}. "
+            f"Set lr to {MISSING_MOST * (1 - kept) / others:.4g} or less, optimizer: adam, or "
+            "consistency: bsp, or start fewer workers"
+        )
 
     @classmethod
     def counted(cls, settings: MlpSettings, counts: Mapping[str, float], units: int) -> Counted:
