@@ -158,6 +158,8 @@ _PLAIN = frozenset((str, bytes, list, tuple, np.ndarray))
 """Types of most calls for one text, or a few: asking them what they offer would take a tenth."""
 _NAMES = ("columns", "column_names", "__dataframe__")
 """Attributes of what has columns by name."""
+_AT_ONCE = ("__getitem__", "__array__", "__dataframe__")
+"""Attributes of what gives more than one row after another."""
 
 
 def native(data: Any, what: str = "X") -> Any:
@@ -183,7 +185,10 @@ def native(data: Any, what: str = "X") -> Any:
         return _converted(data, lambda: _of_arrow(data), what)
     if hasattr(kind, "to_pandas"):
         return _converted(data, data.to_pandas, what)
-    if any(hasattr(kind, name) or name in getattr(data, "__dict__", ()) for name in _NAMES):
+    is_named = any(hasattr(kind, name) or name in getattr(data, "__dict__", ()) for name in _NAMES)
+    # What can only be iterated over gives its rows, whatever attributes a user's class has.
+    only_rows = hasattr(kind, "__iter__") and not any(hasattr(kind, name) for name in _AT_ONCE)
+    if is_named and not only_rows:
         raise DataError(
             f"{what}: {a_kind(data)} (of {kind.__module__}) is a table of a library that is not "
             "known here, and has neither __arrow_c_stream__ nor to_pandas: give a DataFrame of "

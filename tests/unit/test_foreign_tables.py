@@ -239,6 +239,19 @@ def test_unknown_table_is_refused_by_its_type():
             matrix_of(nothing, numeric=True)
 
 
+def test_what_can_only_be_iterated_over_is_no_table():
+    class Corpus:
+        """A reader of texts with an attribute of that name."""
+
+        def __init__(self):
+            self.columns = ("text",)
+
+        def __iter__(self):
+            return iter(("a b", "c"))
+
+    assert list(elements_of(Corpus()).values) == ["a b", "c"]
+
+
 def test_what_numpy_defines_is_an_array():
     class Tensor:
         """As of PyTorch: an array of another library, without names."""
