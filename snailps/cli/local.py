@@ -29,7 +29,15 @@ from snailps.cli.json_lines import is_object
 from snailps.cli.options import command_line, doors_of, short_options
 from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import is_live, print_figures, print_json
-from snailps.config import JobSettings, MasterSettings, RawConfig, ServerSettings, WorkerSettings
+from snailps.config import (
+    CheckpointSettings,
+    JobSettings,
+    MasterSettings,
+    RawConfig,
+    ServerSettings,
+    WorkerSettings,
+    settings_of,
+)
 from snailps.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_WRONG, ClusterError, ConfigError
 from snailps.kernels import cores
 from snailps.local.launcher import MasterEnded, labelled, signal_name
@@ -61,6 +69,13 @@ ADDRESS = "SNAILPS_MASTER_ADDR"
 HINT = "Ctrl-C ends it early and saves the model; snailps status -w shows more"
 _LOGGED = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}) (?:master|server|worker): ")
 """Start of a child's log line; the launcher's name for the child says more."""
+_ROLES = (MasterSettings, ServerSettings, WorkerSettings)
+_SET_HERE = {
+    "master_addr": "the master takes any free port",
+    "expected_node_num": "--servers and --workers give it",
+    "expected_servers": "--servers gives it",
+}
+"""What a cluster on this machine sets itself, and from what."""
 _AT_WORK = ("survey", "loading", "restoring", "training", "exporting", "stopping")
 """Phases after which the end of a job is shown."""
 
@@ -141,8 +156,7 @@ def run_beside(
     from snailps.local.cluster import local_cluster
 
     raw = RawConfig.load(config, environ={}, overrides=sets or ())
-    settings: dict[str, Any] = {entry.key: entry.value for entry in raw.entries}
-    with local_cluster(servers, workers, **settings) as cluster:
+    with local_cluster(servers, workers, **settings_beside(raw)) as cluster:
         try:
             child = subprocess.Popen(words, env={**os.environ, ADDRESS: cluster.address})
         except OSError as error:
@@ -150,14 +164,43 @@ def run_beside(
 
         def hand_on(number: int, frame: object) -> None:
             # A terminal's Ctrl-C reaches the command, too; a second one would be a force.
-            with contextlib.suppress(OSError):
-                if number == signal.SIGINT and os.tcgetpgrp(0) == os.getpgrp():
-                    return
-            child.send_signal(number)
+            if number != signal.SIGINT or not _in_foreground():
+                child.send_signal(number)
 
         with _handling(hand_on):
             code = child.wait()
     return code if code >= 0 else 128 - code
+
+
+def settings_beside(raw: RawConfig) -> dict[str, Any]:
+    """Settings of the processes of a cluster, from a file that may hold those of a job, too."""
+    known, classes = known_classes(raw), (*_ROLES, CheckpointSettings)
+    of_hosts = {*_SET_HERE, *LOCAL, "log_level"}  # in files for clusters on hosts
+    settings: dict[str, Any] = {}
+    for cls in classes:
+        values = raw.build(cls, also_known=known)
+        for name in settings_of(cls):
+            entry = raw.explicit(name, cls)
+            if entry is not None and not (entry.source and name in of_hosts):
+                settings[name] = getattr(values, name)
+    typed = RawConfig(entry for entry in raw.entries if not entry.source)
+    if (foreign := typed.foreign(classes)) is not None:
+        raise ConfigError(f"{foreign.origin}: a setting of a job, and a command runs none")
+    return settings
+
+
+def _in_foreground() -> bool:
+    """Whether a Ctrl-C of the terminal reaches this process, whatever its input is."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 def run_local(
@@ -179,7 +222,7 @@ def run_local(
     """
     log_as_set(raw, "snailps")
     master = raw.build(MasterSettings, also_known=known_classes(raw))
-    for cls in (ServerSettings, WorkerSettings):
+    for cls in _ROLES[1:]:
         raw.build(cls, also_known=known_classes(raw))
     local = {
         "log_level": "info" if verbose else "warning",
@@ -202,7 +245,7 @@ def run_local(
     assert entry is not None
     job = job or next((n for n, path in models.CLASSES.items() if path == entry.value), "")
     of_job = load_class(entry.value, entry.origin).Settings
-    own = (MasterSettings, ServerSettings, WorkerSettings, of_job)
+    own = (*_ROLES, of_job)
     texts = [text for _, text in remarks(raw, "this job", own)] + without_effect(raw)
     page: PageProcess | None = None
     with _handling(run.interrupt, ended=lambda: run.interrupts > 0):
@@ -326,14 +369,8 @@ def _end(
 
 def without_effect(raw: RawConfig) -> list[str]:
     """Remarks on ``--set`` settings that a cluster on this machine sets itself."""
-    how = {
-        "master_addr": "the master takes any free port",
-        "expected_node_num": "--servers and --workers give it",
-        "expected_servers": "--servers gives it",
-    }
-    entries = [entry for entry in raw.entries if entry.origin.startswith("--set ")]
     return [
-        f"{entry.origin}: {entry.key} has no effect in a cluster on this machine: {how[entry.key]}"
-        for entry in entries
-        if entry.key in how
+        f"{entry.origin}: {entry.key} has no effect in a cluster on this machine: {why}"
+        for entry in raw.entries
+        if entry.origin.startswith("--set ") and (why := _SET_HERE.get(entry.key))
     ]

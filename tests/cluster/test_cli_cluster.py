@@ -240,7 +240,28 @@ with snailps.connect() as cluster:
 
 
 def test_local_runs_a_command_beside_servers_that_end_with_it(tmp_path):
-    words = "local", "--servers", "2", "--", sys.executable, "-c", BESIDE
+    """Also with a file that has a job, and an address that is taken."""
+    conf = tmp_path / "job.conf"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        (tmp_path / "common.conf").write_text(
+            f"master_addr: 127.0.0.1:{taken.getsockname()[1]}\nexpected_servers: 1\n"
+        )
+        job = "worker_class: snailps.models.sparse.linear:Linear\nepochs: 3\nlog_level: info\n"
+        conf.write_text(f"import common.conf\n{job}")
+        run_beside_servers(tmp_path, "-c", str(conf))
+    conf.write_text("heartbeat_timout: 3\n")
+    for words, expected in (
+        (("-c", str(conf)), f"{conf}:1: unknown setting 'heartbeat_timout'"),
+        (("--set", "epochs=3"), "--set epochs=3: a setting of a job, and a command runs none"),
+        ((), "./not-there: cannot be run: No such file or directory"),
+    ):
+        with Run(tmp_path, "local", *words, "--", "./not-there") as run:
+            assert run.wait() == 2
+        assert run.errors[0].startswith(f"snailps: error: {expected}")
+
+
+def run_beside_servers(tmp_path, *options):
+    words = "local", *options, "--servers", "2", "--", sys.executable, "-c", BESIDE
     with Run(tmp_path, *words) as run:
         run.wait_line("ready")
         servers = [os.pidfd_open(pid) for pid in children_of(run.pid, "server")]
@@ -251,9 +272,6 @@ def test_local_runs_a_command_beside_servers_that_end_with_it(tmp_path):
             readable(descriptor)
             os.close(descriptor)
     assert run.stdout == "[[1.0, 2.0]] ['driver', 'server']\n"
-    with Run(tmp_path, "local", "--", "./not-there") as run:
-        assert run.wait() == 2
-    assert run.errors == ["snailps: error: ./not-there: cannot be run: No such file or directory"]
 
 
 def test_local_when_killed_leaves_no_process(tmp_path, conf):
