@@ -363,7 +363,10 @@ def check_disk(path: Path, each: int = 0, kept: int = 1) -> list[Finding]:
     status = os.statvfs(folder)
     free = status.f_bavail * status.f_frsize
     text = f"{path}: {free / 1e9:,.1f} GB are free for checkpoints"
-    there = sum(one.stat().st_size for one in path.rglob("*") if one.is_file()) if each else 0
+    there = 0
+    with contextlib.suppress(OSError):  # a job may remove checkpoints meanwhile
+        files = path.rglob("*") if each else ()
+        there = sum(one.stat().st_size for one in files if one.is_file())
     needed = max(each, each * (kept + 1) - there)
     if each:
         text += f"; {kept + 1} of {each / 1e9:,.1f} GB are there at a time"

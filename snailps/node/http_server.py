@@ -30,10 +30,11 @@ class BoundedServer(ThreadingHTTPServer):
     def __init__(
         self, host: str, port: int, handler: type[BaseHTTPRequestHandler], most: int, limit_s: float
     ) -> None:
-        # A name may have addresses of one family only.
-        family, _, _, _, where = socket.getaddrinfo(
+        # A name may have addresses of one family only; of both, scrapers are used to IPv4.
+        places = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        )
+        family, _, _, _, where = min(places, key=lambda place: place[0] != socket.AF_INET)
         self.address_family = family
         self.request_queue_size = most
         self.room = threading.BoundedSemaphore(most)
