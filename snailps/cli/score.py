@@ -434,7 +434,7 @@ def score_test(
             raise ConfigError(f"{option} is for a .bin: a classifier of text")
         _judge(estimator, model, file, label_column, known or [], as_json)
         return
-    if known:
+    if known and model.exists():
         raise ConfigError("--known is for a .npz of kge or mf")
     from snailps.vectors.label_prediction import LabelModel, evaluate_labels
 

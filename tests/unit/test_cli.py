@@ -577,6 +577,18 @@ def test_cluster_on_this_machine_says_once_what_has_no_effect(monkeypatch, capsy
     assert "shard_num" not in err
 
 
+def test_job_that_goes_on_from_a_file_may_set_what_that_file_reads(monkeypatch, capsys, tmp_path):
+    """`negatives` are read with `loss: softmax`, which only the file has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("snailps.local.run.Launcher", NoLauncher)
+    text = "worker_class: snailps.models.embeddings.mf:MatrixFactorization\nnegatives: 9\n"
+    (tmp_path / "job.conf").write_text(text)
+    code, _, err = call(monkeypatch, capsys, "local", "-c", "job.conf")
+    assert (code, "negatives has no effect with loss: squared" in err) == (2, True)
+    goes_on = ["local", "-c", "job.conf", "--set", "continue_from=before.npz"]
+    assert call(monkeypatch, capsys, *goes_on)[0] == 7  # as far as the launcher
+
+
 @pytest.mark.parametrize(
     ("command", "word"),
     [
