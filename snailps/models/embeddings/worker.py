@@ -82,7 +82,7 @@ GROWTH = 0.03
 """`KeptRows.growth`; this and the next two: docs/design/shared-rows.md."""
 STEPS_MIN = 0.5
 """`KeptRows.steps_min`: rare rows are pulled again between two own steps."""
-OTHERS_LEAST = 4.0
+OTHERS_LEAST = 2.0
 """`DriftEstimate.others_least`: a step is as short as after so many steps of each other worker."""
 RATE_LEAST = 1e-9
 CHECKED = 1024
