@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from snailps.master.checkpoint_files import CheckpointFiles
 from tests.sim.memory_disk import View
@@ -128,14 +129,17 @@ class Watched(CheckpointFiles):
         cluster.history.all[begun.number] = made
         completed = super().complete(begun, files, snapshot, **about)
         made.whole = True
-        self._note_pruned(about["kept"])
+        self._note_pruned(about["kept"], Path(completed.path).parent)
         cluster.world.say("disk", f"checkpoint {begun.number} is whole, clock {made.clock}")
         return completed
 
-    def _note_pruned(self, kept):
-        """Notes which are gone: never one of the newest, as many as are kept."""
+    def _note_pruned(self, kept, folder):
+        """Notes which are gone: never one of the newest, as many as are kept.
+
+        The folder is FOLDER, or beside the output: of rows that a failed export keeps.
+        """
         history, disk = self._cluster.history, self._cluster.shared_disk
-        there = {n for n in history.all if disk.find(f"{FOLDER}/checkpoint-{n:06d}") is not None}
+        there = {n for n in history.all if disk.find(f"{folder}/checkpoint-{n:06d}") is not None}
         known = sorted(there | {n for n, one in history.all.items() if one.whole})
         for number in known:
             history.all[number].pruned = number not in there
