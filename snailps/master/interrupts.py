@@ -6,6 +6,7 @@
 SIGINT, and SIGHUP of a terminal that is closed: end early, save the model.
 SIGTERM: leave, so that the job goes on when this master is started again. Where nothing could go
 on (there is no journal, or servers and workers end with this process), it is SIGINT.
+Of these two the last one counts.
 While the model is written the first signal changes nothing, as that is what it asks for.
 A second signal ends the export, and the master leaves; before the export SIGINT ends the cluster.
 
