@@ -33,6 +33,8 @@ RELATIONS = {"transe": 1, "distmult": 2, "complex": 3, "rotate": 4}
 """Numbers of the models in `kernels.train_triples`."""
 LOSSES = {"logistic": 0, "margin": 1, "softmax": 2}
 ENTITY, RELATION = 0, 1
+OTHERS_LEAST_TURNED = 2.0
+"""`others_least` of rotate: docs/design/shared-rows.md."""
 
 
 def metric_of(settings: KgeSettings) -> int:
@@ -77,6 +79,10 @@ class KnowledgeGraph(EmbeddingWorker):
     kinds = ("entities", "relations")
     kind_of_column = (ENTITY, RELATION, ENTITY)
     noise_kind = ENTITY
+
+    def others_least(self) -> float:
+        turns = self.settings.model == "rotate"
+        return OTHERS_LEAST_TURNED if turns else super().others_least()
 
     @classmethod
     def row_dim(cls, settings: EmbeddingSettings) -> int:

@@ -82,7 +82,7 @@ GROWTH = 0.03
 """`KeptRows.growth`; this and the next two: docs/design/shared-rows.md."""
 STEPS_MIN = 0.5
 """`KeptRows.steps_min`: rare rows are pulled again between two own steps."""
-OTHERS_LEAST = 2.0
+OTHERS_LEAST = 4.0
 """`DriftEstimate.others_least`: a step is as short as after so many steps of each other worker."""
 RATE_LEAST = 1e-9
 CHECKED = 1024
@@ -201,6 +201,10 @@ class EmbeddingWorker(BlockTrainer):
     def projection(self) -> Callable[[Keys, Floats], None] | None:
         """What is made of packed rows where they are read; None: they are read as they are."""
         return None
+
+    def others_least(self) -> float:
+        """`DriftEstimate.others_least`."""
+        return OTHERS_LEAST
 
     def learnt(self, lines: Columns) -> Columns:
         """Those of some lines that are trained."""
@@ -372,7 +376,11 @@ class EmbeddingWorker(BlockTrainer):
         self.method = METHODS[s.method]
         self.sgd = LocalSgd(self, layout, state=True, project=self.projection())
         self.estimate = DriftEstimate(
-            self.method, dim, far=FAR, least=s.eps if parts > 1 else 0.0, others_least=OTHERS_LEAST
+            self.method,
+            dim,
+            far=FAR,
+            least=s.eps if parts > 1 else 0.0,
+            others_least=self.others_least(),
         )
         self.span_least = s.shared
         apart = None if self.clocked(s) else lines_apart  # a step reads its rows once
