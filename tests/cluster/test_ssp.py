@@ -58,7 +58,7 @@ def test_ssp_with_a_worker_that_stands_still_lets_others_get_staleness_ahead(tmp
         status = run_snailps("status", "--set", f"master_addr={cluster.address}")
         rows = [line for line in status.stdout.splitlines() if line.startswith("worker")]
         assert sum(f"worker {number} to finish its block 2" in row for row in rows) == WORKERS - 1
-        (own,) = [row for row in rows if row.startswith(slow)]
+        own = next(row for row in rows if row.startswith(slow))  # of the table of processes
         assert own.split()[-1] == "1" or "k" in own  # its clock, and maybe its speed
         # The slow one has finished one block: others began one and `staleness` more, no further.
         assert [len(blocks) for blocks in trained.values()] == [2 + staleness] * (WORKERS - 1)

@@ -314,7 +314,7 @@ class Side:
             cores_of=lambda number: 1.0,
             all={number: worker_of(number) for number in NODES}, nodes=lambda role="": [],
             rows=MagicMock(clocks_set=True, expiring=False, moving=False, open=lambda *_: False),
-            gone={4: True, 5: True}, shards={"shards": [1]},
+            gone={4: True, 5: True}, shard_facts=lambda: [Fact("shards", {"shards": [1]})],
             table_registry=SimpleNamespace(remake=lambda now: None), shard_sum=lambda name: 0,
         )  # fmt: skip
         self.out = self.members.out = TestOutbox()

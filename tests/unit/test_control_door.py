@@ -12,7 +12,7 @@ from processes import LIMIT_S
 from waiting import until
 
 from snailps.api.tables import Table
-from snailps.config import MasterSettings, RawConfig
+from snailps.config import ROLE_CLASSES, MasterSettings, RawConfig
 from snailps.master.process import Master
 from snailps.transport import messages
 from snailps.transport.control import dial, visit
@@ -46,6 +46,7 @@ class Running:
             ),
             raw,
             session=True,
+            also_known=[cls for _, cls in ROLE_CLASSES],
             any_port=True,
             on_listening=on_listening,
         )

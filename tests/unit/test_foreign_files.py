@@ -237,12 +237,16 @@ def test_load_packed_file_cut_short_or_without_room_says_so(tmp_path, monkeypatc
         load(path)
 
 
-@pytest.mark.parametrize("lacking", ["free_bytes", "_free_memory"])
+@pytest.mark.parametrize("lacking", ["free_bytes", "memory"])
 def test_load_packed_file_leaves_room_for_others(tmp_path, monkeypatch, lacking):
     path = tmp_path / "m.vec.gz"
     path.write_bytes(gzip.compress(bytes(50_000_000), 1))
     left = [3e8, 2e8, 7e7]
-    monkeypatch.setattr(f"snailps.vectors.files.{lacking}", lambda *folder: left.pop(0))
+    answers = {
+        "free_bytes": lambda folder: left.pop(0),
+        "memory": lambda: (left.pop(0), "MemAvailable"),
+    }
+    monkeypatch.setattr(f"snailps.vectors.files.{lacking}", answers[lacking])
     with pytest.raises(ModelFileError, match=r"first 33\.6 MB, .* has 70\.0 MB left; make room"):
         load(path)
     assert left == []

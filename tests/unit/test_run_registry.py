@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -292,17 +293,15 @@ def test_address_in_a_log_that_others_read_has_no_token(
     tmp_path, monkeypatch, mode, folder, others
 ):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    log = tmp_path / "logs" / "job.log"
-    log.parent.mkdir()
-    log.touch()
-    log.chmod(mode)
-    for each in (log.parent, *log.parent.parents):
-        if each.stat().st_uid == UID and each.is_relative_to(tmp_path.parent.parent):
-            each.chmod(0o755)
-    log.parent.chmod(folder)
     url = "http://127.0.0.1:8087/?token=abcdefgh"
-    with log.open() as file:
-        shown = Shown(url, file.fileno())
+    # Not below tmp_path, whose own folders others may not enter.
+    with tempfile.TemporaryDirectory(dir="/tmp") as logs:
+        log = Path(logs) / "job.log"
+        log.touch()
+        log.chmod(mode)
+        log.parent.chmod(folder)
+        with log.open() as file:
+            shown = Shown(url, file.fileno())
     assert ("abcdefgh" in shown.line) is not others
     files = list((tmp_path / "snailps").glob("page-*")) if others else []
     if others:

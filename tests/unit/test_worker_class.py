@@ -81,7 +81,7 @@ class Client:
         self.asked.append(("pull", number, out.shape, state, wire))
         return "rows"
 
-    def push(self, number, keys, values, state, merge, wire, feedback, lr_scale):
+    def push(self, number, keys, values, state, merge, wire, feedback, coarse, lr_scale):
         self.asked.append(("push", number, values.shape, state, merge, wire, lr_scale))
 
 

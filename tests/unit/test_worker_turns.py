@@ -70,6 +70,7 @@ def worker():
     made.events = []
     made._client, made._leaving, made._waited_s = Client(made.events), False, 0.0
     made._came_back, made.ended = threading.Event(), threading.Event()
+    made._workers_changed = threading.Event()
     made.leases = queue.SimpleQueue()
     made._leased = lambda pass_, back: made.leases.get_nowait()
     made._block = lambda lease, *rest: lease
