@@ -685,7 +685,7 @@ class MasterCore:
     def _leaving(self, member: Member, message: messages.Leaving, now: float) -> None:
         log.info("%s: %s", member.name, message.why)
         idle = self.session and self.job_controller.job is None
-        if message.why != "SIGTERM" and not idle:  # SIGINT or SIGHUP: the job is to end
+        if message.why in ("SIGINT", "SIGHUP") and not idle:  # the job is to end
             self.interrupts.ask()
         elif not self.lifecycle.stopping:  # else it has the order to end already
             self.departures.leave(member, now)
