@@ -9,6 +9,7 @@ from snailps.transport.handshake import Channel
 pytestmark = pytest.mark.limit(1800)  # a rig bounds each step, as long as it gets further
 
 
+@pytest.mark.long(but=["one", "two"])
 @pytest.mark.parametrize(
     ("seed", "kinds"), [(1, STORMS[:6]), (2, STORMS[6:]), (3, STALLS)], ids=["one", "two", "stalls"]
 )
