@@ -84,7 +84,7 @@ def several(lines: dict[Key, dict[str, Any]]) -> list[int]:
 
 def differences(lines: dict[Key, dict[str, Any]], name: str) -> Iterator[tuple[str, int, Any]]:
     """Of each schedule and number of workers: the figure less one worker's, bits, or a refusal."""
-    one = lines.get((name, "async", 1), {}).get("figure")
+    alone = lines.get((name, "async", 1), {}).get("figure")
     for schedule in schedules(lines):
         alone = lines.get((name, schedule, 1), {})
         for workers in several(lines):
@@ -96,8 +96,8 @@ def differences(lines: dict[Key, dict[str, Any]], name: str) -> Iterator[tuple[s
                 yield schedule, workers, None if not line else "same bits" if same else "differs"
             else:
                 figure = line.get("figure")
-                known = figure is not None and one is not None
-                yield schedule, workers, figure - one if known else None
+                known = figure is not None and alone is not None
+                yield schedule, workers, figure - alone if known else None
 
 
 def wrong(value: Any) -> bool:
@@ -115,10 +115,10 @@ def table(lines: dict[Key, dict[str, Any]], names: Sequence[str]) -> Iterator[st
             figure = lines.get((name, schedule, workers), {}).get("figure")
             text = value if isinstance(value, str) else "" if figure is None else f"{figure:.3f}"
             cells[schedule].append(f"**{text}**" if wrong(value) else text)
-        one = lines.get((name, "async", 1), {}).get("figure")
+        alone = lines.get((name, "async", 1), {}).get("figure")
         bits = sorted(set(cells["bsp"]))
         free, bounded = (", ".join(cells[schedule]) for schedule in ("async", "ssp"))
-        figure = "" if one is None else f"{one:.3f}"
+        figure = "" if alone is None else f"{alone:.3f}"
         yield f"| {name} | {figure} | {free} | {bounded} | {', '.join(bits)} |"
 
 
@@ -152,7 +152,7 @@ def picture(lines: dict[Key, dict[str, Any]], names: Sequence[str]) -> str:
                     f'text-anchor="middle" font-size="9">{value:+.3f}</text>'
                 )
     parts.append(
-        f'<text x="8" y="{height - 12}">Figure on held-out lines less that of one worker (async, '
+        f'<text x="8" y="{height - 12}">figure on held-out lines minus one worker's (async, '
         "ssp); green in bsp: one worker's bits</text>"
     )
     return "\n".join([*parts, "</svg>", ""])

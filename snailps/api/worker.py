@@ -429,10 +429,10 @@ class Worker(ModelTables):
 
     @classmethod
     def too_many(cls, settings: Any, others: int) -> str:
-        """Why a worker beside so many others learns less than one alone, and what to use instead.
+        """Say why a worker beside `others` learns less than a single one, and what to use instead.
 
-        Empty (the default): it does not; so it must be for 0.  Asked at the master: a job does not
-        begin with too many; a worker that joins later is taken, with a warning.
+        Empty, the default: it learns as much; always empty for 0 others.  The master asks: a job
+        does not begin with too many workers, and one that joins later is taken with a warning.
         """
         return ""
 

@@ -176,7 +176,7 @@ class CheckpointController:
         self._context, self._members, self._out = context, context.members, context.out
         self._files = files or context.services.files
         self._hooks, self.numbers = hooks or Hooks(context), numbers or Numbers()
-        self._raises = numbers is not None
+        self._shares_numbers = numbers is not None
         self._saving: _Saving | None = None
         self._restoring: _Restoring | None = None
         self._begun_at = 0.0
@@ -499,7 +499,7 @@ class CheckpointController:
             return
         saving.begun = done.result
         self._number = done.result.number
-        if self._raises:
+        if self._shares_numbers:
             self.numbers.newest = self._number
         saving.clock = saving.job.ledger.withhold(saving.number)
         self._save_when_open(saving, now)
