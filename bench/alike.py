@@ -152,8 +152,8 @@ def picture(lines: dict[Key, dict[str, Any]], names: Sequence[str]) -> str:
                     f'text-anchor="middle" font-size="9">{value:+.3f}</text>'
                 )
     parts.append(
-        f'<text x="8" y="{height - 12}">figure on held-out lines minus one worker's (async, '
-        "ssp); green in bsp: one worker's bits</text>"
+        f'<text x="8" y="{height - 12}">Figure on held-out lines minus the figure of one worker ('
+        "async, ssp); green in bsp: one worker's bits</text>"
     )
     return "\n".join([*parts, "</svg>", ""])
 
