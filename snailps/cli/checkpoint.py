@@ -91,8 +91,7 @@ def export_(
     allow_module: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of your own classes that the checkpoint names, import those of this module; "
-            "repeat for several.",
+            help="Import classes of this module that the checkpoint names; repeat for several.",
             metavar="NAME",
         ),
     ] = None,

@@ -47,7 +47,9 @@ def command(
             metavar="FOLDER",
         ),
     ],
-    column: Annotated[str, typer.Option(help="Of tables: that of the texts.", metavar="NAME")] = "",
+    column: Annotated[
+        str, typer.Option(help="Column of tables that has the texts.", metavar="NAME")
+    ] = "",
     add: Annotated[
         str,
         typer.Option(

@@ -222,9 +222,9 @@ def _texts(cells: list[Any], what: str, first: int, where: Elements) -> tuple[li
             digits = min(where.digits, digits_of(cell))
             if abs(value) >= 1 << digits:
                 raise DataError(
-                    f"{what}: that of {where.at(number)} is {value:.0f}, a float of {digits} bits "
-                    f"of digits, which has not each whole number beyond 2^{digits}: give names as "
-                    "int or str, and values apart"
+                    f"{what}: {where.at(number)} has {value:.0f}, a float of {digits} bits "
+                    f"of digits, which cannot hold every whole number beyond 2^{digits}: give "
+                    "names as int or str, separate from values"
                 )
             value = int(value)
         if isinstance(value, bytes):

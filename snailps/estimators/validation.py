@@ -282,7 +282,7 @@ def _check_whole(y: NDArray[Any]) -> None:
         raise DataError(_CONTINUOUS.format(float(odd[0])))
     if len(y) and (far := y[np.abs(y).argmax()]) and abs(far) >= 1 << digits:
         raise DataError(
-            f"y: label {far:.0f} is a {y.dtype}, which has not each whole number beyond "
+            f"y: label {far:.0f} is a {y.dtype}, which cannot hold every whole number beyond "
             f"2^{digits}: give labels as int or str, or number the classes"
         )
 

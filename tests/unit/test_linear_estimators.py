@@ -276,7 +276,7 @@ def test_classes_of_files_beyond_float32_stay_apart(jobs, tmp_path):
 def test_classes_that_float64_cannot_tell_apart_are_refused(jobs, tmp_path):
     path = tmp_path / "x.libsvm"
     path.write_text("9007199254740992 0:1\n9007199254740993 1:1\n")
-    with pytest.raises(DataError, match="9007199254740992 is a float64, which has not each"):
+    with pytest.raises(DataError, match="9007199254740992 is a float64, which cannot hold"):
         snailps.LogisticRegression().fit(path)
     ids = [2**53, 2**53 + 1]
     assert snailps.LogisticRegression().fit(X[:2], ids).classes_.tolist() == ids
@@ -284,7 +284,7 @@ def test_classes_that_float64_cannot_tell_apart_are_refused(jobs, tmp_path):
     table.write_text("a,y\n" + "".join(f"1,{one}\n" for one in ids))
     assert snailps.LogisticRegression().fit(table, "y").classes_.tolist() == ids
     table.write_text("a,y\n" + "".join(f"1,{one}\n" for one in [2**63 + 2**12, 2**63 + 2**13]))
-    with pytest.raises(DataError, match="is a float64, which has not each"):
+    with pytest.raises(DataError, match="is a float64, which cannot hold"):
         snailps.LogisticRegression().fit(table, "y")
 
 

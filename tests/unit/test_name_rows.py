@@ -51,7 +51,7 @@ def test_floats_beyond_their_digits_are_no_names(kind, digits):
     rows = np.array([[(1 << digits) - 1, 5, 0.5], [1, 5, 0.5]], kind)
     assert read(rows, valued=True)[0][0] == [str((1 << digits) - 1), "1"]
     rows[0, 0] = 1 << digits
-    said = f"user: .* is {1 << digits}, a float of {digits} bits of digits"
+    said = f"user: .* has {1 << digits}, a float of {digits} bits of digits"
     with pytest.raises(DataError, match=said):
         read(rows, valued=True)
     pandas = pytest.importorskip("pandas")
