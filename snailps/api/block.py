@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from snailps.api.rotation import Checkouts, NoCheckouts
-from snailps.data.joined import Place, Text, TextParts
+from snailps.data.blocks import Place
+from snailps.data.joined import Text, TextParts
 from snailps.dataclass import dataclass, field
 from snailps.errors import MisuseError
 from snailps.transport.client._client import Pending

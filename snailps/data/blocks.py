@@ -18,7 +18,7 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal, NoReturn
 
@@ -29,6 +29,7 @@ from snailps.data.file_kinds import (
     CSV_BYTES,
     HEAD_BYTES,
     UNIT_BYTES_MAX,
+    first_line_of,
     refuse_foreign,
     refuse_header,
 )
@@ -61,6 +62,8 @@ from snailps.dataclass import dataclass
 from snailps.errors import DataError
 
 Unit = Literal["word", "line"]
+Place = Callable[[int], tuple[str, int]]
+"""Byte i of a text, or row i of a matrix file -> file, byte or row there, -1 if unknown."""
 
 OF_FILTERS = frozenset(("_manifest.json", "_report.html"))
 """Files that `snailps filter` leaves beside its outputs, in a folder that may be input again."""
@@ -79,8 +82,6 @@ HEAD = "head"
 # A unit begins at 0 and behind each of these.  So a newline stays with the word before it, and a
 # blank between words is a unit of its own.
 _ENDS = {"word": re.compile(b"[%b]" % SEPARATORS), "line": re.compile(rb"\n")}
-# Behind a byte order mark and blank lines.
-_FIRST_LINE = re.compile(rb"(?:%b)?(?:[ \t\r]*\n)*([^\n]+)" % BOM)
 log = logging.getLogger(__name__)
 
 
@@ -195,12 +196,6 @@ def head_of(path: str) -> bytes:
             return data if len(data) < STEP_BYTES else data[: data.rfind(b"\n") + 1]
     except (OSError, *DAMAGED):  # `expand` raises the error again
         return b""
-
-
-def first_line_of(data: bytes) -> bytes:
-    """The first line of a file's beginning that is not blank, or empty."""
-    found = _FIRST_LINE.match(data)
-    return found[1].rstrip(b"\r") if found and found[1].strip() else b""
 
 
 def read_head(path: str, scratch: Scratch) -> bytes:
@@ -502,11 +497,11 @@ def _readable_bytes(path: str, scratch: Scratch) -> int:
             raise DataError(f"expected a regular file, got something else: {path}")
         local = scratch.local(path)
         with local.open("rb") as file:
-            tables = scratch.tables or Reading()
-            text = tables.form == "text"
+            reading = Reading() if scratch.tables is None else scratch.tables.reading
+            text = reading.form == "text"
             head = file.read(CSV_BYTES if text else HEAD_BYTES)
             refuse_foreign(head[:HEAD_BYTES], path, text=text)
-            if text and not tables.column:
+            if text and not reading.column:
                 refuse_header(head, path)
             if text and head.startswith(BOM):
                 log.warning(

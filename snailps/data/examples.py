@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from snailps.data._examples import EntryReader, Examples, Fault, RowReader, first_row
-from snailps.data.blocks import first_line_of
+from snailps.data.blocks import Place
 from snailps.data.columns import Column, Declared, Kind, columns_of
-from snailps.data.file_kinds import BOM
-from snailps.data.joined import Place
+from snailps.data.file_kinds import BOM, CELLS, OVER_LINES, first_line_of
 from snailps.data.matrix_file import check_labels, examples_of, is_matrix
 from snailps.data.scratch import open_input
 from snailps.errors import ConfigError, DataError
@@ -29,10 +28,6 @@ HASH_BITS_MAX = 62
 STEP_BYTES = 1 << 20
 SHOWN_BYTES = 40
 EXAMPLE = "label:label, age:numeric log, city:categorical"
-CELLS = {"tsv": (b"\t", 0), "csv": (b",", 1), "blank": (b" ", 0)}
-"""Separator and quotes of a format's rows, for `RowReader`; `blank` is for names."""
-OVER_LINES = 2
-"""Quotes of CSV that is read in whole rows."""
 
 _EXPECTED = {
     "label": "a label, a number such as -1, 0.5 or 3",

@@ -31,8 +31,14 @@ UNIT_BYTES_MAX = 1 << 30
 """No text has a longer word or line; another file would fill the memory."""
 READ_BYTES = 1 << 20
 """Bytes of a file, or of items, that are read or joined at a time: pieces enough for threads."""
+CELLS = {"tsv": (b"\t", 0), "csv": (b",", 1), "blank": (b" ", 0)}
+"""Separator and quotes of a format's rows, for `RowReader`; `blank` is for names."""
+OVER_LINES = 2
+"""Quotes of CSV that is read in whole rows."""
 SHOWN_CHARS = 80
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+# After a byte order mark and blank lines.
+_FIRST_LINE = re.compile(rb"(?:%b)?(?:[ \t\r]*\n)*([^\n]+)" % BOM)
 
 BINARY_BYTES_MIN = 32
 """Least bytes that show whether a file is binary."""
@@ -134,7 +140,6 @@ def refuse_header(head: bytes, path: str) -> None:
     if format not in ("csv", "tsv"):
         return
     from snailps.data._examples import first_row
-    from snailps.data.examples import CELLS
 
     head = head.removeprefix(BOM)
     cells, end = first_row(head, *CELLS[format])
@@ -146,6 +151,12 @@ def refuse_header(head: bytes, path: str) -> None:
             f"({', '.join(names)[:SHOWN_CHARS]}): say which one has the texts, for example "
             f"column={names[0]!r:.40}. Name it .txt if all of it is text"
         )
+
+
+def first_line_of(data: bytes) -> bytes:
+    """The first line of a file's beginning that is not blank, or empty."""
+    found = _FIRST_LINE.match(data)
+    return found[1].rstrip(b"\r") if found and found[1].strip() else b""
 
 
 def line_of(file: IO[bytes], where: str) -> bytes:

@@ -17,7 +17,7 @@ import bisect
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -25,6 +25,7 @@ from typing import BinaryIO, NamedTuple
 from snailps.data._matrix import gathered
 from snailps.data.blocks import (
     STEP_BYTES_PART,
+    Place,
     Source,
     Unit,
     cut,
@@ -42,8 +43,6 @@ from snailps.data.scratch import Scratch
 from snailps.data.unpacking import bare_name, is_url
 from snailps.errors import DataError
 
-Place = Callable[[int], tuple[str, int]]
-"""Byte i of a text, or row i of a matrix file -> file, byte or row there, -1 if unknown."""
 OPEN_MAX = 64
 FILES_MAX = 4096
 """Files of a block, which a lease lists; each `NAME_CHARS` of a name count as one."""

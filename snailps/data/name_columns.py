@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from snailps.data._examples import first_row
 from snailps.data._text import NameTable
-from snailps.data.blocks import first_line_of
 from snailps.data.columns import Column, Kind, is_number
-from snailps.data.examples import CELLS, ExampleReader, format_of_rows, lines_before
+from snailps.data.examples import ExampleReader, format_of_rows, lines_before
+from snailps.data.file_kinds import CELLS, first_line_of
 from snailps.data.packed_words import PackedWords
 from snailps.dataclass import dataclass
 from snailps.errors import DataError

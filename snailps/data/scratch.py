@@ -5,14 +5,16 @@
     driver:... -> this process's own copy, of the pieces that are read
 
 A copy is named by its origin's real path, size and time, or a URL's version, and by what is made of
-a table; `host_cache` keeps it, `unpacking` unpacks, `table_files` reads tables.  No blocks.
+a table; `host_cache` keeps it, `unpacking` unpacks, the `Tables` that it is given read tables.  No
+blocks.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
 
 from snailps.data.driver_files import DriverCopy, DriverReader, is_driver_file
 from snailps.data.host_cache import HostCache, Make, ScratchFile
@@ -30,6 +32,15 @@ def open_input(path: str) -> BinaryIO:
     return open_content(path)
 
 
+class Tables(Protocol):
+    """How a job reads tables, and who writes what it reads in the place of one."""
+
+    @property
+    def reading(self) -> Reading: ...
+
+    def write(self, path: str, make: Make, on_piece: Callable[[], object]) -> ScratchFile: ...
+
+
 class Scratch(HostCache):
     """Copies of packed files, URLs, tables and drivers' files; uses them until `close`.
 
@@ -42,7 +53,7 @@ class Scratch(HostCache):
         bytes_max: int,
         *,
         wait_s: float = 1800.0,
-        tables: Reading | None = None,
+        tables: Tables | None = None,
     ) -> None:
         super().__init__(folder, bytes_max, wait_s=wait_s)
         self.tables = tables
@@ -71,7 +82,7 @@ class Scratch(HostCache):
             pieces = self._copy_of(path)
             pieces.fetch(start, pieces.size if stop is None else stop)
             return pieces.path
-        tables = self.tables if self.tables is not None and self.tables.takes(path) else None
+        tables = self.tables if self.tables and self.tables.reading.takes(path) else None
         if not (tables is not None or is_packed(path) or is_url(path)):
             self._plain.add(path)
             return Path(path)
@@ -115,7 +126,7 @@ class Scratch(HostCache):
                 self._in_use.callback(copy.close)
             return self._copies[path]
 
-    def _found(self, path: str, tables: Reading | None) -> tuple[Path, str]:
+    def _found(self, path: str, tables: Tables | None) -> tuple[Path, str]:
         """The copy of an origin, which is made if no process has made it, and its version."""
         found = key, version = _version_of(path)
         if version:
@@ -123,15 +134,13 @@ class Scratch(HostCache):
         elif is_url(path):  # its version is unknown
             key += f"\0{secrets.token_hex(16)}"
         if tables is not None:
-            key += f"\0{tables.identity}\0{columns_of_folders(path)}"
+            key += f"\0{tables.reading.identity}\0{columns_of_folders(path)}"
 
         def fill(make: Make) -> ScratchFile:
             if tables is None:
                 file = self._unpacked(path, make)
             else:
-                from snailps.data.table_files import write_table
-
-                file = write_table(tables, path, make, self.check_open)
+                file = tables.write(path, make, self.check_open)
             if _version_of(path) != found:
                 raise DataError(f"{path} was changed while it was read here. Run the job again")
             return file

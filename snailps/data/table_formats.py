@@ -37,10 +37,18 @@ from snailps.data.elements import (
     table_of,
     table_of_lists,
 )
-from snailps.data.examples import CELLS, OVER_LINES, ExampleReader
+from snailps.data.examples import ExampleReader
 from snailps.data.extras import optional_module
 from snailps.data.feature_rows import Piece, Rule
-from snailps.data.file_kinds import BOM, HEAD_BYTES, UNIT_BYTES_MAX, line_of, refuse_foreign
+from snailps.data.file_kinds import (
+    BOM,
+    CELLS,
+    HEAD_BYTES,
+    OVER_LINES,
+    UNIT_BYTES_MAX,
+    line_of,
+    refuse_foreign,
+)
 from snailps.data.host_cache import Make
 from snailps.data.packed_words import PackedWords
 from snailps.data.partitions import columns_of_folders

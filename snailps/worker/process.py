@@ -29,6 +29,7 @@ from snailps.data.blocks import HEAD, read_head
 from snailps.data.driver_files import is_driver_file
 from snailps.data.joined import JoinedFile, Text, open_parts, place_in_text, read_text, texts_of
 from snailps.data.scratch import Scratch
+from snailps.data.table_copies import TableCopies
 from snailps.errors import (
     EXIT_FAILED,
     EXIT_OK,
@@ -258,7 +259,7 @@ class WorkerProcess(Node):
                 + ". Set them at the master, or remove them here"
             )
         scratch = Scratch(
-            settings.scratch_dir, settings.scratch_bytes, tables=cls.reading(settings)
+            settings.scratch_dir, settings.scratch_bytes, tables=TableCopies(cls.reading(settings))
         )
         clocked = cls.clocked(settings)
         one_thread = clocked and not cls.rounds(settings)

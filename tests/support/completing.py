@@ -3,9 +3,10 @@
 from snailps.data.blocks import expand
 from snailps.data.input_files import InputFiles
 from snailps.data.scratch import Scratch
+from snailps.data.table_copies import TableCopies
 
 
 def completed(cls, settings):
     adopted = cls.adopt(settings, {}.get)
-    with Scratch(adopted.scratch_dir, 0, tables=cls.reading(adopted)) as scratch:
+    with Scratch(adopted.scratch_dir, 0, tables=TableCopies(cls.reading(adopted))) as scratch:
         return cls.measure(adopted, InputFiles(expand(adopted.input, scratch), scratch))

@@ -25,6 +25,7 @@ from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, Worker
 from snailps.config import RawConfig
 from snailps.data.scratch import Scratch
+from snailps.data.table_copies import TableCopies
 from snailps.errors import ClusterError, WaitTimeout
 from snailps.master.job.job import Job
 from snailps.master.leases.rotation import NO_PART
@@ -279,7 +280,7 @@ class _Training:
         self.scratch = Scratch(
             self.job.settings.scratch_dir,
             self.job.settings.scratch_bytes,
-            tables=self.job.cls.reading(self.job.settings),
+            tables=TableCopies(self.job.cls.reading(self.job.settings)),
         )
         self.clients = {number: cluster.client(number) for number in range(1, workers + 1)}
         declared = self._model(1).tables()

@@ -25,12 +25,12 @@ from snailps.data.blocks import (
     even_parts,
     expand,
     files_of,
-    first_line_of,
     read_block,
     read_head,
     strands,
 )
 from snailps.data.examples import ExampleReader
+from snailps.data.file_kinds import first_line_of
 from snailps.data.joined import (
     JoinedFile,
     join,
@@ -43,6 +43,7 @@ from snailps.data.matrix_file import examples_of
 from snailps.data.matrix_writer import write_matrix
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
+from snailps.data.table_copies import TableCopies
 from snailps.errors import DataError
 from snailps.models.sparse.batch import BatchReader
 
@@ -296,7 +297,7 @@ def test_byte_order_mark_of_a_text_is_warned_of(tree, caplog):
     write(tree / "x.txt", b"\xef\xbb\xbf__label__a text\n")
     for form in ("", "examples", "text"):
         with contextlib.closing(
-            Scratch(str(tree / form), 1 << 20, tables=Reading(form))
+            Scratch(str(tree / form), 1 << 20, tables=TableCopies(Reading(form)))
         ) as scratch:
             expand([str(tree / "x.txt"), str(tree / "a.txt")], scratch)
     (record,) = caplog.records

@@ -17,6 +17,7 @@ from snailps.data.blocks import expand
 from snailps.data.encoding import FARTHEST, LIMIT, Encoding
 from snailps.data.input_files import InputFiles
 from snailps.data.scratch import Scratch
+from snailps.data.table_copies import TableCopies
 from snailps.data.table_files import complete
 from snailps.errors import DataError
 from snailps.models.sparse import sample
@@ -50,7 +51,7 @@ def columns_of(keys, factors, centres=None):
 
 def encoded(settings, **options):
     """The settings with the encoding of their input."""
-    with Scratch("", 0, tables=settings.reading()) as scratch:
+    with Scratch("", 0, tables=TableCopies(settings.reading())) as scratch:
         files = InputFiles(expand(settings.input, scratch), scratch)
         return sample.encoded(settings, files, **{"has_constant": True} | options)
 

@@ -14,6 +14,7 @@ from snailps.data.blocks import expand, head_of
 from snailps.data.file_kinds import HEAD_BYTES, kind_of, refuse_foreign, refuse_header
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
+from snailps.data.table_copies import TableCopies
 from snailps.errors import DataError
 
 
@@ -124,7 +125,9 @@ def test_csv_with_names_of_columns_is_no_text_unless_one_is_named(tmp_path):
     file.write_bytes(b'\xef\xbb\xbf"text",stars\r\n"good, very",5\r\n')
 
     def opened(reading):
-        return expand([str(file)], Scratch(str(tmp_path / "scratch"), 1 << 20, tables=reading))
+        return expand(
+            [str(file)], Scratch(str(tmp_path / "scratch"), 1 << 20, tables=TableCopies(reading))
+        )
 
     with pytest.raises(DataError, match=r"reviews\.csv has names of columns .*column='text'"):
         opened(Reading("text"))
@@ -173,6 +176,6 @@ def test_expand_refuses_arrays_for_models_of_text(tmp_path):
     path = tmp_path / "x.npy"
     path.write_bytes(saved(np.zeros(3)))
     assert expand([str(path)], Scratch(str(tmp_path / "scratch"), 0))
-    text = Scratch(str(tmp_path / "scratch"), 0, tables=Reading("text"))
+    text = Scratch(str(tmp_path / "scratch"), 0, tables=TableCopies(Reading("text")))
     with pytest.raises(DataError, match="a NumPy array: a model of text needs text"):
         expand([str(path)], text)

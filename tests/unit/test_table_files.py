@@ -20,6 +20,7 @@ from snailps.data.encoding import Encoding
 from snailps.data.examples import ExampleReader
 from snailps.data.reading import Reading, format_of
 from snailps.data.scratch import Scratch
+from snailps.data.table_copies import TableCopies
 from snailps.data.table_files import check_table, complete, read_rows, text_of
 from snailps.errors import ConfigError, DataError
 from snailps.models.classifier import ClassifierSettings
@@ -74,7 +75,7 @@ def scratch_of(tmp_path):
     made = []
 
     def make(reading):
-        made.append(Scratch(str(tmp_path / "scratch"), 1 << 24, tables=reading))
+        made.append(Scratch(str(tmp_path / "scratch"), 1 << 24, tables=TableCopies(reading)))
         return made[-1]
 
     yield make
@@ -225,7 +226,7 @@ def test_copy_of_packed_parquet_counts_and_goes(tmp_path, scratch_of):
     reading = Reading("text", column="note")
     copy = scratch_of(reading).local(path)
     assert {file.name for file in copy.parent.iterdir()} == {copy.name}
-    small = Scratch(str(tmp_path / "other"), 100, tables=reading)
+    small = Scratch(str(tmp_path / "other"), 100, tables=TableCopies(reading))
     with pytest.raises(DataError, match="its content"):
         small.local(path)
     assert {file.name for file in (tmp_path / "other").iterdir()} == set()

@@ -23,6 +23,7 @@ from snailps.data.driver_files import PREFIX, is_driver_file
 from snailps.data.input_files import InputFiles
 from snailps.data.joined import Joined, JoinedFile, join, read_text, texts_of
 from snailps.data.scratch import Scratch
+from snailps.data.table_copies import TableCopies
 from snailps.dataclass import replace
 from snailps.errors import ConfigError
 from snailps.master.job.state import JobState
@@ -38,7 +39,7 @@ class JobInput:
     def __init__(self, cls: type[Worker], settings: JobSettings) -> None:
         self._cls, self._settings = cls, settings
         self._scratch = Scratch(
-            settings.scratch_dir, settings.scratch_bytes, tables=cls.reading(settings)
+            settings.scratch_dir, settings.scratch_bytes, tables=TableCopies(cls.reading(settings))
         )
         self._sources: list[Source] = []
         self._outward: dict[str, str] = {}  # by path, its name in files that others read

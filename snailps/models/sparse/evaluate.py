@@ -22,6 +22,7 @@ from snailps.data.elements import shown_names
 from snailps.data.encoding import Encoding
 from snailps.data.reading import Reading
 from snailps.data.scratch import Scratch
+from snailps.data.table_copies import TableCopies
 from snailps.errors import DataError
 from snailps.models.losses import LOSSES
 from snailps.models.sparse.batch import batch_reader
@@ -127,7 +128,7 @@ def texts_of(
     scratch_dir: str = "",
     scratch_bytes: int = 0,
     *,
-    reading: Reading | None = None,
+    reading: Reading,
     block_bytes: int = BLOCK_BYTES,
     progress: ExportProgress | None = None,
 ) -> Iterator[tuple[bytes, str, int]]:
@@ -135,7 +136,7 @@ def texts_of(
 
     Reports the bytes used to `progress`; `reading` says how tables are read.
     """
-    with Scratch(scratch_dir, scratch_bytes, tables=reading) as scratch:
+    with Scratch(scratch_dir, scratch_bytes, tables=TableCopies(reading)) as scratch:
         blocks: Iterable[Block] = list(cut(expand(paths, scratch), block_bytes))
         if progress is not None:
             total = sum(block.stop - block.start for block in blocks)

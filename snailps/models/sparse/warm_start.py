@@ -25,6 +25,7 @@ from snailps.data.columns import Kind, columns_of, declaration_of
 from snailps.data.encoding import Encoding, shown
 from snailps.data.input_files import InputFiles
 from snailps.data.scratch import Scratch
+from snailps.data.table_copies import TableCopies
 from snailps.dataclass import dataclass, replace
 from snailps.errors import ConfigError, DataError
 from snailps.models.packed_tables import (
@@ -191,7 +192,7 @@ def with_labels(cls: type[SparseWorker], s: S, files: InputFiles) -> S:
 
 def _counts(s: SparseSettings) -> NDArray[np.float64]:
     """How many examples of the input each class has, by their weights."""
-    with Scratch(s.scratch_dir, s.scratch_bytes, tables=s.reading()) as scratch:
+    with Scratch(s.scratch_dir, s.scratch_bytes, tables=TableCopies(s.reading())) as scratch:
         files = InputFiles(expand(s.input, scratch), scratch)
         labels, weights = all_labels(s, files) or sample_of(s, files).labelled()
     known = np.array(Encoding.of_text(s.encoding).labels or range(s.class_num), np.float64)
