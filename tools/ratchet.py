@@ -27,14 +27,14 @@ PATTERNS = {
     SCHEDULES: r"\bconsistency\s*(==|!=)|\bjob\.(rounds|clocked)\b",
 }
 """By kind: a line of code that is one; of schedules, in packages that are no policy."""
-MOST = {FORKS: 5, PARTS: 14, POLICIES: 1, SCHEDULES: 18, "stubs": 0, "terms": 110}
+MOST = {FORKS: 5, PARTS: 14, POLICIES: 1, SCHEDULES: 2, "stubs": 0, "terms": 110}
 DECIDE = ("snailps/master/leases/", "snailps/config/")
 """Places that define what a schedule is."""
 HINTS = {
     FORKS: "make one worker a value of the general case",
     PARTS: "make one partition a value of the general case",
     POLICIES: "have the policy answer",
-    SCHEDULES: "have the ledger answer, or `Worker.clocked`",
+    SCHEDULES: "ask `steps_of(settings)`, the schedule, or `Worker.clocked`",
     "stubs": "tools/stubs.py makes them",
     "terms": "docs/glossary.md: use a word that is there",
 }

@@ -23,6 +23,7 @@ from snailps.api.results import Results, write_tables
 from snailps.api.rotation import Checkouts, Rotation
 from snailps.api.tables import Rows, Table, Tensor
 from snailps.config import JobSettings, settings_of
+from snailps.config.consistency import steps_of
 from snailps.config.fields import with_fields
 from snailps.data.blocks import Source
 from snailps.data.input_files import InputFiles
@@ -398,13 +399,13 @@ class Worker(ModelTables):
     @classmethod
     def rotates(cls, settings: Any) -> bool:
         """Whether its schedule lets a job have a `rotation`."""
-        shared = settings.consistency == "async" and settings.assign != "own"
+        shared = steps_of(settings).rows_may_stay and settings.assign != "own"
         return shared and not settings.max_steps
 
     @classmethod
     def clocked(cls, settings: Any) -> bool:
         """Whether blocks are contributions to common steps: ``bsp``, or a job in rounds."""
-        return settings.consistency == "bsp" or cls.rounds(settings) > 0
+        return steps_of(settings).are_sums or cls.rounds(settings) > 0
 
     @classmethod
     def judge(cls, results: Results) -> Mapping[str, Any]:

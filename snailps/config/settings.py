@@ -19,6 +19,7 @@ from snailps.config.addresses import (
     check_port_range,
     check_reachable_addr,
 )
+from snailps.config.consistency import steps_of
 from snailps.config.fields import Alias, Settings, setting
 from snailps.config.legacy import adagrad_to_optimizer
 from snailps.dataclass import dataclass
@@ -539,8 +540,7 @@ class JobSettings(CheckpointSettings):
 
     def validate(self, where: Callable[[str], str]) -> None:
         """Refuse values of `assign` that do not fit the consistency."""
-        wrong = {"ssp": "shared", "bsp": "own"}.get(self.consistency)
-        if self.assign == wrong:
+        if self.assign == steps_of(self).refused_assign:
             raise ConfigError(
                 f"{where('assign')}: assign: expected auto with consistency {self.consistency} "
                 f"(from {where('consistency')}), which assigns blocks itself; got {self.assign}"

@@ -22,6 +22,7 @@ from typing import Any
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Worker
 from snailps.config import MasterSettings, ServerSettings, effective_shard_num, parse_addr
+from snailps.config.consistency import steps_of
 from snailps.dataclass import asdict, dataclass, field
 from snailps.errors import ConfigError, ConnectionLost, ProtocolError, RemoteError, SnailError
 from snailps.kernels import cores
@@ -413,10 +414,10 @@ class Doctor:
             self.add(Finding("error", "version", text, "install the same version on every host"))
         if remote["kernels"] != local["kernels"]:
             job = self._model[1] if self._model is not None else None
-            bsp = job is not None and job.consistency == "bsp"
+            bits = job is not None and steps_of(job).are_sums  # which are to be the same everywhere
             text = f"kernels {local['kernels']} here, {remote['kernels']} at {name}"
             cure = "set SNAILPS_KERNELS to one that all can run: results differ in the last bits"
-            self.add(Finding("warning" if bsp else "note", "kernels", text, cure if bsp else ""))
+            self.add(Finding("warning" if bits else "note", "kernels", text, cure if bits else ""))
 
     def _measure(
         self, control: ControlClient, name: str, where: str, moves: bool

@@ -25,6 +25,7 @@ from snailps.api.tables import Table, Tensor
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, SurveyPart, Worker, load_class
 from snailps.config import RawConfig, WorkerSettings
+from snailps.config.consistency import steps_of
 from snailps.data.blocks import HEAD, read_head
 from snailps.data.driver_files import is_driver_file
 from snailps.data.joined import JoinedFile, Text, open_parts, place_in_text, read_text, texts_of
@@ -426,7 +427,7 @@ class WorkerProcess(Node):
         if checkouts is not None:
             checkouts.end()
         in_round = block.index >= 0
-        free = block.clock < 0 and checkouts is None and model.settings.consistency == "async"
+        free = block.clock < 0 and checkouts is None and steps_of(model.settings).order_is_free
         if not free:
             with named(model, "train", block):
                 self._client.flush(self.settings.request_timeout)

@@ -9,14 +9,21 @@ from cases import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snailps.config import JobSettings, settings_of
+from snailps.config.consistency import STEPS
 from snailps.data.blocks import Block
-from snailps.master.leases import CLOCKS_AHEAD, BspLedger, RoundLedger, SspLedger
+from snailps.master.leases import CLOCKS_AHEAD, SCHEDULES, BspLedger, RoundLedger, SspLedger
 from snailps.master.leases.ledger import LOSSES_MAX, Ledger
 from snailps.master.leases.records import OUTCOME, BlockRecords, BlockState
 
 
 def blocks(num, size=10):
     return [Block(at, "file", 0, size) for at in range(num)]
+
+
+def test_every_consistency_has_its_promises_and_its_schedule():
+    names = settings_of(JobSettings)["consistency"].choices
+    assert set(names) == set(STEPS) == set(SCHEDULES)
 
 
 # --- bounded staleness -----------------------------------------------------------------------

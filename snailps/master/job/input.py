@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from snailps.api.plain_values import plain_number
 from snailps.api.worker import Worker
 from snailps.config import JobSettings
+from snailps.config.consistency import steps_of
 from snailps.config.quoting import split_list
 from snailps.data.blocks import HEAD, Block, Source, Unit, cut, expand, read_head
 from snailps.data.driver_files import PREFIX, is_driver_file
@@ -79,7 +80,7 @@ class JobInput:
             int,
         )
         most = -(-self.total_bytes // 10)
-        if settings.consistency == "async":  # else a step consists of blocks
+        if steps_of(settings).order_is_free:  # else a step consists of blocks
             of_job = self.total_bytes * min(settings.epochs, BLOCKS_LEAST)
             most = max(most, -(-of_job // (BLOCKS_LEAST * counted)))
         pieces = self._cls.pieces(settings, self._sources, workers)

@@ -27,6 +27,7 @@ from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
+from snailps.config.consistency import steps_of
 from snailps.data._key_numbering import WordNumbers
 from snailps.data._labelled import LineReader, Lines
 from snailps.data._shuffling import drawn_order, entries_in_order, pointers_in_order
@@ -130,10 +131,6 @@ class _Examples(NamedTuple):
     labels: Ints
 
 
-def _keeps_rows(settings: JobSettings) -> bool:
-    return settings.consistency == "async"
-
-
 def _unpack(results: Results) -> tuple[ClassifierSettings, Vocabulary, Vocabulary]:
     assert isinstance(results.settings, ClassifierSettings)
     s, summary = surveyed(results.settings.decided(small=False), results.summary)
@@ -174,7 +171,7 @@ class Classifier(TextModel):
     @classmethod
     def pace(cls, settings: Any, workers: int) -> Pace:
         """Copied rows are as old as a block, so blocks are smaller there."""
-        if not _keeps_rows(settings):
+        if not steps_of(settings).rows_may_stay:
             return of_workers(workers, *cls.paces)
         part = PERIOD_PART / (workers * settings.epochs)
         alone = replace(cls.paces[0], period_part=PERIOD_PART_ALONE, period_examples=PERIOD_TOKENS)
@@ -285,9 +282,9 @@ class Classifier(TextModel):
         self._seen = SeenBlocks[_Seen](s.epochs)
         self.sgd = LocalSgd(self, RowLayout.padded(s.dim))
         # Within a step of bsp rows stay as they are, however often they are pulled.
-        apart = None if s.consistency == "bsp" else self._lines_apart
+        apart = None if steps_of(s).are_sums else self._lines_apart
         self.rows = CopiedRows(self.sgd, "input"), CopiedRows(self.sgd, "output", apart=apart)
-        if _keeps_rows(s):
+        if steps_of(s).rows_may_stay:
             self._curvature = Curvature(s.loss, s.dim)
             self._estimates = of_curvature(s.dim), of_curvature(s.dim)
             self.rows = tuple(

@@ -27,6 +27,7 @@ from snailps.api.passes import Passes
 from snailps.api.tables import Rows, Table
 from snailps.api.worker import Block, Results, SurveyPart
 from snailps.config import JobSettings
+from snailps.config.consistency import steps_of
 from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import (
     Columns,
@@ -385,7 +386,7 @@ class EmbeddingWorker(BlockTrainer):
         self.span_least = s.shared
         apart = None if self.clocked(s) else lines_apart  # a step reads its rows once
         self.rows = (CopiedRows(self.sgd, TABLE, apart=apart),)
-        if s.consistency == "async":
+        if steps_of(s).rows_may_stay:
             self.prefetch = 2
             self.rows = (
                 KeptRows(self.sgd, TABLE, self.estimate, growth=GROWTH, steps_min=STEPS_MIN),

@@ -23,6 +23,7 @@ from snailps.api.passes import Passes
 from snailps.api.tables import Tensor
 from snailps.api.worker import Block, Pending, Results, Surveyor, Worker
 from snailps.config import JobSettings
+from snailps.config.consistency import steps_of
 from snailps.data.array_files import Labelled, read_header
 from snailps.data.blocks import Source
 from snailps.data.encoding import LIMIT, Encoding, clip
@@ -143,7 +144,7 @@ class Mlp(Worker):
         """
         headers = [read_header(source.path) for source in sources]
         size = settings.part_size
-        if settings.consistency != "bsp":
+        if not steps_of(settings).are_sums:
             batches = sum(header.shape[0] for header in headers) // size
             size *= max(1, min(BATCHES_MAX, batches // (20 * workers)))
         return [

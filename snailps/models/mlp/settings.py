@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from snailps.api.passes import EPOCHS_AUTO
 from snailps.api.tables import DIM_MAX, Tensor
 from snailps.config import JobSettings, setting
+from snailps.config.consistency import steps_of
 from snailps.data.array_files import Labelled, check_pair, classes_of, labels_of
 from snailps.data.blocks import expand
 from snailps.data.encoding import FARTHEST, Encoding
@@ -125,7 +126,7 @@ class MlpSettings(JobSettings):
     def validate(self, where: Callable[[str], str]) -> None:
         JobSettings.validate(self, where)
         check_widths(self.hidden, where("hidden"))
-        if self.consistency == "bsp" and self.batch_size < self.micro_batches:
+        if steps_of(self).are_sums and self.batch_size < self.micro_batches:
             raise ConfigError(
                 f"{where('batch_size')}: batch_size: expected at least an example for each of "
                 f"{self.micro_batches} micro_batches, got {self.batch_size}"
@@ -164,7 +165,7 @@ class MlpSettings(JobSettings):
     @property
     def part_size(self) -> int:
         """Examples that one worker computes at a time."""
-        if self.consistency == "bsp":
+        if steps_of(self).are_sums:
             return -(-self.batch_size // self.micro_batches)
         return self.batch_size
 

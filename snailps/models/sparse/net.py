@@ -26,6 +26,7 @@ from snailps.api.passes import EPOCHS
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import BATCHES_BYTES, Block, Pending, Results
 from snailps.config import JobSettings, setting
+from snailps.config.consistency import steps_of
 from snailps.data._admission import Admitted
 from snailps.data._key_numbering import KeyNumbers
 from snailps.data.encoding import FARTHEST, Encoding
@@ -157,7 +158,7 @@ class Net(SparseWorker):
         """Refuse optimisers that do not run at the servers, and batches too large for them."""
         why = f"{cls.__name__}, whose servers step by gradients"
         check_method(settings, METHODS, why, ("l1", "l2"))
-        if settings.consistency == "bsp" and settings.first_layer == "servers":
+        if steps_of(settings).are_sums and settings.first_layer == "servers":
             raise ConfigError(
                 "first_layer: expected worker or auto with consistency bsp, where contributions "
                 "wait in slots until all are there; got servers"
@@ -272,7 +273,7 @@ class Net(SparseWorker):
         s = self.settings
         self._layers, self._loss_unit = s.layers, loss_unit(s)
         self._numbers = KeyNumbers()
-        self._place = "worker" if s.consistency == "bsp" else s.first_layer
+        self._place = "worker" if steps_of(s).are_sums else s.first_layer
         self._dense = Parameters(self, s.layers.tensors())
         self._backs: deque[Pending] = deque()  # of the first layer
         self._trained = 0
@@ -343,7 +344,7 @@ class Net(SparseWorker):
         has in any case (`epochs: auto`); with `max_seconds` fewer than there will be.
         """
         s = self.settings
-        if s.consistency == "bsp":
+        if steps_of(s).are_sums:
             return s.batch_size
         part = (progress[1] - progress[0]) * max(1.0, s.epochs / EPOCHS)
         return share_of_batch(s.batch_size, self.workers, int(examples / part) if part > 0 else 0)
@@ -354,7 +355,7 @@ class Net(SparseWorker):
 
     def _edges(self, examples: int, size: int) -> list[tuple[int, int]]:
         """First and last (exclusive) example of each batch of a block."""
-        grow = self._long_steps(size) > 0 and self.settings.consistency != "bsp"
+        grow = self._long_steps(size) > 0 and not steps_of(self.settings).are_sums
         edges, first = [], 0
         while first < examples:
             now = growing(size, self._trained + first) if grow else size

@@ -30,6 +30,7 @@ from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
 from snailps.api.worker import Block, Results, Surveyor
 from snailps.config import JobSettings
+from snailps.config.consistency import steps_of
 from snailps.data._admission import Admission, Admitted
 from snailps.data._examples import Examples
 from snailps.data._key_numbering import number_keys
@@ -327,7 +328,7 @@ class SparseWorker(BlockTrainer):
         bsp and ssp define which steps of others a block's rows have, and a kept row would not show
         that the servers delete it.
         """
-        return settings.consistency == "async" and not settings.expire_after
+        return steps_of(settings).rows_may_stay and not settings.expire_after
 
     @classmethod
     def expires(cls, settings: SparseSettings) -> int:
