@@ -36,6 +36,7 @@ from snailps.master.services import Begun, Candidate, Completed, Files, Opened
 from snailps.node.effects import WorkDone
 from snailps.node.status import EVENT_REPORTED, CheckpointStatus
 from snailps.outward import outward, without_secrets
+from snailps.store.checkpoint.manifest import Manifest
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -483,8 +484,8 @@ class CheckpointController:
         share = job.ledger.share(state.done)
         about = {**job.identity(_MAY_DIFFER), "progress": share, "units": state.units}
         about |= {"counts": job.counts, "settings": outward(job.plain_settings(), without_secrets)}
-        if not self._hooks.of_job:
-            about["tables_of_job"] = [*self._members.table_registry.of_job]
+        registry = self._members.table_registry
+        about["tables_of_job"] = registry.used if self._hooks.of_job else [*registry.of_job]
         return state, about
 
     def _begun(self, saving: _Saving, done: WorkDone, now: float) -> None:
@@ -648,15 +649,29 @@ class CheckpointController:
             self._load_failed(restoring, explain(done.error), now)
             return
         restoring.state, restoring.servers = done.result, self._members.joined("server")
-        tables = [Table.from_dict(item["table"]) for item in candidate.manifest.tables]
-        made = partial(self._tables_made, restoring, candidate)
-        of_job = candidate.manifest.job.get("tables_of_job", ())  # of a session's newest
+        manifest = candidate.manifest
+        tables = [(item["number"], Table.from_dict(item["table"])) for item in manifest.tables]
+        of_job = manifest.job.get("tables_of_job", ())  # of a session's newest
         if self._hooks.of_job:
-            of_job = [table.name for table in tables]
-        self._members.table_registry.adopt(tables, made, now, of_job=of_job)
+            tables = [pair for pair in tables if self._belongs(pair[1].name, manifest)]
+            of_job = [table.name for _, table in tables]
+        made = partial(self._tables_made, restoring, candidate, [number for number, _ in tables])
+        declared = [table for _, table in tables]
+        self._members.table_registry.adopt(declared, made, now, of_job=of_job)
+
+    def _belongs(self, name: str, manifest: Manifest) -> bool:
+        """Whether a job restores a table: what drivers have declared meanwhile, and the job has not
+        used, stays as it is."""
+        used = manifest.job.get("tables_of_job")  # None: written before this was noted
+        return used is None or name in used or not self._members.table_registry.is_of_driver(name)
 
     def _tables_made(
-        self, restoring: _Restoring, candidate: Candidate, answer: Answer, now: float
+        self,
+        restoring: _Restoring,
+        candidate: Candidate,
+        saved: Sequence[int],  # numbers of the tables when they were saved
+        answer: Answer,
+        now: float,
     ) -> None:
         if self._restoring is not restoring or restoring.left[:1] != [candidate]:
             return
@@ -665,8 +680,7 @@ class CheckpointController:
             assert isinstance(answer, SnailError)
             self._hooks.not_restored(answer)
             return
-        pairs = zip(candidate.manifest.tables, answer.numbers, strict=True)
-        tables = [[item["number"], number] for item, number in pairs]
+        tables = [list(pair) for pair in zip(saved, answer.numbers, strict=True)]
         restoring.enter(now)
         restoring.broadcast = Broadcast(
             self._out,

@@ -77,6 +77,7 @@ class TableRegistry:
         self._next_table = 1
         self._made: dict[int, Table] = {}
         self._of_job: set[str] = set()
+        self._used: set[str] = set()  # names that the present job's workers have declared
         self._unnamed: list[int] = []  # of earlier jobs, and not dropped yet
         self._making: dict[int, _Making] = {}  # by table, until all servers have it
 
@@ -89,6 +90,15 @@ class TableRegistry:
         """Numbers of the tables that the present job's workers have declared, by name."""
         return {name: self.tables[name][0] for name in sorted(self._of_job & self.tables.keys())}
 
+    @property
+    def used(self) -> list[str]:
+        """Names of the present job's tables, and of drivers' tables that its workers declared."""
+        return sorted(self._used)
+
+    def is_of_driver(self, name: str) -> bool:
+        """Whether a driver has declared this table and the present job's workers have not."""
+        return name in self.tables and name not in self._used
+
     def forget_job(self, now: float, in_use: bool = False) -> None:
         """Let the next job of a session declare its tables afresh, and have servers drop the last
         job's. Until then the driver can read the last job's. Nothing waits for the servers: each
@@ -97,6 +107,7 @@ class TableRegistry:
         gone = self._unnamed
         gone += [self.tables.pop(name)[0] for name in self._of_job if name in self.tables]
         self._of_job.clear()
+        self._used.clear()
         self._unnamed = gone if in_use else []
         if in_use:
             return
@@ -133,6 +144,7 @@ class TableRegistry:
         self._next_table = max(self._next_table, data["number"] + 1)
         if data["of_job"]:
             self._of_job.add(table.name)
+            self._used.add(table.name)
 
     def declare(self, member: Member, message: messages.Declare, call: int, now: float) -> None:
         """Number the tables and have every server make them, then answer. ConfigError if a table is
@@ -199,6 +211,7 @@ class TableRegistry:
             self._made[number] = table
         self._next_table += len(new)
         self._of_job |= new.keys() & set(of_job)
+        self._used |= set(of_job)
         if new:
             self._order([number for number, _ in new.values()], now)
         left = {self._making[number] for number in numbers if number in self._making}

@@ -130,7 +130,8 @@ def test_settings_of_a_checkpoint_stay_as_they_are_but_for_secrets():
         ledger=SimpleNamespace(share=float), counts={},
         plain_settings=lambda: {"separator": "\x1f", "input": PATHS[0]},
     )  # fmt: skip
-    saver = SimpleNamespace(_hooks=SimpleNamespace(of_job=True))
+    members = SimpleNamespace(table_registry=SimpleNamespace(used=[]))
+    saver = SimpleNamespace(_hooks=SimpleNamespace(of_job=True), _members=members)
     about = CheckpointController._dump(saver, job, 0, 0.0)[1]
     assert about["settings"] == {"separator": "\x1f", "input": "https://***@h/x?***"}
 

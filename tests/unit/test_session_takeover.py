@@ -1,6 +1,7 @@
 """A session's master that takes over; what drivers save and load: scripted peers, no process."""
 
 import signal
+from dataclasses import replace
 
 import pytest
 from master_world import LIFE, Files, World
@@ -417,6 +418,29 @@ def test_tables_of_a_job_that_a_session_restores_are_not_those_of_the_next_job()
     assert folder.about["about"]["tables_of_job"] == ["of-job"]
     tables.forget_job(world.now)
     assert list(tables.tables) == ["w"]
+
+
+def test_job_that_resumes_leaves_tables_of_drivers_as_they_are(tmp_path):
+    """Their checkpoint is older than what drivers have pushed since."""
+    (tmp_path / "in.txt").write_text("0\n" * 10)
+    world, driver = formed()
+    settings = {
+        "worker_class": MODEL, "input": str(tmp_path / "in.txt"), "checkpoint_dir": str(tmp_path),
+    }  # fmt: skip
+    job = world.services.load_job(settings, 0.0)
+    saved = candidate([Table("w", 2), Table("of-job", 3), Table("v", 1)])
+    saved.manifest.job.update(job.identity(()), tables_of_job=["of-job", "v"])
+    world.ask(driver, m.Declare([Table("v", 1).to_dict()]))
+    folder = Folder([replace(saved, sources=[(settings["input"], 20)])])
+    for name in ("open", "read_state", "release"):
+        setattr(world.services.files, name, getattr(folder, name))
+    assert world.ask(driver, m.Submit(settings)).job == 1
+    world.tick(times=4)
+    (load,) = world.orders(m.Load)
+    tables = world.core.members.table_registry
+    numbers = {name: number for name, (number, _) in tables.tables.items()}
+    assert load.message.tables == [[6, numbers["of-job"]], [7, numbers["v"]]]
+    assert list(tables.of_job) == ["of-job"]
 
 
 def test_session_that_ends_during_a_job_ends_the_job_and_saves_then(tmp_path):
