@@ -420,6 +420,22 @@ def test_checkpoint_without_its_manifest_is_unfinished_until_the_rename(folder):
     assert folder.next_number() == 2
     folder.clear()
     assert folder.found() == []
+    assert folder.next_number() == 2  # servers of an earlier master may still report on 1
+
+
+@pytest.mark.parametrize("made_before", [False, True])
+def test_folder_into_which_nothing_came_goes_where_it_was_made_for_that(tmp_path, made_before):
+    path = tmp_path / "out.checkpoints"
+    if made_before:
+        path.mkdir()
+    folder = CheckpointFolder(path)
+    folder.take()
+    folder.release()
+    assert path.exists() == made_before
+    folder.take()
+    part = folder.begin(1)
+    folder.release()
+    assert part.exists()
 
 
 @pytest.mark.parametrize(

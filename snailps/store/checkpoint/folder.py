@@ -116,6 +116,8 @@ class CheckpointFolder:
     def __init__(self, path: Path, disk: Disk = OS_DISK) -> None:
         self.path, self._disk = path, disk
         self._lock = -1
+        self._made = False  # by this process
+        self._cleared = 0  # highest number of what was removed: servers may still report on it
 
     def found(self) -> list[Checkpoint]:
         """All checkpoints in the folder, oldest first; reads no rows."""
@@ -130,7 +132,8 @@ class CheckpointFolder:
 
     def next_number(self) -> int:
         """A number that no checkpoint here ever had."""
-        return max([self.passed(), *(number for number, _ in self._named())]) + 1
+        there = [number for number, _ in self._named()]
+        return max([self.passed(), self._cleared, *there]) + 1
 
     def passed(self) -> int:
         """The number up to which checkpoints are of runs that ended or were begun anew; 0: none."""
@@ -168,6 +171,7 @@ class CheckpointFolder:
         if self._lock >= 0:
             return
         try:
+            self._made = not self.path.exists()
             self._lock = self._disk.lock(self.path)
         except OSError as error:
             raise write_error(self.path / LOCK, error) from error
@@ -179,15 +183,25 @@ class CheckpointFolder:
 
     def clear(self) -> None:
         """Remove checkpoints that are unfinished or half removed."""
-        for _, path in self._named():
+        for number, path in self._named():
             if path.suffix in (".part", ".old"):
+                self._cleared = max(self._cleared, number)
                 self._disk.remove_tree(path)
 
     def release(self) -> None:
-        """Unlock the folder; may be called again."""
+        """Unlock the folder, and remove it if this process made it and nothing came into it; may be
+        called again."""
         if self._lock >= 0:
+            if self._made:
+                with contextlib.suppress(OSError):
+                    self._remove_unused()
             self._disk.unlock(self._lock)
             self._lock = -1
+
+    def _remove_unused(self) -> None:
+        if self._disk.names(self.path) == [LOCK]:
+            self._disk.remove(self.path / LOCK)
+            self.path.rmdir()
 
     def begin(self, number: int) -> Path:
         part = self.path / f"checkpoint-{number:06d}.part"
