@@ -523,7 +523,7 @@ class Ledger:
 
     repeats: ClassVar[Literal["epochs", "rounds"]] = "epochs"
     """Unit whose number ends a training that nothing ends early."""
-    flushed: ClassVar[bool] = False
+    flushed: bool = False
     """A worker reports an entry once its pushes are acknowledged."""
     judged: ClassVar[Literal["entry", "clock", "look"]] = "entry"
     """When a loss may end the training: with each entry, each clock, or as the master looks."""

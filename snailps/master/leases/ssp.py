@@ -42,6 +42,7 @@ class SspLedger(Ledger):
     ) -> None:
         super().__init__(blocks, epochs, limit, known, order)
         self._staleness = staleness
+        self.flushed = staleness >= 0  # else its workers begin a block before pushes are there
         self._left: dict[int, deque[int]] = {node: deque() for node in nodes}
         self._clocks = dict.fromkeys(nodes, 0)
         # The owner of each entry when it was assigned; what is leased or done keeps it.
@@ -59,7 +60,6 @@ class SspLedger(Ledger):
         self._ahead_of_all: list[tuple[int, int]] = []
         self._assigned: set[int] = set()
 
-    flushed = True
     judged = "look"
 
     def _next_of(self, node: int) -> Entry | None:
