@@ -1,12 +1,25 @@
 """Base of all estimators: parameters, the one way of fitting, a repr, scikit-learn's conventions.
 
     class FastText(Estimator, settings=WordVectorSettings) -> constructor, signature, get_params
-    fit, partial_fit -> `_learn`: X, y -> `_source` -> Source -> run_job -> Finished -> `_take`
-        -> attributes, set at the end
-    fitted model -> `_resume` -> a file -> `continue_from` of the next job
 
-A subclass says which settings it has, which model trains it, how data becomes a job's input, and
-what it is when it is fitted.  scikit-learn is never imported unless it asks.
+What is called when; the methods of a subclass stand in brackets:
+
+    fit(X, y)       partial_fit(X, y)                        load(path)
+        |               |   fitted: [_start] -> Start            |
+        |               |   other parameters are refused         |
+        v               v                                        v
+    _learn(Data): parameters are checked                     _loaded(path, parameters)
+        |                                                        |
+    [_input_of](Data) -> Source: input, settings, attributes     |
+        |   continues: [_write_start] -> a file, continue_from   |
+    run_job -> Finished                                          |
+        |                                                        |
+    [_learned](Finished, Source) -> attributes           [_saved](path) -> attributes, parameters
+        |                                                        |
+        +----------> set together, with history_ and figures_ <--+
+
+Nothing is set before the job has finished: an estimator whose fit fails is what it was before.
+scikit-learn is never imported unless it asks.
 """
 
 from __future__ import annotations
@@ -17,7 +30,7 @@ import inspect
 import tempfile
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -25,8 +38,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from snailps.config import JobSettings
 from snailps.data.extras import optional_module
 from snailps.data.spool import Spooled
-from snailps.dataclass import dataclass, field
-from snailps.errors import ParameterError, convergence_warning
+from snailps.dataclass import dataclass, field, replace
+from snailps.errors import NotFitted, ParameterError, convergence_warning
 from snailps.estimators.display import check_verbose, display_of
 from snailps.estimators.jobs import Finished, check_cluster, run_job
 from snailps.estimators.monitor import Monitor, Report, callbacks_of
@@ -35,6 +48,8 @@ from snailps.estimators.routing import Routed
 from snailps.estimators.validation import not_fitted
 
 if TYPE_CHECKING:
+    import os
+
     from matplotlib.axes import Axes
 
 E = TypeVar("E", bound="Estimator")
@@ -44,8 +59,37 @@ _NO_VALUES: Mapping[str, Any] = MappingProxyType({"cluster": None, "callbacks": 
 
 
 @dataclass(frozen=True, slots=True)
+class Data:
+    """What `fit` or `partial_fit` got; an estimator takes the fields that its methods name."""
+
+    X: Any
+    y: Any = None
+    sample_weight: Any = None
+    classes: Sequence[Any] | None = None
+    """Labels that may come besides those of y; None: none come later."""
+    columns: Sequence[str] = ()
+    column: str = ""
+    continues: bool = False
+    """The job starts from the fitted model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a fitted model asks of the job that starts from it."""
+
+    must_match: Mapping[str, Any]
+    """Settings of the model: parameters with other values are refused."""
+    in_file: bool = False
+    """The file that the job starts from decides them: they do not go with the job."""
+    habits: frozenset[str] = frozenset()
+    """Settings that the file has, too, but parameters decide: these go with the job, always."""
+    lacks: str = ""
+    """Why no job can start from the model; empty: it can."""
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
-    """Input of a job, and the settings and attributes that follow from it.
+    """Input of a job, and what follows from it.
 
     An attribute that is None is removed from a model that had it.
     """
@@ -53,6 +97,8 @@ class Source:
     input: Spooled | list[str]
     settings: Mapping[str, Any] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
+    """Warnings to give before the training."""
 
 
 class Estimator(Routed):
@@ -166,30 +212,28 @@ class Estimator(Routed):
 
     # --- fitting ---------------------------------------------------------------------------------
 
-    def _learn(
-        self: E,
-        X: Any,
-        y: Any = None,
-        *,
-        goes_on: bool = False,
-        epochs: int | str | None = None,
-        **how: Any,
-    ) -> E:
-        """Learn from data; `goes_on`: with the model that is there; `how` is of `_source`."""
-        name, settings = type(self).__name__, {} if epochs is None else {"epochs": epochs}
-        chosen = self._checked(settings)
+    def _learn(self: E, data: Data, epochs: int | str | None = None) -> E:
+        """Run the job of `fit` or `partial_fit`, and take its model; see the module."""
+        name, passes = type(self).__name__, {} if epochs is None else {"epochs": epochs}
+        chosen = self._checked(passes)
         for text in self.parameters.unread(self.get_params(), name):
             warnings.warn(text, stacklevel=3)
-        goes_on = goes_on and self._is_fitted
-        if goes_on:
-            self._refuse_other_model(chosen)
-        before = self.history_ if goes_on else []
+        data = replace(data, continues=data.continues and self._is_fitted)
+        start = self._start() if data.continues else None
+        if start is not None:
+            self._refuse_other_model(start, chosen)
+        before = self.history_ if data.continues else []
         with contextlib.ExitStack() as stack:
-            source = stack.enter_context(self._source(X, y, goes_on=goes_on, **how))
-            also = {**settings, **source.settings}
-            if goes_on:
+            source = stack.enter_context(self._input_of(data))
+            for text in source.remarks:
+                warnings.warn(text, stacklevel=3)
+            settings, left_out = {**passes, **source.settings}, _NONE.keys()
+            if start is not None:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="snailps-"))
-                also["continue_from"] = self._resume(folder, source)
+                for habit in start.habits & self.parameters.by_name.keys():
+                    settings[habit] = chosen.get(habit, self.parameters.defaults[habit])
+                settings["continue_from"] = self._write_start(folder, source)
+                left_out = start.must_match.keys() if start.in_file else left_out
             monitor = Monitor(
                 self.callbacks, display_of(self.verbose, name), before[-1]["epoch"] if before else 0
             )
@@ -198,7 +242,7 @@ class Estimator(Routed):
             done = stack.enter_context(
                 run_job(
                     self.worker_class,
-                    self._checked(also, self._left_out() if goes_on else ()),
+                    self._checked(settings, left_out),
                     source.input,
                     monitor,
                     cluster=self.cluster,
@@ -206,31 +250,95 @@ class Estimator(Routed):
                     packed=self._keeps_state,
                 )
             )
-            found = {**source.attributes, **self._take(done, source)}
+            attributes = {**source.attributes, **self._learned(done, source)}
         figures = dict(done.figures)
-        found |= {"history_": [*before, *monitor.history], "figures_": figures}
-        for attribute, value in found.items():
+        attributes |= {"history_": [*before, *monitor.history], "figures_": figures}
+        for attribute, value in attributes.items():
             self.__dict__.pop(attribute, None)
             if value is not None:
                 setattr(self, attribute, value)
-        if falls := figures.get("loss_falls"):
-            epochs = figures["epochs"]
-            text = f"{name}: the loss still falls {falls:.0%} an epoch after {epochs} epochs: more "
-            text += f"would help (epochs={2 * epochs})"
-            warnings.warn(convergence_warning(text), stacklevel=3)
-        if constant := figures.get("constant_loss"):
-            loss = figures["train_loss"]
-            text = f"{name}: the loss, {loss:.4g}, is above that of a constant, {constant:.4g}: "
-            warnings.warn(
-                convergence_warning(f"{text}check labels and columns, or lower lr"), stacklevel=3
-            )
-        for key, count in figures.get("clipped", {}).items():
-            text = f"{name}: {count:,} values of column {self._column(key)}, of all epochs, are "
-            text += "beyond 64 times their scale: they are trained, and predicted, as that"
-            warnings.warn(text, stacklevel=3)
+        for warning in self._remarks_on(figures):
+            warnings.warn(warning, stacklevel=3)
         return self
 
-    def _column(self, key: str) -> str:
+    @abstractmethod
+    def _input_of(self, data: Data) -> AbstractContextManager[Source]:
+        """The input of a job."""
+
+    def _start(self) -> Start:
+        """What the fitted model asks of a job that starts from it."""
+        raise NotImplementedError
+
+    def _write_start(self, folder: str, source: Source) -> str:
+        """Write the fitted model into a folder for the next job; return the file's path."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def _learned(self, done: Finished, source: Source) -> dict[str, Any]:
+        """The attributes of the model in the files of a job."""
+
+    @classmethod
+    def _loaded(
+        cls: type[E],
+        path: str | os.PathLike[str],
+        parameters: Mapping[str, Any],
+        classes: Any = None,
+    ) -> E:
+        """A fitted estimator of a file, whose own parameters `parameters` replace."""
+        estimator = cls(**parameters)
+        for name, value in cls._saved(path, parameters, classes).items():
+            if name not in parameters:
+                setattr(estimator, name, value)
+        estimator.history_, estimator.figures_ = [], {}
+        return estimator
+
+    @classmethod
+    @abstractmethod
+    def _saved(
+        cls, path: str | os.PathLike[str], parameters: Mapping[str, Any], classes: Any = None
+    ) -> dict[str, Any]:
+        """The attributes of the model in a file, and the parameters that the file has.
+
+        `classes`: labels of a classifier, whose file may lack them.
+        """
+
+    def _refuse_other_model(self, start: Start, chosen: Mapping[str, Any]) -> None:
+        """Refuse parameters that make another model, and a model that no job can start from."""
+        for name, value in start.must_match.items():
+            known = self.parameters.by_name.get(name)
+            mine = chosen.get(name, self.parameters.defaults.get(name, value))
+            # An automatic number is the one that was chosen for it.
+            if mine != value and not (known is not None and known.auto and mine == "auto"):
+                raise ParameterError(
+                    f"{type(self).__name__}: {name}: the fitted model has {value!r:.80}, got "
+                    f"{getattr(self, name, mine)!r:.80}: partial_fit goes on with that model; call "
+                    "fit for another one"
+                )
+        if start.lacks:
+            raise NotFitted(f"{type(self).__name__}: {start.lacks}")
+
+    def _remarks_on(self, figures: Mapping[str, Any]) -> Iterator[str | Warning]:
+        """Warnings of a training's figures."""
+        name = type(self).__name__
+        if falls := figures.get("loss_falls"):
+            epochs = figures["epochs"]
+            yield convergence_warning(
+                f"{name}: the loss still falls {falls:.0%} an epoch after {epochs} epochs: more "
+                f"would help (epochs={2 * epochs})"
+            )
+        if constant := figures.get("constant_loss"):
+            loss = figures["train_loss"]
+            yield convergence_warning(
+                f"{name}: the loss, {loss:.4g}, is above that of a constant, {constant:.4g}: check "
+                "labels and columns, or lower lr"
+            )
+        for key, count in figures.get("clipped", {}).items():
+            yield (
+                f"{name}: {count:,} values of column {self._name_of_column(key)}, of all epochs, "
+                "are beyond 64 times their scale: they are trained, and predicted, as that"
+            )
+
+    def _name_of_column(self, key: str) -> str:
         """Name of a column in figures of a run."""
         return key
 
@@ -254,47 +362,6 @@ class Estimator(Routed):
     def _translated(self) -> dict[str, Any]:
         """Settings for parameters that are no settings themselves."""
         return {}
-
-    def _refuse_other_model(self, chosen: Mapping[str, Any]) -> None:
-        """Refuse to go on with parameters that make another model."""
-        for one, value in self._kept().items():
-            known = self.parameters.by_name.get(one)
-            mine = chosen.get(one, self.parameters.defaults.get(one, value))
-            # An automatic number is the one that was chosen for it.
-            if mine != value and not (known is not None and known.auto and mine == "auto"):
-                raise ParameterError(
-                    f"{type(self).__name__}: {one}: the fitted model has {value!r:.80}, got "
-                    f"{getattr(self, one, mine)!r:.80}: partial_fit goes on with that model; call "
-                    "fit for another one"
-                )
-
-    def _kept(self) -> Mapping[str, Any]:
-        """Settings of the fitted model that must stay to go on with it."""
-        return _NONE
-
-    def _left_out(self) -> Iterable[str]:
-        """Settings that a job leaves to the model that it goes on with."""
-        return ()
-
-    @abstractmethod
-    def _source(self, *data: Any, **how: Any) -> AbstractContextManager[Source]:
-        """The input of a job, of X and y, with `goes_on`."""
-
-    def _resume(self, folder: str, source: Source) -> str:
-        """Write the fitted model to go on with into a folder; return the file's path."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def _take(self, done: Finished, source: Source) -> dict[str, Any]:
-        """The attributes of the model in the files of a job."""
-
-    def _adopted(self: E, settings: object, given: Container[str]) -> E:
-        """Take parameters that are not `given` from a file's settings; there is no history."""
-        for name, value in self.parameters.of_settings(settings).items():
-            if name not in given:
-                setattr(self, name, value)
-        self.history_, self.figures_ = [], {}
-        return self
 
     @property
     def _is_fitted(self) -> bool:

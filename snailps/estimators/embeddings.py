@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
@@ -21,8 +20,8 @@ from numpy.typing import NDArray
 from snailps.data.elements import a_kind
 from snailps.data.name_columns import NameColumns
 from snailps.data.name_rows import NameRows, choices_of, spool_names
-from snailps.errors import DataError, NotFitted
-from snailps.estimators.base import Estimator, Source
+from snailps.errors import DataError
+from snailps.estimators.base import Data, Estimator, Source, Start
 from snailps.estimators.corpus import is_path, paths_of, refuse_names_of_files
 from snailps.estimators.display import SpoolDisplay
 from snailps.estimators.jobs import Finished
@@ -49,10 +48,11 @@ class NameEstimator(Estimator):
     loss: Any
 
     @contextlib.contextmanager
-    def _source(self, X: Any, y: Any, *, goes_on: bool, columns: Sequence[str]) -> Iterator[Source]:
+    def _input_of(self, data: Data) -> Iterator[Source]:
+        X, y, columns = data.X, data.y, data.columns
         if isinstance(columns, str):
             raise DataError(f"columns: expected a list of names, got {columns!r:.60}")
-        before = self._model.columns if goes_on else ()
+        before = self._model.columns if data.continues else ()
         if is_path(X):
             for name, value in (("y", y), ("columns", columns or None)):
                 if value is not None:
@@ -60,26 +60,28 @@ class NameEstimator(Estimator):
                         f"{name}: expected none with a file, got {value!r:.60}: its lines are "
                         f"{self._shape}, in this order. Read it as a table for another one"
                     )
-            given = paths_of(X, f"rows are a list or a table of {self._shape}")
-            whole = self._whole_as_before(goes_on, [goes_on] * len(self._kind_of_column))
-            yield Source(given, self._habits(goes_on), {"_whole": whole, "_columns": before})
+            paths = paths_of(X, f"rows are a list or a table of {self._shape}")
+            every = [data.continues] * len(self._kind_of_column)
+            yield Source(paths, attributes=self._of_columns(every, before, data.continues))
             return
-        how = {"columns": columns, "usual": before, "finds_values": goes_on and y is None}
-        rows = self._rows_of(X, y, **how)
+        finds_values = data.continues and y is None
+        rows = self._rows_of(X, y, columns=columns, usual=before, finds_values=finds_values)
         with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
             choices = self._lines.valued and self.loss != "squared"
             spooled, whole, values = spool_names(rows, choices=choices, on_bytes=display.show)
         with spooled:
-            if choices and values.unused:
-                warnings.warn(f"{type(self).__name__}: {values.unused}", stacklevel=6)
             if self.loss == "squared" and not values.number:
                 raise DataError(
                     f"y: {type(self).__name__} with loss='squared' predicts values, and X has none:"
                     " give them as y, or choose loss='softmax', which ranks items"
                 )
-            columns = tuple(rows.chosen()) or before
-            whole = self._whole_as_before(goes_on, whole)
-            yield Source(spooled, self._habits(goes_on), {"_whole": whole, "_columns": columns})
+            yield Source(
+                spooled,
+                attributes=self._of_columns(whole, tuple(rows.chosen()) or before, data.continues),
+                remarks=[f"{type(self).__name__}: {values.unused}"]
+                if choices and values.unused
+                else [],
+            )
 
     @property
     def _shape(self) -> str:
@@ -89,22 +91,28 @@ class NameEstimator(Estimator):
         refuse_names_of_files(X)
         return NameRows(X, self._lines.expected, y, valued=self._lines.valued, **columns)
 
-    def _take(self, done: Finished, source: Source) -> dict[str, Any]:
+    def _of_columns(
+        self, whole: Sequence[bool], columns: Sequence[str], continues: bool
+    ) -> dict[str, Any]:
+        """Attributes of the columns of rows: names, and which have whole numbers.
+
+        In a training that continues these are columns that had them before.
+        """
+        kinds = [self._reader.kinds[kind] for kind in self._kind_of_column]
+        before = self._model.whole_kinds if continues else frozenset(kinds)
+        still = tuple(yes and kind in before for yes, kind in zip(whole, kinds, strict=True))
+        return {"_whole": still, "_columns": columns}
+
+    def _learned(self, done: Finished, source: Source) -> dict[str, Any]:
         model = self._reader(done.files[0])
         model.path = type(self).__name__  # for messages: that file is gone
         model.columns = source.attributes["_columns"]
         if whole := source.attributes["_whole"]:
-            found = zip(self._kind_of_column, whole, strict=True)
-            others = {kind for kind, is_whole in found if not is_whole}
-            every = (kind for at, kind in enumerate(model.kinds) if at not in others)
+            columns = zip(self._kind_of_column, whole, strict=True)
+            others = {kind for kind, is_whole in columns if not is_whole}
+            every = (kind for number, kind in enumerate(model.kinds) if number not in others)
             model.say_whole(kind for kind in every if model.may_be_whole(kind))
         return {"_model": model}
-
-    def _whole_as_before(self, goes_on: bool, whole: Sequence[bool]) -> tuple[bool, ...]:
-        """Which columns have whole numbers: in a training that goes on, what had them before."""
-        kinds = [self._reader.kinds[kind] for kind in self._kind_of_column]
-        before = self._model.whole_kinds if goes_on else frozenset(kinds)
-        return tuple(yes and kind in before for yes, kind in zip(whole, kinds, strict=True))
 
     # --- going on --------------------------------------------------------------------------------
 
@@ -135,33 +143,21 @@ class NameEstimator(Estimator):
         Each call has a step size that falls from `lr`, and writes and reads the whole model.  Not
         fitted yet, it does what `fit` does.
         """
-        return self._learn(X, y, columns=columns, goes_on=True, epochs=epochs)
+        return self._learn(Data(X, y, columns=columns, continues=True), epochs)
 
-    def _habits(self, goes_on: bool) -> dict[str, Any]:
-        """Parameters of a job that goes on, also those that are defaults: the file has others."""
-        if not goes_on:
-            return {}
-        settings = self._model.settings
-        names = warm_start.habits_of(type(settings), settings.shape)
-        return {name: getattr(self, name) for name in names & self.parameters.by_name.keys()}
-
-    def _kept(self) -> Mapping[str, Any]:
+    def _start(self) -> Start:
         settings = self._model.settings
         names = (*settings.shape, "optimizer")
-        return {name: getattr(settings, name) for name in names if name in self.parameters.by_name}
+        lacks = "the model was loaded from a file of rows alone, without the optimizer's state: "
+        lacks += "call fit, or train with keep_state: always"
+        return Start(
+            {name: getattr(settings, name) for name in names if name in self.parameters.by_name},
+            in_file=True,
+            habits=frozenset(warm_start.habits_of(type(settings), settings.shape)),
+            lacks="" if self._model.goes_on else lacks,
+        )
 
-    def _left_out(self) -> Iterable[str]:
-        return self._kept()
-
-    def _refuse_other_model(self, chosen: Mapping[str, Any]) -> None:
-        super()._refuse_other_model(chosen)
-        if not self._model.goes_on:
-            raise NotFitted(
-                f"{type(self).__name__}: the model was loaded from a file of rows alone, without "
-                "the optimizer's state: call fit, or train with keep_state: always"
-            )
-
-    def _resume(self, folder: str, source: Source) -> str:
+    def _write_start(self, folder: str, source: Source) -> str:
         path = os.path.join(folder, "before.npz")  # noqa: PTH118
         self._model.save(path)
         return path
@@ -253,9 +249,14 @@ class NameEstimator(Estimator):
         ModelFileError
             It is no such file, or one of another model.
         """
-        estimator = cls(**parameters)
-        estimator._model = cls._reader(path)
-        return estimator._adopted(estimator._model.settings, parameters)
+        return cls._loaded(path, parameters)
+
+    @classmethod
+    def _saved(
+        cls, path: str | os.PathLike[str], parameters: Mapping[str, Any], classes: Any = None
+    ) -> dict[str, Any]:
+        model = cls._reader(path)
+        return {"_model": model, **cls.parameters.of_settings(model.settings)}
 
 
 class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
@@ -306,7 +307,7 @@ class KnowledgeGraph(NameEstimator, settings=KgeSettings, fixed=KEEPS_STATE):
         ClusterError
             The job failed; the estimator is what it was before.
         """
-        return self._learn(X, columns=columns)
+        return self._learn(Data(X, columns=columns))
 
     @property
     def graph_(self) -> GraphModel:
@@ -490,7 +491,7 @@ class MatrixFactorization(NameEstimator, settings=MfSettings, fixed=KEEPS_STATE)
         ClusterError
             The job failed; the estimator is what it was before.
         """
-        return self._learn(X, y, columns=columns)
+        return self._learn(Data(X, y, columns=columns))
 
     @property
     def factors_(self) -> FactorModel:

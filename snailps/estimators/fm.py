@@ -34,7 +34,7 @@ class FactorizationEstimator(SparseEstimator):
     """A factorization machine, plain or field-aware."""
 
     worker_class = "snailps.models.sparse.fm:FactorizationMachine"
-    _same = ("optimizer", "factors")
+    _must_match = ("optimizer", "factors")
     fields: Any
     _fitted_fields: NDArray[np.int64] | None = None
 
@@ -51,7 +51,7 @@ class FactorizationEstimator(SparseEstimator):
             )
         return fields
 
-    def _of_columns(self, matrix: Matrix) -> dict[str, Any]:
+    def _settings_of_columns(self, matrix: Matrix) -> dict[str, Any]:
         """The number of fields."""
         fields = matrix.fields
         if fields is None:
@@ -64,12 +64,14 @@ class FactorizationEstimator(SparseEstimator):
     def _needs_width(self) -> bool:
         return isinstance(self.fields, Sequence) and self.fields != "columns"
 
-    def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
-        super()._adopt(model, about, classes)
+    @classmethod
+    def _described(cls, model: Any, about: Mapping[str, Any], classes: Any) -> dict[str, Any]:
+        attributes = super()._described(model, about, classes)
         if "fields" in about:
-            self._fitted_fields = np.array(about["fields"], np.int64)
-            own = not self._hashed and self._fitted_fields.size
-            self.fields = self._fitted_fields.tolist() if own else "columns"
+            fields = attributes["_fitted_fields"] = np.array(about["fields"], np.int64)
+            is_numbered = fields.size and not attributes["_hashed"]
+            attributes["fields"] = fields.tolist() if is_numbered else "columns"
+        return attributes
 
     def _fields(self, matrix: Matrix) -> NDArray[np.int64] | None:
         """Return each column's field; None: there are none; empty: entries have their own."""

@@ -43,7 +43,7 @@ class LinearEstimator(SparseEstimator):
     """
 
     worker_class = "snailps.models.sparse.linear:Linear"
-    _same = ("optimizer", "bias")
+    _must_match = ("optimizer", "bias")
     _is_sparse = False
 
     @property

@@ -68,7 +68,7 @@ class MLPClassifier(
     """
 
     worker_class = "snailps.models.mlp:Mlp"
-    _dense = True
+    _dense = _two_outputs = True
     _model: SavedNet
     epochs: Any
 
@@ -76,11 +76,7 @@ class MLPClassifier(
     def _tensors(settings: MlpSettings) -> Sequence[Tensor]:
         return settings.tensors
 
-    def _of_classes(self, count: int) -> dict[str, Any]:
-        """An output for each class, of two classes, too."""
-        return {"classes": count}
-
-    def _of_columns(self, matrix: Matrix) -> dict[str, Any]:
+    def _settings_of_columns(self, matrix: Matrix) -> dict[str, Any]:
         """Width of the first layer."""
         return {"inputs": matrix.columns}
 
@@ -89,7 +85,7 @@ class MLPClassifier(
     ) -> Matrix:
         """X may also be an idx or ``.npy`` file, which ``snailps train mlp`` reads."""
         paths = []
-        with contextlib.suppress(DataError):  # which is told behind
+        with contextlib.suppress(DataError):  # it is raised again below
             paths = files_of(paths_of(X, "")) if is_path(X) else []
         if any(map(is_array_file, paths)):
             if len(paths) > 1:
@@ -113,10 +109,6 @@ class MLPClassifier(
             assert piece.values is not None
             values = np.asarray(piece.values, np.float32)
             yield self._model.scores(values.reshape(piece.rows, matrix.columns))
-
-    def _decided(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (n,) of two classes, the second's less the first's; else (n, classes)."""
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def _write(self, path: str, more: Mapping[str, NDArray[Any]]) -> None:
         steps = int(self.figures_.get("global_step", 0))

@@ -8,9 +8,9 @@ What training means is `models.sparse.net`'s; how X becomes a file and is predic
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +19,6 @@ from snailps.errors import ParameterError
 from snailps.estimators.sparse import CLASS_WEIGHT, NO_PARAMETERS, SparseClassifier
 from snailps.models.packed_tables import Classes, Packed, grown_tensors
 from snailps.models.sparse.net import NetSettings
-
-N = TypeVar("N", bound="NetEstimator")
 
 
 def hidden_of(width: int) -> Mapping[str, tuple[str, Any]]:
@@ -31,7 +29,7 @@ def hidden_of(width: int) -> Mapping[str, tuple[str, Any]]:
 class NetEstimator(SparseClassifier):
     """A network with hidden layers."""
 
-    _same = ("optimizer", "hidden", "activation")
+    _must_match = ("optimizer", "hidden", "activation")
     hidden: Any
 
     @staticmethod
@@ -54,14 +52,14 @@ class NetEstimator(SparseClassifier):
 
     def _grown(self, classes: Classes) -> Mapping[str, Packed]:
         before = self._model.settings
-        after = replace(before, **self._of_classes(len(classes)))
+        after = replace(before, **self._settings_of_classes(len(classes)))
         old, new = self._tensors(before), self._tensors(after)
         return grown_tensors(self._packed, old, new, classes, before.layers.sizes[-1])
 
-    def _adopted(self: N, settings: Any, given: Container[str]) -> N:
-        if "hidden" not in given:
-            self.hidden = tuple(map(int, settings.hidden))
-        return super()._adopted(settings, given)
+    @classmethod
+    def _described(cls, model: Any, about: Mapping[str, Any], classes: Any) -> dict[str, Any]:
+        hidden = tuple(map(int, model.settings.hidden))
+        return {**super()._described(model, about, classes), "hidden": hidden}
 
 
 class SparseNetClassifier(

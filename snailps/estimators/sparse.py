@@ -1,13 +1,17 @@
 """Estimators of examples that are rows of a matrix or table: what all of them are.
 
     X, y -> `_matrix` -> Matrix -> `_target` -> a scratch file -> a job -> .npz -> SavedModel
-    X -> `_matrix` -> pieces -> Batch -> scores of the model's class, in this process
+    X -> `_matrix` -> pieces -> `_pieces_of_scores` -> `_loss_of` -> predictions, figures
     SavedModel, classes, state -> save -> .npz -> load
 
+`base` has the order of calls of `fit`, `partial_fit` and `load`.  What a class adds to it:
+
+    columns  `_dense`, `_needs_width`, `_fields_of`, `_settings_of_columns`
+    labels   `_target`, `_as_numbers`, `_loss_of`, `_described`
+    model    `_must_match`, `_two_outputs`, `_read`, `_write`, `_pieces_of_scores`, `_grown`
+
 A fitted model is rows by key, as its file has it: of 2^31 possible columns only those that came.
-Predictions are the kernels' own arithmetic.  What training means is `models.sparse`'.  A model says
-how its scores are computed and its file is read, and what a column means to it: `_fields_of`,
-`_of_columns`.
+Predictions are the kernels' own arithmetic.  What training means is `models.sparse`'.
 """
 
 from __future__ import annotations
@@ -16,7 +20,6 @@ import contextlib
 import json
 import logging
 import os
-import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -36,8 +39,9 @@ from snailps.data.input_files import InputFiles
 from snailps.data.matrix_sources import examples_of_piece, rows_source
 from snailps.data.matrix_writer import Draft, spool_matrix
 from snailps.data.scratch import Scratch
-from snailps.errors import DataError, ModelFileError, NotFitted
-from snailps.estimators.base import Estimator, Source
+from snailps.dataclass import dataclass, field
+from snailps.errors import DataError, ModelFileError
+from snailps.estimators.base import Data, Estimator, Source, Start
 from snailps.estimators.corpus import is_path, refuse_names_of_files
 from snailps.estimators.files import matrix_of_files
 from snailps.estimators.jobs import Finished
@@ -64,8 +68,6 @@ log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
-Target = tuple[NDArray[Any], Doubles | None, dict[str, Any], dict[str, Any]]
-"""Numbers to learn, weights, settings of the job and attributes of the model."""
 M = TypeVar("M", bound="SparseEstimator")
 C = TypeVar("C", bound="SparseClassifier")
 R = TypeVar("R", bound="SparseRegressor")
@@ -87,6 +89,16 @@ _ABOUT = "estimator"
 """Array of a file: what is said of the estimator."""
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a job learns of labels, and what follows from them."""
+
+    numbers: NDArray[Any]
+    weights: Doubles | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
 class SparseEstimator(Estimator):
     """A model of examples that are rows of a matrix or table.
 
@@ -105,8 +117,8 @@ class SparseEstimator(Estimator):
     _dense: ClassVar[bool] = False
     """Whether X must be numbers, which are written with their zeros."""
     _keeps_state = _takes_rows = True
-    _same: ClassVar[tuple[str, ...]] = ("optimizer",)
-    """Parameters that must be as they were to go on with a model."""
+    _must_match: ClassVar[tuple[str, ...]] = ("optimizer",)
+    """Settings of the fitted model that `partial_fit` does not change."""
     _packed: Mapping[str, Packed] = MappingProxyType({})
     """Rows of the job's tables with the state of their optimizer; none if that is not known."""
     _hashed: bool = False
@@ -118,47 +130,40 @@ class SparseEstimator(Estimator):
     """Column of the files that has the labels."""
 
     @contextlib.contextmanager
-    def _source(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        goes_on: bool,
-        columns: Sequence[str] = (),
-        sample_weight: Any = None,
-        **of_labels: Any,
-    ) -> Iterator[Source]:
+    def _input_of(self, data: Data) -> Iterator[Source]:
         """Examples in a scratch file.
 
         Rows of files are written into it as they are read; labels and weights follow.
         """
-        matrix = self._matrix(X, y, columns, use="partial_fit" if goes_on else "fit")
+        use = "partial_fit" if data.continues else "fit"
+        matrix = self._matrix(data.X, data.y, data.columns, use=use)
         with contextlib.ExitStack() as stack:
             if files := matrix.files:
-                if files.declared and not goes_on:
+                if files.declared and not data.continues:
                     log.info("columns, by %s: %s", files.name, ", ".join(files.declared))
                 draft = stack.enter_context(Draft(files))
-                y, sample_weight = _labels_and_weights(matrix, y, sample_weight)
+                y, sample_weight = _labels_and_weights(matrix, data.y, data.sample_weight)
+                data = replace(data, y=y, sample_weight=sample_weight)
                 matrix = replace(matrix, data=draft, rows=draft.rows)
-            numbers, weights, settings, attributes = self._target(
-                y, sample_weight, matrix.rows, goes_on=goes_on, **of_labels
-            )
-            settings |= self._of_columns(matrix)
+            target = self._target(data, matrix.rows)
+            settings = {**target.settings, **self._settings_of_columns(matrix)}
             self._checked(settings, ("epochs",))  # before they are written; epochs were
+            numbers, weights = target.numbers, target.weights
             if files:
-                given = draft.finish(numbers, weights)
+                spooled = draft.finish(numbers, weights)
             else:
-                given = spool_matrix(matrix.data, numbers, sample_weight=weights, **matrix.options)
-            stack.enter_context(given)
-            if goes_on:
-                self._look_at_sizes(given.path)
+                spooled = spool_matrix(
+                    matrix.data, numbers, sample_weight=weights, **matrix.options
+                )
+            stack.enter_context(spooled)
+            remarks, attributes = [], dict(target.attributes)
+            if data.continues:
+                remarks = self._remarks_on_sizes(spooled.path)
             else:
-                attributes |= self._shape_of(matrix)
+                attributes |= {**self._shape_of(matrix), "_kinds": None}
             if isinstance(matrix.data, DictRows):
                 attributes["_kinds"] = matrix.data.kinds()
-            elif not goes_on:
-                attributes["_kinds"] = None
-            yield Source(given, settings, attributes)
+            yield Source(spooled, settings, attributes, remarks)
 
     def _matrix(
         self, X: Any, y: Any = None, columns: Sequence[str] = (), *, use: str = "predict"
@@ -192,7 +197,7 @@ class SparseEstimator(Estimator):
         """The field of each column; empty: those of the files' entries; None: there are none."""
         return None
 
-    def _of_columns(self, matrix: Matrix) -> dict[str, Any]:
+    def _settings_of_columns(self, matrix: Matrix) -> dict[str, Any]:
         """Settings that follow from the columns."""
         return {}
 
@@ -201,7 +206,7 @@ class SparseEstimator(Estimator):
         return self._dense
 
     @abstractmethod
-    def _target(self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool) -> Target:
+    def _target(self, data: Data, rows: int) -> Target:
         """Make the target of the labels."""
 
     def _shape_of(self, matrix: Matrix) -> dict[str, Any]:
@@ -216,10 +221,11 @@ class SparseEstimator(Estimator):
             "_fitted_fields": matrix.fields,
         }
 
-    def _take(self, done: Finished, source: Source) -> dict[str, Any]:
-        return {**self._opened(self._read(done.files[0])[0]), "_packed": done.packed}
+    def _learned(self, done: Finished, source: Source) -> dict[str, Any]:
+        return {**self._attributes_of(self._read(done.files[0])[0]), "_packed": done.packed}
 
-    def _opened(self, model: Any) -> dict[str, Any]:
+    @staticmethod
+    def _attributes_of(model: Any) -> dict[str, Any]:
         """Attributes of the model of a file."""
         return {"_model": model}
 
@@ -229,38 +235,38 @@ class SparseEstimator(Estimator):
         self._refuse_unfitted("columns_")
         return self._declared
 
-    # --- going on --------------------------------------------------------------------------------
+    # --- continuing ------------------------------------------------------------------------------
 
-    def _kept(self) -> Mapping[str, Any]:
-        return {one: getattr(self._model.settings, one) for one in self._same}
-
-    def _refuse_other_model(self, chosen: Mapping[str, Any]) -> None:
-        super()._refuse_other_model(chosen)
-        if not self._packed:
-            raise NotFitted(
-                f"{type(self).__name__}: the model was loaded from a file of weights alone, "
-                "without the optimizer's state: call fit"
-            )
-
-    def _resume(self, folder: str, source: Source) -> str:
-        return write_packed(os.path.join(folder, "before.npz"), self._packed)  # noqa: PTH118
-
-    def _look_at_sizes(self, path: str) -> None:
-        """Warn of a column whose values are of another size than when the model was begun."""
-        encoding = Encoding.of_text(self._model.settings.encoding)
-        found = encoding.unlike(*self._entries_of(path))
-        if found is None:
-            return
-        key, times = found
-        what = self._column(f"{key}")
-        size = f"{times:,.0f} times larger" if times > 1 else f"{1 / times:,.0f} times smaller"
-        warnings.warn(
-            f"{type(self).__name__}: values of column {what} are {size} than those of the first "
-            "call, whose scales partial_fit keeps: give both in one unit, or call fit with all",
-            stacklevel=7,
+    def _start(self) -> Start:
+        lacks = "the model was loaded from a file of weights alone, without the optimizer's state: "
+        return Start(
+            {name: getattr(self._model.settings, name) for name in self._must_match},
+            lacks="" if self._packed else f"{lacks}call fit",
         )
 
-    def _column(self, key: str) -> str:
+    def _write_start(self, folder: str, source: Source) -> str:
+        path = os.path.join(folder, "before.npz")  # noqa: PTH118
+        return write_packed(path, self._packed_for(source.attributes))
+
+    def _packed_for(self, attributes: Mapping[str, Any]) -> Mapping[str, Packed]:
+        """Rows with state for a job whose model has these attributes."""
+        return self._packed
+
+    def _remarks_on_sizes(self, path: str) -> list[str]:
+        """A remark on a column whose values are of another size than when the model was begun."""
+        encoding = Encoding.of_text(self._model.settings.encoding)
+        unlike = encoding.unlike(*self._entries_of(path))
+        if unlike is None:
+            return []
+        key, times = unlike
+        size = f"{times:,.0f} times larger" if times > 1 else f"{1 / times:,.0f} times smaller"
+        return [
+            f"{type(self).__name__}: values of column {self._name_of_column(str(key))} are {size} "
+            "than those of the first call, whose scales partial_fit keeps: give both in one unit, "
+            "or call fit with all"
+        ]
+
+    def _name_of_column(self, key: str) -> str:
         names = list(map(str, getattr(self, "feature_names_in_", ())))
         numbers = dict(enumerate(names))
         if self._hashed and names:
@@ -332,9 +338,9 @@ class SparseEstimator(Estimator):
         """
         scores, y, weights = self._judged(X, y, sample_weight)
         weights = np.ones(len(scores)) if weights is None else weights
-        loss, scores = self._linked(scores)
+        loss, outputs = self._loss_of(scores)
         judge = loss.judge()
-        judge.add(self._learnt(y, weights), scores, weights)
+        judge.add(self._as_numbers(y, weights), outputs, weights)
         return judge.figures()
 
     def _judged(self, X: Any, y: Any, sample_weight: Any) -> tuple[Floats, Any, Doubles | None]:
@@ -345,11 +351,11 @@ class SparseEstimator(Estimator):
         return scores, y, weights_of(sample_weight, len(scores))
 
     @abstractmethod
-    def _learnt(self, y: Any, weights: Doubles) -> NDArray[Any]:
+    def _as_numbers(self, y: Any, weights: Doubles) -> NDArray[Any]:
         """Labels as the loss takes them; those of weight 0 may be any."""
 
     @abstractmethod
-    def _linked(self, scores: Floats) -> tuple[Loss, NDArray[Any]]:
+    def _loss_of(self, scores: Floats) -> tuple[Loss, NDArray[Any]]:
         """The loss of the scores, and these as its link takes them, (n, outputs)."""
 
     def predictions(self, X: Any) -> Iterator[Doubles]:
@@ -366,8 +372,8 @@ class SparseEstimator(Estimator):
 
     def _predicted(self, scores: Floats) -> Doubles:
         """Predictions of some scores."""
-        loss, linked = self._linked(scores)
-        return loss.link(linked.astype(np.float64))
+        loss, outputs = self._loss_of(scores)
+        return loss.link(outputs.astype(np.float64))
 
     # --- files -----------------------------------------------------------------------------------
 
@@ -414,16 +420,22 @@ class SparseEstimator(Estimator):
             It is no such file, or one of another model.
         """
         classes = parameters.pop("classes", None)
-        estimator = cls(**parameters)
+        return cls._loaded(path, parameters, classes)
+
+    @classmethod
+    def _saved(
+        cls, path: str | os.PathLike[str], parameters: Mapping[str, Any], classes: Any = None
+    ) -> dict[str, Any]:
         model, extras = cls._read(path)
         try:
             packed = take_state(extras)
             about = json.loads(extras.pop(_ABOUT).tobytes()) if _ABOUT in extras else {}
-            estimator._adopt(model, about, classes)
+            described = cls._described(model, about, classes)
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"{path}: no model of {cls.__name__}: {error!r:.200}") from None
-        estimator.__dict__.update(estimator._opened(replace(model, extras=extras)), _packed=packed)
-        return estimator._adopted(model.settings, parameters)
+        attributes = cls._attributes_of(replace(model, extras=extras))
+        known = cls.parameters.of_settings(model.settings)
+        return {**known, **attributes, **described, "_packed": packed}
 
     @classmethod
     def _read(cls, path: str | os.PathLike[str]) -> tuple[Any, dict[str, Any]]:
@@ -434,28 +446,32 @@ class SparseEstimator(Estimator):
             raise ModelFileError(f"{path}: holds a {model.cls.__name__}, not a {cls.__name__}")
         return model, dict(model.extras)
 
-    def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
-        """Take what a file says of the estimator."""
-        if about.get("class", type(self).__name__) != type(self).__name__:
+    @classmethod
+    def _described(cls, model: Any, about: Mapping[str, Any], classes: Any) -> dict[str, Any]:
+        """Attributes, and parameters, by what a file says of the estimator."""
+        if about.get("class", cls.__name__) != cls.__name__:
             raise ValueError(f"it is one of {about['class']}")
-        settings, wanted = model.settings, self.parameters.fixed.get("loss")
+        settings, wanted = model.settings, cls.parameters.fixed.get("loss")
         loss = getattr(settings, "loss", wanted)
         if loss and loss != wanted and (wanted or LOSSES[loss].classes == 0):
             raise ValueError(f"its loss is {loss}")
-        self._hashed = bool(about.get("hashed", getattr(settings, "columns", ())))
-        count = about.get("columns", getattr(settings, "inputs", None))
-        if count is not None:  # sparse ones of `snailps train` do not tell it
-            self.n_features_in_ = int(count)
-        if "names" in about:
-            self.feature_names_in_ = np.array(about["names"], object)
         columns = columns_of(getattr(settings, "columns", ()), needs_label=False)
         label = next((column.name for column in columns if column.kind is Kind.LABEL), "")
-        self._declared = tuple(about.get("declared", map(declaration_of, columns)))
-        self._kinds = {name: Kind(kind) for name, kind in about.get("kinds", {}).items()}
-        self._label = about.get("label", getattr(settings, "label_column", "") or label)
-        if columns and "names" not in about:  # of `snailps train`
+        attributes: dict[str, Any] = {
+            "_hashed": bool(about.get("hashed", getattr(settings, "columns", ()))),
+            "_declared": tuple(about.get("declared", map(declaration_of, columns))),
+            "_kinds": {name: Kind(kind) for name, kind in about.get("kinds", {}).items()},
+            "_label": about.get("label", getattr(settings, "label_column", "") or label),
+        }
+        count = about.get("columns", getattr(settings, "inputs", None))
+        if count is not None:  # sparse ones of `snailps train` do not tell it
+            attributes["n_features_in_"] = int(count)
+        names = about.get("names")
+        if names is None and columns:  # of `snailps train`
             names = [column.name for column in columns if column.is_feature]
-            self.feature_names_in_ = np.array(names, object)
+        if names is not None:
+            attributes["feature_names_in_"] = np.array(names, object)
+        return attributes
 
 
 class SparseClassifier(SparseEstimator):
@@ -468,6 +484,8 @@ class SparseClassifier(SparseEstimator):
     """Whether classes are known by their labels; else two are yes, above 0, and no."""
     _counts: NDArray[np.float64]
     """Examples of each class so far, by their weights."""
+    _two_outputs: ClassVar[bool] = False
+    """A model of two classes has a score for each; else one, of the second."""
 
     def fit(
         self: C, X: Any, y: Any = None, sample_weight: Any = None, *, columns: Sequence[str] = ()
@@ -497,7 +515,7 @@ class SparseClassifier(SparseEstimator):
         ClusterError
             The job failed; the estimator is what it was before.
         """
-        return self._learn(X, y, columns=columns, sample_weight=sample_weight)
+        return self._learn(Data(X, y, sample_weight, columns=columns))
 
     def partial_fit(
         self: C,
@@ -527,26 +545,24 @@ class SparseClassifier(SparseEstimator):
         ParameterError, DataError, ClusterError
             As of `fit`; or X has other columns, or a parameter makes another model.
         """
-        every = [] if classes is None else values_of(classes)
-        given = {"columns": columns, "sample_weight": sample_weight, "classes": every}
-        return self._learn(X, y, goes_on=True, epochs=epochs, **given)
+        labels = [] if classes is None else values_of(classes)
+        data = Data(X, y, sample_weight, labels, columns=columns, continues=True)
+        return self._learn(data, epochs)
 
-    def _target(
-        self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool, classes: Any = None
-    ) -> Target:
+    def _target(self, data: Data, rows: int) -> Target:
         """Numbers of classes: those of y, without `classes`; else further ones may come later."""
         name = type(self).__name__
-        every, numbers = labels_of(y, name, rows)
-        if classes is not None:
-            found, known = every, self.classes_.tolist() if goes_on else []
-            every = classes_of(found.tolist(), [*known, *classes])
-            numbers = np.searchsorted(every, found.astype(every.dtype))[numbers]
-        weights = weights_of(sample_weight, rows)
+        every, numbers = labels_of(data.y, name, rows)
+        if data.classes is not None:
+            labels, known = every, self.classes_.tolist() if data.continues else []
+            every = classes_of(labels.tolist(), [*known, *data.classes])
+            numbers = np.searchsorted(every, labels.astype(every.dtype))[numbers]
+        weights = weights_of(data.sample_weight, rows)
         of_class = class_weights_of(self.class_weight, every, numbers, weights, name)
         if of_class is not None:
             weights = of_class if weights is None else np.asarray(weights * of_class)
         learnt, hint = every, ". Name those that come later: partial_fit(X, y, classes=[...])"
-        if classes is None:
+        if data.classes is None:
             learnt, hint = (
                 every[np.unique(numbers if weights is None else numbers[weights > 0])],
                 "",
@@ -563,61 +579,63 @@ class SparseClassifier(SparseEstimator):
                 f"y has {len(every):,} classes. LogisticRegression takes any number"
             )
         # Values are encoded as before, or as is yet to be found; labels are numbers of classes.
-        encoding = Encoding.of_text(self._model.settings.encoding if goes_on else "")
-        labels = tuple(map(float, range(len(every))))
+        encoding = Encoding.of_text(self._model.settings.encoding if data.continues else "")
+        of_labels = tuple(map(float, range(len(every))))
         settings = {
-            **self._of_classes(len(every)),
-            "encoding": replace(encoding, labels=labels).text,
+            **self._settings_of_classes(len(every)),
+            "encoding": replace(encoding, labels=of_labels).text,
         }
         counts = np.bincount(numbers, weights, len(every)).astype(np.float64)
-        if goes_on and "_counts" in self.__dict__:
+        if data.continues and "_counts" in self.__dict__:
             counts[np.searchsorted(every, self.classes_)] += self._counts
         attributes = {"classes_": every, "_has_labels": None, "_counts": counts}
-        return numbers, weights, settings, attributes
+        return Target(numbers, weights, settings, attributes)
 
-    def _resume(self, folder: str, source: Source) -> str:
-        known, every = self.classes_, source.attributes["classes_"]
-        packed = self._packed
-        if len(every) > len(known):
-            places = np.searchsorted(every, known)
-            packed = self._grown(Classes.of_counts(places, source.attributes["_counts"]))
-        return write_packed(os.path.join(folder, "before.npz"), packed)  # noqa: PTH118
+    def _packed_for(self, attributes: Mapping[str, Any]) -> Mapping[str, Packed]:
+        known, every = self.classes_, attributes["classes_"]
+        if len(every) == len(known):
+            return self._packed
+        places = np.searchsorted(every, known)
+        return self._grown(Classes.of_counts(places, attributes["_counts"]))
 
     def _grown(self, classes: Classes) -> Mapping[str, Packed]:
         """Rows with state of a model of more classes."""
         raise NotImplementedError
 
-    def _of_classes(self, count: int) -> dict[str, Any]:
-        """Settings that follow from the number of classes."""
+    def _settings_of_classes(self, count: int) -> dict[str, Any]:
+        if self._two_outputs:
+            return {"classes": count}
         return {"loss": "multinomial", "classes": count} if count > 2 else {}
 
-    def _learnt(self, y: Any, weights: Doubles) -> NDArray[Any]:
+    def _as_numbers(self, y: Any, weights: Doubles) -> NDArray[Any]:
         """The number of a label that is none, of weight 0, is 0."""
-        found, numbers = labels_of(y, type(self).__name__, len(weights))
+        labels, numbers = labels_of(y, type(self).__name__, len(weights))
         if not self._has_labels and len(self.classes_) == 2:  # of `snailps train`: 0, or -1
-            found = np.asarray(found > 0, np.int64)
+            labels = np.asarray(labels > 0, np.int64)
         places = {label: place for place, label in enumerate(self.classes_.tolist())}
-        for label in found[np.unique(numbers[weights > 0])].tolist():
+        for label in labels[np.unique(numbers[weights > 0])].tolist():
             if label not in places:
                 raise DataError(
                     f"y: label {label!r:.60} is none of the model's classes, "
                     f"{self.classes_.tolist()!r:.120}"
                 )
-        known = np.array([places.get(label, 0) for label in found.tolist()], np.int64)
-        return known[numbers]
+        of_labels = np.array([places.get(label, 0) for label in labels.tolist()], np.int64)
+        return of_labels[numbers]
 
-    def _linked(self, scores: Floats) -> tuple[Loss, NDArray[Any]]:
-        scores = self._decided(scores)
+    def _loss_of(self, scores: Floats) -> tuple[Loss, NDArray[Any]]:
+        scores = self._deciding(scores)
         if scores.ndim == 1:
             return LOSSES["logistic"], scores[:, None]
         return LOSSES["multinomial"], scores
 
     def decision_function(self, X: Any) -> Floats:
         """Scores: (n,) of the second class if there are two, else (n, classes)."""
-        return self._decided(self._scores(self._matrix(X)))
+        return self._deciding(self._scores(self._matrix(X)))
 
-    def _decided(self, scores: Floats) -> Floats:
-        """The scores that decide, (n,) or (n, classes)."""
+    def _deciding(self, scores: Floats) -> Floats:
+        """Scores by which classes are chosen: (n,) of the second of two, or (n, classes)."""
+        if self._two_outputs and scores.shape[1] == 2:
+            return scores[:, 1] - scores[:, 0]
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict_proba(self, X: Any) -> Doubles:
@@ -635,7 +653,7 @@ class SparseClassifier(SparseEstimator):
 
     def _labels_of(self, scores: Floats) -> NDArray[Any]:
         """The class that each example's scores are for."""
-        scores = self._decided(scores)
+        scores = self._deciding(scores)
         best = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[best])
 
@@ -658,21 +676,23 @@ class SparseClassifier(SparseEstimator):
             values = [one if isinstance(one, str) else int(one > 0) for one in values]
         return accuracy(self._labels_of(scores).tolist(), values, weights)
 
-    def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
-        super()._adopt(model, about, classes)
+    @classmethod
+    def _described(cls, model: Any, about: Mapping[str, Any], classes: Any) -> dict[str, Any]:
+        attributes = super()._described(model, about, classes)
         # Of `snailps train`, where they are no numbers of classes.
         of_input = Encoding.of_text(model.settings.encoding)
         if of_input.labels and "classes" not in about and classes is None:
             numbers = [int(label) if label == int(label) else label for label in of_input.labels]
             classes = of_input.names or numbers
         if "counts" in about:
-            self._counts = np.array(about["counts"], np.float64)
-        self._has_labels = "classes" in about or classes is not None
+            attributes["_counts"] = np.array(about["counts"], np.float64)
         count = max(2, getattr(model.settings, "classes", 0))
-        found = about.get("classes", range(count)) if classes is None else classes
-        self.classes_ = np.array(list(found))
-        if len(self.classes_) != count:
-            raise ValueError(f"classes: expected {count}, got {len(self.classes_)}")
+        labels = about.get("classes", range(count)) if classes is None else classes
+        attributes["_has_labels"] = "classes" in about or classes is not None
+        attributes["classes_"] = np.array(list(labels))
+        if len(attributes["classes_"]) != count:
+            raise ValueError(f"classes: expected {count}, got {len(attributes['classes_'])}")
+        return attributes
 
 
 class SparseRegressor(SparseEstimator):
@@ -707,7 +727,7 @@ class SparseRegressor(SparseEstimator):
         ParameterError, DataError, ClusterError
             As `LogisticRegression.fit`.
         """
-        return self._learn(X, y, columns=columns, sample_weight=sample_weight)
+        return self._learn(Data(X, y, sample_weight, columns=columns))
 
     def partial_fit(
         self: R,
@@ -733,18 +753,19 @@ class SparseRegressor(SparseEstimator):
         ParameterError, DataError, ClusterError
             As of `fit`; or X has other columns, or a parameter makes another model.
         """
-        given = {"columns": columns, "sample_weight": sample_weight}
-        return self._learn(X, y, goes_on=True, epochs=epochs, **given)
+        data = Data(X, y, sample_weight, columns=columns, continues=True)
+        return self._learn(data, epochs)
 
-    def _target(self, y: Any, sample_weight: Any, rows: int, *, goes_on: bool) -> Target:
-        targets = targets_of(y, type(self).__name__, rows)
+    def _target(self, data: Data, rows: int) -> Target:
+        targets = targets_of(data.y, type(self).__name__, rows)
         least = LOSSES[self.parameters.fixed["loss"]].label_min
         if (targets < least).any():
             raise DataError(f"y: expected numbers of at least {least:g}, got {targets.min():g}")
-        settings = {"encoding": self._model.settings.encoding} if goes_on else {}
-        return targets, weights_of(sample_weight, rows), settings, {}
+        settings = {"encoding": self._model.settings.encoding} if data.continues else {}
+        return Target(targets, weights_of(data.sample_weight, rows), settings)
 
-    def _opened(self, model: Any) -> dict[str, Any]:
+    @staticmethod
+    def _attributes_of(model: Any) -> dict[str, Any]:
         """The constant is added in float64."""
         if "intercept" not in model.extras:  # a file of 0.1.0
             return {"_model": model}
@@ -767,10 +788,10 @@ class SparseRegressor(SparseEstimator):
         """A number for each example, (n,)."""
         return self._predicted(self._scores(self._matrix(X)))
 
-    def _linked(self, scores: Floats) -> tuple[Loss, NDArray[Any]]:
+    def _loss_of(self, scores: Floats) -> tuple[Loss, NDArray[Any]]:
         return LOSSES[self.parameters.fixed["loss"]], scores.astype(np.float64) + self._offset
 
-    def _learnt(self, y: Any, weights: Doubles) -> NDArray[Any]:
+    def _as_numbers(self, y: Any, weights: Doubles) -> NDArray[Any]:
         return targets_of(y, type(self).__name__, len(weights))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -787,17 +808,18 @@ class SparseRegressor(SparseEstimator):
             y has other than one number an example.
         """
         scores, y, weights = self._judged(X, y, sample_weight)
-        loss, wanted = self._linked(scores)[0], targets_of(y, type(self).__name__, len(scores))
+        loss, wanted = self._loss_of(scores)[0], targets_of(y, type(self).__name__, len(scores))
         left, total = (
             float(np.average(loss.deviance(wanted, said), weights=weights))
             for said in (self._predicted(scores), np.asarray(moments(wanted, weights)[0]))
         )
         return 1.0 - left / total if total else float(left == 0)
 
-    def _adopt(self, model: Any, about: Mapping[str, Any], classes: Any) -> None:
-        super()._adopt(model, about, classes)
+    @classmethod
+    def _described(cls, model: Any, about: Mapping[str, Any], classes: Any) -> dict[str, Any]:
         if classes is not None:
             raise ValueError("classes are of classifiers")
+        return super()._described(model, about, classes)
 
 
 def _labels_and_weights(matrix: Matrix, y: Any, sample_weight: Any) -> tuple[Any, Any]:

@@ -20,7 +20,7 @@ from snailps.data.elements import a_kind, native, whole
 from snailps.data.label_words import word_of
 from snailps.data.vocabulary import LABEL_PREFIX
 from snailps.errors import DataError
-from snailps.estimators.base import Source
+from snailps.estimators.base import Data, Source
 from snailps.estimators.corpus import is_path, lines_of
 from snailps.estimators.jobs import Finished
 from snailps.estimators.labels import accuracy, classes_of, known_label, values_of
@@ -96,7 +96,7 @@ class TextClassifier(
         ClusterError
             The job failed; the estimator is what it was before.
         """
-        return self._learn(X, y, column=column)
+        return self._learn(Data(X, y, column=column))
 
     def partial_fit(
         self: C,
@@ -128,11 +128,11 @@ class TextClassifier(
         ParameterError
             dim, loss or n-grams were changed since the last fit.
         """
-        return self._learn(X, y, column=column, goes_on=True, epochs=epochs)
+        return self._learn(Data(X, y, column=column, continues=True), epochs)
 
     @contextlib.contextmanager
-    def _source(self, X: Any, y: Any, *, goes_on: bool, column: str = "") -> Iterator[Source]:
-        words, X = self._words if goes_on else {}, self._read(X, y)
+    def _input_of(self, data: Data) -> Iterator[Source]:
+        words, X, y = self._words if data.continues else {}, self._whole(data.X, data.y), data.y
         if not is_path(X):
             if isinstance(y, str) and isinstance(X, Iterator):
                 raise DataError(
@@ -143,19 +143,19 @@ class TextClassifier(
             every = classes_of(values, [*words]).tolist()
             words = {label: _PREFIX + word_of(label) for label in every} | words
             y = [words[value].removeprefix(_PREFIX) for value in values]
-        with super()._source(X, y, goes_on=goes_on, column=column) as source:
+        with super()._input_of(replace(data, X=X, y=y)) as source:
             yield replace(source, attributes={**source.attributes, "_words": words})
 
     @staticmethod
-    def _read(X: Any, y: Any) -> Any:
+    def _whole(X: Any, y: Any) -> Any:
         """X as a table that can be read twice, where y names a column of it."""
         is_read_once = isinstance(y, str) and hasattr(X, "read_next_batch")
         return whole(X) if is_read_once else native(X)
 
-    def _take(self, done: Finished, source: Source) -> dict[str, Any]:
+    def _learned(self, done: Finished, source: Source) -> dict[str, Any]:
         """Model and labels together: neither if a label is of another kind."""
-        taken = super()._take(done, source)
-        return taken | self._named(taken["_model"], source.attributes["_words"])
+        attributes = super()._learned(done, source)
+        return attributes | self._named(attributes["_model"], source.attributes["_words"])
 
     @staticmethod
     def _named(model: LabelModel, known: Mapping[Any, str]) -> dict[str, Any]:
@@ -196,7 +196,7 @@ class TextClassifier(
         self._refuse_unfitted(what)
         counts = self._model.label_counts[self._columns].astype(np.float32)
         counts /= max(1.0, float(counts.sum()))
-        lines = lines_of(X, self._column(X), what)
+        lines = lines_of(X, self._text_column(X), what)
         for of_labels in self._model.probability_pieces(lines):
             chances = of_labels[:, self._columns]
             chances[np.isnan(chances[:, :1]).any(axis=1)] = counts
@@ -210,7 +210,7 @@ class TextClassifier(
         rounding, as near 1 with `ova`, the label with the higher score is chosen.
         """
         self._refuse_unfitted("predict")
-        best = self._model.predict_arrays(lines_of(X, self._column(X), "predict"))[0][:, 0]
+        best = self._model.predict_arrays(lines_of(X, self._text_column(X), "predict"))[0][:, 0]
         best[best < 0] = self._model.label_counts.argmax()
         places = np.empty_like(self._columns)
         places[self._columns] = np.arange(len(places))
@@ -234,7 +234,7 @@ class TextClassifier(
         DataError
             y has other than one label an example, or labels of another kind than the model.
         """
-        X = self._read(X, y)
+        X = self._whole(X, y)
         predicted = self.predict(X)
         values = values_of(y if isinstance(y, str) else one_axis(y, type(self).__name__), X)
         return accuracy(predicted.tolist(), values, weights_of(sample_weight, len(predicted)))
@@ -264,14 +264,20 @@ class TextClassifier(
             A label of the file is not among `classes`.
         """
         classes = parameters.pop("classes", None)
-        estimator = super().load(path, **parameters)
-        given = [] if classes is None else values_of(classes)
-        known = {label: _PREFIX + word_of(label) for label in given}
-        estimator.__dict__.update(cls._named(estimator._model, known))
-        others = [label for label in estimator.classes_.tolist() if label not in given]
+        return cls._loaded(path, parameters, classes)
+
+    @classmethod
+    def _saved(
+        cls, path: str | os.PathLike[str], parameters: Mapping[str, Any], classes: Any = None
+    ) -> dict[str, Any]:
+        attributes = super()._saved(path, parameters)
+        labels = [] if classes is None else values_of(classes)
+        words = {label: _PREFIX + word_of(label) for label in labels}
+        attributes |= cls._named(attributes["_model"], words)
+        others = [label for label in attributes["classes_"].tolist() if label not in labels]
         if classes is not None and others:
             raise DataError(f"{path}: has the label {others[0]!r:.60}, which is not among classes")
-        return estimator
+        return attributes
 
     @staticmethod
     def _open(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> LabelModel:

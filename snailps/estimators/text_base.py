@@ -1,6 +1,6 @@
 """Estimators of text, whose fitted model is a fastText `.bin` file that was opened.
 
-    texts -> `_source` -> a job -> .bin -> `_open` of the class    .bin -> load, partial_fit, pickle
+    texts -> `_input_of` -> a job -> .bin -> `_open` of the class  .bin -> load, partial_fit, pickle
 
 Owns how such a model goes on, is saved and travels; what it is when it is opened is the class's.
 """
@@ -11,14 +11,14 @@ import contextlib
 import os
 import tempfile
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import IO, Any, TypeVar
 
 from snailps.errors import ParameterError
-from snailps.estimators.base import Estimator, Source
+from snailps.estimators.base import Data, Estimator, Source, Start
 from snailps.estimators.corpus import corpus, is_path, is_table
 from snailps.estimators.display import SpoolDisplay
 from snailps.estimators.jobs import Finished
@@ -74,68 +74,68 @@ class TextEstimator(Estimator):
         ParameterError
             The file has another value of a parameter.
         """
-        estimator = cls(**parameters)
+        return cls._loaded(path, parameters)
+
+    @classmethod
+    def _saved(
+        cls, path: str | os.PathLike[str], parameters: Mapping[str, Any], classes: Any = None
+    ) -> dict[str, Any]:
         with opened(path) as file:
-            estimator._model, estimator._header = cls._open(path, file), read_header(path, file)
-        for name, value in estimator._header.shape.items():
+            attributes = cls._attributes_of(path, file)
+        header: BinHeader = attributes["_header"]
+        for name, value in header.shape.items():
             if (mine := parameters.get(name, cls.parameters.fixed.get(name, value))) != value:
                 raise ParameterError(
                     f"{cls.__name__}: {name}: expected {value}, as in {path}; got {mine!r:.80}"
                 )
             if name in cls.parameters.by_name:
-                setattr(estimator, name, value)
-        chosen = SimpleNamespace(**estimator._header.shape)
-        for name, value in estimator._header.habits.items():
+                attributes[name] = value
+        chosen = SimpleNamespace(**header.shape)
+        for name, value in header.habits.items():
             known = cls.parameters.by_name.get(name)
-            if known is None or name in parameters or not known.allows(value):
-                continue
-            if known.is_read(chosen):  # fastText's files have `neg` of any loss
-                setattr(estimator, name, value)
-        estimator.history_, estimator.figures_ = [], {}
-        return estimator
+            # fastText's files have `neg` of any loss
+            if known is not None and known.allows(value) and known.is_read(chosen):
+                attributes[name] = value
+        return attributes
 
-    def _column(self, data: Any, given: str = "", *, goes_on: bool = True) -> str:
+    @classmethod
+    def _attributes_of(
+        cls, path: str | os.PathLike[str], file: IO[bytes] | None = None
+    ) -> dict[str, Any]:
+        return {"_model": cls._open(path, file), "_header": read_header(path, file)}
+
+    def _text_column(self, X: Any, column: str = "", *, continues: bool = True) -> str:
         """Choose the column of a table: of the call, the parameter, or the last fit."""
-        own: Any = self.column
-        if not isinstance(own, str):
-            raise ParameterError(f"{type(self).__name__}: column: expected a str, got {own!r:.80}")
-        if is_path(data):  # of text, or of tables
-            return given or own
-        last = self._fitted_column if goes_on else ""
-        return given or ((own or last) if is_table(data) else "")
+        parameter: Any = self.column
+        if not isinstance(parameter, str):
+            raise ParameterError(
+                f"{type(self).__name__}: column: expected a str, got {parameter!r:.80}"
+            )
+        if is_path(X):  # of text, or of tables
+            return column or parameter
+        last = self._fitted_column if continues else ""
+        return column or ((parameter or last) if is_table(X) else "")
 
     @contextlib.contextmanager
-    def _source(self, X: Any, y: Any, *, goes_on: bool, column: str = "") -> Iterator[Source]:
+    def _input_of(self, data: Data) -> Iterator[Source]:
         """Texts as a job's input; shows how much is spooled."""
-        column = self._column(X, column, goes_on=goes_on)
+        column = self._text_column(data.X, data.column, continues=data.continues)
         with contextlib.ExitStack() as stack:
             with contextlib.closing(SpoolDisplay(self.verbose, type(self).__name__)) as display:
-                texts = corpus(X, labels=y, column=column, on_bytes=display.show)
+                texts = corpus(data.X, labels=data.y, column=column, on_bytes=display.show)
                 source = stack.enter_context(texts)
-            habits: dict[str, Any] = {}
-            if goes_on:  # also those that are defaults: the file would replace them
-                mine, names = self._checked(), self.parameters.by_name.keys()
-                habits = {
-                    name: mine.get(name, self.parameters.defaults[name])
-                    for name in self._header.habits.keys() & names
-                }
-            yield replace(source, settings={**source.settings, **habits},
-                          attributes={"_fitted_column": column})  # fmt: skip
+            yield replace(source, attributes={"_fitted_column": column})
 
-    def _resume(self, folder: str, source: Source) -> str:
+    def _start(self) -> Start:
+        return Start(self._header.shape, in_file=True, habits=frozenset(self._header.habits))
+
+    def _write_start(self, folder: str, source: Source) -> str:
         path = os.path.join(folder, "before.bin")  # noqa: PTH118
         self._model.save(path)
         return path
 
-    def _kept(self) -> Mapping[str, Any]:
-        return self._header.shape
-
-    def _left_out(self) -> Iterable[str]:
-        return self._kept()
-
-    def _take(self, done: Finished, source: Source) -> dict[str, Any]:
-        path = done.files[0]
-        return {"_model": self._open(path), "_header": read_header(path)}
+    def _learned(self, done: Finished, source: Source) -> dict[str, Any]:
+        return self._attributes_of(done.files[0])
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle: a fitted model as the bytes of its .bin."""

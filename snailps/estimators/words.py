@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from snailps.data.elements import a_kind, native, whole
 from snailps.data.extras import optional_module
 from snailps.errors import DataError, ModelFileError, ParameterError
+from snailps.estimators.base import Data
 from snailps.estimators.corpus import lines_of
 from snailps.estimators.text_base import COLUMN, TextEstimator
 from snailps.models.word_vectors.settings import WordVectorSettings
@@ -63,7 +64,7 @@ class WordEstimator(TextEstimator):
         ClusterError
             The job failed; the estimator is what it was before.
         """
-        return self._learn(X, column=column)
+        return self._learn(Data(X, column=column))
 
     def partial_fit(
         self: W, X: Any, y: object = None, *, column: str = "", epochs: int | None = None
@@ -88,7 +89,7 @@ class WordEstimator(TextEstimator):
         ParameterError
             dim, model or subwords were changed since the last fit.
         """
-        return self._learn(X, column=column, goes_on=True, epochs=epochs)
+        return self._learn(Data(X, column=column, continues=True), epochs)
 
     @property
     def wv(self) -> Vectors:
@@ -115,7 +116,7 @@ class WordEstimator(TextEstimator):
             It is one sentence, or an element is missing or is no text.
         """
         self._refuse_unfitted("transform")
-        found = self._model.sentence_vectors(lines_of(X, self._column(X), "transform"))
+        found = self._model.sentence_vectors(lines_of(X, self._text_column(X), "transform"))
         if self._output in (None, "default"):
             return found
         library = optional_module(self._output, "set_output", self._output)

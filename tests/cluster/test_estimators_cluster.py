@@ -249,10 +249,11 @@ def test_columns_far_from_zero_are_learnt_and_one_wrong_value_spoils_none(cluste
     x = z * [10, 8, 1e-2, 1] + [2000, 290, 1, 0]
     wrong = x.copy()
     wrong[17] = [1e30, -1e30, 99_999, 1e9]
-    for given in (x, wrong):
-        model = getattr(snailps, name)(seed=1, verbose=False, cluster=cluster)
-        model.fit(given[:900], y[:900])
-        assert model.score(x[900:], y[900:]) > 0.95, given[17]
+    model = getattr(snailps, name)(seed=1, verbose=False, cluster=cluster)
+    assert model.fit(x[:900], y[:900]).score(x[900:], y[900:]) > 0.95
+    with pytest.warns(UserWarning, match="of all epochs, are beyond 64 times"):
+        model.fit(wrong[:900], y[:900])
+    assert model.score(x[900:], y[900:]) > 0.95
 
 
 def test_line_through_few_points_is_that_of_least_squares(cluster):

@@ -860,6 +860,7 @@ def test_machine_of_lines_with_fields_goes_on_when_it_is_loaded(machines, monkey
     with monkeypatch.context() as real:
         real.setattr(sparse, "read_npz", read_npz)
         loaded = snailps.FMClassifier.load(tmp_path / "m.npz")
+        assert snailps.FMClassifier.load(tmp_path / "m.npz", fields=[0, 1]).fields == [0, 1]
     assert loaded.partial_fit(lines).fields == "columns"
     assert machines.asked[-1][1]["fields"] == 2
 
