@@ -30,7 +30,7 @@ from snailps.data.columns import (
     is_number,
 )
 from snailps.data.examples import ExampleReader
-from snailps.data.feature_rows import NAMED, Piece, RowsSource, dense_piece
+from snailps.data.feature_rows import NAMED, Fields, Piece, RowsSource, dense_piece
 from snailps.data.file_kinds import HEAD_BYTES, is_pipe, refuse_foreign, whole_lines
 from snailps.data.matrix_file import (
     HEADER_BYTES,
@@ -68,8 +68,7 @@ class ExampleFiles(RowsSource):
     field_num = 0
     _fields: NDArray[np.int32] | None = None
 
-    def write_as(self, *, fields: NDArray[Any] | None = None, dense: bool = False) -> None:
-        """Set how rows are given: with these fields of the columns, or with all their values."""
+    def write_as(self, *, fields: Fields | None = None, dense: bool = False) -> None:
         if fields is not None:
             self._fields = np.asarray(fields, np.int32)
             self.flags |= Flags.FIELDS

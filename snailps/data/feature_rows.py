@@ -28,9 +28,7 @@ from snailps.data.elements import (
     is_missing,
     objects_of,
     shown_names,
-    table_of,
     table_of_lists,
-    whole,
 )
 from snailps.data.matrix_file import Flags, floats
 from snailps.dataclass import dataclass
@@ -46,6 +44,9 @@ _ANY_TEXT = "a text or a number. Declare {}:ignore in columns if it is no featur
 _AS_FITTED = "a number, as the column had when the model was fitted: convert it"
 NAMED = Flags.VALUES | Flags.FIELDS | Flags.WIDE | Flags.HASHED
 """Flags of rows whose features are named, each column a field."""
+
+
+Fields = Sequence[int] | NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,26 +111,19 @@ class RowsSource(ABC):
     def dense(self) -> bool:
         return Flags.DENSE in self.flags
 
+    def write_as(self, *, fields: Fields | None = None, dense: bool = False) -> None:
+        """Set how rows are given: with these fields of the columns, or with all their values."""
+        if fields is not None:
+            raise DataError(f"fields: expected none for {self.name}: its columns are its fields")
+        if dense:
+            raise DataError(f"X: {self.name} is not dense: make an array of it")
+
     def labels(self) -> Any:
         raise NotImplementedError
 
     @abstractmethod
     def pieces(self) -> Iterator[Piece]:
         """All rows in order; DataError for a value that no example can have."""
-
-
-def features_of(X: Any, label: str, dense: bool) -> RowsSource:
-    X = whole(X)
-    if (table := table_of(X)) is not None:
-        return TableRows(table, label, dense=dense)
-    if isinstance(X, Sequence) and not isinstance(X, (str, bytes)):
-        if dense:
-            raise DataError("X: a list is not dense: make an array of it")
-        return DictRows(X)
-    raise DataError(
-        f"X: expected a scipy.sparse matrix, an array of two axes, a DataFrame, a Table or a list "
-        f"of dicts, got {type(X).__module__}.{type(X).__name__}"
-    )
 
 
 class Rule:
@@ -252,7 +246,6 @@ class TableRows(RowsSource):
         label: str = "",
         declared: Sequence[str] = (),
         *,
-        dense: bool = False,
         kinds: Mapping[str, Kind] | None = None,
     ) -> None:
         self._table, self._label, self.has_label = table, label, bool(label)
@@ -263,15 +256,22 @@ class TableRows(RowsSource):
             return
         names = _names_of_features(table, label)
         by_type = {name: kind_of(table.column(name)) for name in names}
-        texts = [name for name, kind in by_type.items() if kind is Kind.CATEGORICAL]
-        if dense and texts:
-            raise DataError(f"column {texts[0]!r}: expected numbers, as examples are to be dense")
-        if dense:
-            self.columns, self.entries = len(names), self.rows * len(names)
-            self.flags = Flags.DENSE | Flags.VALUES
         known = {name: (kinds or {}).get(name, kind) for name, kind in by_type.items()}
         columns = [Column(name, kind) for name, kind in known.items()]
         self._rule = Rule(columns)
+
+    def write_as(self, *, fields: Fields | None = None, dense: bool = False) -> None:
+        super().write_as(fields=fields)
+        if not dense:
+            return
+        for column in self._rule.features:
+            if column.kind is Kind.CATEGORICAL:
+                raise DataError(
+                    f"column {column.name!r}: expected numbers, as examples are to be dense"
+                )
+        self.columns = len(self._rule.features)
+        self.entries = self.rows * self.columns
+        self.flags = Flags.DENSE | Flags.VALUES
 
     @property
     def declared(self) -> tuple[str, ...]:

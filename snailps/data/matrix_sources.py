@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from snailps.data._examples import Examples
 from snailps.data._matrix import first_falling, first_not_finite, wide_keys
-from snailps.data.elements import refuse_masked
-from snailps.data.feature_rows import Piece, RowsSource, dense_piece, features_of
+from snailps.data.elements import library_of, refuse_masked, table_of, whole
+from snailps.data.feature_rows import DictRows, Fields, Piece, RowsSource, TableRows, dense_piece
 from snailps.data.matrix_file import KEY_LIMIT, Flags, floats
 from snailps.errors import DataError
 
@@ -31,37 +31,38 @@ def rows_source(
     X: Any,
     *,
     label: str = "",
-    fields: Sequence[int] | NDArray[Any] | None = None,
+    fields: Fields | None = None,
     dense: bool = False,
 ) -> RowsSource:
-    """Find the source of an object's rows; parameters and errors as of `spool_matrix`.
-
-    A `RowsSource` stays as it is.
-    """
-    if isinstance(X, RowsSource):
-        return X
+    """The source of an object's rows; parameters and errors as in `write_matrix`."""
     refuse_masked(X, "X")
-    modules = {cls.__module__.partition(".")[0] for cls in type(X).__mro__}
-    is_sparse = "scipy" in modules and hasattr(X, "tocsr")
-    if is_sparse or isinstance(X, np.ndarray):
-        if dense and fields is not None:
-            raise DataError("fields: expected none with dense=True")
-        found: RowsSource = (SparseRows if is_sparse else DenseRows)(X, dense, fields)
+    X = whole(X)
+    source: RowsSource
+    if library_of(X) == "scipy" and hasattr(X, "tocsr"):
+        source = SparseRows(X)
+    elif isinstance(X, np.ndarray):
+        source = DenseRows(X)
+    elif (table := table_of(X)) is not None:
+        source = TableRows(table, label)
+    elif isinstance(X, Sequence) and not isinstance(X, (str, bytes)):
+        source = DictRows(X)
     else:
-        found = features_of(X, label, dense)
-        if fields is not None:
-            raise DataError(f"fields: expected none for {found.name}: its columns are its fields")
-    if label and not found.has_label:
-        raise DataError(f"label: {found.name} has no columns of names: pass the labels as y")
-    return found
+        raise DataError(
+            "X: expected a scipy.sparse matrix, an array of two axes, a DataFrame, a Table or a "
+            f"list of dicts, got {type(X).__module__}.{type(X).__name__}"
+        )
+    source.write_as(fields=fields, dense=dense)
+    if label and not source.has_label:
+        raise DataError(f"label: {source.name} has no columns of names: pass the labels as y")
+    return source
 
 
 class SparseRows(RowsSource):
     """Rows of a matrix of `scipy.sparse`, with their zeros if they are to be `dense`."""
 
-    def __init__(
-        self, X: Any, dense: bool, fields: Sequence[int] | NDArray[Any] | None = None
-    ) -> None:
+    _fields: NDArray[np.int32] | None = None
+
+    def __init__(self, X: Any) -> None:
         shape = X.shape
         if len(shape) != 2:
             raise DataError(f"X: expected two axes, got shape {shape}")
@@ -73,10 +74,13 @@ class SparseRows(RowsSource):
         # Models would take an entry that a row has twice for two features.
         if self.entries >= 2 and not X.has_canonical_format:
             self._take(summed(X))
-        self._fields = _fields_of(fields, self.columns)
-        self.flags = Flags.FIELDS if self._fields is not None else Flags(0)
         if self.columns == 0 and self.entries:
             raise DataError("X has entries, but no columns")
+        self.flags = Flags.VALUES
+
+    def write_as(self, *, fields: Fields | None = None, dense: bool = False) -> None:
+        self._fields = _fields_of(fields, self.columns, dense)
+        self.flags = Flags.FIELDS if self._fields is not None else Flags(0)
         if dense:
             self.flags, self.entries = Flags.DENSE | Flags.VALUES, self.rows * self.columns
             return
@@ -146,26 +150,33 @@ def summed(X: Any) -> Any:
 
 
 class DenseRows(RowsSource):
-    """Rows of an array of two axes, without zeros unless it stays dense."""
+    """Rows of an array of two axes, without zeros unless it stays dense; then of more axes, too."""
 
-    def __init__(
-        self,
-        X: NDArray[Any],
-        dense: bool,
-        fields: Sequence[int] | NDArray[Any] | None = None,
-    ) -> None:
-        if X.ndim < 2 or (X.ndim > 2 and not dense):
-            raise DataError(f"X: expected two axes, got shape {X.shape}: a row an example")
+    _fields: NDArray[np.int32] | None = None
+
+    def __init__(self, X: NDArray[Any]) -> None:
+        if X.ndim < 2:
+            raise self._wrong_shape(X.shape)
         if X.dtype.kind not in "biuf":
             raise DataError(f"X: expected numbers, got an array of {X.dtype}")
         self.name = f"an array of {' x '.join(f'{size:,}' for size in X.shape)}"
+        self._shape = X.shape
         self._x = X.reshape(len(X), math.prod(X.shape[1:]))
         self.rows, self.columns = self._x.shape
         self._step = max(1, PIECE_ENTRIES // max(1, self.columns))
-        self._fields = _fields_of(fields, self.columns)
+        self.flags, self.entries = Flags.VALUES, -1
+
+    @staticmethod
+    def _wrong_shape(shape: tuple[int, ...]) -> DataError:
+        return DataError(f"X: expected two axes, got shape {shape}: a row an example")
+
+    def write_as(self, *, fields: Fields | None = None, dense: bool = False) -> None:
+        if len(self._shape) > 2 and not dense:
+            raise self._wrong_shape(self._shape)
+        self._fields = _fields_of(fields, self.columns, dense)
         if dense:
             self.flags = Flags.DENSE | Flags.VALUES
-            if X.dtype == np.uint8:
+            if self._x.dtype == np.uint8:
                 self.flags |= Flags.BYTES
             self.entries = self._x.size
         else:
@@ -198,11 +209,11 @@ class DenseRows(RowsSource):
             yield Piece(ptr.astype(np.int64), columns.astype(np.uint32), x[rows, columns], fields)
 
 
-def _fields_of(
-    fields: Sequence[int] | NDArray[Any] | None, columns: int
-) -> NDArray[np.int32] | None:
+def _fields_of(fields: Fields | None, columns: int, dense: bool) -> NDArray[np.int32] | None:
     if fields is None:
         return None
+    if dense:
+        raise DataError("fields: expected none with dense=True")
     found = np.asarray(fields)
     if found.shape != (columns,) or found.dtype.kind not in "iu" or found.min(initial=0) < 0:
         raise DataError(

@@ -1,8 +1,8 @@
 """Writes matrix files of Python's data: sparse and dense matrices, tables, lists of dicts.
 
     X, y -> rows_source -> pieces of rows -> sections of the file, piece by piece
-         -> write_matrix -> Written, a user's file; spool_matrix -> Spooled, a driver's
-    RowsSource -> Draft, then its labels -> Spooled
+         -> write_matrix -> Written, a user's file
+    RowsSource, y -> spool_rows -> Spooled, a driver's; -> Draft, then its labels -> Spooled
 
 Memory stays bounded: a piece has about a million entries.  If the number of entries is unknown
 beforehand (missing values, dicts), sections are separate files first.  The format is in
@@ -120,27 +120,22 @@ def write_matrix(
     return Written(str(path), header.size, header.rows, header.nonzeros, source.name)
 
 
-def spool_matrix(
-    X: Any,
+def spool_rows(
+    source: RowsSource,
     y: Any = None,
     folder: str = "",
     *,
     sample_weight: Any = None,
     bytes_max: int = 0,
-    label: str = "",
-    fields: Sequence[int] | NDArray[Any] | None = None,
-    dense: bool = False,
-    on_progress: Progress | None = None,
 ) -> Spooled:
-    """Write examples, given as to `write_matrix`, into one scratch file, an input like any other.
+    """Write examples into one scratch file, an input like any other.
 
-    `folder`: the scratch folder; empty: that of this user on this host.  `bytes_max`: limit on all
-    files in the folder, in bytes; 0: half of the disk's space without them.  DataError: as by
+    `folder`: the scratch folder; empty: the one of this user on this host.  `bytes_max`: limit on
+    all files in the folder, in bytes; 0: half of the disk's space without them.  DataError: as in
     `write_matrix`, or the limit does not allow it.
     """
-    source = rows_source(X, label=label, fields=fields, dense=dense)
-    content = _content_of(source, y, label, sample_weight)
-    with Draft(source, folder, bytes_max, on_progress, content) as draft:
+    content = _content_of(source, y, "", sample_weight)
+    with Draft(source, folder, bytes_max, content) as draft:
         return draft.finish()
 
 
@@ -258,7 +253,7 @@ class Draft(contextlib.ExitStack):
 
     For rows that can be read only once, or whose labels are numbered when all are known.  Its end
     removes what was written unless `finish` gave it away.  `source` has pieces without labels;
-    the others are as of `spool_matrix`.  `content`: labels and weights, if they are known before.
+    the others are as in `spool_rows`.  `content`: labels and weights, if they are known before.
     """
 
     def __init__(
@@ -266,7 +261,6 @@ class Draft(contextlib.ExitStack):
         source: RowsSource,
         folder: str = "",
         bytes_max: int = 0,
-        on_progress: Progress | None = None,
         content: _Content | None = None,
     ) -> None:
         super().__init__()
@@ -279,7 +273,7 @@ class Draft(contextlib.ExitStack):
         try:
             self._file = self.enter_context(cache.new_file(f"writing {source.name}"))
             self._body = _RowsWriter(self._file, make, source, content)
-            self._body.write(on_progress)
+            self._body.write(None)
         except BaseException:
             self.close()
             raise

@@ -73,7 +73,7 @@ def spool_text(
 
     `data` is anything that `elements_of` reads; `labels` has a label for each unit, or a list of
     them, or names a column where `data` is a table: lines are then fastText's.  `folder`,
-    `bytes_max` are as of `spool_matrix`.  ``on_progress(units, units_total or None)`` and
+    `bytes_max` are as in `spool_rows`.  ``on_progress(units, units_total or None)`` and
     `on_bytes`, with the bytes so far, are called about once a MiB and at the end.
 
     A newline in a unit becomes a blank.  Words of a list that are empty or blank are left out; one

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.data.matrices import Matrix
 from snailps.errors import ParameterError
 from snailps.estimators.sparse import (
     CLASS_WEIGHT,
@@ -22,7 +23,6 @@ from snailps.estimators.sparse import (
     SparseEstimator,
     SparseRegressor,
 )
-from snailps.estimators.validation import Matrix
 from snailps.models.sparse.fm import FmSettings
 
 FIELDS: Mapping[str, tuple[str, Any]] = {
@@ -59,7 +59,7 @@ class FactorizationEstimator(SparseEstimator):
         if len(fields) == 0:
             assert matrix.files is not None
             return {"fields": matrix.files.field_num}
-        return {"fields": matrix.columns if matrix.hashed else int(fields.max()) + 1}
+        return {"fields": matrix.columns if matrix.by_name else int(fields.max()) + 1}
 
     def _needs_width(self) -> bool:
         return isinstance(self.fields, Sequence) and self.fields != "columns"
@@ -85,7 +85,7 @@ class FactorizationEstimator(SparseEstimator):
                 what = "dicts" if matrix.files is None else "lines without fields"
                 raise ParameterError(f"{name}: fields: {what} have no columns: give a table")
             return np.arange(matrix.columns)
-        if matrix.hashed:
+        if matrix.by_name:
             raise ParameterError(
                 f"{name}: fields: expected 'columns' or None with tables that have texts and with "
                 f"dicts; got {fields!r:.80}"

@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 from snailps.api.tables import Tensor
 from snailps.data.array_files import Labelled, is_array_file, read_array
 from snailps.data.blocks import files_of
-from snailps.data.matrix_sources import rows_source
+from snailps.data.matrices import Matrix
 from snailps.data.scratch import Scratch
 from snailps.dataclass import replace
 from snailps.errors import DataError
 from snailps.estimators.corpus import is_path, paths_of
 from snailps.estimators.net import NetEstimator, hidden_of
 from snailps.estimators.sparse import CLASS_WEIGHT
-from snailps.estimators.validation import Matrix
 from snailps.models.mlp import MlpSettings, read_npz
 from snailps.models.mlp.files import SavedNet
 from snailps.models.mlp.files import write_npz as write_net
@@ -105,7 +104,7 @@ class MLPClassifier(
             return entries_of(Labelled([(path, path)], scratch))
 
     def _pieces_of_scores(self, matrix: Matrix) -> Iterator[NDArray[np.float32]]:
-        for piece in rows_source(matrix.data, **matrix.options).pieces():
+        for piece in matrix.source.pieces():
             assert piece.values is not None
             values = np.asarray(piece.values, np.float32)
             yield self._model.scores(values.reshape(piece.rows, matrix.columns))

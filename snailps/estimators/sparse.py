@@ -36,8 +36,9 @@ from snailps.data.encoding import Encoding, moments
 from snailps.data.example_files import LineExamples
 from snailps.data.feature_rows import DictRows
 from snailps.data.input_files import InputFiles
-from snailps.data.matrix_sources import examples_of_piece, rows_source
-from snailps.data.matrix_writer import Draft, spool_matrix
+from snailps.data.matrices import Known, Matrix, check_columns, matrix_of
+from snailps.data.matrix_sources import examples_of_piece
+from snailps.data.matrix_writer import Draft, spool_rows
 from snailps.data.scratch import Scratch
 from snailps.dataclass import dataclass, field
 from snailps.errors import DataError, ModelFileError
@@ -47,11 +48,8 @@ from snailps.estimators.files import matrix_of_files
 from snailps.estimators.jobs import Finished
 from snailps.estimators.labels import accuracy, classes_of, values_of
 from snailps.estimators.validation import (
-    Matrix,
-    check_columns,
     class_weights_of,
     labels_of,
-    matrix_of,
     one_axis,
     targets_of,
     weights_of,
@@ -144,7 +142,6 @@ class SparseEstimator(Estimator):
                 draft = stack.enter_context(Draft(files))
                 y, sample_weight = _labels_and_weights(matrix, data.y, data.sample_weight)
                 data = replace(data, y=y, sample_weight=sample_weight)
-                matrix = replace(matrix, data=draft, rows=draft.rows)
             target = self._target(data, matrix.rows)
             settings = {**target.settings, **self._settings_of_columns(matrix)}
             self._checked(settings, ("epochs",))  # before they are written; epochs were
@@ -152,46 +149,58 @@ class SparseEstimator(Estimator):
             if files:
                 spooled = draft.finish(numbers, weights)
             else:
-                spooled = spool_matrix(
-                    matrix.data, numbers, sample_weight=weights, **matrix.options
-                )
+                spooled = spool_rows(matrix.source, numbers, sample_weight=weights)
             stack.enter_context(spooled)
             remarks, attributes = [], dict(target.attributes)
             if data.continues:
                 remarks = self._remarks_on_sizes(spooled.path)
             else:
                 attributes |= {**self._shape_of(matrix), "_kinds": None}
-            if isinstance(matrix.data, DictRows):
-                attributes["_kinds"] = matrix.data.kinds()
+            if isinstance(matrix.source, DictRows):
+                attributes["_kinds"] = matrix.source.kinds()
             yield Source(spooled, settings, attributes, remarks)
 
     def _matrix(
         self, X: Any, y: Any = None, columns: Sequence[str] = (), *, use: str = "predict"
     ) -> Matrix:
         """X as examples for `fit`, or of the fitted model for `partial_fit`, `predict`, `score`."""
-        fitted = None if use == "fit" else self
         if use in ("predict", "score"):
             self._refuse_unfitted(use)
+        known = None if use == "fit" else self._known()
         if is_path(X):
+            settings = None if known is None else self._model.settings
             width = self._needs_width()
-            matrix = matrix_of_files(X, y, columns, fitted, use=use, width=width)
+            matrix = matrix_of_files(X, y, columns, known, settings, use=use, width=width)
         elif columns:
             raise DataError(
                 f"{type(self).__name__}: columns are of files, got {a_kind(X)}: convert it"
             )
         else:
             refuse_names_of_files(X)
-            matrix = matrix_of(X, numeric=self._dense, fitted=fitted, use=use)
-        if fitted:
-            check_columns(matrix, self, self._last_feature())
+            others = use != "partial_fit"
+            matrix = matrix_of(X, numeric=self._dense, known=known, others=others)
+        if known:
+            check_columns(matrix, known)
         fields = self._fields_of(matrix, use)
-        has_own = matrix.hashed or fields is None or len(fields) == 0
-        options: dict[str, Any] = {"dense": self._dense, "fields": None if has_own else fields}
-        if matrix.files is not None:
-            matrix.files.write_as(**options)
-            if fields is None and isinstance(matrix.files, LineExamples):
-                matrix.files.leave_out_fields()
-        return replace(matrix, fields=fields, options=options)
+        has_own = matrix.by_name or fields is None or len(fields) == 0
+        matrix.source.write_as(dense=self._dense, fields=None if has_own else fields)
+        if fields is None and isinstance(matrix.source, LineExamples):
+            matrix.source.leave_out_fields()
+        return replace(matrix, fields=fields)
+
+    def _known(self) -> Known:
+        """What the fitted model knows of its columns."""
+        names = getattr(self, "feature_names_in_", None)
+        return Known(
+            type(self).__name__,
+            self._hashed,
+            None if names is None else tuple(names),
+            self._declared,
+            self._kinds,
+            self._label,
+            getattr(self, "n_features_in_", -1),
+            self._last_feature(),
+        )
 
     def _fields_of(self, matrix: Matrix, use: str) -> NDArray[np.int64] | None:
         """The field of each column; empty: those of the files' entries; None: there are none."""
@@ -213,8 +222,8 @@ class SparseEstimator(Estimator):
         """Attributes of a model of such columns."""
         files = matrix.files
         return {
-            "_hashed": matrix.hashed,
-            "_declared": getattr(matrix.data if files is None else files, "declared", ()),
+            "_hashed": matrix.by_name,
+            "_declared": getattr(matrix.source, "declared", ()),
             "_label": files.label if files else "",
             "n_features_in_": matrix.columns if matrix.columns >= 0 else None,
             "feature_names_in_": matrix.names,
@@ -294,7 +303,7 @@ class SparseEstimator(Estimator):
         """Scores, float32 (n, outputs), before any link function."""
         found = list(self._pieces_of_scores(matrix))
         if not found:
-            raise DataError(f"X: {matrix.data.name} has no rows")
+            raise DataError(f"X: {matrix.source.name} has no rows")
         return np.concatenate(found) if len(found) > 1 else found[0]
 
     def _pieces_of_scores(self, matrix: Matrix) -> Iterator[Floats]:
@@ -307,9 +316,8 @@ class SparseEstimator(Estimator):
             needs_labels=False,
             encodes=False,
         )
-        source = rows_source(matrix.data, **matrix.options)
-        for piece in source.pieces():
-            examples = examples_of_piece(piece, source, model.settings.hash_bits)
+        for piece in matrix.source.pieces():
+            examples = examples_of_piece(piece, matrix.source, model.settings.hash_bits)
             batch = reader.numbered(examples, "X")
             rows = model.rows_of(batch.keys)
             yield model.cls.scores(model.settings, rows, batch, model.extras)

@@ -12,7 +12,8 @@ from test_trust import secret_file
 from waiting import until
 
 import snailps
-from snailps.data.matrix_writer import spool_matrix, write_matrix
+from snailps.data.matrix_sources import rows_source
+from snailps.data.matrix_writer import spool_rows, write_matrix
 from snailps.data.spool import spool_text
 from snailps.errors import ConfigError
 
@@ -93,7 +94,7 @@ def test_models_that_look_at_the_data_first_train_on_a_drivers(session, tmp_path
     rows = [{"a": i % 3, "b": 1 - i % 2} for i in range(2000)]
     labels = [i % 2 for i in range(2000)]
     lines = [f"{i % 2} 1:{i % 3} 2:{1 - i % 2}" for i in range(2000)]
-    for data in [spool_matrix(rows, labels, own), spool_text(lines, own)]:
+    for data in [spool_rows(rows_source(rows), labels, own), spool_text(lines, own)]:
         with session.connect() as made, data:
             settings = {"epochs": 3, "test": data, "output": str(tmp_path / "out")}
             linear = "snailps.models.sparse.linear:Linear"
@@ -109,7 +110,8 @@ def test_dense_model_learns_from_a_drivers_data_what_it_learns_from_a_file(sessi
         "output": str(tmp_path / "out"),
     }  # fmt: skip
     found = []
-    with spool_matrix(images, labels, str(tmp_path / "own"), dense=True) as spooled:
+    source = rows_source(images, dense=True)
+    with spool_rows(source, labels, str(tmp_path / "own")) as spooled:
         for data in [spooled, str(tmp_path / "matrix")]:
             with session.connect() as made:
                 own = {**settings, "test": data}

@@ -142,7 +142,9 @@ def test_kind_of_a_column_is_decided_by_all_files(tmp_path, ending, texts, value
     for label in ("y", "c"):
         read = []
         for name in ("parts", "whole.parquet"):
-            matrix = matrix_of_files(str(tmp_path / name), label, (), None, use="fit", width=False)
+            matrix = matrix_of_files(
+                str(tmp_path / name), label, (), None, None, use="fit", width=False
+            )
             pieces = [
                 sorted(
                     zip(

@@ -15,10 +15,11 @@ from door import fit_here, of_fit
 import snailps
 from snailps import write_matrix
 from snailps.data.elements import elements_of, native, table_of, whole
+from snailps.data.matrices import matrix_of
 from snailps.data.name_rows import NameRows
 from snailps.data.spool import spool_text
 from snailps.errors import DataError
-from snailps.estimators.validation import labels_of, matrix_of, targets_of, weights_of
+from snailps.estimators.validation import labels_of, targets_of, weights_of
 from snailps.vectors.texts import pieces_of
 
 pa, pd, pl = (pytest.importorskip(name) for name in ("pyarrow", "pandas", "polars"))
@@ -160,13 +161,19 @@ def model(tmp_path_factory):
         return kind.fit(TABLE.select(["b", "a"]).to_pandas(), [0, 1, 0, 1])
 
 
+def values_of(matrix):
+    matrix.source.write_as(dense=True)
+    (piece,) = matrix.source.pieces()
+    return piece.values.reshape(matrix.rows, matrix.columns).tolist()
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_columns_are_known_by_name(form, model):
     numbers = TABLE.select(["b", "a"])
     matrix = matrix_of(forms(numbers)[form], numeric=True)
     assert matrix.names.tolist() == ["b", "a"]
-    assert matrix.data.tolist() == [[1, 5], [2, 6], [3, 7], [4, 8]]
-    assert matrix_of(forms(TABLE)[form], numeric=False).hashed  # it has texts
+    assert values_of(matrix) == [[1, 5], [2, 6], [3, 7], [4, 8]]
+    assert matrix_of(forms(TABLE)[form], numeric=False).by_name  # it has texts
     assert list(elements_of(forms(TABLE)[form], "text").values) == WORDS
     with spool_text(forms(TABLE.select(["text"]))[form]) as spooled:
         assert Path(spooled.path).read_text().split("\n")[:-1] == WORDS
@@ -261,7 +268,7 @@ def test_what_numpy_defines_is_an_array():
 
     for data in (Tensor(), [[0, 1], [2, 3], [4, 5]]):
         assert native(data) is data
-        assert matrix_of(data, numeric=True).data.tolist() == [[0, 1], [2, 3], [4, 5]]
+        assert values_of(matrix_of(data, numeric=True)) == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_errors_of_a_library_name_its_type():

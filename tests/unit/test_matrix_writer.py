@@ -24,7 +24,8 @@ from snailps.data.matrix_file import (
     read_header,
     read_matrix_block,
 )
-from snailps.data.matrix_writer import spool_matrix, write_matrix
+from snailps.data.matrix_sources import rows_source
+from snailps.data.matrix_writer import spool_rows, write_matrix
 from snailps.errors import DataError
 
 FLOAT_TYPES = ["f4", "f8", "i8", "u1", "?"]
@@ -172,7 +173,7 @@ def test_failed_writing_leaves_the_file_that_was_there(tmp_path):
 @pytest.mark.parametrize("x", [np.eye(3), [{"a": 1}, {"b": "c", "a": 2}, {}]], ids=["known", "not"])
 def test_spooled_file_is_that_which_write_matrix_writes_and_goes(tmp_path, x):
     write_matrix(tmp_path / "a", x, [1, 0, 1])
-    with spool_matrix(x, [1, 0, 1], str(tmp_path / "scratch")) as spooled:
+    with spool_rows(rows_source(x), [1, 0, 1], str(tmp_path / "scratch")) as spooled:
         assert Path(spooled.path).read_bytes() == (tmp_path / "a").read_bytes()
         assert (spooled.bytes, spooled.units) == ((tmp_path / "a").stat().st_size, 3)
         assert len(list((tmp_path / "scratch").glob("*.spool"))) == 1
@@ -182,7 +183,7 @@ def test_spooled_file_is_that_which_write_matrix_writes_and_goes(tmp_path, x):
 @pytest.mark.parametrize("x", [np.ones((40, 40)), [{"a": 1}] * 400], ids=["known", "not"])
 def test_spooling_beyond_the_scratch_limit_is_refused(tmp_path, x):
     with pytest.raises(DataError, match=r"bytes of scratch are left \(scratch_bytes\) beside"):
-        spool_matrix(x, np.ones(len(x)), str(tmp_path / "scratch"), bytes_max=4000)
+        spool_rows(rows_source(x), np.ones(len(x)), str(tmp_path / "scratch"), bytes_max=4000)
     assert list((tmp_path / "scratch").glob("*.spool")) == []
 
 
@@ -498,7 +499,7 @@ def test_full_disk_is_told_with_the_folder(tmp_path, monkeypatch):
 
     monkeypatch.setattr(matrix_writer.os, "pwrite", full)
     with pytest.raises(DataError, match=r"cannot write to .*scratch .* free\): No space left"):
-        spool_matrix(np.eye(3), [1, 0, 1], str(tmp_path / "scratch"))
+        spool_rows(rows_source(np.eye(3)), [1, 0, 1], str(tmp_path / "scratch"))
     assert list((tmp_path / "scratch").glob("*.spool")) == []
 
 
