@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from snailps.api.rotation import Checkouts, NoCheckouts
 from snailps.data.blocks import Place
@@ -21,6 +21,23 @@ from snailps.data.joined import Text, TextParts
 from snailps.dataclass import dataclass, field
 from snailps.errors import MisuseError
 from snailps.transport.client._client import Pending
+from snailps.transport.messages.terms import Terms
+
+T = TypeVar("T")
+
+
+class _Term(Generic[T]):
+    """A field of a block's terms, by the same name, or `absent`: its terms have no such field."""
+
+    def __init__(self, absent: T) -> None:
+        self._absent = absent
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, block: Block | None, owner: type) -> T:
+        value: T = getattr(block.terms if block is not None else None, self._name, self._absent)
+        return value
 
 
 @dataclass(slots=True)
@@ -44,6 +61,9 @@ class Block:
         decay.
     prepared : object
         What `Worker.prepare` returned for this block.
+    terms : object, optional
+        What the schedule of the job adds, one value (`transport.messages.terms`): the attributes
+        from `clock` to `durable` are its fields. None without a clock or rotation.
     clock, slot, slots : int
         With ``consistency: bsp`` and in rounds: this block is contribution `slot` of `slots` to
         step `clock`, and reads rows as they are before that step.  Else -1, 0 and 1.
@@ -101,19 +121,7 @@ class Block:
     progress: tuple[float, float]
     read: Callable[[], bytes]
     prepared: Any = None
-    clock: int = -1
-    slot: int = 0
-    slots: int = 1
-    index: int = -1
-    chunk: int = -1
-    chunk_index: int = -1
-    chunk_blocks: int = 0
-    part: int = -1
-    parts: int = 0
-    sizes: tuple[int, ...] = ()
-    output_parts: int = 0
-    had: int = 0
-    durable: tuple[int, ...] = ()
+    terms: Terms | None = None
     first: bool = False
     again: bool = False
     checkouts: Checkouts = field(default_factory=NoCheckouts)
@@ -124,6 +132,26 @@ class Block:
     _data: bytes | None = None
     _pulls: list[Pending] = field(default_factory=list)
     _reach: Pending | None = None
+
+    clock = _Term(-1)
+    slot = _Term(0)
+    slots = _Term(1)
+    index = _Term(-1)
+    chunk = _Term(-1)
+    chunk_index = _Term(-1)
+    chunk_blocks = _Term(0)
+    part = _Term(-1)
+    parts = _Term(0)
+    output_parts = _Term(0)
+    durable = _Term[tuple[int, ...]](())
+
+    @property
+    def had(self) -> int:
+        return len(self.durable)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return getattr(self.terms, "sizes", ()) or (1,) * self.parts
 
     @property
     def data(self) -> bytes:

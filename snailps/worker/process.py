@@ -59,6 +59,7 @@ from snailps.transport import messages
 from snailps.transport.client._client import Client, Pending
 from snailps.transport.control import AnswerOrFuture
 from snailps.transport.handshake import Role
+from snailps.transport.messages.terms import ChunkBlock, Partition
 from snailps.worker import blas_threads
 from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.prefetch import BlockPrefetcher
@@ -520,7 +521,7 @@ class WorkerProcess(Node):
             if lease is None:
                 return None
             block = self._block(lease, "train", model, scratch)
-            if block.chunk_index < 0:
+            if not isinstance(block.terms, ChunkBlock):
                 break
             try:
                 enough = self._encode(model, block)
@@ -639,7 +640,7 @@ class WorkerProcess(Node):
         for file in files:
             scratch.expect(file.path, file.version)
         checkouts: Checkouts = NoCheckouts()
-        if lease.part >= 0:
+        if isinstance(lease.terms, Partition):
             encode_again = partial(self._encode_again, model, scratch)
             note = self.control.note
             checkouts = LeaseCheckouts(lease.number, self._ask, note, self._stand, encode_again)
@@ -653,19 +654,7 @@ class WorkerProcess(Node):
             lease.seed,
             (float(before), float(after)),
             lambda: b"".join(text.data for text in read_texts()),
-            clock=lease.clock,
-            slot=lease.slot,
-            slots=lease.slots,
-            index=lease.index,
-            chunk=lease.chunk,
-            chunk_index=lease.slice,
-            chunk_blocks=lease.slices,
-            part=lease.part,
-            parts=lease.parts,
-            sizes=tuple(lease.sizes) or (1,) * lease.parts,
-            output_parts=lease.visiting,
-            had=len(lease.had),
-            durable=tuple(lease.had),
+            terms=lease.terms,
             first=lease.first,
             checkouts=checkouts,
             open_parts=lambda part_bytes: open_parts(

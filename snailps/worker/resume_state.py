@@ -18,6 +18,7 @@ import numpy as np
 from snailps.dataclass import dataclass, field
 from snailps.transport import messages
 from snailps.transport.client._client import Client, Pending
+from snailps.transport.messages.terms import Partition
 
 REPORTED_MAX = 256
 """Finished blocks reported again to a master that takes over: more than its journal may lack."""
@@ -27,8 +28,7 @@ REPORTED_MAX = 256
 class _Checkouts:
     """The output partitions of a held lease: all that it had, and those that it holds."""
 
-    parts: int
-    sizes: list[int]
+    partition: Partition
     had: set[int] = field(default_factory=set)
     holds: set[int] = field(default_factory=set)
 
@@ -71,9 +71,9 @@ class ResumeState:
         """Note a leased block, or a leased partition of a chunk, with what it had."""
         with self._lock:
             self._held.add((pass_, lease.number))
-            if lease.parts:
-                own = _Checkouts(lease.parts, lease.sizes, set(lease.had))
-                self._checkouts[lease.number] = own
+            if isinstance(lease.terms, Partition):
+                checkouts = _Checkouts(lease.terms, set(lease.terms.durable))
+                self._checkouts[lease.number] = checkouts
 
     def reported(self, done: messages.Done) -> None:
         """Note that the master has the result of a block."""
@@ -156,8 +156,8 @@ class ResumeState:
                 "visits": [
                     {
                         "number": number,
-                        "parts": checkouts.parts,
-                        "sizes": checkouts.sizes,
+                        "parts": checkouts.partition.parts,
+                        "sizes": list(checkouts.partition.sizes),
                         "had": sorted(checkouts.had),
                         "holds": sorted(checkouts.holds),
                     }

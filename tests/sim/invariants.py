@@ -14,6 +14,7 @@ from snailps.master.job.controller import JobPhase
 from snailps.transport import messages
 from snailps.transport.frame import HEADER, Kind
 from snailps.transport.handshake import Role
+from snailps.transport.messages.terms import ChunkBlock, Partition
 from tests.sim.model import OWN, expected_rows
 from tests.sim.rotation import expected_numbers
 
@@ -298,7 +299,9 @@ def watch_out(master, answer):
     Whatever the master leases or hands out was perhaps a lost worker's, which may live and push: by
     then every shard has answered that it refuses that.
     """
-    leased = isinstance(answer, messages.Leased) and answer.chunk >= 0
+    leased = isinstance(answer, messages.Leased) and isinstance(
+        answer.terms, ChunkBlock | Partition
+    )
     if not leased and not (isinstance(answer, messages.Borrowed) and answer.part >= 0):
         return
     members, cluster = master.core.members, master.cluster

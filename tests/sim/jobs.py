@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from snailps.master.job.metrics import FLAT_EPOCHS, RECENT_BLOCKS
 from snailps.master.leases import CLOCKS_AHEAD
+from snailps.transport.messages.terms import Step
 from tests.sim.model import Books, blocks_of, expected_round
 from tests.sim.staleness import Staleness
 
@@ -327,9 +328,10 @@ class JobRun:
 
     def lease(self, lease, node, ledger, cluster):
         """The master gives a worker a block, or a part of a round."""
-        if lease.index >= 0:
-            self.leased.setdefault(lease.clock, {})[lease.number] = node
-            self.begun.setdefault(lease.clock, cluster.world.now)
+        step = lease.terms
+        if isinstance(step, Step) and step.index >= 0:
+            self.leased.setdefault(step.clock, {})[lease.number] = node
+            self.begun.setdefault(step.clock, cluster.world.now)
         if self.staleness is not None:
             wrong = self.staleness.lease(node, lease.number, ledger)
             if wrong and not cluster.powerless and not cluster.disk.was_full:

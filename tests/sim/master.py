@@ -30,6 +30,7 @@ from snailps.master.takeover import first_fact, unended
 from snailps.node.effects import Answering, Tick, Work, WorkDone
 from snailps.transport import messages
 from snailps.transport.handshake import Channel, Hello, Role
+from snailps.transport.messages.terms import ChunkBlock, Partition
 from tests.sim import invariants
 from tests.sim.client import Client
 from tests.sim.control import MasterEnd
@@ -446,7 +447,7 @@ class Master(Process):
                 job = self.core.job_controller.job
                 run = self.cluster.job_at(job.settings.output)
                 run.blocks = len(job.input.blocks)
-                if effect.answer.chunk >= 0:
+                if isinstance(effect.answer.terms, ChunkBlock | Partition):
                     run.tenants.add(node)
                 if job.pass_ == "train":
                     run.lease(effect.answer, node, job.ledger, self.cluster)

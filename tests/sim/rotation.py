@@ -129,7 +129,7 @@ class Rotating:
         begun = yield from self._pull(mine)
         state = {"cut": False, "over": False}
         done, own = 0, set()
-        job.durable.lease(block.number, block.had, worker.cluster.journal_holds())
+        job.durable.lease(block.number, frozenset(block.durable), worker.cluster.journal_holds())
         ahead = self._check_out(block, state)
         while True:
             if not ahead.done:
@@ -139,7 +139,7 @@ class Rotating:
             if ahead.value is None:
                 break
             part, ahead = ahead.value, self._check_out(block, state)
-            if part in block.had or part in own:
+            if part in block.durable or part in own:
                 job.books.wrong.append(
                     f"part {part} is checked out by partition {block.number} again"
                 )
@@ -154,9 +154,9 @@ class Rotating:
         yield from self._check_inputs(block, mine, begun)
         yield from self._push(block, mine)
         figures = {"examples": float(done), "loss": float(done)}
-        if not state["cut"] and own | block.had != set(range(outputs_for(block.parts))):
+        if not state["cut"] and own | set(block.durable) != set(range(outputs_for(block.parts))):
             job.books.wrong.append(
-                f"partition {block.number} had parts {sorted(own)} beside {sorted(block.had)}"
+                f"partition {block.number} had parts {sorted(own)} beside {block.durable}"
             )
         yield from worker._flush()
         return messages.Done(

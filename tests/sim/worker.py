@@ -13,6 +13,7 @@ from collections import deque
 
 import numpy as np
 
+from snailps.api.block import Block
 from snailps.errors import ClusterError, SnailError
 from snailps.master.job.survey import PART_BYTES
 from snailps.transport import messages
@@ -28,22 +29,15 @@ from tests.sim.staleness import PROGRESS
 TURN_S = 0.1
 
 
-class Block:
+class Leased(Block):
     """A leased block, prepared."""
 
-    __slots__ = (
-        "chunk", "chunk_blocks", "chunk_index", "clock", "had", "index", "number", "part", "parts",
-        "pull", "reach", "seed", "sizes", "slot", "slots",
-    )  # fmt: skip
-
     def __init__(self, lease):
-        self.number, self.seed = lease.number, lease.seed
-        self.clock, self.slot, self.slots, self.index = (
-            lease.clock, lease.slot, lease.slots, lease.index,
-        )  # fmt: skip
-        self.chunk, self.chunk_index, self.chunk_blocks = lease.chunk, lease.slice, lease.slices
-        self.part, self.parts, self.had = lease.part, lease.parts, frozenset(lease.had)
-        self.sizes = lease.sizes or [1] * lease.parts
+        place = lease.path, lease.start, lease.stop
+        shares = tuple(lease.progress)
+        super().__init__(
+            lease.number, *place, lease.epoch, lease.seed, shares, bytes, terms=lease.terms
+        )
         self.pull = self.reach = None
 
 
@@ -358,7 +352,7 @@ class Worker(RoutedNode):
             lease = yield from self._lease("train", back)
             if lease.number < 0:
                 return None
-            block = Block(lease)
+            block = Leased(lease)
             if block.chunk_index < 0:
                 break
             if (yield from self._rotating.encode(block)) or self._leaving:

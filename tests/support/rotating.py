@@ -21,6 +21,7 @@ from snailps.models.rotation.shared_blocks import ROW_FLOATS
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors
 from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.transport.messages.terms import ChunkBlock, Partition
 
 
 class MemoryTables:
@@ -191,14 +192,9 @@ def blocks_of_chunk(
     encoded = []
     for at, data in enumerate(chunk_blocks):
         seed = 1000 * chunk + at
-        block = Block(number=seed, seed=seed, **common)  # type: ignore[arg-type]
-        block.head = lambda: chunk_blocks[0]
-        block.chunk, block.chunk_index, block.chunk_blocks, block._data = (
-            chunk,
-            at,
-            len(chunk_blocks),
-            data,
-        )
+        terms = ChunkBlock(chunk, at, len(chunk_blocks))
+        block = Block(number=seed, seed=seed, terms=terms, **common)  # type: ignore[arg-type]
+        block.head, block._data = lambda: chunk_blocks[0], data
         workers[at % num].encode(block)
         encoded.append(block)
     shared = SharedPartitions(output_parts)
@@ -211,15 +207,9 @@ def blocks_of_chunk(
     partitions = []
     for part in range(num):
         seed = 77_000 + num * chunk + part
-        block = Block(number=seed, seed=seed, **common)  # type: ignore[arg-type]
-        block.chunk, block.chunk_blocks, block.part, block.parts = (
-            chunk,
-            len(chunk_blocks),
-            part,
-            num,
-        )
-        block.sizes = (1,) * num
-        block.output_parts, block.checkouts = output_parts, shared.checkouts(part, num)  # type: ignore[assignment]
+        partition = Partition(chunk, len(chunk_blocks), part, num, output_parts)
+        block = Block(number=seed, seed=seed, terms=partition, **common)  # type: ignore[arg-type]
+        block.checkouts = shared.checkouts(part, num)  # type: ignore[assignment]
         partitions.append(block)
     return partitions
 

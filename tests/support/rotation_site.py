@@ -12,6 +12,7 @@ from snailps.api.rotation import CHUNKS_AHEAD, Rotation, outputs_for
 from snailps.data.blocks import Block
 from snailps.master.leases import RotationLedger
 from snailps.master.leases.rotation import NO_PART
+from snailps.transport.messages.terms import ChunkBlock
 
 
 def blocks_of(count, size=10):
@@ -71,9 +72,9 @@ class Site:
             self.refused.add(node)
             return
         self.refused.discard(node)
-        number, chunk = entry.number, entry.chunk
+        number, chunk = entry.number, entry.terms.chunk
         assert number not in {*self.chunk_blocks, *self.partitions}
-        if entry.chunk_index >= 0:
+        if isinstance(entry.terms, ChunkBlock):
             assert number not in self.done_blocks
             before = chunk - CHUNKS_AHEAD - 1
             if before >= 0:
@@ -81,14 +82,14 @@ class Site:
             self.chunk_blocks[number] = node
             return
         assert number not in self.done_partitions
-        assert self.encoded_of(chunk) == entry.chunk_blocks
-        assert (entry.parts, entry.sizes) == self.split_of(chunk)
-        assert entry.output_parts == self.outputs_of(number)
-        assert number == self.number_of(chunk, entry.part)
+        assert self.encoded_of(chunk) == entry.terms.chunk_blocks
+        assert (entry.terms.parts, entry.terms.sizes) == self.split_of(chunk)
+        assert entry.terms.output_parts == self.outputs_of(number)
+        assert number == self.number_of(chunk, entry.terms.part)
         assert sum(holder == node for holder in self.partitions.values()) < 2
         self.partitions[number] = node
-        assert set(entry.had) == self.durable.get(number, set())
-        self.had[number], self.holds[number] = set(entry.had), set()
+        assert set(entry.terms.durable) == self.durable.get(number, set())
+        self.had[number], self.holds[number] = set(entry.terms.durable), set()
 
     def split_of(self, chunk):
         return self.parts[chunk], self.sizes[chunk]

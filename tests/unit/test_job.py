@@ -28,6 +28,7 @@ from snailps.master.leases.ledger import ENTRIES_AHEAD
 from snailps.models.text_model import WordPart
 from snailps.models.word_vectors.block_size import BLOCK_BYTES_MIN
 from snailps.transport import messages
+from snailps.transport.messages.terms import Step
 
 
 class Clock:
@@ -411,7 +412,7 @@ def test_job_in_bsp_cuts_and_tells_workers_as_if_micro_batches_were_workers(make
         job.begin_pass("train", [7])
     assert jobs[0].ledger.size == jobs[1].ledger.size
     lease = jobs[0].lease(7)
-    assert (lease.clock, lease.slot, lease.slots, lease.index) == (0, 0, 3, -1)
+    assert lease.terms == Step(0, 0, 3)
     assert make(workers=4).start_message(9).workers == 9
 
 

@@ -15,6 +15,7 @@ from snailps.data.blocks import Block
 from snailps.master.leases import CLOCKS_AHEAD, SCHEDULES, BspLedger, RoundLedger, SspLedger
 from snailps.master.leases.ledger import LOSSES_MAX, Ledger
 from snailps.master.leases.records import OUTCOME, BlockRecords, BlockState
+from snailps.transport.messages.terms import Step
 
 
 def blocks(num, size=10):
@@ -320,7 +321,7 @@ def test_stepped_does_not_walk_over_its_history_when_a_clock_is_done(monkeypatch
 def test_stepped_entries_have_clock_slot_and_number_of_slots():
     book = BspLedger(blocks(5), 2, micro_batches=4)
     entries = [book.entry(number) for number in range(10)]
-    assert [(e.clock, e.slot, e.slots) for e in entries] == [
+    assert [(e.terms.clock, e.terms.slot, e.terms.slots) for e in entries] == [
         *((0, slot, 4) for slot in range(4)), *((1, slot, 4) for slot in range(4)), (2, 0, 2),
         (2, 1, 2),
     ]  # fmt: skip
@@ -351,7 +352,7 @@ def test_stepped_with_equal_workers_deals_each_clock_evenly(workers, micro_batch
     while not book.over:
         turns += 1  # in which everybody trains what it can
         begun = {
-            node: next((e for e in entries if e and e.clock <= book.open_clock), None)
+            node: next((e for e in entries if e and e.terms.clock <= book.open_clock), None)
             for node, entries in held.items()
         }
         for node, entry in begun.items():
@@ -411,7 +412,7 @@ def test_stepped_knows_what_a_worker_finished_last():
         book.take(1)
         book.done(number, 1)
     last = book.last_of(1)
-    assert (last.number, last.clock, last.slot, last.slots) == (3, 1, 1, 2)
+    assert last == Step(1, 1, 2)
     book.retire(1)
     assert book.last_of(1) == last
 
@@ -474,7 +475,7 @@ def test_rounds_give_each_worker_one_entry_a_round():
         entries = take_all(book, (6, 5))
         assert book.take(5) is None
         assert [
-            (e.number, e.clock, e.slot, e.slots, e.index, e.epoch)
+            (e.number, e.terms.clock, e.terms.slot, e.terms.slots, e.terms.index, e.epoch)
             for e in (entries[5], entries[6])
         ] == [
             (2 * round_, round_, 0, 2, 0, round_), (2 * round_ + 1, round_, 1, 2, 1, round_)
@@ -497,10 +498,10 @@ def test_rounds_draw_the_same_fraction_for_the_same_seed_and_others_later():
         found = []
         while not book.over:
             entries = take_all(book, range(1, 9))
-            assert [e.slot for e in entries.values()] == list(range(4))
+            assert [e.terms.slot for e in entries.values()] == list(range(4))
             found.append(sorted(entries))
             for node, entry in entries.items():
-                assert entry.slots == 4
+                assert entry.terms.slots == 4
                 book.done(entry.number, node)
             book.advance()
         return found
@@ -525,7 +526,7 @@ def test_rounds_cut_off_late_ones_and_take_them_back_later():
     assert book.is_void(late)
     assert not book.done(late, 2)  # its part is not wanted any more
     assert not book.is_void(late)
-    assert book.take(2).clock == 1
+    assert book.take(2).terms.clock == 1
 
 
 def test_rounds_go_on_without_a_lost_worker_and_its_index_is_taken_by_the_next():
@@ -537,11 +538,11 @@ def test_rounds_go_on_without_a_lost_worker_and_its_index_is_taken_by_the_next()
     assert book.ready
     assert book.done_slots == [0]
     book.advance()
-    assert take_all(book, (1,))[1].slots == 1
+    assert take_all(book, (1,))[1].terms.slots == 1
     book.join(7)
     book.done(2, 1)
     book.advance()
-    assert take_all(book, (1, 7))[7].index == 1
+    assert take_all(book, (1, 7))[7].terms.index == 1
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -558,7 +559,7 @@ def test_rounds_give_an_index_that_becomes_free_to_a_worker_that_has_none(resume
     assert take_all(book, (2, 7, 8)).keys() == {2}  # of this round the part of 1 is void
     book.done(1, 2)
     book.advance()
-    assert {n: e.index for n, e in take_all(book, (2, 7, 8)).items()} == {2: 1, 7: 0}
+    assert {n: e.terms.index for n, e in take_all(book, (2, 7, 8)).items()} == {2: 1, 7: 0}
     book.retire(7)
     book.retire(2)  # neither is done: another round begins with the last worker
     assert book.woken({8}) == [8]
@@ -571,7 +572,7 @@ def test_rounds_whose_only_drawn_worker_is_lost_draw_again():
     book.retire(lost)
     other = 3 - lost
     entry = book.take(other)
-    assert entry.clock == 0
+    assert entry.terms.clock == 0
     book.done(entry.number, other)
     assert book.ready
 

@@ -19,6 +19,7 @@ from snailps.master.phases import CLUSTER, JOB, ClusterPhase, JobPhase, cluster_
 from snailps.node.effects import Answering, WorkDone
 from snailps.node.limits import ORDER_S
 from snailps.transport import messages as m
+from snailps.transport.messages.terms import ChunkBlock, Partition
 
 
 @pytest.fixture
@@ -493,7 +494,7 @@ def test_worker_whose_loss_the_journal_has_in_part_keeps_nothing_of_the_training
     """Its blocks were its own: no other would ever get them."""
     before = World(make_job(**settings))
     _, _, lost = before.forms()
-    while (lease := before.ask(lost, m.Lease("train"))).slice >= 0:  # until it has a partition
+    while isinstance((lease := before.ask(lost, m.Lease("train"))).terms, ChunkBlock):
         before.ask(lost, m.Done("train", lease.number, 5, 0.1, {}))
     before.handle(events.Gone(lost, "connection closed"))
     torn(before, "retire")
@@ -513,7 +514,7 @@ def trains_any(world, peer):
     lease = world.ask(peer, m.Lease("train"))
     if lease is None or lease.number < 0:
         return False
-    while lease.part >= 0:
+    while isinstance(lease.terms, Partition):
         checked_out = world.ask(peer, m.Borrow(lease.number))
         if checked_out.part < 0:
             break
@@ -573,7 +574,7 @@ def test_round_whose_only_worker_was_lost_with_the_master_begins_anew_at_the_sha
     assert after.core.reported_phase == "training"
     orders = [effect.message for effect in after.effects if isinstance(effect, effects.Order)]
     assert [one.clock for one in orders if isinstance(one, m.SetClock)] == [0]
-    assert after.ask(other, m.Lease("train")).slot == 0
+    assert after.ask(other, m.Lease("train")).terms.slot == 0
 
 
 def test_time_of_a_training_outlives_masters_and_lacks_their_outages(make_job):

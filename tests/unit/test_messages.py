@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from snailps.errors import MisuseError, ProtocolError
 from snailps.transport import messages as m
+from snailps.transport.messages.terms import ChunkBlock, Partition, Step
 
 KNOWN = [
     (
@@ -69,28 +70,17 @@ KNOWN = [
             4,
             5,
             [0.0, 0.5],
-            6,
-            1,
-            4,
-            -1,
-            7,
-            -1,
-            8,
-            2,
-            3,
-            6,
-            [1],
+            Partition(7, 8, 2, 3, 6, (1,), (1, 2, 1)),
             True,
             "9",
             640,
             [["/a", 0, 10, ""], ["/b", 10, 630, "2"]],
             True,
-            [1, 2, 1],
         ),
         b'{"is":"Leased","number":1,"path":"/in.txt","start":2,"stop":3,"epoch":4,"seed":5,'
-        b'"progress":[0.0,0.5],"clock":6,"slot":1,"slots":4,"index":-1,"chunk":7,"slice":-1,'
-        b'"slices":8,"part":2,"parts":3,"visiting":6,"had":[1],"first":true,"version":"9",'
-        b'"spread":640,"files":[["/a",0,10,""],["/b",10,630,"2"]],"by_file":true,"sizes":[1,2,1]}',
+        b'"progress":[0.0,0.5],"clock":-1,"slot":0,"slots":1,"index":-1,"chunk":7,"slice":-1,'
+        b'"slices":8,"part":2,"parts":3,"visiting":6,"had":[1],"sizes":[1,2,1],"first":true,'
+        b'"version":"9","spread":640,"files":[["/a",0,10,""],["/b",10,630,"2"]],"by_file":true}',
     ),
     (m.Borrow(9), b'{"is":"Borrow","number":9}'),
     (m.Borrowed(5), b'{"is":"Borrowed","part":5,"ends":false}'),
@@ -167,6 +157,15 @@ def body(fields, blob=b""):
     return len(text).to_bytes(4, "little") + text + blob
 
 
+def fields_of(message):
+    """The fields of a message's JSON, and its blob."""
+    data = m.encode(message)
+    stop = 4 + int.from_bytes(data[:4], "little")
+    fields = json.loads(data[4:stop])
+    del fields["is"]
+    return fields, data[stop:]
+
+
 def ids(value):
     return type(value).__name__ if isinstance(value, m.Message) else ""
 
@@ -197,8 +196,7 @@ def test_message_is_frozen(message):
 
 @each("message", [message for message, _ in KNOWN], ids=ids)
 def test_message_with_each_field_of_a_wrong_type_is_refused(message):
-    good = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
-    blob = good.pop("blob", b"")
+    good, blob = fields_of(message)
     for name, value in good.items():
         for wrong in (None, [], {}, "x", 1, 1.5, True):
             fits = type(wrong) is type(value) or (type(value) is float and type(wrong) is int)
@@ -210,25 +208,27 @@ def test_message_with_each_field_of_a_wrong_type_is_refused(message):
 
 @each("message", [message for message, _ in KNOWN], ids=ids)
 def test_message_that_lacks_a_required_field_is_refused(message):
-    fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
-    blob = fields.pop("blob", b"")
-    for field in dataclasses.fields(message):
-        if field.name in ("blob", "progress", "part", "parts", "visiting", "sizes"):
+    fields, blob = fields_of(message)
+    required = [
+        field.name
+        for field in dataclasses.fields(message)
+        if (field.default, field.default_factory) == (dataclasses.MISSING,) * 2
+    ]
+    for lacking in fields:
+        if lacking in ("progress", "chunk", "part", "parts", "visiting"):
             continue  # a block's shares come with its number, its parts with its chunk
-        rest = {name: value for name, value in fields.items() if name != field.name}
+        rest = {name: value for name, value in fields.items() if name != lacking}
         data = body({"is": type(message).__name__, **rest}, blob)
-        optional = (field.default, field.default_factory) != (dataclasses.MISSING,) * 2
-        if optional:
-            m.decode(data)
-        else:
-            with pytest.raises(ProtocolError, match=f"lacks its field '{field.name}'"):
+        if lacking in required:
+            with pytest.raises(ProtocolError, match=f"lacks its field '{lacking}'"):
                 m.decode(data)
+        else:
+            m.decode(data)
 
 
 @each("message", [message for message, _ in KNOWN], ids=ids)
 def test_message_with_an_unknown_field_is_refused(message):
-    fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
-    blob = fields.pop("blob", b"")
+    fields, blob = fields_of(message)
     with pytest.raises(ProtocolError, match=r"unknown fields \['colour'\]"):
         m.decode(body({"is": type(message).__name__, **fields, "colour": 1}, blob))
 
@@ -298,6 +298,19 @@ def test_decode_of_a_mutated_body_gives_a_message_or_a_protocol_error(known, dat
     assert isinstance(got, m.Message)
 
 
+@pytest.mark.parametrize(
+    "terms", [None, Step(0), Step(6, 1, 4, 2), ChunkBlock(7, 0, 8), Partition(7, 8, 0, 1, 2)]
+)
+def test_lease_brings_its_terms_and_no_others(terms):
+    lease = m.Leased(1, progress=[0.0, 1.0], terms=terms)
+    fields, _ = fields_of(lease)
+    assert m.decode(m.encode(lease)) == lease
+    if terms is not None:
+        other = "slice" if isinstance(terms, Step) else "clock"
+        with pytest.raises(ProtocolError, match="Step or ChunkBlock or Partition"):
+            m.decode(body({"is": "Leased", **fields, other: 3}))
+
+
 def test_unicode_travels():
     message = m.Failed("Datei \u201e\u4e2d\u6587.txt\u201c fehlt", "\U0001f40c")
     assert m.decode(m.encode(message)) == message
@@ -318,8 +331,7 @@ HOSTILE = [
 @each("message", [message for message, _ in KNOWN], ids=ids)
 def test_field_of_whatever_content_gives_a_message_or_a_protocol_error(message):
     """And a message that came in goes out again as it is: it holds nothing that JSON cannot."""
-    good = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
-    blob = good.pop("blob", b"")
+    good, blob = fields_of(message)
     for name in good:
         for wrong in HOSTILE:
             data = body({"is": type(message).__name__, **good, name: wrong}, blob)
@@ -346,10 +358,10 @@ def test_field_of_whatever_content_gives_a_message_or_a_protocol_error(message):
         ({"is": "Yield", "shard": 1, "limit_s": 10**400}, "a whole number of 1,329 bits"),
         ({"is": "Expire", "tick": 1, "before": 2}, "before is 2"),
         ({"is": "Leased", "number": 1}, "two shares"),
-        ({"is": "Leased", "number": 1, "progress": [0, 1], "chunk": 3}, "a block or a partition"),
+        ({"is": "Leased", "number": 1, "progress": [0, 1], "chunk": 3}, "Step or ChunkBlock"),
         (
             {"is": "Leased", "number": 1, "progress": [0, 1], "chunk": 3, "part": 2, "parts": 2},
-            "a block or a partition",
+            "a partition of a chunk",
         ),
         (
             {"is": "Leased", "number": 1, "progress": [0, 1], "chunk": 3, "part": 1, "parts": 2,

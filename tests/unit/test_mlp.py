@@ -21,6 +21,7 @@ from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
 from snailps.models.mlp.model import _global_step, _judged
 from snailps.models.mlp.settings import FIRST, adopted
 from snailps.models.parameters import Parameters, Vector, pulled
+from snailps.transport.messages.terms import Step
 
 COUNT = 130
 NONE = np.zeros(0, np.float32)
@@ -230,14 +231,12 @@ def test_micro_batches_weigh_as_all_of_their_clock(settings):
     s = settings(consistency="bsp", batch_size=28, micro_batches=4)
     with Setup(s) as net:
         assert len(net.pieces) == 19
-        blocks = [
-            net.block(number, clock=number // 4, slot=number % 4, slots=4) for number in range(36)
-        ]
+        blocks = [net.block(number, terms=Step(number // 4, number % 4, 4)) for number in range(36)]
         found = [net.model._batch_of(block) for block in blocks]
         assert found[:16] == [28] * 16
         assert found[16:20] == [25] * 4  # epoch 0's last three, the last of 4, and epoch 1's first
         assert found[20:36] == [28] * 16
-        last = net.block(37, clock=9, slot=1, slots=2)
+        last = net.block(37, terms=Step(9, 1, 2))
         assert net.model._batch_of(last) == 7 + 4
         assert net.model._batch_of(net.block(0)) == 0
 

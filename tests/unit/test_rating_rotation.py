@@ -214,7 +214,7 @@ def test_durable_checkouts_are_not_trained_again():
         (worker,) = workers_of(make, 1)
         trained([worker])
         (block,) = blocks_of_chunk([worker], BLOCKS, 1, (0.3, 0.4), 4, 1)
-        block.had, block.durable = 2, (0, 3)
+        block.terms = replace(block.terms, durable=(0, 3))
         shared = SharedPartitions(4)
         block.checkouts = shared.checkouts(0, 1)
         block.checkouts._left = [1, 2]
@@ -231,7 +231,7 @@ def test_users_of_a_partition_are_as_many_as_its_size():
         blocks = blocks_of_chunk(workers, BLOCKS)
         found = []
         for worker, block in zip(workers, blocks, strict=True):
-            block.sizes = (20, 12)
+            block.terms = replace(block.terms, sizes=(20, 12))
             found.append(worker.prepare(block))
         assert found[0].units + found[1].units == USERS * ITEMS
         assert found[0].units == pytest.approx(USERS * ITEMS * 20 / 32, rel=0.15)

@@ -17,6 +17,7 @@ from snailps.master.job.state import pack, unpack
 from snailps.master.leases import RotationLedger
 from snailps.master.leases.records import BlockResult
 from snailps.transport import messages as m
+from snailps.transport.messages.terms import ChunkBlock, Partition
 from snailps.worker import checkouts as checkouts_module
 from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.resume_state import ResumeState
@@ -46,7 +47,7 @@ def deals(world, peer):
     """A worker encodes blocks until it gets a partition, or must wait; that lease."""
     while True:
         lease = world.ask(peer, m.Lease("train"))
-        if lease is None or lease.slice < 0:
+        if lease is None or isinstance(lease.terms, Partition):
             return lease
         assert isinstance(world.ask(peer, m.Done("train", lease.number, 9, 0.1, ANSWER)), m.Ok)
         world.note(peer, m.Settled([lease.number]))
@@ -91,9 +92,8 @@ def facts(world, kind):
 def test_training_of_two_workers_rotates_and_the_journal_has_it(make_job):
     world = World(make_job())
     (_, one), (_, two) = tenants(world)
-    assert [(lease.chunk, lease.part, lease.parts, lease.visiting) for lease in (one, two)] == [
-        (0, 0, 2, 4), (0, 1, 2, 4),
-    ]  # fmt: skip
+    blocks = one.terms.chunk_blocks
+    assert [one.terms, two.terms] == [Partition(0, blocks, part, 2, 4) for part in (0, 1)]
     assert one.path == ""
     assert one.progress == [0.0, 0.5]
     (train,) = facts(world, "train")
@@ -111,7 +111,7 @@ def test_refused_workers_are_answered_when_the_speeds_of_all_are_known(make_job)
     for peer, _ in leased:
         call = world.call(peer, m.Lease("train"))
         while (block := world.answers.get(call)) is not None:  # blocks of later chunks
-            assert block.slice >= 0
+            assert isinstance(block.terms, ChunkBlock)
             world.ask(peer, m.Done("train", block.number, 9, 0.1, ANSWER))
             call = world.call(peer, m.Lease("train"))
         calls.append(call)
@@ -119,7 +119,7 @@ def test_refused_workers_are_answered_when_the_speeds_of_all_are_known(make_job)
         part = world.ask(peer, m.Borrow(lease.number)).part
         world.note(peer, m.GiveBack(lease.number, part, 5, 1.0, ANSWER))
     answers = [world.answers[call] for call in calls]
-    assert [(lease.chunk, lease.first) for lease in answers] == [(1, False)] * 2
+    assert [(lease.terms.chunk, lease.first) for lease in answers] == [(1, False)] * 2
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_checking_out_without_a_rotation_is_refused(make_job):
     world = World(make_job(assign="own"))
     _, worker, _ = world.forms()
     lease = world.ask(worker, m.Lease("train"))
-    assert lease.chunk == -1
+    assert lease.terms is None
     assert "no rotation" in str(world.ask(worker, m.Borrow(lease.number)))
     world.note(worker, m.GiveBack(lease.number, 0, 1, 1.0, {}))
     assert not [e for e in world.effects if isinstance(e, effects.Broken)]
@@ -218,7 +218,7 @@ def test_nothing_of_a_lost_worker_is_given_to_others_before_it_is_fenced(make_jo
     world.handle(events.Answered(fence.number, world.does(fence.message)))
     world.tick()
     assert world.answers[checks_out].part == 2
-    assert world.answers[leases].slice >= 0
+    assert isinstance(world.answers[leases].terms, ChunkBlock)
 
 
 def test_fetch_is_for_blocks_only(make_job):
@@ -302,7 +302,7 @@ def test_durable_checkouts_of_a_lost_worker_count_and_the_next_one_trains_the_ot
     assert (job.metrics.units, job.metrics.loss_by_epoch()) == (10, [2.0])
     assert job.ledger.progress == pytest.approx(2 / 16)
     c, again = leases_again(world, one)
-    assert (again.had, one.first, again.first) == ([0, 1], True, False)
+    assert (again.terms.durable, one.first, again.first) == ((0, 1), True, False)
     assert [world.ask(c, m.Borrow(one.number)).part for _ in range(2)] == [2, 3]
     checks_in(world, c, again, 2, durable=True, loss=1.0)
     checks_in(world, c, again, 3, loss=1.0)
@@ -336,7 +336,7 @@ def test_checkpoint_has_no_figures_of_durable_checkouts_and_a_takeover_has_them(
     assert (again.metrics.units, again.metrics.losses[0]) == (10, [4.0, 2.0])
     world.ask(3, m.Done("train", two.number, 0, 1.0, {}))
     lease = deals(world, 3)
-    assert (lease.number, lease.had) == (one.number, [0, 1])
+    assert (lease.number, lease.terms.durable) == (one.number, (0, 1))
     world.ask(3, m.Done("train", one.number, 7, 1.0, {"loss": 2.0, "examples": 2.0}))
     assert (again.metrics.units, again.metrics.losses[0]) == (17, [6.0, 4.0])
 
@@ -620,7 +620,7 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     assert again.metrics.units == 30
     assert again.metrics.loss_by_epoch() == [3.0]
     first = [again.lease(9, 0.0) for _ in range(2)]
-    assert [(lease.chunk, lease.slice) for lease in first] == [(0, 0), (0, 1)]
+    assert [(lease.terms.chunk, lease.terms.chunk_index) for lease in first] == [(0, 0), (0, 1)]
     assert not any(lease.first for lease in first)
 
 
@@ -641,7 +641,7 @@ def test_checkpoint_goes_on_for_more_epochs_or_fewer(make_job, epochs):
     assert (again.metrics.units, again.metrics.loss_by_epoch()[0]) == (42, 3.0)
     assert ledger.progress == pytest.approx(1 / 2 / epochs)
     assert (ledger.extent["open"], ledger.epoch) == (1, 0)
-    assert again.lease(8, 0.0).chunk == 1
+    assert again.lease(8, 0.0).terms.chunk == 1
 
 
 def test_checkpoint_of_more_epochs_than_there_are_now_is_over(make_job):
@@ -690,12 +690,12 @@ def test_block_that_servers_have_lost_is_leased_to_the_worker_that_missed_it(mak
     world.note(first, m.Settled([lease.number]))
     one, two = deals(world, first), deals(world, 3)
     finished, bad = job.ledger.finished, job.metrics.bad_lines
-    again = world.ask(first, m.Lease("train", again=[one.number, lease.slice]))
-    assert (again.number, again.slice, again.chunk) == (lease.number, lease.slice, 0)
-    assert f"encodes block {lease.slice} of chunk 0 once more" in caplog.text
+    again = world.ask(first, m.Lease("train", again=[one.number, lease.terms.chunk_index]))
+    assert (again.number, again.terms) == (lease.number, lease.terms)
+    assert f"encodes block {lease.terms.chunk_index} of chunk 0 once more" in caplog.text
     assert (job.ledger.finished, job.metrics.bad_lines) == (finished - 1, bad - 3)
     # Others that miss it look again later, and no partition of the chunk is leased meanwhile.
-    assert world.ask(3, m.Lease("train", again=[two.number, lease.slice])).number == -1
+    assert world.ask(3, m.Lease("train", again=[two.number, lease.terms.chunk_index])).number == -1
     assert isinstance(
         world.ask(first, m.Done("train", lease.number, 0, 0.1, {"bad_lines": 3})), m.Ok
     )
@@ -740,9 +740,8 @@ class Master:
 
 def leased(number, had=()):
     """A partition of two, one three times as large as the other."""
-    return m.Leased(
-        number, progress=[0.0, 1.0], chunk=0, part=0, parts=2, visiting=4, had=[*had], sizes=[3, 1]
-    )
+    partition = Partition(0, 1, 0, 2, 4, durable=tuple(had), sizes=(3, 1))
+    return m.Leased(number, progress=[0.0, 1.0], terms=partition)
 
 
 def outputs_of(*answers):

@@ -12,6 +12,7 @@ from snailps.master.leases import RotationLedger
 from snailps.master.leases.ledger import LOSSES_MAX
 from snailps.master.leases.records import BlockResult
 from snailps.master.leases.rotation import NO_PART, PARTITION_LOSSES_MAX
+from snailps.transport.messages.terms import ChunkBlock, Partition
 
 
 def ledger_of(blocks=8, epochs=2, chunks=2, most_parts=8, nodes=(1, 2), **more):
@@ -51,7 +52,7 @@ def test_first_chunk_has_sweeps_of_its_output_partitions():
     ledger = RotationLedger(blocks_of(2), 2, Rotation(1, 4, sweeps=3), nodes=[1, 2])
     encodes(ledger, 0)
     one, two = (ledger.take(node) for node in (1, 2))
-    assert (one.output_parts, two.output_parts) == (12, 12)
+    assert (one.terms.output_parts, two.terms.output_parts) == (12, 12)
     assert [ledger.check_out(one.number, 1) for _ in range(2)] == [0, 1]
     assert [ledger.check_out(two.number, 2) for _ in range(3)] == [2, 3, None]
     assert ledger.check_in(one.number, 1, 0)
@@ -67,7 +68,7 @@ def test_first_chunk_has_sweeps_of_its_output_partitions():
     assert checkouts(ledger, one.number, 1) == [3, 4, 5, 6, 7, 8, 9, 10, 11]
     assert all(ledger.done(entry.number, node) for entry, node in ((one, 1), (two, 2)))
     encodes(ledger, 1)
-    assert ledger.take(1).output_parts == 4
+    assert ledger.take(1).terms.output_parts == 4
 
 
 def test_epoch_has_a_loss_of_each_checkout():
@@ -94,17 +95,16 @@ def test_entries_of_a_chunk_are_its_blocks_then_its_partitions():
     ledger = ledger_of(blocks=5, epochs=2, chunks=2)
     stride = 3 + 8
     chunk_blocks = [ledger.entry(n) for n in (0, 1, *(stride + n for n in range(3)), 2 * stride)]
-    assert [one.chunk for one in chunk_blocks] == [0, 0, 1, 1, 1, 2]
-    assert [one.chunk_index for one in chunk_blocks] == [0, 1, 0, 1, 2, 0]
-    assert [one.chunk_blocks for one in chunk_blocks] == [2, 2, 3, 3, 3, 2]
+    assert [one.terms.chunk for one in chunk_blocks] == [0, 0, 1, 1, 1, 2]
+    assert [one.terms.chunk_index for one in chunk_blocks] == [0, 1, 0, 1, 2, 0]
+    assert [one.terms.chunk_blocks for one in chunk_blocks] == [2, 2, 3, 3, 3, 2]
     assert [one.block.start for one in chunk_blocks] == [0, 10, 20, 30, 40, 0]
     assert [one.epoch for one in chunk_blocks] == [0] * 5 + [1]
-    assert {one.part for one in chunk_blocks} == {-1}
+    assert all(isinstance(one.terms, ChunkBlock) for one in chunk_blocks)
     for chunk in range(4):
         ledger.decide(chunk, 3)  # the last one is not open
     lease = ledger.entry(stride + 3 + 2)
-    assert (lease.chunk, lease.part, lease.parts, lease.output_parts) == (1, 2, 3, 6)
-    assert (lease.chunk_index, lease.chunk_blocks, lease.epoch) == (-1, 3, 0)
+    assert (lease.terms, lease.epoch) == (Partition(1, 3, 2, 3, 6), 0)
     assert (lease.before, lease.after) == (0.2, 0.5)
     assert (lease.block.path, lease.block.start, lease.block.stop) == ("", 0, 0)
     assert [ledger.epoch_of(n) for n in (0, 2 * stride - 1, 2 * stride)] == [0, 0, 1]
@@ -118,7 +118,7 @@ def test_ledger_of_a_million_epochs_has_records_of_the_open_chunks_only():
     for chunk in range(100):
         encodes(ledger, chunk)
         lease = ledger.take(1)
-        assert (lease.epoch, lease.part) == (chunk, 0)
+        assert (lease.epoch, lease.terms.part) == (chunk, 0)
         checkouts(ledger, lease.number, 1)
         assert ledger.done(lease.number, 1, BlockResult(units=5))
     assert len(ledger.records.known()) <= (CHUNKS_AHEAD + 1) * 10
@@ -137,29 +137,29 @@ def test_partition_is_leased_when_all_blocks_of_its_chunk_are_done():
     assert ledger.done(1, 2)
     assert ledger.take(2).number == 3
     assert ledger.done(3, 2)
-    assert ledger.take(2).chunk == 1  # a block: block 2 is at work
+    assert ledger.take(2).terms.chunk == 1  # a block: block 2 is at work
     assert ledger.decided() == []
     assert ledger.done(2, 1)
     lease = ledger.take(1)
-    assert (lease.number, lease.chunk, lease.part, lease.parts) == (4, 0, 0, 2)
+    assert (lease.number, lease.terms.chunk, lease.terms.part, lease.terms.parts) == (4, 0, 0, 2)
     assert ledger.decided() == [(0, 2, ())]
     assert ledger.decided() == []
-    assert ledger.take(2).part == 1
+    assert ledger.take(2).terms.part == 1
 
 
 def test_blocks_are_encoded_two_chunks_ahead_and_no_more():
     ledger = ledger_of(blocks=4, epochs=2, chunks=4, nodes=(1,))
     for chunk in range(CHUNKS_AHEAD + 1):
         entry = ledger.take(1)
-        while entry.chunk_index < 0:  # its own partitions come first
+        while isinstance(entry.terms, Partition):  # its own partitions come first
             entry = ledger.take(1)
-        assert entry.chunk == chunk
+        assert entry.terms.chunk == chunk
         assert ledger.done(entry.number, 1)
     assert ledger.take(1) is None
     assert "finish" in str(ledger.wait_of(1))
     assert checkouts(ledger, 1, 1) == [0, 1]
     assert ledger.done(1, 1)
-    assert [ledger.take(1).chunk for _ in range(2)] == [2, 3]
+    assert [ledger.take(1).terms.chunk for _ in range(2)] == [2, 3]
 
 
 def test_worker_keeps_its_part_and_holds_two_partitions_at_most():
@@ -169,14 +169,14 @@ def test_worker_keeps_its_part_and_holds_two_partitions_at_most():
     own, others = [ledger.take(2)], [ledger.take(1)]
     rate(ledger, 2, 1)
     own.append(ledger.take(2))
-    assert [(one.chunk, one.part) for one in own] == [(0, 0), (1, 0)]
-    assert ledger.take(2) is None or ledger.take(2).part < 0
+    assert [(one.terms.chunk, one.terms.part) for one in own] == [(0, 0), (1, 0)]
+    assert ledger.take(2) is None or isinstance(ledger.take(2).terms, ChunkBlock)
     others.append(ledger.take(1))
-    assert [(one.chunk, one.part) for one in others] == [(0, 1), (1, 1)]
+    assert [(one.terms.chunk, one.terms.part) for one in others] == [(0, 1), (1, 1)]
     for entry in own:
         checkouts(ledger, entry.number, 2)
         assert ledger.done(entry.number, 2)
-    assert ledger.take(2).part == 0  # of chunk 2, while worker 1 is at chunk 0
+    assert ledger.take(2).terms.part == 0  # of chunk 2, while worker 1 is at chunk 0
 
 
 def test_part_of_another_worker_is_taken_by_an_idle_one_only():
@@ -184,14 +184,15 @@ def test_part_of_another_worker_is_taken_by_an_idle_one_only():
     encodes(ledger, 0)
     encodes(ledger, 1)
     first = ledger.take(1)
-    assert ledger.take(2).part == 1
+    assert ledger.take(2).terms.part == 1
     third = ledger.take(3).number
     rate(ledger, 1, 2, 3)
-    assert (ledger.take(1).chunk, ledger.take(1)) == (1, None) or ledger.rotation.chunks == 4
+    assert (ledger.take(1).terms.chunk, ledger.take(1)) == (1, None) or ledger.rotation.chunks == 4
     checkouts(ledger, first.number, 1)
     assert ledger.retire(3) == [third]
-    late = [entry for entry in iter(lambda: ledger.take(2), None) if entry.part >= 0]
-    assert [(one.chunk, one.part) for one in late] == [(1, 1)]  # nothing beside its own
+    terms = [entry.terms for entry in iter(lambda: ledger.take(2), None)]
+    late = [(lease.chunk, lease.part) for lease in terms if isinstance(lease, Partition)]
+    assert late == [(1, 1)]  # nothing beside its own
     ledger.release(1)
     assert ledger.done(first.number, 1) is False
 
@@ -203,15 +204,15 @@ def test_parts_are_the_workers_of_that_moment_and_a_change_waits_for_the_chunk_b
     one, two = ledger.take(1), ledger.take(2)
     ledger.join(3)
     entries = [ledger.take(node) for node in (1, 2, 3)]
-    assert all(entry.chunk_index >= 0 for entry in entries if entry is not None)
+    assert all(isinstance(entry.terms, ChunkBlock) for entry in entries if entry is not None)
     checkouts(ledger, one.number, 1)
     assert ledger.done(one.number, 1)
-    assert ledger.take(1) is None or ledger.take(1).part < 0
+    assert ledger.take(1) is None or isinstance(ledger.take(1).terms, ChunkBlock)
     assert "worker 2 to finish chunk 0" in str(ledger.wait_of(1))
     checkouts(ledger, two.number, 2)
     assert ledger.done(two.number, 2)
     later = [ledger.take(node) for node in (1, 2, 3)]
-    assert [(entry.chunk, entry.part, entry.parts) for entry in later] == [
+    assert [(entry.terms.chunk, entry.terms.part, entry.terms.parts) for entry in later] == [
         (1, 0, 3), (1, 1, 3), (1, 2, 3),
     ]  # fmt: skip
 
@@ -221,20 +222,20 @@ def test_training_that_one_worker_begins_goes_on_with_two_parts_when_another_joi
     for chunk in range(3):
         encodes(ledger, chunk)
     alone = [ledger.take(1) for _ in range(2)]
-    assert [(one.chunk, one.parts, one.output_parts) for one in alone] == [(0, 1, 2), (1, 1, 2)]
+    assert [entry.terms for entry in alone] == [Partition(chunk, 1, 0, 1, 2) for chunk in (0, 1)]
     ledger.join(2)
     assert ledger.take(2) is None  # all chunks are encoded that may be
     for entry in alone:
         assert checkouts(ledger, entry.number, 1) == [0, 1]
         assert ledger.done(entry.number, 1)
-    both = [ledger.take(node) for node in (1, 2)]
+    both = [ledger.take(node).terms for node in (1, 2)]
     assert [(one.chunk, one.part, one.parts) for one in both] == [(2, 0, 2), (2, 1, 2)]
 
 
 def trained(ledger, node, units, seconds=4.0):
     """A worker leases a partition and trains it; the lease."""
     lease = ledger.take(node)
-    while lease.part < 0:
+    while isinstance(lease.terms, ChunkBlock):
         assert ledger.done(lease.number, node)
         lease = ledger.take(node)
     checkouts(ledger, lease.number, node, units, seconds)
@@ -245,13 +246,14 @@ def trained(ledger, node, units, seconds=4.0):
 def test_partitions_are_as_large_as_their_workers_are_fast():
     ledger = ledger_of(blocks=4, epochs=2, chunks=4, nodes=(1, 2, 3))
     first = [trained(ledger, node, units) for node, units in ((1, 40), (2, 40), (3, 20))]
-    assert [lease.sizes for lease in first] == [()] * 3
+    assert [lease.terms.sizes for lease in first] == [()] * 3
     later = [trained(ledger, node, units) for node, units in ((1, 42), (2, 38), (3, 20))]
-    assert [(lease.chunk, lease.part) for lease in later] == [(1, 0), (1, 1), (1, 2)]
-    assert [lease.sizes for lease in later] == [(19, 19, 10)] * 3
+    assert [(lease.terms.chunk, lease.terms.part) for lease in later] == [(1, 0), (1, 1), (1, 2)]
+    assert [lease.terms.sizes for lease in later] == [(19, 19, 10)] * 3
     assert ledger.progress == pytest.approx(2 / 8)
-    kept = [trained(ledger, node, units) for node, units in ((1, 40), (2, 40), (3, 20))]
-    assert [lease.sizes for lease in kept] == [(19, 19, 10)] * 3  # a little is no reason to change
+    later = [trained(ledger, node, units) for node, units in ((1, 40), (2, 40), (3, 20))]
+    # A little is no reason to change.
+    assert [lease.terms.sizes for lease in later] == [(19, 19, 10)] * 3
     assert [one[2] for one in ledger.decided()] == [(), (19, 19, 10), (19, 19, 10)]
 
 
@@ -263,25 +265,26 @@ def test_first_partitions_are_as_large_as_their_workers_have_cores(cores, sizes)
     ledger = ledger_of(
         blocks=4, epochs=2, chunks=4, nodes=(1, 2, 3), cores_of=lambda node: cores[node - 1]
     )
-    assert [trained(ledger, node, 40).sizes for node in (1, 2, 3)] == [sizes] * 3
+    assert [trained(ledger, node, 40).terms.sizes for node in (1, 2, 3)] == [sizes] * 3
 
 
 def test_who_asks_first_gets_the_partition_that_is_as_large_as_its_cores():
     cores = {1: 1.0, 2: 1.0, 3: 0.5}
     ledger = ledger_of(blocks=4, epochs=2, chunks=4, nodes=list(cores), cores_of=cores.get)
     encodes(ledger, 0)
-    leases = [(node, ledger.take(node)) for node in (3, 3, 2, 1)]
-    assert [(node, lease.part) for node, lease in leases] == [(3, 2), (3, -1), (2, 1), (1, 0)]
+    leases = [ledger.take(node).terms for node in (3, 3, 2, 1)]
+    assert isinstance(leases.pop(1), ChunkBlock)
+    assert [lease.part for lease in leases] == [2, 1, 0]
 
 
 def test_what_is_decided_stays_until_speeds_are_known():
     """Behind a takeover, or where a worker comes in the place of another one."""
     cores = {1: 1.0, 2: 1.0, 3: 4.0}
     ledger = ledger_of(cores_of=cores.get)
-    assert [trained(ledger, node, 40).sizes for node in (1, 2)] == [()] * 2
+    assert [trained(ledger, node, 40).terms.sizes for node in (1, 2)] == [()] * 2
     ledger.leave(2)
     ledger.join(3)
-    assert trained(ledger, 1, 40).sizes == ()
+    assert trained(ledger, 1, 40).terms.sizes == ()
 
 
 def test_sizes_of_a_checkpoint_go_to_workers_of_such_cores():
@@ -291,7 +294,7 @@ def test_sizes_of_a_checkpoint_go_to_workers_of_such_cores():
         blocks=4, epochs=2, chunks=4, nodes=list(cores), cores_of=cores.get, extent=extent
     )
     encodes(ledger, 0)
-    assert [ledger.take(node).part for node in cores] == [2, 0, 1]
+    assert [ledger.take(node).terms.part for node in cores] == [2, 0, 1]
 
 
 def test_the_workers_of_most_cores_train_where_not_all_can():
@@ -302,7 +305,7 @@ def test_the_workers_of_most_cores_train_where_not_all_can():
     encodes(ledger, 0)
     assert ledger.take(2) is None
     assert str(ledger.wait_of(2)) == "worker 1, worker 3 to lease a partition of chunk 0"
-    leases = [ledger.take(node) for node in (1, 3)]
+    leases = [ledger.take(node).terms for node in (1, 3)]
     assert [(lease.part, lease.sizes) for lease in leases] == [(1, (26, 6)), (0, (26, 6))]
 
 
@@ -320,14 +323,14 @@ def test_first_sweep_is_made_up_where_a_checkout_of_it_is_not_durable():
     ledger.retire(1)
     ledger.join(3)
     again = ledger.take(3)
-    assert (again.part, again.had) == (0, (0, 1, 2, 4))
+    assert (again.terms.part, again.terms.durable) == (0, (0, 1, 2, 4))
     assert checkouts(ledger, again.number, 3) == [3, *range(5, 12)]
 
 
 def test_speeds_that_are_known_count_for_more_than_cores():
     ledger = ledger_of(nodes=(1, 2), cores_of=lambda node: 4.0 if node == 1 else 1.0)
-    assert [trained(ledger, node, 40).sizes for node in (1, 2)] == [(26, 6)] * 2
-    assert [trained(ledger, node, 40).sizes for node in (1, 2)] == [()] * 2
+    assert [trained(ledger, node, 40).terms.sizes for node in (1, 2)] == [(26, 6)] * 2
+    assert [trained(ledger, node, 40).terms.sizes for node in (1, 2)] == [()] * 2
 
 
 def test_a_worker_that_joins_has_a_partition_as_large_as_its_cores():
@@ -337,7 +340,7 @@ def test_a_worker_that_joins_has_a_partition_as_large_as_its_cores():
     for node in (1, 2):
         trained(ledger, node, 40)
     ledger.join(3)
-    assert trained(ledger, 1, 40).sizes == (19, 19, 10)
+    assert trained(ledger, 1, 40).terms.sizes == (19, 19, 10)
 
 
 def test_progress_and_shares_of_partitions_are_by_their_sizes():
@@ -345,10 +348,10 @@ def test_progress_and_shares_of_partitions_are_by_their_sizes():
     for node, units in ((1, 30), (2, 10)):
         trained(ledger, node, units)
     large = trained(ledger, 1, 30)
-    assert large.sizes == (24, 8)
+    assert large.terms.sizes == (24, 8)
     assert ledger.progress == pytest.approx(0.5 + 0.75 / 2)
     again = taken_over(ledger, (1, 2))
-    assert again.entry(large.number).sizes == (24, 8)
+    assert again.entry(large.number).terms.sizes == (24, 8)
     assert again.share(again.records.done() - again.records._first) == pytest.approx(0.5 + 0.75 / 2)
 
 
@@ -369,7 +372,8 @@ def test_other_sizes_wait_for_the_chunk_before_and_for_speeds():
     assert "worker 2 to finish chunk 0" in str(ledger.wait_of(1))
     checkouts(ledger, two.number, 2)
     assert ledger.done(two.number, 2)
-    assert [(lease.chunk, lease.sizes) for lease in map(ledger.take, (1, 2))] == [(1, (24, 8))] * 2
+    leases = [ledger.take(node).terms for node in (1, 2)]
+    assert [(lease.chunk, lease.sizes) for lease in leases] == [(1, (24, 8))] * 2
 
 
 def test_worker_is_woken_when_the_speeds_of_all_are_known():
@@ -384,7 +388,7 @@ def test_worker_is_woken_when_the_speeds_of_all_are_known():
     assert ledger.woken({1: None}) == []
     rate(ledger, 2)
     assert ledger.woken({1: None}) == [1]
-    assert ledger.take(1).chunk == 1
+    assert ledger.take(1).terms.chunk == 1
 
 
 def test_worker_in_the_place_of_a_lost_one_is_taken_to_be_as_fast():
@@ -395,17 +399,18 @@ def test_worker_in_the_place_of_a_lost_one_is_taken_to_be_as_fast():
     assert ledger.retire(2) == []
     ledger.join(3)
     last = trained(ledger, 3, 1, seconds=0.1)  # too little for a speed
-    assert (last.chunk, last.part, last.sizes) == (1, 1, (24, 8))
-    assert trained(ledger, 3, 1, seconds=0.1).sizes == (24, 8)
+    assert (last.terms.chunk, last.terms.part, last.terms.sizes) == (1, 1, (24, 8))
+    assert trained(ledger, 3, 1, seconds=0.1).terms.sizes == (24, 8)
 
 
 def test_speed_is_of_the_last_minute_and_no_partition_is_larger_than_twice_the_mean():
     ledger = ledger_of(blocks=4, epochs=1, chunks=4, nodes=(1, 2, 3))
     for node, units in ((1, 10_000), (2, 10), (3, 10)):
         trained(ledger, node, units)
-    assert trained(ledger, 1, 1000, seconds=1000.0).sizes == (32, 8, 8)
-    assert {trained(ledger, node, 1000, seconds=1000.0).sizes for node in (2, 3)} == {(32, 8, 8)}
-    assert trained(ledger, 1, 1).sizes == ()
+    assert trained(ledger, 1, 1000, seconds=1000.0).terms.sizes == (32, 8, 8)
+    others = [trained(ledger, node, 1000, seconds=1000.0).terms for node in (2, 3)]
+    assert [lease.sizes for lease in others] == [(32, 8, 8)] * 2
+    assert trained(ledger, 1, 1).terms.sizes == ()
 
 
 @pytest.mark.parametrize("speeds", [(8, *[1] * 3), (1, 1, 1, 0.02), (100, 1), (20, 20, 20, 5)])
@@ -417,7 +422,7 @@ def test_sizes_stay_where_speeds_only_differ_by_noise(speeds):
     for _ in range(20):
         for node, speed in enumerate(speeds, 1):
             units = round(1e6 * speed * random.normal(1.0, 0.05))
-            found.append(trained(ledger, node, units, seconds=2.0).sizes)
+            found.append(trained(ledger, node, units, seconds=2.0).terms.sizes)
     sizes = [*dict.fromkeys(found)]
     assert sizes[0] == ()
     assert len(sizes) == 2
@@ -430,7 +435,7 @@ def test_the_shorter_speeds_are_measured_the_more_they_must_differ(seconds, size
     ledger = ledger_of(blocks=4, epochs=1, chunks=2)
     for node, units in ((1, 100), (2, 60)):
         trained(ledger, node, units, seconds=seconds / 4)  # has four checkouts
-    assert trained(ledger, 1, 100).sizes == sizes
+    assert trained(ledger, 1, 100).terms.sizes == sizes
 
 
 def test_slow_worker_that_gets_the_part_of_one_that_left_has_a_small_one():
@@ -440,7 +445,7 @@ def test_slow_worker_that_gets_the_part_of_one_that_left_has_a_small_one():
         trained(ledger, node, units)
     assert ledger.retire(2) == []
     later = {node: trained(ledger, node, speeds[node]) for node in (1, 3, 4)}
-    assert [(lease.part, lease.sizes) for lease in later.values()] == [
+    assert [(lease.terms.part, lease.terms.sizes) for lease in later.values()] == [
         (0, (21, 5, 21)), (2, (21, 5, 21)), (1, (21, 5, 21)),
     ]  # fmt: skip
 
@@ -458,15 +463,15 @@ def test_worker_that_asked_while_one_was_unknown_is_woken_though_it_was_looked_a
     ledger.woken({1: None})
     rate(ledger, 3)
     assert ledger.woken({1: None}) == [1]
-    assert ledger.take(1).chunk == 1
+    assert ledger.take(1).terms.chunk == 1
 
 
 def test_parts_are_never_more_than_the_model_has_room_for():
     ledger = ledger_of(most_parts=2, nodes=(1, 2, 3))
     encodes(ledger, 0)
-    assert {ledger.take(node).part for node in (1, 2)} == {0, 1}
+    assert {ledger.take(node).terms.part for node in (1, 2)} == {0, 1}
     extra = ledger.take(3)
-    assert extra.chunk_index >= 0
+    assert isinstance(extra.terms, ChunkBlock)
     assert ledger.decided() == [(0, 2, ())]
 
 
@@ -569,12 +574,12 @@ def test_partition_of_a_lost_worker_goes_on_behind_its_durable_checkouts():
     assert ledger.retire(1) == [a]
     assert ledger.progress == pytest.approx(2 / 18)
     again = ledger.take(4)
-    assert (again.number, again.had) == (a, (0, 1))
+    assert (again.number, again.terms.durable) == (a, (0, 1))
     assert checkouts(ledger, a, 4) == [2, 3, 4, 5]
     assert ledger.progress == pytest.approx(6 / 18)
     assert ledger.done(a, 4)
-    assert ledger.entry(a).had == ()
-    assert ledger.entry(b).had == ()
+    assert ledger.entry(a).terms.durable == ()
+    assert ledger.entry(b).terms.durable == ()
 
 
 def test_checkouts_made_durable_by_two_workers_after_another_add_up():
@@ -587,7 +592,7 @@ def test_checkouts_made_durable_by_two_workers_after_another_add_up():
             assert ledger.check_in(a, node, part)
         assert ledger.make_durable(a, node) == parts
         ledger.retire(node)
-    assert ledger.take(6).had == (0, 1, 2, 3, 4, 5)
+    assert ledger.take(6).terms.durable == (0, 1, 2, 3, 4, 5)
     assert ledger.check_out(a, 6) == NO_PART
     assert ledger.done(a, 6)
 
@@ -605,7 +610,7 @@ def test_partition_that_is_cut_is_trained_again_whole():
     ledger.make_durable(a, 1)
     ledger.close()
     assert ledger.done(a, 1, whole=False)
-    assert ledger.entry(a).had == ()
+    assert ledger.entry(a).terms.durable == ()
 
 
 def test_durable_checkouts_are_for_a_master_that_takes_over_and_not_for_a_checkpoint():
@@ -616,10 +621,10 @@ def test_durable_checkouts_are_for_a_master_that_takes_over_and_not_for_a_checkp
         ledger.make_durable(number, node)
     ledger.done(b, 2)
     again = taken_over(ledger, [1, 3])
-    assert again.entry(a).had == (0, 1)
+    assert again.entry(a).terms.durable == (0, 1)
     assert again.progress == pytest.approx(ledger.progress)
     assert again.adopt_durable(c, [1, 5, 6, -1])
-    assert again.entry(c).had == (1, 5)
+    assert again.entry(c).terms.durable == (1, 5)
     assert not again.adopt_durable(b, [0])  # it is done
     assert not again.adopt_durable(0, [0])
     assert not again.adopt_durable(10_000, [0])
@@ -627,7 +632,7 @@ def test_durable_checkouts_are_for_a_master_that_takes_over_and_not_for_a_checkp
     again.claim_checkouts(a, 1, [2], [2])
     assert checkouts(again, a, 1) == [3, 4, 5]
     saved = ledger_of(blocks=1, epochs=1, chunks=1, known=ledger.durable(), extent=ledger.extent)
-    assert saved.entry(a).had == ()
+    assert saved.entry(a).terms.durable == ()
 
 
 # --- progress, the end ----------------------------------------------------------------------------
@@ -723,12 +728,12 @@ def test_checkpoint_has_done_partitions_and_blocks_of_open_chunks_are_encoded_ag
     assert again.records.done().tolist() == [later]
     assert (again.finished, again.size) == (5, ledger.size)
     entry = again.take(8)
-    assert (entry.chunk, entry.chunk_index) == (1, 0)
+    assert (entry.terms.chunk, entry.terms.chunk_index) == (1, 0)
     assert again.take(9) is None
     assert str(again.wait_of(9)) == "worker 8 to encode a block of chunk 1"
     again.done(entry.number, 8)
     parts = [again.take(8), again.take(9)]
-    assert [one.part for one in parts] == [1, 2]  # of three, as it was
+    assert [one.terms.part for one in parts] == [1, 2]  # of three, as it was
     for node, one in zip((8, 9), parts, strict=True):
         checkouts(again, one.number, node)
         again.done(one.number, node)
@@ -741,7 +746,7 @@ def test_run_with_more_epochs_goes_on_behind_closed_chunks():
         ledger.done(number, node)
     saved = {"known": ledger.durable(), "extent": ledger.extent}
     again = ledger_of(blocks=2, epochs=3, chunks=2, **saved)
-    assert again.take(1).chunk == 1
+    assert again.take(1).terms.chunk == 1
     assert again.progress == pytest.approx(1 / 6)
     assert again.finished == 4
 
@@ -754,7 +759,7 @@ def test_run_with_fewer_epochs_has_no_partition_of_chunks_behind_its_last_one():
     assert ledger.done(quick, 2)
     rate(ledger, 1)
     ahead = ledger.take(2)
-    assert ahead.chunk == 1
+    assert ahead.terms.chunk == 1
     assert ledger.done(ahead.number, 2)
     saved = {"known": ledger.durable(), "extent": ledger.extent}
     again = ledger_of(blocks=2, epochs=1, chunks=1, **saved)

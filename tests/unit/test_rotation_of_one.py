@@ -200,13 +200,13 @@ def test_durable_checkouts_are_not_trained_again() -> None:
     (worker,) = workers_of(SMALL)
     block = blocks_of_chunk([worker], CHUNKS[0])[0]
     assert isinstance(block.checkouts, MemoryCheckouts)
-    block.had, block.durable = 1, (0,)
+    block.terms = replace(block.terms, durable=(0,))
     block.checkouts._left = [1]
     block.prepared = worker.prepare(block)
     rest = worker.train(block)
     assert 0 < rest["units"] < whole["units"]
     assert rest["lr"] == whole["lr"]
-    block.had, block.durable = 2, (0, 1)
+    block.terms = replace(block.terms, durable=(0, 1))
     block.prepared = worker.prepare(block)
     assert worker.train(block) == {"units": 0.0, "loss": 0.0, "examples": 0.0}
 
@@ -277,7 +277,7 @@ def test_rows_that_another_worker_has_trained_are_pulled_again(chunk: int, had: 
     (block,) = blocks_of_chunk([worker], CHUNKS[0], chunk)
     assert isinstance(block.checkouts, MemoryCheckouts)
     if had:
-        block.had, block.durable = 1, (0,)
+        block.terms = replace(block.terms, durable=(0,))
         block.checkouts._left = [1]
     block.prepared = worker.prepare(block)
     worker.train(block)

@@ -614,7 +614,7 @@ def test_partition_whose_worker_is_lost_behind_durable_checkouts_ends_as_if_it_w
             worker._rotating.close()  # type: ignore[union-attr]
             assert shared.durable == list(range(1, lost_after + 1))
             shared._shared.lost_after = 4
-            block.had, block.durable = lost_after, tuple(sorted(shared.had))
+            block.terms = replace(block.terms, durable=tuple(sorted(shared.had)))
             shared.had.clear()
             (worker,) = workers_of_tables(worker)
         block.prepared = worker.prepare(block)
@@ -657,7 +657,7 @@ def test_pairs_of_durable_checkouts_are_not_sorted_again() -> None:
     worker = workers_of(replace(SMALL, worker_memory=SCANT), 1, ALL)[0]
     block = blocks_of_chunk([worker], CHUNKS[0], output_parts=4)[0]
     whole = worker._rotating.prepare(block)
-    block.had, block.durable = 2, (0, 2)
+    block.terms = replace(block.terms, durable=(0, 2))
     rest = worker._rotating.prepare(block)
     assert whole.of_part is not None
     assert rest.of_part is not None
@@ -675,7 +675,7 @@ def test_partition_whose_checkouts_are_all_durable_trains_nothing() -> None:
     block = blocks_of_chunk([worker], CHUNKS[0], output_parts=4)[0]
     shared = block.checkouts
     assert isinstance(shared, MemoryCheckouts)
-    block.had, block.durable = 4, (0, 1, 2, 3)
+    block.terms = replace(block.terms, durable=(0, 1, 2, 3))
     shared._left.clear()
     block.prepared = worker.prepare(block)
     assert worker.train(block) == {"units": 0.0, "loss": 0.0, "examples": 0.0}

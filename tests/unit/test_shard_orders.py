@@ -3,9 +3,9 @@
 import pytest
 
 from snailps.errors import ConnectionLost, RemoteError
-from snailps.master.leases.ledger import Entry
 from snailps.master.replication.shard_orders import ShardOrders
 from snailps.transport import messages as m
+from snailps.transport.messages.terms import Step
 
 LIMIT_S = 10.0
 
@@ -85,7 +85,7 @@ def test_a_server_that_has_just_handed_a_shard_over_leaves_it_undone(world):
 
 def test_a_shard_does_one_after_the_other(world):
     world.shard_orders.set_clock(0, early=False, now=0.0)
-    world.shard_orders.fence(7, 0.0, Entry(1, None, 0, 0.0, 0.0, 4, 1, 2, -1))
+    world.shard_orders.fence(7, 0.0, Step(4, 1, 2))
     assert len(world.calls) == 2
     world.answer()
     world.shard_orders.step(world.now)

@@ -18,6 +18,7 @@ from snailps.errors import (
     place_of,
     trace_of,
 )
+from snailps.transport.messages.terms import Partition
 from snailps.worker.user_code import made, named, numbers_of, tables_of
 
 HERE = __file__
@@ -70,7 +71,7 @@ def test_error_in_train_has_the_innermost_line_of_the_users_own(number, error, l
 
 def test_error_in_a_partition_names_its_part_and_chunk():
     model, lease = Mine(Mine.Settings()), block(1)
-    lease.chunk, lease.part, lease.parts = 7, 2, 3
+    lease.terms = Partition(7, 1, 2, 3, 6)
     with pytest.raises(ClusterError) as caught, named(model, "train", lease):
         model.train(lease)
     text = str(caught.value)

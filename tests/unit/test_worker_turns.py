@@ -18,6 +18,7 @@ from snailps.errors import WaitTimeout
 from snailps.node.metric_samples import BlockTally
 from snailps.node.process import End
 from snailps.transport import messages
+from snailps.transport.messages.terms import Step
 from snailps.worker import process
 from snailps.worker.prefetch import BlockPrefetcher
 from snailps.worker.process import WorkerProcess
@@ -78,7 +79,7 @@ def worker():
 
 
 def block(number, clock):
-    return Block(number, "", 0, 0, 0, 0, (0.0, 1.0), lambda: b"", clock=clock)
+    return Block(number, "", 0, 0, 0, 0, (0.0, 1.0), lambda: b"", terms=Step(clock))
 
 
 def done(block):

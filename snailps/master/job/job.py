@@ -41,6 +41,7 @@ from snailps.master.leases.records import BlockResult
 from snailps.outward import without_secrets
 from snailps.transport import messages
 from snailps.transport.control.encoded import Encoded
+from snailps.transport.messages.terms import Partition
 from snailps.transport.messages.validation import PARTS_MAX
 
 log = logging.getLogger(__name__)
@@ -607,7 +608,8 @@ class Job:
         return None if entry is None else self._leased_message(entry, now)
 
     def _leased_message(self, entry: Entry, now: float) -> messages.Leased:
-        part = entry.part if entry.chunk == 0 else -1
+        terms = entry.terms
+        part = terms.part if isinstance(terms, Partition) and terms.chunk == 0 else -1
         first = self._is_new and part not in self._leased
         self._leased.add(part)
         files, by_file = self.input.files(entry.block)
@@ -621,23 +623,12 @@ class Job:
             entry.epoch,
             seed_of(self.settings.seed, entry.number),
             self._shares(entry, now),
-            entry.clock,
-            entry.slot,
-            entry.slots,
-            entry.index,
-            entry.chunk,
-            entry.chunk_index,
-            entry.chunk_blocks,
-            entry.part,
-            entry.parts,
-            entry.output_parts,
-            list(entry.had),
+            terms,
             first,
             self.input.version(entry.block.path),
             self.input.spread(entry.block.path),
             [list(file) for file in files],
             by_file,
-            list(entry.sizes),
         )
 
     def check_fetch(self, number: int, unit: str) -> None:

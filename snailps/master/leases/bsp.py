@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.blocks import Block
+from snailps.dataclass import replace
 from snailps.master.leases.ledger import ANY_WORKER, MASTER, NAMED_MAX, Entry, Ledger, Wait
 from snailps.master.leases.records import NO_RESULT, BlockResult
+from snailps.transport.messages.terms import Step
 
 CLOCKS_AHEAD = 2
 """Clocks leased beyond the first unfinished one: the result depends on it where a limit ends it."""
@@ -62,18 +64,12 @@ class BspLedger(Ledger):
         self._counted = self.records.next_not_done(0, self._size)
 
     def entry(self, number: int) -> Entry:
-        plain = super().entry(number)
+        return replace(super().entry(number), terms=self._step(number))
+
+    def _step(self, number: int) -> Step:
         clock, slot = divmod(number, self.micro_batches)
-        return Entry(
-            number,
-            plain.block,
-            plain.epoch,
-            plain.before,
-            plain.after,
-            clock,
-            slot,
-            min(self.micro_batches, self._size - clock * self.micro_batches),
-        )
+        slots = min(self.micro_batches, self._size - clock * self.micro_batches)
+        return Step(clock, slot, slots)
 
     def _next_of(self, node: int) -> Entry | None:
         """None also where the next entry is too many clocks ahead."""
@@ -156,10 +152,11 @@ class BspLedger(Ledger):
         self._advance()
         return True
 
-    def last_of(self, node: int) -> Entry | None:
-        """The entry that a worker finished last: it may not have sealed it at every shard."""
+    def last_of(self, node: int) -> Step | None:
+        """The step of the entry that a worker finished last: it may not have sealed it at every
+        shard."""
         number = self._last.get(node)
-        return None if number is None else self.entry(number)
+        return None if number is None else self._step(number)
 
     def release(self, node: int) -> list[int]:
         """Return a worker's leases, to be leased first; their numbers."""

@@ -22,6 +22,7 @@ from snailps.data.blocks import Block
 from snailps.data.orders import order as permutation
 from snailps.dataclass import dataclass
 from snailps.master.leases.records import NO_RESULT, OUTCOME, BlockRecords, BlockResult
+from snailps.transport.messages.terms import Step, Terms
 
 LOSSES_MAX = 3
 """Workers lost at one block before the block is held responsible."""
@@ -36,26 +37,15 @@ ANY_WORKER, MASTER = 0, -1
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A block in one epoch; `before` and `after` are the shares of all bytes up to it. The fields
-    from `clock` on are those of `api.block.Block`; `had` are durable checkouts."""
+    """A block in one epoch, under the terms of the schedule; `before` and `after` are the shares of
+    all bytes up to it."""
 
     number: int
     block: Block
     epoch: int
     before: float
     after: float
-    clock: int = -1
-    slot: int = 0
-    slots: int = 1
-    index: int = -1
-    chunk: int = -1
-    chunk_index: int = -1
-    chunk_blocks: int = 0
-    part: int = -1
-    parts: int = 0
-    sizes: tuple[int, ...] = ()
-    output_parts: int = 0
-    had: tuple[int, ...] = ()
+    terms: Terms | None = None
 
 
 NAMED_MAX = 8
@@ -483,8 +473,8 @@ class Ledger:
         """Workers lost, by entry."""
         return dict(self._lost)
 
-    def last_of(self, node: int) -> Entry | None:
-        """The entry that a worker may have sealed at some shards only; None without clocks."""
+    def last_of(self, node: int) -> Step | None:
+        """The step that a worker may have sealed at some shards only; None without clocks."""
         return None
 
     def wait_of(self, node: int) -> Wait:

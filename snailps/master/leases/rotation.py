@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from snailps.api.rotation import CHUNKS_AHEAD, Rotation
 from snailps.data.blocks import Block
-from snailps.dataclass import asdict, dataclass, field
+from snailps.dataclass import asdict, dataclass, field, replace
 from snailps.master.leases.ledger import ANY_WORKER, LOSSES_MAX, MASTER, Entry, Ledger, Wait
 from snailps.master.leases.records import NO_RESULT, BlockRecords, BlockResult
+from snailps.transport.messages.terms import ChunkBlock, Partition
 
 PARTITIONS_MAX = 2
 """Most partitions of one worker: one that trains, one that is prepared."""
@@ -192,11 +193,8 @@ class RotationLedger(Ledger):
         start, count = self._starts[place], self._blocks_in(chunk)
         if self.encodes(number):
             index = number % self._stride
-            one = super().entry(epoch * len(self._blocks) + start + index)
-            return Entry(
-                number, one.block, one.epoch, one.before, one.after,
-                chunk=chunk, chunk_index=index, chunk_blocks=count,
-            )  # fmt: skip
+            entry = super().entry(epoch * len(self._blocks) + start + index)
+            return replace(entry, number=number, terms=ChunkBlock(chunk, index, count))
         parts = self._at(chunk).parts
         return Entry(
             number,
@@ -204,13 +202,15 @@ class RotationLedger(Ledger):
             epoch,
             self._bytes_before(chunk) / self._total_bytes,
             self._bytes_before(chunk + 1) / self._total_bytes,
-            chunk=chunk,
-            chunk_blocks=count,
-            part=self._part(number),
-            parts=parts,
-            sizes=self._at(chunk).sizes,
-            output_parts=self.rotation.checkouts(parts, chunk),
-            had=tuple(sorted(self._durable.get(number, ()))),
+            Partition(
+                chunk,
+                count,
+                self._part(number),
+                parts,
+                self.rotation.checkouts(parts, chunk),
+                durable=tuple(sorted(self._durable.get(number, ()))),
+                sizes=self._at(chunk).sizes,
+            ),
         )
 
     @property

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from snailps.data.blocks import Block
 from snailps.master.leases.ledger import ANY_WORKER, MASTER, NO_RECORDS, Entry, Ledger, Wait
 from snailps.master.leases.records import NO_RESULT, BlockRecords, BlockResult
+from snailps.transport.messages.terms import Step
 
 
 class RoundLedger(Ledger):
@@ -55,10 +56,7 @@ class RoundLedger(Ledger):
             round_,
             round_ / self._rounds,
             (round_ + 1) / self._rounds,
-            round_,
-            slot,
-            len(self._drawn),
-            index,
+            Step(round_, slot, len(self._drawn), index),
         )
 
     def epoch_of(self, number: int) -> int:

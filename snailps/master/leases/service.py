@@ -24,12 +24,13 @@ from snailps.master.effects import Broken
 from snailps.master.job.job import Job
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PartTurns
 from snailps.master.leases.late_workers import LateWorkers
-from snailps.master.leases.ledger import MASTER, Entry, Ledger, Wait
+from snailps.master.leases.ledger import MASTER, Ledger, Wait
 from snailps.master.leases.rotation import NO_MORE, NO_PART
 from snailps.master.member import Member
 from snailps.node.effects import WorkDone
 from snailps.outward import outward
 from snailps.transport import messages
+from snailps.transport.messages.terms import ChunkBlock, Step
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +122,8 @@ class LeaseService:
             self._out.reply(call, ClusterError(str(error)))
             return
         if lease is not None:
-            place = f"block {lease.slice} of chunk {lease.chunk}"
+            assert isinstance(lease.terms, ChunkBlock)
+            place = f"block {lease.terms.chunk_index} of chunk {lease.terms.chunk}"
             log.warning("%s encodes %s once more: servers have lost it", member.name, place)
         self._out.reply(call, lease or messages.Leased(-1))
 
@@ -373,8 +375,8 @@ class LeaseService:
             self.send_workers(messages.CameBack())
         return len(numbers)
 
-    def last_of(self, member: Member) -> Entry | None:
-        """Find the entry that a lost worker may have sealed at some shards only."""
+    def last_of(self, member: Member) -> Step | None:
+        """Find the step that a lost worker may have sealed at some shards only."""
         return None if self.job is None else self.job.ledger.last_of(member.number)
 
     def blame(self, member: Member) -> str:

@@ -18,8 +18,8 @@ from snailps.dataclass import dataclass
 from snailps.errors import ConnectionLost, SnailError
 from snailps.master.effects import OnAnswer
 from snailps.master.events import Answer
-from snailps.master.leases.ledger import Entry
 from snailps.transport import messages
+from snailps.transport.messages.terms import Step
 
 Kind = Literal["clock", "fence", "expire"]
 
@@ -88,8 +88,8 @@ class ShardOrders:
         """Whether every shard has carried out its last clock order."""
         return not self.open("clock")
 
-    def fence(self, incarnation: int, now: float, last: Entry | None = None) -> None:
-        """Have every shard refuse pushes of a lost worker: others do its work. `last` is an entry
+    def fence(self, incarnation: int, now: float, last: Step | None = None) -> None:
+        """Have every shard refuse pushes of a lost worker: others do its work. `last` is a step
         that it has pushed completely, but perhaps sealed at some shards only. These may have
         applied its clock, so no worker can train it again from the same rows: the others seal it
         instead; see `clocks_set`."""

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from snailps.dataclass import dataclass
 from snailps.errors import MisuseError, ProtocolError
+from snailps.transport.messages.inline import Inline, OneOf
 from snailps.transport.messages.validation import Misfit, Shape, shown
 
 JSON_BYTES_MAX = 16 << 20
@@ -44,7 +45,8 @@ class _Spec:
     by: tuple[str, ...]
     answers: tuple[str, ...]
     report: Shape | Callable[[Any], Shape] | None
-    shapes: dict[str, Shape]
+    shapes: dict[str, Shape]  # of the fields of the JSON and of the blob
+    values: dict[str, Inline | OneOf]  # fields of the message that are several of the JSON
     required: tuple[str, ...]
     checks: bool
 
@@ -68,7 +70,15 @@ def message(
     def register(cls: M) -> M:
         hints = get_type_hints(cls, include_extras=True)
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-        shapes = {f.name: hints[f.name].__metadata__[0] for f in fields}
+        shapes: dict[str, Shape] = {}
+        values: dict[str, Inline | OneOf] = {}
+        for f in fields:
+            shape = hints[f.name].__metadata__[0]
+            if isinstance(shape, Inline | OneOf):
+                values[f.name] = shape
+                shapes |= shape.shapes
+            else:
+                shapes[f.name] = shape
         required = tuple(
             f.name
             for f in fields
@@ -76,7 +86,7 @@ def message(
         )
         checks = cls.check is not Message.check
         _SPECS[cls] = _Spec(
-            tuple(by.split()), tuple(answers.split()), report, shapes, required, checks
+            tuple(by.split()), tuple(answers.split()), report, shapes, values, required, checks
         )
         REGISTRY[cls.__name__] = cls
         return cls
@@ -88,7 +98,7 @@ def encode(message: Message) -> bytes:
     """Body of a message: JSON, then its blob.  MisuseError: `decode` would refuse the JSON, or a
     field is none."""
     name = type(message).__name__
-    fields = {name: getattr(message, name) for name in _SPECS[type(message)].shapes}
+    fields = _fields_of(message)
     blob: bytes = fields.pop("blob", b"")
     try:
         text = json.dumps({"is": name, **fields}, separators=(",", ":")).encode()
@@ -99,6 +109,17 @@ def encode(message: Message) -> bytes:
     if _has_many_containers(text):
         raise MisuseError(f"{name} has more than {CONTAINERS_MAX:,} lists of JSON")
     return len(text).to_bytes(4, "little") + text + blob
+
+
+def _fields_of(message: Message) -> dict[str, Any]:
+    spec = _SPECS[type(message)]
+    if not spec.values:
+        return {name: getattr(message, name) for name in spec.shapes}
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(message):  # type: ignore[arg-type]
+        name, value = field.name, getattr(message, field.name)
+        fields |= spec.values[name].write(value) if name in spec.values else {name: value}
+    return fields
 
 
 def _has_many_containers(text: bytes) -> bool:
@@ -151,12 +172,15 @@ def _made(cls: type[Message], fields: dict[str, Any], blob: bytes) -> Message:
         except Misfit as error:
             text = f"{name}.{field}{error.path}: expected {error.expected}, got {error.got}"
             raise ProtocolError(text, "message") from None
-    made = cls(**found)
-    if spec.checks:
-        try:
+    try:
+        for field, value in spec.values.items():
+            own = {inner: found.pop(inner) for inner in value.shapes if inner in found}
+            found[field] = value.read(own)
+        made = cls(**found)
+        if spec.checks:
             made.check()
-        except Misfit as error:
-            raise ProtocolError(f"{name}{error.path}: {error.expected}", "message") from None
+    except Misfit as error:
+        raise ProtocolError(f"{name}{error.path}: {error.expected}", "message") from None
     return made
 
 

@@ -211,6 +211,13 @@ class ListOf:
         return found
 
 
+class TupleOf(ListOf):
+    """A list of up to `longest` items of one shape, as a tuple."""
+
+    def check(self, value: Any) -> Any:
+        return tuple(super().check(value))
+
+
 class Row:
     """A list with one item of each of these shapes."""
 

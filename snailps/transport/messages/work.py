@@ -17,12 +17,10 @@ from typing import Annotated, Any
 
 from snailps.dataclass import dataclass, field
 from snailps.transport.messages.codec import Message, message
+from snailps.transport.messages.terms import TERMS, Terms
 from snailps.transport.messages.validation import (
     CLOCK_OR_NONE,
     NUMBERED_TABLES,
-    PART,
-    PARTS_MAX,
-    SIZE,
     TABLES_MAX,
     TEXTS,
     TRACE_CHARS_MAX,
@@ -31,7 +29,6 @@ from snailps.transport.messages.validation import (
     Blob,
     Bool,
     Clock,
-    ClockOrNone,
     Count,
     Figures,
     Flag,
@@ -213,10 +210,8 @@ _FILE = Row(Path(), U63, U63, Words())
 class Leased(Message):
     """A block, or with `number` -1 the end of the pass; one that holds a part is to send it.
 
-    `progress` is the share of all training that comes before this block and after it, 0 to 1;
-    the fields from `clock` on are those of `api.block.Block`; `had`: output partitions that
-    are durable; `sizes`: none, input partitions are all alike.  `first`: nothing of the training
-    was leased before.
+    `progress` is the share of all training that comes before this block and after it, 0 to 1.
+    `first`: nothing of the training was leased before.
     `version`: tells that of which the master has a copy.  `spread`: length of the file over which
     the block is spread, 0: it is one range of it.  `files`: of a block over several, those that it
     has bytes of, each with its place in the sequence of all, its length, its version; `by_file`:
@@ -230,34 +225,16 @@ class Leased(Message):
     epoch: Natural = 0
     seed: Id64 = 0
     progress: Annotated[list[Any], ListOf(Number(0.0, 2.0), 2)] = field(default_factory=list)
-    clock: ClockOrNone = -1
-    slot: Id32 = 0
-    slots: Id32 = 1
-    index: ClockOrNone = -1
-    chunk: ClockOrNone = -1
-    slice: ClockOrNone = -1
-    slices: Natural = 0
-    part: PartOrNone = -1
-    parts: Part = 0
-    visiting: Part = 0
-    had: Annotated[list[Any], ListOf(PART, PARTS_MAX)] = field(default_factory=list)
+    terms: Annotated[Terms | None, TERMS] = None
     first: Bool = False
     version: Text = ""
     spread: Natural = 0
     files: Annotated[list[Any], ListOf(_FILE, FILES_MAX)] = field(default_factory=list)
     by_file: Bool = False
-    sizes: Annotated[list[Any], ListOf(SIZE, PARTS_MAX)] = field(default_factory=list)
 
     def check(self) -> None:
-        if len(self.sizes) not in (0, self.parts):
-            raise Misfit(f"one for each of {self.parts} partitions", len(self.sizes), ".sizes")
         if self.number >= 0 and len(self.progress) != 2:
             raise Misfit(f".progress: expected two shares, got {len(self.progress)}", 0)
-        if self.chunk >= 0:
-            is_block = 0 <= self.slice < self.slices and self.part < 0
-            is_partition = self.slice < 0 <= self.part < self.parts <= self.visiting
-            if not (is_block or is_partition):
-                raise Misfit("a block or a partition of a chunk", self.part, ".part")
 
 
 @message(by="worker", answers="Borrowed")

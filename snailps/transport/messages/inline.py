@@ -1,0 +1,81 @@
+"""Values of several fields in a message: their fields travel among the message's own.
+
+    terms: Annotated[Terms | None, OneOf(Step, Partition)]     value -> write -> fields of the JSON
+                                                               checked fields -> read -> value
+
+A value is a frozen dataclass, declared once and used by whoever makes, sends and reads it.  Each of
+its fields has a default, and its shape is annotated; a text beside that is its name in the message.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, get_type_hints
+
+from snailps.transport.messages.validation import Misfit, Shape
+
+
+class Inline:
+    """The fields of a value of this class."""
+
+    def __init__(self, kind: type) -> None:
+        hints = get_type_hints(kind, include_extras=True)
+        self.kind = kind
+        self.shapes: dict[str, Shape] = {}
+        self.defaults: dict[str, Any] = {}
+        self._names: list[tuple[str, str]] = []  # in the message, in the class
+        self._check = getattr(kind, "check", None)
+        for field in dataclasses.fields(kind):
+            shape, *names = hints[field.name].__metadata__
+            name = names[0] if names else field.name
+            self._names.append((name, field.name))
+            self.shapes[name], self.defaults[name] = shape, field.default
+
+    def write(self, value: Any) -> dict[str, Any]:
+        return {name: getattr(value, attribute) for name, attribute in self._names}
+
+    def read(self, fields: Mapping[str, Any]) -> Any:
+        """The value of checked fields; Misfit: they do not go together."""
+        names = ((name, attribute) for name, attribute in self._names if name in fields)
+        value = self.kind(**{attribute: fields[name] for name, attribute in names})
+        if self._check is not None:
+            self._check(value)
+        return value
+
+
+class OneOf:
+    """The fields of a value of one of these classes, or of none.
+
+    A message has those of all classes; what the value lacks has its default.  A class is told by
+    its first field that no other one has.
+    """
+
+    def __init__(self, *kinds: type) -> None:
+        self._kinds = {kind: Inline(kind) for kind in kinds}
+        self.shapes: dict[str, Shape] = {}
+        self.defaults: dict[str, Any] = {}
+        self._tags: dict[str, Inline] = {}
+        for kind in self._kinds.values():
+            self.shapes |= kind.shapes
+            self.defaults |= kind.defaults
+        for kind in self._kinds.values():
+            others = [other.shapes for other in self._kinds.values() if other is not kind]
+            tag = next(name for name in kind.shapes if not any(name in other for other in others))
+            self._tags[tag] = kind
+
+    def write(self, value: Any) -> dict[str, Any]:
+        if value is None:
+            return dict(self.defaults)
+        return self.defaults | self._kinds[type(value)].write(value)
+
+    def read(self, fields: Mapping[str, Any]) -> Any:
+        """The value of checked fields; Misfit: they are of no class, or of two."""
+        present = {name for name, value in fields.items() if value != self.defaults[name]}
+        if not present:
+            return None
+        for tag, kind in self._tags.items():
+            if tag in present and present <= kind.shapes.keys():
+                return kind.read(fields)
+        names = " or ".join(kind.__name__ for kind in self._kinds)
+        raise Misfit(f"the fields of one {names}", sorted(present), f".{min(present)}")

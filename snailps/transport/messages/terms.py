@@ -1,0 +1,75 @@
+"""The terms of a lease: what its schedule adds to a block.
+
+    schedule -> Terms, in its entry -> Leased -> Block.terms -> Block.clock, Block.part, ...
+
+None: a worker trains the block when it has time, and nothing more is known of it.  Master, message
+and worker hand the value on, and look into it only where they act on it.  A further schedule adds
+its class to `Terms`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, get_args
+
+from snailps.dataclass import dataclass
+from snailps.transport.messages.inline import OneOf
+from snailps.transport.messages.validation import (
+    CLOCK_OR_NONE,
+    PART,
+    PART_OR_NONE,
+    PARTS_MAX,
+    SIZE,
+    U32,
+    U63,
+    Misfit,
+    TupleOf,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A contribution to a synchronous step: slot `slot` of the `slots` of a clock. In a round,
+    worker number `index` makes it."""
+
+    clock: Annotated[int, CLOCK_OR_NONE] = -1
+    slot: Annotated[int, U32] = 0
+    slots: Annotated[int, U32] = 1
+    index: Annotated[int, CLOCK_OR_NONE] = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkBlock:
+    """A block to encode in a rotation: number `chunk_index` of the `chunk_blocks` of its chunk."""
+
+    chunk: Annotated[int, CLOCK_OR_NONE] = -1
+    chunk_index: Annotated[int, CLOCK_OR_NONE, "slice"] = -1
+    chunk_blocks: Annotated[int, U63, "slices"] = 0
+
+    def check(self) -> None:
+        if self.chunk < 0 or self.chunk_index >= self.chunk_blocks:
+            raise Misfit("a block of a chunk", self.chunk_index, ".slice")
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Input partition `part` of the `parts` of a chunk, to be trained with each of `output_parts`
+    output partitions but the `durable` ones. `sizes`: how large each input partition is to the
+    others; empty: all alike."""
+
+    chunk: Annotated[int, CLOCK_OR_NONE] = -1
+    chunk_blocks: Annotated[int, U63, "slices"] = 0
+    part: Annotated[int, PART_OR_NONE] = -1
+    parts: Annotated[int, PART] = 0
+    output_parts: Annotated[int, PART, "visiting"] = 0
+    durable: Annotated[tuple[int, ...], TupleOf(PART, PARTS_MAX), "had"] = ()
+    sizes: Annotated[tuple[int, ...], TupleOf(SIZE, PARTS_MAX)] = ()
+
+    def check(self) -> None:
+        if self.chunk < 0 or not self.part < self.parts <= self.output_parts:
+            raise Misfit("a partition of a chunk", self.part, ".part")
+        if len(self.sizes) not in (0, self.parts):
+            raise Misfit(f"one for each of {self.parts} partitions", len(self.sizes), ".sizes")
+
+
+Terms = Step | ChunkBlock | Partition
+TERMS = OneOf(*get_args(Terms))
