@@ -73,7 +73,7 @@ class Block:
     chunk : int
         In a rotation: number of the chunk, over all epochs.  Else -1.
     chunk_index, chunk_blocks : int
-        Of a block to encode (`Worker.encode`): its place in its chunk, from 0; of a partition -1.
+        Of a block to encode (`Rotated.encode`): its place in its chunk, from 0; of a partition -1.
         How many blocks the chunk has.
     part, parts : int
         Of a lease of an input partition: its number, from 0; of a block to encode -1.  How many

@@ -1,6 +1,6 @@
 """What workers count over a training, and what it means to the model.
 
-metrics of `Worker.train` named ``count NAME`` -> sums at the master -> Worker.counted -> Counted
+metrics of `Worker.train` named ``count NAME`` -> sums at the master -> Reported.counted -> Counted
 """
 
 from __future__ import annotations

@@ -34,6 +34,9 @@ class ModelTables:
         self.route_epoch = 0
         """Grows when a shard is served by another server, which may lack what was pushed."""
         self.narrow_rows = False
+        """With `wire: auto`, have rows of ``add`` and ``sgd`` travel as float16 on any network, as
+        int8 on a slow one: for a model that moves so many that sending them takes the processor
+        longer than rounding."""
 
     def pull(
         self,

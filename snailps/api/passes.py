@@ -2,7 +2,7 @@
 
     epochs: auto -> Worker.passes(settings, files) -> Passes -> the job (`master/job/job.py`)
 
-A model declares ``epochs: int = setting(0, **EPOCHS_AUTO)`` and overrides `Worker.passes`.
+A model declares ``epochs: int = setting(0, **EPOCHS_AUTO)`` and overrides `Cut.passes`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EPOCHS_AUTO: Mapping[str, Any] = {
     "aliases": ["num_iters"],
     "auto": True,
 }
-"""The setting `epochs` of models with `Worker.passes`."""
+"""The setting `epochs` of models with `Cut.passes`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The model at the master, before, during or after training: reads and sets its rows.
 
-    settings, summary, a client -> Results -> Worker.loader, inspector, after_round, judge, export
+    settings, summary, a client -> Results -> loader, inspector, after_round, judge, export
     Results.scan -> RowSorter -> write_tables -> NAME.keys, NAME.rows of every table in one .npz
 
 Must not know workers or leases; does not own the client that it reads with.

@@ -1,7 +1,7 @@
 """Rotation: training in which no row has two writers at a time, as a model sees it.
 
-    Worker.rotation -> Rotation           at the master: how the training is cut
-    block -> Worker.encode                text becomes rows of a table, once for all workers
+    Rotated.rotation -> Rotation          at the master: how the training is cut
+    block -> Rotated.encode               text becomes rows of a table, once for all workers
     partition -> Worker.prepare, train    input rows of its worker; Checkouts hands out output rows
 
 The training is cut into *chunks*.  The input rows of a chunk are split into *input partitions*, of

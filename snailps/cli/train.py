@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from snailps import models
+from snailps.api.parts import Adopted, part_of
 from snailps.api.worker import Worker, load_class
 from snailps.cli import PATHS
 from snailps.cli.common import SetOption, known_classes, log_as_set
@@ -198,7 +199,8 @@ def _completed(cls: type[Worker], raw: RawConfig, settings: JobSettings) -> RawC
     handed on, so that the master need not look again."""
     texts = {}
     given, known = raw.build(cls.Settings, also_known=known_classes(raw)), settings_of(cls.Settings)
-    for name in (one for one in cls.completed if one in known):  # machines have no classes
+    completed = part_of(cls, Adopted).completed
+    for name in (one for one in completed if one in known):  # machines have no classes
         found = getattr(settings, name)
         if found != getattr(given, name):
             texts[name] = known[name].format(found)

@@ -1,6 +1,6 @@
 """The files of an input, found and copied where they have to be, before blocks are cut.
 
-    expand -> InputFiles -> Worker.measure, Worker.passes: what a model decides by its input
+    expand -> InputFiles -> Adopted.measure, Cut.passes: what a model decides by its input
 
 What is counted is counted in the content that is trained: the text of a table's column, an unpacked
 copy.  **Nothing is estimated from a file's beginning.**  No blocks, no models.

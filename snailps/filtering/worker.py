@@ -14,6 +14,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from snailps.api.block import Block
+from snailps.api.parts import Cut
 from snailps.api.worker import Worker
 from snailps.config import JobSettings, setting
 from snailps.data.blocks import Source
@@ -36,7 +37,7 @@ class FilterSettings(JobSettings):
     scores: str = setting("", help="Folder of kept scores.", when="They are kept.", unit="path")
 
 
-class Filter(Worker):
+class Filter(Worker, Cut):
     """Keeps texts; its input is `Results.list_path`, a task a line."""
 
     Settings = FilterSettings

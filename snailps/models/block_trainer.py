@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
+from snailps.api.parts import Cut, Gathered, Limited, Surveyed
 from snailps.api.worker import Block, Worker
 from snailps.dataclass import dataclass
 from snailps.models.local_sgd import LocalSgd
@@ -43,7 +44,7 @@ class Prepared:
     asked: tuple[Any, ...] = ()
 
 
-class BlockTrainer(Worker):
+class BlockTrainer(Worker, Cut, Surveyed, Gathered, Limited):
     """Base class of models that train on rows of a block's keys; see the module's docstring."""
 
     loss_bound = LOSS_BOUND

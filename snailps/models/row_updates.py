@@ -36,7 +36,7 @@ STEPPED_BY_SHARDS: Mapping[str, RowUpdate] = {
     "step and state of the optimiser, l1 and l2 of ftrl": RowUpdate.OWNER,
 }
 LOSS_BOUND = 100.0
-"""`Worker.loss_bound` of models whose rows begin near zero."""
+"""`Limited.loss_bound` of models whose rows begin near zero."""
 ROW_BOUND = 1e6
 """Weights beyond it have diverged: with float32 a score has no digit behind the point then."""
 UNIT_ERROR = 1e-5

@@ -20,10 +20,21 @@ from functools import partial
 from typing import Any
 
 from snailps.api.class_source import define
+from snailps.api.parts import (
+    Adopted,
+    Cut,
+    Gathered,
+    InRounds,
+    Reported,
+    Rotated,
+    Surveyed,
+    SurveyPart,
+    part_of,
+)
 from snailps.api.rotation import Checkouts, NoCheckouts
 from snailps.api.tables import Table, Tensor
 from snailps.api.wire_choice import WireChoice
-from snailps.api.worker import Block, SurveyPart, Worker, load_class
+from snailps.api.worker import Block, Worker, load_class
 from snailps.config import RawConfig, WorkerSettings
 from snailps.config.consistency import steps_of
 from snailps.data.blocks import HEAD, read_head
@@ -64,7 +75,15 @@ from snailps.worker import blas_threads
 from snailps.worker.checkouts import LeaseCheckouts
 from snailps.worker.prefetch import BlockPrefetcher
 from snailps.worker.resume_state import ResumeState
-from snailps.worker.user_code import Ended, checked_bytes, made, named, numbers_of, tables_of
+from snailps.worker.user_code import (
+    Ended,
+    checked_bytes,
+    made,
+    named,
+    numbers_of,
+    tables_of,
+    unpushed,
+)
 
 log = logging.getLogger(__name__)
 STOP_S = GRACE_S - 1.0
@@ -253,18 +272,17 @@ class WorkerProcess(Node):
         cls = load_class(start.worker_class, "the master's job")
         raw = RawConfig.from_mapping(start.settings, "the master's job")
         settings = raw.build(cls.Settings)
-        conflicts = self._raw.contradictions(settings, cls.completed)
+        conflicts = self._raw.contradictions(settings, part_of(cls, Adopted).completed)
         if conflicts:
             raise ConfigError(
                 "this worker's own settings contradict the job that the master sends: "
                 + "; ".join(conflicts)
                 + ". Set them at the master, or remove them here"
             )
-        scratch = Scratch(
-            settings.scratch_dir, settings.scratch_bytes, tables=TableCopies(cls.reading(settings))
-        )
+        tables = TableCopies(part_of(cls, Cut).reading(settings))
+        scratch = Scratch(settings.scratch_dir, settings.scratch_bytes, tables=tables)
         clocked = cls.clocked(settings)
-        one_thread = clocked and not cls.rounds(settings)
+        one_thread = clocked and not part_of(cls, InRounds).rounds(settings)
         if clocked:
             blas_threads.set_threads(1)
         self._came_back.clear()
@@ -326,6 +344,7 @@ class WorkerProcess(Node):
         model._connect(self._client, wire_choice, numbered, clocked)
 
     def _survey(self, model: Worker, scratch: Scratch) -> None:
+        assert isinstance(model, Surveyed)
         part = model.survey_part()
         if part is not None:
             self._survey_together(part, model, scratch)
@@ -416,8 +435,9 @@ class WorkerProcess(Node):
         if self._workers_changed.is_set():
             self._workers_changed.clear()
             model.workers = self._workers
-            with named(model, "workers_changed"):
-                model.workers_changed()
+            if isinstance(model, Gathered):
+                with named(model, "workers_changed"):
+                    model.workers_changed()
         checkouts = block.checkouts if isinstance(block.checkouts, LeaseCheckouts) else None
         if checkouts is not None:
             checkouts.begin()
@@ -445,7 +465,7 @@ class WorkerProcess(Node):
         )
         enough = self._last_answer()
         self._report = self._reported(done)
-        if free and model.unpushed and seconds < SHORT_S:
+        if free and unpushed(model) and seconds < SHORT_S:
             self._note_durable(block.number)
             return enough
         enough |= self._last_answer()
@@ -466,7 +486,7 @@ class WorkerProcess(Node):
         """Report blocks whose pushes are all acknowledged, so that a checkpoint includes them."""
         assert self._client is not None
         assert self._model is not None
-        durable = self._stand.trained(number, self._client, self._model.unpushed)
+        durable = self._stand.trained(number, self._client, unpushed(self._model))
         if durable:
             self.control.note(messages.Settled(durable))
 
@@ -540,6 +560,7 @@ class WorkerProcess(Node):
 
     def _encode(self, model: Worker, block: Block) -> bool:
         """Encode a block and report it; True if no further block is wanted."""
+        assert isinstance(model, Rotated)
         begin = time.monotonic()
         # Blocks that servers have lost are encoded by the threads that read them.
         with self._encoding, named(model, "encode", block):
@@ -586,7 +607,7 @@ class WorkerProcess(Node):
     def _answer(self, report: _Report) -> messages.Message:
         done, future = report
         answer = self._result(future, done, self.settings.request_timeout)
-        counts = self._model.counts if self._model is not None else ""
+        counts = part_of(type(self._model), Reported).counts if self._model is not None else ""
         self._tally.done(done.pass_, 1 + len(done.numbers), done.units, done.seconds, counts)
         return answer
 
@@ -603,6 +624,8 @@ class WorkerProcess(Node):
         return found + self._tally.samples()
 
     def _block(self, lease: messages.Leased, pass_: str, model: Worker, scratch: Scratch) -> Block:
+        unit = part_of(type(model), Cut).unit
+
         def fetched(read: Callable[[], bytes], unit: str, text: int = 0) -> bytes:
             try:
                 return read()
@@ -620,16 +643,16 @@ class WorkerProcess(Node):
         def read_texts() -> list[Text]:
             found: list[Text] = []
             for text in texts():
-                read = partial(read_text, text, scratch, by_file=by_file, unit=model.unit)
-                data = fetched(read, model.unit, len(found))
-                at = partial(place_in_text, text, scratch, by_file=by_file, unit=model.unit)
+                read = partial(read_text, text, scratch, by_file=by_file, unit=unit)
+                data = fetched(read, unit, len(found))
+                at = partial(place_in_text, text, scratch, by_file=by_file, unit=unit)
                 found.append(Text(data, text[0].file.path, text[0].first, at))
             return found
 
         def place(offset: int) -> tuple[str, int]:
             if several:
                 return lease.path, -1
-            return place_in_text(texts()[0], scratch, offset, by_file=True, unit=model.unit)
+            return place_in_text(texts()[0], scratch, offset, by_file=True, unit=unit)
 
         several = len(lease.files) > 0
         files = [JoinedFile(*file) for file in lease.files]

@@ -119,7 +119,7 @@ class ResumeState:
             self._before.pop(number, None)
 
     def trained(self, number: int, client: Client, unpushed: int) -> list[int]:
-        """Note a trained block, behind which so many are `unpushed` (`Worker.unpushed`); returns
+        """Note a trained block, behind which so many are `unpushed` (`Gathered.unpushed`); returns
         blocks whose pushes are all acknowledged by now, so that a checkpoint includes them."""
         with self._lock:
             self._unpushed.append(number)

@@ -9,6 +9,7 @@ import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
+from snailps.api.parts import Gathered
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Block, Worker
 from snailps.config import JobSettings
@@ -85,6 +86,11 @@ def checked_bytes(found: object) -> bytes:
     if not isinstance(found, bytes):
         raise TypeError(f"expected bytes, got {found!r:.80}")
     return found
+
+
+def unpushed(model: Worker) -> int:
+    """How many of the last trained blocks the model has not pushed yet."""
+    return model.unpushed if isinstance(model, Gathered) else 0
 
 
 def numbers_of(result: object) -> dict[str, float]:

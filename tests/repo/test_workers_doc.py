@@ -1,37 +1,46 @@
 """docs/workers.md lists what a subclass of `snailps.Worker` may override."""
 
 import inspect
+import pydoc
 import re
 from pathlib import Path
 
+from snailps.api.parts import NAMES, PARTS
 from snailps.api.worker import Worker
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "workers.md").read_text(encoding="utf-8")
 
 
+SCREEN = 80
+"""Lines of what `help` says of `Worker` itself, before the calls for its tables."""
+
+
 def listed(heading):
     """Names in the first column of the table under a heading."""
-    part = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    cells = re.findall(r"^\| (`[^|]*`) \|", part, re.MULTILINE)
+    part = re.split(rf"^##+ {heading}\n", PAGE, flags=re.MULTILINE)[1]
+    rows = re.split(r"^##", part, flags=re.MULTILINE)[0]
+    cells = re.findall(r"^\| (`[^|]*`) \|", rows, re.MULTILINE)
     return [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
 
 
 def test_page_lists_what_a_model_may_override():
     own = {name: value for name, value in vars(Worker).items() if not name.startswith("_")}
     at_master = {name for name, value in own.items() if isinstance(value, classmethod)}
-    in_worker = {
-        name
-        for name, value in own.items()
-        if inspect.isfunction(value) or isinstance(value, property)
-    }
+    in_worker = {name for name, value in own.items() if inspect.isfunction(value)}
     for heading, names in (
         ("In each worker", in_worker),
         ("At the master", at_master),
         ("Attributes of the class", own.keys() - at_master - in_worker),
+        *((f".*: `{part.__name__}`", NAMES[part]) for part in PARTS),
     ):
         found = listed(heading)
         assert len(found) == len(set(found)), heading
-        assert set(found) == names, heading
+        assert set(found) == set(names), heading
+
+
+def test_help_of_a_worker_fits_a_screen():
+    text = pydoc.plain(pydoc.render_doc(Worker))
+    assert len(text.partition(" |  Methods inherited from ")[0].splitlines()) <= SCREEN
 
 
 def test_worked_example_is_a_model():

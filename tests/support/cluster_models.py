@@ -15,6 +15,7 @@ import with_time
 from waiting import LIMIT_S
 
 from snailps import Block, JobSettings, Table, Worker, setting
+from snailps.api.parts import Cut, Limited, Reported
 from snailps.api.rotation import Rotation
 from snailps.master import core
 from snailps.master.leases import late_workers
@@ -36,7 +37,7 @@ class CountSettings(JobSettings):
     pace_s: float = setting(0.0, help="Least seconds of a block.", when="In tests.", low=0)
 
 
-class Counter(Worker):
+class Counter(Worker, Cut, Limited, Reported):
     """Counts lines by their text: a line that is the number k adds 1 to row k of "counts"."""
 
     Settings = CountSettings

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from shards import Shards
 
+from snailps.api.parts import Cut, part_of
 from snailps.api.results import Results
 from snailps.api.tables import Tensor
 from snailps.api.wire_choice import WireChoice
@@ -89,10 +90,11 @@ def _blocks(job, pass_, figures=None):
     """The blocks of a pass as a worker has them, each done when the next one is taken, with what is
     in `figures` by then."""
     job.begin_pass(pass_, 0.0, [1])
+    unit = part_of(job.cls, Cut).unit
     while lease := job.lease(1, 0.0):
         block = Block(
             lease.number, lease.path, lease.start, lease.stop, lease.epoch, lease.seed,
-            tuple(lease.progress), lambda of=lease: job.content(of.number, job.cls.unit),
+            tuple(lease.progress), lambda of=lease: job.content(of.number, unit),
             head=lambda of=lease: job.content(of.number, HEAD), first=lease.first,
         )  # fmt: skip
         yield block
@@ -131,7 +133,8 @@ def _rows(cls, settings, block):
         return list(
             zip(*columns, *([found.values.tolist()] if len(found.values) else []), strict=True)
         )
-    return block.data.split(b"\n")[:-1] if cls.unit == "line" else WORD.findall(block.data)
+    unit = part_of(cls, Cut).unit
+    return block.data.split(b"\n")[:-1] if unit == "line" else WORD.findall(block.data)
 
 
 def learnt(model, inputs, folder, packed=None, /, **settings):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from snailps import JobSettings, Worker, setting
+from snailps.api.parts import InRounds
 from snailps.api.plain_values import ELEMENTS_MAX, plain_figures, plain_number
 from snailps.config import RawConfig
 from snailps.config.fields import format_value
@@ -22,7 +23,7 @@ from snailps.master.job.model_reader import ModelReader
 from snailps.transport.security.trust import OPEN
 
 
-class Model(Worker):
+class Model(Worker, InRounds):
     pass
 
 
@@ -72,7 +73,7 @@ def test_figures_that_are_no_mapping_or_hold_themselves_are_refused():
 
 def test_number_of_a_class_method_is_plain_or_named():
     assert type(plain_number(Model, "rounds", np.int64(5), int)) is int
-    assert type(plain_number(Model, "block_bytes", np.float32(5.5), int)) is int
+    assert type(plain_number(Model, "fraction", np.float32(5.5), int)) is int
     assert type(plain_number(Model, "fraction", np.float32(0.5), float)) is float
     for value in ("5", None, math.nan, [5]):
         with pytest.raises(ClusterError, match=r"^Model\.rounds: expected a whole number, got "):

@@ -10,6 +10,7 @@ import pytest
 
 from snailps import Block, JobSettings, Table, Worker
 from snailps.api import class_loading
+from snailps.api.parts import Cut, InRounds, part_of
 from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import load_class
 from snailps.config import RawConfig, settings_of
@@ -158,7 +159,7 @@ def test_worker_without_train_says_so(worker):
      (1 << 40, 1, 1 << 20)],
 )  # fmt: skip
 def test_worker_block_bytes_is_a_twentieth_of_an_epoch_for_all(total, workers, expected):
-    assert Worker.block_bytes(JobSettings(), total, workers) == expected
+    assert Cut.block_bytes(JobSettings(), total, workers) == expected
 
 
 def test_block_data_is_read_once_and_when_asked():
@@ -373,3 +374,31 @@ def test_only_the_named_module_comes_from_the_current_folder_first(module, tmp_p
     assert load_class(f"{name}:Mine", "x").found == ("installed/", "here")
     for other in ("shadowed_here", "beside_here"):
         del sys.modules[other]
+
+
+def test_class_that_writes_a_method_of_a_part_has_the_part_and_its_other_methods():
+    class Short(Worker):
+        @classmethod
+        def block_bytes(cls, settings, total_bytes, workers):
+            return super().block_bytes(settings, total_bytes, workers) // 2
+
+        def workers_changed(self):
+            super().workers_changed()
+
+    class Shorter(Short):
+        unit = "word"
+
+        @classmethod
+        def rounds(cls, settings):
+            return 3
+
+    settings = JobSettings()
+    assert part_of(Short, Cut).block_bytes(settings, 1 << 20, 1) * 2 == Cut.block_bytes(
+        settings, 1 << 20, 1
+    )
+    assert part_of(Short, Cut) is Short
+    assert part_of(Short, InRounds) is InRounds
+    assert Short(settings).unpushed == 0
+    assert not Short.clocked(settings)
+    assert Shorter.clocked(settings)
+    assert (Shorter.fraction(settings), Shorter.unit, Short.unit) == (1.0, "word", "line")

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from waiting import LIMIT_S, until
 
+from snailps.api.parts import Gathered
 from snailps.api.worker import Block
 from snailps.errors import WaitTimeout
 from snailps.node.metric_samples import BlockTally
@@ -212,13 +213,13 @@ class Master:
         future.set_result(answer)
 
 
-class Trained:
+class Trained(Gathered):
     """A model that keeps its rows; `between` is called in each block."""
 
-    workers, counts, prefetch = 1, "", 0
+    workers, prefetch, unpushed = 1, 0, True
 
     def __init__(self, events, between=lambda number: None):
-        self.events, self.between, self.unpushed = events, between, True
+        self.events, self.between = events, between
         self.settings = SimpleNamespace(consistency="async")
 
     def _at(self, block):

@@ -20,6 +20,16 @@ from numpy.typing import NDArray
 
 from snailps.abi.key_hash import seed_of
 from snailps.api.counting import Counted
+from snailps.api.parts import (
+    Adopted,
+    Cut,
+    InRounds,
+    Limited,
+    Reported,
+    Rotated,
+    Surveyed,
+    part_of,
+)
 from snailps.api.plain_values import Number, named_method, plain_figures, plain_number
 from snailps.api.rotation import OUTPUTS_PER_INPUT, Rotation
 from snailps.api.tables import Table, Tensor
@@ -96,18 +106,19 @@ class Job:
         self.source = b""
         """Source of the class, where no process can import it."""
         # Asked here, once: the core calls nothing of the model's class.
-        self.name = self._asked("model_name", str)
+        in_rounds = part_of(self.cls, InRounds)
+        self.name = self._asked(self.cls, "model_name", str)
         self.clocked = bool(self.cls.clocked(self.settings))
-        self.rounds = self._asked("rounds", int)
-        self.fraction = self._asked("fraction", float)
-        self.deadline_s = self._asked("deadline", float)
-        self.expires = self._asked("expires", int)
+        self.rounds = self._asked(in_rounds, "rounds", int)
+        self.fraction = self._asked(in_rounds, "fraction", float)
+        self.deadline_s = self._asked(in_rounds, "deadline", float)
+        self.expires = self._asked(part_of(self.cls, Limited), "expires", int)
         """Units after which rows that no push touched are deleted; 0: never."""
         self.ticks = [0]
         """Ticks of the clock of such rows (`expiry.py`)."""
-        self.counts = self.cls.counts
-        after_round = self.cls.after_round.__func__  # type: ignore[attr-defined]
-        self.looks_after_rounds = after_round is not Worker.after_round.__func__  # type: ignore[attr-defined]
+        self.counts = part_of(self.cls, Reported).counts
+        after_round = in_rounds.after_round.__func__  # type: ignore[attr-defined]
+        self.looks_after_rounds = after_round is not InRounds.after_round.__func__  # type: ignore[attr-defined]
         self._ask_for_survey()
         self.round_figures: list[dict[str, Any]] = []
         self.summary: bytes | None = None
@@ -133,9 +144,9 @@ class Job:
         self._reached_in, self._reached = -1, ""
         self._seconds: dict[str, float] = {}
 
-    def _asked(self, method: str, kind: Callable[[Any], Number]) -> Number:
-        """What a method of the model's class says of its settings: a plain number, or text."""
-        return plain_number(self.cls, method, getattr(self.cls, method)(self.settings), kind)
+    def _asked(self, part: type[Any], method: str, kind: Callable[[Any], Number]) -> Number:
+        """Ask the model's class, or a part of it, for a plain number or text, by its settings."""
+        return plain_number(self.cls, method, getattr(part, method)(self.settings), kind)
 
     def prepare(self, workers: int) -> None:
         """Find the input and cut it into blocks; may take long (unpacking). ConfigError also where
@@ -148,7 +159,7 @@ class Job:
         self.input.find()
         self._measure()
         if not self.settings.epochs:
-            passes = self.cls.passes(self.settings, self.input.found)
+            passes = part_of(self.cls, Cut).passes(self.settings, self.input.found)
             self.settings = dataclasses.replace(self.settings, epochs=int(passes.most))
             self._least_epochs, self._relative = int(passes.least), passes.relative
             self._is_whole = passes.least == passes.most
@@ -156,7 +167,7 @@ class Job:
 
     def too_many(self, workers: int) -> str:
         """Why so many workers would learn much less than one, in words; empty: they would not."""
-        why = self.cls.too_many(self.settings, max(0, workers - 1))
+        why = part_of(self.cls, Limited).too_many(self.settings, max(0, workers - 1))
         return why and f"{workers} workers are too many for {self.name}: {why}"
 
     def refuse_too_many(self, workers: int) -> None:
@@ -166,16 +177,18 @@ class Job:
 
     def _ask_for_survey(self) -> None:
         """Ask the class what sets rows and what the survey merges, by the settings of now."""
-        self.loader = self.cls.loader(self.settings)
-        surveyor = self.cls.surveyor(self.settings)
+        part = part_of(self.cls, Surveyed)
+        self.loader = part.loader(self.settings)
+        surveyor = part.surveyor(self.settings)
         self.has_survey = surveyor is not None
         # Where workers merge blocks, their order does not matter: see `SurveyPart`.
-        in_order = self.clocked and self.cls.survey_part is Worker.survey_part
+        in_order = self.clocked and part.survey_part is Surveyed.survey_part
         self.survey = None if surveyor is None else SurveyMerge(surveyor, in_order=in_order)
 
     def _measure(self) -> None:
         """Have the model complete its settings by the files of the input."""
-        measured = plain_settings(self.cls.measure(self.settings, self.input.found))
+        part = part_of(self.cls, Adopted)
+        measured = plain_settings(part.measure(self.settings, self.input.found))
         if measured is self.settings:
             return
         before, known = to_mapping(self.settings), settings_of(self.cls.Settings)
@@ -301,9 +314,10 @@ class Job:
                     "blocks: leave it out, or begin anew with --fresh"
                 )
             return known
-        if not self.cls.rotates(s):
+        part = part_of(self.cls, Rotated)
+        if not part.rotates(s):
             return None
-        wanted = self.cls.rotation(s, self.input.total_bytes, workers, self.summary or b"")
+        wanted = part.rotation(s, self.input.total_bytes, workers, self.summary or b"")
         if wanted is None:
             return None
         if not isinstance(wanted, Rotation):
@@ -373,7 +387,8 @@ class Job:
         counts = self.metrics.counts
         try:
             if counts:
-                found = self.cls.counted(self.settings, counts, self.metrics.units)
+                part = part_of(self.cls, Reported)
+                found = part.counted(self.settings, counts, self.metrics.units)
                 figures = plain_figures(self.cls, "counted", found.figures)
                 refused = plain_number(self.cls, "counted", found.refused, str)
                 return Counted(plain_settings(found.settings), figures, refused)
@@ -578,7 +593,7 @@ class Job:
         reads the summary. ConfigError if the disk has no room."""
         if not self.settings.output:
             return ""
-        sizes = self.cls.file_sizes(self.settings, summary or b"")
+        sizes = part_of(self.cls, Reported).file_sizes(self.settings, summary or b"")
         check_room(sizes)
         return sizes_text(sizes) if sizes else ""
 
@@ -709,9 +724,13 @@ class Job:
     @property
     def _watch(self) -> LossWatch:
         if self._losses is None:
-            constant = self._asked("constant_loss", float)
-            self._losses = LossWatch(self.cls.loss_bound, constant, self.settings)
+            bound = part_of(self.cls, Limited).loss_bound
+            self._losses = LossWatch(bound, self._constant_loss(), self.settings)
         return self._losses
+
+    def _constant_loss(self) -> float:
+        """Mean loss of a model that does not look at its examples; 0: unknown."""
+        return self._asked(part_of(self.cls, Reported), "constant_loss", float)
 
     @property
     def _counted_workers(self) -> int:
@@ -749,7 +768,7 @@ class Job:
         self.metrics.add(message.units)
 
     def round_done(self, round_: int, figures: Mapping[str, Any]) -> None:
-        """Take metrics of `Worker.after_round`; ClusterError if the loss is not finite."""
+        """Take metrics of `InRounds.after_round`; ClusterError if the loss is not finite."""
         self.round_figures.append(dict(figures))
         loss = figures.get("loss")
         if loss is None:
@@ -763,7 +782,7 @@ class Job:
 
     @property
     def by_round(self) -> list[dict[str, Any]]:
-        """What `Worker.after_round` said of each round so far, with its number from 1 on."""
+        """What `InRounds.after_round` returned for each round so far, with its number from 1 on."""
         return [{**each, "round": n} for n, each in enumerate(self.round_figures, 1)]
 
     def rate(self, now: float) -> float:
@@ -786,7 +805,7 @@ class Job:
         moved = nodes.get("bytes_in", 0.0) + nodes.get("bytes_out", 0.0)
         bad = {"bad_lines": self.metrics.bad_lines} if self.metrics.bad_lines else {}
         ended_by = self.ended_by or self._end()
-        constant = self._asked("constant_loss", float)
+        constant = self._constant_loss()
         is_poor = len(known) > 1 and 0 < 1.001 * constant < known[-1]
         is_reported = ended_by == "epochs" and self._is_judged and not self._is_whole
         falls = self.metrics.falling(constant) if is_reported else 0.0

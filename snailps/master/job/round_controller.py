@@ -42,7 +42,7 @@ class RoundController:
 
     @property
     def looks(self) -> bool:
-        """`Worker.after_round` is under way, for the previous round."""
+        """`InRounds.after_round` is under way, for the previous round."""
         return self._looks_at >= 0
 
     @property

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.parts import Adopted, Reported
 from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
 from snailps.api.worker import Block, Results
@@ -160,7 +161,7 @@ def _say_how_to_shrink(s: ClassifierSettings, summary: bytes) -> None:
     )  # fmt: skip
 
 
-class Classifier(TextModel):
+class Classifier(TextModel, Adopted, Reported):
     """fastText's supervised mode as a parameter-server model; see the module's docstring."""
 
     completed: ClassVar[tuple[str, ...]] = ("minn", "maxn", "lr")

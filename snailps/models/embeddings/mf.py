@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.parts import Rotated
 from snailps.api.rotation import Rotation
 from snailps.api.tables import Rows, Table
 from snailps.api.worker import Block, Results
@@ -56,7 +57,7 @@ MEAN_BITS = 20
 NO_RELATIONS = np.zeros(0, np.int32)
 
 
-class MatrixFactorization(EmbeddingWorker):
+class MatrixFactorization(EmbeddingWorker, Rotated):
     """Matrix factorisation; see the module's docstring."""
 
     Settings = MfSettings

@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.abi.key_hash import MASK64
+from snailps.api.parts import Adopted, Reported, SurveyPart
 from snailps.api.passes import Passes
 from snailps.api.tables import Rows, Table
-from snailps.api.worker import Block, Results, SurveyPart
+from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
 from snailps.data.input_files import InputFiles
@@ -165,7 +166,7 @@ class NamePart:
         return part
 
 
-class EmbeddingWorker(BlockTrainer):
+class EmbeddingWorker(BlockTrainer, Adopted, Reported):
     """Base class of embeddings of names; see the module's docstring."""
 
     Settings: ClassVar[type[JobSettings]] = EmbeddingSettings

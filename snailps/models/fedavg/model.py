@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.parts import Adopted, InRounds, Limited
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Block, Pending, Results, Worker
 from snailps.config import JobSettings
@@ -57,7 +58,7 @@ class _Client:
     shared: int = -1
 
 
-class FedAvg(Worker):
+class FedAvg(Worker, Adopted, InRounds, Limited):
     """Learners of a CBOW network, averaged round by round."""
 
     loss_bound = LOSS_BOUND

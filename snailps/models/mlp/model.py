@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.counting import Counted
+from snailps.api.parts import Adopted, Cut, Limited, Reported, Surveyed, Surveyor
 from snailps.api.passes import Passes
 from snailps.api.tables import Tensor
-from snailps.api.worker import Block, Pending, Results, Surveyor, Worker
+from snailps.api.worker import Block, Pending, Results, Worker
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
 from snailps.data.array_files import Labelled, read_header
@@ -75,7 +76,7 @@ class Ready:
     counts: Mapping[str, float]
 
 
-class Mlp(Worker):
+class Mlp(Worker, Adopted, Cut, Surveyed, Limited, Reported):
     """A multilayer perceptron; see the module's docstring."""
 
     loss_bound = LOSS_BOUND

@@ -32,8 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.abi.key_hash import GOLDEN
-from snailps.api.worker import Block, Pending, Worker
+from snailps.api.worker import Block, Pending
 from snailps.dataclass import dataclass, field
+from snailps.models.block_trainer import BlockTrainer
 from snailps.models.local_sgd import Floats, Keys, LocalSgd
 from snailps.models.rotation.input_exchange import InputExchange, Sharing
 from snailps.models.rotation.partition_rows import PartitionRows, Places, Push
@@ -186,7 +187,7 @@ class RotationTrainer(ABC):
 
     part: Partition | None = None
 
-    def __init__(self, worker: Worker, sgd: LocalSgd, outputs: str) -> None:
+    def __init__(self, worker: BlockTrainer, sgd: LocalSgd, outputs: str) -> None:
         self.worker, self.sgd, self.outputs = worker, sgd, outputs
         # A thread that checks out waits for other workers, so another one checks in.
         self.ahead = ThreadPoolExecutor(1, "snailps-check-out")

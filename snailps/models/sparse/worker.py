@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.counting import Counted
+from snailps.api.parts import Adopted, Reported, Surveyor
 from snailps.api.passes import EPOCHS, Passes
 from snailps.api.tables import Table
-from snailps.api.worker import Block, Results, Surveyor
+from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
 from snailps.data._admission import Admission, Admitted
@@ -107,7 +108,7 @@ RATE_LEAST = 1e-9
 """Least rate: kernels divide by it."""
 
 
-class SparseWorker(BlockTrainer):
+class SparseWorker(BlockTrainer, Adopted, Reported):
     """Base class of models of sparse examples; see the module's docstring."""
 
     _has_reported = False  # whether a malformed line was reported

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.abi.key_hash import GOLDEN, MASK64
+from snailps.api.parts import Adopted, Reported, Rotated
 from snailps.api.rotation import Rotation
 from snailps.api.tables import Rows, Table
 from snailps.api.worker import Block, Results
@@ -110,7 +111,7 @@ class _Batch:
     elsewhere: tuple[Floats, ...]
 
 
-class WordVectors(TextModel):
+class WordVectors(TextModel, Adopted, Rotated, Reported):
     """fastText / word2vec as a parameter-server model; see the module's docstring."""
 
     optimizers = ("add", "adagrad")
