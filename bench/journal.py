@@ -27,6 +27,7 @@ from snailps import JobSettings, Worker
 from snailps.config import RawConfig
 from snailps.config.settings import MasterSettings
 from snailps.master import journal as module
+from snailps.master.context import Context
 from snailps.master.effects import Fact, Outbox
 from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
@@ -93,15 +94,14 @@ class Side:
 
     def open(self, life, past=None):
         """The members and the course of a life."""
-        context = SimpleNamespace(
-            settings=self.settings, services=SimpleNamespace(files=None, reader=None),
-            cluster_id=life, begun=time.monotonic(), session=False, out=Out(self.journal),
-            fail_job=_fail,
-            lifecycle=SimpleNamespace(fail=_fail), replication=SimpleNamespace(status=list),
+        context = Context(self.settings, Out(self.journal), life, time.monotonic())
+        lifecycle, above = SimpleNamespace(fail=_fail), SimpleNamespace(fail_job=_fail, expel=_fail)
+        facts = past.facts if past is not None else ()
+        self.members = Membership(context, lifecycle, above, facts)
+        self.controller = JobController(
+            context, SimpleNamespace(files=None, reader=None), self.members, lifecycle, Rows(),
+            SimpleNamespace(sum=lambda counter: 0), above, past,
         )  # fmt: skip
-        context.members = self.members = Membership(context)
-        self.members.rows = Rows()
-        self.controller = JobController(context, past)
         self.controller.job, self.controller.phase = self.job, JobPhase.READY
 
 
@@ -210,8 +210,6 @@ def take_over(folder, settings=None):
         raise SystemExit("there is no run to take over")
     count = len(past.facts)
     side.open(past.facts[0].data["life"], past)
-    for fact in past.facts:
-        side.members.replay(fact)
     side.journal.go_on([Fact(*side.members.keep_numbers())])
     del past
     read = time.perf_counter()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,12 +27,15 @@ from snailps.config import CHECKPOINT_SETTINGS
 from snailps.dataclass import dataclass, field
 from snailps.errors import CheckpointError, ConfigError, SnailError, explain
 from snailps.master.broadcast import Broadcast
-from snailps.master.context import Context
+from snailps.master.effects import Outbox
 from snailps.master.events import Answer
 from snailps.master.job.job import Job
 from snailps.master.job.session import SessionJob
 from snailps.master.job.state import JobState
 from snailps.master.member import Member
+from snailps.master.membership import Membership
+from snailps.master.replication.shard_orders import ShardOrders
+from snailps.master.replication.shard_reports import ShardReports
 from snailps.master.services import Begun, Candidate, Completed, Files, Opened
 from snailps.node.effects import WorkDone
 from snailps.node.status import EVENT_REPORTED, CheckpointStatus
@@ -142,48 +145,51 @@ class Numbers:
     newest: int = 0
 
 
+def _nothing(result: Any, now: float) -> None:
+    """Nothing follows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hooks:
-    """What becomes of the rows of a checkpoint: here of those of a job."""
+    """What follows on a checkpoint of a controller."""
 
-    of_job = True
-    """Whether all tables that are restored go with the job; else those of an earlier job."""
-    level = logging.WARNING
-    """Of the line about what was restored."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def restored(self, state: JobState, rows: int, now: float) -> None:
-        self._context.job_controller.restored(state, now)
-
-    def not_restored(self, error: SnailError) -> None:
-        advice = ". Mend one, or begin anew with --fresh"
-        self._context.fail_job(f"{error}{advice if isinstance(error, CheckpointError) else ''}")
-
-    def saved(self, completed: Completed, now: float) -> None:
-        """A checkpoint has its name."""
-
-    def not_saved(self, why: str, now: float) -> None:
-        """A checkpoint has failed, as the log says."""
+    restored: Callable[[JobState, int, float], None]  # with the number of rows
+    not_restored: Callable[[SnailError], None]
+    saved: Callable[[Completed, float], None] = _nothing  # it has its name
+    not_saved: Callable[[str, float], None] = _nothing  # the log says why, too
+    # whether all tables that are restored go with the job; else with an earlier job
+    of_job: bool = True
+    level: int = logging.WARNING  # of the line about what was restored
+    advice: str = "Mend one, or begin anew with --fresh"  # where none could be used
 
 
 class CheckpointController:
     def __init__(
         self,
-        context: Context,
-        files: Files | None = None,  # of the job
-        hooks: Hooks | None = None,
-        numbers: Numbers | None = None,  # those of the session's other checkpoints
+        out: Outbox,
+        members: Membership,
+        shard_orders: ShardOrders,
+        shard_reports: ShardReports,
+        files: Files,
+        hooks: Hooks,
+        numbers: Numbers | None = None,  # shared with the session's other checkpoints
     ) -> None:
-        self._context, self._members, self._out = context, context.members, context.out
-        self._files = files or context.services.files
-        self._hooks, self.numbers = hooks or Hooks(context), numbers or Numbers()
+        self._out, self._members = out, members
+        self._shard_orders, self._shard_reports = shard_orders, shard_reports
+        self._files, self._hooks, self.numbers = files, hooks, numbers or Numbers()
         self._shares_numbers = numbers is not None
         self._saving: _Saving | None = None
         self._restoring: _Restoring | None = None
         self._begun_at = 0.0
         self._job: Job | SessionJob
         self._reset()
+
+    def beside(self, files: Files, hooks: Hooks) -> CheckpointController:
+        """Checkpoints of a session, in another folder."""
+        return CheckpointController(
+            self._out, self._members, self._shard_orders, self._shard_reports, files, hooks,
+            self.numbers,
+        )  # fmt: skip
 
     def _reset(self) -> None:
         self._taken = 0
@@ -309,7 +315,7 @@ class CheckpointController:
         if (restoring := self._restoring) is None:
             return
         if restoring.waits and not restoring.stopping:
-            if not self._members.rows.moving:  # which has a limit of its own
+            if not self._shard_orders.moving:  # which has a limit of its own
                 self._try_next(restoring, now)
         elif why := restoring.stalls(now):
             self._load_failed(restoring, why, now)
@@ -317,17 +323,25 @@ class CheckpointController:
     def training_begins(self, now: float) -> None:
         """Count time and pushes to the first checkpoint from now."""
         self._begun_at = now
-        self._pushes_saved = self._members.shard_sum("pushes")  # of earlier jobs of a session
+        self._pushes_saved = self.pushes  # of earlier jobs of a session
 
-    def check(self, job: Job | SessionJob, now: float) -> None:
-        if self.is_due(now):
+    def check(self, job: Job | SessionJob, now: float) -> bool:
+        """Begin one where it is due; not while a shard changes over. Whether it was begun."""
+        begins = not self._shard_orders.moving and self.is_due(now)
+        if begins:
             self.begin(job, now)
+        return begins
+
+    @property
+    def pushes(self) -> int:
+        """Pushes to all shards, as last reported."""
+        return self._shard_reports.sum("pushes")
 
     def is_due(self, now: float) -> bool:
         """Whether one is to begin."""
         if self.running or not self.writes:
             return False
-        pushes = self._members.shard_sum("pushes")
+        pushes = self.pushes
         # pushes of a lost server are not counted
         self._pushes_saved = min(self._pushes_saved, pushes)
         in_time = self._interval_s and now - self._begun_at >= self._interval_s
@@ -464,7 +478,7 @@ class CheckpointController:
 
     def begin(self, job: Job | SessionJob, now: float) -> None:
         self._begun_at = now
-        self._pushes_saved = self._members.shard_sum("pushes")
+        self._pushes_saved = self.pushes
         tables = tuple(
             {"number": number, "table": table.to_dict()}
             for number, table in self._members.table_registry.tables.values()
@@ -521,7 +535,7 @@ class CheckpointController:
                 self._report_late(saving, ledger.open_clock, now)
                 return
             saving.state, saving.about = self._dump(saving.job, saving.clock, now)
-        if not self._members.rows.moving:
+        if not self._shard_orders.moving:
             self._order_save(saving, now)
 
     def _report_late(self, saving: _Saving, open_clock: int, now: float) -> None:
@@ -629,7 +643,7 @@ class CheckpointController:
         if not restoring.left:
             self._restoring = None
             why = "; ".join(restoring.failures)
-            text = f"{self._path}: no checkpoint could be used: {why}"
+            text = f"{self._path}: no checkpoint could be used: {why}. {self._hooks.advice}"
             self._hooks.not_restored(CheckpointError(text))
             return
         candidate, restoring.begun_at, restoring.servers = restoring.left[0], now, []

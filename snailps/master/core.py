@@ -30,6 +30,7 @@ from snailps.errors import (
     with_frames,
 )
 from snailps.master import events
+from snailps.master.context import Context
 from snailps.master.departures import Departures
 from snailps.master.effects import Broken, Compact, Outbox, Snapshot
 from snailps.master.events import Received
@@ -39,12 +40,14 @@ from snailps.master.job.controller import JobController
 from snailps.master.job.ended_jobs import MASTER_DIED
 from snailps.master.job.input import address_of, check_driver_files
 from snailps.master.job.recovery import Recovered
+from snailps.master.job.run_metrics import run_figures
 from snailps.master.job.session import SessionJob
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import NO_PEER, Member, names_of
 from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, ClusterPhase, JobPhase
 from snailps.master.replication.controller import ReplicationController
+from snailps.master.replication.shard_reports import ShardReports
 from snailps.master.services import Services
 from snailps.master.session_rows import SessionRows
 from snailps.node.effects import Effect, Event, Tick, WorkDone
@@ -95,9 +98,9 @@ class MasterCore:
         nodes_stay: bool = True,  # servers and workers outlive this process
         own_rss_mb: Callable[[], float] = lambda: 0.0,  # peak resident size of this process, MB
     ) -> None:
-        self.settings, self.services, self.cluster_id = settings, services, cluster_id
-        self.session, self.lasting, self.begun = session is not None, lasting, now
-        self.own_rss_mb = own_rss_mb
+        self.services, self.session, self.own_rss_mb = services, session is not None, own_rss_mb
+        self.out = out = Outbox(kept=kept, session=self.session)
+        self.context = context = Context(settings, out, cluster_id, now, self.session, lasting)
         self._stats_at = 0.0
         self._loading: _Loading | None = None
         self._submitter = 0  # the driver of the newest submitted job
@@ -106,31 +109,41 @@ class MasterCore:
         self._early: list[Received] = []  # until the cluster is formed
 
         facts = past.facts if past is not None else []
-        self.out = Outbox(kept=kept, session=self.session)
-        self.lifecycle = Lifecycle(self.out, self._send_stop, now)
-        self.members = Membership(self)
-        self.heartbeats = HeartbeatMonitor(self)
-        for fact in facts:
-            self.members.replay(fact)
-        over = any(fact.kind == "exported" for fact in facts)
-        self.heartbeats.back_s = BACK_S if over else settings.heartbeat_timeout
+        self.lifecycle = lifecycle = Lifecycle(out, self._send_stop, now)
+        self.members = members = Membership(context, lifecycle, self, facts)
+        self.replication = ReplicationController(context, members, lifecycle, self)
+        self.shard_reports = ShardReports(members, lifecycle, self.replication)
         # A session's journal has no job that goes on, but which ones there were.
-        self.job_controller = JobController(self, None if self.session else past)
-        self.rows = SessionRows(self, session, any(fact.kind == "open" for fact in facts))
+        self.job_controller = JobController(
+            context,
+            services,
+            members,
+            lifecycle,
+            self.replication.shard_orders,
+            self.shard_reports,
+            self,
+            None if self.session else past,
+        )
         for fact in facts if self.session else ():
             self.job_controller.ended_jobs.replay(fact)
-        self.job_controller.jobs = self.job_controller.ended_jobs.newest
+        opened_before = any(fact.kind == "open" for fact in facts)
+        self.rows = SessionRows(
+            context, services, lifecycle, self.job_controller, self, session, opened_before
+        )
         self.interrupts = Interrupts(
-            self.lifecycle,
+            lifecycle,
             self.job_controller,
-            self.out,
+            out,
             self.rows.save_last,
             nodes_stay=nodes_stay,
             wait_s=settings.master_time_out,
         )
-        self.replication = ReplicationController(self)
-        self.departures = Departures(self)
-        self.members.rows = self.replication.shard_orders
+        self.departures = Departures(
+            context, members, lifecycle, self.replication, self.job_controller, self.rows, self
+        )
+        over = any(fact.kind == "exported" for fact in facts)
+        back_s = BACK_S if over else settings.heartbeat_timeout
+        self.heartbeats = HeartbeatMonitor(context, members, lifecycle, self.departures, back_s)
         self._handlers = self._event_table()
         self._anyones = self._call_table()
         self._calls = self._member_call_table()
@@ -226,15 +239,15 @@ class MasterCore:
             self._formed(now)
         if not self.lifecycle.stopping:
             self._step_job(now)
-        if self.departures.returning and not self.lifecycle.stopping and self._job_is_where_it_was:
+        if self.members.returning and not self.lifecycle.stopping and self._job_is_where_it_was:
             self._go_on(now)
-        if self.session and not (self.departures.returning or self.lifecycle.forming):
+        if self.session and not (self.members.returning or self.lifecycle.forming):
             self._step_session(now)
         if now >= self._stats_at:
             self._stats_at = now + STATS_S
             self._look_around(now)
         # After all that may begin to save rows: a shard that is to move waits for that.
-        if not self.lifecycle.stopping and not self.departures.returning:
+        if not self.lifecycle.stopping and not self.members.returning:
             holds = self.job_controller.holds_rows or self.rows.holds_rows
             self.replication.step(holds, now)
         if not self.lifecycle.stopping:
@@ -278,9 +291,9 @@ class MasterCore:
         if not self.lifecycle.stopping and self.members.route is not None:
             self.members.ask_usage()
         if not self.lifecycle.stopping and self.members.route is not None:
-            self.members.ask_stats()
+            self.shard_reports.ask()
             self.job_controller.check_checkpoint(now)
-            if not (self.lifecycle.forming or self.departures.returning):
+            if not (self.lifecycle.forming or self.members.returning):
                 self.rows.check(now)
             if not self.lifecycle.forming:
                 self.members.check_joining(now)
@@ -315,7 +328,7 @@ class MasterCore:
 
     def _go_on(self, now: float) -> None:
         """Resume the job with the members that are back."""
-        self.departures.returning = False
+        self.members.returning = False
         if self.session:
             self._session_goes_on(now)
         for member in self.members.joined("worker"):
@@ -342,7 +355,7 @@ class MasterCore:
         lost = [number for number, is_lost in self.members.gone.items() if is_lost]
         for number in lost:  # one fence refuses all that are below
             if number >= self.members.below or number == lost[-1]:
-                self.members.rows.fence(number, now)
+                self.replication.shard_orders.fence(number, now)
         self.rows.checkpoints.forget_others()
         if self.job_controller.ended_jobs.cut_short:
             workers = [m for m in self.members.joined("worker") if m.resume_state.get("started")]
@@ -359,7 +372,7 @@ class MasterCore:
     def job_ended(self, now: float) -> None:
         job_controller = self.job_controller
         if self.session:
-            job_controller.collect_figures(now)
+            self._collect_figures(now)
             job_controller.remember()
             job_controller.end()
             self.interrupts.forget()
@@ -419,8 +432,14 @@ class MasterCore:
             log.warning("%s did not say goodbye within %.0f s", names_of(nodes), GOODBYE_S)
         job = self.job_controller.job
         if job is not None and job.pass_ == "train" and not self.lifecycle.failed:
-            self.job_controller.collect_figures(now)
+            self._collect_figures(now)
         self.lifecycle.end()
+
+    def _collect_figures(self, now: float) -> None:
+        self.job_controller.figures = run_figures(
+            self.members, self.replication, self.shard_reports, self.job_controller,
+            self.own_rss_mb(), now,
+        )  # fmt: skip
 
     # --- members -----------------------------------------------------------------------------
 
@@ -435,12 +454,24 @@ class MasterCore:
         elif member.role == "server":
             self.replication.joined(member, now)
 
+    def unready(self, member: Member, text: str, now: float) -> None:
+        self.departures.unready(member, text, now)
+
+    def expel(self, member: Member, why: str, now: float, after: str = "") -> None:
+        self.departures.expel(member, why, now, after)
+
+    def rows_lost(self, text: str) -> None:
+        self.departures.rows_lost(text)
+
+    def all_servers_leave(self, text: str, now: float) -> None:
+        self.interrupts.all_servers_leave(text, now)
+
     # --- messages ----------------------------------------------------------------------------
 
     def _take(self, event: Received, now: float) -> None:
         message = event.message
         messages.check_speaker(message, self.members.role_of(event.peer))
-        if self.departures.returning and type(message) not in _BEFORE_THE_JOB:
+        if self.members.returning and type(message) not in _BEFORE_THE_JOB:
             self._parked.append(event)
             return
         try:
@@ -486,7 +517,7 @@ class MasterCore:
     def _note_table(self) -> dict[type[Any], Callable[[Member, Any, float], None]]:
         leases = self.job_controller.leases
         return {
-            messages.Finished: leases.finished,
+            messages.Finished: self.job_controller.finished,
             messages.Settled: leases.durable,
             messages.GiveBack: leases.checked_in,
             messages.Saved: self._heard,
@@ -600,13 +631,6 @@ class MasterCore:
                 self.job_controller.interrupt(now)
         elif not self.job_controller.cancel(now):
             self.fail_job("the job was cancelled")
-
-    def save_last(self, then: Callable[[], None]) -> None:
-        self.rows.save_last(then)
-
-    def server_lost(self, member: Member, why: str, now: float) -> None:
-        self.job_controller.checkpoints.lost(member, why, now)
-        self.rows.lost(member, why, now)
 
     def driver_gone(self, driver: Member) -> None:
         """Cancel the job of a lost driver, if it reads the driver's data or leaves no result."""

@@ -13,12 +13,18 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from typing import Protocol
 
-from snailps.errors import EXIT_OK
+from snailps.errors import EXIT_FAILED, EXIT_OK
 from snailps.master.context import Context
 from snailps.master.effects import Forget
+from snailps.master.job.controller import JobController
+from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
+from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, JobPhase
+from snailps.master.replication.controller import ReplicationController
+from snailps.master.session_rows import SessionRows
 from snailps.node.limits import GOODBYE_S, GRACE_S
 from snailps.node.status import EventKind
 from snailps.transport import messages
@@ -35,14 +41,34 @@ _NO_CHECKPOINTS = (
 )
 
 
+class Above(Protocol):
+    """What a loss leads to in the parts above."""
+
+    def fail_job(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
+        """Fail the job of a session, else the cluster."""
+
+    def driver_gone(self, driver: Member) -> None:
+        """A driver has left or is lost."""
+
+
 class Departures:
-    def __init__(self, context: Context) -> None:
-        self._context, self._members, self._out = context, context.members, context.out
-        self._lifecycle, self._job_controller = context.lifecycle, context.job_controller
+    def __init__(
+        self,
+        context: Context,
+        members: Membership,
+        lifecycle: Lifecycle,
+        replication: ReplicationController,
+        job_controller: JobController,
+        session_rows: SessionRows,
+        above: Above,
+    ) -> None:
+        self._out, self._members, self._lifecycle = context.out, members, lifecycle
+        self._replication, self._shard_orders = replication, replication.shard_orders
+        self._job_controller, self._session_rows = job_controller, session_rows
+        self._above = above
         self._session, self._lasting = context.session, context.lasting
-        self._recovers = context.settings.on_node_loss == "recover"
-        # members of an earlier master are coming back: losses are handled when the job resumes
-        self.returning = context.members.formed_before
+        self._on_node_loss = context.settings.on_node_loss
+        self._recovers = self._on_node_loss == "recover"
         self.sent_away: set[int] = set()  # workers of a failed job that have yet to leave
         self._gone_by = 0.0
         # workers of a failed job that are to begin anew and have not joined yet
@@ -121,7 +147,7 @@ class Departures:
         is_bye, member.state = member.state == "bye", "gone"
         if self._lifecycle.stopping:
             return
-        if self.returning and member.role != "driver" and not member.missed:
+        if self._members.returning and member.role != "driver" and not member.missed:
             self._out.say(f"{member.name} is missed: {why}", logging.WARNING)
             member.missed, member.away = why, False
             member.state = "missed"
@@ -130,15 +156,15 @@ class Departures:
         if member.number in self.sent_away:
             self.sent_away.discard(member.number)
             self._members.remove(member, lost=True)
-            self._members.rows.fence(member.number, now)
+            self._shard_orders.fence(member.number, now)
         elif member.role == "driver":
             self._members.remove(member, lost=True)
-            if member.declared and not (self._lifecycle.forming or self.returning):
-                self._members.rows.fence(member.number, now)
-            self._context.driver_gone(member)
+            if member.declared and not (self._lifecycle.forming or self._members.returning):
+                self._shard_orders.fence(member.number, now)
+            self._above.driver_gone(member)
             if self._session and not (self._lasting or self._members.nodes("driver")):
                 stop = partial(self._lifecycle.stop, EXIT_OK, "the driver is gone")
-                self._context.save_last(stop)
+                self._session_rows.save_last(stop)
         elif self._lifecycle.forming:
             self._lose_while_forming(member, why, now, left=left)
         elif not member.joined:
@@ -149,7 +175,7 @@ class Departures:
         elif member.role == "worker" and (member.dropped or left):
             leases = self._job_controller.leases
             self._members.remove(member, lost=not left)
-            self._members.rows.fence(member.number, now, leases.last_of(member))
+            self._shard_orders.fence(member.number, now, leases.last_of(member))
             returned = leases.released(member, now)
             if left:
                 self._out.say(f"{member.name} left, {returned} blocks returned")
@@ -162,8 +188,8 @@ class Departures:
             self._members.remove(member)
             self._out.say(f"{member.name} left")
             self._event("left", member, "left; its shards are at other servers")
-            self._context.server_lost(member, "it left", now)
-            self._context.replication.lost(member, "left", now)
+            self._checkpoints_lost(member, "it left", now)
+            self._replication.lost(member, "left", now)
         elif not self._goes_on_without(member):
             self._lose_for_good(member, why, now)
         elif member.role == "worker":
@@ -174,17 +200,17 @@ class Departures:
     def _lose_for_good(self, member: Member, why: str, now: float) -> None:
         """Fail the job, which cannot continue without this member."""
         what = "was told to leave and left" if member.leaving else f"is lost: {why}"
-        rule = f"on_node_loss is '{self._context.settings.on_node_loss}'"
+        rule = f"on_node_loss is '{self._on_node_loss}'"
         if self._session and self._recovers and member.role == "worker":
             rule = "no other worker is left"
         text = f"{member.name} {what}. Its own log may say more; {rule}"
         self._event("lost", member, f"{what}; {rule}")
         if member.role == "worker" and self._session:
             self._members.remove(member, lost=True)
-            self._members.rows.fence(member.number, now)
+            self._shard_orders.fence(member.number, now)
             self._out.say(text, logging.WARNING)
             if self._job_controller.job is not None:
-                self._context.fail_job(text)
+                self._above.fail_job(text)
         else:
             self.rows_lost(text)
 
@@ -233,7 +259,7 @@ class Departures:
         leases = self._job_controller.leases
         culprit = leases.blame(member)
         self._members.remove(member, lost=True)
-        self._members.rows.fence(member.number, now, leases.last_of(member))
+        self._shard_orders.fence(member.number, now, leases.last_of(member))
         returned = leases.released(member, now)
         who = "The others go on" if self._members.nodes("worker") else "It was the last worker"
         leased = f"{returned} block{'' if returned == 1 else 's'} to be leased again"
@@ -246,16 +272,21 @@ class Departures:
             what += f", {blocks} will be trained again"
         self._event("lost", member, f"was lost ({why}); {what}")
         if culprit:
-            self._context.fail_job(culprit)
+            self._above.fail_job(culprit)
 
     def _lose_server(self, member: Member, why: str, now: float) -> None:
         """Promote the standbys of a server's shards."""
-        heirs = self._context.replication.heirs_text(member.number)
+        heirs = self._replication.heirs_text(member.number)
         self._members.remove(member)
         self._out.say(f"{member.name} is lost: {why}", logging.WARNING, reported=True)
         self._event("lost", member, f"was lost ({why}); {heirs}")
-        self._context.server_lost(member, why, now)
-        self._context.replication.lost(member, why, now)
+        self._checkpoints_lost(member, why, now)
+        self._replication.lost(member, why, now)
+
+    def _checkpoints_lost(self, server: Member, why: str, now: float) -> None:
+        """A server is gone, and what it saved or loaded with it."""
+        self._job_controller.checkpoints.lost(server, why, now)
+        self._session_rows.lost(server, why, now)
 
     # --- notes of members ----------------------------------------------------------------------
 
@@ -273,14 +304,14 @@ class Departures:
                 self._members.send(member, stop)
             self._members.remove(member)
             self._members.left.remove(member)
-            self._members.rows.fence(member.number, now)
+            self._shard_orders.fence(member.number, now)
             self._job_controller.leases.released(member, now)
             away = f"{member.name} is sent away, the others go on: {text}"
             self._out.say(away, logging.WARNING)
             self._out.put(Forget(member.number))
             member.state = "gone"
         elif member.role == "worker":
-            self._context.fail_job(f"{member.name} {text}", trace=message.trace)
+            self._above.fail_job(f"{member.name} {text}", trace=message.trace)
         else:
             self._lifecycle.fail(f"{member.name} {text}")
 
@@ -300,7 +331,7 @@ class Departures:
         """SIGTERM at a member: a worker finishes its block first, a server's shards move."""
         forming = self._lifecycle.forming
         if member.role == "server" and member.joined and not forming:
-            self._context.replication.drain(member.number, now)
+            self._replication.drain(member.number, now)
             return
         if member.role == "server" and forming and not self._is_replaced:
             self._lifecycle.fail(

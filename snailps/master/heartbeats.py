@@ -10,16 +10,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from snailps.master.context import Context
+from snailps.master.departures import Departures
 from snailps.master.effects import Forget
 from snailps.master.events import Heartbeats
+from snailps.master.lifecycle import Lifecycle
+from snailps.master.membership import Membership
 
 
 class HeartbeatMonitor:
-    def __init__(self, context: Context) -> None:
-        self._context, self._members = context, context.members
-        self._limit_s = context.settings.heartbeat_timeout
-        self.back_s = self._limit_s
-        """Seconds that members of the previous master may take to come back."""
+    def __init__(
+        self,
+        context: Context,
+        members: Membership,
+        lifecycle: Lifecycle,
+        departures: Departures,
+        back_s: float,  # that members of the previous master may take to come back
+    ) -> None:
+        self._out, self._members = context.out, members
+        self._lifecycle, self._departures = lifecycle, departures
+        self._limit_s, self._back_s = context.settings.heartbeat_timeout, back_s
         self._stepped_at = self._deaf_until = self._heard_at = 0.0
         self._silences: Mapping[int, float] = {}
 
@@ -29,7 +38,7 @@ class HeartbeatMonitor:
         return None if silence_s is None else silence_s + now - self._heard_at
 
     def forget(self, number: int) -> None:
-        self._members.out.put(Forget(number))
+        self._out.put(Forget(number))
 
     def step(self, now: float) -> None:
         """Advance the time; after a stop of the master itself no silence counts for a while."""
@@ -41,7 +50,7 @@ class HeartbeatMonitor:
         """Expel silent members, unless all are about to end."""
         self.step(now)
         self._silences, self._heard_at = event.silences, now
-        if now < self._deaf_until or self._context.lifecycle.stopping:
+        if now < self._deaf_until or self._lifecycle.stopping:
             return
         limit_s = self._limit_s
         for number, silence_s in event.silences.items():
@@ -49,21 +58,21 @@ class HeartbeatMonitor:
             if member is None:
                 self.forget(number)
             elif silence_s > limit_s and number in event.closed:
-                self._context.departures.expel(
+                self._departures.expel(
                     member,
                     f"its heartbeat connection was lost {silence_s:.0f} s ago and it made no other "
                     "one (heartbeat_timeout)",
                     now,
                 )
             elif silence_s > limit_s:
-                self._context.departures.expel(
+                self._departures.expel(
                     member, f"silent for {silence_s:.0f} s (heartbeat_timeout)", now
                 )
         for member in list(self._members.all.values()):
-            allowed_s = self.back_s if member.away else limit_s
+            allowed_s = self._back_s if member.away else limit_s
             silent = member.number not in event.silences and now - member.since > allowed_s
             if silent and member.state != "gone" and not member.missed:
                 since = "this master took over" if member.away else "it registered"
                 what = "it did not come back" if member.away else "no heartbeat"
                 why = f"{what} within {allowed_s:.0f} s after {since}"
-                self._context.departures.expel(member, why, now)
+                self._departures.expel(member, why, now)

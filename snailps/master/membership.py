@@ -9,18 +9,18 @@ know jobs (`job/controller.py`).  Connections are numbers, and `now` is monotoni
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from snailps.config.addresses import format_addr
 from snailps.errors import ClusterError, ConfigError, ConnectionLost, ProtocolError, SnailError
 from snailps.master.context import Context
 from snailps.master.effects import Diagnose, Fact, OnAnswer, ReportStatus, Rerouted
 from snailps.master.events import Answer, Received
+from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import NO_PEER, Member, names_of
 from snailps.master.replication.placement_record import with_changes
-from snailps.master.replication.shard_orders import ShardOrders
 from snailps.master.table_registry import TableRegistry
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
@@ -46,11 +46,27 @@ READERS_FROM = 1 << 30
 """Incarnations of the master's own readers: node numbers, which are names, stay small."""
 
 
+class Above(Protocol):
+    """What becomes of members that have got the route."""
+
+    def ready(self, member: Member, now: float) -> None:
+        """A member took the route."""
+
+    def unready(self, member: Member, text: str, now: float) -> None:
+        """A member cannot reach every server."""
+
+
 class Membership:
-    def __init__(self, context: Context) -> None:
-        self._context, self._settings = context, context.settings
+    def __init__(
+        self,
+        context: Context,
+        lifecycle: Lifecycle,
+        above: Above,
+        facts: Sequence[Fact] = (),  # of an earlier master
+    ) -> None:
+        self._settings, self._session = context.settings, context.session
         self.cluster_id, self.out = context.cluster_id, context.out
-        self.rows: ShardOrders  # orders that change rows; `MasterCore` sets it
+        self._lifecycle, self._above = lifecycle, above
         self.peers: dict[int, Member] = {}  # by connection
         self.gone: dict[int, bool] = {}  # numbers that are not to come back; whether they were lost
         self.shards: dict[str, Any] = {}  # places of the shards, as in the journal
@@ -59,7 +75,7 @@ class Membership:
         self.table_registry = TableRegistry(
             lambda: self.joined("server"),
             self.out,
-            context.lifecycle.fail,
+            lifecycle.fail,
             context.settings.modules,
         )
         self._sent_route: tuple[Route, messages.TakeRoute] | None = None
@@ -78,6 +94,10 @@ class Membership:
         self._epoch = 0  # of the newest route that a member may have
         self._lost: list[str] = []  # why members were lost while the cluster formed
         self._usage_at = 0  # the last worker that was asked for its usage
+        for fact in facts:
+            self._replay(fact)
+        self.returning = self.formed_before
+        """Members of an earlier master are coming back: losses are handled when the job resumes."""
 
     @property
     def frag_num(self) -> int:
@@ -167,8 +187,8 @@ class Membership:
 
     # --- another master's members ------------------------------------------------------------
 
-    def replay(self, fact: Fact) -> None:
-        """Take a fact of an earlier master; facts of other subjects are skipped."""
+    def _replay(self, fact: Fact) -> None:
+        """Take a fact; facts of other subjects are skipped."""
         data = fact.data
         if fact.kind == "numbers":
             self._next_number = self._given_before = int(data["until"])
@@ -222,7 +242,7 @@ class Membership:
         if member is None:
             holds = message.epoch if message.role == "server" else message.state.get("started")
             given = number < self._given_before  # the journal is ahead of all that were given
-            unknown = message.role == "driver" and not self._context.session
+            unknown = message.role == "driver" and not self._session
             if unknown or not given or (self._formed and holds and message.role != "driver"):
                 raise ClusterError(f"no {message.role} {number} is known here. Start it anew")
             endpoints = [(host, port) for host, port in message.endpoints]
@@ -263,7 +283,7 @@ class Membership:
 
     def _welcome(self, event: Received, member: Member) -> None:
         assert event.call is not None
-        patient = self.out.kept and (member.role != "driver" or self._context.session)
+        patient = self.out.kept and (member.role != "driver" or self._session)
         welcome = messages.Welcome(
             member.number,
             member.number,
@@ -277,7 +297,7 @@ class Membership:
 
     def _note_member(self, member: Member) -> None:
         """Note a member: a master that takes over waits for it, and knows a session's drivers."""
-        if member.role != "driver" or self._context.session:
+        if member.role != "driver" or self._session:
             self.out.note(
                 "member",
                 {
@@ -319,7 +339,7 @@ class Membership:
         if member.role != "driver":
             member.let_go()
             self.left.append(member)
-        elif not (self._context.session and self.out.kept):
+        elif not (self._session and self.out.kept):
             return
         self.gone[member.number] = lost
         gone = {"number": member.number, "lost": lost, "figures": member.figures}
@@ -364,7 +384,7 @@ class Membership:
         a newcomer of any role may come before the last server or the first worker."""
         wanted, wanted_servers = self._settings.expected_node_num, self._settings.expected_servers
         wanted_servers = max(1, wanted_servers)
-        works = wanted == wanted_servers or bool(self.nodes("worker")) or self._context.session
+        works = wanted == wanted_servers or bool(self.nodes("worker")) or self._session
         return (
             max(0, wanted - len(self.nodes())),
             max(0, wanted_servers - len(self.nodes("server"))),
@@ -411,7 +431,7 @@ class Membership:
                 shards = ", ".join(
                     format_addr(s.host, s.port) for s in self.route.shards[:SHOWN_MAX]
                 )
-                self._context.departures.unready(
+                self._above.unready(
                     member,
                     f"has not connected to every server within {limit_s:.0f} s (init_timeout): "
                     f"{shards}. Is a firewall in the way?",
@@ -424,7 +444,7 @@ class Membership:
         self._lost.append(f"{member.name} {why}")
         losses_max = LOSSES_PER_NODE * self._settings.expected_node_num
         if len(self._lost) > losses_max:
-            self._context.lifecycle.fail(
+            self._lifecycle.fail(
                 f"{len(self._lost)} processes were lost while the cluster formed, the last one: "
                 f"{self._lost[-1]}. Look at their logs"
             )
@@ -450,7 +470,7 @@ class Membership:
         limit_s = self._settings.master_time_out
         if now - self.since > limit_s:
             lost = f" Lost since: {'; '.join(self._lost[-3:])}." if self._lost else ""
-            self._context.lifecycle.fail(
+            self._lifecycle.fail(
                 f"waited {limit_s:.0f} s (master_time_out) for {self.missing()}.{lost} "
                 + self._advice()
             )
@@ -476,7 +496,7 @@ class Membership:
         try:
             self.route = Route.build(self._epoch + 1, shards, self._settings.frag_num)
         except ConfigError as error:
-            self._context.lifecycle.fail(str(error))
+            self._lifecycle.fail(str(error))
             return
         self._epoch = self.route.epoch
         self.since = now
@@ -527,7 +547,7 @@ class Membership:
             return  # it gets, or has got, the newer one
         if isinstance(answer, SnailError):
             if member.number in self.all and member.role != "driver":
-                self._context.departures.unready(member, f"cannot use the route: {answer}", now)
+                self._above.unready(member, f"cannot use the route: {answer}", now)
             return
         member.epoch = max(member.epoch, route.epoch)
         if not member.acknowledged:
@@ -535,14 +555,9 @@ class Membership:
             member.state = "ready"
             if member.late:
                 self._note_member(member)
-            self._context.ready(member, now)
+            self._above.ready(member, now)
 
     # --- statistics ---------------------------------------------------------------------------
-
-    def ask_stats(self) -> None:
-        """Ask every server for its counters; `Member.stats` gets them."""
-        for member in self.nodes("server"):
-            self.order(member, messages.Ask("stats"), partial(self.note_stats, member))
 
     def ask_usage(self) -> None:
         """Ask some workers, in turn, for their usage; servers report it with their stats."""
@@ -582,50 +597,6 @@ class Membership:
             self.out.put(ReportStatus(self._status_calls))
             self._status_calls = []
             self._asked.clear()
-
-    def never_pushed(self) -> list[str]:
-        """Tables of the job of which no shard has or had a row; empty if not all have reported."""
-        reports = [shard.get("tables", {}) for _, shard in self.shard_stats()]
-        if self.route is None or len(reports) < len(self.route.shards):
-            return []
-        seen = {
-            int(number)
-            for tables in reports
-            for number, counts in tables.items()
-            if any(counts.get(name, 0) for name in ("rows", "made", "refused"))
-        }
-        return [name for name, number in self.table_registry.of_job.items() if number not in seen]
-
-    def shard_stats(self) -> Iterator[tuple[Member, dict[str, Any]]]:
-        """Yield what was last reported of each shard: by its primary, else by another server.
-
-        A server that has just become the primary has reported nothing as such yet.  A copy that was
-        not complete has a part of the rows.
-        """
-        primary = {one["shard"]: one["primary"] for one in self._context.replication.status()}
-        found: dict[int, tuple[bool, Member, dict[str, Any]]] = {}
-        for kind in ("shards", "standbys"):
-            for member in self.nodes("server"):
-                for shard in member.stats.get(kind, []):
-                    number = shard["shard"]
-                    of_primary = kind == "shards" and primary.get(number) == member.number
-                    state = shard.get("replica", {}).get("state") if kind == "standbys" else ""
-                    is_whole = state not in ("none", "seeding")
-                    if number in primary and is_whole and (of_primary or number not in found):
-                        found[number] = of_primary, member, shard
-        for _, member, shard in found.values():
-            yield member, shard
-
-    def shard_sum(self, counter: str) -> int:
-        """Sum of a counter over all shards, as last reported."""
-        return int(sum(shard.get(counter, 0) for _, shard in self.shard_stats()))
-
-    def note_stats(self, member: Member, answer: Answer, now: float) -> None:
-        if self._context.lifecycle.stopping:
-            return  # shards that have stopped are in no report: figures are of the one before
-        if isinstance(answer, messages.Report):
-            member.take_stats(answer.data, now)
-            self._context.replication.heard(member, now)
 
 
 def _counted(count: int, role: str) -> str:

@@ -16,15 +16,17 @@ import enum
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Protocol
 
 from snailps.dataclass import dataclass, replace
 from snailps.errors import CheckpointError, ClusterError, SnailError, explain
 from snailps.master.checkpoints import CheckpointController, Hooks
 from snailps.master.context import Context
+from snailps.master.job.controller import JobController
 from snailps.master.job.session import SessionJob
-from snailps.master.job.state import JobState
+from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
-from snailps.master.services import Completed, Files, Opened
+from snailps.master.services import Files, Opened, Services
 from snailps.node.effects import WorkDone
 from snailps.transport import messages
 
@@ -38,48 +40,15 @@ class State(enum.Enum):
     OPEN = "open"  # drivers may declare tables
 
 
-class _Own(Hooks):
-    """The session's own checkpoints."""
+class Above(Protocol):
+    """What a session's rows ask of the parts above them."""
 
-    of_job = False
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job is at work, nor the class of one being loaded."""
 
-    def __init__(self, rows: SessionRows, context: Context) -> None:
-        super().__init__(context)
-        self._rows = rows
-
-    def restored(self, state: JobState, rows: int, now: float) -> None:
-        self._rows.open(now)
-
-    def saved(self, completed: Completed, now: float) -> None:
-        self._rows.own_ended()
-
-    def not_saved(self, why: str, now: float) -> None:
-        self._rows.own_ended(failed=True)
-
-
-class _OfDriver(Hooks):
-    """A checkpoint that a driver has asked for."""
-
-    of_job, level = False, logging.INFO
-
-    def __init__(self, rows: SessionRows, context: Context, call: int) -> None:
-        super().__init__(context)
-        self._rows, self._call = rows, call
-
-    def restored(self, state: JobState, rows: int, now: float) -> None:
-        self._rows.loaded(rows, now)
-
-    def not_restored(self, error: SnailError) -> None:
-        if isinstance(error, CheckpointError):  # servers have begun to read it
-            text = f"{error}. Rows of its tables may be gone here: load another checkpoint"
-            error = CheckpointError(text)
-        self._rows.answer(error)
-
-    def saved(self, completed: Completed, now: float) -> None:
-        self._rows.answer(report(completed.path, completed.rows))
-
-    def not_saved(self, why: str, now: float) -> None:
-        self._rows.answer(CheckpointError(f"the rows are not saved: {why}. Save them again"))
+    def fail_job(self, text: str) -> None:
+        """Fail the job of a session, else the cluster."""
 
 
 @dataclass(eq=False, slots=True)
@@ -98,15 +67,26 @@ class SessionRows:
     def __init__(
         self,
         context: Context,
+        services: Services,
+        lifecycle: Lifecycle,
+        job_controller: JobController,
+        above: Above,
         job: SessionJob | None,  # None: the master has a job of its own, and nothing is done here
         opened_before: bool = False,  # by a master before this one: servers have the rows
     ) -> None:
-        self._context, self._members, self._out = context, context.members, context.out
+        self._out, self._services, self._lifecycle = context.out, services, lifecycle
+        self._job_controller, self._above = job_controller, above
         self._job, self._opened_before = job, opened_before
         self._state = State.OPENING if job is not None else State.OPEN
-        self._files = context.services.more_files() if job is not None else context.services.files
-        numbers = context.job_controller.checkpoints.numbers
-        self.checkpoints = CheckpointController(context, self._files, _Own(self, context), numbers)
+        self._files = services.more_files() if job is not None else services.files
+        hooks = Hooks(
+            restored=lambda state, rows, now: self._open(now),
+            not_restored=lambda error: above.fail_job(str(error)),
+            saved=lambda completed, now: self._own_ended(),
+            not_saved=lambda why, now: self._own_ended(failed=True),
+            of_job=False,
+        )
+        self.checkpoints = job_controller.checkpoints.beside(self._files, hooks)
         self._request: _Request | None = None
         self._pushes = -1  # pushes that the newest checkpoint has; -1: it lacks some rows
         self._then: Callable[[], None] | None = None  # ends the session
@@ -163,13 +143,13 @@ class SessionRows:
 
     def _found(self, done: WorkDone, now: float) -> None:
         if done.error is not None:
-            self._context.lifecycle.fail(explain(done.error), getattr(done.error, "exit_code", 1))
+            self._lifecycle.fail(explain(done.error), getattr(done.error, "exit_code", 1))
             return
         assert self._job is not None
         self.checkpoints.opened(self._job, done.result, now, resumes=not self._opened_before)
         self._state = State.FOUND
 
-    def open(self, now: float) -> None:
+    def _open(self, now: float) -> None:
         """Servers have the rows of the checkpoint, or there is none."""
         self._state = State.OPEN
         self._out.note("open", {})
@@ -180,7 +160,7 @@ class SessionRows:
         """At each turn, once the cluster is complete and members of an earlier master are back."""
         for controller in list(self._controllers()):
             controller.step(now)
-        idle = self._context.is_idle
+        idle = self._above.is_idle
         if self._then is not None and idle and not (self.busy or self._last_begun):
             assert self._job is not None
             self._last_begun = True
@@ -192,17 +172,15 @@ class SessionRows:
             self.checkpoints.forget_others()
             self.checkpoints.restore(now)
         else:
-            self.open(now)
+            self._open(now)
 
     def check(self, now: float) -> None:
         """Begin a checkpoint of the session where one is due and rows have changed."""
-        idle = self._context.is_idle
-        if self._job is None or self.busy or not idle or self._members.rows.moving:
+        if self._job is None or self.busy or not self._above.is_idle:
             return
-        pushes = self._members.shard_sum("pushes")
-        if pushes != self._pushes and self.checkpoints.is_due(now):
+        pushes = self.checkpoints.pushes
+        if pushes != self._pushes and self.checkpoints.check(self._job, now):
             self._pushes = pushes
-            self.checkpoints.begin(self._job, now)
 
     def save_last(self, then: Callable[[], None]) -> None:
         """Make a last checkpoint, if the session makes any, and end the session by `then`."""
@@ -211,10 +189,10 @@ class SessionRows:
         elif self._then is None:
             self._then = then
             log.info("the session ends: its tables are saved before that")
-            if self._context.job_controller.job is not None:  # servers know one checkpoint
-                self._context.fail_job("the session ends")
+            if self._job_controller.job is not None:  # servers know one checkpoint
+                self._above.fail_job("the session ends")
 
-    def own_ended(self, *, failed: bool = False) -> None:
+    def _own_ended(self, *, failed: bool = False) -> None:
         """The session's own checkpoint is complete, or has failed."""
         if failed:
             self._pushes = -1
@@ -263,14 +241,21 @@ class SessionRows:
     def _take(self, call: int, folder: str) -> _Request:
         if self._job is None:
             raise ClusterError("this cluster has the rows of its own job: it saves them itself")
-        if not self._context.is_idle:
+        if not self._above.is_idle:
             raise ClusterError(
                 "a job is at work here, and its rows are its own: wait for its end, and ask again"
             )
-        files = self._context.services.more_files()
-        hooks = _OfDriver(self, self._context, call)
-        numbers = self.checkpoints.numbers
-        controller = CheckpointController(self._context, files, hooks, numbers)
+        files = self._services.more_files()
+        hooks = Hooks(
+            restored=lambda state, rows, now: self._loaded(rows),
+            not_restored=self._answer,
+            saved=lambda completed, now: self._answer(_report(completed.path, completed.rows)),
+            not_saved=self._not_saved,
+            of_job=False,
+            level=logging.INFO,
+            advice="Rows of its tables may be gone here: load another checkpoint",
+        )
+        controller = self.checkpoints.beside(files, hooks)
         self._request = _Request(call, folder, controller, files)
         return self._request
 
@@ -278,18 +263,21 @@ class SessionRows:
         """Whether a request's folder is usable; else its driver has the reason."""
         if done.error is not None:
             error = done.error
-            self.answer(error if isinstance(error, SnailError) else ClusterError(explain(error)))
+            self._answer(error if isinstance(error, SnailError) else ClusterError(explain(error)))
             return False
         assert self._job is not None
         request.taken = done.result.taken
         request.controller.opened(self._job, done.result, now, resumes=resumes)
         return True
 
-    def loaded(self, rows: int, now: float) -> None:
+    def _loaded(self, rows: int) -> None:
         assert self._request is not None
-        self.answer(report(self._request.path, rows))
+        self._answer(_report(self._request.path, rows))
 
-    def answer(self, answer: messages.Message | SnailError) -> None:
+    def _not_saved(self, why: str, now: float) -> None:
+        self._answer(CheckpointError(f"the rows are not saved: {why}. Save them again"))
+
+    def _answer(self, answer: messages.Message | SnailError) -> None:
         """End a driver's request."""
         request, self._request = self._request, None
         assert request is not None
@@ -298,7 +286,7 @@ class SessionRows:
         self._out.work(release, _ignored, "checkpoint")
 
 
-def report(path: str, rows: int) -> messages.Report:
+def _report(path: str, rows: int) -> messages.Report:
     return messages.Report({"path": path, "rows": rows})
 
 

@@ -60,10 +60,10 @@ class StatusReport:
         self._core, self._members, self._job_controller = core, core.members, core.job_controller
         self._address, self._place, self._wall_s = address, place, wall_s
         earlier = (fact.data for fact in facts if fact.kind == EVENT)
-        self.events, self.times = EventLog(note, core.begun, wall_s, earlier), LoopLatency()
+        self.events, self.times = EventLog(note, core.context.begun, wall_s, earlier), LoopLatency()
         self.metrics = ""  # address of the metrics
         self._usage: tuple[Usage, Usage] = ({}, {})
-        self._phase_since = core.begun
+        self._phase_since = core.context.begun
         self._phase: Phase = "forming"
 
     def take_usage(self, usage: Usage) -> None:
@@ -81,8 +81,8 @@ class StatusReport:
             "units": job.metrics.units if job is not None else 0,
             "units_per_s": job.rate(now) if job is not None else 0.0,
             "loss": job.metrics.loss if job is not None else None,
-            "elapsed_s": now - self._core.begun,
-            "session": self._of_session() if self._core.session else None,
+            "elapsed_s": now - self._core.context.begun,
+            "session": self._of_session() if self._core.context.session else None,
         }
 
     def status(self, now: float) -> Status:
@@ -120,7 +120,7 @@ class StatusReport:
         return {
             "version": __version__,
             "address": self._address,
-            "began_s": round(self._wall_s + self._core.begun, 3),
+            "began_s": round(self._wall_s + self._core.context.begun, 3),
             "life": f"{self._members.cluster_id:016x}",
             "epoch": route.epoch if route is not None else 0,
             "phase": phase,
@@ -155,7 +155,7 @@ class StatusReport:
     @property
     def _checkpoints(self) -> CheckpointController:
         """Of the job, or of the session between its jobs."""
-        of_job = not self._core.session or self._job_controller.job is not None
+        of_job = not self._core.context.session or self._job_controller.job is not None
         return self._job_controller.checkpoints if of_job else self._core.rows.checkpoints
 
     def _of_master(self) -> MasterStatus:
@@ -171,8 +171,8 @@ class StatusReport:
     def _of_session(self) -> SessionStatus:
         controller = self._job_controller
         return {
-            "jobs": controller.jobs,
-            "job": controller.jobs if controller.job is not None else 0,
+            "jobs": controller.ended_jobs.newest,
+            "job": controller.ended_jobs.newest if controller.job is not None else 0,
             "coming": self._core.departures.coming,
             "tables": self._members.table_registry.count,
         }
@@ -217,7 +217,7 @@ class StatusReport:
     def _shards(self) -> list[ShardStatus]:
         """The shards, with the last reports of their servers."""
         reported: dict[int, tuple[dict[str, Any], float, float]] = {}
-        for member, shard in self._members.shard_stats():
+        for member, shard in self._core.shard_reports.latest():
             before = {s["shard"]: s for s in member.stats_before.get("shards", [])}
             previous = before.get(shard["shard"])
             reported[shard["shard"]] = (
@@ -257,7 +257,7 @@ class StatusReport:
     def _tables(self) -> list[TableStatus]:
         """The tables, with the last reports of their primaries' servers."""
         found: dict[int, TableStatus] = {}
-        for _, shard in self._members.shard_stats():
+        for _, shard in self._core.shard_reports.latest():
             for number, counts in shard.get("tables", {}).items():
                 table = found.setdefault(
                     int(number),
@@ -287,7 +287,7 @@ class StatusReport:
             )
         if phase in _MASTERS_WORK:
             found.append(("all nodes", f"the master, {phase}", now - self._phase_since))
-        silent_s = SILENT_BEATS * self._core.settings.heartbeat_interval
+        silent_s = SILENT_BEATS * self._core.context.settings.heartbeat_interval
         over_at = self._job_controller.leases.over_at if phase == "training" else 0.0
         for node in nodes:
             name = f"{node['role']} {node['id']}"

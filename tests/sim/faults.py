@@ -265,7 +265,7 @@ class Faults:
         core = self._core()
         if self._wild:
             return True
-        if core is None or core.departures.returning:
+        if core is None or core.members.returning:
             return False
         if core.lifecycle.forming and self._cluster.session:
             return False  # its processes are not replaced
@@ -294,7 +294,7 @@ class Faults:
         core = self._core()
         if self._wild:
             return True
-        if core is None or core.departures.returning:
+        if core is None or core.members.returning:
             return False
         if self._cluster.session:
             return not core.lifecycle.forming

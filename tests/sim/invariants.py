@@ -217,7 +217,7 @@ def check(cluster):
 def watch(cluster):
     """The status names what each worker without a lease waits for, while the master runs."""
     master, now = cluster.master, cluster.world.now
-    if now < cluster.watch_at or master.core.departures.returning:
+    if now < cluster.watch_at or master.core.members.returning:
         return
     cluster.watch_at = now + 1.0
     _watch_progress(cluster, now)

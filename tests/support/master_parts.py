@@ -5,7 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from snailps.config import MasterSettings
+from snailps.master.context import Context
 from snailps.master.effects import Outbox
+from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
 from snailps.node.effects import WorkDone
 
@@ -54,12 +56,22 @@ class TestOutbox(Outbox):
             then(done, now)
 
 
-def context_of(members, out, **parts):
-    """A core of these parts, for `JobController`."""
-    services = SimpleNamespace(files=None, reader=None)
-    given = {"settings": MasterSettings(), "session": False, "fail_job": pytest.fail, **parts}
-    given.setdefault("lifecycle", SimpleNamespace(stopping=False))
-    return SimpleNamespace(members=members, out=out, services=services, **given)
+def context_of(out, *, settings=None, cluster_id=7, begun=0.0, session=False):
+    return Context(settings or MasterSettings(), out, cluster_id, begun, session)
+
+
+def controller_of(members, out, shard_orders, **above):
+    """A job's controller among stand-ins; `above`: what is done where it asks for that."""
+    asked = dict.fromkeys(("fail_job", "export_cancelled", "job_ended", "expel"), pytest.fail)
+    return JobController(
+        context_of(out),
+        SimpleNamespace(files=None, reader=None),
+        members,
+        SimpleNamespace(stopping=False),
+        shard_orders,
+        SimpleNamespace(sum=lambda counter: 0, never_pushed=list),
+        SimpleNamespace(**{**asked, **above}),
+    )
 
 
 def worker_of(number):

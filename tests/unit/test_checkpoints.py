@@ -18,7 +18,7 @@ from snailps.data.blocks import Block
 from snailps.errors import CheckpointError, ClusterError, ConfigError, ConnectionLost
 from snailps.master.broadcast import Broadcast
 from snailps.master.checkpoint_files import CheckpointFiles
-from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController
+from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController, Hooks
 from snailps.master.job.job import Job
 from snailps.master.job.state import JobState
 from snailps.master.leases import BspLedger
@@ -71,16 +71,18 @@ class World:
         registry = SimpleNamespace(tables={}, adopt=self._adopt)
         members = SimpleNamespace(
             joined=lambda role: self.servers, nodes=lambda role: self.servers, cluster_id=7,
-            frag_num=64, shard_sum=lambda name: 0, table_registry=registry,
-            rows=SimpleNamespace(moving=False),
+            frag_num=64, table_registry=registry,
             order=lambda member, order, then: self.out.order(member.peer, order, then),
         )  # fmt: skip
-        jobs = SimpleNamespace(restored=lambda state, now: self.restored.append(state))
-        context = SimpleNamespace(
-            members=members, out=self.out, services=SimpleNamespace(files=self.files),
-            job_controller=jobs, fail_job=self.failed.append,
-        )  # fmt: skip
-        self.controller = CheckpointController(context)
+        self.rows = SimpleNamespace(moving=False)
+        self.reports = SimpleNamespace(sum=lambda name: 0)
+        hooks = Hooks(
+            restored=lambda state, rows, now: self.restored.append(state),
+            not_restored=lambda error: self.failed.append(str(error)),
+        )
+        self.controller = CheckpointController(
+            self.out, members, self.rows, self.reports, self.files, hooks
+        )
         monkeypatch.setattr(
             CheckpointController, "_dump",
             lambda self_, job, clock, now: (f"position {clock}", {"progress": 0.5}),
@@ -240,7 +242,7 @@ def test_silence_is_told_and_then_given_up_naming_who_is_silent(world, caplog):
 
 def test_pushes_of_the_job_before_in_a_session_bring_no_checkpoint(world):
     controller, pushes = world.controller, [1000]
-    world.members.shard_sum = lambda name: pushes[0]
+    world.reports.sum = lambda name: pushes[0]
     controller._path, controller._period = "/checkpoints", 100
     controller.training_begins(world.now)
     controller.check(world.job, world.now)
@@ -297,12 +299,12 @@ def test_next_checkpoint_is_of_a_later_clock(clocked):
 
 
 def test_rows_are_saved_when_no_shard_changes_over(clocked):
-    clocked.members.rows.moving = True
+    clocked.rows.moving = True
     clocked.begin()
     clocked.step(1.0)
     assert not clocked.orders(m.Save)
     assert clocked.controller.holds_rows  # no other begins to move
-    clocked.members.rows.moving = False
+    clocked.rows.moving = False
     clocked.servers.append(server(3))  # it has come meanwhile
     clocked.step(1.0)
     assert [peer for peer, _, _ in clocked.orders(m.Save)] == [1, 2, 3]
@@ -516,13 +518,13 @@ def test_checkpoint_is_read_again_when_a_server_is_lost_meanwhile(world, is_firs
     if is_first_done:
         world.controller.heard(first, m.Loaded(8, 5, ""), world.now)
     world.servers.remove(lost)
-    world.members.rows.moving = True
+    world.rows.moving = True
     world.controller.lost(lost, "killed", world.now)
     world.step(5.0)
     assert not world.orders(m.Load)
     world.controller._path = "saved"
     assert "goes on from checkpoint 8" in world.controller.advice()
-    world.members.rows.moving = False
+    world.rows.moving = False
     world.step(1.0)
     world.controller.heard(first, m.Loaded(8, 0, "stopped"), world.now)
     assert not world.orders(m.Load)

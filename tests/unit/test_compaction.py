@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 from cluster_models import COUNTER, write_numbers
-from master_parts import TestOutbox, context_of, worker_of
+from master_parts import TestOutbox, controller_of, worker_of
 from waiting import happens, joined
 
 from snailps.config import JobSettings, RawConfig
@@ -19,7 +19,6 @@ from snailps.config.settings import MasterSettings
 from snailps.errors import ClusterError
 from snailps.master import journal as module
 from snailps.master.effects import Fact, Snapshot
-from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
 from snailps.master.job.recovery import JobRecovery, Recovered
 from snailps.master.job.state import pack
@@ -313,12 +312,12 @@ class Side:
         self.members = SimpleNamespace(
             cores_of=lambda number: 1.0,
             all={number: worker_of(number) for number in NODES}, nodes=lambda role="": [],
-            rows=MagicMock(clocks_set=True, expiring=False, moving=False, open=lambda *_: False),
             gone={4: True, 5: True}, shard_facts=lambda: [Fact("shards", {"shards": [1]})],
-            table_registry=SimpleNamespace(remake=lambda now: None), shard_sum=lambda name: 0,
+            table_registry=SimpleNamespace(remake=lambda now: None),
         )  # fmt: skip
         self.out = self.members.out = TestOutbox()
-        self.controller = JobController(context_of(self.members, self.out))
+        rows = MagicMock(clocks_set=True, expiring=False, moving=False, open=lambda *_: False)
+        self.controller = controller_of(self.members, self.out, rows)
         self.controller.phase = JobPhase.READY
         self.controller.job = self.job
         if facts is None:
@@ -330,7 +329,7 @@ class Side:
             self.controller.begin_training(self.job, NODES[:3], None, NOW)
         else:
             past = Recovered(facts, "", *self.journal.check(self.journal.read()))
-            JobRecovery(past, self.members).go_on(self.controller, self.job, NOW)
+            JobRecovery(past, self.members, rows).go_on(self.controller, self.job, NOW)
 
     def close(self):
         self.job.close()

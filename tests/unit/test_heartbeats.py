@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from master_parts import context_of
 from processes import LIMIT_S
 from waiting import until
 
@@ -135,16 +136,14 @@ def test_node_whose_heartbeat_connection_is_lost_says_so():
         assert "heartbeat_timeout" in node.verdict.text
 
 
-def monitor_of(settings, member, expel):
-    members = SimpleNamespace(all={1: member}, cluster_id=LIFE, out=Outbox())
-    departures = SimpleNamespace(expel=expel)
+def monitor_of(settings, member, expel, out=None):
+    members = SimpleNamespace(all={1: member})
     return HeartbeatMonitor(
-        SimpleNamespace(
-            settings=settings,
-            members=members,
-            departures=departures,
-            lifecycle=SimpleNamespace(stopping=False),
-        )
+        context_of(out or Outbox(), settings=settings),
+        members,
+        SimpleNamespace(stopping=False),
+        SimpleNamespace(expel=expel),
+        settings.heartbeat_timeout,
     )
 
 
@@ -211,10 +210,11 @@ def test_member_that_comes_back_with_another_heartbeat_connection_stays(ears):
 def test_master_that_was_stopped_itself_expels_no_member_at_once():
     """It read no heartbeat while it was stopped; a member that is gone has no connection."""
     member = SimpleNamespace(number=1, away=False, missed="", state="ready", since=0.0)
-    expelled = []
+    expelled, out = [], Outbox()
     monitor = monitor_of(
-        MasterSettings(heartbeat_timeout=10.0), member, lambda member, *why: expelled.append(why)
-    )
+        MasterSettings(heartbeat_timeout=10.0), member, lambda member, *why: expelled.append(why),
+        out,
+    )  # fmt: skip
     monitor.step(1.0)
     monitor.heard(Heartbeats({1: 11.0, 2: 0.1}), 9.0)
     for now in (9.1, 14.0, 19.0):
@@ -222,7 +222,7 @@ def test_master_that_was_stopped_itself_expels_no_member_at_once():
         assert not expelled
     monitor.heard(Heartbeats({1: 20.0, 2: 0.1}), 19.1)
     assert [why for why, _ in expelled] == ["silent for 20 s (heartbeat_timeout)"]
-    assert monitor._members.out.take() == [Forget(2)]
+    assert out.take() == [Forget(2)]
     assert monitor.silence_s(1, 20.1) == 21.0
 
 

@@ -3,11 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
-from master_parts import TestOutbox, context_of, worker_of
+from master_parts import TestOutbox, controller_of, worker_of
 
 from snailps.api.export_progress import ExportProgress
 from snailps.data.blocks import Block
-from snailps.master.job.controller import JobController
 from snailps.master.job.export import CANCEL_S
 from snailps.master.leases import BspLedger
 from snailps.master.leases.late_workers import DROP_S
@@ -36,10 +35,9 @@ def test_course_logs_how_far_an_export_is(stepped, now, caplog):
     ]
 
 
-def test_cancelled_export_that_does_not_end_is_left_behind(stepped, now):
-    controller, *_ = stepped
-    failed = []
-    controller._context.export_cancelled = failed.append
+def test_cancelled_export_that_does_not_end_is_left_behind(now):
+    failed, nodes = [], SimpleNamespace(nodes=lambda *roles: [])
+    controller = controller_of(nodes, TestOutbox(), None, export_cancelled=failed.append)
     controller.phase = JobPhase.EXPORTING
     told = controller.export.begin(now.s)
     controller.export.cancel(now.s)
@@ -59,13 +57,8 @@ def now():
     return SimpleNamespace(s=100.0)
 
 
-class Expelling:
-    """The part of a core that ends members."""
-
-    returning = False
-
-    def expel(self, member, why, now, after=""):
-        member.expelled = why
+def expel(member, why, now, after=""):
+    member.expelled = why
 
 
 def answers(out, now, **told):
@@ -79,12 +72,10 @@ def answers(out, now, **told):
 def stepped(now):
     """A course in a training by steps, its book, and what one step of the master's loop is."""
     worker = worker_of(1)
-    nodes = SimpleNamespace(all={1: worker}, nodes=lambda *roles: [])
-    nodes.rows = SimpleNamespace(busy=False, moving=False)
-    out = TestOutbox()
-    context = context_of(nodes, out, departures=Expelling())
-    controller = context.job_controller = JobController(context)
-    controller.jobs = 1
+    nodes = SimpleNamespace(all={1: worker}, nodes=lambda *roles: [], returning=False)
+    rows = SimpleNamespace(busy=False, moving=False, open=lambda kind: False)
+    controller = controller_of(nodes, TestOutbox(), rows, expel=expel)
+    controller.ended_jobs.newest = 1
     blocks = [Block(n, "in", n, n + 1) for n in range(40)]
     book = BspLedger(blocks, micro_batches=MICRO_BATCHES, nodes=[1])
     controller.job = SimpleNamespace(

@@ -206,7 +206,8 @@ def test_oldest_kept_counts_from_when_the_clock_moved_on(ticks, oldest):
 def test_clock_of_a_long_training_keeps_few_ticks_and_deletes_the_same_rows():
     orders = []
     rows = SimpleNamespace(expiring=False, expire=lambda *order: orders.append(order[:2]))
-    clock = ExpiryClock(SimpleNamespace(rows=rows, out=SimpleNamespace(note=lambda *_: None)))
+    out = SimpleNamespace(note=lambda *_: None)
+    clock = ExpiryClock(out, rows)
     job = SimpleNamespace(expires=TICKS, metrics=SimpleNamespace(units=0), ticks=[0])
     all_ = [0]
     for step in range(1, 300):
@@ -216,5 +217,5 @@ def test_clock_of_a_long_training_keeps_few_ticks_and_deletes_the_same_rows():
         assert orders[-1] == (all_[-1], oldest_kept(all_))
         assert len(job.ticks) <= TICKS + 2
     other = SimpleNamespace(ticks=all_)
-    ExpiryClock(clock._members).resume(other, 0.0)
+    ExpiryClock(out, rows).resume(other, 0.0)
     assert other.ticks == job.ticks

@@ -281,20 +281,20 @@ def test_rows_of_a_shard_count_where_its_primary_is(make_job):
     table = {"name": "t", "rows": 5}
     for member in world.core.members.nodes("server"):
         member.stats = {"shards": [{"shard": row["shard"], "rows": 5, "tables": {"0": table}}]}
-    assert world.core.members.shard_sum("rows") == 5
+    assert world.core.shard_reports.sum("rows") == 5
     (found,) = world.report._tables()
     assert found["rows"] == 5
     # The primary was the standby when it reported last, and the server before it is the standby.
     for member in world.core.members.nodes("server"):
         member.stats = {"shards": [], "standbys": member.stats["shards"]}
-    assert world.core.members.shard_sum("rows") == 5
+    assert world.core.shard_reports.sum("rows") == 5
     # That of the server that is the primary now is of when it was filled.
     first, second = world.core.members.nodes("server")
     filled = {"shard": row["shard"], "rows": 0, "replica": {"state": "seeding", "seeded": 0.1}}
     for member in (first, second):
         whole = member.stats
         member.stats = {"shards": [], "standbys": [filled]}
-        assert world.core.members.shard_sum("rows") == 5
+        assert world.core.shard_reports.sum("rows") == 5
         member.stats = whole
 
 
@@ -324,7 +324,7 @@ def test_run_ends_once_each_server_has_told_its_counters_or_is_lost(make_job, is
     answer = ConnectionLost("closed") if is_lost else report
     world.handle(events.Answered(order.number, answer))
     assert world.sent(server, m.Stop)
-    assert world.core.members.shard_sum("rows") == (0 if is_lost else 5)
+    assert world.core.shard_reports.sum("rows") == (0 if is_lost else 5)
 
 
 def test_report_of_a_server_whose_shards_have_stopped_is_not_taken_for_that_of_the_run(make_job):
@@ -334,7 +334,7 @@ def test_report_of_a_server_whose_shards_have_stopped_is_not_taken_for_that_of_t
     while sum(world.trains(worker) for worker in workers):
         world.tick()
     world.obey, before = False, len(world.effects)
-    world.core.members.ask_stats()
+    world.core.shard_reports.ask()
     for worker in workers:
         world.note(worker, m.Finished({}))
     world.tick(times=3)
@@ -348,7 +348,7 @@ def test_report_of_a_server_whose_shards_have_stopped_is_not_taken_for_that_of_t
     world.handle(events.Answered(asked.number, m.Report({"shards": [shard], "standbys": []})))
     assert world.sent(server, m.Stop)
     world.handle(events.Answered(late.number, m.Report({"shards": [], "standbys": []})))
-    assert world.core.members.shard_sum("rows") == 5
+    assert world.core.shard_reports.sum("rows") == 5
 
 
 def test_job_without_a_worker_that_is_interrupted_is_saved(make_job):

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from master_parts import TestOutbox
+from master_parts import TestOutbox, context_of
 
 from snailps.api.tables import Table
 from snailps.config import MasterSettings
@@ -25,18 +25,16 @@ class Cluster:
         self.out = TestOutbox()
         self.failed, self.ready, self.unready = [], [], []
         nodes = {"expected_node_num": servers + workers, "expected_servers": servers}
-        context = SimpleNamespace(
-            settings=MasterSettings(**nodes, **settings), cluster_id=LIFE, begun=self.now,
-            session=session,
-            out=self.out, lifecycle=SimpleNamespace(fail=self.failed.append),
-            ready=lambda member, now: self.ready.append(member),
-            departures=SimpleNamespace(unready=self._unready),
-            replication=SimpleNamespace(heard=lambda member, now: None),
+        above = SimpleNamespace(
+            ready=lambda member, now: self.ready.append(member), unready=self._unready
+        )
+        context = context_of(
+            self.out, settings=MasterSettings(**nodes, **settings), cluster_id=LIFE,
+            begun=self.now, session=session,
         )  # fmt: skip
-        self.members = Membership(context)
+        lifecycle = SimpleNamespace(fail=self.failed.append)
+        self.members = Membership(context, lifecycle, above, facts)
         self.facts = self.out.facts
-        for fact in facts:
-            self.members.replay(fact)
         self._port, self._peer = 1000, 0
 
     def _unready(self, member, text, now):

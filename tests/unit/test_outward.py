@@ -196,8 +196,9 @@ def _no_outcomes():
 def test_journal_of_a_session_names_addresses_of_its_jobs_without_secrets():
     facts = []
     ended = EndedJobs(SimpleNamespace(note=lambda kind, fact: facts.append(fact)))
-    ended.begin(1, {"input": PATHS[0]})
-    ended.keep(1, EndedJob({"input": PATHS[0]}, {}, "failed"))
+    ended.newest = 1
+    ended.note({"input": PATHS[0]})
+    ended.keep(EndedJob({"input": PATHS[0]}, {}, "failed"))
     assert ended[1].settings["input"] == PATHS[0]  # for its driver
     assert len(facts) == 2
     assert "old" not in json.dumps(facts)

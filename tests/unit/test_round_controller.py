@@ -34,25 +34,20 @@ class Rounds:
     def __init__(self, workers=(5,), deadline_s=0.0):
         self.job = Job(list(workers), deadline_s)
         self.facts, self.closed, self.looks, self.failed, self.said = [], [], [], [], []
-        rows = SimpleNamespace(clocks_set=True, close_clock=self._close)
+        self.rows = SimpleNamespace(clocks_set=True, close_clock=self._close)
         out = SimpleNamespace(
             note=lambda kind, data: self.facts.append((kind, data)), say=self.said.append
         )
-        jobs = SimpleNamespace(
-            checkpoints=SimpleNamespace(running=False, is_due=lambda now: False), figures={},
-            inspection=SimpleNamespace(after_round=self._look),
-        )  # fmt: skip
-        context = SimpleNamespace(
-            members=SimpleNamespace(rows=rows), out=out, fail_job=self.failed.append,
-            job_controller=jobs,
-        )  # fmt: skip
-        self.control, self.rows = RoundController(context, self.job), rows
+        self.checkpoints = SimpleNamespace(running=False, is_due=lambda now: False)
+        self.control = RoundController(
+            out, self.job, self.rows, self.checkpoints, self._look, self.failed.append
+        )
 
     def _close(self, clock, parts, now):
         self.closed.append(clock)
         self.rows.clocks_set = False
 
-    def _look(self, job, round_, figures, then, now):
+    def _look(self, round_, then, now):
         self.looks.append((round_, then))
 
     def train(self, worker=5, now=0.0):
@@ -93,7 +88,7 @@ def test_next_round_is_trained_while_the_last_is_looked_at_and_closed_behind_tha
 
 def test_round_that_is_ready_waits_for_a_checkpoint_that_is_due(rounds):
     """It would never come where rounds are shorter than the looks at them."""
-    checkpoints = rounds.control._context.job_controller.checkpoints
+    checkpoints = rounds.checkpoints
     rounds.train()
     rounds.apply()
     checkpoints.is_due = lambda now: True

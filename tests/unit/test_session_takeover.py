@@ -171,7 +171,7 @@ def test_job_that_has_ended_is_told_by_the_next_master_and_its_worker_stays(tmp_
     all_back(world, started=True)
     assert world.ask(3, m.AskJob(4)).data == {**ended, "tables": tables}
     assert not world.sent(2, m.Stop)
-    assert world.core.job_controller.jobs == 4
+    assert world.core.job_controller.ended_jobs.newest == 4
 
 
 def test_facts_of_a_job_are_not_in_the_journal_of_a_session():
@@ -381,13 +381,13 @@ def test_session_begins_with_the_newest_checkpoint_and_declarations_wait_for_it(
 def test_session_saves_after_its_interval_where_rows_have_changed():
     world = with_own(Folder())
     world.tick(times=4)
-    world.core.members.shard_sum = lambda name: 9
+    world.core.shard_reports.sum = lambda name: 9
     world.tick(6)
     assert len(world.orders(m.Save)) == 1
     saved(world, 1)
     world.tick(30)
     assert len(world.orders(m.Save)) == 1  # nothing was pushed since
-    world.core.members.shard_sum = lambda name: 10
+    world.core.shard_reports.sum = lambda name: 10
     world.tick(2)
     assert len(world.orders(m.Save)) == 2
 
@@ -395,7 +395,7 @@ def test_session_saves_after_its_interval_where_rows_have_changed():
 def test_checkpoint_that_failed_is_made_again_though_nothing_was_pushed_since():
     world = with_own(Folder())
     world.tick(times=4)
-    world.core.members.shard_sum = lambda name: 9
+    world.core.shard_reports.sum = lambda name: 9
     world.tick(6)
     saved(world, 1, "the disk is full")
     world.tick(11)
@@ -412,7 +412,7 @@ def test_tables_of_a_job_that_a_session_restores_are_not_those_of_the_next_job()
     world.tick(times=4)
     tables = world.core.members.table_registry
     assert sorted(tables.tables) == ["of-job", "w"]
-    world.core.members.shard_sum = lambda name: 9
+    world.core.shard_reports.sum = lambda name: 9
     world.tick(6)
     saved(world, 1)
     assert folder.about["about"]["tables_of_job"] == ["of-job"]

@@ -321,9 +321,11 @@ def service_and_worker(book):
     """A service that may give up its only worker, which has had a block and answers nothing new;
     what steps it."""
     out = TestOutbox()
-    departures = SimpleNamespace(returning=False, expel=lambda *args, after: None)
-    context = context_of(None, out, job_controller=SimpleNamespace(jobs=1), departures=departures)
-    service, worker = LeaseService(context), worker_of(1)
+    service, worker = LeaseService(
+        context_of(out), SimpleNamespace(returning=False), SimpleNamespace(stopping=False),
+        SimpleNamespace(), SimpleNamespace(newest=1),
+        expel=lambda *args, after: None, retired=pytest.fail,
+    ), worker_of(1)  # fmt: skip
     service.job = SimpleNamespace(ledger=book, pass_="train", withdraw_checkouts=lambda: None)
 
     def step(now):

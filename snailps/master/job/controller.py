@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from snailps.api.export_progress import ExportProgress
 from snailps.api.plain_values import is_users, named_method
@@ -29,7 +29,7 @@ from snailps.errors import (
     frames_of,
     with_frames,
 )
-from snailps.master.checkpoints import CheckpointController
+from snailps.master.checkpoints import CheckpointController, Hooks
 from snailps.master.context import Context
 from snailps.master.effects import CancelExport, Compact, Fact, LeaveRounds, Snapshot
 from snailps.master.job.ended_jobs import EndedJob, EndedJobs
@@ -39,15 +39,18 @@ from snailps.master.job.inspection import LOOKS, Inspection
 from snailps.master.job.job import Job
 from snailps.master.job.recovery import JobRecovery, Recovered
 from snailps.master.job.round_controller import RoundController
-from snailps.master.job.run_metrics import run_figures
 from snailps.master.job.state import JobState
 from snailps.master.job.worker_wait import WorkerWait
 from snailps.master.leases.ledger import ANY_WORKER, Ledger
 from snailps.master.leases.service import LeaseService
+from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
+from snailps.master.membership import Membership
 from snailps.master.phases import AT_WORK, JobPhase, job_step
-from snailps.master.services import Opened
-from snailps.node.effects import WorkDone
+from snailps.master.replication.shard_orders import ShardOrders
+from snailps.master.replication.shard_reports import ShardReports
+from snailps.master.services import Opened, Services
+from snailps.node.effects import OnDone, WorkDone
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -58,8 +61,24 @@ Then = Callable[[Any, float], None]
 """Callback of work beside the loop: gets its result, and the time."""
 
 
+class Above(Protocol):
+    """What a job asks of the parts above it."""
+
+    def fail_job(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
+        """Fail the job of a session, else the cluster."""
+
+    def export_cancelled(self, text: str) -> None:
+        """The export was ended before the result was complete."""
+
+    def job_ended(self, now: float) -> None:
+        """The result is written."""
+
+    def expel(self, member: Member, why: str, now: float, after: str = "") -> None:
+        """Declare a member lost that may still run; `after`: what follows on that, in words."""
+
+
 class _Failure(NamedTuple):
-    """Arguments of `Context.fail_job`."""
+    """Arguments of `Above.fail_job`."""
 
     text: str
     code: int
@@ -70,29 +89,42 @@ class JobController:
     def __init__(
         self,
         context: Context,
+        services: Services,
+        members: Membership,
+        lifecycle: Lifecycle,
+        shard_orders: ShardOrders,
+        shard_reports: ShardReports,
+        above: Above,
         past: Recovered | None = None,  # notes of an earlier master: the job resumes from there
     ) -> None:
-        self._context, self._services = context, context.services
-        self._members, self._out = members, out = context.members, context.out
-        self.leases = LeaseService(context)
-        self.recovery = JobRecovery(past, members)
+        self._session, self._services = context.session, services
+        self._out, self._members = context.out, members
+        self._shard_orders, self._shard_reports = shard_orders, shard_reports
+        self._above, out = above, context.out
+        self.ended_jobs = EndedJobs(out)
+        self.leases = LeaseService(
+            context, members, lifecycle, shard_orders, self.ended_jobs, above.expel, self._retired
+        )
+        self.recovery = JobRecovery(past, members, shard_orders)
         self.round: RoundController | None = None
         self.phase = JobPhase.IDLE
         self.figures: dict[str, Any] = {}
         self.failed = ""  # why the last job of a session failed
-        self.jobs = 0
         self.interrupted = False
         self._is_formed = False
         self._starting: dict[Member, None] = {}  # workers that joined, and get the job next
         self._submitter: int | None = None
         self._summaries: list[int] = []
         self._side = 0  # the work beside the loop that the job waits for
-        self.inspection = Inspection(members, out, context.services.reader)
-        self.expiry = ExpiryClock(members)
-        self.checkpoints = CheckpointController(context)
-        self.export = Export(members, out, self.checkpoints.advice, self.ended)
-        self.ended_jobs = EndedJobs(out)
-        self.worker_wait = WorkerWait(context)
+        self.inspection = Inspection(members, out, services.reader)
+        self.expiry = ExpiryClock(out, shard_orders)
+        self.checkpoints = CheckpointController(
+            out, members, shard_orders, shard_reports, services.files,
+            Hooks(self._restored, lambda error: above.fail_job(str(error))),
+        )  # fmt: skip
+        advice = self.checkpoints.advice
+        self.export = Export(members, shard_reports, out, advice, self.ended)
+        self.worker_wait = WorkerWait(context, advice, above.fail_job)
         self.loading = ExportProgress()  # of reading first rows from a file
         self._saved_last = False
         self._failure: _Failure | None = None  # of an export, while its rows are saved
@@ -117,9 +149,9 @@ class JobController:
         submitted job) an error goes to the driver, and the cluster lives on."""
         self.job, self.figures, self.interrupted = job, {}, False
         self.failed = ""
-        self.jobs += 1
-        if self._context.session:
-            self.ended_jobs.begin(self.jobs, to_mapping(job.settings))
+        self.ended_jobs.newest += 1
+        if self._session:
+            self.ended_jobs.note(to_mapping(job.settings))
         self._saved_last = False
         self.inspection.begin()
         self._go(JobPhase.PREPARING)
@@ -154,7 +186,7 @@ class JobController:
             self._out.happened("input", "", f"by the input: {', '.join(job.measured)}")
             log.info("by the input: %s", ", ".join(job.measured))
         self.checkpoints.opened(job, opened, now, resumes=not self.recovery.begun)
-        self._answer_submitter(messages.Submitted(self.jobs))
+        self._answer_submitter(messages.Submitted(self.ended_jobs.newest))
         self._go(JobPhase.READY)
         if self._is_formed:
             self._begin(job, now)
@@ -173,11 +205,11 @@ class JobController:
             behind = any(member.dropped for member in self._members.nodes("worker"))
             self._members.table_registry.forget_job(now, in_use=behind)
             self.ended_jobs.forget_tables()
-            self._members.rows.expired = 0
+            self._shard_orders.expired = 0
             self.expiry.begin(now)
         if not self._members.joined("worker"):
             if not any(member.role == "worker" for member in self._members.left):
-                self._context.fail_job(
+                self._above.fail_job(
                     "a job needs a worker, and none is here: raise expected_node_num or start "
                     "workers"
                 )
@@ -198,7 +230,7 @@ class JobController:
         self._go(JobPhase.SURVEY)
         job.begin_pass("survey", now)
 
-    def restored(self, state: JobState, now: float) -> None:
+    def _restored(self, state: JobState, rows: int, now: float) -> None:
         """Resume the training: the servers have the rows of a checkpoint."""
         job = self.job
         if job is not None:
@@ -221,18 +253,18 @@ class JobController:
         here = [m for m in self._members.joined("worker") if not (m.dropped or m.leaving)]
         nodes = [member.number for member in here]
         if job.rounds and not nodes:  # the workers of rounds are decided now
-            self._context.fail_job("every worker has left before the training began")
+            self._above.fail_job("every worker has left before the training began")
             return
         restored = self.checkpoints.continued_from
         try:
             rotation = job.plan_rotation(max(1, len(nodes)), state)  # one comes, if none is here
         except SnailError as error:
-            self._context.fail_job(str(error), error.exit_code)
+            self._above.fail_job(str(error), error.exit_code)
             return
         except (Exception, SystemExit) as error:  # of the model's class
             log.error("rotation failed", exc_info=error)
             text = f"rotation failed at the master: {explain(error)}"
-            self._context.fail_job(text, trace=frames_of(error))
+            self._above.fail_job(text, trace=frames_of(error))
             return
         fields = None if rotation is None else asdict(rotation)
         self._out.note("train", {"nodes": nodes, "restored": restored, "rotation": fields})
@@ -265,11 +297,17 @@ class JobController:
         self.checkpoints.training_begins(now)
         if job.ledger.clock >= 0:
             self.inspection.begin_rounds()
-            self.round = RoundController(self._context, job)
+            inspect = partial(self._inspect, job)
+            self.round = RoundController(
+                self._out, job, self._shard_orders, self.checkpoints, inspect, self._above.fail_job
+            )
+
+    def _inspect(self, job: Job, round_: int, then: OnDone, now: float) -> None:
+        self.inspection.after_round(job, round_, dict(self.figures), then, now)
 
     def set_clock(self, job: Job, clock: int, now: float) -> None:
         """Set the clock of all shards; nothing is leased before they have it."""
-        self._members.rows.set_clock(clock, early=job.ledger.clock >= 0, now=now)
+        self._shard_orders.set_clock(clock, early=job.ledger.clock >= 0, now=now)
 
     def start(self, member: Member) -> None:
         """Give a worker that joined the job, at the next `report`."""
@@ -361,10 +399,10 @@ class JobController:
     def _step_training(self, job: Job, ledger: Ledger, workers: list[Member], now: float) -> None:
         looks = self.round is not None and self.round.looks
         if job.diverged and not looks:  # which may say that an earlier round diverged
-            self._context.fail_job(job.diverged)
+            self._above.fail_job(job.diverged)
             return
         if job.refused:
-            self._context.fail_job(job.refused, DataError.exit_code)
+            self._above.fail_job(job.refused, DataError.exit_code)
             return
         self.inspection.step(job, dict(self.figures), now)
         self.expiry.step(job, now)
@@ -382,7 +420,7 @@ class JobController:
             if late or looking or self.checkpoints.running:
                 return
             # A worker that is gone may still push until all shards have fenced it.
-            if self._members.rows.busy or self._members.rows.moving:
+            if self._shard_orders.busy or self._shard_orders.moving:
                 return
             if self.interrupted and self.checkpoints.writes and not self._saved_last:
                 self._saved_last = True  # the same command resumes from here
@@ -390,7 +428,7 @@ class JobController:
                 return
             job.end_pass(now)
             if job.refused:
-                self._context.fail_job(job.refused, DataError.exit_code)
+                self._above.fail_job(job.refused, DataError.exit_code)
                 return
             self._begin_export(job, now)
 
@@ -470,10 +508,12 @@ class JobController:
         workers = self._members.joined("worker")
         if workers and all(member.finished for member in workers) and not job.ledger.over:
             lacking = job.ledger.size - job.ledger.finished
-            self._context.fail_job(
+            self._above.fail_job(
                 f"the journal lacks {lacking} blocks, which the workers have trained and do not "
                 "know any more: it was damaged, or its machine died. Start again with --fresh"
             )
+        if self.round is not None:
+            self.round.lost(now)  # the lost master may not have said so
         self.leases.all_back(job, now)
 
     def came_back(self, member: Member, now: float) -> None:
@@ -484,6 +524,21 @@ class JobController:
             self.leases.came_back(member, now)
         else:
             self.start(member)
+
+    def finished(self, member: Member, message: messages.Finished, now: float) -> None:
+        """A worker has ended its part of the job; or, in a session, of one that ended without it,
+        and gets the present one."""
+        if not member.dropped:
+            self.leases.finished(member, message, now)
+            return
+        number, member.dropped = member.dropped, 0
+        if number != self.ended_jobs.newest:
+            self.start(member)
+
+    def _retired(self, now: float) -> None:
+        """Blocks of a worker that is gone are to be trained again."""
+        if self.round is not None:
+            self.round.lost(now)
 
     def summarise(self, member: Member, message: messages.Summarise, call: int, now: float) -> None:
         """Send a worker the merged survey, once it is there; a driver that of an ended job."""
@@ -568,7 +623,7 @@ class JobController:
         if self.phase is JobPhase.EXPORTING and not isinstance(error, NotFinite):
             self._keep_rows(failure, now)
         else:
-            self._context.fail_job(*failure)
+            self._above.fail_job(*failure)
 
     # --- an export that failed -------------------------------------------------------------------
 
@@ -577,8 +632,8 @@ class JobController:
         mended. A session keeps its rows until its next job."""
         job = self.job
         assert job is not None
-        if self._context.session or self.checkpoints.running:
-            self._context.fail_job(*failure)
+        if self._session or self.checkpoints.running:
+            self._above.fail_job(*failure)
             return
         self._failure, self._saved_before = failure, self.checkpoints.saved
         if self.checkpoints.writes:
@@ -610,7 +665,7 @@ class JobController:
         text = failure.text
         if self.checkpoints.saved > self._saved_before:
             text += f". {self.checkpoints.advice_to_export()}"
-        self._context.fail_job(text, failure.code, failure.trace)
+        self._above.fail_job(text, failure.code, failure.trace)
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -630,7 +685,7 @@ class JobController:
         self.export.written(figures, now)
 
     def _end_cancelled(self) -> None:
-        self._context.export_cancelled(self.export.verdict())
+        self._above.export_cancelled(self.export.verdict())
 
     def exported_before(self, job: Job, figures: dict[str, Any], now: float) -> None:
         """Only end the job, whose result an earlier master has written."""
@@ -646,11 +701,11 @@ class JobController:
         for path in figures.get("files", []):
             self._out.say(f"wrote {path}")
         self.checkpoints.ended("" if self.interrupted else "the run ended")
-        self._context.job_ended(now)
+        self._above.job_ended(now)
 
     def _warn_of_tables(self, job: Job) -> None:
         """Name tables that nothing was pushed to: a forgotten push is no error by itself."""
-        names = self._members.never_pushed() if job.metrics.units else []
+        names = self._shard_reports.never_pushed() if job.metrics.units else []
         if names:
             who, of = named_method(job.cls, "train"), "tables" if len(names) > 1 else "table"
             tables = ", ".join(map(repr, names))
@@ -663,18 +718,16 @@ class JobController:
             summary = None if job.summary is None else job.summary_message()
             tables = dict(self._members.table_registry.tables)
             ended = EndedJob(to_mapping(job.settings), self.figures, tables=tables, summary=summary)
-            self.ended_jobs.keep(self.jobs, ended)
+            self.ended_jobs.keep(ended)
 
     def report_job(self, member: Member, message: messages.AskJob, call: int, now: float) -> None:
         """Answer a driver that asks what a job has left; for the present job, at its end."""
-        at_work = self.job is not None and self.jobs not in self.ended_jobs
-        if at_work and message.job == self.jobs:
+        newest = self.ended_jobs.newest
+        at_work = self.job is not None and newest not in self.ended_jobs
+        if at_work and message.job == newest:
             self.ended_jobs.wait(call)
         else:
             self._out.reply(call, self.ended_jobs[message.job].report())
-
-    def collect_figures(self, now: float) -> None:
-        self.figures = run_figures(self._context, self.leases.running()[0], now)
 
     def cancel(self, now: float) -> bool:
         """Cancel the export of a job that its driver gives up; False: none is under way."""
@@ -689,7 +742,7 @@ class JobController:
         are refused. Its rows stay until the next job begins."""
         job = self.job
         assert job is not None
-        self.ended_jobs.keep(self.jobs, EndedJob(to_mapping(job.settings), {}, text, trace))
+        self.ended_jobs.keep(EndedJob(to_mapping(job.settings), {}, text, trace))
         self._answer_submitter(ClusterError(with_frames(text, trace)))
         self._out.disown(self._side)  # its thread may run on for a while, its result ignored
         self._side = 0
@@ -704,7 +757,7 @@ class JobController:
         self.leases.close()
         self.checkpoints.abandon("the job has failed")
         if job.ledger.needs == "clock" and self.phase is JobPhase.TRAINING:
-            self._members.rows.set_clock(0, early=True, now=now)  # drop what the clock has staged
+            self._shard_orders.set_clock(0, early=True, now=now)  # drop what the clock has staged
         self.end()
         self._go(JobPhase.STOPPING)
         self.figures, self.failed = {}, text
@@ -732,7 +785,6 @@ class JobController:
         if self.phase is JobPhase.TRAINING and self.job is not None:
             ledger = self.job.ledger
             busy = self.round is not None and self.round.busy
-            busy |= self._members.rows.moving
             if not (ledger.over or ledger.closed or busy):
                 self.checkpoints.check(self.job, now)
 

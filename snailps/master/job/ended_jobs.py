@@ -92,11 +92,10 @@ class EndedJobs:
             )
         return ended
 
-    def begin(self, number: int, settings: Mapping[str, str]) -> None:
-        """A job begins."""
-        self.newest = number
+    def note(self, settings: Mapping[str, str]) -> None:
+        """Note the job that has just begun."""
         shown = outward(settings, without_secrets)
-        self._out.note("job", {"number": number, "settings": shown})
+        self._out.note("job", {"number": self.newest, "settings": shown})
 
     def replay(self, fact: Fact) -> None:
         """Take a fact of an earlier master; facts of other subjects are skipped."""
@@ -108,11 +107,11 @@ class EndedJobs:
             self.cut_short = False
             self._jobs[fact.data["number"]] = EndedJob.of_report(fact.data["job"])
 
-    def keep(self, number: int, ended: EndedJob) -> None:
-        """Keep the job that has just ended, and answer who waits for that."""
-        self._jobs[number] = ended
+    def keep(self, ended: EndedJob) -> None:
+        """Keep the newest job, which has just ended, and answer who waits for that."""
+        self._jobs[self.newest] = ended
         job = outward(ended.report().data, without_secrets)
-        self._out.note("ended", {"number": number, "job": job})
+        self._out.note("ended", {"number": self.newest, "job": job})
         for old in list(self._jobs)[:-ENDED_MAX]:
             del self._jobs[old]
         for call in self._calls:

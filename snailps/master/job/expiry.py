@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from snailps.master.effects import Outbox
 from snailps.master.job.job import Job
-from snailps.master.membership import Membership
+from snailps.master.replication.shard_orders import ShardOrders
 
 TICKS = 8
 """Ticks in the time after which untouched rows are deleted."""
@@ -26,14 +27,14 @@ def oldest_kept(ticks: Sequence[int]) -> int:
 
 
 class ExpiryClock:
-    def __init__(self, members: Membership) -> None:
-        self._members = members  # its `rows` get the orders; the journal gets every tick
+    def __init__(self, out: Outbox, shard_orders: ShardOrders) -> None:
+        self._out, self._shard_orders = out, shard_orders  # the journal gets every tick
         self._tick = 0  # of the shards
 
     def begin(self, now: float) -> None:
         """Begin a job whose first rows must not seem as old as the last job's end."""
         if self._tick:
-            self._members.rows.expire(0, 0, now)
+            self._shard_orders.expire(0, 0, now)
         self._tick = 0
 
     def resume(self, job: Job, now: float) -> None:
@@ -43,13 +44,13 @@ class ExpiryClock:
     def step(self, job: Job, now: float) -> None:
         """Advance the clock, and have servers delete rows that no push touched in time."""
         tick = job.metrics.units * TICKS // job.expires if job.expires else 0
-        if tick > job.ticks[-1] and not self._members.rows.expiring:
-            self._members.out.note("tick", {"tick": tick})
+        if tick > job.ticks[-1] and not self._shard_orders.expiring:
+            self._out.note("tick", {"tick": tick})
             job.ticks.append(tick)
             self._expire(job, now)
 
     def _expire(self, job: Job, now: float) -> None:
         """Order the deletion, and drop ticks that decide nothing any more."""
         self._tick, oldest = job.ticks[-1], oldest_kept(job.ticks)
-        self._members.rows.expire(self._tick, oldest, now)
+        self._shard_orders.expire(self._tick, oldest, now)
         job.ticks = [tick for tick in job.ticks if tick >= oldest - 1]

@@ -17,6 +17,7 @@ from snailps.api.export_progress import ExportProgress
 from snailps.master.broadcast import Broadcast
 from snailps.master.effects import CancelExport, Outbox
 from snailps.master.membership import Membership
+from snailps.master.replication.shard_reports import ShardReports
 from snailps.transport import messages
 
 log = logging.getLogger(__name__)
@@ -33,11 +34,13 @@ class Export:
     def __init__(
         self,
         members: Membership,
+        shard_reports: ShardReports,
         out: Outbox,
         advice: Callable[[], str],  # what the user should know of checkpoints; may be empty
         on_end: Callable[[dict[str, Any], float], None],  # with the figures of the result
     ) -> None:
-        self._members, self._out, self._advice, self._on_end = members, out, advice, on_end
+        self._members, self._shard_reports, self._out = members, shard_reports, out
+        self._advice, self._on_end = advice, on_end
         self.progress: ExportProgress | None = None
         self._reported_at = 0.0
         self._cancelled_at: float | None = None
@@ -69,7 +72,7 @@ class Export:
         try:
             for number, report in counters.answers.items():
                 if (member := self._members.all.get(number)) is not None:
-                    self._members.note_stats(member, report, now)
+                    self._shard_reports.take(member, report, now)
         finally:
             if self._figures is not None:
                 self._on_end(self._figures, now)

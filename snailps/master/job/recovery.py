@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from snailps.api.rotation import Rotation
 from snailps.dataclass import dataclass, field
 from snailps.errors import ConfigError
+from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Fact
+from snailps.master.job.expiry import ExpiryClock
 from snailps.master.job.job import Job, rotation_of
+from snailps.master.job.round_controller import RoundController
 from snailps.master.job.state import JobState, decode, unpack
-from snailps.master.leases.service import UNDECIDED
+from snailps.master.leases.service import UNDECIDED, LeaseService
 from snailps.master.membership import Membership
+from snailps.master.replication.shard_orders import ShardOrders
 from snailps.node.status import EVENT_REPORTED
 from snailps.transport import messages
-
-if TYPE_CHECKING:
-    from snailps.master.job.controller import JobController
 
 log = logging.getLogger(__name__)
 
@@ -42,18 +44,48 @@ class Recovered:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
+class Course(Protocol):
+    """The controller of the job, as its recovery drives it."""
+
+    leases: LeaseService
+    checkpoints: CheckpointController
+    expiry: ExpiryClock
+    round: RoundController | None
+
+    def begin_survey(self, job: Job, now: float) -> None: ...
+
+    def summarised(self, now: float) -> None: ...
+
+    def begin_training(
+        self,
+        job: Job,
+        nodes: list[int],
+        state: JobState | None,
+        now: float,
+        rotation: Rotation | None = None,
+    ) -> None: ...
+
+    def set_clock(self, job: Job, clock: int, now: float) -> None: ...
+
+    def ends_early(self, *, interrupted: bool, now: float) -> None: ...
+
+    def exported_before(self, job: Job, figures: dict[str, Any], now: float) -> None: ...
+
+
 class JobRecovery:
     """Replays the facts of an earlier master."""
 
-    def __init__(self, past: Recovered | None, members: Membership) -> None:
+    def __init__(
+        self, past: Recovered | None, members: Membership, shard_orders: ShardOrders
+    ) -> None:
         self._past = past or Recovered([])  # None: this master is the first
         self._facts = self._past.facts
-        self._members = members
+        self._members, self._shard_orders = members, shard_orders
         self.known = bool(self._facts)
         self.begun = any(fact.kind in ("survey", "train") for fact in self._facts)
         """Whether the job had begun something that must not be repeated."""
 
-    def go_on(self, controller: JobController, job: Job, now: float) -> None:
+    def go_on(self, controller: Course, job: Job, now: float) -> None:
         """Bring a prepared job to its earlier state, once all members are back or given up.
         SnailError if the input has changed or the journal is damaged."""
         self.begun = False
@@ -102,9 +134,7 @@ class JobRecovery:
             )
         return base
 
-    def _train(
-        self, controller: JobController, job: Job, train: dict[str, Any], now: float
-    ) -> None:
+    def _train(self, controller: Course, job: Job, train: dict[str, Any], now: float) -> None:
         base = state = self._base(job)
         later = self._last("state")
         if later:
@@ -142,7 +172,7 @@ class JobRecovery:
             for state in states
         )
 
-    def _early(self, controller: JobController, job: Job, why: str, size: int, now: float) -> None:
+    def _early(self, controller: Course, job: Job, why: str, size: int, now: float) -> None:
         """Repeat an early end of the training."""
         job.ended_by = why
         job.ledger.close(size)
@@ -152,7 +182,7 @@ class JobRecovery:
         """Fence lost workers again, and seal what they had pushed completely."""
         for number, lost in self._members.gone.items():
             if lost:
-                self._members.rows.fence(number, now, job.ledger.last_of(number))
+                self._shard_orders.fence(number, now, job.ledger.last_of(number))
 
 
 def _replay(job: Job, fact: Fact, now: float) -> None:

@@ -11,14 +11,16 @@ never applied. `leases.RoundLedger` owns the entries, shards own rows. `now` is 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import cast
 
 from snailps.errors import SnailError, explain
-from snailps.master.context import Context
-from snailps.master.effects import Fact
+from snailps.master.checkpoints import CheckpointController
+from snailps.master.effects import Fact, Outbox
 from snailps.master.job.job import Job
 from snailps.master.leases import RoundLedger
-from snailps.node.effects import WorkDone
+from snailps.master.replication.shard_orders import ShardOrders
+from snailps.node.effects import OnDone, WorkDone
 
 log = logging.getLogger(__name__)
 
@@ -26,13 +28,17 @@ log = logging.getLogger(__name__)
 class RoundController:
     def __init__(
         self,
-        context: Context,
+        # the journal gets ``close`` with its slots, ``look``, and ``round`` with its metrics
+        out: Outbox,
         job: Job,  # in its training
+        shard_orders: ShardOrders,
+        checkpoints: CheckpointController,
+        inspect: Callable[[int, OnDone, float], None],  # ``inspect(round, then, now)``
+        fail_job: Callable[[str], None],
     ) -> None:
-        self._job, self._members = job, context.members
+        self._out, self._job, self._shard_orders = out, job, shard_orders
+        self._checkpoints, self._inspect, self._fail_job = checkpoints, inspect, fail_job
         self._ledger = cast(RoundLedger, job.ledger)
-        # The journal gets ``close`` with its slots, ``look``, and ``round`` with its metrics.
-        self._context, self._out = context, context.out
         self._deadline_s = job.deadline_s
         self._begun: float | None = None
         self._forgotten = False
@@ -87,7 +93,7 @@ class RoundController:
         there and counted at the others: so all of them first forget the round."""
         if not (self.closing or self._ledger.begun):
             self._begun = None
-            self._members.rows.set_clock(self._ledger.round, early=True, now=now)
+            self._shard_orders.set_clock(self._ledger.round, early=True, now=now)
 
     def stood_still(self, seconds: float) -> None:
         if self._begun is not None:
@@ -95,7 +101,7 @@ class RoundController:
 
     def step(self, now: float) -> None:
         """Begin what waited for finished work."""
-        if self.closing and self._members.rows.clocks_set:
+        if self.closing and self._shard_orders.clocks_set:
             self.closing, self._begun = False, None
             round_ = self._ledger.round
             self._out.note("look", {"round": round_})
@@ -119,25 +125,23 @@ class RoundController:
     def _saves(self, now: float) -> bool:
         """Whether a checkpoint is written, for which rows stay as they are; or is to begin, which
         it can between two rounds only. A round waits for one: the next may be due at its end."""
-        checkpoints, round_ = self._context.job_controller.checkpoints, self._ledger.round
-        if checkpoints.running:
+        round_ = self._ledger.round
+        if self._checkpoints.running:
             self._saved_in = round_
             return True
         may_begin = not (self._ledger.over or self._ledger.closed or self._saved_in == round_)
-        return may_begin and checkpoints.is_due(now)
+        return may_begin and self._checkpoints.is_due(now)
 
     def close(self, slots: list[int], now: float) -> None:
         """Have the shards apply the round with these slots; idempotent."""
         self._out.note("close", {"parts": slots})
         self.closing = True
-        self._members.rows.close_clock(self._ledger.round, slots, now)
+        self._shard_orders.close_clock(self._ledger.round, slots, now)
 
     def look(self, round_: int, now: float) -> None:
         """Have the model inspect an applied round; idempotent."""
         self._looks_at = round_
-        controller = self._context.job_controller
-        figures = dict(controller.figures)
-        controller.inspection.after_round(self._job, round_, figures, self._looked, now)
+        self._inspect(round_, self._looked, now)
 
     def forget(self) -> None:
         """Ignore the result of an inspection: the job is over."""
@@ -155,9 +159,7 @@ class RoundController:
             self._out.note("round", {"figures": figures})
             self._job.round_done(round_, figures)
         except SnailError as error:
-            self._context.fail_job(str(error))
+            self._fail_job(str(error))
         except (Exception, SystemExit) as error:
             log.error("after_round failed", exc_info=error)
-            self._context.fail_job(
-                f"round {number}: after_round failed at the master: {explain(error)}"
-            )
+            self._fail_job(f"round {number}: after_round failed at the master: {explain(error)}")

@@ -7,37 +7,47 @@ from __future__ import annotations
 
 from typing import Any
 
-from snailps.master.context import Context
+from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
 from snailps.master.member import Member
+from snailps.master.membership import Membership
+from snailps.master.replication.controller import ReplicationController
+from snailps.master.replication.shard_reports import ShardReports
 
 
-def run_figures(context: Context, job: Job, now: float) -> dict[str, Any]:
+def run_figures(
+    members: Membership,
+    replication: ReplicationController,
+    shard_reports: ShardReports,
+    controller: JobController,
+    own_rss_mb: float,  # peak resident size of the master's process
+    now: float,
+) -> dict[str, Any]:
     """Metrics of the run, including those of its export that are known already."""
-    members, controller = context.members, context.job_controller
+    job, _ = controller.leases.running()
     everyone = [*members.all.values(), *members.left]
     reported = [member.figures for member in everyone]
     sums = {
         key: float(sum(figures.get(key, 0) for figures in reported))
         for key in ("bytes_in", "bytes_out", "peak_rss_mb")
     }
-    sums["peak_rss_mb"] += context.own_rss_mb()
+    sums["peak_rss_mb"] += own_rss_mb
     sums["peak_rss_mb"] += sum(
         float(member.stats.get("peak_rss_mb", 0.0))
         for member in everyone
         if "peak_rss_mb" not in member.figures
     )
-    expired = members.rows.expired
+    expired = replication.shard_orders.expired
     return {
         **job.figures(sums, now),
         **controller.figures,
-        "rows": members.shard_sum("rows"),
+        "rows": shard_reports.sum("rows"),
         **({"expired": expired} if expired else {}),
         **controller.checkpoints.figures(),
         "servers": len(members.nodes("server")),
         "workers": sum(member.role == "worker" for member in everyone),
         **_waited(job, everyone),
-        **context.replication.figures(),
+        **replication.figures(),
     }
 
 

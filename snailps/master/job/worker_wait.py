@@ -6,6 +6,7 @@ the last worker is gone -> step ... -> another one comes: `over`, or the limit: 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from snailps.master.context import Context
 from snailps.master.membership import NOTICE_S
@@ -16,8 +17,14 @@ log = logging.getLogger(__name__)
 class WorkerWait:
     """Waits for a worker, with a limit, and not in a session, whose workers are its own."""
 
-    def __init__(self, context: Context) -> None:
-        self._context, settings = context, context.settings
+    def __init__(
+        self,
+        context: Context,
+        advice: Callable[[], str],  # what the user should know of checkpoints; may be empty
+        fail_job: Callable[[str], None],
+    ) -> None:
+        settings = context.settings
+        self._advice, self._fail_job = advice, fail_job
         waits = settings.on_node_loss == "recover" and not context.session
         self._limit_s = settings.master_time_out if waits else 0.0
         self._notice_at = 0.0
@@ -41,8 +48,7 @@ class WorkerWait:
             within = f", none came within {self._limit_s:.0f} s (master_time_out)"
             text = f"every worker has left before the work was done: {work} left"
             text += within if self._limit_s else ""
-            advice = self._context.job_controller.checkpoints.advice()
-            self._context.fail_job(f"{text}. {advice}".rstrip(". "))
+            self._fail_job(f"{text}. {self._advice()}".rstrip(". "))
         elif now >= self._notice_at:
             self._notice_at = now + NOTICE_S
             hint = " (snailps worker -c FILE starts another)" if self.lacks else ""

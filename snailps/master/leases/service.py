@@ -14,19 +14,23 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Container
+from collections.abc import Callable, Container
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from snailps.errors import ClusterError, ProtocolError, SnailError, explain
 from snailps.master.context import Context
 from snailps.master.effects import Broken
+from snailps.master.job.ended_jobs import EndedJobs
 from snailps.master.job.job import Job
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PartTurns
 from snailps.master.leases.late_workers import LateWorkers
 from snailps.master.leases.ledger import MASTER, Ledger, Wait
 from snailps.master.leases.rotation import NO_MORE, NO_PART
+from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
+from snailps.master.membership import Membership
+from snailps.master.replication.shard_orders import ShardOrders
 from snailps.node.effects import WorkDone
 from snailps.outward import outward
 from snailps.transport import messages
@@ -47,12 +51,29 @@ UNDECIDED = (
 Call = tuple[Member, str, int]
 
 
+class Expel(Protocol):
+    """Declare a member lost that may still run; `after`: what follows on its loss, in words."""
+
+    def __call__(self, member: Member, why: str, now: float, after: str = "") -> None: ...
+
+
 class LeaseService:
     """The leases of the present job, if any."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(
+        self,
+        context: Context,
+        members: Membership,
+        lifecycle: Lifecycle,
+        shard_orders: ShardOrders,
+        ended_jobs: EndedJobs,
+        expel: Expel,
+        retired: Callable[[float], None],  # a worker is gone, and its blocks are to be done again
+    ) -> None:
         self.job: Job | None = None
-        self._context, self._members, self._out = context, context.members, context.out
+        self._out, self._members, self._lifecycle = context.out, members, lifecycle
+        self._shard_orders, self._ended_jobs = shard_orders, ended_jobs
+        self._expel, self._retired = expel, retired
         self._asking: deque[Call] = deque()  # to be examined
         self._refused: dict[int, list[Call]] = {}  # by worker: until the ledger wakes it
         self._seen: tuple[Any, ...] = ()  # state of the job at the last look
@@ -279,14 +300,9 @@ class LeaseService:
 
     def finished(self, member: Member, message: messages.Finished, now: float) -> None:
         """Note that a worker has ended its part of the job."""
-        if self.job is not None and not member.dropped:
+        if self.job is not None:
             self._out.note("settled_all", {"node": member.number, "but": []})
             self.job.ledger.records.make_all_durable(member.number)
-        if member.dropped:  # of this job or, in a session, of one that ended without it
-            number, member.dropped = member.dropped, 0
-            if number != self._context.job_controller.jobs:
-                self._context.job_controller.start(member)
-            return
         member.finished, member.figures, member.state = True, message.figures, "finished"
         if self.job is not None and self.job.ledger.drops:
             self.job.ledger.release(member.number)  # the block that it had prefetched
@@ -342,8 +358,6 @@ class LeaseService:
 
     def all_back(self, job: Job, now: float) -> None:
         """All members are back or given up: repeat what the lost master may not have sent."""
-        if (rounds := self._context.job_controller.round) is not None:
-            rounds.lost(now)  # the lost master may not have said so
         self.answer(now)
         if job.ledger.needs == "clock":
             self.send_workers(messages.CameBack())
@@ -368,8 +382,8 @@ class LeaseService:
         self._out.note("retire", {"node": member.number})
         numbers = job.ledger.retire(member.number)
         job.withdraw_checkouts()
-        if numbers and (rounds := self._context.job_controller.round) is not None:
-            rounds.lost(now)
+        if numbers:
+            self._retired(now)
         self.answer(now)
         if numbers and job.ledger.needs == "clock":
             self.send_workers(messages.CameBack())
@@ -399,7 +413,7 @@ class LeaseService:
     def wait_for_late(self, ledger: Ledger, workers: list[Member], now: float) -> bool:
         """Wait for workers that are not finished when a ledger is closed, and for those that have
         not begun when it is over; whether there are any."""
-        waits_for_master = ledger.waits_for_copy or self._context.departures.returning
+        waits_for_master = ledger.waits_for_copy or self._members.returning
         if waits_for_master or (ledger.over and not self.over_at):
             self.late.progress(now)
         self.over_at = (self.over_at or now) if ledger.over else 0.0
@@ -408,7 +422,7 @@ class LeaseService:
         idle = [member for member in late if not member.worked and (ledger.closed or ledger.over)]
         if idle and self.late.quiet(now):
             for member in idle:  # it may go on with the next job
-                member.dropped = self._context.job_controller.jobs
+                member.dropped = self._ended_jobs.newest
                 log.warning("%s is given up: it has not begun", member.name)
         self.late.step(begun, now, staged=ledger.needs == "clock")
         return any(not (member.finished or member.dropped) for member in late)
@@ -416,13 +430,13 @@ class LeaseService:
     def _give_up(self, member: Member, why: str, now: float) -> None:
         """The training ends without what a worker has not finished: it is lost, and fenced before
         the export reads its rows."""
-        if self._context.lifecycle.stopping:
+        if self._lifecycle.stopping:
             return
         job, ledger = self.running()
-        member.dropped = self._context.job_controller.jobs
+        member.dropped = self._ended_jobs.newest
         ledger.abandon(member.number)
         job.withdraw_checkouts()
-        self._context.departures.expel(member, why, now, after="the training has ended without it")
+        self._expel(member, why, now, after="the training has ended without it")
 
     # --- answers and notes ---------------------------------------------------------------------
 
@@ -458,7 +472,7 @@ class LeaseService:
     def _ready(self, job: Job, pass_: str) -> bool:
         """Whether the rows are ready for new leases."""
         needs = job.ledger.needs
-        return pass_ != "train" or not needs or not self._members.rows.open(needs)
+        return pass_ != "train" or not needs or not self._shard_orders.open(needs)
 
     def _end_turn(self, member: Member) -> None:
         """A worker's part is merged or lost: examine those that wait for their turn."""

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from snailps.errors import ClusterError, ConnectionLost, SnailError
 from snailps.master.context import Context
 from snailps.master.effects import OnAnswer
 from snailps.master.events import Answer
+from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
+from snailps.master.membership import Membership
 from snailps.master.replication.effects import (
     Effect,
     Emptied,
@@ -37,11 +39,26 @@ from snailps.transport import messages
 log = logging.getLogger(__name__)
 
 
+class Above(Protocol):
+    """What replication asks of the parts above it."""
+
+    def expel(self, member: Member, why: str, now: float) -> None:
+        """Declare a server lost that may still run; `lost` follows."""
+
+    def rows_lost(self, text: str) -> None:
+        """No server has the rows of a shard any more."""
+
+    def all_servers_leave(self, text: str, now: float) -> None:
+        """All servers are to leave, with all rows."""
+
+
 class ReplicationController:
     """Keeps every shard served."""
 
-    def __init__(self, context: Context) -> None:
-        self._context, self._members, self._out = context, context.members, context.out
+    def __init__(
+        self, context: Context, members: Membership, lifecycle: Lifecycle, above: Above
+    ) -> None:
+        self._out, self._members, self._above = context.out, members, above
         settings = context.settings
         wanted = settings.replication if settings.on_node_loss == "recover" else "none"
         limits = Limits.of(settings.request_timeout)
@@ -55,7 +72,7 @@ class ReplicationController:
             lambda: self.standbys.count,
             self.standbys.primary_of,
             self._order,
-            context.lifecycle.fail,
+            lifecycle.fail,
             limits.changeover_s,
             self._expel,
             lambda: self._members.below,
@@ -233,7 +250,7 @@ class ReplicationController:
 
     def _expel(self, server: int, why: str, now: float) -> None:
         if (member := self._members.all.get(server)) is not None:
-            self._context.departures.expel(member, why, now)
+            self._above.expel(member, why, now)
 
     def _answered(self, order: Order, answer: Answer, now: float) -> None:
         if isinstance(answer, ConnectionLost):
@@ -278,7 +295,7 @@ class ReplicationController:
         member.leaving, member.state = False, "ready"
         asked = self._drains.get(effect.server)
         if not asked and all(m is member or m.leaving for m in self._members.nodes("server")):
-            self._context.interrupts.all_servers_leave(
+            self._above.all_servers_leave(
                 f"{member.name} was told to leave, and its rows would go with it: {effect.why}",
                 now,
             )
@@ -294,7 +311,7 @@ class ReplicationController:
             self._out.reply(call, error or messages.Ok())
 
     def _rows_lost(self, effect: RowsLost) -> None:
-        self._context.departures.rows_lost(
+        self._above.rows_lost(
             f"{effect.why}. Its own log may say more; "
             + (
                 f"no other server has all of {shards_text(effect.shards)}"
