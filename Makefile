@@ -12,7 +12,7 @@ ARGS ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo check test test-all test-night test-torch test-browser test-hosts test-wheels wheels sanitize lint bench bench-quick clean
+.PHONY: help demo check test test-all test-night test-torch test-browser test-hosts test-wheels wheels sanitize lint docs bench bench-quick clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -97,6 +97,10 @@ lint: $(VENV)/.made-lint ## ruff (rules and layout), mypy, shellcheck
 	@$(BIN)/python tools/ratchet.py . </dev/null
 	@$(BIN)/mypy </dev/null
 	@$(BIN)/shellcheck -x $(SCRIPTS) </dev/null
+
+# Warnings are errors, and so are links that lead nowhere; ARGS='-b linkcheck' asks the web, too.
+docs: $(VENV)/.made-docs ## the documentation as a site, in build/site
+	@$(BIN)/python -m sphinx -W --keep-going -q -c docs/site . build/site $(ARGS) </dev/null
 
 bench: $(VENV)/.made-run ## speed, memory and quality beside fastText and gensim
 	@test -f '$(CORPUS)' || { echo "no corpus at $(CORPUS): make bench CORPUS=FILE" >&2; exit 2; }

@@ -130,6 +130,15 @@ class SnailError(Exception):
 
     `exit_code` is the exit code of a command; `code` is sent to a peer beside the text.  The text
     is fit to be shown and sent wherever it came from: `outward`.
+
+    Examples
+    --------
+    >>> import snailps
+    >>> try:
+    ...     snailps.load("missing.vec")
+    ... except snailps.SnailError as error:
+    ...     print(type(error).__name__, error.exit_code)
+    ModelFileError 2
     """
 
     exit_code = 1

@@ -283,6 +283,12 @@ def default_cluster(workers: int | None = None) -> Cluster:
     workers : int, optional
         A number other than the kept cluster's starts another one, without its tables; the cluster
         of a ``with`` block is taken as it is.
+
+    Examples
+    --------
+    >>> with snailps.local_cluster() as mine:
+    ...     print(snailps.default_cluster() is mine)
+    True
     """
     return within() or _kept.get(workers)
 

@@ -118,6 +118,15 @@ class Cluster:
     ----------
     address : str
         Of the master: further processes may join.
+
+    Examples
+    --------
+    >>> with snailps.local_cluster() as cluster:
+    ...     table = cluster.table("counts", dim=1)
+    ...     table.push([3, 4], [[1.0], [2.0]])
+    ...     table.push([4], [[5.0]])
+    ...     print(table.pull([4]))
+    [[7.]]
     """
 
     def __init__(self, launcher: Launcher | None, driver: Driver, address: str = "") -> None:

@@ -34,7 +34,7 @@ from snailps.torch.exchange import Exchange, Lookup, corked, push_together
 from snailps.torch.parameter import RowsParameter
 from snailps.torch.rows import current
 
-Bags: TypeAlias = Tensor | tuple[Tensor, Tensor]
+Bags: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
 """Ids (bags, ids of each), or ids (n,) and the offset of each bag."""
 M = TypeVar("M", bound="TableModule")
 C = TypeVar("C", bound=Callable[..., Any])
@@ -369,7 +369,7 @@ class Embedding(TableModule):
 
     @_left_alone
     def forward(self, input: Tensor) -> Tensor:
-        """Rows of `input`, integers of any shape: float32 (*input.shape, embedding_dim).
+        """Rows of `input`, integers of any shape: float32, and `embedding_dim` is the last axis.
 
         Raises
         ------

@@ -85,6 +85,14 @@ class LabelModel:
     loss : {"softmax", "ova", "ns", "hs"}
         With softmax, and with the hierarchical one (hs, only fastText's own models), the
         probabilities of all labels add up to 1.
+
+    Examples
+    --------
+    >>> model = snailps.LabelModel("sections.bin")  # doctest: +SKIP
+    >>> model.labels[:2]  # doctest: +SKIP
+    [b'sports', b'weather']
+    >>> [best.label for best, in model.predict(["wind and rain", "a late goal"])]  # doctest: +SKIP
+    ['weather', 'sports']
     """
 
     def __init__(

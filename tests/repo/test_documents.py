@@ -58,7 +58,9 @@ def test_every_page_is_reached_from_the_readme():
             continue
         reached.add(document)
         text = (ROOT / document).read_text(encoding="utf-8")
-        for link in re.findall(r"\]\(([^)#\s]+)", text):
+        trees = re.findall(r"^```\{toctree\}$(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+        pages = re.findall(r"^(?:.*<)?([\w./-]+)>?$", "\n".join(trees), re.MULTILINE)
+        for link in [*re.findall(r"\]\(([^)#\s]+)", text), *(f"{page}.md" for page in pages)]:
             target = (ROOT / document).parent / link
             if not link.startswith("http") and target.exists():
                 path = target.resolve().relative_to(ROOT).as_posix()
