@@ -46,7 +46,6 @@ _PANELS = {
 COMMANDS = {name: panel for panel, names in _PANELS.items() for name in names}
 """Command -> help panel; each command is a module beside this one, unless `_MODULES` names it."""
 _MODULES = dict.fromkeys(("nn", "similarity", "analogy", "vector"), "ask")
-_MODULES |= dict.fromkeys(("predict", "test", "eval"), "score")
 
 _ON_ONE_SCREEN = ("local", "master", "server", "worker", "demo")
 _CODES = (

@@ -30,16 +30,25 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 
 READERS = {
-    "snailps.models.sparse.linear:Linear": {
-        "": "LogisticRegression",
-        "squared": "LinearRegression",
-        "poisson": "PoissonRegressor",
+    "examples": {
+        "snailps.models.sparse.linear:Linear": {
+            "": "LogisticRegression",
+            "squared": "LinearRegression",
+            "poisson": "PoissonRegressor",
+        },
+        "snailps.models.sparse.fm:FactorizationMachine": {
+            "": "FMClassifier",
+            "squared": "FMRegressor",
+        },
+        "snailps.models.sparse.net:Net": {"": "SparseNetClassifier"},
+        "snailps.models.mlp:Mlp": {"": "MLPClassifier"},
     },
-    "snailps.models.sparse.fm:FactorizationMachine": {"": "FMClassifier", "squared": "FMRegressor"},
-    "snailps.models.sparse.net:Net": {"": "SparseNetClassifier"},
-    "snailps.models.mlp:Mlp": {"": "MLPClassifier"},
+    "names": {
+        "snailps.models.embeddings.kge:KnowledgeGraph": {"": "KnowledgeGraph"},
+        "snailps.models.embeddings.mf:MatrixFactorization": {"": "MatrixFactorization"},
+    },
 }
-"""Estimator of the files of a model, by model and loss; "": that of the other losses."""
+"""Estimator of an ``.npz``, by what it is of, model and loss; "": for the other losses."""
 
 
 def __getattr__(name: str) -> object:

@@ -2,7 +2,7 @@
 
 file of word vectors, of a classifier of text -> vectors.files.load_model -> Vectors, LabelModel
 .npz of a knowledge graph, of a matrix factorisation -> embedding_of -> GraphModel, FactorModel
-.npz of rows by feature, of a network -> estimator_of -> LogisticRegression, FMClassifier, ...
+.npz of rows by feature, of a network -> fitted_of -> LogisticRegression, FMClassifier, ...
 
 What is in a file, `sparse` and `vectors` know.
 """
@@ -22,7 +22,6 @@ from snailps.vectors.files import load_model
 from snailps.vectors.model_file import ModelFile
 
 if TYPE_CHECKING:
-    from snailps.estimators.embeddings import NameEstimator
     from snailps.estimators.sparse import SparseEstimator
     from snailps.models.embeddings.queries import FactorModel, GraphModel
     from snailps.vectors.label_prediction import LabelModel
@@ -87,38 +86,29 @@ def load(
     >>> wv["east"]
     array([1., 0., 0.], dtype=float32)
     """
-    if words is None and estimator_of(path):
-        return rows_model_of(path)
-    if words is None and (embeddings := embedding_of(path)) is not None:
+    kind = kind_of(path) if words is None else ""
+    if kind == "examples":
+        estimator: SparseEstimator = fitted_of(path)
+        return estimator
+    if kind == "names" and (embeddings := embedding_of(path)) is not None:
         return embeddings
     return load_model(path, words=words, mapped=mapped)
 
 
-def rows_model_of(path: str | os.PathLike[str]) -> SparseEstimator:
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """What the model in an ``.npz`` is of, "examples" or "names"; empty: it is another file."""
+    return _reader_of(path)[0]
+
+
+def fitted_of(path: str | os.PathLike[str]) -> Any:
     """The fitted estimator of a file; what else it is, the error says."""
-    name = estimator_of(path)
+    _, name = _reader_of(path)
     if not name:
         from snailps.models.sparse.export import read_npz
 
         read_npz(os.fspath(path))  # says what it is
         raise ModelFileError(f"{path}: expected a model of examples that snailps knows")
-    reader: type[SparseEstimator] = getattr(importlib.import_module("snailps.estimators"), name)
-    return reader.load(path)
-
-
-def judge_of(path: str | os.PathLike[str]) -> SparseEstimator | NameEstimator | None:
-    """The fitted estimator of a model of examples or names, which has `evaluate`; None: of none."""
-    worker_class = str(_header_of(path)[0].get("worker_class", ""))
-    if worker_class:
-        from snailps.models.embeddings import queries
-
-        if worker_class in queries.READERS:
-            name = worker_class.partition(":")[2]
-            found: type[NameEstimator] = getattr(
-                importlib.import_module("snailps.estimators"), name
-            )
-            return found.load(path)
-    return rows_model_of(path) if estimator_of(path) else None
+    return getattr(importlib.import_module("snailps.estimators"), name).load(path)
 
 
 def embedding_of(path: str | os.PathLike[str]) -> GraphModel | FactorModel | None:
@@ -135,13 +125,16 @@ def embedding_of(path: str | os.PathLike[str]) -> GraphModel | FactorModel | Non
     return model
 
 
-def estimator_of(path: str | os.PathLike[str]) -> str:
-    """Name of the estimator that reads a file; empty: none, or it is no such file."""
+def _reader_of(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """What an ``.npz`` is of and the name of the estimator that reads it; empty: another file."""
     settings, saved = _header_of(path)
-    if saved:
-        return saved if any(saved in names.values() for names in READERS.values()) else ""
-    names = READERS.get(str(settings.get("worker_class")), {"": ""})
-    return names.get(str(settings.get("loss")), names[""])
+    model, loss = str(settings.get("worker_class")), str(settings.get("loss"))
+    for kind, models in READERS.items():
+        if saved and any(saved in names.values() for names in models.values()):
+            return kind, saved
+        if not saved and model in models:
+            return kind, models[model].get(loss, models[model][""])
+    return "", ""
 
 
 def _header_of(path: str | os.PathLike[str]) -> tuple[dict[str, Any], str]:

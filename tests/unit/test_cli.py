@@ -24,12 +24,11 @@ from snailps.cli.entry import _open_streams
 from snailps.cli.jobs import only_one
 from snailps.cli.local import without_effect
 from snailps.cli.printing import print_json
-from snailps.cli.score import _answer
 from snailps.cli.status import _screen
 from snailps.cli.train import separate
 from snailps.config import ClusterSettings, RawConfig, WorkerSettings
 from snailps.config.fields import settings_of
-from snailps.errors import CheckpointError, ConfigError, DataError
+from snailps.errors import CheckpointError, ConfigError
 from snailps.local.launcher import MasterEnded
 from snailps.store.checkpoint.folder import Checkpoint
 
@@ -400,12 +399,6 @@ def test_folder_that_cannot_be_made_is_a_line(monkeypatch, capsys, tmp_path, wor
     code, _, err = call(monkeypatch, capsys, *(word.format(file=file) for word in words.split()))
     assert (code, err.count("\n")) == (2, 1)
     assert "folder: cannot write in" in err
-
-
-@pytest.mark.parametrize("name", ["nosuch", ""])
-def test_questions_of_a_file_that_cannot_be_read_are_a_line(tmp_path, name):
-    with pytest.raises(DataError, match="cannot read"):
-        _answer(None, str(tmp_path / name), 5, metrics=False, as_json=False)
 
 
 def test_closed_streams_are_taken_before_a_socket_gets_their_descriptors(monkeypatch, tmp_path):

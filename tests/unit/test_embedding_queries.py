@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import snailps
+from snailps.cli.main import app_for
 from snailps.errors import DataError, ModelFileError, UnknownWord
 from snailps.estimators.loading import embedding_of
 from snailps.models.embeddings import files
@@ -154,6 +155,13 @@ def test_factor_model_of_rankings_scores_by_products(tmp_path):
     assert model.predict("u", "i") == 1
     with pytest.raises(DataError, match="none of its 1 users"):
         model.recommend("new")
+
+
+@pytest.mark.parametrize("name", ["nosuch", ""])
+def test_questions_of_a_file_that_cannot_be_read_are_a_line(tmp_path, graph, name):
+    words = ["predict", str(tmp_path / "graph.npz"), str(tmp_path / name)]
+    with pytest.raises(DataError, match="cannot read"):
+        app_for(words)(words, standalone_mode=False)
 
 
 def test_files_of_other_models_are_none_and_damaged_ones_are_refused(tmp_path, graph):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from snailps.errors import ModelFileError
-from snailps.estimators.loading import rows_model_of
+from snailps.estimators.loading import fitted_of
 from snailps.vectors.files import identify, identify_folder, load, write_npz
 from snailps.vectors.label_prediction import LabelModel
 from snailps.vectors.model_file import header_of
@@ -75,7 +75,7 @@ def test_file_is_told_with_what_reads_it(content, expected):
 
 
 @pytest.mark.parametrize(("content", "expected"), [k for k in KINDS if "word vectors" not in k[1]])
-@pytest.mark.parametrize("reads", [load, LabelModel, rows_model_of])
+@pytest.mark.parametrize("reads", [load, LabelModel, fitted_of])
 def test_readers_of_models_refuse_it_by_name(tmp_path, reads, content, expected):
     path = tmp_path / "m.npz"
     path.write_bytes(content)
@@ -94,7 +94,7 @@ def test_a_first_line_of_other_numbers_is_told_by_the_reader_of_text(tmp_path):
         load(tmp_path / "m")
 
 
-@pytest.mark.parametrize("reads", [LabelModel, rows_model_of])
+@pytest.mark.parametrize("reads", [LabelModel, fitted_of])
 def test_word_vectors_are_named_where_another_model_is_needed(tmp_path, reads):
     write_npz(tmp_path / "m.npz", [b"a", b"b"], [ROWS], 3)
     with pytest.raises(ModelFileError, match="word vectors: snailps nn"):

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from snailps.cli.labelling import LinesProgress
 from snailps.cli.main import app_for
-from snailps.cli.score import _LinesProgress
 from snailps.data import file_kinds
 from snailps.data._float_text import label_lines
 from snailps.errors import DataError
@@ -283,8 +283,8 @@ def test_progress_tells_lines_and_of_plain_files_what_is_left(tmp_path, monkeypa
     for name in ("a.txt", "b.txt", "c.txt.gz"):
         (tmp_path / name).write_bytes(b"x" * 1000)
     now = [10.0]
-    monkeypatch.setattr("snailps.cli.score.time.monotonic", lambda: now[0])
-    progress = _LinesProgress([str(tmp_path / name) for name in ("a.txt", "b.txt", "c.txt.gz")])
+    monkeypatch.setattr("snailps.cli.labelling.time.monotonic", lambda: now[0])
+    progress = LinesProgress([str(tmp_path / name) for name in ("a.txt", "b.txt", "c.txt.gz")])
     progress.writer = LabelWriter(io.BytesIO(), [], "tsv", 0.0)
     progress.writer.lines = 50
     progress.note("a.txt", None)
@@ -294,7 +294,7 @@ def test_progress_tells_lines_and_of_plain_files_what_is_left(tmp_path, monkeypa
     progress.note("b.txt", None)
     progress.note("b.txt", 300)
     assert "50%" in progress.line()
-    packed = _LinesProgress([str(tmp_path / "c.txt.gz")])
+    packed = LinesProgress([str(tmp_path / "c.txt.gz")])
     packed.note("c.txt.gz", None)
     packed.note("c.txt.gz", 0)
     packed.note("c.txt.gz", 5000)

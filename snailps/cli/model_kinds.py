@@ -1,0 +1,62 @@
+"""Kinds of the model files that ``snailps predict`` and ``test`` take, and what both do with them.
+
+    MODEL -> kind_of -> text: a classifier's .bin        LabelModel
+                        examples: .npz of their models   an estimator of rows
+                        names: .npz of kge and mf        an estimator of names
+
+A command decides by the kind, in one place, what it does and which options are not for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from snailps.cli.printing import print_figures, print_json
+from snailps.data.file_kinds import whole_lines
+from snailps.outward import without_secrets
+
+_LINES_BYTES = 1 << 16
+
+KOption = Annotated[int, typer.Option("-k", min=-1, help="Most labels a line; -1: all.")]
+ThresholdOption = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="Least probability of a label.")
+]
+
+
+def kind_of(model: Path, other: str) -> str:
+    """What a model file is of; `other`: if it is a .npz of neither, which its reader refuses."""
+    if model.suffix != ".npz":
+        return "text"
+    from snailps.estimators import loading
+
+    return loading.kind_of(model) or other
+
+
+def readable(file: str) -> str:
+    """The path of a file argument, whose `-` is standard input."""
+    return "/dev/stdin" if file == "-" else file
+
+
+def input_lines() -> Iterator[bytes]:
+    """Standard input, some whole lines at a time; line by line from a terminal."""
+    stream = typer.get_binary_stream("stdin")
+    yield from whole_lines(stream, "standard input", 1 if stream.isatty() else _LINES_BYTES)
+
+
+def judge_examples(model: Path, file: str, label_column: str, *, as_json: bool) -> None:
+    """Print the figures of a model on a file, as a training does for `test`."""
+    from snailps.estimators.loading import fitted_of
+
+    figures = fitted_of(model).evaluate(readable(file), label_column or None)
+    print_judgement(model, file, figures, as_json=as_json)
+
+
+def print_judgement(model: Path, file: str, figures: Mapping[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"model": str(model), "file": without_secrets(readable(file)), **figures})
+    else:
+        print_figures(figures)

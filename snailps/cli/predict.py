@@ -1,0 +1,224 @@
+"""``snailps predict``: labels of texts, predictions for examples, answers about names.
+
+    text      TEXT       -> rows of line, label, probability
+              --input    -> `labelling`: a line of labels a line of the files
+    examples  FILE       -> a line of numbers an example
+              --metrics  -> figures of the file's labels
+    names     FILE       -> rows of line, name, score
+
+Parses and prints; the work is done in `snailps.vectors` and `snailps.estimators`, of which each
+kind of model imports its own part.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from snailps.cli.model_kinds import (
+    KOption,
+    ThresholdOption,
+    input_lines,
+    judge_examples,
+    kind_of,
+    readable,
+)
+from snailps.cli.options import OverwriteOption
+from snailps.cli.printing import JsonRowsOption, print_json, print_rows
+from snailps.data.file_kinds import whole_lines
+from snailps.data.unpacking import open_content, read_errors
+from snailps.errors import ConfigError, DataError
+from snailps.vectors.words import to_text
+
+_INPUT = "--input is for a classifier (a .bin), and writes --format tsv, jsonl or parquet"
+_REFUSED = {
+    ("text", "--metrics"): "--metrics is for a .npz; snailps test judges classifiers",
+    ("examples", "--input"): _INPUT,
+    ("names", "--input"): _INPUT,
+    ("names", "--metrics"): "--metrics: snailps test {model} {file} judges this model",
+}
+"""By kind of model and way of asking: why there is no such answer."""
+
+
+def command(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="A .bin of a classifier, fastText's own too; a .npz of any other model but words'."
+        ),
+    ],
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            help="A line of text, for a .npz a file; `-`: lines of standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    k: KOption = 1,
+    threshold: ThresholdOption = 0.0,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Instead of TEXT: a file, folder, pattern, URL or `-`, whose lines are labelled, "
+            "one line of output each, of tables each row.  May be given several times.",
+            metavar="FILE",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --input: the file for the labels; `-`: standard output.", metavar="FILE"
+        ),
+    ] = None,
+    format: Annotated[
+        Literal["tsv", "jsonl", "parquet"],
+        typer.Option(help="With --input: how a line of output is written."),
+    ] = "tsv",
+    column: Annotated[
+        str,
+        typer.Option(help="With --input: of a table, the column of the texts.", metavar="NAME"),
+    ] = "",
+    threads: Annotated[int, typer.Option(min=0, help="With --input: threads; 0: one a core.")] = 0,
+    overwrite: OverwriteOption = False,
+    metrics: Annotated[
+        bool,
+        typer.Option(
+            "--metrics",
+            help="With a .npz: print metrics of the predictions instead of the predictions.",
+            metavar="",
+        ),
+    ] = False,
+    label_column: Annotated[
+        str,
+        typer.Option(
+            help="With --metrics: the column of a table that has the labels, if it is another "
+            "than in training.",
+            metavar="NAME",
+        ),
+    ] = "",
+    as_json: JsonRowsOption = False,
+) -> None:
+    """The best labels of a text, with their probabilities; or predictions for a file of examples.
+
+    With --json: an object a line with line, label, probability, or with the scores of an example.
+
+    For example: snailps predict out/sections.bin "plays chess over the network" -k 3
+
+    Of files, on all cores: snailps predict out/sections.bin --input 'web/*.jsonl.gz' --column text
+
+    There a line has its labels and probabilities, separated by tabs, or `-` for both: `paste` puts
+    them beside the input. --format jsonl or parquet: two lists a line.
+
+    In a pipe: number of the line, label, probability, separated by tabs, with all digits; a line
+    without a label above the threshold has `-` for both. A line without a known word, even an empty
+    one, is judged by its end, as by fastText.
+
+    With a .npz: one line per example with the probability of yes, the value, or the probability of
+    each class, separated by tabs, with all digits: read back, they are what Python has. Lines of
+    LIBSVM must have labels; only --metrics uses them.
+
+    For example: snailps predict out/clicks.npz test.svm --metrics
+
+    With a .npz of kge or mf: a line per line of the file with its score; for a line with ? as head,
+    tail or item the K best names.
+
+    For example: snailps predict out/graph.npz questions.txt -k 5
+    """
+    kind = kind_of(model, "examples")
+    if input or output is not None:
+        way = "--input"
+        if text is not None or not input:
+            raise ConfigError("give either a TEXT, or --input FILE for the lines of files")
+        if metrics or as_json:
+            raise ConfigError(_INPUT)
+    else:
+        way = "--metrics" if metrics else "TEXT"
+        if column or threads or overwrite or format != "tsv":
+            raise ConfigError("--column, --threads, --format and --overwrite are for --input FILE")
+        if text is None:
+            raise ConfigError(
+                "nothing to label: give a TEXT, or --input FILE for the lines of files"
+            )
+    file = text or ""
+    match kind, way:
+        case "text", "TEXT":
+            label_text(model, file, k, threshold, as_json=as_json)
+        case "text", "--input":
+            from snailps.cli.labelling import Labels, label_lines
+
+            labels = Labels(output, format, k, threshold)
+            label_lines(model, input or [], labels, column, threads, overwrite=overwrite)
+        case "examples", "TEXT":
+            print_predictions(model, file, as_json=as_json)
+        case "examples", "--metrics":
+            judge_examples(model, file, label_column, as_json=as_json)
+        case "names", "TEXT":
+            answer(model, file, k, as_json=as_json)
+        case refused:
+            raise ConfigError(_REFUSED[refused].format(model=model, file=file))
+
+
+def label_text(model: Path, text: str, k: int, threshold: float, *, as_json: bool) -> None:
+    """Print the best labels of a text, or of each line of standard input."""
+    import numpy as np
+
+    from snailps.vectors.label_prediction import LabelModel
+
+    classifier = LabelModel(model)
+    number = 0
+    line = text.removesuffix("\n") + "\n"  # also for an empty line
+    pieces = input_lines() if text == "-" else iter([line.encode("utf-8", "surrogateescape")])
+    for lines in classifier.predict_pieces(pieces, k, threshold):
+        rows: list[tuple[int, str | None, Any]] = []
+        for labels in lines:
+            number += 1
+            # Probabilities are float32: 0.9, not 0.8999999761581421.
+            rows += [(number, to_text(label), np.float32(p)) for label, p in labels]
+            if not labels:
+                rows.append((number, None, None))
+        print_rows(("line", "label", "probability"), rows, as_json=as_json)
+
+
+def print_predictions(model: Path, file: str, *, as_json: bool) -> None:
+    """Print the probabilities, or the value, of each example of a file."""
+    from snailps.estimators.loading import fitted_of
+
+    estimator = fitted_of(model)
+    names = getattr(estimator, "classes_", [])
+    for scores in estimator.predictions(readable(file)):
+        lines = (scores if scores.ndim == 2 else scores[:, None]).tolist()
+        if as_json:
+            best = scores.argmax(1) if scores.ndim == 2 else (scores > 0.5).astype(int)
+            for values, number in zip(lines, best.tolist(), strict=True):
+                of_class = isinstance(name := names[number] if len(names) else 0, str)
+                print_json({"scores": values, **({"label": str(name)} if of_class else {})})
+            continue
+        rows = ("\t".join(map(repr, line)) for line in lines)
+        typer.echo("\n".join(rows), nl=len(lines) > 0)
+
+
+def answer(path: Path, file: str, k: int, *, as_json: bool) -> None:
+    """Print scores of lines, or the best names in the place of a ``?``."""
+    from snailps.estimators.loading import embedding_of
+
+    if k < 1:
+        raise ConfigError(f"-k: expected at least 1 name, got {k}: -1 is for labels of texts")
+    model, unknown, why = embedding_of(path), 0, ""
+    assert model is not None
+    with ExitStack() as stack:
+        stack.enter_context(read_errors(file))
+        pieces, name = input_lines(), "standard input"
+        if file != "-":
+            pieces, name = whole_lines(stack.enter_context(open_content(file)), file), file
+        for number, best in enumerate(model.answers(pieces, k, name), 1):
+            rows: list[tuple[Any, ...]] = [(number, None, None)]
+            if isinstance(best, DataError):
+                unknown, why = unknown + 1, why or f"line {number}: {best}"
+            elif best is not None:
+                rows = [(number, *entry) for entry in best]
+            print_rows(("line", "name", "score"), rows, as_json=as_json)
+    if unknown:
+        typer.echo(f"snailps: lines with unknown names: {unknown:,}, the first {why}", err=True)

@@ -1,0 +1,164 @@
+"""``snailps test``: how good a model is on a file of labelled texts, examples or names.
+
+    text      labelled text        -> rows of label, lines, precision, recall
+    examples  a file as trained on -> the figures of a training's `test`
+    names     lines of names       -> figures of ranks, lists or values
+
+Parses and prints; the work is done in `snailps.vectors` and `snailps.estimators`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from snailps.cli.model_kinds import (
+    KOption,
+    ThresholdOption,
+    judge_examples,
+    kind_of,
+    print_judgement,
+    readable,
+)
+from snailps.cli.printing import Cell, JsonObjectOption, print_json, print_rows
+from snailps.errors import ConfigError
+from snailps.outward import without_secrets
+from snailps.vectors.words import to_text
+
+_OF_TEXTS = dict.fromkeys(
+    ("-k", "--threshold", "--column", "--average-precision", "--at-recall"),
+    "{option} is for a .bin: a classifier of text",
+)
+_REFUSED = {
+    "text": {"--known": "--known is for a .npz of kge or mf"},
+    "examples": {**_OF_TEXTS, "--known": "--known is for kge and mf, and {model} is of examples"},
+    "names": {
+        **_OF_TEXTS,
+        "--label-column": "--label-column: lines of {model} have names, and no labels",
+    },
+}
+"""By kind of model: options of the others, and what is said to them."""
+
+
+def command(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="Model file: a classifier's .bin (fastText's too) or the .npz of any other model. "
+            "Not word vectors."
+        ),
+    ],
+    file: Annotated[
+        str, typer.Argument(help="Lines of labels and words, or what the model was trained on.")
+    ],
+    k: KOption = 1,
+    threshold: ThresholdOption = 0.0,
+    column: Annotated[
+        str, typer.Option(help="Of a table: the column of the texts.", show_default=False)
+    ] = "",
+    label_column: Annotated[
+        str, typer.Option(help="Of a table: the column of their labels.", show_default=False)
+    ] = "",
+    average_precision: Annotated[
+        bool,
+        typer.Option(
+            "--average-precision",
+            help="Also the average precision, by the probabilities of all labels.",
+            metavar="",
+        ),
+    ] = False,
+    at_recall: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Also the best precision at this recall or more, and the threshold for it.",
+            show_default=False,
+        ),
+    ] = None,
+    known: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of kge and mf: a file of the training, whose answers ranks and lists leave out.  "
+            "May be given several times.",
+            metavar="FILE",
+        ),
+    ] = None,
+    as_json: JsonObjectOption = False,
+) -> None:
+    """Precision, recall and F1 of the K best labels of each line, in total and per label.
+
+    Precision: the share of predicted labels that the lines have. Recall: the share of the lines'
+    labels that were predicted. F1: their harmonic mean. Lines without a known label, or without a
+    known word or end, are left out, as in fastText.
+
+    For example: snailps test out/sections.bin held-out.txt -k 1; of a table:
+    snailps test out/stars.bin held-out.parquet --column text --label-column stars
+
+    What threshold has a recall of .9? snailps test hq.bin held-out.txt --at-recall .9
+
+    In a pipe: label, lines that have it, times it was predicted, precision, recall, F1 (and average
+    precision, precision at the recall, threshold), separated by tabs; the first row, `all`, is for
+    all labels together (micro), the second, `macro`, has means of the labels.
+
+    With a .npz: the figures that training prints for --test. Of kge MRR and hits@k, raw and
+    filtered, of mf the errors of ratings, or recall and NDCG of lists.
+
+    For example: snailps test out/graph.npz test.txt --known train.txt --known valid.txt
+    """
+    kind = kind_of(model, "text")
+    options = {
+        "-k": k != 1,
+        "--threshold": threshold,
+        "--column": column,
+        "--label-column": label_column,
+        "--average-precision": average_precision,
+        "--at-recall": at_recall is not None,
+        "--known": known,
+    }
+    for option in (name for name, is_given in options.items() if is_given):
+        if (why := _REFUSED[kind].get(option)) and model.exists():
+            raise ConfigError(why.format(option=option, model=model))
+    if kind == "examples":
+        judge_examples(model, file, label_column, as_json=as_json)
+        return
+    if kind == "names":
+        judge_names(model, file, known or [], as_json=as_json)
+        return
+    from snailps.vectors.label_prediction import LabelModel, evaluate_labels
+
+    scores = evaluate_labels(
+        LabelModel(model), file, k, threshold, column=column, label_column=label_column,
+        ranking=average_precision, recall=at_recall,
+    )  # fmt: skip
+    labels = [{**asdict(entry), "label": to_text(entry.label)} for entry in scores.labels]
+    if as_json:
+        print_json(
+            {"model": str(model), "file": without_secrets(file), **asdict(scores), "labels": labels}
+        )
+        return
+    title = f"{model} at k = {k}" + (f", {scores.skipped:,} lines left out" * bool(scores.skipped))
+    count = sum(entry.predicted for entry in scores.labels)
+    columns = {"label": "label", "lines": "lines", "predicted": "said", "precision": "precision"}
+    columns |= {"recall": "recall", "f1": "F1"}
+    if average_precision:
+        columns["average_precision"] = "average precision"
+    if at_recall is not None:
+        columns |= {"precision_at_recall": f"precision at {at_recall:g}", "threshold": "threshold"}
+    first = {**asdict(scores), "label": "all", "predicted": count}
+    second = {**asdict(scores.macro), "label": "macro"}
+    rows: list[tuple[Cell, ...]] = [
+        tuple(row.get(name) for name in columns) for row in (first, second, *labels)
+    ]
+    print_rows(tuple(columns.values()), rows, title=title)
+
+
+def judge_names(model: Path, file: str, known: list[str], *, as_json: bool) -> None:
+    """Print the figures of names' ranks, lists or values; answers in `known` files are left out."""
+    from snailps.estimators.loading import fitted_of
+
+    figures = fitted_of(model).judged_by(readable(file), list(map(Path, known)) or None)
+    print_judgement(model, file, figures, as_json=as_json)
