@@ -34,7 +34,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(ROOT), str(HERE), os.environ.get("PYTHONPATH")])
 )
 
-from snailps.cli.status import ask
+from snailps.cli.masters import ask
 from snailps.config import RawConfig
 from snailps.errors import SnailError
 from snailps.local.launcher import Launcher

@@ -13,9 +13,10 @@ from typing import Annotated
 
 import typer
 
-from snailps.cli.common import ConfigOption, SetOption, known_classes, read_config
 from snailps.cli.jobs import only_one
-from snailps.cli.status import DIAL_S, ask, trust_for
+from snailps.cli.known_classes import known_classes
+from snailps.cli.masters import DIAL_S, ask, trust_for
+from snailps.cli.options import ConfigOption, SetOption, read_config
 from snailps.config import ClusterSettings, parse_addr
 from snailps.errors import SnailError, WaitTimeout
 from snailps.node.run_registry import RunRegistry, trust_at

@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -25,10 +25,8 @@ from snailps import models
 from snailps._version import __version__
 from snailps.api.worker import load_class
 from snailps.cli import json_lines
-from snailps.cli.options import ConfigOption as ConfigOption
-from snailps.cli.options import DocumentFdOption as DocumentFdOption
-from snailps.cli.options import SetOption as SetOption
-from snailps.cli.options import read_config as read_config
+from snailps.cli.known_classes import known_classes
+from snailps.cli.options import read_config
 from snailps.config import (
     CheckpointSettings,
     ClusterSettings,
@@ -66,29 +64,6 @@ def given(config: Path | None, overrides: Sequence[str] | None, document_fd: int
         return Document.load(data)
     except ValueError:  # none or a part of it: the parent has given up and reports why
         raise typer.Exit(EXIT_STOPPED) from None
-
-
-class KnownClasses:
-    """Classes whose keys may be in a file, iterated until the wanted one is found.
-
-    Those of the process come `first`, then those of all models, which are imported only then.
-    """
-
-    def __init__(self, first: Sequence[type[Settings]]) -> None:
-        self._first = tuple(first)
-
-    def __iter__(self) -> Iterator[type[Settings]]:
-        yield from self._first
-        yield from models.SETTINGS.values()
-
-
-def known_classes(raw: RawConfig) -> KnownClasses:
-    """Every class whose keys may be in a file of this job: roles, the user's model, models."""
-    classes: list[type[Settings]] = [MasterSettings, ServerSettings, WorkerSettings, JobSettings]
-    entry = raw.explicit("worker_class", JobSettings)
-    if entry is not None and entry.value:
-        classes.append(load_class(entry.value, entry.origin).Settings)
-    return KnownClasses(classes)
 
 
 _ROLES: dict[type[Settings], str] = {

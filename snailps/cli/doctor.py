@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from snailps.api.worker import load_class
-from snailps.cli.common import ConfigOption, SetOption, known_classes, read_config
+from snailps.cli.known_classes import known_classes
+from snailps.cli.options import ConfigOption, SetOption, read_config
 from snailps.cli.printing import print_json
 from snailps.config import JobSettings, MasterSettings, ServerSettings
 from snailps.diagnostics.doctor import Diagnosis, Doctor

@@ -27,7 +27,6 @@ from snailps.node.run_registry import Run, RunRegistry
 
 if TYPE_CHECKING:
     from snailps.node.status import Status
-    from snailps.transport.security.trust import Trust
 
 ASK_S = 1.0
 """Seconds for a master to answer; after them its line says that it does not."""
@@ -72,28 +71,13 @@ def status_or_reason(run: Run, registry: RunRegistry) -> tuple[Status | None, st
     """A running run's status; else None, and why there is none (empty: it does not run)."""
     if registry.state(run) != "running":
         return None, ""
-    from snailps.cli.status import ask
+    from snailps.cli.masters import ask, trust_of
     from snailps.errors import SnailError
 
     try:
         return ask(run.address, ASK_S, trust_of(run)), ""
     except SnailError as error:
         return None, str(error)
-
-
-def trust_of(run: Run) -> Trust:
-    """How to connect to a run's master: with its own secret, or the files it was started with."""
-    from snailps.config import ClusterSettings
-    from snailps.transport.security.trust import VARIABLE, Trust
-
-    if run.secret:
-        return Trust(run.secret.encode())
-    if run.secured and not (run.secret_file or run.tls or os.environ.get(VARIABLE)):
-        raise ConfigError(
-            f"run {run.number} asks for a secret that was not given as a file: set {VARIABLE}, "
-            "or give --set secret_file=PATH"
-        )
-    return Trust.of(ClusterSettings(secret_file=run.secret_file, tls=run.tls))
 
 
 def table_of(runs: Sequence[Run], registry: RunRegistry, width: int | None = None) -> list[str]:
@@ -146,6 +130,13 @@ def title_of(run: Run) -> str:
     """A run in words: its number, model and output."""
     output = f" to {shown(run.output)}" if run.output else ""
     return f"run {run.number} ({run.model}{output})"
+
+
+def runs_like(incomplete: str) -> list[tuple[str, str]]:
+    """Completions of the number of a run, with its title; newest first."""
+    runs = reversed(RunRegistry().runs())
+    found = [(str(run.number), title_of(run)) for run in runs]
+    return [pair for pair in found if pair[0].startswith(incomplete)]
 
 
 def ended_lines(run: Run, registry: RunRegistry) -> list[str]:

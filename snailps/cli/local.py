@@ -23,10 +23,11 @@ import typer
 
 from snailps import models
 from snailps.api.worker import load_class
-from snailps.cli.common import SetOption, known_classes, log_as_set, read_config, remarks
+from snailps.cli.common import log_as_set, remarks
 from snailps.cli.entry import main
 from snailps.cli.json_lines import is_object
-from snailps.cli.options import command_line, doors_of, short_options
+from snailps.cli.known_classes import known_classes
+from snailps.cli.options import SetOption, command_line, doors_of, read_config, short_options
 from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import is_live, print_figures, print_json
 from snailps.config import (

@@ -17,12 +17,8 @@ import typer
 
 from snailps.cli import FAULTS, FAULTS_MAX
 from snailps.cli.common import (
-    ConfigOption,
-    DocumentFdOption,
-    SetOption,
     given,
     hide_reported,
-    known_classes,
     log_as_set,
     log_begin,
     log_end,
@@ -30,7 +26,14 @@ from snailps.cli.common import (
     show_prints,
 )
 from snailps.cli.json_lines import EVENTS
-from snailps.cli.options import command_line, short_options
+from snailps.cli.known_classes import known_classes
+from snailps.cli.options import (
+    ConfigOption,
+    DocumentFdOption,
+    SetOption,
+    command_line,
+    short_options,
+)
 from snailps.cli.page_process import PageProcess, UiOption
 from snailps.cli.printing import is_live, print_json
 from snailps.config import MasterSettings

@@ -36,16 +36,6 @@ def settings_like(incomplete: str) -> list[str]:
     return [f"{name}=" for name in sorted(names) if name.startswith(incomplete)]
 
 
-def runs_like(incomplete: str) -> list[tuple[str, str]]:
-    """Completions of the number of a run, with its title; newest first."""
-    from snailps.cli.jobs import title_of
-    from snailps.node.run_registry import RunRegistry
-
-    runs = reversed(RunRegistry().runs())
-    found = [(str(run.number), title_of(run)) for run in runs]
-    return [pair for pair in found if pair[0].startswith(incomplete)]
-
-
 ConfigOption = Annotated[
     Path | None,
     typer.Option("-c", "--config", metavar="FILE", help="A .conf file; see docs/settings.md."),
@@ -133,6 +123,6 @@ def connection_settings(raw: RawConfig) -> ClusterSettings:
     """The settings of connections; models are imported only to check other keys."""
     if not raw.entries:
         return ClusterSettings()
-    from snailps.cli.common import known_classes
+    from snailps.cli.known_classes import known_classes
 
     return raw.build(ClusterSettings, also_known=known_classes(raw))

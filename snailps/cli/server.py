@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from snailps.cli.common import ConfigOption, DocumentFdOption, SetOption, run_node
+from snailps.cli.common import run_node
+from snailps.cli.options import ConfigOption, DocumentFdOption, SetOption
 from snailps.config import ServerSettings
 from snailps.server.process import Server
 

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from snailps.cli.options import ConfigOption, SetOption, connection_settings, read_config, runs_like
+from snailps.cli import jobs
+from snailps.cli.masters import ask, trust_for, waits_text
+from snailps.cli.options import ConfigOption, SetOption, connection_settings, read_config
 from snailps.cli.printing import is_live, page_lines, page_picture, print_json
 from snailps.config import ClusterSettings, RawConfig, parse_addr
 from snailps.errors import (
     EXIT_FAILED,
     EXIT_OK,
-    ConnectionLost,
     ProtocolError,
     RemoteError,
     SnailError,
-    WaitTimeout,
 )
 from snailps.node.run_registry import Run, RunRegistry, birth_of, trust_at
 
@@ -36,11 +36,9 @@ if TYPE_CHECKING:
     from snailps.node.status import Status
     from snailps.transport.security.trust import Trust
 
-DIAL_S = 5.0
 LOOK_S = 0.5
 """Seconds between checks for a run that is to begin, or whose master is to be restarted."""
 PROBE_S = 0.1
-_CREDENTIALS = ("secret_file", "tls")
 
 
 def command(
@@ -50,7 +48,7 @@ def command(
             metavar="[RUN]",
             help="A number of snailps jobs, an output, or an address.",
             show_default=False,
-            autocompletion=runs_like,
+            autocompletion=jobs.runs_like,
         ),
     ] = None,
     pid: Annotated[int, typer.Option("--pid", hidden=True, help="Number of a process.")] = 0,
@@ -109,8 +107,6 @@ def command(
 
 def _chosen(name: str | None, registry: RunRegistry, *, watch: bool, as_json: bool) -> Run | None:
     """The run to show: the one that `name` means, or the only one that runs."""
-    from snailps.cli import jobs
-
     if name is not None:
         return jobs.find(name, registry.runs())
     running = registry.going_on()
@@ -137,25 +133,6 @@ def _of_process(pid: int, registry: RunRegistry) -> Run:
             raise SnailError(f"process {pid} has begun no job: its log says why")
         lives = birth_of(pid) is not None
         time.sleep(LOOK_S)
-
-
-def ask(address: str, limit_s: float = DIAL_S, trust: Trust | None = None) -> Status:
-    """The status of the master at `address`, or a `SnailError` after `limit_s` seconds."""
-    from snailps.node.status_line import StatusLine
-    from snailps.transport.security.trust import OPEN
-
-    try:
-        with contextlib.closing(StatusLine(address, trust or OPEN)) as line:
-            return line.look(limit_s)
-    except (ConnectionLost, WaitTimeout) as error:
-        raise type(error)("\n".join([str(error), *waits_text(address)])) from None
-
-
-def waits_text(address: str = "") -> list[str]:
-    """Lines on the processes of this machine that wait for a master."""
-    from snailps.node.master_waits import waiting_for
-
-    return [f"  waits for it: {line}" for line in waiting_for(address)]
 
 
 def watch_master(address: str, interval_s: float, trust: Trust, *, as_json: bool) -> NoReturn:
@@ -247,15 +224,6 @@ def _screen(*, as_json: bool) -> Iterator[tuple[Callable[[Status], None], Callab
         )
 
 
-def trust_for(run: Run, raw: RawConfig) -> Trust:
-    """How to connect to a run: with the user's files, else with those it was started with."""
-    if any(raw.explicit(key, ClusterSettings) for key in _CREDENTIALS):
-        return trust_at(run.address, connection_settings(raw))
-    from snailps.cli.jobs import trust_of
-
-    return trust_of(run)
-
-
 def _end_without(registry: RunRegistry, raw: RawConfig, *, as_json: bool) -> NoReturn:
     """Without a run of this user: show the master at the usual address, or the last run's end."""
     settings = ClusterSettings()
@@ -281,8 +249,6 @@ def _end_without(registry: RunRegistry, raw: RawConfig, *, as_json: bool) -> NoR
 
 
 def _show_end(run: Run, registry: RunRegistry, *, as_json: bool) -> None:
-    from snailps.cli import jobs
-
     if as_json:
         print_json(jobs.record_of(run, registry, None))
     else:

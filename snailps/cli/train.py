@@ -19,10 +19,11 @@ from snailps import models
 from snailps.api.parts import Adopted, part_of
 from snailps.api.worker import Worker, load_class
 from snailps.cli import PATHS
-from snailps.cli.common import SetOption, known_classes, log_as_set
+from snailps.cli.common import log_as_set
 from snailps.cli.help import HelpInGroups, group_of
+from snailps.cli.known_classes import known_classes
 from snailps.cli.local import JsonOption, ServersOption, VerboseOption, WorkersOption, run_local
-from snailps.cli.options import SHORT
+from snailps.cli.options import SHORT, SetOption
 from snailps.cli.page_process import UiOption
 from snailps.config import JobSettings, RawConfig, WorkerSettings
 from snailps.config.fields import format_value, settings_of

@@ -15,8 +15,9 @@ from typing import Annotated
 
 import typer
 
-from snailps.cli.jobs import find, trust_of
-from snailps.cli.options import ConfigOption, SetOption, connection_settings, read_config, runs_like
+from snailps.cli.jobs import find, runs_like
+from snailps.cli.masters import trust_of
+from snailps.cli.options import ConfigOption, SetOption, connection_settings, read_config
 from snailps.cli.page_address import Shown
 from snailps.config import ClusterSettings, parse_addr
 from snailps.errors import EXIT_FAILED, ClusterError, ConfigError, SnailError

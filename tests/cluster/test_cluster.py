@@ -19,7 +19,7 @@ from processes import Cluster, Gate, environment, free_port, run_snailps, run_we
 from texts import ANIMALS, TOOLS, topic_contrast, write_topics
 from waiting import LIMIT_S, until
 
-from snailps.cli.status import ask
+from snailps.cli.masters import ask
 from snailps.vectors.files import load
 
 LINES, ROWS = 1000, 50

@@ -16,7 +16,7 @@ from test_failures import LONG_S
 from waiting import LIMIT_S, until
 from with_time import Clock
 
-from snailps.cli.status import ask
+from snailps.cli.masters import ask
 
 FAILED, STOPPED = 1, 3
 REDUNDANT = "every shard has its standby"

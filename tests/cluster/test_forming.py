@@ -11,7 +11,7 @@ from test_master_dies import Mortal
 from waiting import LIMIT_S, until
 from with_time import Clock
 
-from snailps.cli.status import ask
+from snailps.cli.masters import ask
 from snailps.errors import SnailError
 
 LATER_S = int(LIMIT_S) + 10

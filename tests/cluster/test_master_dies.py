@@ -17,8 +17,7 @@ from test_failures import LONG_S, WRONG, assert_one_sentence
 from waiting import LIMIT_S, until
 from with_time import Clock
 
-from snailps.cli.jobs import trust_of
-from snailps.cli.status import ask
+from snailps.cli.masters import ask, trust_of
 from snailps.node.run_registry import RunRegistry
 from snailps.store.checkpoint.folder import CheckpointFolder
 from snailps.vectors.fasttext_bin import read_bin

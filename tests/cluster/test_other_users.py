@@ -18,7 +18,7 @@ OTHER = 65534  # has no processes and files here
 ANOTHER = """
 import encodings.idna, os, sys  # all of it now: the other user may not read the files of Python
 import snailps, snailps.local.cluster, snailps.serving.reader
-from snailps.cli.jobs import trust_of
+from snailps.cli.masters import trust_of
 from snailps.config import parse_addr
 from snailps.errors import SnailError
 from snailps.transport import messages

@@ -34,8 +34,8 @@ from faults.counting import (
 )
 from faults.deeds import Deeds, Hang
 from faults.proxy import Proxy
+from snailps.cli.masters import ask
 from snailps.cli.printing import page_lines
-from snailps.cli.status import ask
 from snailps.config import RawConfig
 from snailps.errors import SnailError
 

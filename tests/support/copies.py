@@ -222,7 +222,7 @@ def warm_up():
     """Does once what each process would do: load what parses words, read classes of settings."""
     from typer.main import get_command
 
-    from snailps.cli.common import known_classes
+    from snailps.cli.known_classes import known_classes
     from snailps.cli.main import app_for
     from snailps.config import RawConfig, ServerSettings
 

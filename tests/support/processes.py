@@ -25,7 +25,7 @@ import copies
 from waiting import LIMIT_S, InVain, until, watch
 
 import snailps
-from snailps.cli.status import ask
+from snailps.cli.masters import ask
 
 
 def _ports(handed_out="/proc/sys/net/ipv4/ip_local_port_range"):

@@ -9,8 +9,8 @@ import pytest
 
 from snailps.cli import jobs
 from snailps.cli.master import absolute
+from snailps.cli.masters import ask
 from snailps.cli.page_address import Shown
-from snailps.cli.status import ask
 from snailps.errors import EXIT_INTERRUPTED, EXIT_LEFT, ConfigError, WaitTimeout
 from snailps.node import status_line
 from snailps.node.master_waits import Waiting, waiting_for

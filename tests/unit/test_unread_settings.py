@@ -5,7 +5,8 @@ from cluster_models import COUNTER
 
 from snailps import KnowledgeGraph as KnowledgeGraphEstimator
 from snailps import MatrixFactorization, models
-from snailps.cli.common import read_config, remarks, role_settings
+from snailps.cli.common import remarks, role_settings
+from snailps.cli.options import read_config
 from snailps.config import (
     ClusterSettings,
     JobSettings,

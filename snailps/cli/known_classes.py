@@ -1,0 +1,33 @@
+"""Classes whose settings one file may hold: of the roles, the user's model, all models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from snailps import models
+from snailps.api.worker import load_class
+from snailps.config import JobSettings, MasterSettings, RawConfig, ServerSettings, WorkerSettings
+from snailps.config.fields import Settings
+
+
+class KnownClasses:
+    """Classes whose keys may be in a file, iterated until the wanted one is found.
+
+    Those of the process come `first`, then those of all models, which are imported only then.
+    """
+
+    def __init__(self, first: Sequence[type[Settings]]) -> None:
+        self._first = tuple(first)
+
+    def __iter__(self) -> Iterator[type[Settings]]:
+        yield from self._first
+        yield from models.SETTINGS.values()
+
+
+def known_classes(raw: RawConfig) -> KnownClasses:
+    """Every class whose keys may be in a file of this job: roles, the user's model, models."""
+    classes: list[type[Settings]] = [MasterSettings, ServerSettings, WorkerSettings, JobSettings]
+    entry = raw.explicit("worker_class", JobSettings)
+    if entry is not None and entry.value:
+        classes.append(load_class(entry.value, entry.origin).Settings)
+    return KnownClasses(classes)
