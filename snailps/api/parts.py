@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from snailps.api.block import Block
+from snailps.api.concurrency import Concurrency
 from snailps.api.counting import Counted
 from snailps.api.passes import EPOCHS, Passes
 from snailps.api.results import Results
@@ -337,6 +338,21 @@ class Limited:
         does not begin with too many workers, and one that joins later is taken with a warning.
         """
         return ""
+
+    @classmethod
+    def workers_at_once(cls, settings: Any, files: InputFiles) -> Concurrency:
+        """How many workers train at a time; the default: all.  Asked at the master, quickly.
+
+        Several workers learn from old copies of rows; where the input is small, less than one does.
+        The others wait for one that leaves.  Not asked with ``consistency: bsp`` or in rounds.
+
+        Parameters
+        ----------
+        settings : JobSettings
+        files : InputFiles
+            As in `measure`; `InputFiles.lines` counts lines.
+        """
+        return Concurrency()
 
     @classmethod
     def expires(cls, settings: Any) -> int:

@@ -326,12 +326,13 @@ class KeptRows(Rows):
             sgd.in_threads(load, numbers, kept.new_keys, pulled)
             sgd.packed.give(pulled)
         places.used = kept.row_num
-        if self._has_new_company:
+        has_new_company, self._has_new_company = self._has_new_company, False
+        if has_new_company:
             places.exchange.share_anew()
-            self._has_new_company = False
         if self.exchanges:
             self._refresh(kept.touched[: len(kept.touched) - len(kept.new_keys)])
-        elif self._shares:  # the last exchange with workers that have left
+        elif self._shares or (has_new_company and places.exchange.has_bases):
+            # The last exchange with workers that have left, or whose place this one has.
             self._send_all()
             known = np.arange(kept.row_num - (new.stop - new.start), dtype=np.int32)
             self._refresh(known, quiet_too=True)

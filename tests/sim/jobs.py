@@ -51,6 +51,8 @@ class JobPlan:
     """... or after so long."""
     own: bool = False
     """Without a bound on how far workers may be apart, each has blocks of its own."""
+    seats: int = 0
+    """Workers that train at a time; 0: all."""
 
     @property
     def clocked(self):
@@ -82,6 +84,7 @@ class JobPlan:
             "expires": str(self.expires),
             "chunks": str(self.chunks),
             "most_parts": str(self.most_parts),
+            "seats": str(self.seats),
         }
         if self.rounds:
             values |= {
@@ -143,9 +146,17 @@ def draw_plan(seed, plain, think_s):
     return draw_rotation(seed, draw_table(rng, plain))
 
 
+def draw_seats(seed, plan):
+    """The same plan, which may have some workers wait for others that leave."""
+    rng = random.Random(f"seats {seed}")
+    if plan.clocked or plan.chunks or rng.random() > 0.25:
+        return plan
+    return replace(plan, seats=rng.choice((1, 1, 2, 3)))
+
+
 def draw_end(seed, plan):
     """The same plan, which may end early, or give each worker blocks of its own."""
-    rng = random.Random(f"early {seed}")
+    plan, rng = draw_seats(seed, plan), random.Random(f"early {seed}")
     if plan.chunks and random.Random(f"cut {seed}").random() < 0.3:
         return replace(plan, limit_s=round(rng.uniform(0.3, 3.0), 2))
     if plan.rounds or plan.chunks or plan.expires:
@@ -332,6 +343,13 @@ class JobRun:
         if isinstance(step, Step) and step.index >= 0:
             self.leased.setdefault(step.clock, {})[lease.number] = node
             self.begun.setdefault(step.clock, cluster.world.now)
+        if self.plan.seats:
+            here = {one.number for one in cluster.nodes if one.alive and not one.leaves}
+            training = here.intersection(ledger.records.holders())
+            if len(training) > self.plan.seats and not cluster.powerless:
+                self.books.wrong.append(
+                    f"workers {sorted(training)} train at a time, not {self.plan.seats} of them"
+                )
         if self.staleness is not None:
             wrong = self.staleness.lease(node, lease.number, ledger)
             if wrong and not cluster.powerless and not cluster.disk.was_full:
@@ -365,7 +383,7 @@ class JobRun:
         if clock > len(self.closed):
             self.books.wrong.append(f"round {clock} is closed before round {len(self.closed)}")
             return
-        by_slot = {ledger.entry(n).slot: n for n in ledger.records.done().tolist()}
+        by_slot = {ledger.entry(n).terms.slot: n for n in ledger.records.done().tolist()}
         parts = [by_slot[slot] for slot in slots]
         if len(set(parts)) < len(parts):
             self.books.wrong.append(f"round {clock} counts a part twice: {parts}")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from snailps import AccessMethod, Rotation, Table, Worker, setting
+from snailps.api.concurrency import ALL, Concurrency
 from snailps.api.passes import EPOCHS_AUTO, Passes
 from snailps.config import JobSettings, to_mapping
 
@@ -84,6 +85,7 @@ class SimSettings(JobSettings):
     expires: int = setting(0, help="Units that a row lives without a push.", when="In tests.")
     chunks: int = setting(0, help="Of a rotation's epoch; 0: none.", when="In tests.")
     most_parts: int = setting(1, help="Of a rotation.", when="In tests.")
+    seats: int = setting(0, help="Workers that train at a time.", when="In tests.")
 
 
 class SimModel(Worker):
@@ -119,6 +121,10 @@ class SimModel(Worker):
     @classmethod
     def passes(cls, settings, files):
         return Passes(settings.passes, 1)
+
+    @classmethod
+    def workers_at_once(cls, settings, files):
+        return Concurrency(settings.seats or ALL, "drawn")
 
     @classmethod
     def rotation(cls, settings, total_bytes, workers, summary):

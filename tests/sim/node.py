@@ -40,7 +40,7 @@ class Node(Process):
         self.endpoints = []
         self.route_epoch = 0
         self.ending = False
-        self._leaves = ""
+        self.leaves = ""
         self._pulse = None
         self._was_closed = self._mending = False
         self._heard_at = 0.0
@@ -200,7 +200,7 @@ class Node(Process):
         rejoin = messages.Rejoin(
             us.job, us.node, us.incarnation, self.role.name.lower(), self.host,
             self.cluster.pid_of(self), 2, [list(endpoint) for endpoint in self.endpoints],
-            self.epoch_of_route(), self._leaves, self.resume_state(),
+            self.epoch_of_route(), self.leaves, self.resume_state(),
         )  # fmt: skip
         once = NodeEnd(lambda message, reply: None, lambda why: once.end(why))
         once.attach(end)
@@ -260,7 +260,7 @@ class Node(Process):
             else:
                 self.end(130, "SIGTERM while the master was gone")
             return
-        self._leaves = "SIGTERM"
+        self.leaves = "SIGTERM"
         self.on_leave()
         self.control.note(messages.Leaving("SIGTERM"))
 

@@ -6,6 +6,7 @@ from alike import BY_NAME, SCHEDULES, WITHIN
 from emulated import trained
 
 from snailps.errors import ConfigError
+from snailps.models.embeddings import kge
 
 RATE = 1e-6
 STEPPED = [
@@ -26,6 +27,12 @@ NO_STEPS = {"text", "lines", "global_step"}
 """Tables of what is written, or counted, once."""
 
 
+@pytest.fixture
+def all_at_once(monkeypatch):
+    """All workers train, however small a graph is."""
+    monkeypatch.setattr(kge, "LINES_A_WORKER", 1)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -39,10 +46,17 @@ NO_STEPS = {"text", "lines", "global_step"}
         "classifier softmax add",
     ],
 )
-def test_eight_workers_learn_what_one_does(tmp_path, name):
+def test_eight_workers_learn_what_one_does(tmp_path, name, all_at_once):
     case = BY_NAME[name]
     alone = case.figure(tmp_path / "one", 1, "async")
     assert case.figure(tmp_path / "eight", 8, "async") >= alone - WITHIN
+
+
+@pytest.mark.parametrize("schedule", ["async", "ssp"])
+def test_eight_workers_that_train_one_at_a_time_are_as_good_as_one(tmp_path, schedule):
+    case = BY_NAME["rotate margin adagrad"]
+    alone = case.figure(tmp_path / "one", 1, schedule)
+    assert case.figure(tmp_path / "eight", 8, schedule) == alone
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -78,7 +92,7 @@ def test_workers_in_common_steps_have_the_bits_of_one(tmp_path, name, workers):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", STEPPED)
-def test_workers_with_a_rate_of_nearly_zero_change_no_row(tmp_path, name, schedule):
+def test_workers_with_a_rate_of_nearly_zero_change_no_row(tmp_path, name, schedule, all_at_once):
     """Else what they change is no step of a gradient, and N of them change it N times."""
     job = BY_NAME[name].job(tmp_path, schedule) | {"lr": RATE, "epochs": 1}
     with trained(job, 2) as (_, results):

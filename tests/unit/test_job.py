@@ -13,6 +13,7 @@ from idx_files import write_pictures
 from master_parts import TimedJob
 
 from snailps.abi.key_hash import seed_of
+from snailps.api.concurrency import Concurrency
 from snailps.api.counting import Counted
 from snailps.api.passes import EPOCHS_AUTO, Passes
 from snailps.config import JobSettings, RawConfig, setting
@@ -25,6 +26,7 @@ from snailps.master.job.state import decode, pack, unpack
 from snailps.master.job.survey import SurveyMerge
 from snailps.master.leases import CLOCKS_AHEAD
 from snailps.master.leases.ledger import ENTRIES_AHEAD
+from snailps.models.embeddings.kge import LINES_A_WORKER
 from snailps.models.text_model import WordPart
 from snailps.models.word_vectors.block_size import BLOCK_BYTES_MIN
 from snailps.transport import messages
@@ -414,6 +416,19 @@ def test_job_in_bsp_cuts_and_tells_workers_as_if_micro_batches_were_workers(make
     lease = jobs[0].lease(7)
     assert lease.terms == Step(0, 0, 3)
     assert make(workers=4).start_message(9).workers == 9
+
+
+def test_job_on_few_lines_has_as_many_workers_train_as_learn_what_one_does(make, tmp_path):
+    graph = tmp_path / "graph.tsv"
+    graph.write_text("a\tr\tb\n" * (2 * LINES_A_WORKER + 5))
+    settings = {"worker_class": "snailps.models.embeddings.kge:KnowledgeGraph", "input": str(graph)}
+    job = make(workers=8, **settings)
+    assert job.concurrency == Concurrency(2, "more learn less from 20,005 triples")
+    assert [job.start_message(workers).workers for workers in (1, 2, 8)] == [1, 2, 2]
+    assert job.input.block_bytes == make(workers=2, **settings).input.block_bytes
+    assert make(workers=8, **settings, consistency="bsp").concurrency == Concurrency()
+    job.begin_pass("train", nodes=(1, 2, 3))
+    assert [job.lease(node) is not None for node in (1, 2, 3)] == [True, True, False]
 
 
 def test_job_in_bsp_takes_losses_in_the_order_of_slots_and_ends_two_clocks_later(begun):

@@ -669,6 +669,20 @@ def test_worker_that_is_left_alone_takes_what_the_others_did_last(pulls_bases, r
     np.testing.assert_allclose(worker.rows([1, 2, 3]), store.rows[[1, 2, 3]], rtol=1e-5)
 
 
+def test_worker_that_trains_in_the_place_of_another_takes_what_that_one_pushed_last():
+    store = Store()
+    worker = Worker(store)
+    worker.train(worker.ask([1, 2, 3]), 1)
+    store.rows[[1, 2, 3]] += 5  # the other one, before it leaves
+    worker.workers_changed(1)
+    for _ in range(3):
+        before = len(worker.client.pulled)
+        worker.train(worker.ask([1]), 1)
+    assert len(worker.client.pulled) == before
+    worker.shared.flush()
+    np.testing.assert_allclose(worker.rows([1, 2, 3]), store.rows[[1, 2, 3]], rtol=1e-5)
+
+
 def test_round_has_as_many_blocks_as_make_one_whole_and_its_least_number():
     closes = {}
     for size in (0.1, 0.3, 0.5, 1.0):

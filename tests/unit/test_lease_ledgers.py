@@ -27,6 +27,60 @@ def test_every_consistency_has_its_promises_and_its_schedule():
     assert set(names) == set(STEPS) == set(SCHEDULES)
 
 
+# --- seats -----------------------------------------------------------------------------------
+
+
+def test_seats_beyond_their_number_wait_for_the_first_worker_that_leaves():
+    book = Ledger(blocks(9), seats=2)
+    assert [book.take(node).number for node in (1, 2)] == [0, 1]
+    assert book.take(3) is None
+    assert book.take(4) is None
+    assert str(book.wait_of(3)) == "worker 1, worker 2 to leave, as 2 of all train at a time"
+    book.done(0, 1)
+    assert book.woken({3, 4}) == []  # as often as a block is done
+    book.retire(2)
+    assert book.woken({3, 4}) == [3]
+    assert book.take(3).number == 1  # what worker 2 had
+    assert book.take(4) is None
+    book.leave(4)
+    book.leave(1)
+    assert book.take(5) is not None
+
+
+def test_seats_of_a_lost_master_are_those_of_the_workers_that_have_blocks():
+    book = Ledger(blocks(9), seats=2)
+    assert book.take(3) is not None
+    for number, node in ((4, 1), (5, 2)):
+        assert book.claim(number, node)
+    assert all(book.take(node) is not None for node in (1, 2))
+    book.leave(3)
+    assert book.take(4) is None
+
+
+def test_seats_of_assigned_blocks_go_to_the_worker_that_waits_longest():
+    book = SspLedger(blocks(8), nodes=[1, 2, 3, 4], staleness=1, seats=2)
+    assert [book.take(node).number for node in (1, 2)] == [0, 1]
+    assert book.take(3) is None
+    assert book.slowest()[1] in (1, 2)  # others hold nobody up
+    again = SspLedger(blocks(8), nodes=[1, 2, 3, 4], staleness=1, seats=2)
+    again.resume(book.snapshot())
+    again.join(4)  # the first that comes back to another master
+    for ledger, waiting in ((book, 3), (again, 4)):
+        ledger.retire(1)
+        assert ledger.woken({3, 4}) == [waiting]
+    assert {book.take(3).number, book.take(2).number} <= set(range(8))
+    assert book.take(4) is None
+
+
+def test_seats_of_one_give_its_assigned_blocks_to_the_next_worker():
+    book = SspLedger(blocks(4), nodes=[1, 2], seats=1)
+    book.done(book.take(1).number, 1)
+    book.leave(1)
+    while (entry := book.take(2)) is not None:
+        book.done(entry.number, 2)
+    assert book.over
+
+
 # --- bounded staleness -----------------------------------------------------------------------
 
 

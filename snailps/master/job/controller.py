@@ -274,10 +274,11 @@ class JobController:
             member.done = member.fetched = 0
         self.begin_training(job, nodes, state, now, rotation)
         if (at_work := job.as_counted(len(nodes))) < len(nodes):
-            text = (
-                f"only {at_work} of {len(nodes)} workers train at a time, because a step has "
-                f"micro_batches={at_work}: {len(nodes)} or more use all, and change the result"
+            why = job.concurrency.why or (
+                f"a step has micro_batches={at_work}: {len(nodes)} or more use all, and change the "
+                "result"
             )
+            text = f"only {at_work} of {len(nodes)} workers train at a time, because {why}"
             self._out.happened("warning", "", text)
             self._out.say(text, logging.WARNING, reported=True)
         if job.ledger.needs == "clock":

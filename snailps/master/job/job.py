@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.abi.key_hash import seed_of
+from snailps.api.concurrency import Concurrency
 from snailps.api.counting import Counted
 from snailps.api.parts import (
     Adopted,
@@ -116,6 +117,7 @@ class Job:
         """Units after which rows that no push touched are deleted; 0: never."""
         self.ticks = [0]
         """Ticks of the clock of such rows (`expiry.py`)."""
+        self.concurrency = Concurrency()
         self.counts = part_of(self.cls, Reported).counts
         after_round = in_rounds.after_round.__func__  # type: ignore[attr-defined]
         self.looks_after_rounds = after_round is not InRounds.after_round.__func__  # type: ignore[attr-defined]
@@ -163,6 +165,9 @@ class Job:
             self.settings = dataclasses.replace(self.settings, epochs=int(passes.most))
             self._least_epochs, self._relative = int(passes.least), passes.relative
             self._is_whole = passes.least == passes.most
+        if not self.clocked:  # the slots of a step are as many for one worker
+            limited = part_of(self.cls, Limited)
+            self.concurrency = limited.workers_at_once(self.settings, self.input.found)
         self.input.cut(self.settings, max(1, workers), self.as_counted(max(1, workers)))
 
     def too_many(self, workers: int) -> str:
@@ -257,10 +262,11 @@ class Job:
         return self.worker_class, len(self.input.sources), self.input.total_bytes / 1e6
 
     def as_counted(self, workers: int) -> int:
-        """Workers as models count them: micro-batches in bsp, the workers of a round in rounds."""
+        """Workers as models count them: micro-batches in bsp, the workers of a round in rounds,
+        else how many train at a time."""
         if self.clocked and not self.rounds:
             return self.settings.micro_batches
-        return self.ledger.as_counted(workers)
+        return min(self.ledger.as_counted(workers), self.concurrency.workers)
 
     def start_message(self, workers: int) -> messages.Start:
         """The Start message, cached for a number of workers."""
@@ -353,7 +359,7 @@ class Job:
                 extent=plan.get("extent"),
             )
         all_ = (self.input.blocks, s.epochs, s.max_steps, known, self.input.order)
-        return SCHEDULES[s.consistency](s, nodes, *all_)
+        return SCHEDULES[s.consistency](s, nodes, self.concurrency.workers, *all_)
 
     def end_pass(self, now: float) -> None:
         """End a pass. What a training that ended early counts is what the model has: results of

@@ -18,10 +18,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.concurrency import ALL
 from snailps.data.blocks import Block
 from snailps.data.orders import order as permutation
 from snailps.dataclass import dataclass
 from snailps.master.leases.records import NO_RESULT, OUTCOME, BlockRecords, BlockResult
+from snailps.master.leases.seats import Seats
 from snailps.transport.messages.terms import Step, Terms
 
 LOSSES_MAX = 3
@@ -162,6 +164,8 @@ class Ledger:
         known: NDArray[Any] | None = None,  # records of an earlier run, of `durable` or `known`
         # seed that, with the epoch, decides the order of the blocks; None: as they are
         order: int | None = None,
+        *,
+        seats: int = ALL,  # most workers that train at a time
     ) -> None:
         self._blocks = tuple(blocks)
         self._size = min(len(self._blocks) * epochs, limit or len(self._blocks) * epochs)
@@ -172,6 +176,7 @@ class Ledger:
         self._back = EntryQueue()
         self._refused: dict[int, None] = {}  # workers that got nothing, in the order they asked
         self._lost: dict[int, int] = {}
+        self._seats = Seats(seats)
         self.closed = False
         self._leaves = False  # closed, what is in `_back` is leased nevertheless
         self._sizes = np.array([block.stop - block.start for block in self._blocks], np.int64)
@@ -213,6 +218,8 @@ class Ledger:
 
     def take(self, node: int) -> Entry | None:
         """Lease the next entry to a worker; None: there is none for it at present."""
+        if not self._seats.take(node):
+            return None
         entry = self._next_of(node)
         if entry is None:
             self._refused.setdefault(node)
@@ -380,6 +387,7 @@ class Ledger:
         if self.records.is_waiting(number):
             self._withdraw(number)
             self._lease(number, node)
+            self._seats.keep(node)
         return self.records.holder(number) == node
 
     def _withdraw(self, number: int) -> None:
@@ -444,6 +452,7 @@ class Ledger:
 
     def leave(self, node: int) -> None:
         """A worker finishes what it has leased and takes nothing more."""
+        self._refused.update(dict.fromkeys(self._seats.leave(node)))
 
     def retire(self, node: int) -> list[int]:
         """A worker takes part no more; returns the numbers of its leases."""
@@ -479,6 +488,9 @@ class Ledger:
 
     def wait_of(self, node: int) -> Wait:
         """The workers that a worker without an entry waits for."""
+        if self._seats.waits(node):
+            count = self._seats.count
+            return Wait.for_some(self._seats.taken, f"leave, as {count} of all train at a time")
         others = (n for n in self.records.holders() if n != node)
         wait = Wait.for_some(others, "finish")
         if self.records.merging and not wait.nodes:

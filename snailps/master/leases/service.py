@@ -569,7 +569,7 @@ class LeaseService:
             return
         if changed and not job.clocked:
             workers = self._members.joined("worker")
-            note = messages.Workers(len(workers))
+            note = messages.Workers(job.as_counted(len(workers)))
             for member in workers:
                 if member not in but:
                     self._out.send(member.peer, note)

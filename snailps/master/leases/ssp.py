@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from snailps.api.concurrency import ALL
 from snailps.data.blocks import Block
 from snailps.master.leases.ledger import Entry, EntryQueue, Ledger, Wait
 from snailps.master.leases.records import NO_RESULT, BlockResult
+from snailps.master.leases.seats import Seats
 
 _FREE = 0
 """Stands for an owner: the first worker that joins."""
@@ -39,8 +41,10 @@ class SspLedger(Ledger):
         nodes: Sequence[int],  # the workers; without any, the first that joins owns all
         # entries that a worker may begin ahead of the slowest clock; -1: no bound
         staleness: int = -1,
+        seats: int = ALL,  # most workers that train at a time; the others own nothing
     ) -> None:
-        super().__init__(blocks, epochs, limit, known, order)
+        super().__init__(blocks, epochs, limit, known, order, seats=seats)
+        nodes = [node for node in nodes if self._seats.take(node)]
         self._staleness = staleness
         self.flushed = staleness >= 0  # else its workers begin a block before pushes are there
         self._left: dict[int, deque[int]] = {node: deque() for node in nodes}
@@ -123,8 +127,8 @@ class SspLedger(Ledger):
         return numbers
 
     def join(self, node: int) -> None:
-        """Give a worker that joins its share of what the others have left."""
-        if node in self._left:
+        """Give a worker that joins its share of what the others have left, if there is a seat."""
+        if node in self._left or not self._seats.take(node):
             return
         clock = self._slowest()[0]
         shares = [list(left) for left in self._left.values()]
@@ -163,6 +167,9 @@ class SspLedger(Ledger):
         owners, starts = np.unique(self._owner[numbers], return_index=True)
         shares = dict(zip(owners.tolist(), np.split(numbers, starts)[1:], strict=True))
         self._left = {int(node): deque() for node in snapshot["nodes"]}
+        self._seats = Seats(self._seats.count)
+        for node in self._left:
+            self._seats.keep(node)
         self._back = EntryQueue(shares.pop(_FREE, np.zeros(0, np.int64)).tolist())
         for node in self._left:
             self._left[node].extend(shares.pop(node, np.zeros(0, np.int64)).tolist())
@@ -174,10 +181,13 @@ class SspLedger(Ledger):
         self.ahead_max = int(snapshot["ahead_max"])
 
     def leave(self, node: int) -> None:
-        """Assign what a worker has not begun to the others, which no longer wait for it."""
+        """Assign what a worker has not begun to the others, which no longer wait for it; one that
+        waits for its seat gets a share."""
         self._clocks.pop(node, None)
         self._in_slow.discard(node)  # one that comes back may be at an earlier clock
         self._assign(self._left.pop(node, deque()))
+        for other in self._seats.leave(node):
+            self.join(other)
 
     @property
     def over(self) -> bool:

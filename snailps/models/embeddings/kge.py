@@ -18,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps import kernels
+from snailps.api.concurrency import Concurrency
 from snailps.api.tables import Rows
 from snailps.api.worker import Results
 from snailps.config import JobSettings
+from snailps.data.input_files import InputFiles
 from snailps.data.name_columns import NameColumns, Names
 from snailps.models.block_trainer import Rates, Span
 from snailps.models.embeddings import files, ranking, warm_start
@@ -33,6 +35,8 @@ RELATIONS = {"transe": 1, "distmult": 2, "complex": 3, "rotate": 4}
 """Numbers of the models in `kernels.train_triples`."""
 LOSSES = {"logistic": 0, "margin": 1, "softmax": 2}
 ENTITY, RELATION = 0, 1
+LINES_A_WORKER = 10_000
+"""Triples of an epoch for each worker that trains: with fewer, several learn less than one."""
 OTHERS_LEAST_TURNED = 2.0
 """`others_least` of rotate: docs/design/shared-rows.md."""
 
@@ -157,6 +161,11 @@ class KnowledgeGraph(EmbeddingWorker):
         EmbeddingWorker.check.__func__(cls, settings)  # type: ignore[attr-defined]
         for name, paths in (("test", settings.test), ("valid", settings.valid)):
             files.check_heads(cls.columns, name, paths)
+
+    @classmethod
+    def workers_at_once(cls, settings: KgeSettings, files: InputFiles) -> Concurrency:
+        """A worker for each `LINES_A_WORKER` triples: docs/design/shared-rows.md."""
+        return Concurrency.by_lines(files.lines, LINES_A_WORKER, "triples")
 
     @classmethod
     def too_many(cls, settings: KgeSettings, others: int) -> str:
