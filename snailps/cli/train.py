@@ -32,9 +32,6 @@ from snailps.master.job.settings import job_settings
 
 _NOT_OPTIONS = ("worker_class", *SHORT)
 _TYPES = {"int": "int", "float": "number", "bool": "true|false", "str": "text", "list": "list"}
-_FIXED: dict[str, dict[str, str]] = {"word2vec": {"minn": "0", "maxn": "0"}}
-"""Fixed settings of a command that shares its model with another one."""
-
 _OPTIONS: tuple[tuple[str, Any, object], ...] = (
     ("servers", ServersOption, 1),
     ("workers", WorkersOption, 1),
@@ -47,31 +44,13 @@ _OPTIONS: tuple[tuple[str, Any, object], ...] = (
     ("overwrite", SHORT["overwrite"], False),
     ("verbose", VerboseOption, False),
 )
-_ABOUT = {
-    "fasttext": "Word vectors with subwords: unknown words get vectors too.",
-    "word2vec": "Word vectors without subwords.",
-    "fm": "Factorization machine: weights and pairwise interactions of sparse features.",
-    "classifier": "Labels for lines of text, as fastText's supervised mode.",
-    "logistic": "Logistic, linear and multinomial regression on sparse examples.",
-    "mlp": "A multilayer perceptron on dense examples in idx files, as MNIST.",
-    "fedavg": "Federated averaging: CBOW vectors by learners with data of their own.",
-    "kge": "Knowledge graph: TransE, DistMult, ComplEx or RotatE on triples of names.",
-    "mf": "Matrix factorisation: ratings, or rankings of what users chose.",
-    "sparse_net": "A network whose huge sparse first layer computes on the servers.",
-}
-_EXAMPLES = {
-    "kge": "--train train.txt --test test.txt --output out/graph",
-    "mf": "--train ratings.csv --test held-out.csv --output out/ratings",
-    "mlp": "--train train-images-idx3-ubyte.gz --test t10k-images-idx3-ubyte.gz --output out/mnist",
-    "fedavg": "--input corpus.txt --data-dir data --output out/vectors",
-}
 _REQUIRED = {"input": "", "output": "Prefix of the paths of the result files."}
 """Required settings, and the help texts that replace theirs; empty: keep the setting's own."""
 
 
 def command_of(name: str) -> Callable[..., None]:
     cls = models.SETTINGS[name]
-    fixed = _FIXED.get(name, {})
+    model = models.MODELS[name]
     every = settings_of(cls)
     job = {key: every[key] for key in settings_of(JobSettings)}
     own = {key: value for key, value in every.items() if key not in job}
@@ -80,7 +59,7 @@ def command_of(name: str) -> Callable[..., None]:
     settings = {**first, **own, **job, "threads": settings_of(WorkerSettings)["threads"]}
     parameters = []
     for key, setting in settings.items():
-        if setting.hidden or key in _NOT_OPTIONS or key in fixed:
+        if setting.hidden or key in _NOT_OPTIONS or key in model.fixed:
             continue
         flag = f"--{key.replace('_', '-')}"
         shown = setting.format(setting.default)
@@ -111,8 +90,8 @@ def command_of(name: str) -> Callable[..., None]:
     example = "--input corpus.txt --output out/corpus --epochs 5"
     if judged:
         example = "--train train.svm --test test.svm --output out/model"
-    about, example = _ABOUT.get(name, f"Train {name}."), _EXAMPLES.get(name, example)
-    command.__doc__ = f"{about}\n\nFor example: snailps train {name} {example}"
+    example = model.example or example
+    command.__doc__ = f"{model.about}\n\nFor example: snailps train {name} {example}"
     return command
 
 
@@ -152,12 +131,13 @@ def train(
     values |= {k: format_value(str(v)) for k, v in values.items() if isinstance(v, Path)}
     values |= {key: tuple(separate(key, values[key])) for key in PATHS if key in values}
     options = RawConfig.from_mapping(values, "--{key}")
-    own = {"worker_class": models.CLASSES[name], **_FIXED.get(name, {})}
+    model = models.MODELS[name]
+    own = {"worker_class": model.worker_class, **model.fixed}
     options = options.merged(RawConfig.from_mapping(own, f"snailps train {name}"))
     over = RawConfig.load(None, environ={}, overrides=sets)
     raw = RawConfig.load(None, environ=os.environ).merged(options).merged(over)
     log_as_set(raw, "snailps")
-    cls = load_class(models.CLASSES[name], "train")
+    cls = load_class(model.worker_class, "train")
     judged = "test" in settings_of(cls.Settings) and raw.explicit("test", cls.Settings)
     _refuse_change(cls.Settings, options, over, dict.fromkeys(own, f"train {name}"))
     _refuse_change(cls.Settings, options, over, dict.fromkeys(needed, "demo"))

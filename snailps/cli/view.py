@@ -18,6 +18,7 @@ from typing import Any
 from snailps.cli import FAULTS, FAULTS_MAX
 from snailps.cli.figures import count_text, seconds_text, short_seconds_text, size_text
 from snailps.dataclass import dataclass, field
+from snailps.models import MODELS
 from snailps.node.phrases import Mood, lasts, phase_words, process_name, state_words, untested
 from snailps.node.status import NodeStatus, Phase, Status
 
@@ -38,13 +39,6 @@ ENDS = {
     "max_seconds": "max_seconds is reached",
 }
 """`ended_by` -> words, unless the training ended as planned."""
-_NEXT = {
-    **dict.fromkeys(("fasttext", "word2vec", "fedavg"), "nn {} WORD"),
-    "classifier": 'predict {} "some text"',
-    **dict.fromkeys(("kge", "mf"), "predict {} FILE -k 5"),
-    **dict.fromkeys(("logistic", "fm", "sparse_net", "mlp"), "predict {} FILE"),
-}
-"""Job -> the command to try next."""
 _TABLE_COLUMNS = ("table", "rows", "MB", "bytes a row", "not admitted", "evicted", "expired")
 _SPARE = ("address", "at", "step", "heard", "MB", "at work", "host:pid", "behind", "blocks done")
 """Columns that a narrow terminal does not show, the first one first."""
@@ -512,6 +506,6 @@ def _times(figures: Mapping[str, Any], wall_s: float) -> str:
 def _next(job: str, files: Sequence[str]) -> list[str]:
     """The command to try next, by the kind of model."""
     best = next((path for path in files if path.endswith((".bin", ".npz"))), (*files, "")[0])
-    if not best or job not in _NEXT or (job in ("logistic", "fm") and not best.endswith(".npz")):
+    if not best or job not in MODELS or (job in ("logistic", "fm") and not best.endswith(".npz")):
         return []
-    return [f"snailps {_NEXT[job].format(shlex.quote(best))}"]
+    return [f"snailps {MODELS[job].ask.format(shlex.quote(best))}"]

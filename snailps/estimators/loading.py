@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from snailps.data.array_archives import DAMAGED
 from snailps.errors import ModelFileError
 from snailps.estimators import READERS
+from snailps.models import reader_of
 from snailps.vectors.files import load_model
 from snailps.vectors.model_file import ModelFile
 
@@ -114,14 +115,10 @@ def fitted_of(path: str | os.PathLike[str]) -> Any:
 def embedding_of(path: str | os.PathLike[str]) -> GraphModel | FactorModel | None:
     """The model of a knowledge graph or a matrix factorisation; None: it is no such file."""
     worker_class = str(_header_of(path)[0].get("worker_class", ""))
-    if not worker_class:
+    module, _, name = reader_of(worker_class).partition(":")
+    if not module:
         return None
-    from snailps.models.embeddings import queries
-
-    name = queries.READERS.get(worker_class)
-    if name is None:
-        return None
-    model: GraphModel | FactorModel = getattr(queries, name)(path)
+    model: GraphModel | FactorModel = getattr(importlib.import_module(module), name)(path)
     return model
 
 

@@ -1,4 +1,7 @@
-"""The models that come with snailps, `Worker` subclasses and their settings; imported by name."""
+"""The models that come with snailps, `Worker` subclasses and their settings; imported by name.
+
+name on the command line -> MODELS -> Model: its class, its settings, what a user is shown
+"""
 
 from __future__ import annotations
 
@@ -6,57 +9,122 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from snailps.dataclass import dataclass, field
+
 if TYPE_CHECKING:
     from snailps.config import JobSettings
 
 
-class _ByName(Mapping[str, "type[JobSettings]"]):
-    """Name -> class; its module is imported by the look-up."""
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model as commands and readers of files know it; classes are ``module:Name``."""
 
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self._places = places
+    worker_class: str
+    settings: str
+    about: str
+    """First sentence of ``snailps train NAME --help``."""
+    example: str = ""
+    """Options of the example there; empty: those of most models."""
+    ask: str = "predict {} FILE"
+    """Command to try next, with a place for the finished model's file."""
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    """Settings that make the command what it is, of several that share a model."""
+    reader: str = ""
+    """Class that answers questions about names, by the finished model's file."""
+
+
+_WORDS = (
+    "snailps.models.word_vectors:WordVectors",
+    "snailps.models.word_vectors:WordVectorSettings",
+)
+MODELS: Mapping[str, Model] = {
+    "fasttext": Model(
+        *_WORDS,
+        "Word vectors with subwords: unknown words get vectors too.",
+        ask="nn {} WORD",
+    ),
+    "word2vec": Model(
+        *_WORDS,
+        "Word vectors without subwords.",
+        ask="nn {} WORD",
+        fixed={"minn": "0", "maxn": "0"},
+    ),
+    "classifier": Model(
+        "snailps.models.classifier:Classifier",
+        "snailps.models.classifier:ClassifierSettings",
+        "Labels for lines of text, as fastText's supervised mode.",
+        ask='predict {} "some text"',
+    ),
+    "logistic": Model(
+        "snailps.models.sparse.linear:Linear",
+        "snailps.models.sparse.linear:LinearSettings",
+        "Logistic, linear and multinomial regression on sparse examples.",
+    ),
+    "fm": Model(
+        "snailps.models.sparse.fm:FactorizationMachine",
+        "snailps.models.sparse.fm:FmSettings",
+        "Factorization machine: weights and pairwise interactions of sparse features.",
+    ),
+    "sparse_net": Model(
+        "snailps.models.sparse.net:Net",
+        "snailps.models.sparse.net:NetSettings",
+        "A network whose huge sparse first layer computes on the servers.",
+    ),
+    "mlp": Model(
+        "snailps.models.mlp:Mlp",
+        "snailps.models.mlp:MlpSettings",
+        "A multilayer perceptron on dense examples in idx files, as MNIST.",
+        "--train train-images-idx3-ubyte.gz --test t10k-images-idx3-ubyte.gz --output out/mnist",
+    ),
+    "kge": Model(
+        "snailps.models.embeddings.kge:KnowledgeGraph",
+        "snailps.models.embeddings.settings:KgeSettings",
+        "Knowledge graph: TransE, DistMult, ComplEx or RotatE on triples of names.",
+        "--train train.txt --test test.txt --output out/graph",
+        ask="predict {} FILE -k 5",
+        reader="snailps.models.embeddings.queries:GraphModel",
+    ),
+    "mf": Model(
+        "snailps.models.embeddings.mf:MatrixFactorization",
+        "snailps.models.embeddings.settings:MfSettings",
+        "Matrix factorisation: ratings, or rankings of what users chose.",
+        "--train ratings.csv --test held-out.csv --output out/ratings",
+        ask="predict {} FILE -k 5",
+        reader="snailps.models.embeddings.queries:FactorModel",
+    ),
+    "fedavg": Model(
+        "snailps.models.fedavg:FedAvg",
+        "snailps.models.fedavg:FedAvgSettings",
+        "Federated averaging: CBOW vectors by learners with data of their own.",
+        "--input corpus.txt --data-dir data --output out/vectors",
+        ask="nn {} WORD",
+    ),
+}
+"""Each model by its name on the command line."""
+CLASSES = {name: model.worker_class for name, model in MODELS.items()}
+
+
+class _Settings(Mapping[str, "type[JobSettings]"]):
+    """Settings class of each model; its module is imported by the look-up."""
 
     def __getitem__(self, name: str) -> type[JobSettings]:
-        module, _, attribute = self._places[name].partition(":")
-        found: type[JobSettings] = getattr(importlib.import_module(module), attribute)
-        return found
+        module, _, attribute = MODELS[name].settings.partition(":")
+        settings: type[JobSettings] = getattr(importlib.import_module(module), attribute)
+        return settings
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places
+        return name in MODELS
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(MODELS)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(MODELS)
 
 
-SETTINGS: Mapping[str, type[JobSettings]] = _ByName(
-    {
-        "fasttext": "snailps.models.word_vectors:WordVectorSettings",
-        "word2vec": "snailps.models.word_vectors:WordVectorSettings",
-        "classifier": "snailps.models.classifier:ClassifierSettings",
-        "logistic": "snailps.models.sparse.linear:LinearSettings",
-        "fm": "snailps.models.sparse.fm:FmSettings",
-        "sparse_net": "snailps.models.sparse.net:NetSettings",
-        "mlp": "snailps.models.mlp:MlpSettings",
-        "kge": "snailps.models.embeddings.settings:KgeSettings",
-        "mf": "snailps.models.embeddings.settings:MfSettings",
-        "fedavg": "snailps.models.fedavg:FedAvgSettings",
-    }
-)
-"""Settings class of each model, by its name on the command line."""
+SETTINGS: Mapping[str, type[JobSettings]] = _Settings()
 
-CLASSES: dict[str, str] = {
-    "fasttext": "snailps.models.word_vectors:WordVectors",
-    "word2vec": "snailps.models.word_vectors:WordVectors",
-    "classifier": "snailps.models.classifier:Classifier",
-    "logistic": "snailps.models.sparse.linear:Linear",
-    "fm": "snailps.models.sparse.fm:FactorizationMachine",
-    "sparse_net": "snailps.models.sparse.net:Net",
-    "mlp": "snailps.models.mlp:Mlp",
-    "kge": "snailps.models.embeddings.kge:KnowledgeGraph",
-    "mf": "snailps.models.embeddings.mf:MatrixFactorization",
-    "fedavg": "snailps.models.fedavg:FedAvg",
-}
-"""`worker_class` of each."""
+
+def reader_of(worker_class: str) -> str:
+    """Class that reads the files of a model's class; empty: none, or it is no such model."""
+    return next((m.reader for m in MODELS.values() if m.worker_class == worker_class), "")

@@ -35,12 +35,6 @@ SCORED = 1 << 16
 _WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 ASKED = "?"
 """Cell of a line whose best names are asked for."""
-READERS = {
-    "snailps.models.embeddings.kge:KnowledgeGraph": "GraphModel",
-    "snailps.models.embeddings.mf:MatrixFactorization": "FactorModel",
-}
-"""Reader of each model's file, by `worker_class`."""
-
 Floats = NDArray[np.float32]
 Name = str | int
 Best = list[tuple[Any, float]]
