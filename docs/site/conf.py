@@ -24,7 +24,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 root_doc = "docs/index"
 include_patterns = [
     "*.md", "docs/**", "bench/README.md", "examples/**.md", "findings/README.md",
-    "tests/README.md", "tools/README.md",
+    "tests/README.md", "tools/README.md", "changelog.d/README.md",
 ]  # fmt: skip
 exclude_patterns = ["docs/site"]
 
