@@ -66,8 +66,8 @@ class House:
 
     def shard(self, number, standby=False):
         """The thread of a shard."""
-        host = self.server._core.host
-        return self.server._shards[(host.standbys if standby else host.primaries)[number]]
+        host = self.server.core.host
+        return self.server.performer.shards[(host.standbys if standby else host.primaries)[number]]
 
     def close(self):
         self.client.close()
