@@ -3,9 +3,9 @@
     lease -> Block -> Worker.prepare -> Worker.train
     block being prepared or trained -> CurrentClockSlots.at, now -> clock, slot
 
-A block has its place in the input and in the training, and reads its bytes once, by the `read` that
-it was made with.  In a job with clocks the threads of a worker may be in different steps: the
-preparing thread in that of its block, all others in that of the block being trained.
+A block has a piece of the input and its terms, and reads its bytes once, from its content.  In a
+job with clocks the threads of a worker may be in different steps: the preparing thread in that of
+its block, all others in that of the block being trained.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from snailps.data.blocks import Place
 from snailps.data.joined import Text, TextParts
 from snailps.dataclass import dataclass, field
 from snailps.errors import MisuseError
+from snailps.pieces import Piece
 from snailps.transport.client._client import Pending
 from snailps.transport.messages.terms import Terms
 
@@ -40,6 +41,22 @@ class _Term(Generic[T]):
         return value
 
 
+class BlockContent:
+    """The bytes of a block, read when they are asked for; here of one that has none."""
+
+    place: Place | None = None
+    read_texts: Callable[[], Sequence[Text]] | None = None
+
+    def read(self) -> bytes:
+        return b""
+
+    def head(self) -> bytes:
+        return b""
+
+    def open_parts(self, part_bytes: int) -> TextParts | None:
+        return None
+
+
 @dataclass(slots=True)
 class Block:
     """A piece of input that is leased to this worker.
@@ -48,6 +65,8 @@ class Block:
     ----------
     number : int
         Number of the lease, unique in its pass.
+    piece : Piece
+        Where its bytes are; `path`, `start` and `stop` are its fields.
     path : str
         File that contains it; of a block over several files (`data.joined`) a name for messages.
     start, stop : int
@@ -113,25 +132,19 @@ class Block:
     """
 
     number: int
-    path: str
-    start: int
-    stop: int
+    piece: Piece
     epoch: int
     seed: int
     progress: tuple[float, float]
-    read: Callable[[], bytes]
-    prepared: Any = None
+    content: BlockContent
     terms: Terms | None = None
     first: bool = False
-    again: bool = False
     checkouts: Checkouts = field(default_factory=NoCheckouts)
-    open_parts: Callable[[int], TextParts | None] = lambda part_bytes: None
-    head: Callable[[], bytes] = bytes
-    place: Place | None = None
-    read_texts: Callable[[], Sequence[Text]] | None = None
-    _data: bytes | None = None
-    _pulls: list[Pending] = field(default_factory=list)
-    _reach: Pending | None = None
+    prepared: Any = field(default=None, init=False)
+    again: bool = field(default=False, init=False)
+    _data: bytes | None = field(default=None, init=False)
+    _pulls: list[Pending] = field(default_factory=list, init=False)
+    _reach: Pending | None = field(default=None, init=False)
 
     clock = _Term(-1)
     slot = _Term(0)
@@ -146,6 +159,18 @@ class Block:
     durable = _Term[tuple[int, ...]](())
 
     @property
+    def path(self) -> str:
+        return self.piece.path
+
+    @property
+    def start(self) -> int:
+        return self.piece.start
+
+    @property
+    def stop(self) -> int:
+        return self.piece.stop
+
+    @property
     def had(self) -> int:
         return len(self.durable)
 
@@ -157,8 +182,22 @@ class Block:
     def data(self) -> bytes:
         """The bytes of its lines or words, read once."""
         if self._data is None:
-            self._data = self.read()
+            self._data = self.content.read()
         return self._data
+
+    def head(self) -> bytes:
+        return self.content.head()
+
+    def open_parts(self, part_bytes: int) -> TextParts | None:
+        return self.content.open_parts(part_bytes)
+
+    @property
+    def place(self) -> Place | None:
+        return self.content.place
+
+    @property
+    def read_texts(self) -> Callable[[], Sequence[Text]] | None:
+        return self.content.read_texts
 
     def texts(self) -> Sequence[Text]:
         """Return lines or rows of the block, as texts whose first lines may be headers.

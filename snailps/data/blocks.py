@@ -1,7 +1,7 @@
 """Input files, their division into blocks, and the bytes of a block.
 
-    files, folders, globs -> expand -> Sources -> cut -> Blocks (what the master leases)
-    Block -> strands -> ranges of its file: one, or some all over it
+    files, folders, globs -> expand -> Sources -> cut -> Pieces (what the master leases)
+    Piece -> strands -> ranges of its file: one, or some all over it
           -> read_block -> the bytes of the units that begin in it
 
 A unit is a word or a line, and belongs to the block that holds its first byte, so a cut may fall
@@ -60,6 +60,7 @@ from snailps.data.unpacking import (
 from snailps.data.word_counts import SEPARATORS
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
+from snailps.pieces import Piece
 
 Unit = Literal["word", "line"]
 Place = Callable[[int], tuple[str, int]]
@@ -91,17 +92,6 @@ class Source:
 
     path: str
     bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Bytes `start` to `stop` (exclusive) of a source, of its content if packed; the `index`-th
-    block of the whole input."""
-
-    index: int
-    path: str
-    start: int
-    stop: int
 
 
 def expand(inputs: Sequence[str], scratch: Scratch) -> list[Source]:
@@ -213,17 +203,17 @@ def read_head(path: str, scratch: Scratch) -> bytes:
         return data
 
 
-def cut(sources: Sequence[Source], block_bytes: int) -> list[Block]:
+def cut(sources: Sequence[Source], block_bytes: int) -> list[Piece]:
     """Cut each source into even pieces of 1 to `block_bytes` bytes."""
     if block_bytes < 1:
         raise ValueError(f"expected block_bytes of at least 1, got {block_bytes}")
-    blocks: list[Block] = []
+    pieces: list[Piece] = []
     for source in sources:
-        pieces = -(-source.bytes // block_bytes)
-        for i in range(pieces):
-            start, stop = source.bytes * i // pieces, source.bytes * (i + 1) // pieces
-            blocks.append(Block(len(blocks), source.path, start, stop))
-    return blocks
+        count = -(-source.bytes // block_bytes)
+        for i in range(count):
+            start, stop = source.bytes * i // count, source.bytes * (i + 1) // count
+            pieces.append(Piece(source.path, start, stop))
+    return pieces
 
 
 def strands(start: int, stop: int, spread: int) -> list[tuple[int, int]]:

@@ -42,25 +42,13 @@ from snailps.data.driver_files import is_driver_file
 from snailps.data.scratch import Scratch
 from snailps.data.unpacking import bare_name, is_url
 from snailps.errors import DataError
+from snailps.pieces import FILES_MAX, JoinedFile
 
 OPEN_MAX = 64
-FILES_MAX = 4096
-"""Files of a block, which a lease lists; each `NAME_CHARS` of a name count as one."""
 NAME_CHARS = 128
+"""So much of a name counts as one of the `FILES_MAX` files of a block."""
 _CELLS = (".csv", ".tsv")
 """Files of one block are read by the rules of its first one."""
-
-
-class JoinedFile(NamedTuple):
-    """A file in a sequence of files: offset of its first byte there, and its length.
-
-    `version` identifies the version of which the master has a copy.
-    """
-
-    path: str
-    begin: int
-    bytes: int
-    version: str = ""
 
 
 class Range(NamedTuple):

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data._text import Lexicon
-from snailps.data.blocks import Block, Source, cut, read_block
+from snailps.data.blocks import Source, cut, read_block
 from snailps.data.pipeline import LAPS, Lap, Stage
 from snailps.data.scratch import Scratch
 from snailps.errors import DataError
+from snailps.pieces import Piece
 
 Ids = NDArray[np.int32]
 
@@ -33,7 +34,7 @@ def letters_only(text: bytes) -> bytes:
     return text.translate(_LETTERS)
 
 
-def share_of_input(sources: Sequence[Source], index: int, count: int) -> list[Block]:
+def share_of_input(sources: Sequence[Source], index: int, count: int) -> list[Piece]:
     """The input of pipeline `index` of `count`: its file if there is one each, else an even range.
 
     In pieces of up to 64 KiB.  All pipelines together read each byte once.
@@ -47,14 +48,14 @@ def share_of_input(sources: Sequence[Source], index: int, count: int) -> list[Bl
             f"{count} pipelines are more than the input's {total} bytes: fewer pipelines, or more "
             "text"
         )
-    blocks: list[Block] = []
+    pieces: list[Piece] = []
     at = 0
     for source in sources:
         first, last = max(start - at, 0), min(stop - at, source.bytes)
         for low in range(first, last, PIECE_BYTES):
-            blocks.append(Block(len(blocks), source.path, low, min(low + PIECE_BYTES, last)))
+            pieces.append(Piece(source.path, low, min(low + PIECE_BYTES, last)))
         at += source.bytes
-    return blocks
+    return pieces
 
 
 class Reader(Stage):
@@ -65,7 +66,7 @@ class Reader(Stage):
 
     def __init__(
         self,
-        blocks: Sequence[Block],
+        blocks: Sequence[Piece],
         passes: int = 0,
         scratch_dir: str = "",
         scratch_bytes: int = 0,

@@ -19,6 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
+from snailps.api.block import BlockContent
 from snailps.api.class_source import define
 from snailps.api.parts import (
     Adopted,
@@ -37,9 +38,6 @@ from snailps.api.wire_choice import WireChoice
 from snailps.api.worker import Block, Worker, load_class
 from snailps.config import RawConfig, WorkerSettings
 from snailps.config.consistency import steps_of
-from snailps.data.blocks import HEAD, read_head
-from snailps.data.driver_files import is_driver_file
-from snailps.data.joined import JoinedFile, Text, open_parts, place_in_text, read_text, texts_of
 from snailps.data.scratch import Scratch
 from snailps.data.table_copies import TableCopies
 from snailps.errors import (
@@ -73,6 +71,7 @@ from snailps.transport.handshake import Role
 from snailps.transport.messages.terms import ChunkBlock, Partition
 from snailps.worker import blas_threads
 from snailps.worker.checkouts import LeaseCheckouts
+from snailps.worker.content import LeasedContent
 from snailps.worker.prefetch import BlockPrefetcher
 from snailps.worker.resume_state import ResumeState
 from snailps.worker.user_code import (
@@ -624,44 +623,11 @@ class WorkerProcess(Node):
         return found + self._tally.samples()
 
     def _block(self, lease: messages.Leased, pass_: str, model: Worker, scratch: Scratch) -> Block:
-        unit = part_of(type(model), Cut).unit
-
-        def fetched(read: Callable[[], bytes], unit: str, text: int = 0) -> bytes:
-            try:
-                return read()
-            except DataError as error:
-                if is_driver_file(lease.path):  # the master does not read it for others
-                    raise
-                if lease.path not in self._unreadable:
-                    self._unreadable.add(lease.path)
-                    log.warning("%s; asking the master for the bytes", error)
-                fetch = messages.Fetch(lease.number, pass_, unit, text)
-                content = self._ask(fetch, self.settings.request_timeout)
-                assert isinstance(content, messages.Content)
-                return content.blob
-
-        def read_texts() -> list[Text]:
-            found: list[Text] = []
-            for text in texts():
-                read = partial(read_text, text, scratch, by_file=by_file, unit=unit)
-                data = fetched(read, unit, len(found))
-                at = partial(place_in_text, text, scratch, by_file=by_file, unit=unit)
-                found.append(Text(data, text[0].file.path, text[0].first, at))
-            return found
-
-        def place(offset: int) -> tuple[str, int]:
-            if several:
-                return lease.path, -1
-            return place_in_text(texts()[0], scratch, offset, by_file=True, unit=unit)
-
-        several = len(lease.files) > 0
-        files = [JoinedFile(*file) for file in lease.files]
-        files = files or [JoinedFile(lease.path, 0, max(lease.stop, lease.spread), lease.version)]
-        by_file = lease.by_file or not several
-        where = lease.start, lease.stop, lease.spread
-        texts = partial(texts_of, files, *where, by_file=by_file)
-        for file in files:
-            scratch.expect(file.path, file.version)
+        content = BlockContent()
+        if lease.piece.path:
+            fetch = partial(self._fetched, lease, pass_)
+            unit = part_of(type(model), Cut).unit
+            content = LeasedContent(lease.piece, lease.layout, unit, scratch, fetch)
         checkouts: Checkouts = NoCheckouts()
         if isinstance(lease.terms, Partition):
             encode_again = partial(self._encode_again, model, scratch)
@@ -670,23 +636,27 @@ class WorkerProcess(Node):
         before, after = lease.progress
         return Block(
             lease.number,
-            lease.path,
-            lease.start,
-            lease.stop,
+            lease.piece,
             lease.epoch,
             lease.seed,
             (float(before), float(after)),
-            lambda: b"".join(text.data for text in read_texts()),
-            terms=lease.terms,
-            first=lease.first,
-            checkouts=checkouts,
-            open_parts=lambda part_bytes: open_parts(
-                files, lease.start, lease.stop, part_bytes, scratch, lease.spread
-            ),
-            head=partial(fetched, partial(read_head, files[0].path, scratch), HEAD),
-            place=place if lease.spread else None,
-            read_texts=read_texts if several else None,
+            content,
+            lease.terms,
+            lease.first,
+            checkouts,
         )
+
+    def _fetched(
+        self, lease: messages.Leased, pass_: str, error: DataError, unit: str, text: int
+    ) -> bytes:
+        """Ask the master for bytes of a block that cannot be read here."""
+        if lease.piece.path not in self._unreadable:
+            self._unreadable.add(lease.piece.path)
+            log.warning("%s; asking the master for the bytes", error)
+        fetch = messages.Fetch(lease.number, pass_, unit, text)
+        content = self._ask(fetch, self.settings.request_timeout)
+        assert isinstance(content, messages.Content)
+        return content.blob
 
     # --- waiting ---------------------------------------------------------------------------
 

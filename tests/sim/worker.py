@@ -13,7 +13,7 @@ from collections import deque
 
 import numpy as np
 
-from snailps.api.block import Block
+from snailps.api.block import Block, BlockContent
 from snailps.errors import ClusterError, SnailError
 from snailps.master.job.survey import PART_BYTES
 from snailps.transport import messages
@@ -33,11 +33,9 @@ class Leased(Block):
     """A leased block, prepared."""
 
     def __init__(self, lease):
-        place = lease.path, lease.start, lease.stop
         shares = tuple(lease.progress)
-        super().__init__(
-            lease.number, *place, lease.epoch, lease.seed, shares, bytes, terms=lease.terms
-        )
+        of = lease.number, lease.piece, lease.epoch, lease.seed, shares
+        super().__init__(*of, BlockContent(), lease.terms)
         self.pull = self.reach = None
 
 

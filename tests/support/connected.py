@@ -10,10 +10,11 @@ from workers_in_order import AtOnce
 from snailps.api.passes import EPOCHS
 from snailps.api.tables import Tensor
 from snailps.api.wire_choice import WireChoice
-from snailps.api.worker import Block
 from snailps.models.kept_rows import KeptRows
 from snailps.models.sparse.batch import TABLE
 from snailps.models.sparse.worker import PERIOD_BLOCKS
+from snailps.pieces import Piece
+from tests.support.blocks import HeldContent, held_block
 
 BLOCK_BYTES_MAX = 1 << 30
 
@@ -84,18 +85,9 @@ def flush(model):
 def block_of(data, number=0, progress=(0.0, 0.5), first=None):
     """A block of its own text, elsewhere in the file than blocks of other numbers."""
     data, start = data if isinstance(data, bytes) else data.encode(), number * BLOCK_BYTES_MAX
-    return Block(
-        number,
-        "text",
-        start,
-        start + len(data),
-        0,
-        7,
-        progress,
-        lambda: data,
-        head=lambda: data,
-        first=number == 0 and progress[0] == 0 if first is None else first,
-    )
+    first = number == 0 and progress[0] == 0 if first is None else first
+    piece = Piece("text", start, start + len(data))
+    return held_block(HeldContent(data, data), number, piece, progress=progress, first=first)
 
 
 def train(model, data, number=0, progress=(0.0, 0.5), first=None):

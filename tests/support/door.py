@@ -12,6 +12,7 @@ from pathlib import Path
 
 from shards import Shards
 
+from snailps.api.block import BlockContent
 from snailps.api.parts import Cut, part_of
 from snailps.api.results import Results
 from snailps.api.tables import Tensor
@@ -86,17 +87,27 @@ def _job(model, inputs, folder, settings):
         job.close()
 
 
+class MastersContent(BlockContent):
+    """The bytes of a block, as the master sends them."""
+
+    def __init__(self, job, number, unit):
+        self._job, self._number, self._unit = job, number, unit
+
+    def read(self):
+        return self._job.content(self._number, self._unit)
+
+    def head(self):
+        return self._job.content(self._number, HEAD)
+
+
 def _blocks(job, pass_, figures=None):
     """The blocks of a pass as a worker has them, each done when the next one is taken, with what is
     in `figures` by then."""
     job.begin_pass(pass_, 0.0, [1])
     unit = part_of(job.cls, Cut).unit
     while lease := job.lease(1, 0.0):
-        block = Block(
-            lease.number, lease.path, lease.start, lease.stop, lease.epoch, lease.seed,
-            tuple(lease.progress), lambda of=lease: job.content(of.number, unit),
-            head=lambda of=lease: job.content(of.number, HEAD), first=lease.first,
-        )  # fmt: skip
+        of = lease.number, lease.piece, lease.epoch, lease.seed, tuple(lease.progress)
+        block = Block(*of, MastersContent(job, lease.number, unit), first=lease.first)
         yield block
         if pass_ == "survey":
             job.ledger.merge([lease.number], 1)

@@ -104,7 +104,7 @@ class _Emulated:
         self._stand.start()
         self._stand.train()
         self._process = SimpleNamespace(
-            _unreadable=set(), _stand=self._stand, _ask=self._asked, _encode_again=_never,
+            _stand=self._stand, _ask=self._asked, _encode_again=_never, _fetched=_never,
             control=SimpleNamespace(note=self._noted),
         )  # fmt: skip
         self.steps: Any = None
@@ -304,7 +304,7 @@ class _Training:
         surveyor: Any = part_of(job.cls, Surveyed).surveyor(job.settings)
         part: Any = model.survey_part()
         job.begin_pass("survey", 0.0)
-        process = SimpleNamespace(_unreadable=set(), _stand=None, _ask=None, _encode_again=_never)
+        process = SimpleNamespace(_stand=None, _ask=None, _encode_again=_never, _fetched=_never)
         process.control = SimpleNamespace(note=None)
         while (lease := job.lease(1, 0.0)) is not None:
             block = self.block(process, lease, model)

@@ -21,7 +21,9 @@ from snailps.models.rotation.shared_blocks import ROW_FLOATS
 from snailps.models.text_model import BUCKET_KEY
 from snailps.models.word_vectors import WordVectors
 from snailps.models.word_vectors.settings import WordVectorSettings
+from snailps.pieces import Piece
 from snailps.transport.messages.terms import ChunkBlock, Partition
+from tests.support.blocks import HeldContent, held_block
 
 
 class MemoryTables:
@@ -186,21 +188,21 @@ def blocks_of_chunk(
     """Encodes the blocks of a chunk; its partitions, one for each worker."""
     num = len(workers)
     output_parts = output_parts or outputs_for(num)
-    common = {"path": "", "start": 0, "stop": 0, "epoch": epoch, "read": bytes, "progress": shares}
+    common: dict[str, Any] = {"piece": Piece(), "epoch": epoch, "progress": shares}
     for worker in workers:
         worker.workers = num
     encoded = []
     for at, data in enumerate(chunk_blocks):
         seed = 1000 * chunk + at
         terms = ChunkBlock(chunk, at, len(chunk_blocks))
-        block = Block(number=seed, seed=seed, terms=terms, **common)  # type: ignore[arg-type]
-        block.head, block._data = lambda: chunk_blocks[0], data
+        content = HeldContent(data, chunk_blocks[0])
+        block = held_block(content, seed, seed=seed, terms=terms, **common)
         workers[at % num].encode(block)
         encoded.append(block)
     shared = SharedPartitions(output_parts)
 
     def encode_again(index: int) -> None:
-        encoded[index].again, encoded[index]._data = True, chunk_blocks[index]
+        encoded[index].again = True
         workers[index % num].encode(encoded[index])
 
     shared.encode_again = encode_again
@@ -208,8 +210,8 @@ def blocks_of_chunk(
     for part in range(num):
         seed = 77_000 + num * chunk + part
         partition = Partition(chunk, len(chunk_blocks), part, num, output_parts)
-        block = Block(number=seed, seed=seed, terms=partition, **common)  # type: ignore[arg-type]
-        block.checkouts = shared.checkouts(part, num)  # type: ignore[assignment]
+        checkouts = shared.checkouts(part, num)
+        block = held_block(number=seed, seed=seed, terms=partition, checkouts=checkouts, **common)
         partitions.append(block)
     return partitions
 

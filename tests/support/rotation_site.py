@@ -9,14 +9,14 @@ know how the ledger chooses.
 import random
 
 from snailps.api.rotation import CHUNKS_AHEAD, Rotation, outputs_for
-from snailps.data.blocks import Block
 from snailps.master.leases import RotationLedger
 from snailps.master.leases.rotation import NO_PART
+from snailps.pieces import Piece
 from snailps.transport.messages.terms import ChunkBlock
 
 
 def blocks_of(count, size=10):
-    return [Block(n, "in", n * size, (n + 1) * size) for n in range(count)]
+    return [Piece("in", n * size, (n + 1) * size) for n in range(count)]
 
 
 def taken_over(ledger, nodes):

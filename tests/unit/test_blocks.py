@@ -18,7 +18,6 @@ from snailps.data._text import WordCounter
 from snailps.data.blocks import (
     OF_FILTERS,
     STEP_BYTES,
-    Block,
     Source,
     _behind_unit,
     cut,
@@ -32,7 +31,6 @@ from snailps.data.blocks import (
 from snailps.data.examples import ExampleReader
 from snailps.data.file_kinds import first_line_of
 from snailps.data.joined import (
-    JoinedFile,
     join,
     open_parts,
     place_in_text,
@@ -46,6 +44,7 @@ from snailps.data.scratch import Scratch
 from snailps.data.table_copies import TableCopies
 from snailps.errors import DataError
 from snailps.models.sparse.batch import BatchReader
+from snailps.pieces import JoinedFile, Piece
 
 PIECES = st.sampled_from(
     [b"a", b"bb", b"word", b" ", b"\n", b"\r\n", b"\t", b"\0", b"\v", b"\xff", b"</s>", b"\n\n"]
@@ -222,10 +221,10 @@ def test_read_block_empty_or_reversed_range(folder, scratch):
 def test_cut_makes_even_pieces_and_numbers_them():
     blocks = cut([Source("/a", 10), Source("/b", 3)], 4)
     assert blocks == [
-        Block(0, "/a", 0, 3),
-        Block(1, "/a", 3, 6),
-        Block(2, "/a", 6, 10),
-        Block(3, "/b", 0, 3),
+        Piece("/a", 0, 3),
+        Piece("/a", 3, 6),
+        Piece("/a", 6, 10),
+        Piece("/b", 0, 3),
     ]
 
 
@@ -448,7 +447,7 @@ def test_matrix_blocks_in_strands_have_the_rows_of_the_file_each_once(folder, sc
             whole[examples.keys[entries].astype(int)] = examples.values[entries]
             assert np.array_equal(whole, x[int(label)])
             assert weight == label / 8
-            assert found.setdefault(label, block.index) == block.index
+            assert found.setdefault(label, block) == block
             at = placed(*where, row, scratch, size)
             assert at == int(label)
     assert len(found) == 517

@@ -14,7 +14,6 @@ from master_parts import TestOutbox
 
 from snailps.api.tables import Table, Tensor
 from snailps.config import JobSettings, RawConfig
-from snailps.data.blocks import Block
 from snailps.errors import CheckpointError, ClusterError, ConfigError, ConnectionLost
 from snailps.master.broadcast import Broadcast
 from snailps.master.checkpoint_files import CheckpointFiles
@@ -24,6 +23,7 @@ from snailps.master.job.state import JobState
 from snailps.master.leases import BspLedger
 from snailps.master.leases.ledger import NO_RECORDS, Ledger
 from snailps.master.services import Begun, Candidate, Completed, Opened
+from snailps.pieces import Piece
 from snailps.store.checkpoint.shard_file import ShardFileWriter, new_buffer
 from snailps.transport import messages as m
 
@@ -88,7 +88,7 @@ class World:
             lambda self_, job, clock, now: (f"position {clock}", {"progress": 0.5}),
         )  # fmt: skip
         self.members = members
-        blocks = [Block(at, "file", 0, 10) for at in range(12)]
+        blocks = [Piece("file", 0, 10)] * 12
         bsp = BspLedger(blocks, micro_batches=2, nodes=[1])
         self.ledger = bsp if clocked else Ledger(blocks)
         self.job = SimpleNamespace(

@@ -11,11 +11,11 @@ from shards import ADAGRAD, ADD, AVERAGE, JOB, LIMIT_S, ZEROS, Shards, a_table, 
 
 from snailps import Table
 from snailps.api.export_progress import ExportProgress
-from snailps.data.blocks import Block
 from snailps.errors import MisuseError, RemoteError, WaitTimeout
 from snailps.master.job.model_reader import ModelReader
 from snailps.master.leases import BspLedger
 from snailps.master.services import ModelAccess
+from snailps.pieces import Piece
 from snailps.transport.frame import Frame, Kind
 from snailps.transport.security.trust import Trust
 
@@ -210,7 +210,7 @@ def test_model_is_not_written_where_the_last_clock_could_not_be_applied():
         client.push(1, u64([5]), full(-1, dim=1), clock=0)
         with pytest.raises(RemoteError, match="planted failure"):
             end_clock(client, 0)
-        book = BspLedger([Block(0, "file", 0, 10)], micro_batches=1, nodes=[1])
+        book = BspLedger([Piece("file", 0, 10)], micro_batches=1, nodes=[1])
         book.done(book.take(1).number, 1)
         assert book.over
         readings = ModelReader(LIMIT_S, Trust(b""), JOB)

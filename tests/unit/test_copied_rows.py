@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps import JobSettings
-from snailps.api.worker import Block
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.classifier import model as classifier
 from snailps.models.classifier.model import Classifier, pack_summary
@@ -18,6 +17,7 @@ from snailps.models.classifier.settings import ClassifierSettings
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.local_sgd import LocalSgd, RowLayout
 from snailps.models.text_model import TextModel
+from tests.support.blocks import held_block
 
 DIM = 3
 ROWS = 12
@@ -234,7 +234,7 @@ def exchanged(names, data, blocks=1, **settings):
     model.summary = pack_summary(words, Vocabulary(names, np.full(len(names), 1), len(names)))
     model.setup()
     for number in range(blocks):
-        block = Block(number, "text", 0, len(data), 0, 7, (0.0, 0.5), lambda: data)
+        block = held_block(data, number)
         block.prepared = model.prepare(block)
         model.train(block)
     return model

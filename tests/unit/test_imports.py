@@ -18,12 +18,13 @@ SUFFIXES = {".py", ".pyi", ".pyx", ".pxd"}
 # Rooms of the package from the bottom up.  A module may import its own room and those that its
 # room's row names: nothing beside it, nothing above.  A room is the first name below `snailps`.
 BUILDS = {"_kernels", "_kernels_base", "_kernels_avx2", "_kernels_avx512"}
-LEAVES = {"outward", "dataclass", "errors", "_version", "abi"}
+LEAVES = {"outward", "dataclass", "errors", "pieces", "_version", "abi"}
 NUMERIC = {*LEAVES, "config", "kernels", *BUILDS, "data", "vectors"}
 PLANES = {*NUMERIC, "transport", "store"}
 ALLOWED = {
     **{leaf: set() for leaf in LEAVES},
     "errors": {"outward"},  # whose texts are fit to be shown
+    "pieces": {"dataclass"},  # values that are read, sent and leased
     **{build: {*LEAVES, "kernels"} for build in BUILDS},
     "config": {*LEAVES},
     "kernels": {*LEAVES, *BUILDS},
@@ -66,6 +67,7 @@ ALLOWED = {
 LAYERS = [
     {"outward"},
     {"dataclass", "errors"},
+    {"pieces"},
     {"config", "abi", "data", "kernels", "vectors"},
     {"transport", "store"},
     {"api"},
@@ -135,7 +137,7 @@ INNER = {
 
 # What the master's core may use beside its own parts: values and words, nothing that does anything.
 CORE_USES = {
-    "dataclass", "outward",
+    "dataclass", "outward", "pieces",
     "_version", "abi.key_hash", "errors", "config", "data.array_archives", "data.blocks",
     "data.orders", "transport.messages",
     "transport.frame", "transport.control.encoded", "store.route", "store.checkpoint.manifest",

@@ -146,7 +146,9 @@ def test_job_in_training_gives_leases_with_seeds_and_takes_results(begun, clock)
     job = begun(seed="5")
     leases = [job.lease(node=7) for _ in range(3)]
     assert [lease.number for lease in leases] == [0, 1, 2]
-    assert [(lease.start, lease.stop) for lease in leases] == [(0, 280), (280, 560), (560, 840)]
+    assert [(lease.piece.start, lease.piece.stop) for lease in leases] == [
+        (0, 280), (280, 560), (560, 840),
+    ]  # fmt: skip
     assert [lease.seed for lease in leases] == [seed_of(5, number) for number in range(3)]
     assert leases[1].progress == [0.05, 0.1]
     assert [lease.first for lease in leases] == [True, False, False]
@@ -388,7 +390,7 @@ def test_job_with_rows_beyond_the_memory_of_a_worker_cuts_smaller_blocks(make, t
     job, counted = surveyed(make, tmp_path, dim="1000", worker_memory="1M", epochs="1")
     # The smallest blocks; those of the survey, of one worker that rotates, are small already.
     assert job.ledger.size == -(-job.input.total_bytes // BLOCK_BYTES_MIN) > counted
-    blocks = [job.ledger.entry(i).block for i in range(job.ledger.size)]
+    blocks = [job.ledger.entry(i).piece for i in range(job.ledger.size)]
     assert [block.start for block in blocks[1:]] == [block.stop for block in blocks[:-1]]
     assert blocks[-1].stop == job.input.total_bytes
 
@@ -828,10 +830,10 @@ def test_blocks_of_a_job_that_shuffles_are_over_all_files_and_are_found_again(
     settings = {"epochs": "1", "block_bytes": "600"}
     job = begun(input=", ".join(map(str, paths)), **settings)
     first = job.lease(1)
-    assert first.path == f"{tmp_path}/a.txt and 2 more"
-    assert first.spread == 4200
-    assert [file[:3] for file in first.files] == [
-        [str(tmp_path / f"{letter}.txt"), 1400 * at, 1400] for at, letter in enumerate("abc")
+    assert first.piece.path == f"{tmp_path}/a.txt and 2 more"
+    assert first.layout.spread == 4200
+    assert [file[:3] for file in first.layout.files] == [
+        (str(tmp_path / f"{letter}.txt"), 1400 * at, 1400) for at, letter in enumerate("abc")
     ]
     lines = job.content(first.number, "line").split()
     assert {line: len(lines) / lines.count(line) for line in lines} == pytest.approx(

@@ -6,11 +6,11 @@ import pytest
 from master_parts import TestOutbox, controller_of, worker_of
 
 from snailps.api.export_progress import ExportProgress
-from snailps.data.blocks import Block
 from snailps.master.job.export import CANCEL_S
 from snailps.master.leases import BspLedger
 from snailps.master.leases.late_workers import DROP_S
 from snailps.master.phases import JobPhase
+from snailps.pieces import Piece
 from snailps.transport import messages
 
 MICRO_BATCHES = 4
@@ -76,7 +76,7 @@ def stepped(now):
     rows = SimpleNamespace(busy=False, moving=False, open=lambda kind: False)
     controller = controller_of(nodes, TestOutbox(), rows, expel=expel)
     controller.ended_jobs.newest = 1
-    blocks = [Block(n, "in", n, n + 1) for n in range(40)]
+    blocks = [Piece("in", n, n + 1) for n in range(40)]
     book = BspLedger(blocks, micro_batches=MICRO_BATCHES, nodes=[1])
     controller.job = SimpleNamespace(
         ledger=book, pass_="train", clocked=True, rounds=0, progress=lambda now: 0.0, units=0,

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snailps.data.blocks import Block
 from snailps.master.leases import BspLedger, RoundLedger, SspLedger
 from snailps.master.leases.ledger import Ledger
+from snailps.pieces import Piece
 
-BLOCKS = [Block(at, "file", 0, 1) for at in range(7)]
+BLOCKS = [Piece("file", 0, 1)] * 7
 NODES = [1, 2, 3]
 BOOKS = {
     "plain": lambda: Ledger(BLOCKS, 2),

@@ -5,13 +5,13 @@ from cluster_models import COUNTER, Counter, write_numbers
 from master_world import World, rejoin, takes_over
 
 from snailps.config import JobSettings, MasterSettings, RawConfig
-from snailps.data.blocks import Block
 from snailps.master import effects, events
 from snailps.master.job.job import Job
 from snailps.master.leases import BspLedger, SspLedger
 from snailps.master.leases.late_workers import DROP_S
 from snailps.master.leases.ledger import Ledger
 from snailps.master.leases.records import BlockResult
+from snailps.pieces import Piece
 from snailps.transport import messages as m
 from snailps.worker.resume_state import ResumeState
 
@@ -179,7 +179,7 @@ def test_results_whose_pushes_nobody_acknowledged_do_not_count(make_job):
 
 
 def blocks(count):
-    return [Block(at, "in", 10 * at, 10 * at + 10) for at in range(count)]
+    return [Piece("in", 10 * at, 10 * at + 10) for at in range(count)]
 
 
 @pytest.mark.parametrize("settled", [(), (0,), (0, 1)])

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from snailps.config import JobSettings, settings_of
 from snailps.config.consistency import STEPS
-from snailps.data.blocks import Block
 from snailps.master.leases import CLOCKS_AHEAD, SCHEDULES, BspLedger, RoundLedger, SspLedger
 from snailps.master.leases.ledger import LOSSES_MAX, Ledger
 from snailps.master.leases.records import OUTCOME, BlockRecords, BlockState
+from snailps.pieces import Piece
 from snailps.transport.messages.terms import Step
 
 
 def blocks(num, size=10):
-    return [Block(at, "file", 0, size) for at in range(num)]
+    return [Piece(str(at), 0, size) for at in range(num)]
 
 
 def test_every_consistency_has_its_promises_and_its_schedule():
@@ -379,7 +379,7 @@ def test_stepped_entries_have_clock_slot_and_number_of_slots():
         *((0, slot, 4) for slot in range(4)), *((1, slot, 4) for slot in range(4)), (2, 0, 2),
         (2, 1, 2),
     ]  # fmt: skip
-    assert [(e.epoch, e.block.index) for e in entries[4:6]] == [(0, 4), (1, 0)]
+    assert [(e.epoch, int(e.piece.path)) for e in entries[4:6]] == [(0, 4), (1, 0)]
 
 
 def test_stepped_leases_in_order_and_no_more_than_some_clocks_ahead():

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snailps.data.blocks import Block
 from snailps.master.job.expiry import TICKS, ExpiryClock, oldest_kept
 from snailps.master.leases.ledger import Ledger
+from snailps.pieces import Piece
 
 
 def blocks(sizes):
-    return [Block(at, "file", 0, size) for at, size in enumerate(sizes)]
+    return [Piece(str(at), 0, size) for at, size in enumerate(sizes)]
 
 
 def test_ledger_with_entries_tells_epochs_and_shares_of_bytes():
     ledger = Ledger(blocks([10, 30]), 2)
     entries = [ledger.take(1) for _ in range(4)]
-    assert [(e.number, e.block.index, e.epoch) for e in entries] == [
+    assert [(e.number, int(e.piece.path), e.epoch) for e in entries] == [
         (0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)
     ]  # fmt: skip
     assert [(e.before, e.after) for e in entries] == [
@@ -61,7 +61,7 @@ def test_ledger_with_an_order_leases_each_block_once_an_epoch_and_shares_add_up(
         assert ledger.done(entry.number, 1)
         before = entry.after
         assert ledger.progress == pytest.approx(before)
-        taken.append(entry.block.index)
+        taken.append(int(entry.piece.path))
         ledger.records.make_durable([entry.number], 1)
         again = made(known=ledger.durable())
         assert again.progress == pytest.approx(before)
@@ -75,7 +75,7 @@ def test_order_of_a_ledger_is_another_one_for_each_seed_and_epoch():
     orders = set()
     for seed in (1, 2):
         ledger = Ledger(blocks([1] * 50), 3, order=seed)
-        taken = [ledger.take(1).block.index for _ in range(150)]
+        taken = [int(ledger.take(1).piece.path) for _ in range(150)]
         orders |= {tuple(taken[at : at + 50]) for at in (0, 50, 100)}
     assert len(orders) == 6
     assert tuple(range(50)) not in orders
@@ -88,7 +88,7 @@ def dealt(ledger, turns):
         entry = ledger.take(node)
         assert entry is not None
         assert ledger.done(entry.number, node)
-        found[node].append(entry.block.index)
+        found[node].append(int(entry.piece.path))
     return found
 
 

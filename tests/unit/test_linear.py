@@ -11,11 +11,10 @@ import pytest
 from connected import block_of, connected, flush, keep, train
 from twins import linear as twin
 
-from snailps.api.block import Block
 from snailps.config import RawConfig
 from snailps.data._admission import Admitted
 from snailps.data.encoding import Encoding
-from snailps.data.joined import JoinedFile, open_parts
+from snailps.data.joined import open_parts
 from snailps.data.scratch import Scratch
 from snailps.errors import ConfigError, DataError, ModelFileError
 from snailps.models.copied_rows import CopiedRows
@@ -24,6 +23,8 @@ from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.export import read_npz
 from snailps.models.sparse.linear import Linear, LinearSettings
 from snailps.models.sparse.worker import PERIOD_BLOCKS
+from snailps.pieces import JoinedFile, Piece
+from tests.support.blocks import HeldContent, held_block
 
 FEATURES = 40
 TRUE = np.random.default_rng(0).normal(0, 1.5, FEATURES)
@@ -261,13 +262,11 @@ def test_blocks_of_a_file_are_read_in_parts_by_threads_once_the_format_is_known(
         model, start = make(LinearSettings(shuffle=False)), 0
         for number, text in enumerate(texts):
             stop = start + len(text)
-            block = Block(
-                number, str(path), start, stop, 0, 7, (0.0, 0.5),
-                partial(read, number),
-            )  # fmt: skip
+            piece, content = Piece(str(path), start, stop), HeldContent(partial(read, number))
+            block = held_block(content, number, piece)
             if in_parts:
                 files = [JoinedFile(str(path), 0, stop)]
-                block.open_parts = partial(open_parts, files, start, stop, scratch=scratch)
+                content.open_parts = partial(open_parts, files, start, stop, scratch=scratch)
             block.prepared, start = model.prepare(block), stop
             assert len(block.prepared.batch) == 6
             model.train(block)

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from snailps.data.blocks import Source
-from snailps.data.joined import FILES_MAX, Joined
+from snailps.data.joined import Joined
+from snailps.pieces import FILES_MAX, Layout, Piece
 from snailps.transport import messages
-from snailps.transport.messages import work
 
 SCRATCH = SimpleNamespace(version=lambda path: "1790000000000000000-123456789")
 
@@ -21,11 +21,9 @@ def joined_of(sizes, name="/data/corpus/2026/part-{:06d}.txt"):
 
 def leased(joined, start, stop):
     """The bytes of a lease of a block, which every peer takes."""
-    files = [list(file) for file in joined.files(start, stop)]
-    whole = joined.source
-    lease = messages.Leased(
-        0, whole.path, start, stop, progress=[0.0, 0.1], spread=whole.bytes, files=files
-    )
+    layout = Layout("", joined.source.bytes, tuple(joined.files(start, stop)))
+    piece = Piece(joined.source.path, start, stop)
+    lease = messages.Leased(0, piece, progress=[0.0, 0.1], layout=layout)
     body = messages.encode(lease)
     assert messages.decode(body) == lease
     return len(body)
@@ -41,7 +39,6 @@ def leased(joined, start, stop):
     ],
 )
 def test_blocks_of_many_files_have_few_each_and_are_the_whole_input(sizes, most_blocks):
-    assert FILES_MAX == work.FILES_MAX
     joined = joined_of(sizes)
     total, seen, at = sum(sizes), set(), 0
     blocks = list(joined.cut(64 << 20))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.errors import MisuseError, ProtocolError
+from snailps.pieces import JoinedFile, Layout, Piece
 from snailps.transport import messages as m
 from snailps.transport.messages.terms import ChunkBlock, Partition, Step
 
@@ -64,18 +65,13 @@ KNOWN = [
     (
         m.Leased(
             1,
-            "/in.txt",
-            2,
-            3,
+            Piece("/in.txt", 2, 3),
             4,
             5,
             [0.0, 0.5],
             Partition(7, 8, 2, 3, 6, (1,), (1, 2, 1)),
             True,
-            "9",
-            640,
-            [["/a", 0, 10, ""], ["/b", 10, 630, "2"]],
-            True,
+            Layout("9", 640, (JoinedFile("/a", 0, 10), JoinedFile("/b", 10, 630, "2")), True),
         ),
         b'{"is":"Leased","number":1,"path":"/in.txt","start":2,"stop":3,"epoch":4,"seed":5,'
         b'"progress":[0.0,0.5],"clock":-1,"slot":0,"slots":1,"index":-1,"chunk":7,"slice":-1,'
@@ -407,7 +403,7 @@ def test_settings_of_a_job_that_has_ended_arrive_whole():
 
 
 def test_path_that_is_no_utf8_travels():
-    message = m.Leased(1, "/data/\udcff.txt", progress=[0.0, 1.0])
+    message = m.Leased(1, Piece("/data/\udcff.txt"), progress=[0.0, 1.0])
     assert m.decode(m.encode(message)) == message
 
 

@@ -11,7 +11,7 @@ from twins.mlp import Optimizer, gradients
 
 from snailps import Tensor, Worker, write_matrix
 from snailps.api.wire_choice import WireChoice
-from snailps.api.worker import Block, Results
+from snailps.api.worker import Results
 from snailps.config import JobSettings
 from snailps.data.blocks import Source
 from snailps.data.orders import order
@@ -21,7 +21,9 @@ from snailps.models.mlp import Mlp, MlpSettings, files, read_npz
 from snailps.models.mlp.model import _global_step, _judged
 from snailps.models.mlp.settings import FIRST, adopted
 from snailps.models.parameters import Parameters, Vector, pulled
+from snailps.pieces import Piece
 from snailps.transport.messages.terms import Step
+from tests.support.blocks import held_block
 
 COUNT = 130
 NONE = np.zeros(0, np.float32)
@@ -77,8 +79,8 @@ class Setup:
 
     def block(self, number, **changed):
         epoch, index = divmod(number, len(self.pieces))
-        path, start, stop = self.pieces[index]
-        return Block(number, path, start, stop, epoch, 1, (0.0, 1.0), lambda: b"", **changed)
+        piece = Piece(*self.pieces[index])
+        return held_block(b"", number, piece, epoch=epoch, seed=1, progress=(0.0, 1.0), **changed)
 
     def train(self, number):
         block = self.block(number)

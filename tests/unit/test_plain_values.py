@@ -122,7 +122,7 @@ def test_job_of_a_class_that_answers_in_numpy_numbers_has_plain_ones(tmp_path):
     assert [type(place) for place in (block.path, block.start, block.stop)] == [str, int, int]
     assert (job.expires, type(job.expires)) == (9, int)
     job.begin_pass("train", 0.0, [1])
-    json.dumps([job.start_message(1).settings, *job.lease(1, 0.0).files])
+    json.dumps([job.start_message(1).settings, *job.lease(1, 0.0).layout.files])
 
 
 class Readers(ModelReader):

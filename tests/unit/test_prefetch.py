@@ -2,9 +2,9 @@
 
 from concurrent.futures import Future
 
-from snailps.api.worker import Block
 from snailps.transport.messages.terms import Step
 from snailps.worker.prefetch import BlockPrefetcher
+from tests.support.blocks import held_block
 
 
 class Pull:
@@ -17,7 +17,7 @@ class Pull:
 
 
 def block(number, clock):
-    made = Block(number, "", 0, 0, 0, 0, (0.0, 1.0), lambda: b"", terms=Step(clock))
+    made = held_block(number=number, terms=Step(clock))
     made._pulls.append(Pull())
     made._reach = Pull()
     return made

@@ -16,6 +16,7 @@ from snailps.master.job.job import Job
 from snailps.master.job.state import pack, unpack
 from snailps.master.leases import RotationLedger
 from snailps.master.leases.records import BlockResult
+from snailps.pieces import Piece
 from snailps.transport import messages as m
 from snailps.transport.messages.terms import ChunkBlock, Partition
 from snailps.worker import checkouts as checkouts_module
@@ -94,7 +95,7 @@ def test_training_of_two_workers_rotates_and_the_journal_has_it(make_job):
     (_, one), (_, two) = tenants(world)
     blocks = one.terms.chunk_blocks
     assert [one.terms, two.terms] == [Partition(0, blocks, part, 2, 4) for part in (0, 1)]
-    assert one.path == ""
+    assert one.piece == Piece()
     assert one.progress == [0.0, 0.5]
     (train,) = facts(world, "train")
     assert train["rotation"] == {"chunks": 2, "most_parts": 8, "checkouts_of_one": 2, "sweeps": 1}

@@ -12,6 +12,7 @@ from snailps.master.leases import RotationLedger
 from snailps.master.leases.ledger import LOSSES_MAX
 from snailps.master.leases.records import BlockResult
 from snailps.master.leases.rotation import NO_PART, PARTITION_LOSSES_MAX
+from snailps.pieces import Piece
 from snailps.transport.messages.terms import ChunkBlock, Partition
 
 
@@ -98,7 +99,7 @@ def test_entries_of_a_chunk_are_its_blocks_then_its_partitions():
     assert [one.terms.chunk for one in chunk_blocks] == [0, 0, 1, 1, 1, 2]
     assert [one.terms.chunk_index for one in chunk_blocks] == [0, 1, 0, 1, 2, 0]
     assert [one.terms.chunk_blocks for one in chunk_blocks] == [2, 2, 3, 3, 3, 2]
-    assert [one.block.start for one in chunk_blocks] == [0, 10, 20, 30, 40, 0]
+    assert [one.piece.start for one in chunk_blocks] == [0, 10, 20, 30, 40, 0]
     assert [one.epoch for one in chunk_blocks] == [0] * 5 + [1]
     assert all(isinstance(one.terms, ChunkBlock) for one in chunk_blocks)
     for chunk in range(4):
@@ -106,7 +107,7 @@ def test_entries_of_a_chunk_are_its_blocks_then_its_partitions():
     lease = ledger.entry(stride + 3 + 2)
     assert (lease.terms, lease.epoch) == (Partition(1, 3, 2, 3, 6), 0)
     assert (lease.before, lease.after) == (0.2, 0.5)
-    assert (lease.block.path, lease.block.start, lease.block.stop) == ("", 0, 0)
+    assert lease.piece == Piece()
     assert [ledger.epoch_of(n) for n in (0, 2 * stride - 1, 2 * stride)] == [0, 0, 1]
     known = [n for n in range(-1, 5 * stride) if ledger.piece(n) is not None]
     assert known == [0, 1, 11, 12, 13, 22, 23, 33, 34, 35]

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from connected import connected, flush, in_order, keep
 
-from snailps.api.worker import Block
 from snailps.models import seen_blocks
 from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.sparse.batch import BIAS_KEY, TABLE
 from snailps.models.sparse.fm import FactorizationMachine, FmSettings
 from snailps.models.sparse.linear import Linear, LinearSettings
+from snailps.pieces import Piece
+from tests.support.blocks import held_block
 
 FEATURES, EPOCHS = 30, 3
 MODELS = {"linear": (Linear, LinearSettings), "fm": (FactorizationMachine, FmSettings)}
@@ -38,7 +39,9 @@ def blocks(reads, texts=TEXTS):
             reads.append(at)
             return texts[at]
 
-        yield Block(number, "text", 1000 * at, 1000 * at + 1000, epoch, 7, share, read)
+        yield held_block(
+            read, number, Piece("text", 1000 * at, 1000 * at + 1000), epoch=epoch, progress=share
+        )
 
 
 def trained(make, settings, *, room=0, texts=TEXTS, **options):
@@ -83,7 +86,7 @@ def test_examples_of_a_seen_block_come_in_another_order_in_another_epoch():
     with connected(Linear, 1) as make:
         model, batches = make(LinearSettings(format="libsvm", epochs=EPOCHS)), []
         for epoch in range(2):
-            block = Block(epoch, "text", 0, 1000, epoch, epoch, (0.0, 0.1), lambda: TEXTS[0])
+            block = held_block(TEXTS[0], epoch, epoch=epoch, seed=epoch, progress=(0.0, 0.1))
             block.prepared = model.prepare(block)
             model.train(block)
             batches += block.prepared.batch
@@ -109,7 +112,7 @@ def test_blocks_are_read_again_where_their_rows_were_dropped():
 
 
 def block(start, epoch=0):
-    return Block(0, "text", start, start + 10, epoch, 7, (0.0, 0.1), bytes)
+    return held_block(piece=Piece("text", start, start + 10), epoch=epoch)
 
 
 def test_seen_blocks_are_those_of_the_present_numbering():

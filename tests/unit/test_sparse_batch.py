@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from snailps import write_matrix
-from snailps.api.block import Block
 from snailps.data._admission import Admission, Admitted
 from snailps.data.examples import ExampleReader
 from snailps.data.joined import Text
 from snailps.errors import DataError
 from snailps.models.sparse import batch
 from snailps.models.sparse.batch import BIAS_KEY, BatchReader, joined
+from snailps.pieces import Piece
+from tests.support.blocks import HeldContent, held_block
 
 
 def lines(n=400, seed=1):
@@ -61,7 +62,7 @@ def test_batch_of_a_block_of_csv_is_read_as_the_head_of_its_file_says():
     heads = [b"0\tx\ty,z", b"0,x\ty,Oslo"]
     found = []
     for head in heads:
-        block = Block(0, "f", 9, 26, 0, 1, (0, 1), lambda: data, head=lambda head=head: head)
+        block = held_block(HeldContent(data, head), piece=Piece("f", 9, 26))
         columns = "y:label, a:categorical, b:categorical"
         reader = BatchReader(ExampleReader(columns=columns, on_bad_line="skip"))
         found.append(reader.read_block(block))
@@ -70,7 +71,7 @@ def test_batch_of_a_block_of_csv_is_read_as_the_head_of_its_file_says():
 
 def test_block_of_several_files_is_read_text_by_text_each_with_its_header(monkeypatch):
     texts = [Text(b"y,a\n1,2\n", "f", 0), Text(b"0,3\n", "g", 9), Text(b"y,a\n1,4\n", "g", 0)]
-    block = Block(0, "f and 1 more", 0, 20, 0, 1, (0, 1), bytes, read_texts=lambda: texts)
+    block = held_block(HeldContent(texts=texts), piece=Piece("f and 1 more", 0, 20))
     reader = BatchReader(ExampleReader("csv", columns="y:label, a:numeric"))
     found = reader.read_block(block)
     assert (found.labels.tolist(), found.values.tolist()) == ([1, 0, 1], [2, 3, 4])

@@ -9,7 +9,6 @@ from shards import Shards, push_out
 
 from snailps.api.tables import Tensor
 from snailps.api.wire_choice import WireChoice
-from snailps.api.worker import Block
 from snailps.data._key_numbering import KeyNumbers
 from snailps.errors import ConfigError, DataError
 from snailps.models.layers import Layers
@@ -31,6 +30,7 @@ from snailps.models.sparse.net import (
     share_of_batch,
 )
 from snailps.transport.messages.terms import Step
+from tests.support.blocks import held_block
 
 COLUMNS = 400
 ACCESS = {"sgd": 1, "adagrad": 2, "adam": 3}
@@ -53,7 +53,7 @@ def test_gradients_are_divided_by_weights_so_that_2_is_twice(method, clock, work
     net = Net.__new__(Net)
     net.settings, net.workers = NetSettings(optimizer=method, batch_size=10), workers
     plain = np.zeros(0, np.float32)
-    block = Block(1, "t.svm", 0, 1, 0, 1, (0.0, 1.0), bytes, terms=Step(clock, slots=4))
+    block = held_block(terms=Step(clock, slots=4))
     by_hand = {("adagrad", -1): 3.0, ("sgd", -1): 9.0, ("adagrad", 0): 20.0}[method, clock]
     assert net._out_of(block, plain, 5, slice(0, 3)) == by_hand
     for weight in (1, 2, 0.25):
@@ -134,7 +134,7 @@ class Setup:
 
     def train(self, text):
         """One block of this text; what `train` returned."""
-        block = Block(1, "t.svm", 0, len(text), 0, 1, (0.0, 1.0), lambda: text)
+        block = held_block(text, 1, seed=1, progress=(0.0, 1.0))
         block.prepared = self.model.prepare(block)
         return self.model.train(block)
 

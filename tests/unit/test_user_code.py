@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from snailps import Block, Table, Tensor, Worker
+from snailps import Table, Tensor, Worker
 from snailps.errors import (
     ClusterError,
     ConfigError,
@@ -18,8 +18,10 @@ from snailps.errors import (
     place_of,
     trace_of,
 )
+from snailps.pieces import Piece
 from snailps.transport.messages.terms import Partition
 from snailps.worker.user_code import made, named, numbers_of, tables_of
+from tests.support.blocks import held_block
 
 HERE = __file__
 
@@ -48,7 +50,7 @@ class Mine(Worker):
 
 
 def block(number):
-    return Block(number, "in.txt", 0, 10, 0, 1, (0.0, 1.0), lambda: b"")
+    return held_block(number=number, piece=Piece("in.txt", 0, 10))
 
 
 @pytest.mark.parametrize(

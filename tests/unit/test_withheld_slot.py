@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from master_parts import TestOutbox, context_of, worker_of
 
-from snailps.data.blocks import Block
 from snailps.master.leases import CLOCKS_AHEAD, BspLedger
 from snailps.master.leases.late_workers import DROP_S
 from snailps.master.leases.ledger import LOSSES_MAX
 from snailps.master.leases.service import LeaseService
+from snailps.pieces import Piece
 from snailps.transport import messages
 
 TROUBLE = ("lose", "join", "leave", "withhold", "give up", "close", "abandon")
@@ -26,7 +26,7 @@ TROUBLE = ("lose", "join", "leave", "withhold", "give up", "close", "abandon")
 
 
 def blocks(num):
-    return [Block(at, "file", 0, 10) for at in range(num)]
+    return [Piece("file", 0, 10)] * num
 
 
 class Cluster:

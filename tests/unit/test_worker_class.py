@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from snailps import Block, JobSettings, Table, Worker
+from snailps import JobSettings, Table, Worker
 from snailps.api import class_loading
 from snailps.api.parts import Cut, InRounds, part_of
 from snailps.api.wire_choice import WireChoice
@@ -16,6 +16,7 @@ from snailps.api.worker import load_class
 from snailps.config import RawConfig, settings_of
 from snailps.errors import ConfigError, MisuseError
 from snailps.store.route import Route, ShardAddress
+from tests.support.blocks import held_block
 
 
 @pytest.fixture
@@ -169,7 +170,7 @@ def test_block_data_is_read_once_and_when_asked():
         reads.append(1)
         return b"bytes"
 
-    block = Block(0, "path", 0, 5, 0, 1, (0.0, 1.0), read)
+    block = held_block(read)
     assert not reads
     assert block.data == block.data == b"bytes"
     assert len(reads) == 1

@@ -14,7 +14,6 @@ import pytest
 from waiting import LIMIT_S, until
 
 from snailps.api.parts import Gathered
-from snailps.api.worker import Block
 from snailps.errors import WaitTimeout
 from snailps.node.metric_samples import BlockTally
 from snailps.node.process import End
@@ -24,6 +23,7 @@ from snailps.worker import process
 from snailps.worker.prefetch import BlockPrefetcher
 from snailps.worker.process import WorkerProcess
 from snailps.worker.resume_state import ResumeState
+from tests.support.blocks import held_block
 
 
 class Reach:
@@ -80,7 +80,7 @@ def worker():
 
 
 def block(number, clock):
-    return Block(number, "", 0, 0, 0, 0, (0.0, 1.0), lambda: b"", terms=Step(clock))
+    return held_block(number=number, terms=Step(clock))
 
 
 def done(block):

@@ -20,16 +20,17 @@ from snailps.api.worker import Worker
 from snailps.config import JobSettings
 from snailps.config.consistency import steps_of
 from snailps.config.quoting import split_list
-from snailps.data.blocks import HEAD, Block, Source, Unit, cut, expand, read_head
+from snailps.data.blocks import HEAD, Source, Unit, cut, expand, read_head
 from snailps.data.driver_files import PREFIX, is_driver_file
 from snailps.data.input_files import InputFiles
-from snailps.data.joined import Joined, JoinedFile, join, read_text, texts_of
+from snailps.data.joined import Joined, join, read_text, texts_of
 from snailps.data.scratch import Scratch
 from snailps.data.table_copies import TableCopies
 from snailps.dataclass import replace
 from snailps.errors import ConfigError
 from snailps.master.job.state import JobState
 from snailps.outward import distinct_names, without_secrets
+from snailps.pieces import Layout, Piece
 
 BLOCKS_LEAST = 50
 """Least number of blocks a worker in an async job with few epochs (a lease takes about 1 ms)."""
@@ -53,8 +54,8 @@ class JobInput:
         self.order: int | None = None
         self._versions: dict[str, str] = {}
         self.total_bytes = 0  # of all files
-        self.blocks: Sequence[Block] = []  # of one epoch
-        self._cuts: tuple[Sequence[Block], list[str], NDArray[np.int64]] | None = None
+        self.blocks: Sequence[Piece] = []  # of one epoch
+        self._cuts: tuple[Sequence[Piece], list[str], NDArray[np.int64]] | None = None
         self.block_bytes = 0  # about; 0 where the model cuts its input itself
 
     @property
@@ -93,12 +94,12 @@ class JobInput:
         if pieces is None:
             self._cut(max(1, min(size, most)))
         else:
-            self.blocks = [Block(index, *self._piece(piece)) for index, piece in enumerate(pieces)]
+            self.blocks = [self._piece(piece) for piece in pieces]
 
-    def _piece(self, piece: Sequence[Any]) -> tuple[str, int, int]:
+    def _piece(self, piece: Sequence[Any]) -> Piece:
         path, start, stop = piece
         number = partial(plain_number, self._cls, "pieces", kind=int)
-        return plain_number(self._cls, "pieces", path, str), number(start), number(stop)
+        return Piece(plain_number(self._cls, "pieces", path, str), number(start), number(stop))
 
     def fit(self, summary: bytes) -> None:
         """Cut the files anew by the survey: no block grows. Pieces that the model cut stay."""
@@ -135,17 +136,16 @@ class JobInput:
         self.order = state.figures.get("order")
         self._cuts = self.blocks, [name for _, name in names], state.arrays["cuts"]
 
-    def spread(self, path: str) -> int:
-        """Bytes of the file or files over which a block is spread; 0: it is contiguous."""
-        joined = self._spread_files().get(path)
-        return 0 if joined is None else joined.source.bytes
-
-    def files(self, block: Block) -> tuple[list[JoinedFile], bool]:
-        """The files that a block has bytes of, and whether each is a text of its own."""
-        joined = self._spread_files().get(block.path)
+    def layout(self, piece: Piece) -> Layout:
+        """How the bytes of a piece are found."""
+        version = self._versions.get(piece.path, "")  # empty: it is read as it is
+        joined = self._spread_files().get(piece.path)
         if joined is None:
-            return [JoinedFile(block.path, 0, block.stop)], True
-        return joined.files(block.start, block.stop), joined.by_file
+            return Layout(version)
+        spread, files = joined.source.bytes, joined.files(piece.start, piece.stop)
+        if files[0].path == piece.path:  # the piece names its file
+            return Layout(version, spread)
+        return Layout(version, spread, tuple(files), joined.by_file)
 
     def _spread_files(self) -> dict[str, Joined]:
         """Files over which blocks are spread, by the name that their blocks have."""
@@ -156,17 +156,13 @@ class JobInput:
             self._joined = {one.source.path: one for one in joined}
         return self._joined
 
-    def version(self, path: str) -> str:
-        """Version tag of a file that was cut; empty for one that is read as it is."""
-        return self._versions.get(path, "")
-
-    def read(self, block: Block, unit: str, text: int = 0) -> bytes:
-        """Bytes of a block in a unit, of one text of a block over several, or a head (`HEAD`)."""
-        files, by_file = self.files(block)
+    def read(self, piece: Piece, unit: str, text: int = 0) -> bytes:
+        """Bytes of a piece in a unit, of one text of a piece over several, or a head (`HEAD`)."""
+        layout = self.layout(piece)
+        files, by_file = layout.joined(piece)
         if unit == HEAD:
             return read_head(files[0].path, self._scratch)
-        where = block.start, block.stop, self.spread(block.path)
-        texts = texts_of(files, *where, by_file=by_file)
+        texts = texts_of(files, piece.start, piece.stop, layout.spread, by_file=by_file)
         if text >= len(texts):
             return b""
         of: Unit = "word" if unit == "word" else "line"
@@ -183,8 +179,7 @@ class JobInput:
             self.blocks = cut(self._sources, block_bytes)
             return
         places = ((path, joined.cut(block_bytes)) for path, joined in self._spread_files().items())
-        cuts = [(path, start, stop) for path, found in places for start, stop in found]
-        self.blocks = [Block(index, *place) for index, place in enumerate(cuts)]
+        self.blocks = [Piece(path, start, stop) for path, cuts in places for start, stop in cuts]
 
 
 def address_of(path: str) -> str:

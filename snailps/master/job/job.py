@@ -633,23 +633,15 @@ class Job:
         part = terms.part if isinstance(terms, Partition) and terms.chunk == 0 else -1
         first = self._is_new and part not in self._leased
         self._leased.add(part)
-        files, by_file = self.input.files(entry.block)
-        if files[0].path == entry.block.path:
-            files, by_file = [], False  # the block names its file
         return messages.Leased(
             entry.number,
-            entry.block.path,
-            entry.block.start,
-            entry.block.stop,
+            entry.piece,
             entry.epoch,
             seed_of(self.settings.seed, entry.number),
             self._shares(entry, now),
             terms,
             first,
-            self.input.version(entry.block.path),
-            self.input.spread(entry.block.path),
-            [list(file) for file in files],
-            by_file,
+            self.input.layout(entry.piece),
         )
 
     def check_fetch(self, number: int, unit: str) -> None:
@@ -660,7 +652,7 @@ class Job:
     def content(self, number: int, unit: str, text: int = 0) -> bytes:
         """Bytes of a leased block, or of one of its texts, for a worker that cannot read it."""
         self.check_fetch(number, unit)
-        return self.input.read(self.ledger.entry(number).block, unit, text)
+        return self.input.read(self.ledger.entry(number).piece, unit, text)
 
     def done(self, message: messages.Done, node: int, now: float) -> bool:
         """Take the result of a block of the training; False if the block is not this worker's."""
@@ -760,8 +752,8 @@ class Job:
         """A worker has surveyed its leases into its part; returns how many blocks are new."""
         numbers = self.ledger.count(node)
         for number in numbers:
-            block = self.ledger.entry(number).block
-            self.metrics.came(block.stop - block.start, now)
+            piece = self.ledger.entry(number).piece
+            self.metrics.came(piece.stop - piece.start, now)
         return len(numbers)
 
     def merged(self, message: messages.Done, now: float) -> None:

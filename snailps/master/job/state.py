@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.data.array_archives import DAMAGED, arrays_of
-from snailps.data.blocks import Block
 from snailps.dataclass import dataclass
 from snailps.errors import CheckpointError
 from snailps.master.leases.records import OUTCOME, RECORD
 from snailps.outward import distinct_names, without_secrets
+from snailps.pieces import Piece
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class JobState:
 
     about: dict[str, Any]  # for JSON
     arrays: dict[str, NDArray[Any]]
-    blocks: Sequence[Block] = ()  # those of the input, where it is included
+    blocks: Sequence[Piece] = ()  # those of the input, where it is included
 
     @property
     def records(self) -> NDArray[Any]:
@@ -99,8 +99,7 @@ def decode(
             if cuts.shape != (len(cuts), 3):
                 raise ValueError(f"cuts {cuts.shape}")
             state.blocks = [
-                Block(number, str(paths[path]), start, stop)
-                for number, (path, start, stop) in enumerate(cuts.tolist())
+                Piece(str(paths[path]), start, stop) for path, start, stop in cuts.tolist()
             ]
         else:
             state = JobState(base.about | state.about, base.arrays | state.arrays, base.blocks)

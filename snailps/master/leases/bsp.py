@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.blocks import Block
 from snailps.dataclass import replace
 from snailps.master.leases.ledger import ANY_WORKER, MASTER, NAMED_MAX, Entry, Ledger, Wait
 from snailps.master.leases.records import NO_RESULT, BlockResult
+from snailps.pieces import Piece
 from snailps.transport.messages.terms import Step
 
 CLOCKS_AHEAD = 2
@@ -33,7 +33,7 @@ class BspLedger(Ledger):
 
     def __init__(
         self,
-        blocks: Sequence[Block],
+        blocks: Sequence[Piece],
         epochs: int = 1,
         limit: int = 0,
         known: NDArray[Any] | None = None,

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.concurrency import ALL
-from snailps.data.blocks import Block
 from snailps.data.orders import order as permutation
 from snailps.dataclass import dataclass
 from snailps.master.leases.records import NO_RESULT, OUTCOME, BlockRecords, BlockResult
 from snailps.master.leases.seats import Seats
+from snailps.pieces import Piece
 from snailps.transport.messages.terms import Step, Terms
 
 LOSSES_MAX = 3
@@ -43,7 +43,7 @@ class Entry:
     all bytes up to it."""
 
     number: int
-    block: Block
+    piece: Piece
     epoch: int
     before: float
     after: float
@@ -158,7 +158,7 @@ class Ledger:
 
     def __init__(
         self,
-        blocks: Sequence[Block],  # at least one
+        blocks: Sequence[Piece],  # at least one
         epochs: int = 1,  # entry ``e * len(blocks) + i`` is the i-th block of epoch e
         limit: int = 0,  # most entries; 0: no limit
         known: NDArray[Any] | None = None,  # records of an earlier run, of `durable` or `known`
@@ -376,9 +376,9 @@ class Ledger:
         """The epoch that the pass is in, from 0."""
         return self.finished // len(self._blocks)
 
-    def piece(self, number: int) -> Block | None:
+    def piece(self, number: int) -> Piece | None:
         """The block of input of an entry; None: it has none, or there is no such entry."""
-        return self.entry(number).block if 0 <= number < self._size else None
+        return self.entry(number).piece if 0 <= number < self._size else None
 
     def claim(self, number: int, node: int) -> bool:
         """Lease this entry to a worker that reports to hold it; False: done, or another's."""
@@ -708,4 +708,4 @@ NO_RECORDS: NDArray[Any] = np.zeros(0, OUTCOME)
 
 def no_ledger() -> Ledger:
     """Make the ledger of a job before its first pass: nothing is left, and nothing done."""
-    return Ledger([Block(0, "", 0, 0)], epochs=0)
+    return Ledger([Piece()], epochs=0)

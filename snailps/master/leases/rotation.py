@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.rotation import CHUNKS_AHEAD, Rotation
-from snailps.data.blocks import Block
 from snailps.dataclass import asdict, dataclass, field, replace
 from snailps.master.leases.ledger import ANY_WORKER, LOSSES_MAX, MASTER, Entry, Ledger, Wait
 from snailps.master.leases.records import NO_RESULT, BlockRecords, BlockResult
+from snailps.pieces import Piece
 from snailps.transport.messages.terms import ChunkBlock, Partition
 
 PARTITIONS_MAX = 2
@@ -76,7 +76,7 @@ class RotationLedger(Ledger):
 
     def __init__(
         self,
-        blocks: Sequence[Block],
+        blocks: Sequence[Piece],
         epochs: int,
         rotation: Rotation,  # at most as many chunks as blocks
         known: NDArray[Any] | None = None,
@@ -198,7 +198,7 @@ class RotationLedger(Ledger):
         parts = self._at(chunk).parts
         return Entry(
             number,
-            Block(start, "", 0, 0),
+            Piece(),
             epoch,
             self._bytes_before(chunk) / self._total_bytes,
             self._bytes_before(chunk + 1) / self._total_bytes,
@@ -218,11 +218,11 @@ class RotationLedger(Ledger):
         """Epoch of the first chunk with partitions left."""
         return self._open // self._chunks
 
-    def piece(self, number: int) -> Block | None:
+    def piece(self, number: int) -> Piece | None:
         """Return the block of an entry that encodes one; None for any other number."""
         chunk = self.chunk_of(number)
         there = 0 <= chunk < self._count and number in self._blocks_of(chunk)
-        return self.entry(number).block if there else None
+        return self.entry(number).piece if there else None
 
     # --- leases --------------------------------------------------------------------------------
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from snailps.data.blocks import Block
 from snailps.master.leases.ledger import ANY_WORKER, MASTER, NO_RECORDS, Entry, Ledger, Wait
 from snailps.master.leases.records import NO_RESULT, BlockRecords, BlockResult
+from snailps.pieces import Piece
 from snailps.transport.messages.terms import Step
 
 
@@ -34,7 +34,7 @@ class RoundLedger(Ledger):
         seed: int = 1,
         first: int = 0,  # round to begin with; an earlier run has done those before
     ) -> None:
-        super().__init__([Block(0, "", 0, 1)])
+        super().__init__([Piece(stop=1)])
         self._rounds, self._width = rounds, len(nodes)
         self._fraction, self._seed = fraction, seed
         self._index = {node: index for index, node in enumerate(nodes)}
@@ -52,7 +52,7 @@ class RoundLedger(Ledger):
         slot = self._slots.get(index, 0) if round_ == self.round else 0
         return Entry(
             number,
-            Block(index, "", 0, 0),
+            Piece(),
             round_,
             round_ / self._rounds,
             (round_ + 1) / self._rounds,
@@ -62,7 +62,7 @@ class RoundLedger(Ledger):
     def epoch_of(self, number: int) -> int:
         return number // self._width
 
-    def piece(self, number: int) -> Block | None:
+    def piece(self, number: int) -> Piece | None:
         """None: each worker finds its own data."""
         return None
 

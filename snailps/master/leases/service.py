@@ -281,7 +281,7 @@ class LeaseService:
         read = partial(job.content, message.number, message.unit, message.text)
         self._out.work(read, partial(self._fetched, call), "fetch")
         member.fetched += 1
-        member.lacks = outward(ledger.entry(message.number).block.path)
+        member.lacks = outward(ledger.entry(message.number).piece.path)
 
     def _fetched(self, call: int, done: WorkDone, now: float) -> None:
         if done.error is None:
@@ -404,8 +404,8 @@ class LeaseService:
             self._out.note("loss", {"number": entry[0]})
         if number < 0:
             return ""
-        block = job.ledger.entry(number).block
-        place = f" ({block.path}, bytes {block.start:,} to {block.stop:,})" if block.path else ""
+        piece = job.ledger.entry(number).piece
+        place = f" ({piece.path}, bytes {piece.start:,} to {piece.stop:,})" if piece.path else ""
         where = outward(place)
         cost = job.ledger.losses_max(number)
         return f"block {number}{where} has cost {cost} workers: look at what is in it"

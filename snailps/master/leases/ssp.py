@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.concurrency import ALL
-from snailps.data.blocks import Block
 from snailps.master.leases.ledger import Entry, EntryQueue, Ledger, Wait
 from snailps.master.leases.records import NO_RESULT, BlockResult
 from snailps.master.leases.seats import Seats
+from snailps.pieces import Piece
 
 _FREE = 0
 """Stands for an owner: the first worker that joins."""
@@ -32,7 +32,7 @@ class SspLedger(Ledger):
 
     def __init__(
         self,
-        blocks: Sequence[Block],
+        blocks: Sequence[Piece],
         epochs: int = 1,
         limit: int = 0,
         known: NDArray[Any] | None = None,

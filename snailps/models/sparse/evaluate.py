@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from snailps.data.blocks import Block, cut, expand, files_of, head_of, read_block, test_files
+from snailps.data.blocks import cut, expand, files_of, head_of, read_block, test_files
 from snailps.data.columns import Kind
 from snailps.data.elements import shown_names
 from snailps.data.encoding import Encoding
@@ -27,6 +27,7 @@ from snailps.errors import DataError
 from snailps.models.losses import LOSSES
 from snailps.models.sparse.batch import batch_reader
 from snailps.models.sparse.settings import ClassesSettings, SparseSettings
+from snailps.pieces import Piece
 
 if TYPE_CHECKING:
     from snailps.api.export_progress import ExportProgress
@@ -137,7 +138,7 @@ def texts_of(
     Reports the bytes used to `progress`; `reading` says how tables are read.
     """
     with Scratch(scratch_dir, scratch_bytes, tables=TableCopies(reading)) as scratch:
-        blocks: Iterable[Block] = list(cut(expand(paths, scratch), block_bytes))
+        blocks: Iterable[Piece] = list(cut(expand(paths, scratch), block_bytes))
         if progress is not None:
             total = sum(block.stop - block.start for block in blocks)
             blocks = progress.count(

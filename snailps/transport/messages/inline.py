@@ -4,7 +4,8 @@
                                                                checked fields -> read -> value
 
 A value is a frozen dataclass, declared once and used by whoever makes, sends and reads it.  Each of
-its fields has a default, and its shape is annotated; a text beside that is its name in the message.
+its fields has a default.  Its shape is annotated, and beside it a name in the message if that is
+another one; `Inline` takes the shapes of a class that knows no messages.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from snailps.transport.messages.validation import Misfit, Shape
 class Inline:
     """The fields of a value of this class."""
 
-    def __init__(self, kind: type) -> None:
+    def __init__(self, kind: type, **shapes: Shape) -> None:
         hints = get_type_hints(kind, include_extras=True)
         self.kind = kind
         self.shapes: dict[str, Shape] = {}
@@ -27,8 +28,10 @@ class Inline:
         self._names: list[tuple[str, str]] = []  # in the message, in the class
         self._check = getattr(kind, "check", None)
         for field in dataclasses.fields(kind):
-            shape, *names = hints[field.name].__metadata__
-            name = names[0] if names else field.name
+            shape, name = shapes.get(field.name), field.name
+            if shape is None:
+                shape, *names = hints[field.name].__metadata__
+                name = names[0] if names else field.name
             self._names.append((name, field.name))
             self.shapes[name], self.defaults[name] = shape, field.default
 

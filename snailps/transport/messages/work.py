@@ -16,10 +16,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from snailps.dataclass import dataclass, field
+from snailps.pieces import FILES_MAX, JoinedFile, Layout, Piece
 from snailps.transport.messages.codec import Message, message
+from snailps.transport.messages.inline import Inline
 from snailps.transport.messages.terms import TERMS, Terms
 from snailps.transport.messages.validation import (
     CLOCK_OR_NONE,
+    FLAG,
     NUMBERED_TABLES,
     TABLES_MAX,
     TEXTS,
@@ -52,11 +55,10 @@ from snailps.transport.messages.validation import (
     Table,
     Text,
     Texts,
+    TupleOf,
     Words,
 )
 
-FILES_MAX = 4096
-"""Files of a block, as it is cut (`data.joined`), and of a driver."""
 _JOB = Struct(
     {
         "settings": TEXTS,
@@ -202,7 +204,14 @@ class Lease(Message):
             raise Misfit("no number or two", len(self.again), ".again")
 
 
-_FILE = Row(Path(), U63, U63, Words())
+class _File(Row):
+    def check(self, value: Any) -> Any:
+        return JoinedFile(*super().check(value))
+
+
+_PIECE = Inline(Piece, path=Path(), start=U63, stop=U63)
+_FILES = TupleOf(_File(Path(), U63, U63, Words()), FILES_MAX)
+_LAYOUT = Inline(Layout, version=Words(), spread=U63, files=_FILES, by_file=FLAG)
 
 
 @message(by="master")
@@ -212,25 +221,16 @@ class Leased(Message):
 
     `progress` is the share of all training that comes before this block and after it, 0 to 1.
     `first`: nothing of the training was leased before.
-    `version`: tells that of which the master has a copy.  `spread`: length of the file over which
-    the block is spread, 0: it is one range of it.  `files`: of a block over several, those that it
-    has bytes of, each with its place in the sequence of all, its length, its version; `by_file`:
-    they are matrix files.
     """
 
     number: Annotated[int, CLOCK_OR_NONE]
-    path: Location = ""
-    start: Natural = 0
-    stop: Natural = 0
+    piece: Annotated[Piece, _PIECE] = Piece()
     epoch: Natural = 0
     seed: Id64 = 0
     progress: Annotated[list[Any], ListOf(Number(0.0, 2.0), 2)] = field(default_factory=list)
     terms: Annotated[Terms | None, TERMS] = None
     first: Bool = False
-    version: Text = ""
-    spread: Natural = 0
-    files: Annotated[list[Any], ListOf(_FILE, FILES_MAX)] = field(default_factory=list)
-    by_file: Bool = False
+    layout: Annotated[Layout, _LAYOUT] = Layout()
 
     def check(self) -> None:
         if self.number >= 0 and len(self.progress) != 2:
