@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,14 +22,11 @@ from snailps.config import JobSettings
 from snailps.local.driver import Driver
 from snailps.transport.client._client import Pending
 
-if TYPE_CHECKING:
-    from snailps.local.session import Cluster
-
 
 class LocalTable:
     """A table of a `Cluster`: ``pull(keys)``, ``push(keys, values)``."""
 
-    def __init__(self, cluster: Cluster, driver: Driver, table: Table) -> None:
+    def __init__(self, cluster: object, driver: Driver, table: Table) -> None:
         self._cluster = cluster  # keeps the cluster running
         self._driver, self.declaration = driver, table
 
@@ -95,7 +92,7 @@ class LocalTable:
 class LocalTensor:
     """A tensor of a `Cluster`: ``pull()``, ``push(values)``."""
 
-    def __init__(self, cluster: Cluster, driver: Driver, tensor: Tensor) -> None:
+    def __init__(self, cluster: object, driver: Driver, tensor: Tensor) -> None:
         self._cluster = cluster
         self._driver, self.declaration = driver, tensor
 

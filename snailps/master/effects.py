@@ -17,15 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.dataclass import dataclass, field
-from snailps.errors import ConnectionLost, SnailError
+from snailps.errors import ConnectionLost
 from snailps.master.events import Answer
-from snailps.node.effects import Answering, Effect, EffectQueue
+from snailps.node.effects import Effect, EffectQueue
 from snailps.node.status import EventKind
 from snailps.store.route import Route
 from snailps.transport import messages
-from snailps.transport.control.encoded import Encoded
-
-Reply = messages.Message | Encoded | SnailError
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +181,6 @@ class Outbox(EffectQueue):
         number = self.number()
         self._orders[number] = (peer, on_answer)
         self._effects.append(Order(peer, message, number))
-
-    def reply(self, call: int, answer: Reply) -> None:
-        self._effects.append(Answering(call, answer))
 
     def close(self, peer: int) -> None:
         self._effects.append(Close(peer))

@@ -10,6 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from snailps.dataclass import dataclass
+from snailps.errors import SnailError
+from snailps.transport import messages
+from snailps.transport.control.encoded import Encoded
+
+Reply = messages.Message | Encoded | SnailError
 
 
 class Effect:
@@ -31,10 +36,10 @@ class Tick(Event):
 
 @dataclass(frozen=True, slots=True)
 class Answering(Effect):
-    """The answer to a call: a message, or a `SnailError`."""
+    """The answer to a call."""
 
     call: int
-    answer: Any
+    answer: Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,9 @@ class EffectQueue:
 
     def put(self, effect: Effect) -> None:
         self._effects.append(effect)
+
+    def reply(self, call: int, answer: Reply) -> None:
+        self._effects.append(Answering(call, answer))
 
     def work(self, run: Callable[[], Any], then: OnDone, lane: str = "") -> int:
         """Run something beside the loop; `then` gets its result. Returns its number."""

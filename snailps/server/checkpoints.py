@@ -104,7 +104,7 @@ class CheckpointControl:
                 self._answer(call, error, now)
 
     def _answer(self, call: int, answer: messages.Message | SnailError, now: float) -> None:
-        self._out.answer(call, answer)
+        self._out.reply(call, answer)
         self._busy = False
         self._next(now)
 

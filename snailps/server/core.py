@@ -118,10 +118,10 @@ class ServerCore:
                 self.host.formed()
             obey(event.call, order, now)
         except SnailError as error:
-            self._out.answer(event.call, error)
+            self._out.reply(event.call, error)
         except Exception as error:
             log.exception("%s failed", name)
-            self._out.answer(event.call, ClusterError(f"{name} failed: {explain(error)}"))
+            self._out.reply(event.call, ClusterError(f"{name} failed: {explain(error)}"))
 
     def _ask(self, call: int, order: messages.Ask, now: float) -> None:
         own = {

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from snailps.dataclass import dataclass
 from snailps.errors import RemoteError, SnailError
-from snailps.node.effects import Answering, Effect, EffectQueue, OnDone, WorkDone
+from snailps.node.effects import Effect, EffectQueue, OnDone, WorkDone
 from snailps.server.events import Address
 from snailps.shard.shard import Shard
 from snailps.transport import messages
@@ -116,10 +116,7 @@ class Stream(Effect):
 class Outbox(EffectQueue):
     # --- the master ------------------------------------------------------------------------------
 
-    def answer(self, call: int, answer: messages.Message | SnailError) -> None:
-        self._effects.append(Answering(call, answer))
-
-    def answer_by(self, call: int, make: Callable[[], messages.Message]) -> None:
+    def reply_by(self, call: int, make: Callable[[], messages.Message]) -> None:
         """Answer an order with what `make` returns, or with its error."""
         try:
             answer: messages.Message | SnailError = make()
@@ -128,7 +125,7 @@ class Outbox(EffectQueue):
         except Exception as error:  # of a user's access method, or of ours
             log.error("cannot do what the master ordered", exc_info=error)
             answer = RemoteError(f"failed: {error!r}")
-        self.answer(call, answer)
+        self.reply(call, answer)
 
     def note(self, message: messages.Message) -> None:
         self._effects.append(Note(message))

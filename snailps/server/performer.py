@@ -89,6 +89,7 @@ class Performer:
         if isinstance(effect.answer, SnailError):
             future.set_exception(effect.answer)
         else:
+            assert isinstance(effect.answer, messages.Message)
             future.set_result(effect.answer)
 
     def _start_shard(self, effect: effects.StartShard) -> None:

@@ -194,7 +194,7 @@ class ShardHost:
             here = {
                 i: one for i, one in answers.items() if not isinstance(one.error, ConnectionLost)
             }
-            self._out.answer_by(call, lambda: _ok(results(here)))
+            self._out.reply_by(call, lambda: _ok(results(here)))
 
         self._out.post_all([(i, *post) for i, post in enumerate(posts)], ended, now)
 
@@ -208,7 +208,7 @@ class ShardHost:
         posts = [(i, shard, do) for i, shard in enumerate(shards)]
 
         def ended(answers: dict[int, WorkDone], now: float) -> None:
-            self._out.answer(call, messages.Ok())
+            self._out.reply(call, messages.Ok())
 
         self._out.post_all(posts, ended, now)
 
@@ -227,7 +227,7 @@ class ShardHost:
             copy = self._copies[order.shard] = _Copy(order, shard)
             copy.dial = self._out.expect(partial(self._dialled, copy))
             self._out.put(Dial(copy.dial, order.shard, (order.host, order.port), DIAL_S))
-        self._out.answer(call, messages.Ok())
+        self._out.reply(call, messages.Ok())
 
     def unback(self, call: int, order: messages.Alone, now: float) -> None:
         """End the copy of a shard, which has no standby from now on."""
@@ -254,12 +254,12 @@ class ShardHost:
         handing = _Yield(order.shard, shard, order.stay, order.limit_s)
         self._yielding[order.shard] = handing
         self._step(handing, partial(Shard.begin_yield), self._yield_begun, now)
-        self._out.answer(call, messages.Ok())
+        self._out.reply(call, messages.Ok())
 
     def drop(self, call: int, order: messages.DropShard, now: float) -> None:
         """Stop and remove a standby, or a shard that has yielded."""
         self._drop(order.shard)
-        self._out.answer(call, messages.Ok())
+        self._out.reply(call, messages.Ok())
 
     def keep(self, call: int, order: messages.KeepShards, now: float) -> None:
         """Remove all standbys and yielded shards but these, and the standbys of standbys."""
@@ -268,7 +268,7 @@ class ShardHost:
         for number, shard in self.standbys.items():
             self._end_copy(number)
             self._out.post(shard, partial(Shard.unback))
-        self._out.answer(call, messages.Ok())
+        self._out.reply(call, messages.Ok())
 
     # --- for other parts of the core -------------------------------------------------------------
 
@@ -284,7 +284,7 @@ class ShardHost:
         """Post calls to shards; `answer(results)` is the answer, or the first error."""
 
         def ended(answers: dict[Any, WorkDone], now: float) -> None:
-            self._out.answer_by(call, lambda: answer(results(answers)))
+            self._out.reply_by(call, lambda: answer(results(answers)))
 
         self._out.post_all(posts, ended, now, at_standby=at_standby)
 
@@ -316,7 +316,7 @@ class ShardHost:
                     found.setdefault(number, []).append(result)
                 return answer(found)
 
-            self._out.answer_by(call, made)
+            self._out.reply_by(call, made)
 
         self._out.post_all(posts, ended, now, at_standby=True)
 
@@ -352,7 +352,7 @@ class ShardHost:
                     found[kind].append(one)
                 return messages.Report({**found, **own})
 
-            self._out.answer_by(call, made)
+            self._out.reply_by(call, made)
 
         self._out.post_all(posts, ended, now)
 
@@ -431,13 +431,13 @@ class ShardHost:
             results(answers)
             return messages.Report({"endpoint": list(endpoint)})
 
-        self._out.answer_by(hosting.call, made)
+        self._out.reply_by(hosting.call, made)
 
     def _refuse_hosting(self, hosting: _Hosting, error: SnailError) -> None:
         del self._hosting[hosting.shard]
         if self.standbys.get(hosting.number) == hosting.shard:
             del self.standbys[hosting.number]
-        self._out.answer(hosting.call, error)
+        self._out.reply(hosting.call, error)
 
     def _served(self, number: int) -> int:
         shard = self.primaries.get(number)

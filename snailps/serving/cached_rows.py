@@ -2,7 +2,7 @@
 
     keys -> RowCache.find -> what is fresh; the rest -> LiveRows.pull -> rows, RowCache.put
 
-Thread-safe.  How rows come, `reader.LiveRows` knows: no sockets.
+Thread-safe.  How rows come, `reader.LiveRows` knows.
 """
 
 from __future__ import annotations
@@ -11,19 +11,16 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.tables import Keys, Rows, Table
 from snailps.dataclass import dataclass
-from snailps.errors import ConfigError
+from snailps.errors import ConfigError, SnailError
 from snailps.serving._row_cache import FRESH, NOT_THERE, RowCache
 from snailps.serving.row_reader import POLICIES, Lack
-
-if TYPE_CHECKING:
-    from snailps.serving.reader import LiveRows
 
 TICK_S = 0.01
 """Unit of the times in the cache."""
@@ -59,6 +56,18 @@ class ReaderStats:
     evicted: int
     rows: int
     bytes: int
+
+
+class LiveRows(Protocol):
+    """Rows of a cluster; see `reader.LiveRows`."""
+
+    table: Table
+
+    def joins(self) -> int:
+        """Number of joins: rows of earlier ones count as old."""
+
+    def pull(self, keys: Keys, rows: Rows) -> tuple[NDArray[np.bool_], SnailError | None]:
+        """Pull rows; which have come, and why others have not."""
 
 
 class CachedRows:

@@ -7,7 +7,9 @@ keeps a count per copy of a shard, so that an acknowledged push that is lost sho
 import dataclasses
 import json
 
-from snailps.master.replication.effects import Emptied, Expelled, Order, Rerouted, RowsLost, Stuck
+from snailps.master.effects import Rerouted
+from snailps.master.replication.effects import Emptied, Expelled, RowsLost, Stuck
+from snailps.master.replication.pending_orders import Order
 from snailps.master.replication.placement import COPIES_MAX, Placement
 from snailps.master.replication.placement_record import with_changes
 from snailps.master.replication.planner import ReplicationPlanner
@@ -64,9 +66,9 @@ class World:
                     f"told to one who is gone: {told}"
                 )
                 self.orders.append(effect)
-                self.given[effect.number] = self.now
+                self.given[effect] = self.now
             elif isinstance(effect, Rerouted):
-                self.routes.append(self.plan.route)
+                self.routes.append(effect.route)
             else:
                 self.told.append(effect)
                 if isinstance(effect, Expelled):
@@ -112,7 +114,7 @@ class World:
     def hurry(self):
         """Has overdue orders executed, before the plan takes their servers for hung ones."""
         limit_s = SERVE_S - 3.0  # more than two steps of the tests
-        while late := [o for o in self.orders if self.now > self.given[o.number] + limit_s]:
+        while late := [o for o in self.orders if self.now > self.given[o] + limit_s]:
             self.obey_next(late[0].server)
 
     def deliver(self, at):

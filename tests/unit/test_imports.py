@@ -372,16 +372,13 @@ def test_allowed_rows_point_one_way():
 # Modules that still import one another in a circle.
 IN_CIRCLES = {
     "api.access_method", "api.tables",
-    "transport.client._connections", "transport.client._pending",
     "vectors.files", "vectors.label_prediction", "vectors.model_file", "vectors.query",
     "vectors.text_files",
-    "local.session", "local.session_tables",
     "models.sparse.evaluate", "models.sparse.export", "models.sparse.linear",
     "models.sparse.warm_start", "models.sparse.worker",
     "models.embeddings.warm_start", "models.embeddings.worker",
     "models.embeddings.mf", "models.embeddings.rotation",
     "models.classifier.settings", "models.ngram_rows", "models.word_vectors.settings",
-    "serving.cached_rows", "serving.reader",
     "models.word_vectors.cbow", "models.word_vectors.contention", "models.word_vectors.examples",
     "models.word_vectors.export", "models.word_vectors.model", "models.word_vectors.rotation",
     "models.word_vectors.skip_gram", "models.word_vectors.warm_start",
@@ -401,8 +398,9 @@ def modules_reached(name, imports):
 
 def test_no_module_imports_itself_by_others():
     """A room has floors, too: its modules stand in an order in which each imports lower ones."""
-    imports = {module_name(path): set() for path in sources()}
-    for path in sources():
+    paths = [path for path in sources() if path.suffix != ".pyi"]  # made of the modules
+    imports = {module_name(path): set() for path in paths}
+    for path in paths:
         for name in own(imports_of(path)):
             while name and name not in imports:  # a name in a module
                 name = name.rpartition(".")[0]

@@ -65,10 +65,10 @@ class Rough(World):
         self.orders = [o for o in self.orders if o.server in self.alive]
         self.notes = [n for n in self.notes if n[0] in self.alive]
         late = {n for n, given in self.given.items() if self.now > given + SERVE_S - 3.0}
-        while order := next((o for o in self.orders if o.number in late & able_of(o, able)), None):
+        while order := next((o for o in self.orders if o in late & able_of(o, able)), None):
             self.obey_next(order.server)
         while True:
-            told = [s for s, n in self.notes if isinstance(n, tuple) and n[0].number in late]
+            told = [s for s, n in self.notes if isinstance(n, tuple) and n[0] in late]
             if not (told := [s for s in told if s in able]):
                 break
             self.deliver_next(told[0])
@@ -256,7 +256,7 @@ class Rough(World):
 
 
 def able_of(order, able):
-    return {order.number} if order.server in able else set()
+    return {order} if order.server in able else set()
 
 
 def walk(seed, steps=400):

@@ -10,25 +10,19 @@ monotonic seconds.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
 from snailps.errors import ClusterError, ConnectionLost, SnailError
 from snailps.master.context import Context
-from snailps.master.effects import OnAnswer
+from snailps.master.effects import OnAnswer, Rerouted
 from snailps.master.events import Answer
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
 from snailps.master.membership import Membership
-from snailps.master.replication.effects import (
-    Effect,
-    Emptied,
-    Expelled,
-    Order,
-    Rerouted,
-    RowsLost,
-    Stuck,
-)
+from snailps.master.replication.effects import Emptied, Expelled, RowsLost, Stuck
+from snailps.master.replication.pending_orders import Order
 from snailps.master.replication.placement_record import with_changes
 from snailps.master.replication.planner import ReplicationPlanner
 from snailps.master.replication.redundancy import shards_text
@@ -80,6 +74,7 @@ class ReplicationController:
         self._drains: dict[int, list[int]] = {}
         self._formed = self._working = False
         self._rerouted = False
+        self._performers = self._effect_table()
 
     # --- membership ----------------------------------------------------------------------------
 
@@ -206,7 +201,7 @@ class ReplicationController:
                 if not effects:
                     return
                 for effect in effects:
-                    self._do(effect, now)
+                    self._performers[type(effect)](effect, now)
         finally:
             self._working = False
 
@@ -230,23 +225,25 @@ class ReplicationController:
         rule = "no push is lost" if self.standbys.sync else "its last pushes may be lost"
         return f"{names} take{'s' if len(heirs) == 1 else ''} over {count}, {rule}"
 
-    def _do(self, effect: Effect, now: float) -> None:
-        if isinstance(effect, Order):
-            self._order(effect.server, effect.message, partial(self._answered, effect), now)
-        elif isinstance(effect, Rerouted):
-            self._reroute()
-        elif isinstance(effect, Expelled):
-            self._expel(effect.server, effect.why, now)
-        elif isinstance(effect, Emptied):
-            member = self._members.all.get(effect.server)
-            if member is not None:
-                log.info("%s has no shard left and leaves", member.name)
-                text = "left as asked, all shards have moved"
-                self._out.send(member.peer, messages.Stop(False, text))
-        elif isinstance(effect, Stuck):
-            self._stuck(effect, now)
-        elif isinstance(effect, RowsLost):
-            self._rows_lost(effect)
+    def _effect_table(self) -> dict[type[Any], Callable[[Any, float], None]]:
+        return {
+            Order: self._give,
+            Rerouted: self._reroute,
+            Expelled: lambda effect, now: self._expel(effect.server, effect.why, now),
+            Emptied: self._emptied,
+            Stuck: self._stuck,
+            RowsLost: self._rows_lost,
+        }
+
+    def _give(self, order: Order, now: float) -> None:
+        self._order(order.server, order.message, partial(self._answered, order), now)
+
+    def _emptied(self, effect: Emptied, now: float) -> None:
+        member = self._members.all.get(effect.server)
+        if member is not None:
+            log.info("%s has no shard left and leaves", member.name)
+            text = "left as asked, all shards have moved"
+            self._out.send(member.peer, messages.Stop(False, text))
 
     def _expel(self, server: int, why: str, now: float) -> None:
         if (member := self._members.all.get(server)) is not None:
@@ -273,12 +270,10 @@ class ReplicationController:
         else:
             self._members.order(member, message, on_answer)
 
-    def _reroute(self) -> None:
+    def _reroute(self, effect: Rerouted, now: float) -> None:
         """Take a new route; `report` sends it."""
-        route = self.standbys.route
-        assert route is not None
-        self._members.take(route)
-        self._out.say(f"route epoch {route.epoch}")
+        self._members.take(effect.route)
+        self._out.say(f"route epoch {effect.route.epoch}")
         self._rerouted = True
 
     def _followed(self, now: float) -> None:
@@ -310,7 +305,7 @@ class ReplicationController:
         for call in self._drains.pop(number, []):
             self._out.reply(call, error or messages.Ok())
 
-    def _rows_lost(self, effect: RowsLost) -> None:
+    def _rows_lost(self, effect: RowsLost, now: float) -> None:
         self._above.rows_lost(
             f"{effect.why}. Its own log may say more; "
             + (

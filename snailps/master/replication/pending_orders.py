@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from snailps.dataclass import dataclass, field
-from snailps.master.replication.effects import Order
+from snailps.node.effects import Effect
 from snailps.node.limits import ORDER_S
 from snailps.transport import messages
 
@@ -21,10 +21,13 @@ OnAnswer = Callable[[messages.Message | None, str, float], None]
 """Gets the answer or None, the error or "", and the time."""
 
 
-@dataclass(slots=True)
-class _Open:
-    order: Order
-    until: float
+@dataclass(eq=False, slots=True)
+class Order(Effect):
+    """An order to a server; its answer goes to `ReplicationPlanner.answered`, with the order."""
+
+    server: int
+    message: messages.Message
+    until: float  # when the server has had it for too long
     on_answer: OnAnswer
 
 
@@ -32,8 +35,7 @@ class _Open:
 class PendingOrders:
     """All orders without an answer."""
 
-    _open: dict[int, _Open] = field(default_factory=dict)
-    _next: int = 1
+    _open: dict[Order, None] = field(default_factory=dict)  # in the order in which they were given
 
     def give(
         self, server: int, message: messages.Message, now: float, on_answer: OnAnswer | None = None
@@ -44,42 +46,42 @@ class PendingOrders:
             if error:
                 log.warning("server %d: %s: %s", server, type(message).__name__, error)
 
-        order = Order(self._next, server, message)
-        self._next += 1
-        self._open[order.number] = _Open(order, now + ORDER_S, on_answer or noted)
+        order = Order(server, message, now + ORDER_S, on_answer or noted)
+        self._open[order] = None
         return order
 
     def answered(
         self, order: Order, answer: messages.Message | None, error: str, now: float
     ) -> bool:
         """Call the callback of an order; False if the order does not matter any more."""
-        one = self._open.pop(order.number, None)
-        if one is not None:
-            one.on_answer(answer, error, now)
-        return one is not None
+        if order not in self._open:
+            return False
+        del self._open[order]
+        order.on_answer(answer, error, now)
+        return True
 
     def late(self, now: float) -> dict[int, Order]:
         """Find an order that a server has had for too long, by server."""
-        found: dict[int, Order] = {}
-        for one in self._open.values():  # in the order in which they were given, and end
-            if now < one.until:
+        late: dict[int, Order] = {}
+        for order in self._open:  # the order of their limits, too
+            if now < order.until:
                 break
-            found[one.order.server] = one.order
-        return found
+            late[order.server] = order
+        return late
 
     def stood_still(self, seconds: float) -> None:
         """Extend limits: the master was stopped, and the servers perhaps with it."""
-        for one in self._open.values():
-            one.until += seconds
+        for order in self._open:
+            order.until += seconds
 
     def forget_server(self, number: int) -> None:
         """A server will answer nothing any more."""
-        self._open = {k: o for k, o in self._open.items() if o.order.server != number}
+        self._open = {order: None for order in self._open if order.server != number}
 
     def forget_shard(self, shard: int, *kinds: type[messages.Message]) -> None:
         """Forget open orders on making and moving a shard."""
         kinds = kinds or (messages.HostStandby, messages.BackUp, messages.Yield, messages.Promote)
-        for key, one in list(self._open.items()):
-            message = one.order.message
+        for order in list(self._open):
+            message = order.message
             if isinstance(message, kinds) and getattr(message, "shard", -1) == shard:
-                del self._open[key]
+                del self._open[order]

@@ -19,20 +19,13 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from snailps.dataclass import dataclass, field
-from snailps.master.effects import StatusEvent
-from snailps.master.replication.effects import (
-    Effect,
-    Emptied,
-    Expelled,
-    Order,
-    Rerouted,
-    RowsLost,
-    Stuck,
-)
-from snailps.master.replication.pending_orders import OnAnswer, PendingOrders
+from snailps.master.effects import Rerouted, StatusEvent
+from snailps.master.replication.effects import Emptied, Expelled, RowsLost, Stuck
+from snailps.master.replication.pending_orders import OnAnswer, Order, PendingOrders
 from snailps.master.replication.placement import Copy, Placement, Server, Shard
 from snailps.master.replication.placement_record import PlacementRecord
 from snailps.master.replication.redundancy import Redundancy
+from snailps.node.effects import Effect
 from snailps.node.limits import ORDER_S, SERVE_S, STALL_S, YIELD_S_MAX
 from snailps.node.status import EVENT_REPORTED
 from snailps.store.route import Route, ShardAddress
@@ -460,7 +453,7 @@ class ReplicationPlanner:
         if shards != self.route.shards or self._epoch > self.route.epoch:
             self._epoch = max(self._epoch, self.route.epoch + 1)
             self.route = Route(self._epoch, shards, self.route.owner)
-            self._effects.append(Rerouted())
+            self._effects.append(Rerouted(self.route))
 
     def _without_standby(self, shard: Shard, now: float) -> None:
         """A shard's standby is lost or given up: never promote it; its primary is alone."""

@@ -13,8 +13,27 @@ from typing import Any
 
 from snailps.dataclass import dataclass, field
 from snailps.master.effects import Say, StatusEvent
-from snailps.master.replication.effects import ReplicationMetrics
 from snailps.master.replication.placement import Placement, Shard
+
+
+@dataclass(slots=True)
+class ReplicationMetrics:
+    """Metrics of the run: lost servers whose standbys were promoted, the longest pause, moves."""
+
+    failovers: int = 0
+    resume_s_max: float = 0.0
+    moves: int = 0
+    unprotected_s: float = 0.0
+
+    def figures(self) -> dict[str, Any]:
+        """Metrics that are not 0, for the summary."""
+        figures: dict[str, Any] = {}
+        if self.failovers:
+            figures |= {"failovers": self.failovers, "resume_s_max": round(self.resume_s_max, 3)}
+            figures["unprotected_s"] = round(self.unprotected_s, 3)
+        if self.moves:
+            figures["moves"] = self.moves
+        return figures
 
 
 @dataclass(slots=True)
