@@ -32,6 +32,8 @@ TRAIN = (
 TEXT = """\
 # A tour: one training, with a kill in the middle
 
+For newcomers. See what a training looks like, and what it does when a process is killed.
+
 Made by `python docs/tour.py` in a terminal of 100 columns; the screens are not edited. The text is
 the prose of Python's own standard library, which `snailps demo` uses, too.
 
