@@ -390,17 +390,7 @@ class CheckpointSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class JobSettings(CheckpointSettings):
-    """Settings of a job, sent by the master to the workers; models subclass it to add theirs.
-
-    Examples
-    --------
-    >>> from dataclasses import dataclass
-    >>> @dataclass(frozen=True)
-    ... class Settings(JobSettings):
-    ...     rate: float = setting(0.1, help="Step size.", when="Less if the loss grows.", low=0)
-    >>> Settings(input=("clicks.svm",), epochs=3).rate
-    0.1
-    """
+    """Settings of a job, sent by the master to the workers; models subclass it to add theirs."""
 
     worker_class: str = setting(
         "",
