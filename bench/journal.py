@@ -35,7 +35,7 @@ from snailps.master.job.state import pack
 from snailps.master.journal import Journal
 from snailps.master.member import Member
 from snailps.master.membership import Membership
-from snailps.master.phases import JobPhase
+from snailps.master.phases import JobPhase, Reach
 from snailps.master.takeover import first_fact, journal_path, unended
 from snailps.store.route import Route, ShardAddress
 from snailps.transport import messages
@@ -137,7 +137,7 @@ def write(folder, facts, *, servers, shards, workers, port, settings=None, seed=
     )
     side.journal.keep_base(pack(side.job.base()))
     nodes = [
-        Member(number, role, f"host{number}", number, number, [], state="ready")
+        Member(number, role, f"host{number}", number, number, [], reach=Reach.READY)
         for number, role in enumerate(["server"] * servers + ["worker"] * workers, 1)
     ]
     for member in nodes:

@@ -90,7 +90,7 @@ class _Pending:
             if self.work or silent_s <= STALL_S:
                 return ""
             return f"no answer in {STALL_S:.0f} s: servers did not {self.step}"
-        moved = sum(int(member.stats.get("saved_bytes", 0)) for member in self.servers)
+        moved = sum(int(member.reports.stats.get("saved_bytes", 0)) for member in self.servers)
         if moved != self.moved:
             self.moved, self.since, self.late = moved, now, False
         silent_s = now - self.since
@@ -246,7 +246,7 @@ class CheckpointController:
         total = sum(file.bytes for file in candidate.manifest.files)
         if restoring.broadcast is None or not total:
             return 0.0, text, None
-        done = sum(int(member.stats.get("saved_bytes", 0)) for member in restoring.servers)
+        done = sum(int(member.reports.stats.get("saved_bytes", 0)) for member in restoring.servers)
         share = min(1.0, done / total)
         text += f", {min(done, total) / 1e6:,.0f} of {total / 1e6:,.0f} MB"
         left_s = (now - restoring.begun_at) * (1 - share) / share if share >= SHARE_MIN else None
@@ -751,6 +751,6 @@ def _bytes_of(servers: Sequence[Member]) -> int:
     return sum(
         int(table["row_bytes"]) + 8 * int(table["rows"])
         for member in servers
-        for shard in member.stats.get("shards", [])
+        for shard in member.reports.stats.get("shards", [])
         for table in shard["tables"].values()
     )

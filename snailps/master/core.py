@@ -45,7 +45,7 @@ from snailps.master.job.session import SessionJob
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import NO_PEER, Member, names_of
 from snailps.master.membership import Membership
-from snailps.master.phases import AT_WORK, ClusterPhase, JobPhase
+from snailps.master.phases import AT_WORK, ClusterPhase, JobPhase, Stay
 from snailps.master.replication.controller import ReplicationController
 from snailps.master.replication.shard_reports import ShardReports
 from snailps.master.services import Services
@@ -331,13 +331,14 @@ class MasterCore:
         self.members.returning = False
         if self.session:
             self._session_goes_on(now)
-        for member in self.members.joined("worker"):
-            if member.resume_state and not member.missed:  # of all, before what any has done
+        here = [m for m in self.members.joined("worker") if m.stay in (Stay.HERE, Stay.LEAVING)]
+        for member in here:
+            if member.resume_state:  # of all, before what any has done
                 self.out.fence(member.peer, partial(self.job_controller.leases.learn_cuts, member))
-        for member in self.members.joined("worker"):
-            if member.resume_state and not member.missed:
+        for member in here:
+            if member.resume_state:
                 self._come_back(member, now)
-            elif member.acknowledged:
+            elif member.has_route:
                 self.job_controller.start(member)
         for member in [m for m in self.members.nodes() if m.missed]:
             self.departures.lose(member, member.missed, now)
@@ -358,9 +359,8 @@ class MasterCore:
                 self.replication.shard_orders.fence(number, now)
         self.rows.checkpoints.forget_others()
         if self.job_controller.ended_jobs.cut_short:
-            workers = [m for m in self.members.joined("worker") if m.resume_state.get("started")]
-            for member in workers:
-                member.resume_state = {}
+            here = [m for m in self.members.joined("worker") if not m.missed]
+            workers = [member for member in here if member.resume_state.get("started")]
             self.departures.send_away(workers, MASTER_DIED, now)
 
     def _come_back(self, member: Member, now: float) -> None:
@@ -415,8 +415,7 @@ class MasterCore:
     def _send_stop(self, broken: bool, text: str) -> None:
         stop = messages.Stop(broken, text)
         for member in list(self.members.all.values()):
-            if member.state != "gone":
-                member.state = "stopping"
+            member.stopped()
             self.members.send(member, stop)
 
     def _check_stopped(self, now: float) -> None:
@@ -539,7 +538,7 @@ class MasterCore:
         member = self.members.peers.get(event.peer)
         if member is None:
             raise ProtocolError(f"{type(message).__name__} before Register")
-        if member.state == "gone" or member.number in self.departures.sent_away:
+        if member.stay in (Stay.GONE, Stay.SENT_AWAY):
             raise ClusterError(f"{member.name} was sent away")
         if self._waits(message, now):
             self._early.append(event)
@@ -571,7 +570,7 @@ class MasterCore:
         member = self.members.peers.get(event.peer)
         if member is None:
             raise ProtocolError(f"{type(message).__name__} before Register")
-        if member.state == "gone":
+        if member.stay is Stay.GONE:
             return  # it was stopped, and may not know yet
         take = self._notes.get(type(message))
         if take is None:
@@ -694,7 +693,7 @@ class MasterCore:
             return
         workers = self.members.joined("worker")
         for worker in workers:
-            worker.late = worker.worked = False  # there is no job under way that it joined late
+            worker.job_submitted()
         self.job_controller.prepare(done.result, len(workers), call)
 
     def _standby_reported(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from math import inf
 from typing import Protocol
 
 from snailps.errors import EXIT_FAILED, EXIT_OK
@@ -22,7 +23,7 @@ from snailps.master.job.controller import JobController
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
 from snailps.master.membership import Membership
-from snailps.master.phases import AT_WORK, JobPhase
+from snailps.master.phases import AT_WORK, JobPhase, Stay
 from snailps.master.replication.controller import ReplicationController
 from snailps.master.session_rows import SessionRows
 from snailps.node.limits import GOODBYE_S, GRACE_S
@@ -69,8 +70,7 @@ class Departures:
         self._session, self._lasting = context.session, context.lasting
         self._on_node_loss = context.settings.on_node_loss
         self._recovers = self._on_node_loss == "recover"
-        self.sent_away: set[int] = set()  # workers of a failed job that have yet to leave
-        self._gone_by = 0.0
+        self._gone_by = inf  # when workers of a failed job are given up that have not left
         # workers of a failed job that are to begin anew and have not joined yet
         self.coming, self._coming_by = 0, 0.0
         # when, which connection, what to send
@@ -80,13 +80,18 @@ class Departures:
 
     def send_away(self, workers: list[Member], text: str, now: float) -> None:
         """Stop the workers of a session's failed job."""
-        self._gone_by = now + GOODBYE_S
+        if workers:
+            self._gone_by = now + GOODBYE_S
         if self._lasting and workers:
             self.coming, self._coming_by = self.coming + len(workers), now + ANEW_S
         for member in workers:
-            self.sent_away.add(member.number)
-            member.state = "stopping"
+            member.sent_away()
             self._members.send(member, self._stop(member, text))
+
+    @property
+    def sent_away(self) -> list[Member]:
+        """Workers of a failed job that have yet to leave."""
+        return [m for m in self._members.nodes("worker") if m.stay is Stay.SENT_AWAY]
 
     def stood_still(self, seconds: float) -> None:
         self._gone_by += seconds
@@ -94,10 +99,10 @@ class Departures:
         self._to_stop = [(at + seconds, peer, stop) for at, peer, stop in self._to_stop]
 
     def step(self, now: float) -> None:
-        self.sent_away &= self._members.all.keys()
         if now >= self._gone_by:
-            for number in list(self.sent_away):
-                self.expel(self._members.all[number], "it did not end with its job", now)
+            self._gone_by = inf
+            for member in self.sent_away:
+                self.expel(member, "it did not end with its job", now)
         while self._to_stop and now >= self._to_stop[0][0]:
             _, peer, stop = self._to_stop.pop(0)
             self._out.send(peer, stop)
@@ -141,20 +146,21 @@ class Departures:
 
     def lose(self, member: Member, why: str, now: float) -> None:
         """Handle a member that is gone: orderly after Bye, else lost."""
-        if member.state == "gone":
+        stayed = member.stay
+        if stayed is Stay.GONE:
             return
         self._out.put(Forget(member.number))
-        is_bye, member.state = member.state == "bye", "gone"
-        if self._lifecycle.stopping:
-            return
-        if self._members.returning and member.role != "driver" and not member.missed:
+        stopping = self._lifecycle.stopping
+        away = self._members.returning and not (stopping or member.role == "driver")
+        if away and not member.missed:
             self._out.say(f"{member.name} is missed: {why}", logging.WARNING)
-            member.missed, member.away = why, False
-            member.state = "missed"
+            member.was_missed(why)
             return
-        left = member.leaving and is_bye
-        if member.number in self.sent_away:
-            self.sent_away.discard(member.number)
+        member.was_lost()
+        if stopping:
+            return
+        left = stayed is Stay.LEFT
+        if stayed is Stay.SENT_AWAY:
             self._members.remove(member, lost=True)
             self._shard_orders.fence(member.number, now)
         elif member.role == "driver":
@@ -191,15 +197,17 @@ class Departures:
             self._checkpoints_lost(member, "it left", now)
             self._replication.lost(member, "left", now)
         elif not self._goes_on_without(member):
-            self._lose_for_good(member, why, now)
+            if stayed is Stay.LEAVING:
+                self._lose_for_good(member, "was told to leave and left", now)
+            else:
+                self._lose_for_good(member, f"is lost: {why}", now)
         elif member.role == "worker":
             self._lose_worker(member, why, now)
         else:
             self._lose_server(member, why, now)
 
-    def _lose_for_good(self, member: Member, why: str, now: float) -> None:
+    def _lose_for_good(self, member: Member, what: str, now: float) -> None:
         """Fail the job, which cannot continue without this member."""
-        what = "was told to leave and left" if member.leaving else f"is lost: {why}"
         rule = f"on_node_loss is '{self._on_node_loss}'"
         if self._session and self._recovers and member.role == "worker":
             rule = "no other worker is left"
@@ -293,7 +301,7 @@ class Departures:
     def failed(self, member: Member, message: messages.Failed, now: float) -> None:
         """A member reports a failure: end the job, unless the member just joined or has ended."""
         text = f"failed: {message.text}"
-        if member.number in self.sent_away:  # its job has failed already
+        if member.stay is Stay.SENT_AWAY:  # its job has failed already
             return
         if member.role == "worker" and self._fails_by_itself(member):
             self._event("lost", member, f"{text}; the others go on")
@@ -309,7 +317,7 @@ class Departures:
             away = f"{member.name} is sent away, the others go on: {text}"
             self._out.say(away, logging.WARNING)
             self._out.put(Forget(member.number))
-            member.state = "gone"
+            member.was_lost()
         elif member.role == "worker":
             self._above.fail_job(f"{member.name} {text}", trace=message.trace)
         else:
@@ -324,8 +332,7 @@ class Departures:
 
     def bye(self, member: Member, message: messages.Bye, now: float) -> None:
         """Note an orderly end; the connection closes next."""
-        member.figures = {**member.figures, **message.figures}
-        member.state = "bye"
+        member.said_bye(message.figures)
 
     def leave(self, member: Member, now: float) -> None:
         """SIGTERM at a member: a worker finishes its block first, a server's shards move."""
@@ -339,7 +346,7 @@ class Departures:
                 f"{self._why_not_replaced}"
             )
             return
-        member.leaving = True
+        member.asked_to_leave()
         if member.role == "server":  # it has no rows
             self._members.send(member, messages.Stop(False, "left as asked"))
             return

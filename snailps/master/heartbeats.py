@@ -15,6 +15,7 @@ from snailps.master.effects import Forget
 from snailps.master.events import Heartbeats
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.membership import Membership
+from snailps.master.phases import Stay
 
 
 class HeartbeatMonitor:
@@ -71,7 +72,7 @@ class HeartbeatMonitor:
         for member in list(self._members.all.values()):
             allowed_s = self._back_s if member.away else limit_s
             silent = member.number not in event.silences and now - member.since > allowed_s
-            if silent and member.state != "gone" and not member.missed:
+            if silent and member.stay not in (Stay.GONE, Stay.MISSED):
                 since = "this master took over" if member.away else "it registered"
                 what = "it did not come back" if member.away else "no heartbeat"
                 why = f"{what} within {allowed_s:.0f} s after {since}"

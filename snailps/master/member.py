@@ -1,8 +1,8 @@
 """A process that belongs to the cluster, as the master sees it.
 
-    Register / Rejoin -> Member -> name, state, what it waits for, since when
+    Register / Rejoin -> Member      what happens to it -> its phases      -> name, phases, waits
 
-Owns what is known of one process; decides nothing.
+Owns what is known of one process, and writes it: no other module assigns a field.  Decides nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from snailps.dataclass import dataclass, field
+from snailps.master.phases import (
+    ASKED_TO_LEAVE,
+    BEGUN,
+    JOINED,
+    REACH,
+    STAY,
+    WORK,
+    Reach,
+    Stay,
+    Work,
+    member_step,
+)
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +39,68 @@ NAMED_MAX = 8
 
 NO_PEER = 0
 """Number of a missing connection: what is sent to it is dropped."""
+_WORK_OF = {"survey": "counts", "train": "trains"}
+"""Event of a block, by its pass."""
+
+
+@dataclass(eq=False, slots=True)
+class Rate:
+    """Units per second that a worker trains, over the last `RATE_WINDOW_S` seconds."""
+
+    _units: deque[tuple[float, int]] = field(default_factory=deque)
+    _since: float = 0.0
+    _checkout_units: int = 0
+
+    def trained(self, units: int, seconds: float, now: float, *, checkout: bool = False) -> None:
+        """Note training of `units`. In a rotation the units of a `checkout` are a part of the
+        units of its lease, which follow."""
+        if not self._units or now - self._units[-1][0] > RATE_WINDOW_S:
+            self._units.clear()
+            self._since = now - seconds
+        new = units if checkout else max(0, units - self._checkout_units)
+        self._checkout_units = self._checkout_units + units if checkout else 0
+        self._units.append((now, new))
+
+    def per_s(self, now: float) -> float | None:
+        """None before the first training."""
+        if not self._units:
+            return None
+        while len(self._units) > 1 and now - self._units[0][0] > RATE_WINDOW_S:
+            self._units.popleft()
+        units = sum(count for time, count in self._units if now - time <= RATE_WINDOW_S)
+        return units / max(min(RATE_WINDOW_S, now - self._since), _SECONDS_LEAST)
+
+
+@dataclass(eq=False, slots=True)
+class Reports:
+    """What a process has reported of itself, and the report before, for rates."""
+
+    stats: dict[str, Any] = field(default_factory=dict)
+    stats_before: dict[str, Any] = field(default_factory=dict)
+    stats_at: float = 0.0  # when `stats` came, monotonic seconds
+    stats_s: float = 0.0  # seconds between the two; 0 before there are two
+    usage: dict[str, float] = field(default_factory=dict)
+    usage_before: dict[str, float] = field(default_factory=dict)
+    metrics: str = ""  # address of its metrics; empty without
+
+    def take_stats(self, stats: dict[str, Any], now: float) -> None:
+        self.stats_before, self.stats_s = self.stats, now - self.stats_at if self.stats else 0.0
+        self.stats, self.stats_at = stats, now
+        self.take_usage(stats)
+
+    def take_usage(self, stats: dict[str, Any]) -> None:
+        if usage := stats.get("usage"):
+            self.usage_before, self.usage = self.usage, usage
+            self.metrics = stats.get("metrics", "")
 
 
 @dataclass(eq=False, slots=True)
 class Member:
+    """A process of the cluster. Others read its fields; a method named for an event writes them.
+
+    `phases.py` has the tables of `reach`, `stay` and `work`.
+    """
+
     number: int
     role: str
     host: str
@@ -38,40 +108,28 @@ class Member:
     peer: int  # number of its connection, or `NO_PEER`
     endpoints: list[tuple[str, int]]
     cores: float = 1.0  # that it may keep busy
-    state: str = "registered"  # what it does, in words for users
-    waits: str = ""  # what it waits for, in words for users; see `wait_for`
-    acknowledged: bool = False  # it has the route
-    # reached every server once, also under an earlier master: no newcomer that may go unmissed
-    joined: bool = False
-    routed_at: float = 0.0  # when it was sent the route that it does not have yet
-    finished: bool = False  # a worker: no block left, all pushes acknowledged
-    leaving: bool = False  # it has the order to leave (SIGTERM)
-    late: bool = False  # it joined after the start
+    since: float = 0.0  # when it registered or came back, monotonic seconds
+    address: tuple[str, int] = ("", 0)  # peer address of its connection; empty without one
+    reach: Reach = Reach.REGISTERED
+    stay: Stay = Stay.HERE
+    work: Work = Work.IDLE
+    late: bool = False  # it joined after the start of the cluster, in a session of the job
     declared: bool = False  # a table: before that a process can push to none
-    worked: bool = False  # it has had a block of this job
-    dropped: int = 0  # number of the job that ended without what it still works on; 0: none
-    since: float = 0.0  # when it registered, monotonic seconds
+    routed_at: float = 0.0  # when it was sent the route that it does not have yet
     epoch: int = 0  # of the route that it took last
-    waited_s: float = 0.0  # waits for others in this job
-    away: bool = False  # known from the journal of an earlier master, and not back yet
-    missed: str = ""  # why it did not come back, or was lost again before the job resumed
+    missed: str = ""  # why it was lost; empty unless `Stay.MISSED`
+    given_up_in: int = 0  # number of the job; 0 unless `Work.GIVEN_UP`
     resume_state: dict[str, Any] = field(default_factory=dict)  # of `Rejoin.state`
     figures: dict[str, Any] = field(default_factory=dict)  # its last `Finished` or `Bye`
-    stats: dict[str, Any] = field(default_factory=dict)  # a server's last `Report`
-    stats_before: dict[str, Any] = field(default_factory=dict)  # the `Report` before that one
-    stats_s: float = 0.0  # seconds between the two; 0 before there are two
-    metrics: str = ""  # address of its metrics; empty without
-    usage: dict[str, float] = field(default_factory=dict)  # what its process uses, as last reported
-    usage_before: dict[str, float] = field(default_factory=dict)  # the report before that
-    done: int = 0  # its blocks of this job
-    block_since: float = 0.0  # when it began its present block, or asked for it
+    reports: Reports = field(default_factory=Reports)
+    # of this job:
+    done: int = 0  # blocks
+    block_since: float = 0.0  # when it began its present block, or asked for it; 0: neither
     fetched: int = 0  # blocks whose bytes the master sent it
     lacks: str = ""  # the path that it could not open
-    stats_at: float = 0.0  # when the last came, monotonic seconds
-    address: tuple[str, int] = ("", 0)  # peer address of its connection; empty without one
-    _units: deque[tuple[float, int]] = field(default_factory=deque)
-    _units_since: float = 0.0
-    _checkout_units: int = 0
+    rate: Rate = field(default_factory=Rate)
+    waits: str = ""  # what it waits for, in words for users; see `wait_for`
+    waited_s: float = 0.0  # waits for others
     _waits_since: float = 0.0
     _wait_logged: bool = False
 
@@ -79,29 +137,184 @@ class Member:
     def name(self) -> str:
         return f"{self.role} {self.number} ({self.host}, process {self.pid})"
 
-    def trained(self, units: int, seconds: float, now: float, *, checkout: bool = False) -> None:
-        """Note training of `units`. In a rotation those of a `checkout` are a part of those of its
-        lease, which follow."""
-        if not self._units or now - self._units[-1][0] > RATE_WINDOW_S:
-            self._units.clear()
-            self._units_since = now - seconds
-        new = units if checkout else max(0, units - self._checkout_units)
-        self._checkout_units = self._checkout_units + units if checkout else 0
-        self._units.append((now, new))
-
-    def rate(self, now: float) -> float | None:
-        """Units per second over the last `RATE_WINDOW_S` seconds; None before the first."""
-        if not self._units:
-            return None
-        while len(self._units) > 1 and now - self._units[0][0] > RATE_WINDOW_S:
-            self._units.popleft()
-        units = sum(n for at, n in self._units if now - at <= RATE_WINDOW_S)
-        return units / max(min(RATE_WINDOW_S, now - self._units_since), _SECONDS_LEAST)
-
     @property
     def short_name(self) -> str:
         """Name where the host does not matter."""
         return f"{self.role} {self.number}"
+
+    # --- what follows from its phases ----------------------------------------------------------
+
+    @property
+    def joined(self) -> bool:
+        return self.reach in JOINED
+
+    @property
+    def has_route(self) -> bool:
+        return self.reach is Reach.READY
+
+    @property
+    def away(self) -> bool:
+        """Whether it is still to come back."""
+        return self.reach is Reach.AWAY and self.stay is not Stay.MISSED
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it goes, or has gone, as it was asked to."""
+        return self.stay in ASKED_TO_LEAVE
+
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether a block that is free may be its."""
+        return not self.leaving and self.work is not Work.GIVEN_UP
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the job ends without what it is still at."""
+        return self.work is Work.GIVEN_UP
+
+    @property
+    def worked(self) -> bool:
+        """Whether it has had a block of this job."""
+        return self.work in BEGUN
+
+    @property
+    def finished(self) -> bool:
+        """Whether its part of the job is done."""
+        return self.work in (Work.FINISHED, Work.SPARED)
+
+    # --- connection and route ------------------------------------------------------------------
+
+    def came_back(
+        self,
+        peer: int,
+        address: tuple[str, int],
+        cores: float,
+        resume_state: dict[str, Any],
+        now: float,
+    ) -> None:
+        """It rejoins, after an earlier master."""
+        if self.reach is Reach.AWAY:
+            self.reach = member_step(REACH, self.reach, "came_back")
+        self.peer, self.address, self.cores, self.since = peer, address, cores, now
+        self.resume_state = resume_state
+
+    def route_sent(self, now: float) -> None:
+        self.reach = member_step(REACH, self.reach, "route_sent")
+        if self.reach is not Reach.READY:
+            self.routed_at = now
+
+    def route_taken(self, epoch: int) -> None:
+        self.reach = member_step(REACH, self.reach, "route_taken")
+        self.epoch = max(self.epoch, epoch)
+
+    def route_withdrawn(self) -> None:
+        self.reach = member_step(REACH, self.reach, "route_withdrawn")
+
+    def declares(self) -> None:
+        self.declared = True
+
+    def disconnected(self) -> None:
+        self.peer = NO_PEER
+
+    def stood_still(self, seconds: float) -> None:
+        """The master was stopped."""
+        self.routed_at += seconds
+
+    # --- its end -------------------------------------------------------------------------------
+
+    def asked_to_leave(self) -> None:
+        self.stay = member_step(STAY, self.stay, "asked_to_leave")
+
+    def stays(self) -> None:
+        """It cannot leave after all."""
+        self.stay = member_step(STAY, self.stay, "stays")
+
+    def sent_away(self) -> None:
+        """Its job has failed."""
+        self.stay = member_step(STAY, self.stay, "sent_away")
+
+    def stopped(self) -> None:
+        """The cluster ends."""
+        self.stay = member_step(STAY, self.stay, "stopped")
+
+    def said_bye(self, figures: dict[str, Any]) -> None:
+        self.stay = member_step(STAY, self.stay, "said_bye")
+        self.figures = {**self.figures, **figures}
+
+    def was_missed(self, why: str) -> None:
+        """It is lost, while members of an earlier master come back."""
+        self.stay, self.missed = member_step(STAY, self.stay, "was_missed"), why
+
+    def was_lost(self) -> None:
+        self.stay, self.missed = member_step(STAY, self.stay, "was_lost"), ""
+
+    def removed(self) -> None:
+        """Drop what only a connected member needs; metrics stay."""
+        self.peer = NO_PEER
+        self.resume_state, self.reports.stats_before = {}, {}
+
+    def was_removed(self, figures: dict[str, Any]) -> None:
+        """An earlier master removed it."""
+        self.figures = figures
+
+    # --- the job -------------------------------------------------------------------------------
+
+    def job_given(self) -> None:
+        self.work = member_step(WORK, self.work, "job_given")
+        self.block_since = 0.0
+
+    def job_submitted(self) -> None:
+        """A session begins a job: no member is late for it that is here."""
+        self.late = False
+
+    def training_begins(self, now: float) -> None:
+        """Count blocks and waits from now."""
+        self.wait_for("", now)
+        self.waited_s = self.block_since = 0.0
+        self.done = self.fetched = 0
+
+    def resumed(self, pass_: str) -> None:
+        """It has told a new master what it has of the job."""
+        self.work = member_step(WORK, self.work, _WORK_OF[pass_])
+
+    def leased(self, pass_: str, now: float) -> None:
+        if self.waits or not self.block_since:
+            self.block_since = now
+        self.wait_for("", now)
+        self.work = member_step(WORK, self.work, _WORK_OF[pass_])
+
+    def block_done(self, blocks: int, now: float) -> None:
+        """A block ends; `blocks` of it are counted now."""
+        self.done += blocks
+        self.block_since = now
+
+    def counted(self, blocks: int) -> None:
+        """Blocks count as done, while it goes on with others."""
+        self.done += blocks
+
+    def block_fetched(self, path: str) -> None:
+        """The master sends it the bytes of a block, as it cannot open `path`."""
+        self.fetched += 1
+        self.lacks = path
+
+    def part_ended(self, figures: dict[str, Any]) -> None:
+        self.work = member_step(WORK, self.work, "part_ended")
+        self.figures = figures
+
+    def given_up(self, job: int) -> None:
+        """A job ends without what it is still at."""
+        self.work, self.given_up_in = member_step(WORK, self.work, "given_up"), job
+
+    def caught_up(self) -> int:
+        """It has ended its part of a job that was ended without it; the number of that job."""
+        self.work = member_step(WORK, self.work, "caught_up")
+        job, self.given_up_in = self.given_up_in, 0
+        return job
+
+    def job_over(self) -> None:
+        self.work = member_step(WORK, self.work, "job_over")
+
+    # --- waits ---------------------------------------------------------------------------------
 
     def wait_for(self, what: str, now: float) -> None:
         """Set what it waits for; empty: nothing."""
@@ -124,22 +337,6 @@ class Member:
 
     def waits_s(self, now: float) -> float:
         return now - self._waits_since if self.waits else 0.0
-
-    def let_go(self) -> None:
-        """Drop what only a connected member needs; metrics stay."""
-        self.peer = NO_PEER
-        self.resume_state, self.stats_before = {}, {}
-
-    def take_stats(self, stats: dict[str, Any], now: float) -> None:
-        """Keep a server's report, and the one before, for rates."""
-        self.stats_before, self.stats_s = self.stats, now - self.stats_at if self.stats else 0.0
-        self.stats, self.stats_at = stats, now
-        self.take_usage(stats)
-
-    def take_usage(self, stats: dict[str, Any]) -> None:
-        if usage := stats.get("usage"):
-            self.usage_before, self.usage = self.usage, usage
-            self.metrics = stats.get("metrics", "")
 
 
 def names_of(members: list[Member]) -> str:

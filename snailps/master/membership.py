@@ -20,6 +20,7 @@ from snailps.master.effects import Diagnose, Fact, OnAnswer, ReportStatus, Rerou
 from snailps.master.events import Answer, Received
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import NO_PEER, Member, names_of
+from snailps.master.phases import Reach
 from snailps.master.replication.placement_record import with_changes
 from snailps.master.table_registry import TableRegistry
 from snailps.store.route import Route, ShardAddress
@@ -124,7 +125,7 @@ class Membership:
         """A connection is gone; returns its member."""
         member = self.peers.pop(peer, None)
         if member is not None:
-            member.peer = NO_PEER
+            member.disconnected()
         return member
 
     def nodes(self, role: str = "") -> list[Member]:
@@ -198,16 +199,23 @@ class Membership:
             self._epoch = self.route.epoch
         elif fact.kind == "member":
             endpoints = [(str(host), int(port)) for host, port in data["endpoints"]]
-            place = (data["host"], data["pid"], NO_PEER, endpoints)
-            member = Member(data["number"], data["role"], *place, state="not back yet", away=True)
-            member.late, member.joined, member.since = data["late"], True, self.since
-            member.declared = True  # it may have
-            self.all[member.number] = member
+            self.all[data["number"]] = Member(
+                data["number"],
+                data["role"],
+                data["host"],
+                data["pid"],
+                NO_PEER,
+                endpoints,
+                reach=Reach.AWAY,
+                late=data["late"],
+                since=self.since,
+                declared=True,  # it may have
+            )
         elif fact.kind == "gone":
             self.gone[data["number"]] = data["lost"]
             if data["number"] in self.all:
                 member = self.all.pop(data["number"])
-                member.figures = data["figures"]
+                member.was_removed(data["figures"])
                 if member.role != "driver":
                     self.left.append(member)
         elif fact.kind == "shards":
@@ -253,15 +261,12 @@ class Membership:
                 message.pid,
                 peer,
                 endpoints,
+                reach=Reach.BACK if holds else Reach.REGISTERED,
                 late=self.formed_before or self._formed,
-                joined=bool(holds),
                 declared=True,
             )
             self.all[number] = member
-        member.cores = message.cores
-        member.peer, member.away, member.missed = peer, False, ""
-        member.since, member.state, member.address = now, "back", event.address
-        member.resume_state = message.state
+        member.came_back(peer, event.address, message.cores, message.state, now)
         self.peers[peer] = member
         log.info("%s is back", member.name)
         self._welcome(event, member)
@@ -271,7 +276,7 @@ class Membership:
             if not known and (has_it or not member.late):  # the others are noted once they joined
                 self._note_member(member)
             if has_it:
-                member.acknowledged = member.joined = True
+                member.route_taken(message.epoch)
             else:
                 self._send_route(member, now)
         return member
@@ -320,10 +325,19 @@ class Membership:
         if peer in self.peers:
             raise ProtocolError("Register: this connection is registered already")
         number = self.new_number()
-        member = Member(number, role, message.host, message.pid, peer, endpoints)
-        member.cores, member.late = message.cores, self._formed or self.formed_before
-        member.since = member.routed_at = now
-        member.address = event.address
+        member = Member(
+            number,
+            role,
+            message.host,
+            message.pid,
+            peer,
+            endpoints,
+            message.cores,
+            since=now,
+            address=event.address,
+            late=self._formed or self.formed_before,
+            routed_at=now,
+        )
         self.all[number] = self.peers[peer] = member
         log.info("%s registered from %s", member.name, format_addr(*event.address))
         self._welcome(event, member)
@@ -337,7 +351,7 @@ class Membership:
         if self.all.pop(member.number, None) is None:
             return
         if member.role != "driver":
-            member.let_go()
+            member.removed()
             self.left.append(member)
         elif not (self._session and self.out.kept):
             return
@@ -350,7 +364,7 @@ class Membership:
     def stood_still(self, seconds: float) -> None:
         self.since += seconds
         for member in self.all.values():
-            member.routed_at += seconds
+            member.stood_still(seconds)
 
     def missing(self) -> str:
         """The members that are missing, in words; empty once the cluster is formed."""
@@ -393,7 +407,7 @@ class Membership:
 
     def _slow(self) -> list[Member]:
         """The members whose answer the cluster still needs to be complete."""
-        nodes = [m for m in self.nodes() if not (m.acknowledged or m.missed)]
+        nodes = [m for m in self.nodes() if not (m.has_route or m.missed)]
         # A cluster that was complete before does not wait for newcomers.
         return [m for m in nodes if m.joined] if self.formed_before else nodes
 
@@ -426,7 +440,7 @@ class Membership:
         for member in self.nodes():
             if self.route is None:
                 return  # there is none yet, or its server was given up just now
-            waits = not (member.acknowledged or member.away or member.missed)
+            waits = not (member.has_route or member.away or member.missed)
             if waits and now - member.routed_at > limit_s:
                 shards = ", ".join(
                     format_addr(s.host, s.port) for s in self.route.shards[:SHOWN_MAX]
@@ -462,8 +476,7 @@ class Membership:
         log.info("route epoch %d is void: a server of it is gone", self.route.epoch)
         self.route, self._route_unsent = None, False
         for member in self.all.values():
-            member.acknowledged = member.joined = False
-            member.state = "registered"
+            member.route_withdrawn()
 
     def _wait_for_more(self, now: float) -> None:
         """Wait for missing members, with a limit; log from time to time which."""
@@ -533,8 +546,7 @@ class Membership:
     def _send_route(self, member: Member, now: float) -> None:
         route = self.route
         assert route is not None
-        if not member.acknowledged:
-            member.state, member.routed_at = "connecting", now
+        member.route_sent(now)
         if self._sent_route is None or self._sent_route[0] is not route:
             self._sent_route = (route, messages.TakeRoute(route.to_dict()))
         self.order(member, self._sent_route[1], partial(self._took_route, member, route))
@@ -549,10 +561,9 @@ class Membership:
             if member.number in self.all and member.role != "driver":
                 self._above.unready(member, f"cannot use the route: {answer}", now)
             return
-        member.epoch = max(member.epoch, route.epoch)
-        if not member.acknowledged:
-            member.acknowledged = member.joined = True
-            member.state = "ready"
+        is_new = not member.has_route
+        member.route_taken(route.epoch)
+        if is_new:
             if member.late:
                 self._note_member(member)
             self._above.ready(member, now)
@@ -570,7 +581,7 @@ class Membership:
     def _note_usage(self, member: Member, answer: Answer, now: float) -> None:
         # Not its waits: they may be over, as the block may be.
         if isinstance(answer, messages.Report):
-            member.take_usage(answer.data)
+            member.reports.take_usage(answer.data)
 
     def ask_status(self, call: int, now: float) -> None:
         """Answer soon with the status; workers that are long at a block first report why."""
@@ -589,7 +600,7 @@ class Membership:
     def _note_waits(self, member: Member, answer: Answer, now: float) -> None:
         self._asked.discard(member.number)
         if isinstance(answer, messages.Report):
-            member.take_stats(answer.data, now)
+            member.reports.take_stats(answer.data, now)
 
     def report_status(self, now: float) -> None:
         """Answer once the workers that were asked have answered, or time is up."""

@@ -1,13 +1,16 @@
-"""Phases of a cluster and of its job, and which may follow which.
+"""Phases of a cluster, of its job and of a member, and which may follow which.
 
-    cluster_step, job_step: a transition that the table does not have is a defect, and raises
+    cluster_step, job_step, member_step: what a table does not have is a defect, and raises
 
-The values are those of `status`; see `node.status.Phase`.
+Values of a cluster's and a job's phase are words of `status` (`node.status.Phase`);
+`status_report.py` makes the words for a member.  `member.py` alone writes a member's phases.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from typing import TypeVar
 
 
 class ClusterPhase(str, enum.Enum):
@@ -64,3 +67,181 @@ def cluster_step(old: ClusterPhase, new: ClusterPhase) -> ClusterPhase:
 def job_step(old: JobPhase, new: JobPhase) -> JobPhase:
     assert new in JOB[old], f"a job does not go from {old.value} to {new.value}"
     return new
+
+
+# --- a member: three tables, phase -> event -> phase ---------------------------------------------
+
+
+class Reach(str, enum.Enum):
+    """How far a member has come: with the present route it reaches every server."""
+
+    AWAY = "away"  # the journal of an earlier master has it, and it is not back yet
+    BACK = "back"  # it came back, and lacks the present route
+    RECONNECTING = "reconnecting"  # ... which it has been sent
+    REGISTERED = "registered"  # a newcomer, without a route
+    CONNECTING = "connecting"  # ... which it has been sent
+    READY = "ready"
+
+
+class Stay(str, enum.Enum):
+    """Whether a member stays; a later phase never becomes an earlier one, but by `stays`."""
+
+    HERE = "here"
+    LEAVING = "leaving"  # asked to leave: a worker ends its block, a server's shards move
+    SENT_AWAY = "sent away"  # a worker whose job has failed; the session goes on
+    STOPPING = "stopping"  # the cluster ends
+    LEFT = "left"  # it has said goodbye, as asked
+    ENDED = "ended"  # it has said goodbye unasked, or as the cluster ends
+    MISSED = "missed"  # lost while members of an earlier master return: judged once they are back
+    GONE = "gone"
+
+
+class Work(str, enum.Enum):
+    """What a worker does of the job; other members stay `IDLE`."""
+
+    IDLE = "idle"
+    STARTING = "starting"  # it has been sent the job
+    COUNTING = "counting"  # it has had a block of the survey
+    TRAINING = "training"  # it has had a block of the training
+    FINISHED = "finished"  # no block is left, and all of its pushes are acknowledged
+    SPARED = "spared"  # the same, and it has had no block
+    GIVEN_UP = "given up"  # the job ended, or is to end, without what it is still at
+
+
+JOINED = frozenset({Reach.AWAY, Reach.BACK, Reach.RECONNECTING, Reach.READY})
+"""It has reached every server, also under an earlier master: no newcomer that may go unmissed."""
+ASKED_TO_LEAVE = frozenset({Stay.LEAVING, Stay.LEFT})
+BEGUN = frozenset({Work.COUNTING, Work.TRAINING, Work.FINISHED})
+"""It has had a block."""
+
+_R, _S, _W = Reach, Stay, Work
+REACH: dict[Reach, dict[str, Reach]] = {
+    _R.AWAY: {"came_back": _R.BACK, "route_sent": _R.AWAY, "route_withdrawn": _R.AWAY},
+    _R.BACK: {
+        "route_sent": _R.RECONNECTING,
+        "route_taken": _R.READY,  # it had it from the earlier master
+        "route_withdrawn": _R.REGISTERED,
+    },
+    _R.RECONNECTING: {
+        "route_sent": _R.RECONNECTING,
+        "route_taken": _R.READY,
+        "route_withdrawn": _R.REGISTERED,
+    },
+    _R.REGISTERED: {
+        "route_sent": _R.CONNECTING,
+        "route_taken": _R.READY,  # as of BACK, of one that the journal lacks
+        "route_withdrawn": _R.REGISTERED,
+    },
+    _R.CONNECTING: {
+        "route_sent": _R.CONNECTING,
+        "route_taken": _R.READY,
+        "route_withdrawn": _R.REGISTERED,
+    },
+    _R.READY: {
+        "route_sent": _R.READY,
+        "route_taken": _R.READY,
+        "route_withdrawn": _R.REGISTERED,
+    },
+}
+STAY: dict[Stay, dict[str, Stay]] = {
+    _S.HERE: {
+        "asked_to_leave": _S.LEAVING,
+        "stays": _S.HERE,
+        "sent_away": _S.SENT_AWAY,
+        "stopped": _S.STOPPING,
+        "said_bye": _S.ENDED,
+        "was_missed": _S.MISSED,
+        "was_lost": _S.GONE,
+    },
+    _S.LEAVING: {
+        "asked_to_leave": _S.LEAVING,
+        "stays": _S.HERE,
+        "sent_away": _S.SENT_AWAY,
+        "stopped": _S.STOPPING,
+        "said_bye": _S.LEFT,
+        "was_missed": _S.MISSED,
+        "was_lost": _S.GONE,
+    },
+    _S.SENT_AWAY: {
+        "asked_to_leave": _S.SENT_AWAY,
+        "sent_away": _S.SENT_AWAY,
+        "stopped": _S.STOPPING,
+        "said_bye": _S.SENT_AWAY,
+        "was_lost": _S.GONE,
+    },
+    _S.STOPPING: {
+        "stays": _S.STOPPING,
+        "stopped": _S.STOPPING,
+        "said_bye": _S.ENDED,
+        "was_lost": _S.GONE,
+    },
+    _S.LEFT: {
+        "asked_to_leave": _S.LEFT,
+        "stays": _S.ENDED,
+        "sent_away": _S.SENT_AWAY,
+        "stopped": _S.LEFT,
+        "said_bye": _S.LEFT,
+        "was_lost": _S.GONE,
+    },
+    _S.ENDED: {
+        "asked_to_leave": _S.LEFT,
+        "stays": _S.ENDED,
+        "sent_away": _S.SENT_AWAY,
+        "stopped": _S.ENDED,
+        "said_bye": _S.ENDED,
+        "was_lost": _S.GONE,
+    },
+    _S.MISSED: {"stopped": _S.MISSED, "was_lost": _S.GONE},
+    _S.GONE: {"stopped": _S.GONE},
+}
+WORK: dict[Work, dict[str, Work]] = {
+    _W.IDLE: {
+        "job_given": _W.STARTING,
+        "counts": _W.COUNTING,
+        "trains": _W.TRAINING,
+        "part_ended": _W.SPARED,
+        "given_up": _W.GIVEN_UP,
+        "job_over": _W.IDLE,
+    },
+    _W.STARTING: {
+        "job_given": _W.STARTING,
+        "counts": _W.COUNTING,
+        "trains": _W.TRAINING,
+        "part_ended": _W.SPARED,
+        "given_up": _W.GIVEN_UP,
+        "job_over": _W.IDLE,
+    },
+    _W.COUNTING: {
+        "counts": _W.COUNTING,
+        "trains": _W.TRAINING,
+        "part_ended": _W.FINISHED,
+        "given_up": _W.GIVEN_UP,
+        "job_over": _W.IDLE,
+    },
+    _W.TRAINING: {
+        "trains": _W.TRAINING,
+        "part_ended": _W.FINISHED,
+        "given_up": _W.GIVEN_UP,
+        "job_over": _W.IDLE,
+    },
+    _W.FINISHED: {
+        "counts": _W.COUNTING,
+        "trains": _W.TRAINING,
+        "part_ended": _W.FINISHED,
+        "job_over": _W.IDLE,
+    },
+    _W.SPARED: {
+        "job_given": _W.STARTING,
+        "counts": _W.COUNTING,
+        "trains": _W.TRAINING,
+        "part_ended": _W.SPARED,
+        "job_over": _W.IDLE,
+    },
+    _W.GIVEN_UP: {"caught_up": _W.IDLE, "job_over": _W.GIVEN_UP},
+}
+_Phase = TypeVar("_Phase", bound=enum.Enum)
+
+
+def member_step(table: Mapping[_Phase, Mapping[str, _Phase]], old: _Phase, event: str) -> _Phase:
+    assert event in table[old], f"a member does not take {event!r}: it is {old.value}"
+    return table[old][event]

@@ -19,7 +19,7 @@ from snailps.master.checkpoints import CheckpointController
 from snailps.master.core import MasterCore
 from snailps.master.effects import Fact
 from snailps.master.member import Member, cpu_share
-from snailps.master.phases import JobPhase
+from snailps.master.phases import JobPhase, Reach, Stay, Work
 from snailps.monitor.event_log import EVENT, EventLog
 from snailps.monitor.loop_latency import LoopLatency
 from snailps.node.status import (
@@ -44,6 +44,30 @@ _COUNTS: tuple[Literal["rows", "bytes", "made", "refused", "evicted", "expired"]
     "rows", "bytes", "made", "refused", "evicted", "expired",
 )  # fmt: skip
 _MASTERS_WORK = ("preparing", "restoring", "loading", "exporting")
+_STAY_WORDS = {
+    Stay.SENT_AWAY: "stopping",
+    Stay.STOPPING: "stopping",
+    Stay.LEFT: "bye",
+    Stay.ENDED: "bye",
+    Stay.MISSED: "missed",
+    Stay.GONE: "gone",
+}
+_REACH_WORDS = {
+    Reach.AWAY: "not back yet",
+    Reach.BACK: "back",
+    Reach.RECONNECTING: "connecting",
+    Reach.REGISTERED: "registered",
+    Reach.CONNECTING: "connecting",
+}
+_WORK_WORDS = {
+    Work.IDLE: "ready",
+    Work.STARTING: "starting",
+    Work.COUNTING: "counting",
+    Work.TRAINING: "training",
+    Work.FINISHED: "finished",
+    Work.SPARED: "finished",
+    Work.GIVEN_UP: "ready",  # for the next job
+}
 
 
 class StatusReport:
@@ -190,6 +214,7 @@ class StatusReport:
     ) -> NodeStatus:
         heard = silence_s is not None and math.isfinite(silence_s)
         busy = leased and member.block_since and not member.finished
+        reports = member.reports
         return {
             "role": member.role,
             "id": member.number,
@@ -199,31 +224,47 @@ class StatusReport:
             "endpoints": [format_addr(*endpoint) for endpoint in member.endpoints],
             "heartbeat_s": silence_s if heard else None,
             "epoch": member.epoch,
-            "state": member.state,
+            "state": self._state_of(member),
             "waits": member.waits,
             "waits_s": member.waits_s(now),
             "clock": clock,
-            "rate": member.rate(now),
+            "rate": member.rate.per_s(now),
             "done": member.done,
             "leased": leased,
             "block_s": now - member.block_since if busy else None,
             "fetched": member.fetched,
             "lacks": member.lacks,
-            "cpu": cpu_share(member.usage, member.usage_before),
-            "rss_bytes": _bytes(member.usage),
-            "metrics": member.metrics,
+            "cpu": cpu_share(reports.usage, reports.usage_before),
+            "rss_bytes": _bytes(reports.usage),
+            "metrics": reports.metrics,
         }
+
+    def _state_of(self, member: Member) -> str:
+        """What a member does, in words: where it goes, what the job waits for, how far it is."""
+        export, number = self._job_controller.export, member.number
+        if words := _STAY_WORDS.get(member.stay):
+            return words
+        if member.stay is Stay.LEAVING and member.role == "server":
+            return "leaving"
+        if not member.has_route:
+            return _REACH_WORDS[member.reach]
+        if self._job_controller.phase is JobPhase.EXPORTING and member.role != "driver":
+            waits = "asked for its counters" if number in export.unreported else ""
+            return waits or "waiting for the export"
+        if self._members.returning and member.resume_state and member.work is Work.IDLE:
+            return "back"
+        return _WORK_WORDS[member.work]
 
     def _shards(self) -> list[ShardStatus]:
         """The shards, with the last reports of their servers."""
         reported: dict[int, tuple[dict[str, Any], float, float]] = {}
         for member, shard in self._core.shard_reports.latest():
-            before = {s["shard"]: s for s in member.stats_before.get("shards", [])}
+            before = {s["shard"]: s for s in member.reports.stats_before.get("shards", [])}
             previous = before.get(shard["shard"])
             reported[shard["shard"]] = (
                 shard,
-                _rate("pulls", shard, previous, member.stats_s),
-                _rate("pushes", shard, previous, member.stats_s),
+                _rate("pulls", shard, previous, member.reports.stats_s),
+                _rate("pushes", shard, previous, member.reports.stats_s),
             )
         route = self._members.route
         found: list[ShardStatus] = []
@@ -301,13 +342,14 @@ class StatusReport:
                 found.append((name, "its connections to every shard", waited_s))
             if node["heartbeat_s"] is not None and node["heartbeat_s"] > silent_s:
                 found.append(("the master", f"a heartbeat of {name}", node["heartbeat_s"]))
-            if node["role"] == "worker" and member.stats_at > member.block_since:
-                age_s = now - member.stats_at
-                waits = member.stats.get("waits", [])[:1]
+            reports = member.reports
+            if node["role"] == "worker" and reports.stats_at > member.block_since:
+                age_s = now - reports.stats_at
+                waits = reports.stats.get("waits", [])[:1]
                 found += [  # the oldest is enough: others wait behind it
                     (name, f"{peer} ({what})", seconds + age_s) for what, peer, seconds in waits
                 ]
-                if (at := member.stats.get("at")) and node["block_s"] is not None:
+                if (at := reports.stats.get("at")) and node["block_s"] is not None:
                     found.append((name, f"its own code, at {at}", node["block_s"]))
         for shard in shards:
             if shard["standby"] and shard["lag_s"] >= LAG_S:

@@ -153,7 +153,7 @@ class TableRegistry:
         if member.role == "driver":
             for table in tables:
                 self._admit(table)
-        member.declared = True
+        member.declares()
         of_job = [table.name for table in tables if member.role == "worker"]
         self._declare(tables, of_job, partial(self._reply, call), now)
 

@@ -9,6 +9,8 @@ from snailps.master.context import Context
 from snailps.master.effects import Outbox
 from snailps.master.job.controller import JobController
 from snailps.master.job.job import Job
+from snailps.master.member import Member
+from snailps.master.phases import Reach, Work
 from snailps.node.effects import WorkDone
 
 
@@ -75,13 +77,9 @@ def controller_of(members, out, shard_orders, **above):
 
 
 def worker_of(number):
-    """A worker, as far as leases and a job's controller look at it."""
-    return SimpleNamespace(
-        number=number, name=f"worker {number}", dropped=0, worked=True, finished=False,
-        leaving=False, wait_for=lambda text, now: None, log_wait=lambda now: None, waits="",
-        resume_state={}, done=0, block_since=0.0, peer=number,
-        trained=lambda units, seconds, now, checkout=False: None,
-    )  # fmt: skip
+    """A worker that has had a block."""
+    place = ("host", number, number)
+    return Member(number, "worker", *place, [], reach=Reach.READY, work=Work.TRAINING)
 
 
 class TimedJob:

@@ -58,7 +58,7 @@ def now():
 
 
 def expel(member, why, now, after=""):
-    member.expelled = why
+    member.was_missed(why)
 
 
 def answers(out, now, **told):
@@ -107,7 +107,7 @@ def test_steps_that_are_left_when_a_training_ends_early_are_trained_however_long
         controller.leases.done(
             worker, messages.Done("train", number, 1, 1.0, {}), lambda answer: None, now.s
         )
-    assert (book.finished, worker.dropped) == (3 * MICRO_BATCHES, 0)
+    assert (book.finished, worker.dropped) == (3 * MICRO_BATCHES, False)
 
 
 def test_block_of_a_step_that_does_not_end_is_given_up(stepped, now):
@@ -125,5 +125,5 @@ def test_block_of_a_step_that_does_not_end_is_given_up(stepped, now):
     step()
     answers(controller._out, now.s, moved_bytes=0, half_pushed=True)
     assert worker.dropped
-    assert worker.expelled == "21 s at its last blocks, and none of them pushed"
+    assert worker.missed == "21 s at its last blocks, and none of them pushed"
     assert book.over

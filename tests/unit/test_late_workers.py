@@ -99,6 +99,23 @@ def test_worker_that_answers_nothing_counts_as_one_that_has_pushed_a_part(make_j
     assert world.is_given_up(late)
 
 
+def test_worker_that_was_given_up_before_it_began_and_says_that_it_has_ended_gets_the_next_job(
+    make_job,
+):
+    """It is not given up again: nothing would make it catch up then."""
+    world = Ending(make_job())
+    world.told = {"moved_bytes": 7, "half_pushed": True}
+    _, late, idle = world.forms()
+    assert world.ask(late, m.Lease("train")).number >= 0
+    world.tick(6.0)
+    world.tick(DROP_S + 2)
+    assert world.core.members.all[idle].dropped
+    world.note(idle, m.Finished({}))
+    world.tick()
+    member = world.core.members.all[idle]
+    assert (member.finished, member.dropped) == (True, False)
+
+
 def test_nothing_is_exported_before_all_shards_have_fenced_a_worker_that_was_given_up(make_job):
     world = Ending(make_job())
     late, _ = world.begins()
@@ -157,8 +174,8 @@ def test_master_that_takes_over_does_not_count_the_time_in_which_workers_come_ba
     assert isinstance(rejoin(after, 1), m.Welcome)
     assert isinstance(rejoin(after, other), m.Welcome)
     after.tick(DROP_S + 5)
-    member = after.core.members.all[late]
-    assert (member.dropped, member.state) == (0, "not back yet")
+    (node,) = [node for node in after.status()["nodes"] if node["id"] == late]
+    assert node["state"] == "not back yet"
 
 
 def test_results_whose_pushes_nobody_acknowledged_do_not_count(make_job):

@@ -266,7 +266,7 @@ def test_shard_without_a_standby_is_not_behind(make_job):
     (row,) = world.report._shards()
     member = world.core.members.all[row["primary"]]
     replica = {"state": "lost", "seeded": 1.0, "lag_bytes": 700_000, "lag_s": 4.7}
-    member.stats = {"shards": [{"shard": 0, "pulls": 0, "pushes": 0, "replica": replica}]}
+    member.reports.stats = {"shards": [{"shard": 0, "pulls": 0, "pushes": 0, "replica": replica}]}
     (row,) = world.report._shards()
     assert (row["standby"], row["lag_bytes"], row["lag_s"]) == (0, 0, 0.0)
 
@@ -280,22 +280,23 @@ def test_rows_of_a_shard_count_where_its_primary_is(make_job):
     (row, *_) = world.report._shards()
     table = {"name": "t", "rows": 5}
     for member in world.core.members.nodes("server"):
-        member.stats = {"shards": [{"shard": row["shard"], "rows": 5, "tables": {"0": table}}]}
+        shard = {"shard": row["shard"], "rows": 5, "tables": {"0": table}}
+        member.reports.stats = {"shards": [shard]}
     assert world.core.shard_reports.sum("rows") == 5
     (found,) = world.report._tables()
     assert found["rows"] == 5
     # The primary was the standby when it reported last, and the server before it is the standby.
     for member in world.core.members.nodes("server"):
-        member.stats = {"shards": [], "standbys": member.stats["shards"]}
+        member.reports.stats = {"shards": [], "standbys": member.reports.stats["shards"]}
     assert world.core.shard_reports.sum("rows") == 5
     # That of the server that is the primary now is of when it was filled.
     first, second = world.core.members.nodes("server")
     filled = {"shard": row["shard"], "rows": 0, "replica": {"state": "seeding", "seeded": 0.1}}
     for member in (first, second):
-        whole = member.stats
-        member.stats = {"shards": [], "standbys": [filled]}
+        whole = member.reports.stats
+        member.reports.stats = {"shards": [], "standbys": [filled]}
         assert world.core.shard_reports.sum("rows") == 5
-        member.stats = whole
+        member.reports.stats = whole
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
@@ -311,8 +312,8 @@ def test_run_ends_once_each_server_has_told_its_counters_or_is_lost(make_job, is
     world.tick(times=3)
     assert "exported" in [fact.kind for fact in world.facts()]
     assert not world.sent(server, m.Stop)
-    (member,) = world.core.members.nodes("server")
-    assert member.state == "asked for its counters"
+    (node,) = [node for node in world.status()["nodes"] if node["role"] == "server"]
+    assert node["state"] == "asked for its counters"
     (order,) = [
         effect
         for effect in world.effects[before:]

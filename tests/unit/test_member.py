@@ -2,41 +2,41 @@
 
 import pytest
 
-from snailps.master.member import RATE_WINDOW_S, Member
+from snailps.master.member import RATE_WINDOW_S, Rate
 
 
 @pytest.fixture
-def member():
-    return Member(1, "worker", "host", 5, 7, [])
+def rate():
+    return Rate()
 
 
-def test_rate_before_the_first_block_is_none(member):
-    assert member.rate(3.0) is None
+def test_rate_before_the_first_block_is_none(rate):
+    assert rate.per_s(3.0) is None
 
 
-def test_rate_counts_the_time_between_blocks(member):
-    member.trained(100, 0.1, 1.0)  # began at 0.9
-    member.trained(100, 0.1, 2.9)
-    assert member.rate(2.9) == pytest.approx(200 / 2.0)
+def test_rate_counts_the_time_between_blocks(rate):
+    rate.trained(100, 0.1, 1.0)  # began at 0.9
+    rate.trained(100, 0.1, 2.9)
+    assert rate.per_s(2.9) == pytest.approx(200 / 2.0)
 
 
-def test_rate_is_of_the_last_seconds_only(member):
+def test_rate_is_of_the_last_seconds_only(rate):
     for second in range(30):
-        member.trained(second, 1.0, float(second))
-    assert member.rate(29.0) == pytest.approx(sum(range(19, 30)) / RATE_WINDOW_S)
-    assert member.rate(100.0) == 0.0
+        rate.trained(second, 1.0, float(second))
+    assert rate.per_s(29.0) == pytest.approx(sum(range(19, 30)) / RATE_WINDOW_S)
+    assert rate.per_s(100.0) == 0.0
 
 
-def test_rate_after_a_pause_begins_anew(member):
-    member.trained(100, 1.0, 1.0)
-    member.trained(50, 0.5, 100.0)
-    assert member.rate(100.0) == pytest.approx(100.0)
+def test_rate_after_a_pause_begins_anew(rate):
+    rate.trained(100, 1.0, 1.0)
+    rate.trained(50, 0.5, 100.0)
+    assert rate.per_s(100.0) == pytest.approx(100.0)
 
 
-def test_rate_of_a_partition_counts_the_units_of_its_checkouts_once(member):
-    member.trained(20, 0.5, 0.5, checkout=True)
-    member.trained(20, 0.5, 1.0, checkout=True)
-    member.trained(50, 1.0, 1.0)
-    assert member.rate(1.0) == pytest.approx(50.0)
-    member.trained(30, 1.0, 2.0)
-    assert member.rate(2.0) == pytest.approx(40.0)
+def test_rate_of_a_partition_counts_the_units_of_its_checkouts_once(rate):
+    rate.trained(20, 0.5, 0.5, checkout=True)
+    rate.trained(20, 0.5, 1.0, checkout=True)
+    rate.trained(50, 1.0, 1.0)
+    assert rate.per_s(1.0) == pytest.approx(50.0)
+    rate.trained(30, 1.0, 2.0)
+    assert rate.per_s(2.0) == pytest.approx(40.0)

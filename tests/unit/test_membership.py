@@ -39,7 +39,7 @@ class Cluster:
 
     def _unready(self, member, text, now):
         self.unready.append((member.number, text))
-        member.missed = text  # as a master does that takes over
+        member.was_missed(text)  # as a master does that takes over
         if not self.members.formed_before:
             self.lost(member, text)
 
@@ -332,12 +332,12 @@ def test_answer_to_a_void_route_is_none_to_the_one_that_followed():
     cluster.lost(lost, "is lost: killed")
     cluster.answer(second)
     cluster.answer(worker, WaitTimeout("cannot reach server 1"))
-    assert not second.acknowledged
+    assert not second.has_route
     again = cluster.register("server")
     cluster.check()
     for answer in (WaitTimeout("cannot reach server 1"), messages.Ok()):
         cluster.answer(worker, answer, at=0)  # on its way when the first route became void
-    assert not worker.acknowledged
+    assert not worker.has_route
     assert not cluster.unready
     for member in (second, again):
         cluster.answer(member)
@@ -463,7 +463,7 @@ def test_cluster_that_was_never_complete_forms_on_under_the_next_master():
     assert cluster.members.route.epoch == 5
     for member in cluster.members.nodes():
         cluster.answer(member)
-    assert again.acknowledged
+    assert again.has_route
     assert cluster.check()
 
 

@@ -252,13 +252,13 @@ def test_figures_of_checkouts_count_at_once_and_those_of_the_partition_in_their_
     assert job.ledger.progress == pytest.approx(1 / 4)
     assert job.rate(world.now) > 0
     (member, _) = world.core.members.joined("worker")
-    assert member.rate(world.now) == 10
+    assert member.rate.per_s(world.now) == 10
     assert member.done == 4  # what it has trained, and not the blocks that were encoded
     world.ask(a, m.Done("train", one.number, 30, 2.0, {"loss": 9.0, "examples": 3.0}))
     assert (job.metrics.units, job.metrics.loss) == (30, 2.0)  # shown is the mean of checkouts
     assert job.metrics.loss_by_epoch() == [3.0]
     assert job.ledger.progress == pytest.approx(1 / 4)
-    assert member.rate(world.now) == 15
+    assert member.rate.per_s(world.now) == 15
 
 
 def test_figures_of_a_lost_partition_are_withdrawn(make_job):

@@ -250,7 +250,7 @@ class JobController:
 
     def _open_book(self, job: Job, now: float, state: JobState | None = None) -> None:
         """Open the ledger of the training; with clocks, shards begin at the first one."""
-        here = [m for m in self._members.joined("worker") if not (m.dropped or m.leaving)]
+        here = [m for m in self._members.joined("worker") if m.takes_blocks]
         nodes = [member.number for member in here]
         if job.rounds and not nodes:  # the workers of rounds are decided now
             self._above.fail_job("every worker has left before the training began")
@@ -269,9 +269,7 @@ class JobController:
         fields = None if rotation is None else asdict(rotation)
         self._out.note("train", {"nodes": nodes, "restored": restored, "rotation": fields})
         for member in here:
-            member.wait_for("", now)
-            member.waited_s = member.block_since = 0.0
-            member.done = member.fetched = 0
+            member.training_begins(now)
         self.begin_training(job, nodes, state, now, rotation)
         if (at_work := job.as_counted(len(nodes))) < len(nodes):
             why = job.concurrency.why or (
@@ -337,8 +335,7 @@ class JobController:
         self._starting.pop(member, None)  # it joined while the job began, which reaches all workers
         if self.job is None or self.phase not in AT_WORK or member.dropped:
             return
-        member.state, member.finished = "starting", False
-        member.block_since = 0.0
+        member.job_given()
         if self.phase is JobPhase.TRAINING:
             self._out.note("join", {"node": member.number})
             self.job.ledger.join(member.number)
@@ -529,12 +526,13 @@ class JobController:
     def finished(self, member: Member, message: messages.Finished, now: float) -> None:
         """A worker has ended its part of the job; or, in a session, of one that ended without it,
         and gets the present one."""
-        if not member.dropped:
-            self.leases.finished(member, message, now)
-            return
-        number, member.dropped = member.dropped, 0
-        if number != self.ended_jobs.newest:
-            self.start(member)
+        if member.dropped:
+            is_earlier = member.caught_up() != self.ended_jobs.newest
+            if is_earlier:
+                self.start(member)
+            if is_earlier or self.job is None:
+                return
+        self.leases.finished(member, message, now)
 
     def _retired(self, now: float) -> None:
         """Blocks of a worker that is gone are to be trained again."""
@@ -779,8 +777,7 @@ class JobController:
         self.job, self.round, self.interrupted = None, None, False
         self._members.left.clear()
         for member in self._members.nodes():
-            if member.state != "stopping":  # stopped with a job that has failed
-                member.state = "ready"
+            member.job_over()
 
     def check_checkpoint(self, now: float) -> None:
         if self.phase is JobPhase.TRAINING and self.job is not None:

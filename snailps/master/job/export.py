@@ -10,7 +10,7 @@ has reported its counters, which figures of the run sum, or is lost.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from snailps.api.export_progress import ExportProgress
@@ -50,8 +50,6 @@ class Export:
     def begin(self, now: float) -> ExportProgress:
         """Begin the export; its thread writes its progress into the result."""
         self._reported_at = now
-        for member in self._members.nodes():
-            member.state = "waiting for the export"
         servers, ask = self._members.nodes("server"), messages.Ask("stats")
         counters = Broadcast(self._out, servers, ask, self._take_counters, now, loss="drop")
         self._counters = counters if counters.left else None
@@ -64,8 +62,11 @@ class Export:
             self._on_end(figures, now)
             return
         self._figures = figures
-        for member in self._counters.left.values():
-            member.state = "asked for its counters"
+
+    @property
+    def unreported(self) -> Collection[int]:
+        """Servers whose counters alone the job waits for."""
+        return self._counters.left if self._counters and self._figures is not None else ()
 
     def _take_counters(self, counters: Broadcast, now: float) -> None:
         self._counters = None

@@ -33,7 +33,7 @@ def run_figures(
     }
     sums["peak_rss_mb"] += own_rss_mb
     sums["peak_rss_mb"] += sum(
-        float(member.stats.get("peak_rss_mb", 0.0))
+        float(member.reports.stats.get("peak_rss_mb", 0.0))
         for member in everyone
         if "peak_rss_mb" not in member.figures
     )

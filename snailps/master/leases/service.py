@@ -117,7 +117,7 @@ class LeaseService:
         job, _ = self.running()
         if message.held and message.pass_ == job.pass_ == "survey":
             self._turns.hold(member.number, message.held)
-            member.done += job.counted(member.number, now)
+            member.counted(job.counted(member.number, now))
         if message.again:
             self._lease_again(job, member, message, call, now)
             return
@@ -181,11 +181,10 @@ class LeaseService:
         """Answer a worker whose block is done, and others that may continue now."""
         _, ledger = self.running()
         encoded = ledger.encodes(message.number)  # its words are trained by all
-        if not (message.numbers or encoded):  # or counted when they were held
-            member.done += 1
-        member.block_since = now
+        counts = not (message.numbers or encoded)  # else counted when they were held
+        member.block_done(int(counts), now)
         if message.seconds > 0 and message.pass_ == "train" and not encoded:
-            member.trained(message.units, message.seconds, now)
+            member.rate.trained(message.units, message.seconds, now)
         self._out.reply(call, messages.Enough() if ledger.drops else messages.Ok())
         self.answer(now)
         if member.number in self._refused and not member.waits:
@@ -211,8 +210,8 @@ class LeaseService:
             if fact is not None:
                 self._out.note("visits", fact)
         if message.seconds > 0:
-            member.done += 1
-            member.trained(message.units, message.seconds, now, checkout=True)
+            member.counted(1)
+            member.rate.trained(message.units, message.seconds, now, checkout=True)
         self.late.progress(now)
         self.answer(now)  # speeds that are known now may let others begin
 
@@ -280,8 +279,7 @@ class LeaseService:
         job.check_fetch(message.number, message.unit)
         read = partial(job.content, message.number, message.unit, message.text)
         self._out.work(read, partial(self._fetched, call), "fetch")
-        member.fetched += 1
-        member.lacks = outward(ledger.entry(message.number).piece.path)
+        member.block_fetched(outward(ledger.entry(message.number).piece.path))
 
     def _fetched(self, call: int, done: WorkDone, now: float) -> None:
         if done.error is None:
@@ -303,7 +301,7 @@ class LeaseService:
         if self.job is not None:
             self._out.note("settled_all", {"node": member.number, "but": []})
             self.job.ledger.records.make_all_durable(member.number)
-        member.finished, member.figures, member.state = True, message.figures, "finished"
+        member.part_ended(message.figures)
         if self.job is not None and self.job.ledger.drops:
             self.job.ledger.release(member.number)  # the block that it had prefetched
             self.job.withdraw_checkouts()
@@ -329,7 +327,7 @@ class LeaseService:
         if job is None:
             return
         node = member.number
-        member.worked, member.state = True, "training" if job.pass_ == "train" else "counting"
+        member.resumed(job.pass_)
         if job.pass_ == "train":
             for fields in resume_state["told"]:
                 done = messages.Done.of_result(fields)
@@ -343,11 +341,7 @@ class LeaseService:
             job.ledger.records.make_all_durable(node, but)
             self._out.note("settled_all", {"node": node, "but": but})
         if resume_state["finished"] is not None:
-            member.finished, member.figures, member.state = (
-                True,
-                resume_state["finished"],
-                "finished",
-            )
+            member.part_ended(resume_state["finished"])
             return
         ledger = job.ledger
         if job.pass_ == "train":  # the journal may have lost that it got the job
@@ -422,7 +416,7 @@ class LeaseService:
         idle = [member for member in late if not member.worked and (ledger.closed or ledger.over)]
         if idle and self.late.quiet(now):
             for member in idle:  # it may go on with the next job
-                member.dropped = self._ended_jobs.newest
+                member.given_up(self._ended_jobs.newest)
                 log.warning("%s is given up: it has not begun", member.name)
         self.late.step(begun, now, staged=ledger.needs == "clock")
         return any(not (member.finished or member.dropped) for member in late)
@@ -430,10 +424,10 @@ class LeaseService:
     def _give_up(self, member: Member, why: str, now: float) -> None:
         """The training ends without what a worker has not finished: it is lost, and fenced before
         the export reads its rows."""
-        if self._lifecycle.stopping:
+        if self._lifecycle.stopping or member.finished:
             return
         job, ledger = self.running()
-        member.dropped = self._ended_jobs.newest
+        member.given_up(self._ended_jobs.newest)
         ledger.abandon(member.number)
         job.withdraw_checkouts()
         self._expel(member, why, now, after="the training has ended without it")
@@ -492,7 +486,7 @@ class LeaseService:
             return True
         current = pass_ == job.pass_
         ready = self._ready(job, pass_)
-        wanted = current and ready and not member.leaving
+        wanted = current and ready and member.takes_blocks
         held = self._turns.held(member.number) if wanted else 0
         sends = held >= PART_BYTES and self._turns.begin(member.number)
         lease = None
@@ -505,13 +499,9 @@ class LeaseService:
                 self.clocks_noted = True
                 self._out.note("clocks", {})
             self._note_cuts(ledger)
-            if member.waits or not member.block_since:
-                member.block_since = now
-            member.wait_for("", now)
-            member.worked = True
-            member.state = "counting" if pass_ == "survey" else "training"
+            member.leased(pass_, now)
             self._out.reply(call, lease)
-        elif sends or not current or member.leaving or ledger.over or ledger.drops:
+        elif sends or not (current and member.takes_blocks) or ledger.over or ledger.drops:
             member.wait_for("", now)
             self._out.reply(call, messages.Leased(-1))
         else:

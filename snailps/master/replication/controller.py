@@ -53,6 +53,7 @@ class ReplicationController:
         self, context: Context, members: Membership, lifecycle: Lifecycle, above: Above
     ) -> None:
         self._out, self._members, self._above = context.out, members, above
+        self._lifecycle = lifecycle
         settings = context.settings
         wanted = settings.replication if settings.on_node_loss == "recover" else "none"
         limits = Limits.of(settings.request_timeout)
@@ -117,6 +118,8 @@ class ReplicationController:
         if member is None or member.role != "server":
             have = ", ".join(str(m.number) for m in self._members.nodes("server"))
             raise ClusterError(f"there is no server {number} in this cluster; servers: {have}")
+        if self._lifecycle.stopping:
+            raise ClusterError("this cluster is about to end")
         if not self._formed:
             raise ClusterError("the cluster is not complete yet: there is nothing to move")
         if not member.joined:
@@ -124,7 +127,7 @@ class ReplicationController:
         if call is not None:
             self._drains.setdefault(number, []).append(call)
         if not member.leaving:
-            member.leaving, member.state = True, "leaving"
+            member.asked_to_leave()
             shards = self.standbys.shards_of(number)
             log.info("%s is to leave: %d shards move to others", member.name, len(shards))
             self.standbys.leave(number, now)
@@ -158,7 +161,7 @@ class ReplicationController:
     def heard(self, member: Member, now: float) -> None:
         """Take a server's report on the progress of its copies."""
         for kind, name in (("shards", "seeded"), ("standbys", "relayed")):
-            for shard in member.stats.get(kind, []):
+            for shard in member.reports.stats.get(kind, []):
                 share = float(shard["replica"][name])
                 self.standbys.seeded(member.number, int(shard["shard"]), share, now)
 
@@ -278,7 +281,7 @@ class ReplicationController:
 
     def _followed(self, now: float) -> None:
         """Count the route as taken once all workers have it."""
-        asking = [m for m in self._members.all.values() if m.role == "worker" and m.acknowledged]
+        asking = [m for m in self._members.all.values() if m.role == "worker" and m.has_route]
         if self._members.route is not None:
             epoch = min([m.epoch for m in asking], default=self._members.route.epoch)
             self.standbys.followed(epoch, now)
@@ -287,7 +290,7 @@ class ReplicationController:
         member = self._members.all.get(effect.server)
         if member is None:
             return
-        member.leaving, member.state = False, "ready"
+        member.stays()
         asked = self._drains.get(effect.server)
         if not asked and all(m is member or m.leaving for m in self._members.nodes("server")):
             self._above.all_servers_leave(

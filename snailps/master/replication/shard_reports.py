@@ -26,7 +26,7 @@ class ShardReports:
         self._members, self._lifecycle, self._replication = members, lifecycle, replication
 
     def ask(self) -> None:
-        """Ask every server for its counters; `Member.stats` gets them."""
+        """Ask every server for its counters; `Member.reports` gets them."""
         for member in self._members.nodes("server"):
             self._members.order(member, messages.Ask("stats"), partial(self.take, member))
 
@@ -34,7 +34,7 @@ class ShardReports:
         if self._lifecycle.stopping:
             return  # shards that have stopped are in no report: figures are of the one before
         if isinstance(answer, messages.Report):
-            member.take_stats(answer.data, now)
+            member.reports.take_stats(answer.data, now)
             self._replication.heard(member, now)
 
     def latest(self) -> Iterator[tuple[Member, dict[str, Any]]]:
@@ -47,7 +47,7 @@ class ShardReports:
         reports: dict[int, tuple[bool, Member, dict[str, Any]]] = {}
         for kind in ("shards", "standbys"):
             for member in self._members.nodes("server"):
-                for shard in member.stats.get(kind, []):
+                for shard in member.reports.stats.get(kind, []):
                     number = shard["shard"]
                     of_primary = kind == "shards" and primary.get(number) == member.number
                     state = shard.get("replica", {}).get("state") if kind == "standbys" else ""
