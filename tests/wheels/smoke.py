@@ -101,24 +101,29 @@ def check_command() -> None:
 
 
 def check_neighbours(folder: Path) -> str:
-    """The ten lines of examples/ten_lines.py find the plural of a word, on the same text always."""
+    """What README shows first: the commands train on a text and find the plural of a word."""
     sys.path.append(str(ROOT / "tests" / "support"))
     from texts import write_prose
 
-    text = folder / "prose.txt"
-    write_prose(text, TEXT_BYTES)
-    script = shutil.copy(ROOT / "examples" / "ten_lines.py", folder)
-    done = subprocess.run(
-        [sys.executable, script, str(text), WORD], cwd=folder, capture_output=True, text=True,
-        timeout=LIMIT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = [line.split() for line in done.stdout.splitlines()]
-    words = [word for word, _ in found]
-    assert RELATIVE in words, done.stdout
-    scores = [float(score) for _, score in found]
+    write_prose(folder / "corpus.txt", TEXT_BYTES)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = readme.partition("```sh\n")[2].partition("```")[0]
+    install, train, neighbours = (line.split() for line in block.splitlines())
+    assert install[:2] == ["pip", "install"]
+    assert neighbours[-1] == "snail"
+    path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"}
+    for words in (train, [*neighbours[:-1], WORD]):
+        done = subprocess.run(
+            words, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+            env=path,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    found = [line.split("\t") for line in done.stdout.splitlines()]
+    near = [word for asked, word, _ in found if asked == WORD]
+    assert RELATIVE in near, done.stdout
+    scores = [float(score) for *_, score in found]
     assert scores == sorted(scores, reverse=True)
-    return " ".join(words[:3])
+    return " ".join(near[:3])
 
 
 def main() -> None:
