@@ -9,6 +9,7 @@ from __future__ import annotations
 from snailps.config import MasterSettings
 from snailps.dataclass import dataclass
 from snailps.master.effects import Outbox
+from snailps.master.job.session import SessionJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,8 @@ class Context:
     out: Outbox
     cluster_id: int  # number of this forming of the cluster; nodes of another one are refused
     begun: float  # monotonic seconds
-    session: bool = False  # jobs are submitted
+    # jobs are submitted, and what the session keeps; None: it runs one job and ends
+    session: SessionJob | None = None
     # the session outlives its drivers; workers of a failed job begin anew
     lasting: bool = False
+    nodes_stay: bool = True  # servers and workers outlive the master's process

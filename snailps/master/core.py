@@ -16,7 +16,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from snailps.config import MasterSettings
 from snailps.dataclass import dataclass, replace
 from snailps.errors import (
     EXIT_FAILED,
@@ -32,7 +31,7 @@ from snailps.errors import (
 from snailps.master import events
 from snailps.master.context import Context
 from snailps.master.departures import Departures
-from snailps.master.effects import Broken, Compact, Outbox, Snapshot
+from snailps.master.effects import Broken, Compact, Snapshot
 from snailps.master.events import Received
 from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.master.interrupts import Interrupts
@@ -41,7 +40,6 @@ from snailps.master.job.ended_jobs import MASTER_DIED
 from snailps.master.job.input import address_of, check_driver_files
 from snailps.master.job.recovery import Recovered
 from snailps.master.job.run_metrics import run_figures
-from snailps.master.job.session import SessionJob
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import NO_PEER, Member, names_of
 from snailps.master.membership import Membership
@@ -83,24 +81,14 @@ class _Loading:
 class MasterCore:
     def __init__(
         self,
-        settings: MasterSettings,
+        context: Context,
         # work beside the loop, the model's class included; the core only passes it on
         services: Services,
-        *,
-        cluster_id: int,  # number of this forming of the cluster
-        now: float,  # monotonic seconds
-        # wait for submitted jobs, instead of running one and ending; what the session keeps
-        session: SessionJob | None = None,
-        kept: bool = False,  # there is a journal
         past: Recovered | None = None,  # what an earlier master of this cluster left
-        # the session outlives its drivers; workers of a failed job begin anew
-        lasting: bool = False,
-        nodes_stay: bool = True,  # servers and workers outlive this process
         own_rss_mb: Callable[[], float] = lambda: 0.0,  # peak resident size of this process, MB
     ) -> None:
-        self.services, self.session, self.own_rss_mb = services, session is not None, own_rss_mb
-        self.out = out = Outbox(kept=kept, session=self.session)
-        self.context = context = Context(settings, out, cluster_id, now, self.session, lasting)
+        self.context, self.services, self.own_rss_mb = context, services, own_rss_mb
+        self.out, self.session = context.out, context.session is not None
         self._stats_at = 0.0
         self._loading: _Loading | None = None
         self._submitter = 0  # the driver of the newest submitted job
@@ -109,7 +97,7 @@ class MasterCore:
         self._early: list[Received] = []  # until the cluster is formed
 
         facts = past.facts if past is not None else []
-        self.lifecycle = lifecycle = Lifecycle(out, self._send_stop, now)
+        self.lifecycle = lifecycle = Lifecycle(self.out, self._send_stop, context.begun)
         self.members = members = Membership(context, lifecycle, self, facts)
         self.replication = ReplicationController(context, members, lifecycle, self)
         self.shard_reports = ShardReports(members, lifecycle, self.replication)
@@ -128,21 +116,14 @@ class MasterCore:
             self.job_controller.ended_jobs.replay(fact)
         opened_before = any(fact.kind == "open" for fact in facts)
         self.rows = SessionRows(
-            context, services, lifecycle, self.job_controller, self, session, opened_before
+            context, services, lifecycle, self.job_controller, self, opened_before
         )
-        self.interrupts = Interrupts(
-            lifecycle,
-            self.job_controller,
-            out,
-            self.rows.save_last,
-            nodes_stay=nodes_stay,
-            wait_s=settings.master_time_out,
-        )
+        self.interrupts = Interrupts(context, lifecycle, self.job_controller, self.rows.save_last)
         self.departures = Departures(
             context, members, lifecycle, self.replication, self.job_controller, self.rows, self
         )
         over = any(fact.kind == "exported" for fact in facts)
-        back_s = BACK_S if over else settings.heartbeat_timeout
+        back_s = BACK_S if over else context.settings.heartbeat_timeout
         self.heartbeats = HeartbeatMonitor(context, members, lifecycle, self.departures, back_s)
         self._handlers = self._event_table()
         self._anyones = self._call_table()

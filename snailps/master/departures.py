@@ -67,7 +67,7 @@ class Departures:
         self._replication, self._shard_orders = replication, replication.shard_orders
         self._job_controller, self._session_rows = job_controller, session_rows
         self._above = above
-        self._session, self._lasting = context.session, context.lasting
+        self._session, self._lasting = context.session is not None, context.lasting
         self._on_node_loss = context.settings.on_node_loss
         self._recovers = self._on_node_loss == "recover"
         self._gone_by = inf  # when workers of a failed job are given up that have not left

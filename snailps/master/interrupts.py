@@ -24,7 +24,7 @@ from functools import partial
 from typing import cast
 
 from snailps.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_OK
-from snailps.master.effects import Outbox
+from snailps.master.context import Context
 from snailps.master.job.controller import JobController
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.phases import JobPhase
@@ -43,17 +43,15 @@ which passes it on."""
 class Interrupts:
     def __init__(
         self,
+        context: Context,
         lifecycle: Lifecycle,
         job_controller: JobController,
-        out: Outbox,
         save_last: Callable[[Callable[[], None]], None],  # a session's rows, before it ends
-        *,
-        nodes_stay: bool,  # servers and workers outlive this process
-        wait_s: float,  # how long they wait for the next master
     ) -> None:
-        self._lifecycle, self._job_controller, self._out = lifecycle, job_controller, out
+        self._out, self._nodes_stay = context.out, context.nodes_stay
+        self._lifecycle, self._job_controller = lifecycle, job_controller
         self._save_last = save_last
-        self._nodes_stay, self._wait_s = nodes_stay, wait_s
+        self._wait_s = context.settings.master_time_out  # that nodes wait for the next master
         self._code = EXIT_INTERRUPTED  # of leaving, by the last signal
         self._leave_at: float | None = None  # when the master leaves, after SIGTERM
         self._terminated_at = -math.inf

@@ -65,7 +65,7 @@ class Membership:
         above: Above,
         facts: Sequence[Fact] = (),  # of an earlier master
     ) -> None:
-        self._settings, self._session = context.settings, context.session
+        self._settings, self._session = context.settings, context.session is not None
         self.cluster_id, self.out = context.cluster_id, context.out
         self._lifecycle, self._above = lifecycle, above
         self.peers: dict[int, Member] = {}  # by connection

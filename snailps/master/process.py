@@ -42,8 +42,9 @@ from snailps.errors import (
 from snailps.master import effects, events
 from snailps.master.background_tasks import BackgroundTasks
 from snailps.master.checkpoint_files import CheckpointFiles
+from snailps.master.context import Context
 from snailps.master.core import MasterCore
-from snailps.master.effects import Fact
+from snailps.master.effects import Fact, Outbox
 from snailps.master.events import Answer
 from snailps.master.job.input import check_driver_files
 from snailps.master.job.job import Job
@@ -330,21 +331,23 @@ class Master:
             check_results(job.cls, job.settings, takes_over=past is not None)
         self._reader = ModelReader(settings.request_timeout, self.trust, cluster_id)
         self.core = MasterCore(
-            settings,
+            Context(
+                settings,
+                Outbox(kept=self._journal.path is not None, session=session is not None),
+                cluster_id,
+                now,
+                session,
+                self._lasting,
+                self._nodes_stay,
+            ),
             _Services(
                 self._reader,
                 self._journal if job is not None else Journal(None),  # of a job's training
                 accept_source=settings.accept_source,
                 source_key=self._source_key,
             ),
-            cluster_id=cluster_id,
-            now=now,
-            session=session,
-            lasting=self._lasting,
-            nodes_stay=self._nodes_stay,
-            kept=self._journal.path is not None,
-            past=past,
-            own_rss_mb=peak_rss_mb,
+            past,
+            peak_rss_mb,
         )
         facts = past.facts if past is not None else []
         self._report = StatusReport(

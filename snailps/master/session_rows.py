@@ -23,7 +23,6 @@ from snailps.errors import CheckpointError, ClusterError, SnailError, explain
 from snailps.master.checkpoints import CheckpointController, Hooks
 from snailps.master.context import Context
 from snailps.master.job.controller import JobController
-from snailps.master.job.session import SessionJob
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
 from snailps.master.services import Files, Opened, Services
@@ -71,12 +70,13 @@ class SessionRows:
         lifecycle: Lifecycle,
         job_controller: JobController,
         above: Above,
-        job: SessionJob | None,  # None: the master has a job of its own, and nothing is done here
         opened_before: bool = False,  # by a master before this one: servers have the rows
     ) -> None:
         self._out, self._services, self._lifecycle = context.out, services, lifecycle
         self._job_controller, self._above = job_controller, above
-        self._job, self._opened_before = job, opened_before
+        # None: the master has a job of its own, and nothing is done here
+        self._job = job = context.session
+        self._opened_before = opened_before
         self._state = State.OPENING if job is not None else State.OPEN
         self._files = services.more_files() if job is not None else services.files
         hooks = Hooks(

@@ -18,8 +18,9 @@ from typing import ClassVar
 from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.errors import ConnectionLost, ProtocolError, SnailError
 from snailps.master import effects, events
+from snailps.master.context import Context
 from snailps.master.core import MasterCore
-from snailps.master.effects import Fact
+from snailps.master.effects import Fact, Outbox
 from snailps.master.job.job import Job
 from snailps.master.job.session import SessionJob
 from snailps.master.job.state import pack
@@ -229,13 +230,15 @@ class Master(Process):
         self.reader = Reader(self)
         wall_s = 1e9
         self.core = MasterCore(
-            self.settings,
+            Context(
+                self.settings,
+                Outbox(kept=journal.path is not None, session=self.cluster.session),
+                cluster_id,
+                now,
+                SessionJob(RawConfig([])) if self.cluster.session else None,
+            ),
             Services(self, self.cluster.new_files(self), self.reader, journal),
-            cluster_id=cluster_id,
-            now=now,
-            session=SessionJob(RawConfig([])) if self.cluster.session else None,
-            kept=journal.path is not None,
-            past=past,
+            past,
         )
         self.report = StatusReport(
             self.core,

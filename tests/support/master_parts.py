@@ -58,7 +58,7 @@ class TestOutbox(Outbox):
             then(done, now)
 
 
-def context_of(out, *, settings=None, cluster_id=7, begun=0.0, session=False):
+def context_of(out, *, settings=None, cluster_id=7, begun=0.0, session=None):
     return Context(settings or MasterSettings(), out, cluster_id, begun, session)
 
 

@@ -2,6 +2,7 @@
 
 from snailps.config import MasterSettings, RawConfig
 from snailps.master import effects, events
+from snailps.master.context import Context
 from snailps.master.core import MasterCore
 from snailps.master.effects import Fact
 from snailps.master.job.job import Job
@@ -79,12 +80,11 @@ class World:
         self.works = []
         self.services, self.answers = Services(), {}
         self._peer = self._call = 0
-        self.core = MasterCore(
-            MasterSettings(**settings), self.services, cluster_id=LIFE, now=self.now, kept=kept,
-            past=past, session=SessionJob(RawConfig([])) if session else None, lasting=lasting,
-            nodes_stay=nodes_stay,
-            own_rss_mb=lambda: 70.0,
+        context = Context(
+            MasterSettings(**settings), effects.Outbox(kept=kept, session=session), LIFE, self.now,
+            SessionJob(RawConfig([])) if session else None, lasting, nodes_stay,
         )  # fmt: skip
+        self.core = MasterCore(context, self.services, past, lambda: 70.0)
         facts = past.facts if past is not None else []
         self.report = StatusReport(self.core, self.keep, facts=facts)
         self.handle(events.Started(job, 2))

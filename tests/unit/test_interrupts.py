@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from cluster_models import COUNTER, write_numbers
+from master_parts import context_of
 from master_world import World, rejoin, takes_over
 
 from snailps.config import JobSettings, MasterSettings, RawConfig
@@ -235,8 +236,7 @@ def test_session_whose_servers_leave_during_a_job_is_saved_after_it(phase):
         phase=phase, interrupt=lambda now: calls.append("early"),
         export=SimpleNamespace(cancelled=False),
     )  # fmt: skip
-    out = SimpleNamespace(kept=True)
-    interrupts = Interrupts(lifecycle, job, out, saved.append, nodes_stay=True, wait_s=60.0)
+    interrupts = Interrupts(context_of(effects.Outbox(kept=True)), lifecycle, job, saved.append)
     interrupts.signal(TERM, 100.0)
     interrupts.all_servers_leave("all rows would go", 100.0)
     interrupts.step(100.1)

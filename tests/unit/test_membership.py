@@ -30,7 +30,7 @@ class Cluster:
         )
         context = context_of(
             self.out, settings=MasterSettings(**nodes, **settings), cluster_id=LIFE,
-            begun=self.now, session=session,
+            begun=self.now, session=SimpleNamespace() if session else None,
         )  # fmt: skip
         lifecycle = SimpleNamespace(fail=self.failed.append)
         self.members = Membership(context, lifecycle, above, facts)

@@ -97,7 +97,7 @@ class JobController:
         above: Above,
         past: Recovered | None = None,  # notes of an earlier master: the job resumes from there
     ) -> None:
-        self._session, self._services = context.session, services
+        self._session, self._services = context.session is not None, services
         self._out, self._members = context.out, members
         self._shard_orders, self._shard_reports = shard_orders, shard_reports
         self._above, out = above, context.out

@@ -25,7 +25,7 @@ class WorkerWait:
     ) -> None:
         settings = context.settings
         self._advice, self._fail_job = advice, fail_job
-        waits = settings.on_node_loss == "recover" and not context.session
+        waits = settings.on_node_loss == "recover" and context.session is None
         self._limit_s = settings.master_time_out if waits else 0.0
         self._notice_at = 0.0
         self.lacks, self.since = "", 0.0
