@@ -18,21 +18,25 @@ RELEASE = "99684dcb"
 """The commit before the packages were merged; its lines are printed where it is in the clone."""
 FORKS = "forks on the number of workers"
 PARTS = "forks on the number of partitions"
+ALONE = "questions whether a worker shares its rows"
 POLICIES = "type tests of policies"
 SCHEDULES = "questions for the schedule outside of its policy"
 PATTERNS = {
     FORKS: r"\bworkers\s*(==|!=|<=?|>=?)\s*[12]\b",
     PARTS: r"\bparts\s*(==|!=|<=|>)\s*1\b|\bsplit\.is_whole\b",
+    ALONE: r"\bare_shared\b|\bhas_bases\b|\bof_workers\(|_ALONE\b|\b\w*outputs is (not )?None\b"
+    r"|\b_?recalls\b|\bplaces\.first is\b",
     POLICIES: r"\b(isinstance|cast)\(.*?\b\w*(Ledger|Schedule|Admission)\b",
     SCHEDULES: r"\bconsistency\s*(==|!=)|\bjob\.(rounds|clocked)\b",
 }
 """By kind: a line of code that is one; of schedules, in packages that are no policy."""
-MOST = {FORKS: 5, PARTS: 14, POLICIES: 1, SCHEDULES: 2, "stubs": 0, "terms": 110}
+MOST = {FORKS: 5, PARTS: 14, ALONE: 40, POLICIES: 1, SCHEDULES: 2, "stubs": 0, "terms": 110}
 DECIDE = ("snailps/master/leases/", "snailps/config/")
 """Places that define what a schedule is."""
 HINTS = {
     FORKS: "make one worker a value of the general case",
     PARTS: "make one partition a value of the general case",
+    ALONE: "make a single worker a value: of a pace, a rule, a room",
     POLICIES: "have the policy answer",
     SCHEDULES: "ask `steps_of(settings)`, the schedule, or `Worker.clocked`",
     "stubs": "tools/stubs.py makes them",
@@ -67,6 +71,7 @@ def places(root: Path) -> dict[str, list[str]]:
     for path in sorted(sources):
         where = path.relative_to(root)
         kinds = [k for k in PATTERNS if k != SCHEDULES or not str(where).startswith(DECIDE)]
+        kinds = [k for k in kinds if k != ALONE or "kernels" not in str(where)]
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             for name in kinds:
                 if re.search(PATTERNS[name], line):

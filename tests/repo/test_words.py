@@ -41,7 +41,9 @@ OF_ROTATION = {
 """Gone where a rotation is made; borrowed memory, visited rows and settled requests are others."""
 OF_KEPT_ROWS = {r"\brounds?\b(?!\()": "push period"}
 """A round is federated averaging's."""
-KEEPS = re.compile(r"snailps/models/(?:kept_rows|rows|pace|block_trainer)\.py")
+KEEPS = re.compile(
+    r"snailps/models/(?:kept_rows|exchange_times|recalled_bases|rows|pace|block_trainer)\.py"
+)
 ROTATES = re.compile(r"snailps/(?:worker/|models/word_vectors/|api/rotation|master/leases/)")
 
 
@@ -69,5 +71,5 @@ def test_a_rotation_has_partitions_and_checkouts():
 
 def test_kept_rows_are_pushed_by_push_periods():
     paths = [path for path in CODE if KEEPS.match(path.relative_to(ROOT).as_posix())]
-    assert len(paths) == 4
+    assert len(paths) == 6
     assert list(found(OF_KEPT_ROWS, paths)) == []

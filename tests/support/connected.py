@@ -66,7 +66,8 @@ def in_order(model):
     model.sgd.pool.shutdown()
     model.sgd.pool = AtOnce()
     for rows in model.rows:
-        rows._seconds = lambda: 0.0
+        if isinstance(rows, KeptRows):
+            rows._times._seconds = lambda: 0.0
     return model
 
 

@@ -16,7 +16,7 @@ from snailps.config import RawConfig
 from snailps.data._text import WordCounter
 from snailps.data.vocabulary import Vocabulary
 from snailps.errors import ConfigError, DataError
-from snailps.models import kept_rows, seen_blocks
+from snailps.models import recalled_bases, seen_blocks
 from snailps.models.classifier import model as classifier
 from snailps.models.classifier.model import Classifier, pack_summary, unpack_summary
 from snailps.models.classifier.passes import enough_epochs
@@ -225,7 +225,7 @@ def test_train_at_the_only_worker_pulls_a_row_once_and_leaves_what_was_trained(m
 
 
 def test_round_of_the_only_worker_is_pushed_while_the_next_blocks_train(make, monkeypatch):
-    monkeypatch.setattr(kept_rows, "PIECE_BYTES", 8 * 4 * 4)
+    monkeypatch.setattr(recalled_bases, "PIECE_BYTES", 8 * 4 * 4)
     model = make(replace(SMALL, word_ngrams=2, lr=0.5), threads=2)
     kernel, push, pushed = kernels.train_labels, Classifier.push_async, threading.Event()
     begun = 0

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.kernels._row_exchange import QUIET_MAX
-from snailps.models import kept_rows
+from snailps.models import exchange_times, kept_rows, recalled_bases
 from snailps.models import rows as rows_of
-from snailps.models.kept_rows import DRIFT, LATE, SPAN_MIN, KeptRows, of_curvature
+from snailps.models.exchange_times import DRIFT, SPAN_MIN, ExchangeRule
+from snailps.models.kept_rows import LATE, KeptRows, of_curvature
 from snailps.models.local_sgd import LocalSgd, RowLayout
 
 DIM = 3
@@ -89,7 +90,7 @@ class Worker:
 
     def __init__(
         self, store, *, workers=1, threads=1, room=IDS, period_blocks=1, a_step=0.0, growth=np.inf,
-        rare_steps=0.0, pulls_bases=False, makes=False,
+        rare_steps=0.0, recalls=False, makes=False,
     ):  # fmt: skip
         self.client = Client(store, workers, threads)
         first = store.rows.copy()
@@ -101,8 +102,8 @@ class Worker:
         estimate = of_curvature(DIM)
         estimate.a_step = a_step
         self.shared = KeptRows(
-            self.sgd, "a", estimate, room=room, period_blocks=period_blocks, growth=growth,
-            rare_steps=rare_steps, pulls_bases=pulls_bases,
+            self.sgd, "a", estimate, rule=ExchangeRule(growth=growth, rare_steps=rare_steps),
+            room=room, period_blocks=period_blocks, recalls=recalls,
             fill_first=fill_first if makes else None, seconds=lambda: 0.0,
         )  # fmt: skip
         self.closed = True  # whether a round ended with the last block
@@ -161,7 +162,7 @@ def test_only_worker_has_the_stores_rows_and_its_own_deltas_whatever_room_there_
 ):
     store = Store()
     worker = Worker(
-        store, room=room, period_blocks=period_blocks, pulls_bases=bases == "pulled", makes=makes
+        store, room=room, period_blocks=period_blocks, recalls=bases == "pulled", makes=makes
     )
     expected = store.rows.copy()
     coming = worker.ask(blocks[0])
@@ -216,7 +217,7 @@ def test_only_worker_pushes_a_round_some_rows_at_a_time(monkeypatch):
 def test_only_worker_without_bases_pulls_them_with_the_rows_that_it_pushes():
     store = Store()
     first = store.rows.copy()
-    worker = Worker(store, period_blocks=3, pulls_bases=True)
+    worker = Worker(store, period_blocks=3, recalls=True)
     for ids in ([0, 1], [1, 2], [2, 3]):
         assert worker.client.pulled == [[0, 1], [2], [3]][: len(worker.client.pulled)]
         worker.train(worker.ask(ids), 1)
@@ -231,19 +232,19 @@ def test_only_worker_without_bases_pulls_them_with_the_rows_that_it_pushes():
 
 
 @pytest.mark.parametrize(
-    ("pulls_bases", "pushed", "pulled"),
+    ("recalls", "pushed", "pulled"),
     [
         (True, [[0, 1, 2], [0, 2], [3, 4]], [[0, 2]]),
         (False, [[0, 1, 2], [0, 2, 3, 4]], []),
     ],
 )
 def test_only_worker_that_makes_rows_pulls_those_only_that_it_has_pushed_before(
-    pulls_bases, pushed, pulled
+    recalls, pushed, pulled
 ):
     """None, where it keeps their bases."""
     store = Store()
     expected = store.rows.copy()
-    worker = Worker(store, period_blocks=2, pulls_bases=pulls_bases, makes=True)
+    worker = Worker(store, period_blocks=2, recalls=recalls, makes=True)
     for ids in ([0, 1], [1, 2], [0, 3], [2, 4]):
         np.testing.assert_array_equal(worker.train(worker.ask(ids), 1), expected[ids])
         expected[ids] += 1
@@ -253,10 +254,10 @@ def test_only_worker_that_makes_rows_pulls_those_only_that_it_has_pushed_before(
     assert [sorted(keys) for keys in worker.client.pulled] == pulled
 
 
-@pytest.mark.parametrize("pulls_bases", [False, True])
-def test_only_worker_makes_no_row_once_servers_may_have_it(pulls_bases):
+@pytest.mark.parametrize("recalls", [False, True])
+def test_only_worker_makes_no_row_once_servers_may_have_it(recalls):
     store = Store()
-    worker = Worker(store, pulls_bases=pulls_bases, makes=True, period_blocks=9)
+    worker = Worker(store, recalls=recalls, makes=True, period_blocks=9)
     store.rows[1:] += 7
     worker.train(worker.ask([0]), 1)
     coming = worker.ask([1])
@@ -271,10 +272,10 @@ def test_only_worker_makes_no_row_once_servers_may_have_it(pulls_bases):
 
 @pytest.mark.parametrize("chunk_bytes", [8 * DIM, 1 << 20])
 def test_only_worker_without_bases_pushes_any_number_of_chunks_whole(monkeypatch, chunk_bytes):
-    monkeypatch.setattr(kept_rows, "PIECE_BYTES", chunk_bytes)
+    monkeypatch.setattr(recalled_bases, "PIECE_BYTES", chunk_bytes)
     store = Store()
     expected = store.rows + 1
-    worker = Worker(store, pulls_bases=True)
+    worker = Worker(store, recalls=True)
     worker.train(worker.ask(range(IDS)), 1)
     worker.shared.flush()
     assert (len(worker.client.pushes) > 2) == (chunk_bytes < 1 << 20)
@@ -285,10 +286,10 @@ def test_only_worker_without_bases_pushes_any_number_of_chunks_whole(monkeypatch
 @pytest.mark.parametrize("makes", [False, True])
 @pytest.mark.parametrize("then", ["flush", "close", "join"])
 def test_round_that_is_sent_later_goes_piece_by_piece_as_rows_are_found(monkeypatch, makes, then):
-    monkeypatch.setattr(kept_rows, "PIECE_BYTES", 8 * DIM)
+    monkeypatch.setattr(recalled_bases, "PIECE_BYTES", 8 * DIM)
     store, ids = Store(), list(range(6))
     first = store.rows.copy()
-    worker = Worker(store, pulls_bases=True, makes=makes, period_blocks=2, threads=2)
+    worker = Worker(store, recalls=True, makes=makes, period_blocks=2, threads=2)
     shared = worker.shared
     for _ in range(2):
         worker.train(worker.ask(ids), 1)
@@ -416,7 +417,7 @@ def test_rare_row_waits_for_steps_and_drift_for_so_many_rounds_or_to_the_end(
     monkeypatch, a_step, longest, blocks
 ):
     """One own step, or half of `DRIFT`; rows 1, 2, 3 make 8, .3 and 0 a block, which is a round."""
-    monkeypatch.setattr(kept_rows, "RARE_PERIODS", longest)
+    monkeypatch.setattr(exchange_times, "RARE_PERIODS", longest)
     worker = Worker(store := Store(), workers=2, a_step=a_step, rare_steps=1.0)
     start = store.rows[3].copy()
     for _ in range(2 * blocks + 1):
@@ -453,7 +454,7 @@ def test_rows_that_are_not_steep_are_exchanged_as_often_as_the_examples_grow_by_
     monkeypatch, growth, of_all
 ):
     """By the part of a setting, or by what all four workers may grow by."""
-    monkeypatch.setattr(kept_rows, "GROWTH_OF_ALL", of_all)
+    monkeypatch.setattr(exchange_times, "GROWTH_OF_ALL", of_all)
     worker = Worker(Store(), workers=4, period_blocks=1000, growth=growth)
     exchanged = []
     for number in range(200):
@@ -572,13 +573,13 @@ def test_second_worker_that_joins_shares_rows_of_the_first():
 def test_second_worker_that_joins_one_without_bases_gives_it_bases(period_blocks, makes):
     store = Store()
     expected = store.rows.copy()
-    worker = Worker(store, pulls_bases=True, period_blocks=period_blocks, makes=makes)
+    worker = Worker(store, recalls=True, period_blocks=period_blocks, makes=makes)
     coming = worker.ask([1, 2])
     worker.train(coming, 1)
     worker.workers_changed(2)
     worker.train(worker.ask([1, 4]), 1)
     assert worker.shared._kept.exchange.has_bases
-    joined = Worker(store, workers=2, pulls_bases=True)
+    joined = Worker(store, workers=2, recalls=True)
     joined.train(joined.ask([2, 3]), 10)
     joined.shared.flush()
     worker.train(worker.ask([1, 2]), 1)
@@ -591,10 +592,10 @@ def test_second_worker_that_joins_one_without_bases_gives_it_bases(period_blocks
 def test_steps_before_another_worker_joins_take_nothing_from_those_after():
     """The first shared deltas of a worker that gets bases are of few steps, not of all so far."""
     moved = []
-    for pulls_bases in (False, True):
+    for recalls in (False, True):
         store = Store()
         first = store.rows[1].copy()
-        worker = Worker(store, pulls_bases=pulls_bases, a_step=0.01)
+        worker = Worker(store, recalls=recalls, a_step=0.01)
         for _ in range(50):
             worker.train(worker.ask([1]), 1, examples=100)
         worker.workers_changed(2)
@@ -609,7 +610,7 @@ def test_steps_before_another_worker_joins_take_nothing_from_those_after():
 def test_second_worker_that_joins_in_a_round_leaves_its_later_blocks_their_deltas(makes):
     store = Store()
     expected = store.rows.copy()
-    worker = Worker(store, pulls_bases=True, period_blocks=3, makes=makes)
+    worker = Worker(store, recalls=True, period_blocks=3, makes=makes)
     worker.train(worker.ask([1, 2]), 1)
     worker.workers_changed(2)
     for ids in ([2, 3], [4]):
@@ -624,7 +625,7 @@ def test_room_is_of_the_number_of_workers_when_rows_begin_anew(monkeypatch):
     several, alone = 4 * (16 + DIM) + kept_rows.KEY_BYTES, 4 * 16 + kept_rows.KEY_BYTES
     monkeypatch.setattr(kept_rows, "CACHE_BYTES", 3 * several)
     monkeypatch.setattr(kept_rows, "CACHE_BYTES_ALONE", 6 * alone)
-    worker = Worker(Store(), room=0, pulls_bases=True)
+    worker = Worker(Store(), room=0, recalls=True)
     rooms = []
     for ids, workers in (([1, 2], 1), ([1, 2, 3, 4], 2), ([5, 6, 7], 2), ([1, 2, 3, 4], 1)):
         worker.workers_changed(workers)
@@ -638,7 +639,7 @@ def test_room_is_of_the_number_of_workers_when_rows_begin_anew(monkeypatch):
 def test_second_worker_that_joins_while_a_block_trains_changes_nothing_before_the_next_one():
     store = Store()
     expected = store.rows.copy()
-    worker = Worker(store, pulls_bases=True)
+    worker = Worker(store, recalls=True)
     kept, places = worker.ask([1, 2])
     (rows,) = worker.shared.ready(kept)
     worker.workers_changed(2)
@@ -654,10 +655,10 @@ def test_second_worker_that_joins_while_a_block_trains_changes_nothing_before_th
 
 
 @pytest.mark.parametrize("rare_steps", [0.0, 4.0])
-@pytest.mark.parametrize("pulls_bases", [False, True])
-def test_worker_that_is_left_alone_takes_what_the_others_did_last(pulls_bases, rare_steps):
+@pytest.mark.parametrize("recalls", [False, True])
+def test_worker_that_is_left_alone_takes_what_the_others_did_last(recalls, rare_steps):
     store = Store()
-    worker = Worker(store, workers=2, pulls_bases=pulls_bases, rare_steps=rare_steps)
+    worker = Worker(store, workers=2, recalls=recalls, rare_steps=rare_steps)
     worker.train(worker.ask([1, 2, 3]), 1)  # pushed, not pulled
     store.rows[[1, 2, 3]] += 5  # the other one, before it leaves
     worker.workers_changed(1)

@@ -49,6 +49,7 @@ from snailps.models.classifier.passes import (
 )
 from snailps.models.classifier.settings import LR, ClassifierSettings
 from snailps.models.copied_rows import CopiedRows
+from snailps.models.exchange_times import ExchangeRule
 from snailps.models.kept_rows import KeptRows, of_curvature
 from snailps.models.local_sgd import Contention, Floats, Keys, LocalSgd, RowLayout
 from snailps.models.ngram_rows import AUTO, chosen, surveyed, with_rows
@@ -82,15 +83,15 @@ TOKEN_FEATURES, TOKEN_DIM = 6, 100
 PERIOD_PART_ALONE = 1 / 2
 """Part of an only worker's training that a period is, at most."""
 STEPS_MIN = (0.4, 4.0)
-"""`KeptRows.steps_min` of words and labels; a word's step is 1 / the length of its line."""
+"""`ExchangeRule.steps_min` of words and labels; a word's step is 1 / the length of its line."""
 RARE_STEPS = (0.1, 0.0)
-"""`KeptRows.rare_steps` of words and labels.  0 with n-grams: nearly all of them are rare, and
+"""`ExchangeRule.rare_steps` of words and labels.  0 with n-grams: nearly all of them are rare, and
 together they say a lot."""
 SAID_BYTES = 100_000_000
 """Bytes of a file from which a job says what would make it smaller."""
 SMALL_DIM = 25
 GROWTH = (1 / 8, 1 / 256)
-"""`KeptRows.growth` of words and labels."""
+"""`ExchangeRule.growth` of words and labels."""
 SAMPLE = 1 << 18
 """Features of a block whose steps are counted, at most."""
 EXCHANGE_LINES = 64
@@ -293,10 +294,12 @@ class Classifier(TextModel, Adopted, Reported):
                     self.sgd,
                     table.name,
                     estimate,
-                    steps_min=steps_min,
-                    growth=growth,
-                    rare_steps=0.0 if s.has_ngrams or s.saves_checkpoints else rare_steps,
-                    pulls_bases=True,
+                    rule=ExchangeRule(
+                        steps_min=steps_min,
+                        growth=growth,
+                        rare_steps=0.0 if s.has_ngrams or s.saves_checkpoints else rare_steps,
+                    ),
+                    recalls=True,
                     fill_first=table.fill_first,
                 )
                 for table, estimate, steps_min, rare_steps, growth in zip(

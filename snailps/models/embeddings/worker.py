@@ -45,7 +45,8 @@ from snailps.models.block_trainer import BlockTrainer, Prepared, Rates, Span, Su
 from snailps.models.copied_rows import CopiedRows
 from snailps.models.embeddings import files, warm_start
 from snailps.models.embeddings.settings import METHODS, EmbeddingSettings
-from snailps.models.kept_rows import FAR, SPAN_MIN, KeptRows
+from snailps.models.exchange_times import SPAN_MIN, ExchangeRule
+from snailps.models.kept_rows import FAR, KeptRows
 from snailps.models.local_sgd import (
     Contention,
     Floats,
@@ -81,9 +82,9 @@ PERIOD_PART = 1 / 4
 FACTOR_STEP = 0.3
 """Curvature of a step on a row, by its relative sum of squared gradients, with AdaGrad."""
 GROWTH = 0.03
-"""`KeptRows.growth`; this and the next two: docs/design/shared-rows.md."""
+"""`ExchangeRule.growth`; this and the next two: docs/design/shared-rows.md."""
 STEPS_MIN = 0.5
-"""`KeptRows.steps_min`: rare rows are pulled again between two own steps."""
+"""`ExchangeRule.steps_min`: rare rows are pulled again between two own steps."""
 OTHERS_LEAST = 4.0
 """`DriftEstimate.others_least`: a step is as short as after so many steps of each other worker."""
 RATE_LEAST = 1e-9
@@ -390,7 +391,12 @@ class EmbeddingWorker(BlockTrainer, Adopted, Reported):
         if steps_of(s).rows_may_stay:
             self.prefetch = 2
             self.rows = (
-                KeptRows(self.sgd, TABLE, self.estimate, growth=GROWTH, steps_min=STEPS_MIN),
+                KeptRows(
+                    self.sgd,
+                    TABLE,
+                    self.estimate,
+                    rule=ExchangeRule(growth=GROWTH, steps_min=STEPS_MIN),
+                ),
             )
 
     def prepare(self, block: Block) -> Prepared:

@@ -42,7 +42,8 @@ from snailps.data.reading import Reading
 from snailps.errors import DataError
 from snailps.models.block_trainer import BlockTrainer, Prepared, Rates, Span, Sums
 from snailps.models.copied_rows import CopiedRows
-from snailps.models.kept_rows import DRIFT, STEPS_MIN, KeptRows
+from snailps.models.exchange_times import DRIFT, STEPS_MIN, ExchangeRule
+from snailps.models.kept_rows import KeptRows
 from snailps.models.local_sgd import LocalSgd, RowLayout
 from snailps.models.losses import LOSSES
 from snailps.models.pace import Pace, of_workers
@@ -133,7 +134,7 @@ class SparseWorker(BlockTrainer, Adopted, Reported):
     """Methods whose step size falls over the job; ftrl's is the table's."""
     drift: ClassVar[float] = DRIFT
     rare_steps: ClassVar[float] = 1.0
-    """`KeptRows.rare_steps` with FTRL."""
+    """`ExchangeRule.rare_steps` with FTRL."""
 
     # --- to be written by the model --------------------------------------------------------
 
@@ -416,11 +417,16 @@ class SparseWorker(BlockTrainer, Adopted, Reported):
                 self.sgd,
                 TABLE,
                 self.shares.estimate,
+                rule=ExchangeRule(
+                    steps_min=max(STEPS_MIN, layout.width / 2),  # wide rows cost more to exchange
+                    drift=self.drift,
+                    # With AdaGrad and SGD first steps are long, and several workers make them on a
+                    # row.
+                    rare_steps=(
+                        0.0 if s.method != "ftrl" or s.saves_checkpoints else self.rare_steps
+                    ),
+                ),
                 period_blocks=PERIOD_BLOCKS,
-                steps_min=max(STEPS_MIN, layout.width / 2),  # wide rows cost more to exchange
-                drift=self.drift,
-                # With AdaGrad and SGD first steps are long, and several workers make them on a row.
-                rare_steps=0.0 if s.method != "ftrl" or s.saves_checkpoints else self.rare_steps,
                 fill_first=_fill_zeros if table.init == "zeros" else None,
             )
             self.rows = (kept,)
