@@ -4,7 +4,7 @@
 
 Owns the methods that most models override; those of a survey, a rotation, rounds are parts
 (`parts.py`), pulls and pushes are in `model_tables.py`.  A model gets settings, blocks and NumPy
-arrays, never a socket, a lease or another worker.  `worker/process.py` calls its methods,
+arrays, never a socket, a lease or another worker.  `worker/training.py` calls its methods,
 `master/job/job.py` the class methods that concern the job as a whole.
 """
 

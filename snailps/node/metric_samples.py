@@ -201,6 +201,8 @@ class BlockTally:
         self._blocks: Counter[str] = Counter()
         self._units: Counter[tuple[str, str]] = Counter()
         self._seconds = Histogram("snailps_block_seconds", _BLOCK_BOUNDS_S)
+        self.waited_s = 0.0
+        """Seconds that the present job has waited for steps; the thread that trains adds."""
 
     def done(self, pass_: str, blocks: int, units: int, seconds: float, counts: str) -> None:
         """Count blocks of a pass; `counts` names the units of the training."""

@@ -2,7 +2,7 @@
 
     piece, layout -> LeasedContent -> read, read_texts, head, open_parts -> Block.data, .texts, ...
 
-Owns which bytes are asked of the master; `process.py` passes `fetch`, which asks.
+Owns which bytes are asked of the master; `leases.py` passes `fetch`, which asks.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     Start -> Declare -> [Lease -> pull -> train -> push -> Done -> Settled] ... -> Finished -> Stop
 
-It follows `snailps/worker/process.py`: one block ahead is leased and prepared while another trains,
-a slot is sealed when its pushes are acknowledged, a block of an earlier clock goes first.
+It follows `snailps/worker/training.py`: one block ahead is leased and prepared while another
+trains, a slot is sealed when its pushes are acknowledged, a block of an earlier clock goes first.
 `ResumeState` is the real one.
 """
 

@@ -24,7 +24,7 @@ from snailps.models.sparse.fm import FactorizationMachine
 from snailps.models.sparse.linear import Linear
 from snailps.models.sparse.net import Net
 from snailps.models.word_vectors.model import WordVectors
-from snailps.worker.process import WorkerProcess
+from snailps.worker.training import Training
 
 MEAN_KEYS = np.arange(64, dtype=np.uint64)
 """Rows of `Mean`, of every shard some: all of them are equal at any time."""
@@ -40,22 +40,22 @@ class Gated(Worker):
     def setup(self):
         super().setup()
         if self.settings.gates:
-            seal = WorkerProcess._seal
+            seal = Training.seal
 
-            def stopping(process, block: Block):
+            def stopping(training, block: Block):
                 self._stop(f"seal-{block.number}")
-                self._tear(process, block)
-                seal(process, block)
+                self._tear(training, block)
+                seal(training, block)
 
-            WorkerProcess._seal = stopping  # of this process only
+            Training.seal = stopping  # of this process only
 
-    def _tear(self, process, block: Block):
+    def _tear(self, training, block: Block):
         torn = Path(self.settings.gates) / f"torn-{block.number}"
         if not torn.exists():
             return
         torn.unlink()  # no other process dies of it
         Path(f"{torn}.pid").write_text(str(os.getpid()))
-        client = process._client
+        client = training.client
         client.cut(len(client.names) - 1)
         with contextlib.suppress(WaitTimeout):
             client.seal_async(block.clock, block.slot, block.slots).wait(0.01)

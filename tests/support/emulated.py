@@ -35,7 +35,7 @@ from snailps.models.mlp import Mlp
 from snailps.models.sparse.net import Net
 from snailps.transport import messages
 from snailps.worker.checkouts import LeaseCheckouts
-from snailps.worker.process import WorkerProcess
+from snailps.worker.leases import Leases
 from snailps.worker.resume_state import ResumeState
 
 SHARDS = 2
@@ -43,11 +43,6 @@ BLOCKED_MAX = 5_000
 """Turns in a row without progress of any worker after which the training hangs."""
 POLL_S = 0.01
 """Wait for a step of bsp to begin, which shards say from threads of their own."""
-
-
-def _never(*_: Any) -> bool:
-    """Shards of a test lose no block that was encoded."""
-    raise AssertionError("a block was lost")
 
 
 class _Late:
@@ -94,7 +89,7 @@ class _Work:
 
 
 class _Emulated:
-    """A worker: leases, prepares and trains blocks, as `worker/process.py` does."""
+    """A worker: leases, prepares and trains blocks, as `worker/training.py` does."""
 
     def __init__(self, training: _Training, number: int, model: Worker) -> None:
         self.number, self.model, self.time, self.stops = number, model, 0.0, 0
@@ -103,10 +98,9 @@ class _Emulated:
         self._stand = ResumeState()
         self._stand.start()
         self._stand.train()
-        self._process = SimpleNamespace(
-            _stand=self._stand, _ask=self._asked, _encode_again=_never, _fetched=_never,
-            control=SimpleNamespace(note=self._noted),
-        )  # fmt: skip
+        self._leases = training.leases(
+            model, self._stand, SimpleNamespace(ask=self._asked, note=self._noted)
+        )
         self.steps: Any = None
 
     def begin(self) -> None:
@@ -234,12 +228,12 @@ class _Emulated:
             pass
 
     def _lease(self) -> bool:
-        """Lease and prepare a block, as `WorkerProcess._next_block`; False: there is none now."""
+        """Lease and prepare a block, as `worker.leases.Leases.next`; False: there is none now."""
         lease = self._job.lease(self.number, 0.0)
         if lease is None:
             return False
         self._stand.got("train", lease)
-        block = self._training.block(self._process, lease, self.model)
+        block = self._leases.block(lease, "train")
         if block.chunk_index >= 0:
             self.model.encode(block)
             self._training.clients[self.number].flush(60.0)
@@ -293,8 +287,10 @@ class _Training:
     def _model(self, number: int) -> Worker:
         return self.job.cls(self.job.settings, 1)
 
-    def block(self, process: Any, lease: Any, model: Worker) -> Block:
-        return WorkerProcess._block(process, lease, "train", model, self.scratch)
+    def leases(self, model: Worker, progress: Any, calls: Any) -> Leases:
+        """Leases that make blocks; nothing that they read is asked of a master."""
+        nobody: Any = None
+        return Leases(model, nobody, calls, nobody, progress, nobody, self.scratch, 60.0)
 
     def survey(self) -> None:
         """The summary, as one worker makes it."""
@@ -304,10 +300,9 @@ class _Training:
         surveyor: Any = part_of(job.cls, Surveyed).surveyor(job.settings)
         part: Any = model.survey_part()
         job.begin_pass("survey", 0.0)
-        process = SimpleNamespace(_stand=None, _ask=None, _encode_again=_never, _fetched=_never)
-        process.control = SimpleNamespace(note=None)
+        leases = self.leases(model, None, None)
         while (lease := job.lease(1, 0.0)) is not None:
-            block = self.block(process, lease, model)
+            block = leases.block(lease, "train")
             if part is None:
                 surveyor.add(model.survey(block))
             else:

@@ -7,7 +7,7 @@ from cluster_models import wait_at
 from torch import nn
 
 from snailps.torch import EmbeddingBagCollection, Worker
-from snailps.worker.process import WorkerProcess
+from snailps.worker.training import Training
 
 FIELDS = 3
 
@@ -44,13 +44,13 @@ class Clicks(Worker):
     def setup(self):
         super().setup()
         if self.gates:
-            seal = WorkerProcess._seal
+            seal = Training.seal
 
-            def stopping(process, block):
+            def stopping(training, block):
                 self._stop(f"seal-{block.number}")
-                seal(process, block)
+                seal(training, block)
 
-            WorkerProcess._seal = stopping  # of this process only
+            Training.seal = stopping  # of this process only
 
     def _stop(self, gate):
         if self.gates:

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from test_job import Clock, done, make
 
-from snailps.config import RawConfig, WorkerSettings
+from snailps.api.parts import Gathered
 from snailps.errors import CheckpointError
 from snailps.master.job.state import JobState, decode, pack, unpack
 from snailps.master.leases.records import OUTCOME, RECORD
+from snailps.node.metric_samples import BlockTally
 from snailps.transport import messages
-from snailps.worker.process import WorkerProcess
+from snailps.worker.reports import Reports
+from snailps.worker.resume_state import ResumeState
 
 __all__ = ["make"]
 
@@ -125,7 +127,7 @@ def test_job_resumed_has_the_figures_and_the_blocks_of_the_other(make, clock):
     assert again.metrics.loss == (50 + 51 + 53) / 300
     leases = [again.lease(node=1) for _ in range(4)]
     assert [lease.number for lease in leases] == [2, 4, 5, 6]
-    assert leases[0].start == 560
+    assert leases[0].piece.start == 560
     assert not leases[0].first
     for lease in leases:
         again.done(done(lease.number, loss=1.0, examples=100.0), 1)
@@ -152,11 +154,10 @@ def test_ledger_share_is_that_of_bytes(make):
     ],
 )
 def test_blocks_of_a_worker_with_open_pushes_are_durable_with_the_last(owed, durable):
-    told = []
-    process = WorkerProcess(WorkerSettings(), RawConfig(()))
-    process._client = SimpleNamespace(open_pushes=list)
-    process._control = SimpleNamespace(note=told.append)
+    notes, model = [], type("Model", (Gathered,), {"unpushed": 0})()
+    client, calls = SimpleNamespace(open_pushes=list), SimpleNamespace(note=notes.append)
+    reports = Reports(model, client, calls, ResumeState(), BlockTally(), 10.0)
     for number, unpushed in enumerate(owed):
-        process._model = SimpleNamespace(unpushed=unpushed)
-        process._note_durable(number)
-    assert told == [messages.Settled(numbers) for numbers in durable]
+        model.unpushed = unpushed
+        reports.note_durable(number)
+    assert notes == [messages.Settled(numbers) for numbers in durable]

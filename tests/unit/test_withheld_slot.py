@@ -30,7 +30,7 @@ def blocks(num):
 
 
 class Cluster:
-    """Workers that prefetch one block, as `worker/process.py` does, and their ledger."""
+    """Workers that prefetch one block, as `worker/training.py` does, and their ledger."""
 
     def __init__(self, workers, clocks, micro_batches, short=0, **most):
         nodes = list(range(1, workers + 1))

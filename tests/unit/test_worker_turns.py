@@ -6,7 +6,7 @@ import math
 import queue
 import threading
 import weakref
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -14,15 +14,20 @@ import pytest
 from waiting import LIMIT_S, until
 
 from snailps.api.parts import Gathered
+from snailps.api.worker import Worker
 from snailps.errors import WaitTimeout
 from snailps.node.metric_samples import BlockTally
 from snailps.node.process import End
 from snailps.transport import messages
 from snailps.transport.messages.terms import Step
-from snailps.worker import process
+from snailps.worker import process, training
+from snailps.worker.calls import MasterCalls
+from snailps.worker.leases import Leases, reach_of
+from snailps.worker.orders import Orders
 from snailps.worker.prefetch import BlockPrefetcher
-from snailps.worker.process import WorkerProcess
+from snailps.worker.reports import Reports
 from snailps.worker.resume_state import ResumeState
+from snailps.worker.training import Training
 from tests.support.blocks import held_block
 
 
@@ -54,29 +59,66 @@ class Client:
         self.reaches[clock] = Reach()
         return self.reaches[clock]
 
+    def open_pushes(self):
+        return []
 
-class Model:
-    def __init__(self, events):
-        self.events = events
+    def flush(self, limit_s):
+        pass
+
+
+class Model(Worker):
+    """Notes what it is asked; `between` is called in each block."""
+
+    workers, prefetch = 1, 0
+
+    def __init__(self, events, between=lambda number: None):
+        self.settings = SimpleNamespace(consistency="async")
+        self.events, self.between = events, between
 
     def prepare(self, block):
         self.events.append(("prepare", block.number))
 
-    def _at(self, block, preparing):
-        return ThreadPoolExecutor(1)  # any context
+    def _at(self, block, preparing=False):
+        return nullcontext()
+
+    def train(self, block):
+        self.events.append(("train", block.number))
+        self.between(block.number)
+        return {"units": 1}
+
+
+class Prepared(Leases):
+    """Leases whose blocks are made by the test."""
+
+    def __init__(self, model, client, calls, reports, orders):
+        super().__init__(model, client, calls, reports, ResumeState(), orders, None, 10.0)
+        self.blocks = queue.SimpleQueue()
+
+    def lease(self, pass_, back=False, held=0, again=()):
+        return self.blocks.get_nowait() if self.blocks.qsize() else None
+
+    def block(self, lease, pass_):
+        return lease
+
+
+class Parts:
+    """The parts of a worker's job round a model, with a client and a master of the test."""
+
+    def __init__(self, model):
+        self.events, self.model, self.orders = model.events, model, Orders()
+        self.client, self.master = Client(self.events), Master(self.events)
+        calls = MasterCalls(self.master, threading.Event(), end=None)
+        tally = BlockTally()
+        reports = Reports(model, self.client, calls, ResumeState(), tally, 10.0)
+        self.leases = Prepared(model, self.client, calls, reports, self.orders)
+        self.training = Training(
+            model, self.client, calls, reports, self.leases, self.orders, tally, 10.0
+        )
 
 
 @pytest.fixture
-def worker():
-    made = object.__new__(WorkerProcess)
-    made.events = []
-    made._client, made._leaving, made._waited_s = Client(made.events), False, 0.0
-    made._came_back, made.ended = threading.Event(), threading.Event()
-    made._workers_changed = threading.Event()
-    made.leases = queue.SimpleQueue()
-    made._leased = lambda pass_, back: made.leases.get_nowait()
-    made._block = lambda lease, *rest: lease
-    return made
+def parts():
+    return Parts(Model([]))
 
 
 def block(number, clock):
@@ -89,92 +131,99 @@ def done(block):
     return future
 
 
-def test_step_of_a_block_is_asked_for_when_the_block_is_prepared(worker):
-    worker.leases.put(block(3, 1))
-    prepared = worker._next_block(Model(worker.events), None, False)
-    assert worker.events == [("prepare", 3), ("reach", 1)]
-    worker._client.reaches[1].begun.set()
-    assert worker._in_turn(prepared, BlockPrefetcher(done)) is prepared
-    assert worker.events == [("prepare", 3), ("reach", 1)]
+def test_step_of_a_block_is_asked_for_when_the_block_is_prepared(parts):
+    parts.leases.blocks.put(block(3, 1))
+    prepared = parts.leases.next(False)
+    assert parts.events == [("prepare", 3), ("reach", 1)]
+    parts.client.reaches[1].begun.set()
+    assert parts.training.in_turn(prepared, BlockPrefetcher(done)) is prepared
+    assert parts.events == [("prepare", 3), ("reach", 1)]
 
 
-def test_blocks_without_clocks_ask_for_no_step(worker):
-    worker.leases.put(block(3, -1))
-    worker._next_block(Model(worker.events), None, False)
-    assert worker.events == [("prepare", 3)]
+def test_blocks_without_clocks_ask_for_no_step(parts):
+    parts.leases.blocks.put(block(3, -1))
+    parts.leases.next(False)
+    assert parts.events == [("prepare", 3)]
 
 
-def test_block_that_is_put_back_keeps_what_it_asked_for(worker):
+def test_block_that_is_put_back_keeps_what_it_asked_for(parts):
     later, earlier = block(8, 2), block(4, 1)
     prefetcher = BlockPrefetcher(lambda back: done(earlier if back else None))
-    reach = worker._reach(later)
-    worker._reach(earlier).begun.set()
-    assert worker._in_turn(later, prefetcher) is earlier
+    reach = reach_of(later, parts.client)
+    reach_of(earlier, parts.client).begun.set()
+    assert parts.training.in_turn(later, prefetcher) is earlier
     assert not reach.abandoned
     reach.begun.set()
-    assert worker._in_turn(prefetcher.next(0), prefetcher) is later
-    assert worker.events == [("reach", 2), ("reach", 1)]
+    assert parts.training.in_turn(prefetcher.next(0), prefetcher) is later
+    assert parts.events == [("reach", 2), ("reach", 1)]
 
 
-def test_worker_that_leaves_abandons_the_step_it_waits_for(worker):
+def test_worker_that_leaves_abandons_the_step_it_waits_for(parts):
     waiting = block(8, 2)
 
     def leave(back):
-        worker._leaving = True
+        parts.orders.leaving = True
         return done(None)
 
-    assert worker._in_turn(waiting, BlockPrefetcher(leave)) is None
-    assert waiting._reach.abandoned
+    assert parts.training.in_turn(waiting, BlockPrefetcher(leave)) is None
+    assert parts.client.reaches[2].abandoned
 
 
 @pytest.fixture
-def frozen(worker, monkeypatch):
+def frozen(monkeypatch):
     """Trains, with a cycle of garbage in what trained; whether that is still there."""
     monkeypatch.setattr(process, "COLLECT_S", 0.0)
     monkeypatch.setattr(process, "COLLECT_BYTES", 1 << 60)
     gc.unfreeze()  # what another test may have left so
     refs, counts = [], []
 
-    def train(*_):
-        model = Model([])
-        model.me = model
-        refs.append(weakref.ref(model))
+    def train(number):
+        garbage = Model([])
+        garbage.me = garbage
+        refs.append(weakref.ref(garbage))
         counts.append(gc.get_freeze_count())
 
-    worker._train_blocks, worker._inbox = train, queue.SimpleQueue()
-    worker._train(None, None)
+    made = Parts(Model([], train))
+    made.leases.blocks.put(block(0, -1))
+    made.master.script.append(messages.Ok())
+    made.training.run()
     assert counts[0] > 10_000  # the collector does not walk over what was there before
     yield lambda: refs[0]() is not None
     gc.unfreeze()
 
 
-def test_garbage_of_a_job_stays_where_the_process_ends(worker, frozen):
+@pytest.fixture
+def inbox():
+    return queue.SimpleQueue()
+
+
+def test_garbage_of_a_job_stays_where_the_process_ends(frozen, inbox):
     end = End(0, "")
-    worker._inbox.put(end)
-    assert worker._next_message() is end
+    inbox.put(end)
+    assert process.next_message(inbox) is end
     assert frozen()
 
 
-def test_much_garbage_of_a_job_is_collected_at_once(worker, frozen, monkeypatch):
+def test_much_garbage_of_a_job_is_collected_at_once(frozen, inbox, monkeypatch):
     monkeypatch.setattr(process, "COLLECT_BYTES", 0)
-    worker._inbox.put(End(0, ""))
-    worker._next_message()
+    inbox.put(End(0, ""))
+    process.next_message(inbox)
     assert not frozen()
 
 
-def test_garbage_of_a_job_is_collected_before_the_next_one(worker, frozen):
+def test_garbage_of_a_job_is_collected_before_the_next_one(frozen, inbox):
     start = messages.Again()
-    worker._inbox.put(start)
-    assert worker._next_message() is start
+    inbox.put(start)
+    assert process.next_message(inbox) is start
     assert not frozen()
 
 
-def test_garbage_of_a_job_is_collected_while_nothing_comes(worker, frozen):
+def test_garbage_of_a_job_is_collected_while_nothing_comes(frozen, inbox):
     found = []
-    waiter = threading.Thread(target=lambda: found.append(worker._next_message()))
+    waiter = threading.Thread(target=lambda: found.append(process.next_message(inbox)))
     waiter.start()
     until(lambda: not frozen(), "the collection")
-    worker._inbox.put(End(0, ""))
+    inbox.put(End(0, ""))
     waiter.join(LIMIT_S)
     assert len(found) == 1
 
@@ -195,6 +244,8 @@ class Asked(Future):
 class Master:
     """The other end of a control connection: reports, and the answers that it is told to give."""
 
+    away = False
+
     def __init__(self, events):
         self.events, self.open, self.script = events, [], []
 
@@ -213,50 +264,30 @@ class Master:
         future.set_result(answer)
 
 
-class Trained(Gathered):
-    """A model that keeps its rows; `between` is called in each block."""
+class Trained(Gathered, Model):
+    """A model that keeps its rows."""
 
-    workers, prefetch, unpushed = 1, 0, True
-
-    def __init__(self, events, between=lambda number: None):
-        self.events, self.between = events, between
-        self.settings = SimpleNamespace(consistency="async")
-
-    def _at(self, block):
-        return nullcontext()
-
-    def train(self, block):
-        self.events.append(("train", block.number))
-        self.between(block.number)
-        return {"units": 1}
+    unpushed = True
 
 
 @pytest.fixture
-def training(worker, monkeypatch):
-    """A worker whose blocks are short, however long this machine pauses in them."""
-    monkeypatch.setattr(process, "SHORT_S", math.inf)
-    worker.settings = SimpleNamespace(request_timeout=10.0)
-    worker._control, worker._stand = Master(worker.events), ResumeState()
-    worker._tally, worker._report, worker._workers = BlockTally(), None, 1
-    worker._client.open_pushes = list
+def trained(monkeypatch):
+    """Parts of a model whose blocks are short, however long this machine pauses in them."""
+    monkeypatch.setattr(training, "SHORT_S", math.inf)
+    parts = Parts(Trained([]))
     for number in range(4):
-        worker.leases.put(block(number, -1))
-    return worker
+        parts.leases.blocks.put(block(number, -1))
+    return parts
 
 
-def run(worker, model):
-    """Trains what is leased; blocks come from this thread."""
-    worker._model = model
-    with ThreadPoolExecutor(1) as helper:
-        worker._next_block = lambda *_: (
-            worker.leases.get_nowait() if worker.leases.qsize() else None
-        )
-        worker._train_blocks(model, None, helper)
+def trained_events(parts):
+    """What comes of the training of all blocks, but for their preparation."""
+    parts.training.run()
+    return [event for event in parts.events if event[0] != "prepare"]
 
 
-def test_short_block_is_answered_while_the_next_one_is_trained(training):
-    master = training.control
-    model = Trained(training.events)
+def test_short_block_is_answered_while_the_next_one_is_trained(trained):
+    master, model = trained.master, trained.model
 
     def between(number):
         if number:
@@ -266,37 +297,33 @@ def test_short_block_is_answered_while_the_next_one_is_trained(training):
             master.script.append(messages.Ok())
 
     model.between = between
-    run(training, model)
-    trained = [one for one in training.events if one[0] != "durable"]
-    assert trained == [(what, number) for number in range(4) for what in ("train", "done")]
-    assert training.events[-1] == ("durable", 0, 1, 2, 3)
+    *events, last = trained_events(trained)
+    assert events == [(what, number) for number in range(4) for what in ("train", "done")]
+    assert last == ("durable", 0, 1, 2, 3)
 
 
-def test_training_that_has_reached_its_end_goes_on_for_one_short_block(training):
-    master = training.control
+def test_training_that_has_reached_its_end_goes_on_for_one_short_block(trained):
+    master = trained.master
 
     def between(number):
         if number == 1:
             master.answer(messages.Enough())
             master.script.append(messages.Enough())
 
-    run(training, Trained(training.events, between))
-    assert [number for what, number, *_ in training.events if what == "train"] == [0, 1]
+    trained.model.between = between
+    events = trained_events(trained)
+    assert [number for what, number, *_ in events if what == "train"] == [0, 1]
     assert master.open == []  # the last report was answered, too
 
 
 @pytest.mark.parametrize("why", ["long", "pushed", "ssp"])
-def test_block_is_answered_before_the_next_one_if(training, monkeypatch, why):
-    master, model = training.control, Trained(training.events)
+def test_block_is_answered_before_the_next_one_if(trained, monkeypatch, why):
     if why == "long":
-        monkeypatch.setattr(process, "SHORT_S", 0.0)
+        monkeypatch.setattr(training, "SHORT_S", 0.0)
     elif why == "pushed":
-        model.unpushed = False
+        trained.model.unpushed = False
     else:
-        model.settings.consistency = "ssp"
-        training._client.flush = lambda limit_s: None
-
-    master.script.append(messages.Enough())
-    run(training, model)
+        trained.model.settings.consistency = "ssp"
+    trained.master.script.append(messages.Enough())
     expected = [("train", 0), ("done", 0)] + [("durable", 0)] * (why == "pushed")
-    assert training.events == expected
+    assert trained_events(trained) == expected
