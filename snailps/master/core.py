@@ -14,9 +14,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-from snailps.dataclass import dataclass, replace
 from snailps.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -26,7 +25,6 @@ from snailps.errors import (
     SnailError,
     explain,
     frames_of,
-    with_frames,
 )
 from snailps.master import events
 from snailps.master.context import Context
@@ -37,9 +35,9 @@ from snailps.master.heartbeats import HeartbeatMonitor
 from snailps.master.interrupts import Interrupts
 from snailps.master.job.controller import JobController
 from snailps.master.job.ended_jobs import MASTER_DIED
-from snailps.master.job.input import address_of, check_driver_files
 from snailps.master.job.recovery import Recovered
 from snailps.master.job.run_metrics import run_figures
+from snailps.master.job.submissions import Submissions
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import NO_PEER, Member, names_of
 from snailps.master.membership import Membership
@@ -62,20 +60,8 @@ BACK_S = 3.0
 """Seconds for members to reconnect after the result is written, to hear that the run is over."""
 DRIVERS_S = 1.0
 """Seconds in which drivers hear that a cluster ends."""
-LOAD_S = 300.0
-"""Seconds that loading the class of a submitted job may take (torch, from a slow disk)."""
 _BEFORE = (JobPhase.IDLE, JobPhase.PREPARING, JobPhase.READY)
 _BEGUN = (*AT_WORK, JobPhase.EXPORTING)
-
-
-@dataclass(frozen=True, slots=True)
-class _Loading:
-    """A submitted job whose class is being loaded, and the deadline."""
-
-    work: int
-    call: int
-    worker_class: str
-    until: float
 
 
 class MasterCore:
@@ -90,9 +76,6 @@ class MasterCore:
         self.context, self.services, self.own_rss_mb = context, services, own_rss_mb
         self.out, self.session = context.out, context.session is not None
         self._stats_at = 0.0
-        self._loading: _Loading | None = None
-        self._submitter = 0  # the driver of the newest submitted job
-        self._data_at = ""  # the driver's address, where the job reads data of the driver
         self._parked: list[Received] = []  # until all members are back and the job resumes
         self._early: list[Received] = []  # until the cluster is formed
 
@@ -114,13 +97,29 @@ class MasterCore:
         )
         for fact in facts if self.session else ():
             self.job_controller.ended_jobs.replay(fact)
+        self.submissions = Submissions(
+            context, services, members, lifecycle, self.job_controller, self.fail_job
+        )
         opened_before = any(fact.kind == "open" for fact in facts)
         self.rows = SessionRows(
-            context, services, lifecycle, self.job_controller, self, opened_before
+            context,
+            services,
+            lifecycle,
+            self.job_controller,
+            self.submissions,
+            self.fail_job,
+            opened_before,
         )
         self.interrupts = Interrupts(context, lifecycle, self.job_controller, self.rows.save_last)
         self.departures = Departures(
-            context, members, lifecycle, self.replication, self.job_controller, self.rows, self
+            context,
+            members,
+            lifecycle,
+            self.replication,
+            self.job_controller,
+            self.rows,
+            self.submissions,
+            self.fail_job,
         )
         over = any(fact.kind == "exported" for fact in facts)
         back_s = BACK_S if over else context.settings.heartbeat_timeout
@@ -151,8 +150,7 @@ class MasterCore:
         self.job_controller.stood_still(seconds, now)
         self.rows.stood_still(seconds)
         self.lifecycle.stood_still(seconds)
-        if (loading := self._loading) is not None:
-            self._loading = replace(loading, until=loading.until + seconds)
+        self.submissions.stood_still(seconds)
 
     def _event_table(self) -> dict[type[Any], Callable[[Any, float], None]]:
         return {
@@ -209,11 +207,7 @@ class MasterCore:
         if self.lifecycle.left:
             return
         self.heartbeats.step(now)
-        if self._loading is not None and now > self._loading.until:
-            self._give_up_loading(
-                f"the class {self._loading.worker_class} was not loaded within {LOAD_S:.0f} s: "
-                "does its module wait for something when it is imported?"
-            )
+        self.submissions.step(now)
         if self.lifecycle.stopping:
             self._check_stopped(now)
         elif self.lifecycle.forming and self.members.check_formed(now):
@@ -283,7 +277,7 @@ class MasterCore:
 
     def _step_job(self, now: float) -> None:
         self.departures.step(now)
-        if self.job_controller.phase is JobPhase.STOPPING and not self.departures.sent_away:
+        if self.job_controller.phase is JobPhase.STOPPING and not self.members.sent_away:
             self.job_controller.abandoned()
         self._of_job(lambda: self.job_controller.step(now), now)
 
@@ -488,8 +482,8 @@ class MasterCore:
             messages.Declare: self.members.table_registry.declare,
             messages.SaveRows: self.rows.save,
             messages.LoadRows: self.rows.load,
-            messages.Submit: self._submit,
-            messages.Cancel: self._cancel,
+            messages.Submit: self.submissions.submit,
+            messages.Cancel: self.submissions.cancel,
             messages.AskJob: job_controller.report_job,
             messages.Shutdown: self._shutdown,
         }
@@ -539,7 +533,7 @@ class MasterCore:
         if isinstance(message, messages.Submit):
             self.rows.check(now)  # due since the last job: there may be no other time for it
             return self.rows.busy
-        return self.rows.busy or self._loading is not None
+        return self.rows.busy or self.submissions.loading
 
     def _heard(self, member: Member, message: messages.Saved | messages.Loaded, now: float) -> None:
         """A server has saved or loaded a checkpoint: of the job, or of the session."""
@@ -595,88 +589,6 @@ class MasterCore:
         else:
             self.members.ask_status(call, now)
 
-    def _cancel(self, member: Member, message: messages.Cancel, call: int, now: float) -> None:
-        """A driver cancels its job, or ends the training `early`."""
-        self.out.reply(call, messages.Ok())
-        if self._submitter != member.number:
-            return
-        if self._loading is not None:
-            if not message.early:
-                self._give_up_loading("the job was cancelled")
-            return
-        if not self.session or self.job_controller.job is None:
-            return
-        if message.early:
-            if self.job_controller.phase is JobPhase.TRAINING:
-                self.job_controller.interrupt(now)
-        elif not self.job_controller.cancel(now):
-            self.fail_job("the job was cancelled")
-
-    def driver_gone(self, driver: Member) -> None:
-        """Cancel the job of a lost driver, if it reads the driver's data or leaves no result."""
-        if self._submitter != driver.number:
-            return
-        if self._loading is not None:
-            self._give_up_loading("its driver is gone")
-            return
-        job = self.job_controller.job
-        if job is None:
-            return
-        if self._data_at and self.job_controller.phase is not JobPhase.EXPORTING:
-            why = f"the Python process that has the data ({self._data_at}) has ended"
-        elif not job.settings.output:
-            why = "its driver is gone, and the job has no output"
-        else:
-            return
-        if not self.job_controller.cancel(self.lifecycle.now):
-            self.fail_job(why)
-
-    def _submit(self, member: Member, message: messages.Submit, call: int, now: float) -> None:
-        self._check_submit()
-        check_driver_files(message.settings, message.files)
-        load = partial(self.services.load_job, message.settings, now)
-        if message.blob:
-            load = partial(load, source=message.blob, key=message.key)
-        work = self.out.work(load, partial(self._submitted, call))
-        worker_class = message.settings.get("worker_class", "")
-        self._loading = _Loading(work, call, worker_class, now + LOAD_S)
-        self._submitter = member.number
-        self._data_at = address_of(message.files[0]) if message.files else ""
-
-    def _check_submit(self) -> None:
-        taken = self.job_controller.job is not None or bool(self.departures.sent_away)
-        formed = self.phase is ClusterPhase.FORMED
-        if not self.session or not formed or taken or self._loading is not None:
-            raise ClusterError(f"this cluster takes no job now: it is {self.reported_phase}")
-        if not self.members.joined("worker"):
-            raise ClusterError("a job needs a worker, and this cluster has none")
-
-    def _give_up_loading(self, why: str) -> None:
-        """Stop waiting for the class of a submitted job; a running import is ignored."""
-        loading, self._loading = self._loading, None
-        if loading is not None:
-            self.out.disown(loading.work)
-            self.out.reply(loading.call, ClusterError(why))
-
-    def _submitted(self, call: int, done: WorkDone, now: float) -> None:
-        """The class of a submitted job is loaded: begin the job, or send its driver the error."""
-        self._loading = None
-        try:
-            if isinstance(done.error, SnailError):
-                raise done.error
-            if done.error is not None:  # of the user's class: the cluster waits for a better one
-                log.error("the submitted job cannot begin", exc_info=done.error)
-                text = f"the job cannot begin: {explain(done.error)}"
-                raise ClusterError(with_frames(text, frames_of(done.error)))
-            self._check_submit()  # workers may have left meanwhile
-        except SnailError as error:
-            self.out.reply(call, error)
-            return
-        workers = self.members.joined("worker")
-        for worker in workers:
-            worker.job_submitted()
-        self.job_controller.prepare(done.result, len(workers), call)
-
     def _standby_reported(
         self,
         member: Member,
@@ -697,18 +609,11 @@ class MasterCore:
     # --- reporting ---------------------------------------------------------------------------
 
     @property
-    def is_idle(self) -> bool:
-        return self.job_controller.phase is JobPhase.IDLE and self._loading is None
-
-    @property
     def reported_phase(self) -> Phase:
-        """The phase that users see: of the cluster, or of its job."""
+        """The phase that users see."""
         formed = self.phase is ClusterPhase.FORMED
-        if formed and self._loading is not None:
-            return "preparing"
-        if formed and not self.rows.is_open:
-            return "restoring"
-        return cast(Phase, (self.job_controller.phase if formed else self.phase).value)
+        restores = formed and not (self.submissions.loading or self.rows.is_open)
+        return "restoring" if restores else self.submissions.phase
 
     @property
     def phase(self) -> ClusterPhase:

@@ -20,6 +20,7 @@ from snailps.errors import EXIT_FAILED, EXIT_OK
 from snailps.master.context import Context
 from snailps.master.effects import Forget
 from snailps.master.job.controller import JobController
+from snailps.master.job.submissions import Submissions
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
 from snailps.master.membership import Membership
@@ -42,14 +43,10 @@ _NO_CHECKPOINTS = (
 )
 
 
-class Above(Protocol):
-    """What a loss leads to in the parts above."""
+class FailJob(Protocol):
+    """Fail the job of a session, else the cluster."""
 
-    def fail_job(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None:
-        """Fail the job of a session, else the cluster."""
-
-    def driver_gone(self, driver: Member) -> None:
-        """A driver has left or is lost."""
+    def __call__(self, text: str, code: int = EXIT_FAILED, trace: str = "") -> None: ...
 
 
 class Departures:
@@ -61,12 +58,13 @@ class Departures:
         replication: ReplicationController,
         job_controller: JobController,
         session_rows: SessionRows,
-        above: Above,
+        submissions: Submissions,
+        fail_job: FailJob,
     ) -> None:
         self._out, self._members, self._lifecycle = context.out, members, lifecycle
         self._replication, self._shard_orders = replication, replication.shard_orders
         self._job_controller, self._session_rows = job_controller, session_rows
-        self._above = above
+        self._submissions, self._fail_job = submissions, fail_job
         self._session, self._lasting = context.session is not None, context.lasting
         self._on_node_loss = context.settings.on_node_loss
         self._recovers = self._on_node_loss == "recover"
@@ -88,11 +86,6 @@ class Departures:
             member.sent_away()
             self._members.send(member, self._stop(member, text))
 
-    @property
-    def sent_away(self) -> list[Member]:
-        """Workers of a failed job that have yet to leave."""
-        return [m for m in self._members.nodes("worker") if m.stay is Stay.SENT_AWAY]
-
     def stood_still(self, seconds: float) -> None:
         self._gone_by += seconds
         self._coming_by += seconds
@@ -101,7 +94,7 @@ class Departures:
     def step(self, now: float) -> None:
         if now >= self._gone_by:
             self._gone_by = inf
-            for member in self.sent_away:
+            for member in self._members.sent_away:
                 self.expel(member, "it did not end with its job", now)
         while self._to_stop and now >= self._to_stop[0][0]:
             _, peer, stop = self._to_stop.pop(0)
@@ -167,7 +160,7 @@ class Departures:
             self._members.remove(member, lost=True)
             if member.declared and not (self._lifecycle.forming or self._members.returning):
                 self._shard_orders.fence(member.number, now)
-            self._above.driver_gone(member)
+            self._submissions.driver_gone(member)
             if self._session and not (self._lasting or self._members.nodes("driver")):
                 stop = partial(self._lifecycle.stop, EXIT_OK, "the driver is gone")
                 self._session_rows.save_last(stop)
@@ -218,7 +211,7 @@ class Departures:
             self._shard_orders.fence(member.number, now)
             self._out.say(text, logging.WARNING)
             if self._job_controller.job is not None:
-                self._above.fail_job(text)
+                self._fail_job(text)
         else:
             self.rows_lost(text)
 
@@ -280,7 +273,7 @@ class Departures:
             what += f", {blocks} will be trained again"
         self._event("lost", member, f"was lost ({why}); {what}")
         if culprit:
-            self._above.fail_job(culprit)
+            self._fail_job(culprit)
 
     def _lose_server(self, member: Member, why: str, now: float) -> None:
         """Promote the standbys of a server's shards."""
@@ -319,7 +312,7 @@ class Departures:
             self._out.put(Forget(member.number))
             member.was_lost()
         elif member.role == "worker":
-            self._above.fail_job(f"{member.name} {text}", trace=message.trace)
+            self._fail_job(f"{member.name} {text}", trace=message.trace)
         else:
             self._lifecycle.fail(f"{member.name} {text}")
 

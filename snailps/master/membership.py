@@ -20,7 +20,7 @@ from snailps.master.effects import Diagnose, Fact, OnAnswer, ReportStatus, Rerou
 from snailps.master.events import Answer, Received
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import NO_PEER, Member, names_of
-from snailps.master.phases import Reach
+from snailps.master.phases import Reach, Stay
 from snailps.master.replication.placement_record import with_changes
 from snailps.master.table_registry import TableRegistry
 from snailps.store.route import Route, ShardAddress
@@ -139,6 +139,11 @@ class Membership:
     def joined(self, role: str) -> list[Member]:
         """Members of a role, without newcomers that still connect."""
         return [member for member in self.nodes(role) if member.joined]
+
+    @property
+    def sent_away(self) -> list[Member]:
+        """Workers of a failed job that have yet to leave."""
+        return [member for member in self.nodes("worker") if member.stay is Stay.SENT_AWAY]
 
     def endpoints(self) -> list[list[Any]]:
         """Servers' shards, each with a name for it."""

@@ -16,13 +16,13 @@ import enum
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
 
 from snailps.dataclass import dataclass, replace
 from snailps.errors import CheckpointError, ClusterError, SnailError, explain
 from snailps.master.checkpoints import CheckpointController, Hooks
 from snailps.master.context import Context
 from snailps.master.job.controller import JobController
+from snailps.master.job.submissions import Submissions
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
 from snailps.master.services import Files, Opened, Services
@@ -37,17 +37,6 @@ class State(enum.Enum):
     FOUND = "found"  # what there is, is known
     RESTORING = "restoring"  # servers take rows from a checkpoint
     OPEN = "open"  # drivers may declare tables
-
-
-class Above(Protocol):
-    """What a session's rows ask of the parts above them."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no job is at work, nor the class of one being loaded."""
-
-    def fail_job(self, text: str) -> None:
-        """Fail the job of a session, else the cluster."""
 
 
 @dataclass(eq=False, slots=True)
@@ -69,11 +58,13 @@ class SessionRows:
         services: Services,
         lifecycle: Lifecycle,
         job_controller: JobController,
-        above: Above,
+        submissions: Submissions,
+        fail_job: Callable[[str], None],
         opened_before: bool = False,  # by a master before this one: servers have the rows
     ) -> None:
         self._out, self._services, self._lifecycle = context.out, services, lifecycle
-        self._job_controller, self._above = job_controller, above
+        self._job_controller, self._submissions = job_controller, submissions
+        self._fail_job = fail_job
         # None: the master has a job of its own, and nothing is done here
         self._job = job = context.session
         self._opened_before = opened_before
@@ -81,7 +72,7 @@ class SessionRows:
         self._files = services.more_files() if job is not None else services.files
         hooks = Hooks(
             restored=lambda state, rows, now: self._open(now),
-            not_restored=lambda error: above.fail_job(str(error)),
+            not_restored=lambda error: fail_job(str(error)),
             saved=lambda completed, now: self._own_ended(),
             not_saved=lambda why, now: self._own_ended(failed=True),
             of_job=False,
@@ -160,7 +151,7 @@ class SessionRows:
         """At each turn, once the cluster is complete and members of an earlier master are back."""
         for controller in list(self._controllers()):
             controller.step(now)
-        idle = self._above.is_idle
+        idle = self._submissions.idle
         if self._then is not None and idle and not (self.busy or self._last_begun):
             assert self._job is not None
             self._last_begun = True
@@ -176,7 +167,7 @@ class SessionRows:
 
     def check(self, now: float) -> None:
         """Begin a checkpoint of the session where one is due and rows have changed."""
-        if self._job is None or self.busy or not self._above.is_idle:
+        if self._job is None or self.busy or not self._submissions.idle:
             return
         pushes = self.checkpoints.pushes
         if pushes != self._pushes and self.checkpoints.check(self._job, now):
@@ -190,7 +181,7 @@ class SessionRows:
             self._then = then
             log.info("the session ends: its tables are saved before that")
             if self._job_controller.job is not None:  # servers know one checkpoint
-                self._above.fail_job("the session ends")
+                self._fail_job("the session ends")
 
     def _own_ended(self, *, failed: bool = False) -> None:
         """The session's own checkpoint is complete, or has failed."""
@@ -241,7 +232,7 @@ class SessionRows:
     def _take(self, call: int, folder: str) -> _Request:
         if self._job is None:
             raise ClusterError("this cluster has the rows of its own job: it saves them itself")
-        if not self._above.is_idle:
+        if not self._submissions.idle:
             raise ClusterError(
                 "a job is at work here, and its rows are its own: wait for its end, and ask again"
             )

@@ -1045,7 +1045,7 @@ def test_master_remembers_the_last_jobs_only(make_job):
 def test_job_that_is_given_up_while_its_class_is_loaded_never_begins(
     make_job, monkeypatch, given_up, words
 ):
-    monkeypatch.setattr("snailps.master.core.LOAD_S", 1.0)
+    monkeypatch.setattr("snailps.master.job.submissions.LOAD_S", 1.0)
     world = World(session=True)
     world.forms()
     driver, other = world.join("driver"), world.join("driver")
