@@ -149,7 +149,7 @@ def write(folder, facts, *, servers, shards, workers, port, settings=None, seed=
     numbers = [member.number for member in members]
     side.journal.note("train", {"nodes": numbers, "at": time.time(), "restored": 0})
     side.controller.begin_training(side.job, numbers, None, time.monotonic())
-    return {"blocks": side.job.ledger.size, **_train(side, members, facts, random.Random(seed))}
+    return {"blocks": side.job.schedule.size, **_train(side, members, facts, random.Random(seed))}
 
 
 def _train(side, members, facts, chance):
@@ -225,7 +225,7 @@ def take_over(folder, settings=None):
         "replay_s": round(end - prepared, 3),
         "takeover_s": round(end - begin, 3),
         "takeover_cpu_s": round(time.process_time() - cpu, 3),
-        "blocks_done": side.job.ledger.finished,
+        "blocks_done": side.job.schedule.finished,
         "takeover_rss_mb": _rss_mb(),
     }
 

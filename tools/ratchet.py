@@ -1,4 +1,4 @@
-"""What must not grow again: special cases, type tests of policies, stubs in git, words to learn.
+"""What must not grow again: special cases, questions for policies, stubs in git, words to learn.
 
     python tools/ratchet.py .        exits with 1, and names the lines, where there are more
 
@@ -8,6 +8,7 @@ Prints lines of each package, and of the release before.
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -21,24 +22,37 @@ PARTS = "forks on the number of partitions"
 ALONE = "questions whether a worker shares its rows"
 POLICIES = "type tests of policies"
 SCHEDULES = "questions for the schedule outside of its policy"
+NOT_ME = "methods of schedules that answer nothing"
 PATTERNS = {
     FORKS: r"\bworkers\s*(==|!=|<=?|>=?)\s*[12]\b",
     PARTS: r"\bparts\s*(==|!=|<=|>)\s*1\b|\bsplit\.is_whole\b",
     ALONE: r"\bare_shared\b|\bhas_bases\b|\bof_workers\(|_ALONE\b|\b\w*outputs is (not )?None\b"
     r"|\b_?recalls\b|\bplaces\.first is\b",
-    POLICIES: r"\b(isinstance|cast)\(.*?\b\w*(Ledger|Schedule|Admission)\b",
+    POLICIES: r"\b(isinstance|cast)\(.*?\b\w*(Schedule|Admission)\b",
     SCHEDULES: r"\bconsistency\s*(==|!=)|\bjob\.(rounds|clocked)\b",
 }
 """By kind: a line of code that is one; of schedules, in packages that are no policy."""
-MOST = {FORKS: 5, PARTS: 14, ALONE: 40, POLICIES: 1, SCHEDULES: 2, "stubs": 0, "terms": 110}
+MOST = {
+    FORKS: 5,
+    PARTS: 14,
+    ALONE: 40,
+    POLICIES: 0,
+    SCHEDULES: 2,
+    NOT_ME: 0,
+    "stubs": 0,
+    "terms": 110,
+}
 DECIDE = ("snailps/master/leases/", "snailps/config/")
 """Places that define what a schedule is."""
+LEASES = "snailps/master/leases"
+"""Package of the schedules."""
 HINTS = {
     FORKS: "make one worker a value of the general case",
     PARTS: "make one partition a value of the general case",
     ALONE: "make a single worker a value: of a pace, a rule, a room",
     POLICIES: "have the policy answer",
     SCHEDULES: "ask `steps_of(settings)`, the schedule, or `Worker.clocked`",
+    NOT_ME: "make it a part, which a schedule has or has not",
     "stubs": "tools/stubs.py makes them",
     "terms": "docs/glossary.md: use a word that is there",
 }
@@ -62,6 +76,36 @@ def lines_of(root: Path, commit: str) -> Counter[str]:
     return found
 
 
+NOTHING = re.compile(
+    r"pass|return( None)?|return -?\d+|return (True|False|''|\[\]|\{\}|\(\))|raise .*"
+)
+"""A statement that answers nothing."""
+
+
+def answers_nothing(method: ast.FunctionDef) -> bool:
+    """Whether a method has no body but a constant, nothing, or an error."""
+    if any("abstract" in ast.unparse(decorator) for decorator in method.decorator_list):
+        return False
+    lines = map(ast.unparse, method.body[ast.get_docstring(method) is not None :])
+    return all(map(NOTHING.fullmatch, lines))
+
+
+def silent_methods(root: Path) -> list[str]:
+    """Methods of schedules and of their parts that answer nothing."""
+    found = []
+    for path in sorted((root / LEASES).glob("*.py")):
+        for cls in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(cls, ast.ClassDef) and not any(
+                "Protocol" in ast.unparse(b) for b in cls.bases
+            ):
+                found += [
+                    f"{path.relative_to(root)}:{method.lineno}: {cls.name}.{method.name}"
+                    for method in cls.body
+                    if isinstance(method, ast.FunctionDef) and answers_nothing(method)
+                ]
+    return found
+
+
 def places(root: Path) -> dict[str, list[str]]:
     """Where each kind of what must not grow is."""
     found: dict[str, list[str]] = {name: [] for name in MOST}
@@ -76,6 +120,7 @@ def places(root: Path) -> dict[str, list[str]]:
             for name in kinds:
                 if re.search(PATTERNS[name], line):
                     found[name].append(f"{where}:{number}: {line.strip()}")
+    found[NOT_ME] = silent_methods(root)
     found["stubs"] = git(root, "ls-files", "*.pyi")
     glossary = (root / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
     found["terms"] = [line.split("|")[1].strip() for line in glossary if line.startswith("| ")][1:]

@@ -1,6 +1,6 @@
 """How many workers of a job train at the same time.
 
-    settings, files -> Limited.workers_at_once -> Concurrency -> the job -> seats of its ledger
+    settings, files -> Limited.workers_at_once -> Concurrency -> the job -> seats of its schedule
 
 What several workers know of each other's steps is old by as many lines as they train meanwhile: of
 a small input that is a large part, and they learn less than one worker does.

@@ -8,8 +8,8 @@
                 a server is lost: StopSaving, the same one again once its standbys serve
 
 Both are records that each answer advances by a step. In brackets: in bsp, where rows are saved as
-at the beginning of a clock, the ledger withholds a slot of that clock until then. Servers write and
-read the rows themselves.
+at the beginning of a clock, a slot of that clock is withheld until then. Servers write and read the
+rows themselves.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class _Pending:
 class _Saving(_Pending):
     job: Job | SessionJob = None  # type: ignore[assignment]
     tables: tuple[dict[str, Any], ...] = ()
-    clock: int = -1  # in bsp: the ledger withholds a slot of it until the rows are saved
+    clock: int = -1  # in bsp: the schedule withholds a slot of it until the rows are saved
     state: JobState | None = None  # in bsp, as of the beginning of `clock`
     about: dict[str, Any] = field(default_factory=dict)
     begun: Begun | None = None
@@ -147,6 +147,12 @@ class Numbers:
 
 def _nothing(result: Any, now: float) -> None:
     """Nothing follows."""
+
+
+def _resume_leases(job: Job | SessionJob) -> None:
+    """Release what was withheld until the rows are copied."""
+    if (slots := job.schedule.slots) is not None:
+        slots.resume_leases()
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +414,7 @@ class CheckpointController:
                 pending.broadcast.forget()
         saving, self._saving, self._restoring = self._saving, None, None
         if saving is not None:
-            saving.job.ledger.resume_leases()
+            _resume_leases(saving.job)
             if saving.begun is not None:
                 self._drop(saving.begun)
         self.forget_others()
@@ -496,7 +502,7 @@ class CheckpointController:
     ) -> tuple[JobState, dict[str, Any]]:
         """State of the job, and its description for the manifest."""
         state = job.dump(now, clock=clock)
-        share = job.ledger.share(state.done)
+        share = job.schedule.share(state.done)
         about = {**job.identity(_MAY_DIFFER), "progress": share, "units": state.units}
         about |= {"counts": job.counts, "settings": outward(job.plain_settings(), without_secrets)}
         registry = self._members.table_registry
@@ -517,22 +523,23 @@ class CheckpointController:
         self._number = done.result.number
         if self._shares_numbers:
             self.numbers.newest = self._number
-        saving.clock = saving.job.ledger.withhold(saving.number)
+        if (slots := saving.job.schedule.slots) is not None:
+            saving.clock = slots.withhold(saving.number)
         self._save_when_open(saving, now)
 
     def _save_when_open(self, saving: _Saving, now: float) -> None:
         """Order the save, in bsp as soon as its clock is open. Until then it costs nothing. From
         then on no shard begins to move; one that changes over is waited for."""
-        ledger = saving.job.ledger
+        slots = saving.job.schedule.slots
         if saving.begun is None:
             return
         if saving.state is None:
-            if not ledger.comes(saving.clock):
+            if slots is not None and not slots.comes(saving.clock):
                 why = f"the training ends before clock {saving.clock}, whose rows it is of"
                 self._save_failed(saving, CheckpointError(why), now)
                 return
-            if ledger.open_clock < saving.clock:
-                self._report_late(saving, ledger.open_clock, now)
+            if slots is not None and slots.open < saving.clock:
+                self._report_late(saving, slots.open, now)
                 return
             saving.state, saving.about = self._dump(saving.job, saving.clock, now)
         if not self._shard_orders.moving:
@@ -566,7 +573,7 @@ class CheckpointController:
         if broadcast.error:
             self._save_failed(saving, CheckpointError(broadcast.error), now)
             return
-        saving.job.ledger.resume_leases()
+        _resume_leases(saving.job)
         saving.files = [item for saved in broadcast.answers.values() for item in saved.files]
         assert saving.begun is not None
         assert saving.state is not None
@@ -610,7 +617,7 @@ class CheckpointController:
         self._saving = None
         if saving.broadcast is not None:
             saving.broadcast.forget()
-        saving.job.ledger.resume_leases()
+        _resume_leases(saving.job)
         if not isinstance(error, SnailError):
             log.error("a checkpoint failed", exc_info=error)
         if saving.begun is not None:

@@ -353,7 +353,7 @@ class MasterCore:
             self.interrupts.forget()
         elif job_controller.interrupted:
             job = job_controller.job
-            share = job.ledger.progress if job is not None else 0.0
+            share = job.schedule.progress if job is not None else 0.0
             text = f"interrupted after {share:.0%} of the training; the model so far is saved"
             self.lifecycle.stop(EXIT_INTERRUPTED, text)
         else:

@@ -112,15 +112,13 @@ class StatusReport:
     def status(self, now: float) -> Status:
         phase = self.note_phase(now)
         job = self._job_controller.job
-        ledger = job.ledger if job is not None else None
+        schedule = job.schedule if job is not None else None
         blocks: BlockCounts = {"left": 0, "leased": 0, "done": 0}
-        leased: dict[int, list[int]] = {}
-        if ledger is not None:
-            leased = ledger.holders()
+        if schedule is not None:
             blocks = {
-                "left": ledger.size - ledger.finished - ledger.leased,
-                "leased": ledger.leased,
-                "done": ledger.finished,
+                "left": schedule.size - schedule.finished - schedule.records.leased,
+                "leased": schedule.records.leased,
+                "done": schedule.finished,
             }
         route, missing = self._members.route, self._members.missing()
         shards, files = self._shards(), self._files
@@ -135,8 +133,8 @@ class StatusReport:
             self._node(
                 member,
                 self._core.heartbeats.silence_s(member.number, now),
-                len(leased.get(member.number, ())),
-                ledger.clock_of(member.number) if ledger is not None else None,
+                schedule.records.count_of(member.number) if schedule is not None else 0,
+                schedule.clock_of(member.number) if schedule is not None else None,
                 now,
             )
             for member in self._members.all.values()

@@ -32,8 +32,8 @@ def tree(tmp_path):
         ("forks on the number of partitions", "if parts == 1 and fits:\n"),
         ("questions whether a worker shares its rows", "if not self.are_shared:\n"),
         ("questions whether a worker shares its rows", "ROOM_ALONE = 1 << 30\n"),
-        ("type tests of policies", "if isinstance(job.ledger, BspLedger):\n"),
-        ("type tests of policies", "ledger = cast(RoundLedger, job.ledger)\n"),
+        ("type tests of policies", "if isinstance(job.schedule, BspSchedule):\n"),
+        ("type tests of policies", "rounds = cast(RoundSchedule, job.schedule)\n"),
         ("questions for the schedule outside of its policy", 'if s.consistency == "bsp":\n'),
     ],
 )
@@ -44,6 +44,20 @@ def test_one_line_too_many_is_named(tree, capsys, name, line):
     module.write_text(line * (most(name) + 1))
     assert RATCHET["main"](tree) == 1
     assert f"snailps/trainer.py:{most(name) + 1}: {line.strip()}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["pass", '"""None."""', "return", "return None", "return -1", "return {}", "raise Error"],
+)
+def test_method_of_a_schedule_that_answers_nothing_is_named(tree, capsys, body):
+    module = tree / "snailps" / "master" / "leases" / "slots.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("class Slots:\n    def of(self, node):\n        return self.clocks[node]\n")
+    assert RATCHET["main"](tree) == 0
+    module.write_text(f"class Slots:\n    def of(self, node):\n        {body}\n")
+    assert RATCHET["main"](tree) == 1
+    assert "snailps/master/leases/slots.py:2: Slots.of" in capsys.readouterr().out
 
 
 def test_stub_in_git_and_a_term_too_many_are_named(tree, capsys):

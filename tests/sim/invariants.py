@@ -235,8 +235,8 @@ def watch(cluster):
             or bool(member.waits)
             or (
                 job is not None
-                and job.ledger is not None
-                and job.ledger.records.held_by(node.number)
+                and job.schedule is not None
+                and job.schedule.records.held_by(node.number)
             )
         )
         if not asks or named or not node.runs or cluster.unnamed.get(node, (asks,))[0] != asks:

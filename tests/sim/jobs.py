@@ -337,7 +337,7 @@ class JobRun:
         if self.staleness is not None:
             self.staleness.report(node, number)
 
-    def lease(self, lease, node, ledger, cluster):
+    def lease(self, lease, node, schedule, cluster):
         """The master gives a worker a block, or a part of a round."""
         step = lease.terms
         if isinstance(step, Step) and step.index >= 0:
@@ -345,13 +345,13 @@ class JobRun:
             self.begun.setdefault(step.clock, cluster.world.now)
         if self.plan.seats:
             here = {one.number for one in cluster.nodes if one.alive and not one.leaves}
-            training = here.intersection(ledger.records.holders())
+            training = here.intersection(schedule.records.holders())
             if len(training) > self.plan.seats and not cluster.powerless:
                 self.books.wrong.append(
                     f"workers {sorted(training)} train at a time, not {self.plan.seats} of them"
                 )
         if self.staleness is not None:
-            wrong = self.staleness.lease(node, lease.number, ledger)
+            wrong = self.staleness.lease(node, lease.number, schedule)
             if wrong and not cluster.powerless and not cluster.disk.was_full:
                 self.books.wrong.append(wrong)
 
@@ -371,7 +371,7 @@ class JobRun:
 
     # --- rounds -----------------------------------------------------------------------------------
 
-    def close(self, clock, slots, ledger, cluster):
+    def close(self, clock, slots, schedule, cluster):
         """The master has a server close a round; it says so to each of them, perhaps again."""
         if clock < len(self.closed):
             if self.closed[clock].slots != slots and not cluster.powerless:
@@ -383,7 +383,7 @@ class JobRun:
         if clock > len(self.closed):
             self.books.wrong.append(f"round {clock} is closed before round {len(self.closed)}")
             return
-        by_slot = {ledger.entry(n).terms.slot: n for n in ledger.records.done().tolist()}
+        by_slot = {schedule.entry(n).terms.slot: n for n in schedule.records.done().tolist()}
         parts = [by_slot[slot] for slot in slots]
         if len(set(parts)) < len(parts):
             self.books.wrong.append(f"round {clock} counts a part twice: {parts}")

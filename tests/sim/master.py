@@ -25,7 +25,7 @@ from snailps.master.job.job import Job
 from snailps.master.job.session import SessionJob
 from snailps.master.job.state import pack
 from snailps.master.journal import SYNC_S, Journal
-from snailps.master.leases import BspLedger
+from snailps.master.leases import BspSchedule
 from snailps.master.status_report import StatusReport
 from snailps.master.takeover import first_fact, unended
 from snailps.node.effects import Answering, Tick, Work, WorkDone
@@ -119,8 +119,8 @@ class Reader:
         client = yield from self._connect(next(reading.numbers))
         try:
             number, _ = reading.tables[TABLE]
-            if isinstance(job.ledger, BspLedger):
-                yield from master.limited(client.reach(job.ledger.open_clock))
+            if isinstance(job.schedule, BspSchedule):
+                yield from master.limited(client.reach(job.schedule.slots.open))
             for fragment in range(master.settings.frag_num):
                 cursor = 0
                 while True:
@@ -423,7 +423,7 @@ class Master(Process):
         if isinstance(effect.message, messages.CloseClock):
             job = self.core.job_controller.job
             self.cluster.job_at(job.settings.output).close(
-                effect.message.clock, tuple(effect.message.slots), job.ledger, self.cluster
+                effect.message.clock, tuple(effect.message.slots), job.schedule, self.cluster
             )
         answered = partial(self._answered, effect.number)
         if isinstance(effect.message, messages.Fence):
@@ -453,7 +453,7 @@ class Master(Process):
                 if isinstance(effect.answer.terms, ChunkBlock | Partition):
                     run.tenants.add(node)
                 if job.pass_ == "train":
-                    run.lease(effect.answer, node, job.ledger, self.cluster)
+                    run.lease(effect.answer, node, job.schedule, self.cluster)
             invariants.watch_out(self, effect.answer)
             peer.reply(request, effect.answer)
 

@@ -34,15 +34,15 @@ class Staleness:
         """The master hears that a worker has finished a block."""
         self.done.setdefault(node, set()).add(number)
 
-    def lease(self, node, number, ledger):
+    def lease(self, node, number, schedule):
         """The master leases a block; a line where that is too early, else None."""
         self._promised[node, number] = {other: len(seen) for other, seen in self.done.items()}
-        held = ledger.records.count_of(node) - 1
-        mine = self._clock(node, ledger) + held
-        for other in ledger.snapshot()["nodes"]:
-            if other == node or not (ledger.records.count_of(other) or ledger._left[other]):
+        held = schedule.records.count_of(node) - 1
+        mine = self._clock(node, schedule) + held
+        for other in schedule._left:
+            if other == node or not (schedule.records.count_of(other) or schedule._left[other]):
                 continue
-            ahead = mine - self._clock(other, ledger)
+            ahead = mine - self._clock(other, schedule)
             if ahead > self.bound:
                 return (
                     f"worker {node} begins block {number} {ahead} ahead of worker {other}, "
@@ -65,6 +65,6 @@ class Staleness:
                 )
         return None
 
-    def _clock(self, node, ledger):
+    def _clock(self, node, schedule):
         done = len(self.done.get(node, ()))
-        return self._base.setdefault(node, ledger.clock_of(node) - done) + done
+        return self._base.setdefault(node, schedule.clock_of(node) - done) + done

@@ -110,7 +110,7 @@ def _blocks(job, pass_, figures=None):
         block = Block(*of, MastersContent(job, lease.number, unit), first=lease.first)
         yield block
         if pass_ == "survey":
-            job.ledger.merge([lease.number], 1)
+            job.schedule.survey.merge([lease.number], 1)
             continue
         own = figures or {}
         done = messages.Done("train", lease.number, int(own.get("units", 0)), 0.0, dict(own))

@@ -29,7 +29,7 @@ from snailps.data.scratch import Scratch
 from snailps.data.table_copies import TableCopies
 from snailps.errors import ClusterError, WaitTimeout
 from snailps.master.job.job import Job
-from snailps.master.leases.rotation import NO_PART
+from snailps.master.leases.checkouts import NO_PART
 from snailps.models.block_trainer import BlockTrainer
 from snailps.models.mlp import Mlp
 from snailps.models.sparse.net import Net
@@ -216,7 +216,7 @@ class _Emulated:
     def _next(self) -> Block | None:
         while not self._blocks:
             if not self._lease():
-                if self._job.ledger.over:
+                if self._job.schedule.over:
                     return None
                 self.stop(state="blocked")
         block = self._blocks.popleft()
@@ -250,7 +250,7 @@ class _Emulated:
         """The answer to a wish for an output partition."""
         assert isinstance(message, messages.Borrow)
         self.stop()
-        while (part := self._job.ledger.check_out(message.number, self.number)) is None:
+        while (part := self._job.schedule.checkouts.check_out(message.number, self.number)) is None:
             self.stop(state="blocked")
         answer = messages.Borrowed(max(part, NO_PART), ends=part < NO_PART)
         heard(answer)
@@ -307,7 +307,7 @@ class _Training:
                 surveyor.add(model.survey(block))
             else:
                 part.add(block)
-            job.ledger.merge([lease.number], 1)
+            job.schedule.survey.merge([lease.number], 1)
             job.merged(messages.Done("survey", lease.number, len(block.data), 0.0, {}), 0.0)
         if part is not None:
             surveyor.add(part.take())

@@ -118,13 +118,13 @@ class TimedJob:
         if message.pass_ != self.job.pass_ or message.pass_ != "survey":
             return self.job.done(message, node, self.clock())
         numbers = [*message.numbers, message.number]
-        if not self.job.ledger.merge(numbers, node):
+        if not self.job.schedule.survey.merge(numbers, node):
             return False
         try:
             self.job.survey.add(message.number, message.blob)
         except Exception:
             for number in numbers:
-                self.job.ledger.merge_failed(number)
+                self.job.schedule.survey.failed(number)
             raise
         self.job.merged(message, self.clock())
         return True

@@ -1,16 +1,16 @@
-"""Workers at a ledger of a rotation, drawn from a seed: leases, losses, masters, checkpoints.
+"""Workers at a schedule of a rotation, drawn from a seed: leases, losses, masters, checkpoints.
 
-    seed -> Site.step -> RotationLedger: lease, encode, check out, check in, done -> Site.check
+    seed -> Site.step -> RotationSchedule: lease, encode, check out, check in, done -> Site.check
 
 `Site` knows what each worker holds, and asserts after each step what must hold of that.  Must not
-know how the ledger chooses.
+know how the schedule chooses.
 """
 
 import random
 
 from snailps.api.rotation import CHUNKS_AHEAD, Rotation, outputs_for
-from snailps.master.leases import RotationLedger
-from snailps.master.leases.rotation import NO_PART
+from snailps.master.leases import Entries, RotationSchedule
+from snailps.master.leases.checkouts import NO_PART
 from snailps.pieces import Piece
 from snailps.transport.messages.terms import ChunkBlock
 
@@ -19,19 +19,19 @@ def blocks_of(count, size=10):
     return [Piece("in", n * size, (n + 1) * size) for n in range(count)]
 
 
-def taken_over(ledger, nodes):
-    """The ledger of another master, from the journal's snapshot."""
-    known = ledger.records.known().copy()
-    again = RotationLedger(
-        ledger._blocks, ledger._count // ledger._chunks, ledger.rotation, known,
-        nodes=nodes, extent=ledger.extent,
-    )  # fmt: skip
-    again.resume(ledger.snapshot())
+def taken_over(schedule, nodes):
+    """The schedule of another master, from the journal's snapshot."""
+    known = schedule.records.known().copy()
+    chunks = schedule.chunks
+    again = RotationSchedule(
+        chunks.entries, chunks.rotation, known, nodes=nodes, extent=chunks.extent
+    )
+    again.resume(schedule.snapshot())
     return again
 
 
 class Site:
-    """Workers at a ledger, all they hold, and what must hold of that at any time."""
+    """Workers at a schedule, all they hold, and what must hold of that at any time."""
 
     def __init__(self, seed):
         self.rng = random.Random(seed)
@@ -44,7 +44,8 @@ class Site:
         self.nodes = list(range(1, 1 + self.rng.randint(1, 5)))
         self.next_node = 100
         self.leaving = set()
-        self.ledger = RotationLedger(self.blocks, self.epochs, self.rotation, nodes=self.nodes)
+        self.entries = Entries(self.blocks, self.epochs)
+        self.schedule = RotationSchedule(self.entries, self.rotation, nodes=self.nodes)
         self.parts, self.sizes = {}, {}  # of each chunk that was decided
         self.chunk_blocks, self.partitions = {}, {}  # number -> worker, in the order leased
         self.had, self.holds = {}, {}
@@ -54,21 +55,21 @@ class Site:
         self.done_blocks, self.done_partitions = {}, {}
 
     def number_of(self, chunk, part):
-        return self.ledger._number(chunk, part)
+        return self.schedule.chunks.number(chunk, part)
 
     # --- what happens -----------------------------------------------------------------------------
 
     def ask(self, node):
         if node in self.leaving:
             return
-        entry = self.ledger.take(node)
-        for chunk, parts, sizes in self.ledger.decided():
+        entry = self.schedule.take(node)
+        for chunk, parts, sizes in self.schedule.chunks.decided():
             assert chunk not in self.parts
             assert 1 <= parts <= self.rotation.most_parts
             assert len(sizes) in (0, parts)
             self.parts[chunk], self.sizes[chunk] = parts, sizes
         if entry is None:
-            assert str(self.ledger.wait_of(node))
+            assert str(self.schedule.wait_of(node))
             self.refused.add(node)
             return
         self.refused.discard(node)
@@ -101,11 +102,11 @@ class Site:
         )
 
     def encoded_of(self, chunk):
-        return sum(self.ledger.chunk_of(number) == chunk for number in self.done_blocks)
+        return sum(self.schedule.chunks.chunk_of(number) == chunk for number in self.done_blocks)
 
     def encode(self, number):
         node = self.chunk_blocks.pop(number)
-        assert self.ledger.done(number, node)
+        assert self.schedule.done(number, node)
         self.done_blocks[number] = node
 
     def first_of(self, node):
@@ -116,10 +117,10 @@ class Site:
         """No other partition under way has this part of the rows."""
         if number in self.begun:
             return
-        chunk = self.ledger.chunk_of(number)
+        chunk = self.schedule.chunks.chunk_of(number)
         part = number - self.number_of(chunk, 0)
         for other in self.begun:
-            theirs = self.ledger.chunk_of(other)
+            theirs = self.schedule.chunks.chunk_of(other)
             assert self.split_of(theirs) == self.split_of(chunk)
             assert other - self.number_of(theirs, 0) != part
         for earlier in range(chunk):
@@ -129,14 +130,14 @@ class Site:
 
     def outputs_of(self, number):
         """Checkouts of a partition."""
-        chunk = self.ledger.chunk_of(number)
+        chunk = self.schedule.chunks.chunk_of(number)
         parts = self.parts[chunk]
         return outputs_for(parts) * (self.rotation.sweeps if chunk == 0 and parts > 1 else 1)
 
     def held(self):
         """Output partitions that are checked out."""
         return [
-            part % outputs_for(self.parts[self.ledger.chunk_of(number)])
+            part % outputs_for(self.parts[self.schedule.chunks.chunk_of(number)])
             for number, parts in self.holds.items()
             for part in parts
         ]
@@ -146,16 +147,16 @@ class Site:
         if number is None:
             return
         self.begin(number)
-        part = self.ledger.check_out(number, node)
+        part = self.schedule.checkouts.check_out(number, node)
         output_parts = self.outputs_of(number)
-        outputs = outputs_for(self.parts[self.ledger.chunk_of(number)])
+        outputs = outputs_for(self.parts[self.schedule.chunks.chunk_of(number)])
         left = set(range(output_parts)) - self.had[number]
         sweep = min(left, default=0) // outputs
         held = self.held()
         free = {one for one in left if one // outputs == sweep and one % outputs not in held}
         if part is None:
             assert not free
-            wait = self.ledger.wait_of_checkout(number, node)
+            wait = self.schedule.checkouts.wait_of(number, node)
             assert (wait is None) == bool(self.holds[number])
             assert wait is None or "check in partition" in str(wait)
         elif part == NO_PART:
@@ -172,12 +173,12 @@ class Site:
             seconds = self.rng.choice([0.0, 0.1, 1.0])
             speed = 10 * (1 + node % 3)
             units = round(speed * seconds)
-            assert self.ledger.check_in(number, node, part, units, seconds)
+            assert self.schedule.checkouts.check_in(number, node, part, units, seconds)
             self.holds[number].discard(part)
             if self.rng.random() < 0.3:
                 before = self.durable.get(number, set())
                 self.durable[number] = self.had[number] - self.holds[number]
-                new = self.ledger.make_durable(number, node)
+                new = self.schedule.checkouts.make_durable(number, node)
                 assert set(new) == self.durable[number] - before
 
     def train(self, node):
@@ -186,7 +187,7 @@ class Site:
         if number is None or self.holds[number]:
             return
         if len(self.had[number]) == self.outputs_of(number):
-            assert self.ledger.done(number, node)
+            assert self.schedule.done(number, node)
             self.forget(number)
             self.durable.pop(number, None)
             self.done_partitions[number] = node
@@ -196,7 +197,7 @@ class Site:
         self.begun.discard(number)
 
     def lose(self, node):
-        back = self.ledger.retire(node)
+        back = self.schedule.retire(node)
         theirs = {
             n for n, holder in {**self.chunk_blocks, **self.partitions}.items() if holder == node
         }
@@ -212,31 +213,31 @@ class Site:
 
     def join(self):
         self.nodes.append(self.next_node)
-        self.ledger.join(self.next_node)
+        self.schedule.join(self.next_node)
         self.next_node += 1
 
     def leave(self, node):
-        self.ledger.leave(node)
+        self.schedule.leave(node)
         self.leaving.add(node)
         self.refused.discard(node)
 
     def take_over(self):
         """Another master: leases are not in its journal, the workers tell."""
-        self.ledger = taken_over(self.ledger, self.nodes[:1])
+        self.schedule = taken_over(self.schedule, self.nodes[:1])
         for number, node in {**self.chunk_blocks, **self.partitions}.items():
-            assert self.ledger.claim(number, node)
+            assert self.schedule.claim(number, node)
         for number, node in self.partitions.items():
-            self.ledger.claim_checkouts(number, node, self.had[number], self.holds[number])
+            self.schedule.checkouts.claim(number, node, self.had[number], self.holds[number])
         self.refused.clear()
 
     def restore(self):
         """The whole cluster began again, from a checkpoint of now, with other workers."""
         self.nodes = [self.next_node + n for n in range(self.rng.randint(1, 4))]
         self.next_node += len(self.nodes)
-        ledger = self.ledger
-        self.ledger = RotationLedger(
-            self.blocks, self.epochs, self.rotation, ledger.durable(),
-            nodes=self.nodes, extent=ledger.extent,
+        schedule = self.schedule
+        self.schedule = RotationSchedule(
+            self.entries, self.rotation, schedule.durable(),
+            nodes=self.nodes, extent=schedule.chunks.extent,
         )  # fmt: skip
         for number in list(self.partitions):
             self.forget(number)
@@ -244,11 +245,11 @@ class Site:
         self.durable.clear()
         self.refused.clear()
         self.leaving.clear()
-        opened = self.ledger.extent["open"]
-        done = {n for n in self.done_partitions if self.ledger.chunk_of(n) >= opened}
-        assert done == set(self.ledger.records.done().tolist())
+        opened = self.schedule.chunks.extent["open"]
+        done = {n for n in self.done_partitions if self.schedule.chunks.chunk_of(n) >= opened}
+        assert done == set(self.schedule.records.done().tolist())
         self.done_blocks = {
-            n: by for n, by in self.done_blocks.items() if self.ledger.chunk_of(n) < opened
+            n: by for n, by in self.done_blocks.items() if self.schedule.chunks.chunk_of(n) < opened
         }
 
     # --- the walk --------------------------------------------------------------------------------
@@ -284,19 +285,19 @@ class Site:
 
     def check(self):
         """Each worker that could get something is woken; progress is a share."""
-        for node in self.ledger.woken(self.refused):
+        for node in self.schedule.woken(self.refused):
             self.ask(node)
         for node in sorted(self.refused):
-            assert self.ledger.take(node) is None, f"worker {node} was not woken"
+            assert self.schedule.take(node) is None, f"worker {node} was not woken"
         held = self.held()
         assert len(held) == len(set(held))
-        assert 0.0 <= self.ledger.progress <= 1.0
-        assert self.ledger.leased == len(self.chunk_blocks) + len(self.partitions)
+        assert 0.0 <= self.schedule.progress <= 1.0
+        assert self.schedule.records.leased == len(self.chunk_blocks) + len(self.partitions)
 
     def finish(self):
         """Without further faults all is trained, in a bounded number of turns."""
         for _ in range(3000):
-            if self.ledger.over:
+            if self.schedule.over:
                 return
             for node in list(self.nodes):
                 self.ask(node)
@@ -310,4 +311,4 @@ class Site:
                     if not self.nodes:
                         self.join()
                 self.check()
-        raise AssertionError(f"no end: {[str(self.ledger.wait_of(node)) for node in self.nodes]}")
+        raise AssertionError(f"no end: {[str(self.schedule.wait_of(node)) for node in self.nodes]}")

@@ -20,8 +20,8 @@ from snailps.master.checkpoint_files import CheckpointFiles
 from snailps.master.checkpoints import LATE_S, STALL_S, CheckpointController, Hooks
 from snailps.master.job.job import Job
 from snailps.master.job.state import JobState
-from snailps.master.leases import BspLedger
-from snailps.master.leases.ledger import NO_RECORDS, Ledger
+from snailps.master.leases import BspSchedule, Entries, QueueSchedule
+from snailps.master.leases.schedule import NO_RECORDS
 from snailps.master.services import Begun, Candidate, Completed, Opened
 from snailps.pieces import Piece
 from snailps.store.checkpoint.shard_file import ShardFileWriter, new_buffer
@@ -89,10 +89,10 @@ class World:
         )  # fmt: skip
         self.members = members
         blocks = [Piece("file", 0, 10)] * 12
-        bsp = BspLedger(blocks, micro_batches=2, nodes=[1])
-        self.ledger = bsp if clocked else Ledger(blocks)
+        bsp = BspSchedule(Entries(blocks), micro_batches=2, nodes=[1])
+        self.schedule = bsp if clocked else QueueSchedule(Entries(blocks))
         self.job = SimpleNamespace(
-            clocked=clocked, rounds=0, ledger=self.ledger, goes_on=Job.goes_on,
+            clocked=clocked, rounds=0, schedule=self.schedule, goes_on=Job.goes_on,
             describe_share=lambda share: f"{share:.0%} of the training",
         )  # fmt: skip
         self.controller._job = self.job
@@ -124,9 +124,9 @@ class World:
         """Worker 1 trains so many blocks, if it gets them; the numbers of those that it got."""
         found = []
         for _ in range(count):
-            entry = self.ledger.take(1)
+            entry = self.schedule.take(1)
             if entry is not None:
-                self.ledger.done(entry.number, 1)
+                self.schedule.done(entry.number, 1)
                 found.append(entry.number)
         return found
 
@@ -268,13 +268,13 @@ def clocked(monkeypatch):
 def test_checkpoint_with_clocks_is_of_a_clock_that_waits_for_it(clocked):
     world = clocked
     assert world.train(1) == [0]
-    world.ledger.take(1)  # 1, the last one of clock 0
+    world.schedule.take(1)  # 1, the last one of clock 0
     world.begin()
     assert not world.orders(m.Save)
     assert not world.controller.holds_rows  # it waits for the step: shards may move
     world.step(3 * STALL_S)  # steps may take long
     assert not world.orders(m.Save)
-    world.ledger.done(1, 1)
+    world.schedule.done(1, 1)
     assert world.train(3) == [2]
     world.step(0.1)
     saves = world.orders(m.Save)
@@ -283,7 +283,7 @@ def test_checkpoint_with_clocks_is_of_a_clock_that_waits_for_it(clocked):
     world.saved(1)
     assert world.train(1) == []
     wait = "the master to copy the rows of clock 1 for checkpoint 4"
-    assert str(world.ledger.wait_of(1)) == wait
+    assert str(world.schedule.wait_of(1)) == wait
     world.saved(2)
     assert world.files.done[0][3] == "position 1"
     assert world.train(9) == list(range(3, 12))
@@ -320,27 +320,27 @@ def test_slot_is_leased_when_the_checkpoint_is_given_up(clocked, why):
 
 
 def test_server_that_is_lost_before_the_clock_begins_is_not_asked(clocked):
-    clocked.ledger.take(1)
-    clocked.ledger.take(1)
+    clocked.schedule.take(1)
+    clocked.schedule.take(1)
     clocked.begin()
     clocked.controller.lost(clocked.servers.pop(), "killed", clocked.now)
     assert clocked.controller.running
-    clocked.ledger.done(0, 1)
-    clocked.ledger.done(1, 1)
+    clocked.schedule.done(0, 1)
+    clocked.schedule.done(1, 1)
     clocked.step(0.1)
     assert [peer for peer, _, _ in clocked.orders(m.Save)] == [1]
 
 
 @pytest.mark.parametrize("end", ["closed", "abandoned"])
 def test_checkpoint_of_a_clock_that_does_not_come_is_given_up(clocked, caplog, end):
-    clocked.ledger.take(1)
-    clocked.ledger.take(1)
+    clocked.schedule.take(1)
+    clocked.schedule.take(1)
     clocked.begin()  # of clock 1
     if end == "closed":
-        clocked.ledger.release(1)
-        clocked.ledger.close()
+        clocked.schedule.release(1)
+        clocked.schedule.close()
     else:
-        clocked.ledger.abandon(1)
+        clocked.schedule.abandon(1)
     clocked.step(0.1)
     assert not clocked.controller.running
     assert "the training ends before clock 1, whose rows it is of" in caplog.text

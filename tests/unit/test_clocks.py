@@ -13,7 +13,7 @@ from snailps import Table
 from snailps.api.export_progress import ExportProgress
 from snailps.errors import MisuseError, RemoteError, WaitTimeout
 from snailps.master.job.model_reader import ModelReader
-from snailps.master.leases import BspLedger
+from snailps.master.leases import BspSchedule, Entries
 from snailps.master.services import ModelAccess
 from snailps.pieces import Piece
 from snailps.transport.frame import Frame, Kind
@@ -210,14 +210,14 @@ def test_model_is_not_written_where_the_last_clock_could_not_be_applied():
         client.push(1, u64([5]), full(-1, dim=1), clock=0)
         with pytest.raises(RemoteError, match="planted failure"):
             end_clock(client, 0)
-        book = BspLedger([Piece("file", 0, 10)], micro_batches=1, nodes=[1])
+        book = BspSchedule(Entries([Piece("file", 0, 10)]), micro_batches=1, nodes=[1])
         book.done(book.take(1).number, 1)
         assert book.over
         readings = ModelReader(LIMIT_S, Trust(b""), JOB)
         readings.follow(cluster.route)
         reading = ModelAccess(iter([99, 100, 101]), {}, {})
         with pytest.raises(RemoteError, match="planted failure"):
-            readings.export(SimpleNamespace(ledger=book), reading, ExportProgress())
+            readings.export(SimpleNamespace(schedule=book), reading, ExportProgress())
 
 
 def test_method_in_python_that_fails_when_the_master_closes_the_clock_is_told_to_it():

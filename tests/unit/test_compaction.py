@@ -361,8 +361,8 @@ class Side:
         return {
             "state": json.loads(json.dumps(state.about)),
             **{name: array.tolist() for name, array in state.arrays.items()},
-            "done": self.job.ledger.records.done().tolist(),
-            "closed": self.job.ledger.closed,
+            "done": self.job.schedule.records.done().tolist(),
+            "closed": self.job.schedule.closed,
             "figures": self.job.figures({}, NOW) | {"wall_s": 0, "train_s": 0},
         }
 
@@ -374,7 +374,7 @@ def test_job_goes_on_from_a_compacted_journal_where_it_stood(tmp_path, kind, tur
     write_numbers(tmp_path / "in.txt", 400)
     living = Side(tmp_path, kind)
     held = living.train(turns, hold)
-    assert living.job.ledger.over == (not hold and kind != "rounds")
+    assert living.job.schedule.over == (not hold and kind != "rounds")
     living.journal.compact(living.controller.snapshot(NOW))
     ended(living.journal)
     living.journal.close()
@@ -382,5 +382,5 @@ def test_job_goes_on_from_a_compacted_journal_where_it_stood(tmp_path, kind, tur
     resumed = Side(tmp_path, kind, facts)
     assert resumed.stands() == living.stands()
     for node, numbers in held.items():
-        assert all(resumed.job.ledger.claim(number, node) for number in numbers)
+        assert all(resumed.job.schedule.claim(number, node) for number in numbers)
     living.close(), resumed.close()

@@ -108,7 +108,7 @@ DENIED = {
     "master.replication.planner": SOCKETS | TIME | THREADS,
     "master.replication.placement": SOCKETS | TIME | THREADS,
     "master.replication.effects": SOCKETS | TIME | THREADS,
-    "master.leases.ledger": SOCKETS | TIME | THREADS,
+    "master.leases.schedule": SOCKETS | TIME | THREADS,
     "master.leases.ssp": SOCKETS | TIME | THREADS,
     "master.leases.bsp": SOCKETS | TIME | THREADS,
     "master.leases.rounds": SOCKETS | TIME | THREADS,

@@ -73,7 +73,7 @@ def test_sigterm_leaves_without_a_word_to_anybody_and_the_next_master_goes_on(ma
         rejoin(world, member)
     world.tick(times=4)
     assert world.core.reported_phase == "training"
-    assert world.core.job_controller.job.ledger.finished == 2
+    assert world.core.job_controller.job.schedule.finished == 2
 
 
 @pytest.mark.parametrize("number", [INT, HUP])

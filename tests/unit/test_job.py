@@ -25,7 +25,7 @@ from snailps.master.job.metrics import FLAT_EPOCHS, RATE_WINDOW_S
 from snailps.master.job.state import decode, pack, unpack
 from snailps.master.job.survey import SurveyMerge
 from snailps.master.leases import CLOCKS_AHEAD
-from snailps.master.leases.ledger import ENTRIES_AHEAD
+from snailps.master.leases.queue import ENTRIES_AHEAD
 from snailps.models.embeddings.kge import LINES_A_WORKER
 from snailps.models.text_model import WordPart
 from snailps.models.word_vectors.block_size import BLOCK_BYTES_MIN
@@ -138,7 +138,7 @@ def test_job_with_setting_of_its_own_or_of_a_role_builds_and_with_unknown_one_re
 @pytest.mark.parametrize(("block_bytes", "blocks"), [("0", 10), ("100", 28), ("1G", 10)])
 def test_job_with_block_bytes_cuts_at_least_ten_blocks(begun, block_bytes, blocks):
     job = begun(block_bytes=block_bytes)
-    assert job.ledger.size == 2 * blocks
+    assert job.schedule.size == 2 * blocks
     assert job.input.total_bytes == 2800
 
 
@@ -173,7 +173,7 @@ def test_job_in_training_gives_leases_with_seeds_and_takes_results(begun, clock)
 def test_job_whose_first_block_comes_back_says_that_others_may_have_pushed(begun):
     job = begun()
     assert job.lease(node=7).first
-    job.ledger.retire(7)
+    job.schedule.retire(7)
     again = job.lease(node=8)
     assert (again.number, again.progress[0], again.first) == (0, 0.0, False)
 
@@ -186,7 +186,7 @@ def test_job_at_its_end_has_figures(begun, clock):
         job.done(done(lease.number, loss=loss, examples=100.0), 1)
     job.end_pass()
     clock.now_s += 3
-    assert job.ledger.over
+    assert job.schedule.over
     figures = job.figures({"bytes_in": 6000.0, "bytes_out": 2000.0, "peak_rss_mb": 50.04})
     assert figures == {
         "ended_by": "epochs",
@@ -223,7 +223,7 @@ def test_job_with_max_steps_ends_after_so_many_blocks_with_all_of_its_progress(b
 def test_job_with_more_max_steps_than_blocks_ends_by_epochs(begun):
     job = begun(max_steps="20")
     assert job.figures({})["ended_by"] == "epochs"
-    assert job.ledger.size == 20
+    assert job.schedule.size == 20
 
 
 def test_job_with_max_seconds_shares_go_by_the_clock_where_that_is_faster(begun, clock):
@@ -244,7 +244,7 @@ def test_job_with_max_seconds_shares_go_by_the_clock_where_that_is_faster(begun,
     assert job.progress == 1.0
     job.end_early("max_seconds")
     assert job.lease(1) is None
-    assert not job.ledger.over  # blocks at work
+    assert not job.schedule.over  # blocks at work
     assert job.done(done(second.number), 1)
     assert job.figures({})["ended_by"] == "max_seconds"
 
@@ -267,7 +267,7 @@ def test_job_with_target_loss_ends_once_an_epoch_of_blocks_is_that_good(begun):
         job.done(done(job.lease(1).number, loss=100.0, examples=100.0), 1)
         assert job.limit_reached() == "target_loss"
     assert job.lease(1) is None
-    assert job.ledger.over
+    assert job.schedule.over
 
 
 def test_job_without_limits_or_without_a_loss_never_reaches_one(begun, clock):
@@ -282,7 +282,7 @@ def test_job_without_limits_or_without_a_loss_never_reaches_one(begun, clock):
 def test_job_with_survey_merges_the_parts(make):
     job = make(worker_class="cluster_models:Surveyed")
     job.begin_pass("survey")
-    assert job.ledger.size == 10  # whatever `epochs` says
+    assert job.schedule.size == 10  # whatever `epochs` says
     while (lease := job.lease(1)) is not None:
         assert job.done(done(lease.number, pass_="survey"), 1)
     job.end_pass()
@@ -316,9 +316,9 @@ def test_job_whose_surveyor_fails_at_a_part_has_that_block_counted_again(make, c
         assert job.done(messages.Done("survey", number, 1, 1.0, {}, b"%d." % number), 1)
     with pytest.raises(KeyError):
         job.done(messages.Done("survey", 3, 1, 1.0, {}, b"bad"), 1)
-    assert job.ledger.records.held_by(1) == [3]
+    assert job.schedule.records.held_by(1) == [3]
     assert job.metrics.units == 9
-    assert job.ledger.release(1) == [3]
+    assert job.schedule.release(1) == [3]
     assert job.lease(2).number == numbers[3]
     assert job.done(messages.Done("survey", 3, 1, 1.0, {}, b"3."), 2)
     job.end_survey()
@@ -351,7 +351,7 @@ def test_job_content_of_what_is_no_block_is_the_peers_error(make, number, unit):
 
 def test_job_content_of_all_blocks_is_the_file(begun, tmp_path):
     job = begun(block_bytes="99")
-    parts = [job.content(number, "line") for number in range(job.ledger.size // 2)]
+    parts = [job.content(number, "line") for number in range(job.schedule.size // 2)]
     assert b"".join(parts) == (tmp_path / "in.txt").read_bytes()
     assert all(part.endswith(b"\n") for part in parts)
 
@@ -376,7 +376,7 @@ def surveyed(make, tmp_path, **settings):
     job.begin_pass("survey")
     part = WordPart()
     part.add(block_of((tmp_path / "words.txt").read_bytes()))
-    size = job.ledger.size
+    size = job.schedule.size
     for at in range(size):
         assert job.lease(7).number == at
         job.done(messages.Done("survey", at, 1, 1.0, {}, part.take()), 7)
@@ -389,8 +389,8 @@ def surveyed(make, tmp_path, **settings):
 def test_job_with_rows_beyond_the_memory_of_a_worker_cuts_smaller_blocks(make, tmp_path):
     job, counted = surveyed(make, tmp_path, dim="1000", worker_memory="1M", epochs="1")
     # The smallest blocks; those of the survey, of one worker that rotates, are small already.
-    assert job.ledger.size == -(-job.input.total_bytes // BLOCK_BYTES_MIN) > counted
-    blocks = [job.ledger.entry(i).piece for i in range(job.ledger.size)]
+    assert job.schedule.size == -(-job.input.total_bytes // BLOCK_BYTES_MIN) > counted
+    blocks = [job.schedule.entry(i).piece for i in range(job.schedule.size)]
     assert [block.start for block in blocks[1:]] == [block.stop for block in blocks[:-1]]
     assert blocks[-1].stop == job.input.total_bytes
 
@@ -398,7 +398,7 @@ def test_job_with_rows_beyond_the_memory_of_a_worker_cuts_smaller_blocks(make, t
 @pytest.mark.parametrize("settings", [{}, {"worker_memory": "1M", "block_bytes": "50000"}])
 def test_job_with_memory_enough_or_a_size_of_the_users_keeps_its_blocks(make, tmp_path, settings):
     job, counted = surveyed(make, tmp_path, dim="1000", epochs="1", **settings)
-    assert job.ledger.size == counted
+    assert job.schedule.size == counted
 
 
 def test_job_started_after_the_survey_still_tells_workers_of_it(make, tmp_path):
@@ -414,7 +414,7 @@ def test_job_in_bsp_cuts_and_tells_workers_as_if_micro_batches_were_workers(make
     assert [job.start_message(9).workers for job in jobs] == [3, 3]
     for job in jobs:
         job.begin_pass("train", [7])
-    assert jobs[0].ledger.size == jobs[1].ledger.size
+    assert jobs[0].schedule.size == jobs[1].schedule.size
     lease = jobs[0].lease(7)
     assert lease.terms == Step(0, 0, 3)
     assert make(workers=4).start_message(9).workers == 9
@@ -437,7 +437,7 @@ def test_job_in_bsp_takes_losses_in_the_order_of_slots_and_ends_two_clocks_later
     def play(order):
         job = begun(consistency="bsp", micro_batches="2", target_loss="1.17", nodes=[1])
         ended = None
-        while not job.ledger.over:
+        while not job.schedule.over:
             numbers = []
             while len(numbers) < 2 and (lease := job.lease(1)) is not None:
                 numbers.append(lease.number)
@@ -445,8 +445,8 @@ def test_job_in_bsp_takes_losses_in_the_order_of_slots_and_ends_two_clocks_later
                 assert job.done(done(number, loss=80.0 - 4 * number, examples=50.0), 1)
                 if ended is None and job.limit_reached():
                     job.end_early(job.limit_reached())
-                    ended = job.ledger.open_clock
-        return job.ledger.open_clock, ended, job.figures({})["loss_by_epoch"], job.ended_by
+                    ended = job.schedule.slots.open
+        return job.schedule.slots.open, ended, job.figures({})["loss_by_epoch"], job.ended_by
 
     assert play(order=False) == play(order=True)
     clocks, ended, _, why = play(order=False)
@@ -460,8 +460,8 @@ def test_job_in_rounds_tells_a_newcomer_of_as_many_workers_as_there_are_parts(ma
     assert job.start_message(3).workers == 3
     job.begin_pass("train", [4, 5, 6])
     for lost in (4, 5):
-        job.ledger.retire(lost)
-    job.ledger.join(7)
+        job.schedule.retire(lost)
+    job.schedule.join(7)
     assert job.start_message(2).workers == 3  # its index may be up to 2
 
 
@@ -470,10 +470,10 @@ def test_job_in_bsp_goes_on_from_any_checkpoint_to_the_same_end(make, steps):
     """Also from those of the two steps behind the one that reached the target."""
 
     def train(job, until):
-        while not job.ledger.over and job.ledger.open_clock < until:
+        while not job.schedule.over and job.schedule.slots.open < until:
             number = job.lease(1).number
             assert job.done(done(number, loss=80.0 - 4 * number, examples=50.0), 1)
-            if not job.ledger.closed and job.limit_reached():
+            if not job.schedule.closed and job.limit_reached():
                 job.end_early(job.limit_reached())
 
     settings = {"consistency": "bsp", "micro_batches": "2", "target_loss": "1.17"}
@@ -484,7 +484,7 @@ def test_job_in_bsp_goes_on_from_any_checkpoint_to_the_same_end(make, steps):
     if again.limit_reached():
         again.end_early(again.limit_reached())
     train(again, 99)
-    assert (again.ledger.open_clock, again.ended_by) == (8, "target_loss")
+    assert (again.schedule.slots.open, again.ended_by) == (8, "target_loss")
 
 
 def test_job_in_bsp_leases_nothing_behind_its_end_before_the_limit_is_looked_at(begun):
@@ -496,7 +496,7 @@ def test_job_in_bsp_leases_nothing_behind_its_end_before_the_limit_is_looked_at(
         assert job.done(done(lease.number, loss=80.0 - 4 * lease.number, examples=50.0), 1)
     # The mean of the twelve first blocks is 58 / 50.
     assert numbers == [*range(14)]
-    assert job.ledger.over
+    assert job.schedule.over
     assert job.figures({})["ended_by"] == "target_loss"
 
 
@@ -657,10 +657,10 @@ def loss_of(job, number):
 
 def train_on(job, until=999):
     """Trains until the job ends, or so many blocks are done."""
-    while not job.ledger.over and job.ledger.finished < until:
+    while not job.schedule.over and job.schedule.finished < until:
         number = job.lease(1).number
         assert job.done(done(number, loss=loss_of(job, number), examples=50.0), 1)
-        if not job.ledger.closed and job.limit_reached():
+        if not job.schedule.closed and job.limit_reached():
             job.end_early(job.limit_reached())
     return job
 
@@ -721,7 +721,7 @@ def test_job_of_auto_epochs_goes_on_from_a_checkpoint_to_the_same_end(make, step
     job, again = make(**AUTO), make(**AUTO)
     job.begin_pass("train")
     train_on(job, steps)
-    job.ledger.records.make_all_durable(1)
+    job.schedule.records.make_all_durable(1)
     again.begin_pass("train", snapshot=unpack(pack(job.dump())))
     if again.limit_reached():
         again.end_early(again.limit_reached())
@@ -738,18 +738,18 @@ def test_job_of_auto_epochs_ends_at_the_same_entry_however_late_the_master_looks
     job = make(**AUTO)
     job.begin_pass("train", [1])
     held, numbers = [], []
-    while not job.ledger.over:
+    while not job.schedule.over:
         while len(held) <= ahead and (lease := job.lease(1)) is not None:
             held.append(lease.number)
         numbers.append(number := held.pop(0))
         assert job.done(done(number, loss=loss_of(job, number), examples=50.0), 1)
-        if len(numbers) % looks == 0 and not job.ledger.closed and job.limit_reached():
+        if len(numbers) % looks == 0 and not job.schedule.closed and job.limit_reached():
             job.end_early(job.limit_reached())
         if taken_over and len(numbers) % 7 == 6:
             job, before = make(**AUTO), job
             job.begin_pass("train", [1], exact_state(before))
             for number in held:
-                assert job.ledger.claim(number, 1)
+                assert job.schedule.claim(number, 1)
     blocks = len(job.input.blocks)
     assert numbers == [*range((FALL + FLAT_EPOCHS) * blocks + ENTRIES_AHEAD)]
 
@@ -757,13 +757,13 @@ def test_job_of_auto_epochs_ends_at_the_same_entry_however_late_the_master_looks
 def test_interrupt_after_the_limit_leases_nothing_more(make):
     job = make(**AUTO)
     job.begin_pass("train", [1])
-    while not job.ledger.closed:
+    while not job.schedule.closed:
         number = job.lease(1).number
         assert job.done(done(number, loss=loss_of(job, number), examples=50.0), 1)
         if job.limit_reached():
             job.end_early(job.limit_reached())
     job.end_early("interrupt")
-    assert job.ledger.over
+    assert job.schedule.over
     assert job.lease(1) is None
 
 
@@ -790,7 +790,7 @@ def test_job_of_auto_epochs_in_bsp_ends_at_the_same_clock(make, order, taken_ove
     assert numbers == [*range(4 * (last + CLOCKS_AHEAD))]
     assert job.limit_reached() == "converged"
     job.end_early("converged")
-    assert job.ledger.over
+    assert job.schedule.over
     assert job.figures({})["ended_by"] == "converged"
 
 
@@ -841,11 +841,11 @@ def test_blocks_of_a_job_that_shuffles_are_over_all_files_and_are_found_again(
     )
     assert job.content(first.number, "line", 9) == b""
     assert job.done(done(first.number), 1)
-    job.ledger.records.make_durable([first.number], 1)
+    job.schedule.records.make_durable([first.number], 1)
     snapshot = unpack(pack(job.dump()))
     again = make(input=", ".join(map(str, sorted(paths))), **settings)
     again.begin_pass("train", snapshot=snapshot)
-    left = [job.lease(1) for _ in range(job.ledger.size - 1)]
+    left = [job.lease(1) for _ in range(job.schedule.size - 1)]
     assert [again.lease(1) for _ in left] == left
 
 

@@ -7,7 +7,7 @@ from master_parts import TestOutbox, controller_of, worker_of
 
 from snailps.api.export_progress import ExportProgress
 from snailps.master.job.export import CANCEL_S
-from snailps.master.leases import BspLedger
+from snailps.master.leases import BspSchedule, Entries
 from snailps.master.leases.late_workers import DROP_S
 from snailps.master.phases import JobPhase
 from snailps.pieces import Piece
@@ -77,9 +77,9 @@ def stepped(now):
     controller = controller_of(nodes, TestOutbox(), rows, expel=expel)
     controller.ended_jobs.newest = 1
     blocks = [Piece("in", n, n + 1) for n in range(40)]
-    book = BspLedger(blocks, micro_batches=MICRO_BATCHES, nodes=[1])
+    book = BspSchedule(Entries(blocks), micro_batches=MICRO_BATCHES, nodes=[1])
     controller.job = SimpleNamespace(
-        ledger=book, pass_="train", clocked=True, rounds=0, progress=lambda now: 0.0, units=0,
+        schedule=book, pass_="train", clocked=True, rounds=0, progress=lambda now: 0.0, units=0,
         diverged="", refused="", expires=0, ticks=[0],
         settings=SimpleNamespace(consistency="bsp"),
         done=lambda message, node, now: book.done(message.number, node),

@@ -1,20 +1,19 @@
-"""master.job.recovery: a replayed ledger stands where the first one did; entries by name."""
+"""master.job.recovery: a replayed schedule stands where the first one did; entries by name."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snailps.master.leases import BspLedger, RoundLedger, SspLedger
-from snailps.master.leases.ledger import Ledger
+from snailps.master.leases import BspSchedule, Entries, QueueSchedule, RoundSchedule, SspSchedule
 from snailps.pieces import Piece
 
 BLOCKS = [Piece("file", 0, 1)] * 7
 NODES = [1, 2, 3]
 BOOKS = {
-    "plain": lambda: Ledger(BLOCKS, 2),
-    "ssp": lambda: SspLedger(BLOCKS, 2, nodes=NODES, staleness=3),
-    "stepped": lambda: BspLedger(BLOCKS, 2, micro_batches=3, nodes=NODES),
-    "rounds": lambda: RoundLedger(3, NODES),
+    "plain": lambda: QueueSchedule(Entries(BLOCKS, 2)),
+    "ssp": lambda: SspSchedule(Entries(BLOCKS, 2), nodes=NODES, staleness=3),
+    "stepped": lambda: BspSchedule(Entries(BLOCKS, 2), micro_batches=3, nodes=NODES),
+    "rounds": lambda: RoundSchedule(3, NODES),
 }
 
 
@@ -22,8 +21,8 @@ def finish(book, held):
     """Works through a book from here: every entry that is finished, in the order of that."""
     order = []
     for _ in range(200):
-        if isinstance(book, RoundLedger) and book.ready:
-            book.advance()
+        if isinstance(book, RoundSchedule) and book.rounds.ready:
+            book.rounds.advance()
         for node in NODES:
             if not held[node] and (entry := book.take(node)) is not None:
                 held[node].append(entry.number)
@@ -60,17 +59,18 @@ def test_book_replayed_has_every_entry_done_once(kind, actions):
             held[node].clear()
         elif action == "join":
             living.join(node), replayed.join(node)
-        if isinstance(living, RoundLedger) and living.ready:
-            living.advance(), replayed.advance()
+        if isinstance(living, RoundSchedule) and living.rounds.ready:
+            living.rounds.advance(), replayed.rounds.advance()
     for node, numbers in held.items():
         for number in numbers:
             assert replayed.claim(number, node)
             assert replayed.claim(number, node)  # said twice
-    assert replayed.holders() == living.holders()
+    by_worker = [[book.records.held_by(node) for node in NODES] for book in (living, replayed)]
+    assert by_worker[0] == by_worker[1]
     assert replayed.finished == living.finished
     if kind == "stepped":
-        assert replayed.open_clock == living.open_clock
-        assert all(replayed.last_of(node) == living.last_of(node) for node in NODES)
+        assert replayed.slots.open == living.slots.open
+        assert all(replayed.slots.last_of(node) == living.slots.last_of(node) for node in NODES)
     for node in NODES:
         replayed.join(node)
     done += finish(replayed, held)
@@ -79,7 +79,7 @@ def test_book_replayed_has_every_entry_done_once(kind, actions):
 
 
 def test_claim_of_what_is_done_or_held_by_another_is_refused():
-    book = Ledger(BLOCKS)
+    book = QueueSchedule(Entries(BLOCKS))
     assert book.claim(4, 1)
     assert not book.claim(4, 2)
     assert book.done(4, 1)
@@ -96,44 +96,44 @@ def test_results_count_in_the_epoch_or_round_of_their_entry(kind):
             if (entry := book.take(node)) is not None:
                 found.append((book.epoch_of(entry.number), entry.epoch))
                 assert book.done(entry.number, node)
-        if isinstance(book, RoundLedger) and book.ready:
-            book.advance()
+        if isinstance(book, RoundSchedule) and book.rounds.ready:
+            book.rounds.advance()
     assert {epoch for _, epoch in found} > {0}
     assert all(counted == epoch for counted, epoch in found)
 
 
 def test_part_of_a_round_that_is_past_or_closed_is_void():
-    book = RoundLedger(3, NODES)
+    book = RoundSchedule(3, NODES)
     assert book.claim(0, 1)
     assert book.done(0, 1)
-    book.only([0])
+    book.rounds.only([0])
     assert not book.claim(1, 2)
-    assert book.is_void(1)
-    book.advance()
+    assert book.rounds.is_void(1)
+    book.rounds.advance()
     assert not book.claim(2, 3)
-    assert book.is_void(2)
+    assert book.rounds.is_void(2)
     assert book.claim(3, 1)
 
 
 def test_part_of_a_round_that_the_journal_has_lost_counts_when_it_is_trained_again():
-    book = RoundLedger(3, NODES)
+    book = RoundSchedule(3, NODES)
     assert not book.claim(3, 1)  # of the next round: the worker knows more than the journal
     for node in NODES:
         assert book.done(book.take(node).number, node)
-    book.advance()
+    book.rounds.advance()
     assert book.take(1).number == 3
     assert book.done(3, 1)
 
 
 def test_part_of_a_worker_that_left_meanwhile_counts_in_a_replay():
     """Leases are not in the journal: of a part that was leased before, `done` alone tells."""
-    living, replayed = (RoundLedger(3, NODES) for _ in range(2))
+    living, replayed = (RoundSchedule(3, NODES) for _ in range(2))
     assert living.take(2).number == 1
     for book in (living, replayed):
         book.leave(2)
     assert living.done(1, 2)
     assert replayed.claim(1, 2)
     assert replayed.done(1, 2)
-    assert replayed.done_slots == living.done_slots == [1]
-    assert not replayed.ready
+    assert replayed.rounds.done_slots == living.rounds.done_slots == [1]
+    assert not replayed.rounds.ready
     assert [replayed.take(node).number for node in (1, 3)] == [0, 2]

@@ -116,13 +116,13 @@ def test_job_resumed_has_the_figures_and_the_blocks_of_the_other(make, clock):
         lease = job.lease(node=7)
         clock.now_s += 2
         job.done(done(lease.number, loss=50.0 + lease.number, examples=100.0, lr=0.5), 7)
-    job.ledger.records.make_durable([0, 1, 3], 7)
+    job.schedule.records.make_durable([0, 1, 3], 7)
     snapshot = unpack(pack(job.dump()))
     assert snapshot.done == [0, 1, 3]
     again = make(block_bytes="100")  # cut otherwise: the snapshot's blocks count
     clock.now_s += 1000
     again.begin_pass("train", (), snapshot)
-    assert again.ledger.size == job.ledger.size
+    assert again.schedule.size == job.schedule.size
     assert (again.metrics.units, again.metrics.lr) == (300, 0.5)
     assert again.metrics.loss == (50 + 51 + 53) / 300
     leases = [again.lease(node=1) for _ in range(4)]
@@ -136,12 +136,12 @@ def test_job_resumed_has_the_figures_and_the_blocks_of_the_other(make, clock):
     assert again.figures({})["blocks"] == 7
 
 
-def test_ledger_share_is_that_of_bytes(make):
+def test_schedule_share_is_that_of_bytes(make):
     job = make(block_bytes="100")
     job.begin_pass("train")
-    assert job.ledger.share([]) == 0
-    assert job.ledger.share([0, 1]) == pytest.approx(200 / 5600)
-    assert job.ledger.share(range(job.ledger.size)) == 1.0
+    assert job.schedule.share([]) == 0
+    assert job.schedule.share([0, 1]) == pytest.approx(200 / 5600)
+    assert job.schedule.share(range(job.schedule.size)) == 1.0
 
 
 @pytest.mark.parametrize(

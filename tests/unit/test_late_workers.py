@@ -7,9 +7,8 @@ from master_world import World, rejoin, takes_over
 from snailps.config import JobSettings, MasterSettings, RawConfig
 from snailps.master import effects, events
 from snailps.master.job.job import Job
-from snailps.master.leases import BspLedger, SspLedger
+from snailps.master.leases import BspSchedule, Entries, QueueSchedule, SspSchedule
 from snailps.master.leases.late_workers import DROP_S
-from snailps.master.leases.ledger import Ledger
 from snailps.master.leases.records import BlockResult
 from snailps.pieces import Piece
 from snailps.transport import messages as m
@@ -190,9 +189,9 @@ def test_results_whose_pushes_nobody_acknowledged_do_not_count(make_job):
     world.tick(DROP_S + 3)
     assert world.is_given_up(late)
     job = world.core.job_controller.job
-    assert (job.metrics.units, job.ledger.finished) == (5, 1)
+    assert (job.metrics.units, job.schedule.finished) == (5, 1)
     assert job.metrics.loss_by_epoch()[0] == 1.0
-    assert job.ledger.progress == pytest.approx(1 / len(job.input.blocks), rel=0.2)
+    assert job.schedule.progress == pytest.approx(1 / len(job.input.blocks), rel=0.2)
 
 
 def blocks(count):
@@ -200,8 +199,8 @@ def blocks(count):
 
 
 @pytest.mark.parametrize("settled", [(), (0,), (0, 1)])
-def test_ledger_withdraws_what_is_done_and_not_durable(settled):
-    book = Ledger(blocks(4))
+def test_schedule_withdraws_what_is_done_and_not_durable(settled):
+    book = QueueSchedule(Entries(blocks(4)))
     for number in (0, 1):
         book.take(1)
         assert book.done(number, 1, BlockResult(units=10 + number))
@@ -218,24 +217,24 @@ def test_ledger_withdraws_what_is_done_and_not_durable(settled):
 
 @pytest.mark.parametrize(("staleness", "lost"), [(1, []), (-1, [0])])
 def test_assigned_block_is_durable_once_done_only_where_it_is_pushed_before(staleness, lost):
-    book = SspLedger(blocks(4), nodes=[1], staleness=staleness)
+    book = SspSchedule(Entries(blocks(4)), nodes=[1], staleness=staleness)
     book.done(book.take(1).number, 1)
     book.close()
     assert [*book.withdraw()] == lost  # a checkpoint would have counted it
 
 
 def test_steps_withdraw_the_slots_of_a_clock_that_is_never_applied():
-    book = BspLedger(blocks(8), micro_batches=2, nodes=[1, 2])
+    book = BspSchedule(Entries(blocks(8)), micro_batches=2, nodes=[1, 2])
     taken = [book.take(node).number for node in (1, 2, 1)]
     assert taken == [0, 1, 2]
     for number, node in zip(taken, (1, 2, 1), strict=True):
         book.done(number, node, BlockResult(units=1))
-        list(book.counted(number, BlockResult()))
+        list(book.slots.in_order())
     assert book.take(2).number == 3
     book.close()
     book.abandon(2)
     assert list(book.withdraw()) == [2]
-    assert (book.finished, book.open_clock) == (2, 1)
+    assert (book.finished, book.slots.open) == (2, 1)
 
 
 def test_worker_is_half_pushed_from_the_first_part_of_a_block_to_its_last_acknowledgement():

@@ -200,7 +200,7 @@ def test_job_ends_well_and_the_master_when_all_have_left(make_job):
     assert (world.core.phase, world.core.lifecycle.code) == (ClusterPhase.STOPPING, 0)
     kinds = [fact.kind for fact in world.facts()]
     assert kinds[-2:] == ["exported", "stopped"]
-    assert kinds.count("done") == world.core.job_controller.job.ledger.size
+    assert kinds.count("done") == world.core.job_controller.job.schedule.size
     for peer in peers:
         world.note(peer, m.Bye({}))
         world.handle(events.Gone(peer, "connection closed"))
@@ -257,7 +257,7 @@ def test_job_whose_last_worker_is_lost_while_its_survey_is_merged_waits_for_anot
     assert world.sent(other, m.Start)
     while world.trains(other):
         pass
-    assert world.core.job_controller.job.ledger.over
+    assert world.core.job_controller.job.schedule.over
 
 
 def test_shard_without_a_standby_is_not_behind(make_job):
@@ -401,14 +401,14 @@ def test_master_that_takes_over_goes_on_when_all_are_back(make_job):
     rejoin(world, 3)
     world.tick(times=4)
     assert world.core.reported_phase == "training"
-    ledger = world.core.job_controller.job.ledger
-    assert ledger.finished == 1
+    schedule = world.core.job_controller.job.schedule
+    assert schedule.finished == 1
     told = [(event["kind"], event["text"]) for event in world.status()["events"]]
     assert told[:2] == [
         ("joined", "the cluster is complete: 1 server and 2 workers"),  # as the first master noted
         ("master", "the master was started again; 1 server and 2 workers came back to it"),
     ]
-    assert held in ledger.records.held_by(2)
+    assert held in schedule.records.held_by(2)
     assert world.answers[early].number not in (held, -1)
 
 
@@ -440,7 +440,7 @@ def comes_back(before, job, **state):
 
 
 def state_of(world, number):
-    return BlockState(int(world.core.job_controller.job.ledger.records._states[number]))
+    return BlockState(int(world.core.job_controller.job.schedule.records._states[number]))
 
 
 def test_block_that_was_noted_as_done_and_not_answered_is_not_taken_for_durable(make_job):
@@ -507,7 +507,7 @@ def test_worker_whose_loss_the_journal_has_in_part_keeps_nothing_of_the_training
     assert world.core.reported_phase == "training"
     while trains_any(world, 2):
         pass
-    assert world.core.job_controller.job.ledger.over
+    assert world.core.job_controller.job.schedule.over
 
 
 def trains_any(world, peer):
@@ -621,12 +621,12 @@ def test_survey_is_merged_beside_the_loop_and_a_lost_worker_has_its_part_counted
     world = World(job)
     _, lost, other = world.forms()
     assert world.core.reported_phase == "survey"
-    blocks = job.ledger.size
+    blocks = job.schedule.size
     world.slow = True
     merging = counts(world, lost)
     assert merging not in world.answers
     world.handle(events.Gone(lost, "connection closed"))
-    assert job.ledger.leased == 0
+    assert job.schedule.records.leased == 0
     world.slow = False
     world.work()
     while counts(world, other) is not None:
@@ -648,11 +648,11 @@ def test_part_of_several_blocks_is_merged_once_and_that_of_a_lost_worker_counted
     assert [leases(world, lost).number, leases(world, lost, 9).number] == [0, 1]
     assert job.progress(world.now) > 0
     world.handle(events.Gone(lost, "killed"))
-    assert (job.ledger.leased, job.progress(world.now)) == (0, 0.0)
+    assert (job.schedule.records.leased, job.progress(world.now)) == (0, 0.0)
     numbers = [leases(world, other).number]
     while (lease := leases(world, other, 9)).number >= 0:
         numbers.append(lease.number)
-    assert sorted(numbers) == list(range(job.ledger.size))
+    assert sorted(numbers) == list(range(job.schedule.size))
     assert job.progress(world.now) == 1.0
     world.ask(other, m.Done("survey", numbers[0], 5, 0.1, {}, b"part", numbers[1:]))
     world.tick()
@@ -666,7 +666,7 @@ def test_block_that_came_back_is_counted_by_a_worker_that_waits_for_its_turn(mak
     _, lost, other = world.forms()
     first = leases(world, lost).number
     numbers = [leases(world, other).number]
-    while len(numbers) < job.ledger.size - 1:
+    while len(numbers) < job.schedule.size - 1:
         numbers.append(leases(world, other, 9).number)
     assert leases(world, other, 9).number == -1
     assert isinstance(
@@ -711,7 +711,7 @@ def test_part_with_a_block_of_another_worker_is_refused(make_job):
     for numbers in ([theirs], [mine]):
         answer = world.ask(one, m.Done("survey", mine, 5, 0.1, {}, b"part", numbers))
         assert "are leased to worker 2" in str(answer)
-        assert job.ledger.leased == 2
+        assert job.schedule.records.leased == 2
 
 
 class Choosy:

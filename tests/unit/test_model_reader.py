@@ -30,7 +30,7 @@ def job(name):
         inspector=lambda settings: None,
     )
     return SimpleNamespace(
-        name=name, cls=looks, settings=None, ledger=SimpleNamespace(open_clock=-1), validation={}
+        name=name, cls=looks, settings=None, schedule=SimpleNamespace(slots=None), validation={}
     )
 
 

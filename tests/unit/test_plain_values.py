@@ -161,7 +161,7 @@ def export(judged, output="out"):
     Judged.judged, Judged.written = judged, []
     job = SimpleNamespace(
         cls=Judged, settings=SimpleNamespace(output=output), validation={},
-        ledger=SimpleNamespace(open_clock=-1),
+        schedule=SimpleNamespace(slots=None),
     )  # fmt: skip
     progress = SimpleNamespace(check=lambda: None, cancelled=False)
     return Readers().export(job, SimpleNamespace(figures={}), progress)

@@ -14,7 +14,7 @@ from snailps.errors import ClusterError, ConfigError, MisuseError
 from snailps.master import effects, events
 from snailps.master.job.job import Job
 from snailps.master.job.state import pack, unpack
-from snailps.master.leases import RotationLedger
+from snailps.master.leases import RotationSchedule
 from snailps.master.leases.records import BlockResult
 from snailps.pieces import Piece
 from snailps.transport import messages as m
@@ -249,7 +249,7 @@ def test_figures_of_checkouts_count_at_once_and_those_of_the_partition_in_their_
         checks_in(world, a, one, part)
     assert (job.metrics.units, job.metrics.loss) == (20, 2.0)
     assert job.metrics.loss_by_epoch() == [2.0]
-    assert job.ledger.progress == pytest.approx(1 / 4)
+    assert job.schedule.progress == pytest.approx(1 / 4)
     assert job.rate(world.now) > 0
     (member, _) = world.core.members.joined("worker")
     assert member.rate.per_s(world.now) == 10
@@ -257,7 +257,7 @@ def test_figures_of_checkouts_count_at_once_and_those_of_the_partition_in_their_
     world.ask(a, m.Done("train", one.number, 30, 2.0, {"loss": 9.0, "examples": 3.0}))
     assert (job.metrics.units, job.metrics.loss) == (30, 2.0)  # shown is the mean of checkouts
     assert job.metrics.loss_by_epoch() == [3.0]
-    assert job.ledger.progress == pytest.approx(1 / 4)
+    assert job.schedule.progress == pytest.approx(1 / 4)
     assert member.rate.per_s(world.now) == 15
 
 
@@ -270,7 +270,7 @@ def test_figures_of_a_lost_partition_are_withdrawn(make_job):
     assert (job.metrics.units, job.metrics.loss_by_epoch()) == (10, [3.0])
     world.handle(events.Gone(a, "connection closed"))
     assert (job.metrics.units, job.metrics.loss) == (5, 3.0)
-    assert job.ledger.progress == pytest.approx(1 / 16)
+    assert job.schedule.progress == pytest.approx(1 / 16)
     world.handle(events.Gone(b, "connection closed"))
     assert (job.metrics.units, job.metrics.loss) == (0, None)
     assert not any(job.metrics.loss_by_epoch())
@@ -301,7 +301,7 @@ def test_durable_checkouts_of_a_lost_worker_count_and_the_next_one_trains_the_ot
     assert job.metrics.units == 15
     world.handle(events.Gone(a, "connection closed"))
     assert (job.metrics.units, job.metrics.loss_by_epoch()) == (10, [2.0])
-    assert job.ledger.progress == pytest.approx(2 / 16)
+    assert job.schedule.progress == pytest.approx(2 / 16)
     c, again = leases_again(world, one)
     assert (again.terms.durable, one.first, again.first) == ((0, 1), True, False)
     assert [world.ask(c, m.Borrow(one.number)).part for _ in range(2)] == [2, 3]
@@ -313,7 +313,7 @@ def test_durable_checkouts_of_a_lost_worker_count_and_the_next_one_trains_the_ot
     world.ask(c, m.Done("train", one.number, 12, 1.0, {"loss": 2.0, "examples": 2.0}))
     assert (job.metrics.units, job.metrics.losses[0]) == (22, [6.0, 4.0])
     assert job.metrics.unfinished == []
-    assert job.ledger.records.is_done(one.number)
+    assert job.schedule.records.is_done(one.number)
     checks_in(world, b, one, 0, durable=True)  # it has nothing of that partition
     assert len(facts(world, "visits")) == 2
 
@@ -331,7 +331,7 @@ def test_checkpoint_has_no_figures_of_durable_checkouts_and_a_takeover_has_them(
     come_back(world, (one, [0, 1, 2], [2]), (two, [], []))
     again = world.core.job_controller.job
     assert (again.metrics.units, again.metrics.losses[0]) == (10, [4.0, 2.0])
-    assert again.ledger.progress == pytest.approx(2 / 16)
+    assert again.schedule.progress == pytest.approx(2 / 16)
     checks_in(world, 2, one, 2)
     world.handle(events.Gone(2, "connection closed"))
     assert (again.metrics.units, again.metrics.losses[0]) == (10, [4.0, 2.0])
@@ -414,7 +414,7 @@ def test_training_that_ends_hands_out_nothing_and_what_ends_early_is_not_done(ma
     assert job.metrics.units == units + 10
     answer = world.ask(b, m.Done("train", two.number, 10, 1.0, ANSWER, whole=False))
     assert isinstance(answer, m.Enough)
-    assert not job.ledger.records.is_done(two.number)
+    assert not job.schedule.records.is_done(two.number)
     assert job.metrics.units == units + 10
     assert facts(world, "done")[-1]["whole"] is False
 
@@ -531,11 +531,11 @@ def test_master_that_takes_over_knows_what_each_partition_had_and_holds(make_job
     # The lost master had noted that the second one is done, and not answered.
     come_back(world, (one, parts, parts[1:]), (two, [2], [2]))
     assert world.core.reported_phase == "training"
-    ledger = world.core.job_controller.job.ledger
-    assert isinstance(ledger, RotationLedger)
-    assert ledger.extent["parts"] == [2, 0]
-    assert ledger.records.is_done(two.number)
-    assert ledger.progress == pytest.approx(1 / 4 + 1 / 16)
+    schedule = world.core.job_controller.job.schedule
+    assert isinstance(schedule, RotationSchedule)
+    assert schedule.chunks.extent["parts"] == [2, 0]
+    assert schedule.records.is_done(two.number)
+    assert schedule.progress == pytest.approx(1 / 4 + 1 / 16)
     assert world.ask(2, m.Borrow(one.number)).part == 2
     assert isinstance(world.ask(3, m.Done("train", two.number, 7, 1.0, {})), m.Ok)  # once more
     assert world.core.job_controller.job.metrics.units == 7
@@ -575,8 +575,8 @@ def test_cut_that_only_workers_know_is_noted_before_what_is_done_in_it(make_job,
     rejoin(third, 3, held=[["train", two.number]], visits=[visit])
     third.tick(times=4)
     again = third.core.job_controller.job
-    assert (again.ledger.extent["parts"][0], again.metrics.units) == (2, 7)
-    assert again.ledger.records.is_done(one.number)
+    assert (again.schedule.chunks.extent["parts"][0], again.metrics.units) == (2, 7)
+    assert again.schedule.records.is_done(one.number)
 
 
 def test_replay_that_has_no_place_for_what_is_done_says_so(make_job, caplog):
@@ -612,12 +612,12 @@ def test_checkpoint_has_the_rotation_and_a_job_goes_on_with_it(make_job):
     assert saved.figures["rotation"] == {**rotation, "extent": extent}
     saved.figures["rotation"]["metrics"] = metrics
     assert saved.units == 30
-    assert job.ledger.share(saved.done) == pytest.approx(1 / 4)
+    assert job.schedule.share(saved.done) == pytest.approx(1 / 4)
     again = make_job(chunks="1")  # what the class says now does not matter
     again.prepare(1)
     assert again.plan_rotation(1, saved) == Rotation(2, 8)
     again.begin_pass("train", 0.0, [9], saved)
-    assert again.ledger.extent == extent
+    assert again.schedule.chunks.extent == extent
     assert again.metrics.units == 30
     assert again.metrics.loss_by_epoch() == [3.0]
     first = [again.lease(9, 0.0) for _ in range(2)]
@@ -636,12 +636,12 @@ def test_checkpoint_goes_on_for_more_epochs_or_fewer(make_job, epochs):
     again = make_job(epochs=str(epochs))
     again.prepare(2)
     again.begin_pass("train", 0.0, [8, 9], saved)
-    ledger = again.ledger
-    assert ledger.records.done().tolist() == []  # the chunk is closed
-    assert ledger.finished == 2 + TEXT_BLOCKS // 2
+    schedule = again.schedule
+    assert schedule.records.done().tolist() == []  # the chunk is closed
+    assert schedule.finished == 2 + TEXT_BLOCKS // 2
     assert (again.metrics.units, again.metrics.loss_by_epoch()[0]) == (42, 3.0)
-    assert ledger.progress == pytest.approx(1 / 2 / epochs)
-    assert (ledger.extent["open"], ledger.epoch) == (1, 0)
+    assert schedule.progress == pytest.approx(1 / 2 / epochs)
+    assert (schedule.chunks.extent["open"], schedule.epoch) == (1, 0)
     assert again.lease(8, 0.0).terms.chunk == 1
 
 
@@ -652,13 +652,13 @@ def test_checkpoint_of_more_epochs_than_there_are_now_is_over(make_job):
         if at > 1:
             lease = deals(world, peer)
         world.ask(peer, m.Done("train", lease.number, 5, 1.0, ANSWER))
-    assert job.ledger.extent["open"] == 3
+    assert job.schedule.chunks.extent["open"] == 3
     saved = unpack(pack(job.dump(world.now)))
     again = make_job(epochs="1")
     again.prepare(2)
     again.begin_pass("train", 0.0, [8, 9], saved)
-    assert again.ledger.over
-    assert again.ledger.progress == 1.0
+    assert again.schedule.over
+    assert again.schedule.progress == 1.0
 
 
 def test_checkpoint_of_a_rotation_does_not_go_on_by_steps(make_job):
@@ -690,18 +690,18 @@ def test_block_that_servers_have_lost_is_leased_to_the_worker_that_missed_it(mak
     world.ask(first, m.Done("train", lease.number, 0, 0.1, {"bad_lines": 3}))
     world.note(first, m.Settled([lease.number]))
     one, two = deals(world, first), deals(world, 3)
-    finished, bad = job.ledger.finished, job.metrics.bad_lines
+    finished, bad = job.schedule.finished, job.metrics.bad_lines
     again = world.ask(first, m.Lease("train", again=[one.number, lease.terms.chunk_index]))
     assert (again.number, again.terms) == (lease.number, lease.terms)
     assert f"encodes block {lease.terms.chunk_index} of chunk 0 once more" in caplog.text
-    assert (job.ledger.finished, job.metrics.bad_lines) == (finished - 1, bad - 3)
+    assert (job.schedule.finished, job.metrics.bad_lines) == (finished - 1, bad - 3)
     # Others that miss it look again later, and no partition of the chunk is leased meanwhile.
     assert world.ask(3, m.Lease("train", again=[two.number, lease.terms.chunk_index])).number == -1
     assert isinstance(
         world.ask(first, m.Done("train", lease.number, 0, 0.1, {"bad_lines": 3})), m.Ok
     )
-    assert (job.ledger.finished, job.metrics.bad_lines) == (finished, bad)
-    assert job.ledger._at(0).unencoded == 0
+    assert (job.schedule.finished, job.metrics.bad_lines) == (finished, bad)
+    assert job.schedule.chunks.at(0).unencoded == 0
     for wrong in ([two.number, 0], [one.number, 99], [lease.number, 0]):
         assert isinstance(world.ask(first, m.Lease("train", again=wrong)), ClusterError)
 
@@ -720,7 +720,7 @@ def test_block_that_is_encoded_again_goes_to_others_where_its_worker_is_lost(mak
     world.ask(b, m.Done("train", lost.number, 0, 0.1, {}))
     world.ask(b, m.Done("train", two.number, 7, 1.0, {}))
     assert deals(world, b).number == one.number
-    assert job.ledger._at(0).unencoded == 0
+    assert job.schedule.chunks.at(0).unencoded == 0
 
 
 # --- at a worker ---------------------------------------------------------------------------------

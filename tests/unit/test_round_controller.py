@@ -6,7 +6,7 @@ import pytest
 
 from snailps.master.effects import Fact
 from snailps.master.job.round_controller import RoundController
-from snailps.master.leases import RoundLedger
+from snailps.master.leases import RoundSchedule
 from snailps.node.effects import WorkDone
 
 TARGET = 1.0
@@ -17,7 +17,7 @@ class Job:
 
     def __init__(self, workers, deadline_s):
         self.deadline_s = deadline_s
-        self.ledger, self.figures = RoundLedger(4, workers), []
+        self.schedule, self.figures = RoundSchedule(4, workers), []
         self.has_reached = False
 
     def begin_round(self):
@@ -40,8 +40,9 @@ class Rounds:
         )
         self.checkpoints = SimpleNamespace(running=False, is_due=lambda now: False)
         self.control = RoundController(
-            out, self.job, self.rows, self.checkpoints, self._look, self.failed.append
-        )
+            out, self.job, self.job.schedule.rounds, self.rows, self.checkpoints, self._look,
+            self.failed.append,
+        )  # fmt: skip
 
     def _close(self, clock, parts, now):
         self.closed.append(clock)
@@ -52,9 +53,9 @@ class Rounds:
 
     def train(self, worker=5, now=0.0):
         """A worker trains its part of the present round; whether there was one."""
-        entry = self.job.ledger._next_of(worker)
+        entry = self.job.schedule._next_of(worker)
         if entry is not None:
-            self.job.ledger.done(entry.number, worker)
+            self.job.schedule.done(entry.number, worker)
         self.control.step(now)
         return entry is not None
 
@@ -110,7 +111,7 @@ def test_what_is_trained_behind_the_target_is_never_closed(rounds):
     rounds.apply()
     rounds.train()
     rounds.looked(TARGET)
-    rounds.job.ledger.close()
+    rounds.job.schedule.close()
     rounds.control.step(0.0)
     assert rounds.closed == [0]
     assert not rounds.control.busy
@@ -120,13 +121,13 @@ def test_round_that_is_ready_at_an_interrupt_is_closed_behind_the_look(rounds):
     rounds.train()
     rounds.apply()
     rounds.train()
-    rounds.job.ledger.close()
+    rounds.job.schedule.close()
     rounds.looked(3.0)
     assert rounds.closed == [0, 1]
     rounds.apply()
     rounds.looked(2.0)
     assert not rounds.control.busy
-    assert rounds.job.ledger.over
+    assert rounds.job.schedule.over
 
 
 def test_deadline_cuts_nobody_off_while_the_last_round_is_looked_at():
@@ -136,7 +137,7 @@ def test_deadline_cuts_nobody_off_while_the_last_round_is_looked_at():
     assert rounds.train(6)
     rounds.apply()
     assert rounds.train(5)
-    assert rounds.job.ledger._next_of(6) is not None
+    assert rounds.job.schedule._next_of(6) is not None
     rounds.control.step(2.0)
     assert rounds.said == []
     rounds.looked(3.0, now=3.0)

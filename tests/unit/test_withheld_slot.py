@@ -1,6 +1,6 @@
 """The slot that `bsp` withholds for a checkpoint: rows stay as they are, and no job stays with it.
 
-`Cluster` is a ledger, its workers, and a checkpoint; each of its moves is one call of the ledger.
+`Cluster` is a schedule, its workers, and a checkpoint; each of its moves is one call of it.
 Tests take the moves in every order, or at random: where nothing can move, the job must be over.
 """
 
@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from master_parts import TestOutbox, context_of, worker_of
 
-from snailps.master.leases import CLOCKS_AHEAD, BspLedger
+from snailps.master.leases import CLOCKS_AHEAD, BspSchedule, Entries
 from snailps.master.leases.late_workers import DROP_S
-from snailps.master.leases.ledger import LOSSES_MAX
+from snailps.master.leases.schedule import LOSSES_MAX
 from snailps.master.leases.service import LeaseService
 from snailps.pieces import Piece
 from snailps.transport import messages
@@ -30,12 +30,12 @@ def blocks(num):
 
 
 class Cluster:
-    """Workers that prefetch one block, as `worker/training.py` does, and their ledger."""
+    """Workers that prefetch one block, as `worker/training.py` does, and their schedule."""
 
     def __init__(self, workers, clocks, micro_batches, short=0, **most):
         nodes = list(range(1, workers + 1))
         size = clocks * micro_batches - short
-        self.book = BspLedger(blocks(size), micro_batches=micro_batches, nodes=nodes)
+        self.book = BspSchedule(Entries(blocks(size)), micro_batches=micro_batches, nodes=nodes)
         self.waiting, self.back, self.leaving = set(), set(), set()
         self.alive, self.newest = set(nodes), 100
         self.clock = -1  # that is withheld, or copied
@@ -48,7 +48,7 @@ class Cluster:
         book, must, may = self.book, [], []
         for node in sorted(self.alive):
             held = book.records.held_by(node)
-            if held and held[0] // book.micro_batches <= book.open_clock:
+            if held and held[0] // book.slots.micro_batches <= book.slots.open:
                 must.append(("train", node))
             elif held and node in self.back and node not in self.waiting:
                 must.append(("back", node))
@@ -60,8 +60,8 @@ class Cluster:
             may += [("lose", node)] * (len(self.alive) > 1)
             may += [("leave", node)] * (len(self.alive - self.leaving) > 1)
         if self.clock >= 0:
-            copied = book.open_clock >= self.clock
-            must += [("copied", 0)] * (copied or not book.comes(self.clock))
+            copied = book.slots.open >= self.clock
+            must += [("copied", 0)] * (copied or not book.slots.comes(self.clock))
             may.append(("give up", 0))
         else:
             may.append(("withhold", 0))
@@ -77,7 +77,7 @@ class Cluster:
             self.back.add(node)  # it asks once when it begins to wait
         elif kind == "back":
             self.back.discard(node)
-            book.take_back(node)
+            book.slots.take_back(node)
         elif kind == "ask":
             self.waiting.add(node)
             if book.take(node) is not None:
@@ -95,11 +95,11 @@ class Cluster:
             self.alive.add(self.newest)
             book.join(self.newest)
         elif kind == "withhold":
-            self.clock = book.withhold(7)
-            assert book.open_clock <= self.clock <= book.open_clock + CLOCKS_AHEAD + 1
+            self.clock = book.slots.withhold(7)
+            assert book.slots.open <= self.clock <= book.slots.open + CLOCKS_AHEAD + 1
         elif kind in ("copied", "give up"):
             self.clock = -1
-            book.resume_leases()
+            book.slots.resume_leases()
         elif kind == "close":
             book.close()
         for woken in book.woken(self.waiting):
@@ -118,29 +118,34 @@ class Cluster:
     def check(self):
         """Nothing that is withheld is leased, and so its clock is not applied."""
         book = self.book
-        if self.clock >= 0 and book.comes(self.clock):
-            assert book.open_clock <= self.clock
-            withheld = (self.clock + 1) * book.micro_batches - 1
+        if self.clock >= 0 and book.slots.comes(self.clock):
+            assert book.slots.open <= self.clock
+            withheld = (self.clock + 1) * book.slots.micro_batches - 1
             assert book.records.last < max(withheld, book.size - (withheld >= book.size))
         for node in self.waiting:
             assert self.fork().book.take(node) is None, f"worker {node} is not woken"
 
     def fork(self):
         """Another one in the same state."""
-        return copy.deepcopy(self, {id(self.book._blocks): self.book._blocks})
+        return copy.deepcopy(self, {id(self.book.entries): self.book.entries})
 
     def check_end(self):
         book = self.book
-        assert book.over, (book.holders(), self.waiting, self.clock, book.missing())
+        assert book.over, (
+            [*book.records.holders()],
+            self.waiting,
+            self.clock,
+            book.slots.missing(),
+        )
         assert book.finished == book.size
-        assert book.open_clock == -(-book.size // book.micro_batches)
+        assert book.slots.open == -(-book.size // book.slots.micro_batches)
 
     def key(self):
-        book = self.book
+        book, slots = self.book, self.book.slots
         return (
-            bytes(book.records._all.data), book._size, book._open, book._withheld, book._copied,
-            tuple(sorted((at, *free) for at, free in book._free.items())), tuple(book._refused),
-            book._news, frozenset(book._done_now), frozenset(book._nodes), self.clock,
+            bytes(book.records._all.data), slots.size, slots.open, slots._withheld, slots._copied,
+            tuple(sorted((at, *free) for at, free in slots.free.items())), tuple(book._refused),
+            slots.has_news, frozenset(book._done_now), frozenset(book.workers), self.clock,
             frozenset(self.waiting), frozenset(self.back), frozenset(self.leaving),
             frozenset(self.alive), tuple(self.most.items()),
         )  # fmt: skip
@@ -215,54 +220,54 @@ def test_checkpoints_without_a_pause_copy_each_clock_once(micro_batches):
 
 
 def test_last_slot_of_a_clock_waits_for_the_copy_and_who_waits_is_told():
-    book = BspLedger(blocks(40), micro_batches=3, nodes=[1, 2])
+    book = BspSchedule(Entries(blocks(40)), micro_batches=3, nodes=[1, 2])
     assert [book.take(node).number for node in (1, 2)] == [0, 1]
-    assert book.withhold(7) == 0
+    assert book.slots.withhold(7) == 0
     assert book.take(1) is None
     assert str(book.wait_of(1)) == "worker 2 to finish slot 1 of clock 0"
     book.done(1, 2)
-    assert not book.waits_for_copy
+    assert not book.slots.waits_for_copy
     book.done(0, 1)
-    assert book.waits_for_copy
+    assert book.slots.waits_for_copy
     assert str(book.wait_of(1)) == "the master to copy the rows of clock 0 for checkpoint 7"
     assert book.woken({1}) == [1]  # it has finished one, and asks in vain
     assert book.take(1) is None
-    book.resume_leases()
-    assert not book.waits_for_copy
+    book.slots.resume_leases()
+    assert not book.slots.waits_for_copy
     assert book.woken({1}) == [1]
     assert book.take(1).number == 2
     assert book.take(1).number == 3
-    assert book.withhold(8) == 1
+    assert book.slots.withhold(8) == 1
 
 
 def test_clock_behind_all_that_is_leased_is_withheld_as_soon_as_it_may_be_leased():
-    book = BspLedger(blocks(40), micro_batches=1, nodes=[1])
+    book = BspSchedule(Entries(blocks(40)), micro_batches=1, nodes=[1])
     for number in range(CLOCKS_AHEAD + 1):
         assert book.take(1).number == number
-    assert book.withhold(7) == CLOCKS_AHEAD + 1
+    assert book.slots.withhold(7) == CLOCKS_AHEAD + 1
     for number in range(CLOCKS_AHEAD + 1):
         book.done(number, 1)
         assert book.take(1) is None
-    assert book.waits_for_copy
-    book.resume_leases()
+    assert book.slots.waits_for_copy
+    book.slots.resume_leases()
     assert book.take(1).number == CLOCKS_AHEAD + 1
 
 
 def test_at_the_end_nothing_is_withheld_and_the_clock_is_the_one_behind_the_last():
-    book = BspLedger(blocks(3), micro_batches=2)
+    book = BspSchedule(Entries(blocks(3)), micro_batches=2)
     while (entry := book.take(1)) is not None:
         book.done(entry.number, 1)
     assert book.over
-    assert book.withhold(7) == book.open_clock == 2
-    assert book.comes(2)
-    book.resume_leases()
+    assert book.slots.withhold(7) == book.slots.open == 2
+    assert book.slots.comes(2)
+    book.slots.resume_leases()
     assert book.over
 
 
 def test_block_of_a_lost_worker_is_leased_while_a_slot_is_withheld():
-    book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
+    book = BspSchedule(Entries(blocks(40)), micro_batches=2, nodes=[1, 2])
     assert [book.take(1).number, book.take(2).number, book.take(1).number] == [0, 1, 2]
-    assert book.withhold(7) == 1
+    assert book.slots.withhold(7) == 1
     assert book.retire(1) == [0, 2]
     assert book.woken({2}) == []  # it was not refused
     assert [book.take(2).number, book.take(2).number] == [0, 2]
@@ -270,48 +275,48 @@ def test_block_of_a_lost_worker_is_leased_while_a_slot_is_withheld():
 
 
 def test_training_that_ends_before_the_clock_says_that_it_does_not_come():
-    book = BspLedger(blocks(40), micro_batches=1, nodes=[1])
+    book = BspSchedule(Entries(blocks(40)), micro_batches=1, nodes=[1])
     book.take(1), book.take(1)
-    assert book.withhold(7) == 2
+    assert book.slots.withhold(7) == 2
     book.release(1)
     book.close()
     assert book.size == 0
-    assert not book.comes(2)
-    book.resume_leases()
+    assert not book.slots.comes(2)
+    book.slots.resume_leases()
     assert book.over
 
 
 def test_training_that_ends_in_the_clock_ends_with_the_slot_that_was_withheld():
-    book = BspLedger(blocks(40), micro_batches=2, nodes=[1])
+    book = BspSchedule(Entries(blocks(40)), micro_batches=2, nodes=[1])
     book.take(1)
-    assert book.withhold(7) == 0
+    assert book.slots.withhold(7) == 0
     book.close()
-    assert (book.size, book.comes(0)) == (2, True)
+    assert (book.size, book.slots.comes(0)) == (2, True)
     book.done(0, 1)
     assert not book.over
-    book.resume_leases()
+    book.slots.resume_leases()
     book.done(book.take(1).number, 1)
     assert book.over
 
 
 def test_abandoned_training_stays_at_the_clock_that_it_had_come_to():
-    book = BspLedger(blocks(40), micro_batches=2, nodes=[1])
+    book = BspSchedule(Entries(blocks(40)), micro_batches=2, nodes=[1])
     assert book.take(1).number == 0
-    assert book.withhold(7) == 0
+    assert book.slots.withhold(7) == 0
     book.close()
     book.abandon(1)
     assert book.over
-    assert (book.comes(0), book.comes(1)) == (True, False)
-    book.resume_leases()
+    assert (book.slots.comes(0), book.slots.comes(1)) == (True, False)
+    book.slots.resume_leases()
     assert book.take(1) is None
-    assert book.withhold(8) == 0
+    assert book.slots.withhold(8) == 0
 
 
 def test_master_that_takes_over_withholds_nothing():
-    book = BspLedger(blocks(4), micro_batches=2, nodes=[1])
+    book = BspSchedule(Entries(blocks(4)), micro_batches=2, nodes=[1])
     book.take(1)
-    book.withhold(7)
-    other = BspLedger(blocks(4), micro_batches=2, nodes=[1], known=book.records.known())
+    book.slots.withhold(7)
+    other = BspSchedule(Entries(blocks(4)), micro_batches=2, nodes=[1], known=book.records.known())
     other.resume(book.snapshot())
     assert other.claim(0, 1)
     assert other.take(1).number == 1
@@ -326,7 +331,7 @@ def service_and_worker(book):
         SimpleNamespace(), SimpleNamespace(newest=1),
         expel=lambda *args, after: None, retired=pytest.fail,
     ), worker_of(1)  # fmt: skip
-    service.job = SimpleNamespace(ledger=book, pass_="train", withdraw_checkouts=lambda: None)
+    service.job = SimpleNamespace(schedule=book, pass_="train", withdraw_checkouts=lambda: None)
 
     def step(now):
         late = service.wait_for_late(book, [worker], now)
@@ -340,16 +345,16 @@ def service_and_worker(book):
 
 def test_workers_that_wait_for_the_copy_at_the_end_are_not_given_up():
     """A copy may take longer than a late block is waited for."""
-    book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
+    book = BspSchedule(Entries(blocks(40)), micro_batches=2, nodes=[1, 2])
     service, is_waited_for = service_and_worker(book)
     book.take(1)
-    book.withhold(7)
+    book.slots.withhold(7)
     book.close()
     service.late.progress(0.0)
     assert is_waited_for(0.0)
     book.done(0, 1)
     assert is_waited_for(5 * DROP_S)
-    book.resume_leases()
+    book.slots.resume_leases()
     book.take(1)
     assert is_waited_for(6 * DROP_S - 1)
     assert not is_waited_for(6 * DROP_S)
@@ -357,13 +362,13 @@ def test_workers_that_wait_for_the_copy_at_the_end_are_not_given_up():
 
 
 def test_worker_that_hangs_while_a_slot_is_withheld_is_given_up():
-    book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
+    book = BspSchedule(Entries(blocks(40)), micro_batches=2, nodes=[1, 2])
     service, is_waited_for = service_and_worker(book)
     book.take(1)
-    book.withhold(7)
+    book.slots.withhold(7)
     book.close()
     service.late.progress(0.0)
     assert is_waited_for(0.0)
     assert not is_waited_for(DROP_S)
     assert book.over
-    assert book.comes(0)
+    assert book.slots.comes(0)

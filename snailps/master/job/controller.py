@@ -41,8 +41,9 @@ from snailps.master.job.recovery import JobRecovery, Recovered
 from snailps.master.job.round_controller import RoundController
 from snailps.master.job.state import JobState
 from snailps.master.job.worker_wait import WorkerWait
-from snailps.master.leases.ledger import ANY_WORKER, Ledger
+from snailps.master.leases.schedule import Schedule
 from snailps.master.leases.service import LeaseService
+from snailps.master.leases.waits import ANY_WORKER
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
 from snailps.master.membership import Membership
@@ -249,7 +250,7 @@ class JobController:
         self._start_all()
 
     def _open_book(self, job: Job, now: float, state: JobState | None = None) -> None:
-        """Open the ledger of the training; with clocks, shards begin at the first one."""
+        """Open the schedule of the training; with clocks, shards begin at the first one."""
         here = [m for m in self._members.joined("worker") if m.takes_blocks]
         nodes = [member.number for member in here]
         if job.rounds and not nodes:  # the workers of rounds are decided now
@@ -279,7 +280,7 @@ class JobController:
             text = f"only {at_work} of {len(nodes)} workers train at a time, because {why}"
             self._out.happened("warning", "", text)
             self._out.say(text, logging.WARNING, reported=True)
-        if job.ledger.needs == "clock":
+        if job.schedule.clocks is not None:
             self.set_clock(job, state.clock if state is not None else 0, now)
 
     def begin_training(
@@ -294,11 +295,16 @@ class JobController:
         self.leases.over_at = 0.0
         self._go(JobPhase.TRAINING)
         self.checkpoints.training_begins(now)
-        if job.ledger.clock >= 0:
+        if (rounds := job.schedule.rounds) is not None:
             self.inspection.begin_rounds()
-            inspect = partial(self._inspect, job)
             self.round = RoundController(
-                self._out, job, self._shard_orders, self.checkpoints, inspect, self._above.fail_job
+                self._out,
+                job,
+                rounds,
+                self._shard_orders,
+                self.checkpoints,
+                partial(self._inspect, job),
+                self._above.fail_job,
             )
 
     def _inspect(self, job: Job, round_: int, then: OnDone, now: float) -> None:
@@ -306,7 +312,7 @@ class JobController:
 
     def set_clock(self, job: Job, clock: int, now: float) -> None:
         """Set the clock of all shards; nothing is leased before they have it."""
-        self._shard_orders.set_clock(clock, early=job.ledger.clock >= 0, now=now)
+        self._shard_orders.set_clock(clock, early=job.schedule.rounds is not None, now=now)
 
     def start(self, member: Member) -> None:
         """Give a worker that joined the job, at the next `report`."""
@@ -338,7 +344,7 @@ class JobController:
         member.job_given()
         if self.phase is JobPhase.TRAINING:
             self._out.note("join", {"node": member.number})
-            self.job.ledger.join(member.number)
+            self.job.schedule.join(member.number)
         self._out.send(member.peer, self.job.start_message(workers))
 
     # --- the loop ------------------------------------------------------------------------------
@@ -373,28 +379,30 @@ class JobController:
             self._spent_at = now + SPENT_S
             self._out.note("spent", job.spent(now))
         workers = self._members.joined("worker")
-        if not (workers or job.ledger.over):
-            self._go_on_without(job, job.ledger, now)
+        if not (workers or job.schedule.over):
+            self._go_on_without(job, job.schedule, now)
             return
         self.worker_wait.over()
-        if job.pass_ == "survey" and job.ledger.over:
+        if job.pass_ == "survey" and job.schedule.over:
             job.end_pass(now)
             self._beside(partial(self._end_survey, job), self._summarised)
         elif job.pass_ == "train":
-            self._step_training(job, job.ledger, workers, now)
+            self._step_training(job, job.schedule, workers, now)
 
-    def _go_on_without(self, job: Job, ledger: Ledger, now: float) -> None:
+    def _go_on_without(self, job: Job, schedule: Schedule, now: float) -> None:
         """End the training where it is time to, else wait for a worker: none is left."""
         if job.pass_ == "train":
             if self.round is not None:
                 self.round.step(now)
-            self._check_limit(job, ledger, now)
-            if ledger.closed:
-                ledger.abandon(ANY_WORKER)  # no worker is left to complete its clock
-        if not (ledger.over or (self.round is not None and self.round.busy)):
-            self.worker_wait.step(f"{ledger.size - ledger.finished} blocks", now)
+            self._check_limit(job, schedule, now)
+            if schedule.closed:
+                schedule.abandon(ANY_WORKER)  # no worker is left to complete its clock
+        if not (schedule.over or (self.round is not None and self.round.busy)):
+            self.worker_wait.step(f"{schedule.size - schedule.finished} blocks", now)
 
-    def _step_training(self, job: Job, ledger: Ledger, workers: list[Member], now: float) -> None:
+    def _step_training(
+        self, job: Job, schedule: Schedule, workers: list[Member], now: float
+    ) -> None:
         looks = self.round is not None and self.round.looks
         if job.diverged and not looks:  # which may say that an earlier round diverged
             self._above.fail_job(job.diverged)
@@ -404,15 +412,15 @@ class JobController:
             return
         self.inspection.step(job, dict(self.figures), now)
         self.expiry.step(job, now)
-        self.leases.note_waits(job, ledger, workers, now)
+        self.leases.note_waits(job, schedule, workers, now)
         if self.round is not None:
             self.round.step(now)
         # After the end of a round: if that is the last one, no part of another one is leased.
-        self._check_limit(job, ledger, now)
-        if ledger.needs == "clock" or self.leases.busy:
+        self._check_limit(job, schedule, now)
+        if schedule.clocks is not None or self.leases.busy:
             self.leases.answer(now)  # the shards may have reported that they are ready
-        late = self.leases.wait_for_late(ledger, workers, now)
-        if ledger.over:
+        late = self.leases.wait_for_late(schedule, workers, now)
+        if schedule.over:
             self.leases.answer(now)
             looking = self.inspection.looking or (self.round is not None and self.round.busy)
             if late or looking or self.checkpoints.running:
@@ -430,8 +438,8 @@ class JobController:
                 return
             self._begin_export(job, now)
 
-    def _check_limit(self, job: Job, ledger: Ledger, now: float) -> None:
-        if not (ledger.over or ledger.closed) and (limit := job.limit_reached(now)):
+    def _check_limit(self, job: Job, schedule: Schedule, now: float) -> None:
+        if not (schedule.over or schedule.closed) and (limit := job.limit_reached(now)):
             self._end_early(job, limit, now)
             self._out.say(f"{limit} reached: finishing the leased blocks, then saving the model")
 
@@ -441,13 +449,13 @@ class JobController:
         job = self.job
         if self.phase is not JobPhase.TRAINING or self._side or job is None:
             return None
-        ledger = job.ledger
+        schedule = job.schedule
         state = job.dump(now, exact=True)
         facts = self._members.shard_facts()
         if self.leases.clocks_noted:
             facts.append(Fact("clocks", {}))
         if job.ended_by:
-            facts.append(Fact("early", {"why": job.ended_by, "size": ledger.size}))
+            facts.append(Fact("early", {"why": job.ended_by, "size": schedule.size}))
         if self.round is not None:
             facts += self.round.facts()
         return Snapshot({"job": state.about}, state.arrays, facts)
@@ -485,7 +493,7 @@ class JobController:
 
     def _end_early(self, job: Job, why: str, now: float) -> None:
         job.end_early(why)
-        self._out.note("early", {"why": why, "size": job.ledger.size})
+        self._out.note("early", {"why": why, "size": job.schedule.size})
         self.ends_early(interrupted=self.interrupted, now=now)
         self.leases.answer(now)
 
@@ -504,8 +512,8 @@ class JobController:
         self.inspection.begin(int(job.progress(now) * LOOKS))
         self.report(now)  # a new worker gets the job before any message about it
         workers = self._members.joined("worker")
-        if workers and all(member.finished for member in workers) and not job.ledger.over:
-            lacking = job.ledger.size - job.ledger.finished
+        if workers and all(member.finished for member in workers) and not job.schedule.over:
+            lacking = job.schedule.size - job.schedule.finished
             self._above.fail_job(
                 f"the journal lacks {lacking} blocks, which the workers have trained and do not "
                 "know any more: it was damaged, or its machine died. Start again with --fresh"
@@ -545,10 +553,10 @@ class JobController:
             ended = self.ended_jobs[message.job]
             self._out.reply(call, ended.summary or messages.Summary(b""))
             return
-        job, ledger = self.leases.running()
+        job, schedule = self.leases.running()
         if job.summary is not None and job.pass_ == "train":
             self._out.reply(call, job.summary_message())
-        elif not ledger.over:  # the survey began anew, with another master
+        elif not schedule.over:  # the survey began anew, with another master
             self._out.reply(call, messages.Again())
         else:
             member.wait_for("the survey to be merged", now)
@@ -755,7 +763,7 @@ class JobController:
         self._summaries.clear()
         self.leases.close()
         self.checkpoints.abandon("the job has failed")
-        if job.ledger.needs == "clock" and self.phase is JobPhase.TRAINING:
+        if job.schedule.clocks is not None and self.phase is JobPhase.TRAINING:
             self._shard_orders.set_clock(0, early=True, now=now)  # drop what the clock has staged
         self.end()
         self._go(JobPhase.STOPPING)
@@ -781,9 +789,9 @@ class JobController:
 
     def check_checkpoint(self, now: float) -> None:
         if self.phase is JobPhase.TRAINING and self.job is not None:
-            ledger = self.job.ledger
+            schedule = self.job.schedule
             busy = self.round is not None and self.round.busy
-            if not (ledger.over or ledger.closed or busy):
+            if not (schedule.over or schedule.closed or busy):
                 self.checkpoints.check(self.job, now)
 
 

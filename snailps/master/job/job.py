@@ -1,7 +1,7 @@
 """A job at the master: the model's class, its input, its passes, its metrics.
 
-    settings -> Job.load -> prepare (files -> blocks) -> Ledger of "survey" -> summary
-    -> Ledger of "train" -> metrics -> export
+    settings -> Job.load -> prepare (files -> blocks) -> Schedule of "survey" -> summary
+    -> Schedule of "train" -> metrics -> export
 
 Owns the work and its progress. `leases/service.py` asks it for leases and passes on results; sums
 are in `metrics.py`. No connections here; `now` is monotonic seconds.
@@ -46,9 +46,19 @@ from snailps.master.job.metrics import PassMetrics
 from snailps.master.job.settings import job_settings, plain_settings
 from snailps.master.job.state import JobState
 from snailps.master.job.survey import SurveyMerge
-from snailps.master.leases import CLOCKS_AHEAD, SCHEDULES, RotationLedger, RoundLedger
-from snailps.master.leases.ledger import NO_RECORDS, Entry, Ledger, no_ledger
+from snailps.master.leases import (
+    CLOCKS_AHEAD,
+    SCHEDULES,
+    Entries,
+    RotationSchedule,
+    RoundSchedule,
+    Schedule,
+    SurveySchedule,
+)
+from snailps.master.leases.entries import Entry
 from snailps.master.leases.records import BlockResult
+from snailps.master.leases.schedule import NO_RECORDS
+from snailps.master.leases.shared import no_schedule
 from snailps.outward import without_secrets
 from snailps.transport import messages
 from snailps.transport.control.encoded import Encoded
@@ -125,7 +135,7 @@ class Job:
         self.round_figures: list[dict[str, Any]] = []
         self.summary: bytes | None = None
         self.pass_ = ""
-        self.ledger = no_ledger()
+        self.schedule: Schedule = no_schedule()
         self._is_new = False  # a training that continues none
         self._leased: set[int] = set()  # leased parts of the first chunk; -1: anything else
         self._at_round: tuple[int, list[list[float]]] = (0, [])
@@ -266,7 +276,9 @@ class Job:
         else how many train at a time."""
         if self.clocked and not self.rounds:
             return self.settings.micro_batches
-        return min(self.ledger.as_counted(workers), self.concurrency.workers)
+        rounds = self.schedule.rounds
+        at_work = workers if rounds is None else rounds.width
+        return min(at_work, self.concurrency.workers)
 
     def start_message(self, workers: int) -> messages.Start:
         """The Start message, cached for a number of workers."""
@@ -289,7 +301,7 @@ class Job:
         rotation: Rotation | None = None,
         cores_of: Callable[[int], float] = lambda node: 1.0,
     ) -> None:
-        """Open the ledger of "survey" or "train". A `state` (of a checkpoint or a lost master)
+        """Open the schedule of "survey" or "train". A `state` (of a checkpoint or a lost master)
         resumes the training. `rotation` is what `plan_rotation` returned, to this master or to the
         lost one; `cores_of` a worker are those that it may keep busy."""
         self.pass_ = name
@@ -299,9 +311,9 @@ class Job:
             self._load_input(state)
             rotation = rotation or rotation_of(state.figures.get("rotation"))
         if train:
-            self.ledger = self._new_ledger(nodes, state, rotation, cores_of)
+            self.schedule = self._new_schedule(nodes, state, rotation, cores_of)
         else:
-            self.ledger = Ledger(self.input.blocks)
+            self.schedule = SurveySchedule(self.input.blocks)
         self._pass_begun = now
         self.metrics = PassMetrics()
         if state is not None:
@@ -335,31 +347,30 @@ class Job:
         sweeps = max(1, min(wanted.sweeps, PARTS_MAX // (OUTPUTS_PER_INPUT * most_parts)))
         return Rotation(chunks, most_parts, min(wanted.checkouts_of_one, PARTS_MAX), sweeps)
 
-    def _new_ledger(
+    def _new_schedule(
         self,
         nodes: Sequence[int],
         state: JobState | None,
         rotation: Rotation | None,
         cores_of: Callable[[int], float],
-    ) -> Ledger:
+    ) -> Schedule:
         s = self.settings
         known = state.records if state is not None else NO_RECORDS
         if self.rounds:
             first = state.clock if state is not None else 0
-            return RoundLedger(self.rounds, nodes, self.fraction, s.seed, first)
+            return RoundSchedule(self.rounds, nodes, self.fraction, s.seed, first)
         if rotation is not None:
             plan = {} if state is None else state.figures.get("rotation", {})
-            return RotationLedger(
-                self.input.blocks,
-                s.epochs,
+            return RotationSchedule(
+                Entries(self.input.blocks, s.epochs),
                 rotation,
                 known,
                 nodes=nodes,
                 cores_of=cores_of,
                 extent=plan.get("extent"),
             )
-        all_ = (self.input.blocks, s.epochs, s.max_steps, known, self.input.order)
-        return SCHEDULES[s.consistency](s, nodes, self.concurrency.workers, *all_)
+        entries = Entries(self.input.blocks, s.epochs, s.max_steps, self.input.order)
+        return SCHEDULES[s.consistency](s, entries, known, nodes, self.concurrency.workers)
 
     def end_pass(self, now: float) -> None:
         """End a pass. What a training that ended early counts is what the model has: results of
@@ -368,17 +379,17 @@ class Job:
         self._finish_counts()
         if self.pass_ != "train" or self.rounds:
             return
-        if not self.ledger.closed:
-            if lacking := len(self.ledger.unpushed()):
+        if not self.schedule.closed:
+            if lacking := len(self.schedule.unpushed()):
                 log.warning(
                     "of %d blocks not all that was learnt may be in the model: their workers are "
                     "gone, and not all pushes are acknowledged",
                     lacking,
                 )
             return
-        taken = self.ledger.withdraw()
+        taken = self.schedule.withdraw()
         for number, result in taken.items():
-            self.metrics.withdraw(self.ledger.epoch_of(number), result)
+            self.metrics.withdraw(self.schedule.epoch_of(number), result)
         if taken:
             log.warning(
                 "%d of the blocks that were reported do not count: their workers are gone, and not "
@@ -413,7 +424,7 @@ class Job:
         """State of the training. `clock`: for a checkpoint of the beginning of this clock, in bsp.
         `exact`: for a master that takes over, without the input; its arrays are valid until the
         next call, and only changes are copied, so it may run in the master's loop."""
-        ledger = self.ledger
+        schedule = self.schedule
         figures: dict[str, Any] = {
             "lr": self.metrics.lr,
             "survey_s": self._seconds.get("survey", 0.0),
@@ -422,16 +433,18 @@ class Job:
             "ticks": list(self.ticks),
             **({"counts": self.metrics.counts} if self.metrics.counts else {}),
         }
-        if plan := ledger.plan():
-            figures["rotation"] = plan
-        if ledger.clock >= 0:
+        chunks, slots, rounds = schedule.chunks, schedule.slots, schedule.rounds
+        if chunks is not None:
+            figures["rotation"] = chunks.plan()
+        if rounds is not None:
             figures["rounds"] = list(self.round_figures)
             figures["units"], figures["losses"] = self._at_round
         if self.input.order is not None:
             figures["order"] = self.input.order
-        about = {"clock": max(0, clock, ledger.clock), "figures": figures}
+        round_ = 0 if rounds is None else rounds.round
+        about = {"clock": max(0, clock, round_), "figures": figures}
         if exact:
-            own = ledger.snapshot()
+            own = schedule.snapshot()
             arrays = {name: held for name, held in own.items() if isinstance(held, np.ndarray)}
             about["exact"] = {
                 "ledger": {name: held for name, held in own.items() if name not in arrays},
@@ -439,11 +452,13 @@ class Job:
                 "diverged": self.diverged,
                 "reached": [self._reached_in, self._reached],
             }
-            return JobState(about, {"outcomes": ledger.known(), **arrays})
-        if plan:
-            bad_lines = self.metrics.bad_lines - ledger.bad_lines()
-            plan["metrics"] = {**self.metrics.snapshot(), "bad_lines": bad_lines}
-        return self._with_input(about, ledger.durable(clock))
+            return JobState(about, {"outcomes": schedule.known(), **arrays})
+        if chunks is not None:
+            bad_lines = self.metrics.bad_lines - chunks.bad_lines
+            figures["rotation"]["metrics"] = {**self.metrics.snapshot(), "bad_lines": bad_lines}
+        if slots is not None and clock >= 0:
+            return self._with_input(about, slots.durable(clock))
+        return self._with_input(about, schedule.durable())
 
     def base(self) -> JobState:
         """The state at the beginning of the training; beside the loop."""
@@ -465,14 +480,14 @@ class Job:
         self._seconds["survey"] = state.figures["survey_s"]
 
     def _load(self, state: JobState, now: float) -> None:
-        """Take the progress of a state; the ledger has its records."""
+        """Take the progress of a state; the schedule has its records."""
         figures, exact = state.figures, state.about.get("exact")
         self.ticks = [int(tick) for tick in figures.get("ticks", [0])]
         self._pass_begun = now - figures["train_s"]
         self._begun = now - figures["wall_s"]
         if exact is not None:
-            self.ledger.resume({**exact["ledger"], **state.arrays})
-        if self.ledger.clock >= 0 and "rounds" in figures:
+            self.schedule.resume({**exact["ledger"], **state.arrays})
+        if self.schedule.rounds is not None and "rounds" in figures:
             self.round_figures, self.metrics.units = list(figures["rounds"]), int(figures["units"])
             self.metrics.losses = [list(sums) for sums in figures["losses"]]
             self.begin_round()
@@ -480,15 +495,15 @@ class Job:
             self.metrics.resume(exact["metrics"])
             self.diverged = str(exact["diverged"])
             self._reached_in, self._reached = exact["reached"]
-            if self.has_reached:
-                self.ledger.limit(self._reached_in)
+            if self.has_reached and (limits := self.schedule.limits) is not None:
+                limits.limit(self._reached_in)
             return
         self.metrics.forget_rate(now)
         self.metrics.lr, self.metrics.counts = figures["lr"], dict(figures.get("counts", {}))
         if "rotation" in figures:
             self.metrics.resume(figures["rotation"]["metrics"])
             return
-        numbers, records = self.ledger.records.done(), self.ledger.records
+        numbers, records = self.schedule.records.done(), self.schedule.records
         # One by one where one of the last steps may have reached the target.
         last = (CLOCKS_AHEAD + 1) * self.settings.micro_batches
         first = numbers[: max(0, len(numbers) - last)]
@@ -500,11 +515,11 @@ class Job:
     def adopt(self, state: JobState) -> None:
         """Adopt the survey of an earlier master."""
         self._load_input(state)
-        self.ledger.close()
+        self.schedule.close()
 
     def replay(self, message: messages.Done, node: int, now: float) -> bool:
         """Take the result of a block of this node; False if it was done already."""
-        return self.ledger.claim(message.number, node) and self.done(message, node, now)
+        return self.schedule.claim(message.number, node) and self.done(message, node, now)
 
     def spent(self, now: float) -> dict[str, float]:
         """Seconds of work so far, of the job and of its pass: arguments of `began`."""
@@ -517,7 +532,8 @@ class Job:
 
     def begin_round(self) -> None:
         """Keep the metrics of now for checkpoints during the round."""
-        losses = self.metrics.losses[: self.ledger.clock]
+        assert self.schedule.rounds is not None
+        losses = self.metrics.losses[: self.schedule.rounds.round]
         self._at_round = (self.metrics.units, [list(sums) for sums in losses])
 
     def limit_reached(self, now: float) -> str:
@@ -525,9 +541,10 @@ class Job:
         settings = self.settings
         if settings.max_seconds and self.elapsed_s(now) >= settings.max_seconds:
             return "max_seconds"
-        if self.has_reached or self.ledger.judged != "look":
+        schedule = self.schedule
+        if self.has_reached or schedule.limits is not None or schedule.rounds is not None:
             return self._reached
-        return self._enough(self.ledger.epoch)
+        return self._enough(self.schedule.epoch)
 
     @property
     def has_reached(self) -> bool:
@@ -537,7 +554,7 @@ class Job:
 
     def _enough(self, epochs: int) -> str:
         """`ended_by`, if the loss after `epochs` whole epochs ends the training."""
-        if self.metrics.is_low(self.settings.target_loss, self.ledger.results_per_epoch):
+        if self.metrics.is_low(self.settings.target_loss, self.schedule.results_per_epoch):
             return "target_loss"
         may_end = self._least_epochs <= epochs < self.settings.epochs
         if may_end and self.metrics.is_flat(epochs, relative=self._relative):
@@ -547,18 +564,18 @@ class Job:
     def end_early(self, why: str) -> None:
         """Lease no more blocks; `why` becomes `ended_by` in the metrics."""
         self.ended_by = why
-        self.ledger.close()
+        self.schedule.close()
 
     def progress(self, now: float) -> float:
         """Share of the pass, 0 to 1: of its bytes, or of `max_seconds` where that is more."""
         limit_s = self.settings.max_seconds if self.pass_ == "train" else 0.0
         spent = min(1.0, self.elapsed_s(now) / limit_s) if limit_s else 0.0
-        return max(self.ledger.progress, spent)
+        return max(self.schedule.progress, spent)
 
     @property
     def total_units(self) -> int | None:
         """About how many units the training has; None before its first block is done."""
-        share = self.ledger.progress if self.pass_ == "train" else 0.0
+        share = self.schedule.progress if self.pass_ == "train" else 0.0
         return round(self.metrics.units / share) if share and self.metrics.units else None
 
     def elapsed_s(self, now: float) -> float:
@@ -570,7 +587,7 @@ class Job:
         duration from now and ends another one later; not in bsp, where rates must be
         reproducible."""
         shares, limit_s = [entry.before, entry.after], self.settings.max_seconds
-        if limit_s and self.pass_ == "train" and self.ledger.needs != "clock":
+        if limit_s and self.pass_ == "train" and self.schedule.clocks is None:
             elapsed_s = self.elapsed_s(now)
             shares = [
                 min(1.0, max(share, (elapsed_s + blocks * self.metrics.block_s) / limit_s))
@@ -580,15 +597,18 @@ class Job:
 
     def pass_text(self) -> str:
         """Progress of the training in words; empty outside it."""
-        if self.pass_ != "train" or self.ledger.over:
+        if self.pass_ != "train" or self.schedule.over:
             return ""
+        if (rounds := self.schedule.rounds) is not None:
+            return rounds.stage()
         epochs = self.settings.epochs  # a bound, where the loss may end the training
-        return self.ledger.stage(epochs, at_most=self._least_epochs < epochs)
+        of = ", at most" if self._least_epochs < epochs else " of"
+        return f"epoch {min(self.schedule.epoch + 1, epochs)}{of} {epochs}"
 
     def end_survey(self) -> None:
         """Make the summary, and the blocks of the training; may take seconds."""
         assert self.survey is not None
-        self.summary = summary = self.survey.result(self.ledger.size)
+        self.summary = summary = self.survey.result(self.schedule.size)
         self.survey = None  # it may be larger than all else here
         self.ready_summary(summary)
         if not self.settings.block_bytes:
@@ -617,15 +637,20 @@ class Job:
     def lease(self, node: int, now: float, back: bool = False) -> messages.Leased | None:
         """The next block for a node; None: there is none at present. With `back` only a returned
         one, of a clock that others may wait for."""
-        entry = self.ledger.take_back(node) if back else self.ledger.take(node)
+        schedule = self.schedule
+        slots = schedule.slots if back else None
+        entry = schedule.take(node) if slots is None else slots.take_back(node)
         return None if entry is None else self._leased_message(entry, now)
 
     def lease_again(self, number: int, index: int, node: int, now: float) -> messages.Leased | None:
         """A block of the chunk of a worker's partition, which is to be encoded once more; None if
         another worker has it. LookupError: there is none."""
-        before = self.ledger.bad_lines()
-        entry = self.ledger.take_again(number, index, node)
-        self.metrics.bad_lines -= before - self.ledger.bad_lines()
+        chunks = self.schedule.chunks
+        if chunks is None:
+            raise LookupError(f"entry {number} is no partition")
+        before = chunks.bad_lines
+        entry = chunks.encode_again(number, index, node)
+        self.metrics.bad_lines -= before - chunks.bad_lines
         return None if entry is None else self._leased_message(entry, now)
 
     def _leased_message(self, entry: Entry, now: float) -> messages.Leased:
@@ -646,54 +671,64 @@ class Job:
 
     def check_fetch(self, number: int, unit: str) -> None:
         """Refuse a request for bytes of what is no block."""
-        if unit not in ("line", "word", HEAD) or self.ledger.piece(number) is None:
+        schedule = self.schedule
+        known = schedule.has(number) and unit in ("line", "word", HEAD)
+        if not known or not schedule.entry(number).piece.path:
             raise ProtocolError(f"Fetch of block {number}, unit {unit!r}: no such block")
 
     def content(self, number: int, unit: str, text: int = 0) -> bytes:
         """Bytes of a leased block, or of one of its texts, for a worker that cannot read it."""
         self.check_fetch(number, unit)
-        return self.input.read(self.ledger.entry(number).piece, unit, text)
+        return self.input.read(self.schedule.entry(number).piece, unit, text)
 
     def done(self, message: messages.Done, node: int, now: float) -> bool:
         """Take the result of a block of the training; False if the block is not this worker's."""
         if message.pass_ != self.pass_:
             return False
-        number, result, ledger = message.number, _result(message), self.ledger
-        if not ledger.done(number, node, result, whole=message.whole):
+        number, result, schedule = message.number, _result(message), self.schedule
+        checkouts, chunks = schedule.checkouts, schedule.chunks
+        if whole := checkouts is None or message.whole:
+            was_leased = schedule.done(number, node, result)
+        else:
+            was_leased = checkouts.cut(number, node)
+        if not was_leased:
             return False
-        if ledger.encodes(number):  # its words are counted when they are trained
+        if chunks is not None and chunks.encodes(number):  # its words are counted when trained
             self._count(number, BlockResult(bad_lines=result.bad_lines))
             return True
         had_checkouts = number in self.metrics.unfinished  # whose results this one replaces
-        if message.whole:
+        if whole:
             units = self.metrics.end_checkouts(number, node)
         else:
-            units = self.metrics.cut(number, ledger.epoch_of(number), node, result)
+            units = self.metrics.cut(number, schedule.epoch_of(number), node, result)
         self.metrics.came(max(0, result.units - units), now)
         self.metrics.took(message.seconds)
         self._check_loss(message)
-        if not message.whole:
+        if not whole:
             return True
-        for counted, of_it in ledger.counted(number, result):
+        slots = schedule.slots
+        for counted, of_it in [(number, result)] if slots is None else slots.in_order():
             self._count(counted, of_it, recent=not had_checkouts)
         self.metrics.add_counts(message.metrics)
-        if not self._is_counted and ledger.progress * self.settings.epochs >= 1:
+        if not self._is_counted and schedule.progress * self.settings.epochs >= 1:
             self._is_counted, self.refused = True, self._judge_counts().refused
         return True
 
     def checked_in(self, message: messages.GiveBack, node: int, now: float) -> bool:
         """Check in an output partition, and count it; False if the worker does not hold it."""
-        number, ledger = message.number, self.ledger
-        if not ledger.check_in(number, node, message.part, message.units, message.seconds):
+        number, schedule, checkouts = message.number, self.schedule, self.schedule.checkouts
+        units, seconds = message.units, message.seconds
+        if checkouts is None or not checkouts.check_in(number, node, message.part, units, seconds):
             return False
         self.metrics.came(message.units, now)
         self._check_loss(message)
-        self.metrics.count_checkout(number, ledger.epoch_of(number), _result(message), node)
+        self.metrics.count_checkout(number, schedule.epoch_of(number), _result(message), node)
         return True
 
     def make_durable(self, number: int, node: int) -> dict[str, Any] | None:
         """Mark what a lease has checked in durable; a fact for the journal if any is new."""
-        parts = self.ledger.make_durable(number, node)
+        checkouts = self.schedule.checkouts
+        parts = [] if checkouts is None else checkouts.make_durable(number, node)
         if not parts:
             return None
         figures = self.metrics.make_durable(number)
@@ -702,13 +737,14 @@ class Job:
     def replay_durable(self, fact: Mapping[str, Any]) -> None:
         """Replay a fact that `make_durable` returned to an earlier master."""
         number, node = int(fact["number"]), int(fact["node"])
-        if self.ledger.adopt_durable(number, fact["parts"]):
-            self.metrics.adopt_durable(number, self.ledger.epoch_of(number), node, fact)
+        checkouts = self.schedule.checkouts
+        if checkouts is not None and checkouts.adopt_durable(number, fact["parts"]):
+            self.metrics.adopt_durable(number, self.schedule.epoch_of(number), node, fact)
 
     def withdraw_checkouts(self) -> None:
         """Withdraw results of partitions neither leased nor done, except durable ones."""
         for number in self.metrics.unfinished:
-            if not self.ledger.records.holder(number):
+            if not self.schedule.records.holder(number):
                 self.metrics.lose_checkouts(number)
 
     def _check_loss(self, message: messages.Done | messages.GiveBack) -> None:
@@ -736,31 +772,34 @@ class Job:
         return 1 if self._start is None else self._start.workers
 
     def _count(self, number: int, result: BlockResult, *, recent: bool = True) -> None:
-        self.metrics.count(self.ledger.epoch_of(number), result, recent=recent)
-        ledger = self.ledger
-        clock = ledger.ended_clock(number)
-        if self.has_reached or (clock is None and ledger.judged != "entry"):
+        self.metrics.count(self.schedule.epoch_of(number), result, recent=recent)
+        schedule, limits = self.schedule, self.schedule.limits
+        place = None if limits is None else limits.ended(number)
+        if self.has_reached or limits is None or place is None:
             return
-        whole = (number + 1) // len(self.input.blocks)  # epochs; also of a ledger that is resumed
-        self._reached = self._enough(min(ledger.epoch, whole))
+        whole = (number + 1) // len(self.input.blocks)  # epochs; also of a schedule that is resumed
+        self._reached = self._enough(min(schedule.epoch, whole))
         if self._reached:
-            self._reached_in = number + 1 if clock is None else clock
+            self._reached_in = place
             # At once: waiting workers are answered before `limit_reached` is asked.
-            ledger.limit(self._reached_in)
+            limits.limit(place)
 
     def counted(self, node: int, now: float) -> int:
         """A worker has surveyed its leases into its part; returns how many blocks are new."""
-        numbers = self.ledger.count(node)
+        assert self.schedule.survey is not None
+        numbers = self.schedule.survey.count(node)
         for number in numbers:
-            piece = self.ledger.entry(number).piece
+            piece = self.schedule.entry(number).piece
             self.metrics.came(piece.stop - piece.start, now)
         return len(numbers)
 
     def merged(self, message: messages.Done, now: float) -> None:
         """A part of the survey is merged: its blocks are done."""
+        parts = self.schedule.survey
+        assert parts is not None
         for number in message.numbers:
-            self.ledger.merged(number, BlockResult())
-        self.ledger.merged(message.number, BlockResult(message.units))
+            parts.merged(number, BlockResult())
+        parts.merged(message.number, BlockResult(message.units))
         if not message.numbers:
             self.metrics.came(message.units, now)
         self.metrics.add(message.units)
@@ -792,10 +831,10 @@ class Job:
         kind = self.counts
         seconds = self._seconds.get("train", 0.0)
         losses, units = self.metrics.loss_by_epoch(), self.metrics.units
-        epochs = math.ceil(self.ledger.progress * self.settings.epochs - 1e-9)  # that were begun
-        by_schedule = self.ledger.figures()
-        if self.ledger.clock >= 0:  # rounds that were applied
-            losses, units = losses[: self.ledger.clock], self._at_round[0]
+        epochs = math.ceil(self.schedule.progress * self.settings.epochs - 1e-9)  # that were begun
+        by_schedule = self.schedule.figures()
+        if (rounds := self.schedule.rounds) is not None:  # rounds that were applied
+            losses, units = losses[: rounds.round], self._at_round[0]
             by_schedule["by_round"] = self.by_round
         else:
             losses += [None] * (epochs - len(losses))
@@ -820,9 +859,9 @@ class Job:
             "wall_s": round(now - self._begun, 3),
             "train_loss": known[-1] if known else None,
             "loss_by_epoch": losses,
-            "progress": round(self.ledger.progress, 6),
+            "progress": round(self.schedule.progress, 6),
             "epochs": epochs,
-            "blocks": self.ledger.finished,
+            "blocks": self.schedule.finished,
             "blocks_per_epoch": len(self.input.blocks),
             f"block_{kind}_max": self.metrics.block_units,
             f"bytes_per_{kind[:-1]}": round(moved / units, 2) if units else None,
@@ -833,8 +872,10 @@ class Job:
     def _end(self) -> str:
         """`ended_by` of a training that was not ended early."""
         whole = self.settings.epochs * len(self.input.blocks)
-        early = self.ledger.size < whole
-        return (self._reached or "max_steps") if early else self.ledger.repeats
+        early = self.schedule.size < whole
+        if early:
+            return self._reached or "max_steps"
+        return "epochs" if self.schedule.rounds is None else "rounds"
 
     def close(self) -> None:
         """Remove unpacked input; idempotent."""

@@ -144,8 +144,8 @@ class ModelReader:
         begin = time.monotonic()
         self._progress = progress
         try:
-            if job.ledger.open_clock >= 0:
-                self._reach(job.ledger.open_clock, reading)
+            if (slots := job.schedule.slots) is not None:
+                self._reach(slots.open, reading)
             self.inspect(job, reading)
             figures: dict[str, Any] = {"validation": job.validation} if job.validation else {}
             progress.check()

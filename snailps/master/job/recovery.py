@@ -1,6 +1,6 @@
 """Recovery of a job from the journal of an earlier master of this cluster.
 
-    facts of the journal -> JobRecovery.go_on -> the same calls of Job and Ledger, in order
+    facts of the journal -> JobRecovery.go_on -> the same calls of Job and Schedule, in order
 
 Replays the journal through the live code path, and repeats orders to servers that the lost master
 may not have given to all; each is idempotent. Workers report their leases and latest results when
@@ -153,10 +153,10 @@ class JobRecovery:
                 clocks_set = clocks_set or fact.kind == "clocks"
                 _replay(job, fact, now)
         for number in self._members.gone:  # the journal may end between the loss and its "retire"
-            job.ledger.retire(number)
+            job.schedule.retire(number)
         controller.expiry.resume(job, now)
         controller.leases.clocks_noted = clocks_set
-        if job.ledger.needs == "clock" and not (clocks_set or self._has_leased()):
+        if job.schedule.clocks is not None and not (clocks_set or self._has_leased()):
             controller.set_clock(job, base.clock, now)
         if controller.round is not None:
             controller.round.repeat(now)
@@ -175,34 +175,38 @@ class JobRecovery:
     def _early(self, controller: Course, job: Job, why: str, size: int, now: float) -> None:
         """Repeat an early end of the training."""
         job.ended_by = why
-        job.ledger.close(size)
+        job.schedule.close(size)
         controller.ends_early(interrupted=why == "interrupt", now=now)
 
     def _fence(self, job: Job, now: float) -> None:
         """Fence lost workers again, and seal what they had pushed completely."""
+        slots = job.schedule.slots
         for number, lost in self._members.gone.items():
             if lost:
-                self._shard_orders.fence(number, now, job.ledger.last_of(number))
+                last = None if slots is None else slots.last_of(number)
+                self._shard_orders.fence(number, now, last)
 
 
 def _replay(job: Job, fact: Fact, now: float) -> None:
     """Apply a fact to a job; facts of other subjects are skipped."""
-    ledger, data = job.ledger, fact.data
+    schedule, data = job.schedule, fact.data
+    chunks = schedule.chunks
     if fact.kind == "done":
         done = messages.Done.of_result(data)
-        if not job.replay(done, data["node"], now) and ledger.is_undecided(done.number):
+        is_new = job.replay(done, data["node"], now)
+        if not is_new and chunks is not None and chunks.is_undecided(done.number):
             log.warning(UNDECIDED, done.number)
-    elif fact.kind == "chunk":
-        ledger.decide(data["chunk"], data["parts"], data["sizes"])
+    elif fact.kind == "chunk" and chunks is not None:
+        chunks.decide(data["chunk"], data["parts"], data["sizes"])
     elif fact.kind == "visits":
         job.replay_durable(data)
     elif fact.kind == "settled":
-        ledger.records.make_durable(data["numbers"], data["node"])
+        schedule.records.make_durable(data["numbers"], data["node"])
     elif fact.kind == "settled_all":
-        ledger.records.make_all_durable(data["node"], data["but"])
+        schedule.records.make_all_durable(data["node"], data["but"])
     elif fact.kind in ("join", "leave", "retire"):
-        getattr(ledger, fact.kind)(data["node"])
+        getattr(schedule, fact.kind)(data["node"])
     elif fact.kind == "tick":
         job.ticks.append(data["tick"])
     elif fact.kind == "loss":
-        ledger.count_loss(data["number"])
+        schedule.count_loss(data["number"])

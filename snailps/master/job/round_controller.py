@@ -1,24 +1,23 @@
 """The course of a job in rounds, at the master.
 
-    RoundLedger.ready or deadline -> CloseClock to every server -> answers -> next round
+    Rounds.ready or deadline -> CloseClock to every server -> answers -> next round
     -> after_round
 
 Workers train the next round while the model inspects the last one, whose rows stay as they are: no
 round is closed before the inspection has ended. Training after the round that reaches the target is
-never applied. `leases.RoundLedger` owns the entries, shards own rows. `now` is monotonic seconds.
+never applied. `leases.Rounds` owns the entries, shards own rows. `now` is monotonic seconds.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import cast
 
 from snailps.errors import SnailError, explain
 from snailps.master.checkpoints import CheckpointController
 from snailps.master.effects import Fact, Outbox
 from snailps.master.job.job import Job
-from snailps.master.leases import RoundLedger
+from snailps.master.leases.round_entries import Rounds
 from snailps.master.replication.shard_orders import ShardOrders
 from snailps.node.effects import OnDone, WorkDone
 
@@ -31,6 +30,7 @@ class RoundController:
         # the journal gets ``close`` with its slots, ``look``, and ``round`` with its metrics
         out: Outbox,
         job: Job,  # in its training
+        rounds: Rounds,  # of its schedule
         shard_orders: ShardOrders,
         checkpoints: CheckpointController,
         inspect: Callable[[int, OnDone, float], None],  # ``inspect(round, then, now)``
@@ -38,7 +38,7 @@ class RoundController:
     ) -> None:
         self._out, self._job, self._shard_orders = out, job, shard_orders
         self._checkpoints, self._inspect, self._fail_job = checkpoints, inspect, fail_job
-        self._ledger = cast(RoundLedger, job.ledger)
+        self._schedule, self._rounds = job.schedule, rounds
         self._deadline_s = job.deadline_s
         self._begun: float | None = None
         self._forgotten = False
@@ -58,17 +58,17 @@ class RoundController:
 
     def next(self) -> None:
         """Begin the next round: the previous one is applied."""
-        self._ledger.advance()
+        self._rounds.advance()
         self._job.begin_round()
 
     def replay(self, fact: Fact) -> None:
         """Apply what an earlier master noted of a round."""
         if fact.kind == "close":
-            self._ledger.only(fact.data["parts"])
+            self._rounds.only(fact.data["parts"])
             self.closing = True
         elif fact.kind == "look":
             self.closing, self._looks_at = False, fact.data["round"]
-            if self._ledger.round == self._looks_at:  # else the state was kept after the look
+            if self._rounds.round == self._looks_at:  # else the state was kept after the look
                 self.next()
         else:
             self._job.round_done(self._looks_at, fact.data["figures"])
@@ -77,23 +77,23 @@ class RoundController:
     def repeat(self, now: float) -> None:
         """Repeat what an earlier master had begun, and not seen ended."""
         if self.closing:
-            self.close(self._ledger.done_slots, now)
+            self.close(self._rounds.done_slots, now)
         elif self.looks:
             self.look(self._looks_at, now)
 
     def facts(self) -> list[Fact]:
-        """Facts that a compacted journal needs beside the ledger's state."""
+        """Facts that a compacted journal needs beside the schedule's state."""
         if self.closing:
-            return [Fact("close", {"parts": self._ledger.done_slots})]
+            return [Fact("close", {"parts": self._rounds.done_slots})]
         return [Fact("look", {"round": self._looks_at})] if self.looks else []
 
     def lost(self, now: float) -> None:
         """A worker was lost with its entry: if no other has begun, begin the round again. Some
         shards may have its seal. What another worker pushes for the same slot would be dropped
         there and counted at the others: so all of them first forget the round."""
-        if not (self.closing or self._ledger.begun):
+        if not (self.closing or self._rounds.begun):
             self._begun = None
-            self._shard_orders.set_clock(self._ledger.round, early=True, now=now)
+            self._shard_orders.set_clock(self._rounds.round, early=True, now=now)
 
     def stood_still(self, seconds: float) -> None:
         if self._begun is not None:
@@ -103,40 +103,42 @@ class RoundController:
         """Begin what waited for finished work."""
         if self.closing and self._shard_orders.clocks_set:
             self.closing, self._begun = False, None
-            round_ = self._ledger.round
+            round_ = self._rounds.round
             self._out.note("look", {"round": round_})
             self.next()
             self.look(round_, now)
-        if self.closing or self._job.has_reached or not self._ledger.begun:
+        if self.closing or self._job.has_reached or not self._rounds.begun:
             return
-        if self._ledger.over and not self._ledger.ready:  # what all have done at Ctrl-C is not lost
+        if (
+            self._schedule.over and not self._rounds.ready
+        ):  # what all have done at Ctrl-C is not lost
             return
         if self._begun is None:
             self._begun = now
         late = self._deadline_s and now - self._begun >= self._deadline_s
         # Not during the inspection of the last round: this one could not be closed yet.
-        may_cut = late and not (self._ledger.ready or self.looks)
-        if may_cut and (without := self._ledger.cut_off()):
+        may_cut = late and not (self._rounds.ready or self.looks)
+        if may_cut and (without := self._rounds.cut_off()):
             names = ", ".join(f"worker {node}" for node in without)
-            self._out.say(f"round {self._ledger.round + 1} goes on without {names}")
-        if self._ledger.ready and not (self.looks or self._saves(now)):
-            self.close(self._ledger.done_slots, now)
+            self._out.say(f"round {self._rounds.round + 1} goes on without {names}")
+        if self._rounds.ready and not (self.looks or self._saves(now)):
+            self.close(self._rounds.done_slots, now)
 
     def _saves(self, now: float) -> bool:
         """Whether a checkpoint is written, for which rows stay as they are; or is to begin, which
         it can between two rounds only. A round waits for one: the next may be due at its end."""
-        round_ = self._ledger.round
+        round_ = self._rounds.round
         if self._checkpoints.running:
             self._saved_in = round_
             return True
-        may_begin = not (self._ledger.over or self._ledger.closed or self._saved_in == round_)
+        may_begin = not (self._schedule.over or self._schedule.closed or self._saved_in == round_)
         return may_begin and self._checkpoints.is_due(now)
 
     def close(self, slots: list[int], now: float) -> None:
         """Have the shards apply the round with these slots; idempotent."""
         self._out.note("close", {"parts": slots})
         self.closing = True
-        self._shard_orders.close_clock(self._ledger.round, slots, now)
+        self._shard_orders.close_clock(self._rounds.round, slots, now)
 
     def look(self, round_: int, now: float) -> None:
         """Have the model inspect an applied round; idempotent."""

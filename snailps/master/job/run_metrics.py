@@ -53,7 +53,8 @@ def run_figures(
 
 def _waited(job: Job, everyone: list[Member]) -> dict[str, Any]:
     """Seconds that each worker waited for others, in modes in which workers wait."""
-    if job.ledger.needs != "clock" and job.ledger.slowest() is None:
+    clocks, pace = job.schedule.clocks, job.schedule.pace
+    if clocks is None and (pace is None or not pace.is_bound):
         return {}
     workers = [member for member in everyone if member.role == "worker"]
     return {

@@ -1,4 +1,4 @@
-"""A session as a job whose ledger is empty: what its journal and its checkpoints belong to.
+"""A session as a job whose schedule is empty: what its journal and its checkpoints belong to.
 
     the master's settings -> SessionJob -> identity, state, tables that it admits
                                         -> takeover.py, checkpoints.py
@@ -18,7 +18,8 @@ from snailps.api.worker import Worker
 from snailps.config import CheckpointSettings, RawConfig
 from snailps.errors import ConfigError
 from snailps.master.job.state import JobState
-from snailps.master.leases.ledger import NO_RECORDS, no_ledger
+from snailps.master.leases.schedule import NO_RECORDS
+from snailps.master.leases.shared import no_schedule
 from snailps.master.table_registry import admits
 
 SESSION = "session"
@@ -45,7 +46,7 @@ class SessionJob:
         modules: Collection[str] = (),  # whose access methods its tables may name
     ) -> None:
         self.settings = raw.build(CheckpointSettings, also_known=also_known)
-        self.ledger, self.input = no_ledger(), _NoInput()
+        self.schedule, self.input = no_schedule(), _NoInput()
         self._modules = modules
 
     @property

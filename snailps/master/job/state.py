@@ -36,7 +36,7 @@ class JobState:
 
     @property
     def records(self) -> NDArray[Any]:
-        """`OUTCOME` of `Ledger.durable`, or `RECORD` of `Ledger.known`."""
+        """`OUTCOME` of `Schedule.durable`, or `RECORD` of `Schedule.known`."""
         return self.arrays["outcomes"]
 
     @property

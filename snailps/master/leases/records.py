@@ -6,7 +6,7 @@
     survey: LEASED -> MERGING -> DONE           MERGING -> LEASED: its part cannot be merged
     LEASED -> COUNTED -> MERGING -> DONE        where a worker merges blocks before it sends a part
 
-The only place where the state of a block is kept; ledgers decide which block a worker gets, and
+The only place where the state of a block is kept; schedules decide which block a worker gets, and
 metrics, checkpoints, journal and status read from here. 48 bytes a block, and as many again once
 `known` has been called. No files, sockets or time.
 """
@@ -85,8 +85,13 @@ class BlockRecords:
     def __init__(self, size: int, first: int = 0) -> None:
         self._all = np.zeros(size, RECORD)
         self._states, self._nodes = self._all["state"], self._all["node"]
+        self.begin(first)
+
+    def begin(self, first: int) -> None:
+        """Begin with as many other blocks, from this one on, all waiting."""
+        self._all[:] = 0
         self._first = first
-        self._end = 0  # behind the last block that was ever done
+        self._end = 0  # after the last block that was ever done
         self._by_node: dict[int, dict[int, None]] = {}  # leased blocks of workers, as leased
         # counted blocks are leased, durable ones finished
         self.leased = self.merging = self.finished = 0

@@ -1,7 +1,7 @@
 """Leases at the master: the calls of workers for blocks, and their reports.
 
-    Lease -> waits here -> answer -> Leased      Done, Settled, Finished -> Job, journal, ledger
-    Borrow -> waits here -> Borrowed             GiveBack -> Job, ledger
+    Lease -> waits here -> answer -> Leased      Done, Settled, Finished -> Job, journal, schedule
+    Borrow -> waits here -> Borrowed             GiveBack -> Job, schedule
     a worker leaves, is lost, comes back -> its blocks go to others, or stay its own
 
 Owns the calls of workers that wait for a block or an output partition, and names what they wait
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,9 +24,11 @@ from snailps.master.effects import Broken
 from snailps.master.job.ended_jobs import EndedJobs
 from snailps.master.job.job import Job
 from snailps.master.job.survey import PART_BYTES, PART_BYTES_MAX, PartTurns
+from snailps.master.leases.checkouts import NO_MORE, NO_PART
 from snailps.master.leases.late_workers import LateWorkers
-from snailps.master.leases.ledger import MASTER, Ledger, Wait
-from snailps.master.leases.rotation import NO_MORE, NO_PART
+from snailps.master.leases.schedule import Schedule
+from snailps.master.leases.survey_parts import SurveyParts
+from snailps.master.leases.waits import MASTER, Wait
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
 from snailps.master.membership import Membership
@@ -75,7 +77,7 @@ class LeaseService:
         self._shard_orders, self._ended_jobs = shard_orders, ended_jobs
         self._expel, self._retired = expel, retired
         self._asking: deque[Call] = deque()  # to be examined
-        self._refused: dict[int, list[Call]] = {}  # by worker: until the ledger wakes it
+        self._refused: dict[int, list[Call]] = {}  # by worker: until the schedule wakes it
         self._seen: tuple[Any, ...] = ()  # state of the job at the last look
         self._checking_out: list[tuple[Member, int, int]] = []  # lease and call
         self._hand_outs_due = False  # not examined, as a worker is being fenced
@@ -89,11 +91,11 @@ class LeaseService:
         """When the last block of the pass was done, and its workers were waited for; 0: before."""
         self._turns = PartTurns()
 
-    def running(self) -> tuple[Job, Ledger]:
-        """The job, and the ledger of its pass; ProtocolError without."""
+    def running(self) -> tuple[Job, Schedule]:
+        """The job, and the schedule of its pass; ProtocolError without."""
         if self.job is None or not self.job.pass_:
             raise ProtocolError("there is no job")
-        return self.job, self.job.ledger
+        return self.job, self.job.schedule
 
     def close(self) -> None:
         """Refuse whatever still waits."""
@@ -152,11 +154,12 @@ class LeaseService:
         if member.dropped:
             self._out.reply(call, messages.Enough())
             return
-        job, ledger = self.running()
+        job, schedule = self.running()
         if message.pass_ == job.pass_ == "survey":
-            self._surveyed(job, ledger, member, message, call)
+            self._surveyed(job, schedule, member, message, call)
             return
-        void = ledger.is_void(message.number)
+        rounds = schedule.rounds
+        void = rounds is not None and rounds.is_void(message.number)
         if job.done(message, member.number, now):
             self._note_done(message, member)
         elif not void and not member.resume_state:  # a worker that came back may repeat it
@@ -165,30 +168,31 @@ class LeaseService:
         self._was_done(member, message, call, now)
 
     def _surveyed(
-        self, job: Job, ledger: Ledger, member: Member, message: messages.Done, call: int
+        self, job: Job, schedule: Schedule, member: Member, message: messages.Done, call: int
     ) -> None:
         """A worker sends a part of the survey, which is merged beside the loop."""
-        numbers = [*message.numbers, message.number]
-        if not ledger.merge(numbers, member.number):
+        numbers, parts = [*message.numbers, message.number], schedule.survey
+        if parts is None or not parts.merge(numbers, member.number):
             blocks = ", ".join(map(str, sorted(numbers)[:4])) + ", ..." * (len(numbers) > 4)
             raise ClusterError(f"not all of the blocks {blocks} are leased to {member.name}")
         assert job.survey is not None
         merge = partial(job.survey.add, message.number, message.blob)
-        then = partial(self._merged, job, ledger, member, message, call)
+        then = partial(self._merged, job, schedule, parts, member, message, call)
         self._out.work(merge, then, "survey")
 
     def _was_done(self, member: Member, message: messages.Done, call: int, now: float) -> None:
         """Answer a worker whose block is done, and others that may continue now."""
-        _, ledger = self.running()
-        encoded = ledger.encodes(message.number)  # its words are trained by all
+        _, schedule = self.running()
+        chunks = schedule.chunks
+        encoded = chunks is not None and chunks.encodes(message.number)  # all train its words
         counts = not (message.numbers or encoded)  # else counted when they were held
         member.block_done(int(counts), now)
         if message.seconds > 0 and message.pass_ == "train" and not encoded:
             member.rate.trained(message.units, message.seconds, now)
-        self._out.reply(call, messages.Enough() if ledger.drops else messages.Ok())
+        self._out.reply(call, messages.Enough() if schedule.drops else messages.Ok())
         self.answer(now)
         if member.number in self._refused and not member.waits:
-            self._name_wait(ledger, member, now)  # it asked while it had this block
+            self._name_wait(schedule, member, now)  # it asked while it had this block
 
     def check_out(self, member: Member, message: messages.Borrow, call: int, now: float) -> None:
         """A worker wants an output partition; answered when one is free, or none is left."""
@@ -220,8 +224,8 @@ class LeaseService:
         job, self._hand_outs_due = self.job, False
         if job is None or not self._checking_out:
             return
-        ledger = job.ledger
-        if not (ledger.closed or self._ready(job, "train")):
+        schedule = job.schedule
+        if not (schedule.closed or self._ready(job, "train")):
             self._hand_outs_due = True
             return
         checking_out, self._checking_out = self._checking_out, []
@@ -230,7 +234,9 @@ class LeaseService:
             if member.number not in self._members.all:
                 continue
             try:
-                part = ledger.check_out(number, member.number)
+                if schedule.checkouts is None:
+                    raise LookupError("no partition can be checked out: this is no rotation")
+                part = schedule.checkouts.check_out(number, member.number)
             except LookupError as error:
                 self._out.reply(call, ClusterError(str(error)))
                 continue
@@ -243,7 +249,8 @@ class LeaseService:
     def _merged(
         self,
         job: Job,
-        ledger: Ledger,
+        schedule: Schedule,
+        parts: SurveyParts,
         member: Member,
         message: messages.Done,
         call: int,
@@ -252,7 +259,7 @@ class LeaseService:
     ) -> None:
         """A part of the survey is merged, or cannot be."""
         self._end_turn(member)
-        if self.job is not job or job.ledger is not ledger:
+        if self.job is not job or job.schedule is not schedule:
             self._out.reply(call, ClusterError("the job is over"))
             return
         if done.error is None:
@@ -261,12 +268,12 @@ class LeaseService:
             return
         log.error("the survey of block %d cannot be merged", message.number, exc_info=done.error)
         for number in (*message.numbers, message.number):
-            ledger.merge_failed(number)
+            parts.failed(number)
         if member.number in self._members.all:
             error = done.error if isinstance(done.error, Exception) else ClusterError("no memory")
             self._out.put(Broken(member.peer, error))
         else:
-            ledger.release(member.number)  # it has left meanwhile
+            schedule.release(member.number)  # it has left meanwhile
             self.answer(now)
 
     def _note_done(self, message: messages.Done, member: Member) -> None:
@@ -275,11 +282,11 @@ class LeaseService:
 
     def fetch(self, member: Member, message: messages.Fetch, call: int, now: float) -> None:
         """Send a block's bytes, read beside the loop, to a worker that cannot open its path."""
-        job, ledger = self.running()
+        job, schedule = self.running()
         job.check_fetch(message.number, message.unit)
         read = partial(job.content, message.number, message.unit, message.text)
         self._out.work(read, partial(self._fetched, call), "fetch")
-        member.block_fetched(outward(ledger.entry(message.number).piece.path))
+        member.block_fetched(outward(schedule.entry(message.number).piece.path))
 
     def _fetched(self, call: int, done: WorkDone, now: float) -> None:
         if done.error is None:
@@ -294,21 +301,22 @@ class LeaseService:
         """Note blocks whose pushes are all acknowledged."""
         if self.job is not None:
             self._out.note("settled", {"node": member.number, "numbers": message.numbers})
-            self.job.ledger.records.make_durable(message.numbers, member.number)
+            self.job.schedule.records.make_durable(message.numbers, member.number)
 
     def finished(self, member: Member, message: messages.Finished, now: float) -> None:
         """Note that a worker has ended its part of the job."""
         if self.job is not None:
             self._out.note("settled_all", {"node": member.number, "but": []})
-            self.job.ledger.records.make_all_durable(member.number)
+            self.job.schedule.records.make_all_durable(member.number)
         member.part_ended(message.figures)
-        if self.job is not None and self.job.ledger.drops:
-            self.job.ledger.release(member.number)  # the block that it had prefetched
+        if self.job is not None and self.job.schedule.drops:
+            self.job.schedule.release(member.number)  # the block that it had prefetched
             self.job.withdraw_checkouts()
             self.answer(now)
 
-    def _note_cuts(self, ledger: Ledger) -> None:
-        for chunk, parts, sizes in ledger.decided():
+    def _note_cuts(self, schedule: Schedule) -> None:
+        """Note how chunks are cut since the last call."""
+        for chunk, parts, sizes in schedule.chunks.decided() if schedule.chunks else ():
             self._out.note("chunk", {"chunk": chunk, "parts": parts, "sizes": sizes})
 
     # --- who comes and goes --------------------------------------------------------------------
@@ -318,8 +326,18 @@ class LeaseService:
         journal that lost this has no place for what any worker has done there."""
         job = self.job
         if job is not None and job.pass_:
-            job.ledger.claim_all(member.number, (), member.resume_state.get("visits", ()))
-            self._note_cuts(job.ledger)
+            self._claim(job.schedule, member, ())
+            self._note_cuts(job.schedule)
+
+    def _claim(self, schedule: Schedule, member: Member, held: Iterable[int]) -> None:
+        """Lease to a worker of an earlier master what it reports to hold, and its checkouts."""
+        node, partitions = member.number, member.resume_state.get("visits", ())
+        if schedule.chunks is not None:
+            schedule.chunks.learn(partitions)
+        for number in held:
+            schedule.claim(number, node)
+        if schedule.checkouts is not None:
+            schedule.checkouts.adopt(node, partitions)
 
     def came_back(self, member: Member, now: float) -> None:
         """A worker of an earlier master comes back: adopt what it has leased and reported."""
@@ -333,27 +351,27 @@ class LeaseService:
                 done = messages.Done.of_result(fields)
                 if job.replay(done, node, now):
                     self._note_done(done, member)
-                elif job.ledger.is_undecided(done.number):
+                elif (chunks := job.schedule.chunks) and chunks.is_undecided(done.number):
                     log.warning(UNDECIDED, done.number)
             # What it holds may be noted as done, by a master that was lost before it answered.
             held = [number for pass_, number in resume_state["held"] if pass_ == "train"]
             but = sorted({*resume_state["unsettled"], *held})
-            job.ledger.records.make_all_durable(node, but)
+            job.schedule.records.make_all_durable(node, but)
             self._out.note("settled_all", {"node": node, "but": but})
         if resume_state["finished"] is not None:
             member.part_ended(resume_state["finished"])
             return
-        ledger = job.ledger
+        schedule = job.schedule
         if job.pass_ == "train":  # the journal may have lost that it got the job
             self._out.note("join", {"node": node})
-            ledger.join(node)
+            schedule.join(node)
         held = [number for pass_, number in resume_state["held"] if pass_ == job.pass_]
-        ledger.claim_all(node, held, resume_state.get("visits", ()))
+        self._claim(schedule, member, held)
 
     def all_back(self, job: Job, now: float) -> None:
         """All members are back or given up: repeat what the lost master may not have sent."""
         self.answer(now)
-        if job.ledger.needs == "clock":
+        if job.schedule.clocks is not None:
             self.send_workers(messages.CameBack())
         self._sent_clock = -1
 
@@ -361,7 +379,7 @@ class LeaseService:
         """Release the blocks of a worker that leaves, but for the one that it finishes."""
         if self.job is not None:
             self._out.note("leave", {"node": member.number})
-            self.job.ledger.leave(member.number)
+            self.job.schedule.leave(member.number)
         self._asking.extend(self._refused.pop(member.number, ()))
         self.answer(now)
 
@@ -374,51 +392,56 @@ class LeaseService:
         self._refused.pop(member.number, None)
         self._end_turn(member)
         self._out.note("retire", {"node": member.number})
-        numbers = job.ledger.retire(member.number)
+        numbers = job.schedule.retire(member.number)
         job.withdraw_checkouts()
         if numbers:
             self._retired(now)
         self.answer(now)
-        if numbers and job.ledger.needs == "clock":
+        if numbers and job.schedule.clocks is not None:
             self.send_workers(messages.CameBack())
         return len(numbers)
 
     def last_of(self, member: Member) -> Step | None:
         """Find the step that a lost worker may have sealed at some shards only."""
-        return None if self.job is None else self.job.ledger.last_of(member.number)
+        slots = None if self.job is None else self.job.schedule.slots
+        return None if slots is None else slots.last_of(member.number)
 
     def blame(self, member: Member) -> str:
         """The block that a lost worker was at, in words, if it has cost too many workers."""
         job = self.job
         if job is None:
             return ""
-        before = job.ledger.losses
-        number = job.ledger.blame(member.number)
-        for entry in job.ledger.losses.items() - before.items():
+        before = job.schedule.losses
+        number = job.schedule.blame(member.number)
+        for entry in job.schedule.losses.items() - before.items():
             self._out.note("loss", {"number": entry[0]})
         if number < 0:
             return ""
-        piece = job.ledger.entry(number).piece
+        piece = job.schedule.entry(number).piece
         place = f" ({piece.path}, bytes {piece.start:,} to {piece.stop:,})" if piece.path else ""
         where = outward(place)
-        cost = job.ledger.losses_max(number)
+        cost = job.schedule.losses[number]
         return f"block {number}{where} has cost {cost} workers: look at what is in it"
 
-    def wait_for_late(self, ledger: Ledger, workers: list[Member], now: float) -> bool:
-        """Wait for workers that are not finished when a ledger is closed, and for those that have
+    def wait_for_late(self, schedule: Schedule, workers: list[Member], now: float) -> bool:
+        """Wait for workers that are not finished when a schedule is closed, and for those that have
         not begun when it is over; whether there are any."""
-        waits_for_master = ledger.waits_for_copy or self._members.returning
-        if waits_for_master or (ledger.over and not self.over_at):
+        slots = schedule.slots
+        waits_for_copy = slots is not None and slots.waits_for_copy
+        waits_for_master = waits_for_copy or self._members.returning
+        if waits_for_master or (schedule.over and not self.over_at):
             self.late.progress(now)
-        self.over_at = (self.over_at or now) if ledger.over else 0.0
+        self.over_at = (self.over_at or now) if schedule.over else 0.0
         late = [member for member in workers if not (member.finished or member.dropped)]
-        begun = [member for member in late if member.worked] if ledger.closed else []
-        idle = [member for member in late if not member.worked and (ledger.closed or ledger.over)]
+        begun = [member for member in late if member.worked] if schedule.closed else []
+        idle = [
+            member for member in late if not member.worked and (schedule.closed or schedule.over)
+        ]
         if idle and self.late.quiet(now):
             for member in idle:  # it may go on with the next job
                 member.given_up(self._ended_jobs.newest)
                 log.warning("%s is given up: it has not begun", member.name)
-        self.late.step(begun, now, staged=ledger.needs == "clock")
+        self.late.step(begun, now, staged=schedule.clocks is not None)
         return any(not (member.finished or member.dropped) for member in late)
 
     def _give_up(self, member: Member, why: str, now: float) -> None:
@@ -426,9 +449,9 @@ class LeaseService:
         the export reads its rows."""
         if self._lifecycle.stopping or member.finished:
             return
-        job, ledger = self.running()
+        job, schedule = self.running()
         member.given_up(self._ended_jobs.newest)
-        ledger.abandon(member.number)
+        schedule.abandon(member.number)
         job.withdraw_checkouts()
         self._expel(member, why, now, after="the training has ended without it")
 
@@ -436,22 +459,22 @@ class LeaseService:
 
     def answer(self, now: float) -> None:
         """Answer what can be answered; the rest waits for blocks that may come back. A refused
-        worker is examined again when the ledger wakes it, and all of them when the job's state has
-        changed: each finished block costs as many looks as workers it wakes."""
+        worker is examined again when the schedule wakes it, and all of them when the job's state
+        has changed: each finished block costs as many looks as workers it wakes."""
         job = self.job
         if job is None:
             return
-        ledger = job.ledger
-        seen = (job.pass_, ledger, ledger.over or ledger.drops)
+        schedule = job.schedule
+        seen = (job.pass_, schedule, schedule.over or schedule.drops)
         if seen != self._seen:
             self._seen = seen
             self._look_at_all()
-        for node in ledger.woken(self._refused):
+        for node in schedule.woken(self._refused):
             self._asking.extend(self._refused.pop(node, ()))
         unset: list[Call] = []
         for _ in range(min(len(self._asking), ANSWERS_MAX)):
             call = self._asking.popleft()
-            if not self._answer(job, ledger, call, now):
+            if not self._answer(job, schedule, call, now):
                 unset.append(call)
         self._asking.extendleft(reversed(unset))
         self._hand_out(now)
@@ -465,7 +488,7 @@ class LeaseService:
 
     def _ready(self, job: Job, pass_: str) -> bool:
         """Whether the rows are ready for new leases."""
-        needs = job.ledger.needs
+        needs = job.schedule.needs
         return pass_ != "train" or not needs or not self._shard_orders.open(needs)
 
     def _end_turn(self, member: Member) -> None:
@@ -479,7 +502,7 @@ class LeaseService:
             self._asking.extend(calls)
         self._refused.clear()
 
-    def _answer(self, job: Job, ledger: Ledger, asking: Call, now: float) -> bool:
+    def _answer(self, job: Job, schedule: Schedule, asking: Call, now: float) -> bool:
         """Answer a worker, or have it wait; False: until the shards have set their clocks."""
         member, pass_, call = asking
         if member.number not in self._members.all:
@@ -495,31 +518,31 @@ class LeaseService:
         if lease is None and held and not sends:
             sends = self._turns.begin(member.number)
         if lease is not None:
-            if ledger.needs == "clock" and not self.clocks_noted:
+            if schedule.clocks is not None and not self.clocks_noted:
                 self.clocks_noted = True
                 self._out.note("clocks", {})
-            self._note_cuts(ledger)
+            self._note_cuts(schedule)
             member.leased(pass_, now)
             self._out.reply(call, lease)
-        elif sends or not (current and member.takes_blocks) or ledger.over or ledger.drops:
+        elif sends or not (current and member.takes_blocks) or schedule.over or schedule.drops:
             member.wait_for("", now)
             self._out.reply(call, messages.Leased(-1))
         else:
             if not member.waits:
-                self._name_wait(ledger, member, now)
+                self._name_wait(schedule, member, now)
             if not ready:
                 return False
             self._refused.setdefault(member.number, []).append(asking)
         return True
 
-    def _name_wait(self, ledger: Ledger, member: Member, now: float) -> None:
+    def _name_wait(self, schedule: Schedule, member: Member, now: float) -> None:
         """Name what a worker without a block waits for, unless it still has one."""
         if self._turns.held(member.number):
             member.wait_for(str(Wait((MASTER,), "merge the survey")), now)
-        elif not ledger.records.held_by(member.number):
-            member.wait_for(str(ledger.wait_of(member.number)), now)
+        elif not schedule.records.held_by(member.number):
+            member.wait_for(str(schedule.wait_of(member.number)), now)
 
-    def note_waits(self, job: Job, ledger: Ledger, workers: list[Member], now: float) -> None:
+    def note_waits(self, job: Job, schedule: Schedule, workers: list[Member], now: float) -> None:
         """Name what workers without a block, or held up by a clock, wait for, and log it; less
         often where they are many."""
         if now < self._name_at:
@@ -528,17 +551,18 @@ class LeaseService:
         calls = [*self._asking, *(call for calls in self._refused.values() for call in calls)]
         asking = {member.number for member, _, _ in calls}
         for member, _, _ in calls:
-            self._name_wait(ledger, member, now)
-        for member in workers:
-            if ledger.open_clock >= 0:
-                held_up = ledger.held_up(member.number)
+            self._name_wait(schedule, member, now)
+        if (slots := schedule.slots) is not None:
+            for member in workers:
+                held_up = slots.held_up(member.number)
                 if held_up is not None:
                     member.wait_for(str(held_up), now)
                 elif member.number not in asking:
                     member.wait_for("", now)
-        for member, number, _ in self._checking_out:
-            if (wait := ledger.wait_of_checkout(number, member.number)) is not None:
-                member.wait_for(str(wait), now)
+        if (checkouts := schedule.checkouts) is not None:
+            for member, number, _ in self._checking_out:
+                if (wait := checkouts.wait_of(number, member.number)) is not None:
+                    member.wait_for(str(wait), now)
         for member in workers:
             member.log_wait(now)
 
@@ -563,8 +587,9 @@ class LeaseService:
             for member in workers:
                 if member not in but:
                     self._out.send(member.peer, note)
-        if (found := job.ledger.slowest()) is not None:
-            clock, node = found
+        pace = job.schedule.pace
+        if pace is not None and pace.is_bound:
+            clock, node = pace.slowest()
             if clock != self._sent_clock:
                 self._sent_clock = clock
                 slowest = messages.Slowest(clock, node)

@@ -1,4 +1,4 @@
-"""The book of leases: every entry is done exactly once, whatever happens in between."""
+"""The schedule of shared blocks: every entry is done exactly once, whatever happens in between."""
 
 from functools import partial
 from random import Random
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snailps.master.job.expiry import TICKS, ExpiryClock, oldest_kept
-from snailps.master.leases.ledger import Ledger
+from snailps.master.leases import Entries, QueueSchedule
 from snailps.pieces import Piece
 
 
@@ -17,9 +17,9 @@ def blocks(sizes):
     return [Piece(str(at), 0, size) for at, size in enumerate(sizes)]
 
 
-def test_ledger_with_entries_tells_epochs_and_shares_of_bytes():
-    ledger = Ledger(blocks([10, 30]), 2)
-    entries = [ledger.take(1) for _ in range(4)]
+def test_schedule_with_entries_tells_epochs_and_shares_of_bytes():
+    schedule = QueueSchedule(Entries(blocks([10, 30]), 2))
+    entries = [schedule.take(1) for _ in range(4)]
     assert [(e.number, int(e.piece.path), e.epoch) for e in entries] == [
         (0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)
     ]  # fmt: skip
@@ -29,18 +29,18 @@ def test_ledger_with_entries_tells_epochs_and_shares_of_bytes():
 
 
 @pytest.mark.parametrize(("limit", "size", "shares"), [(3, 3, [0.2, 0.8, 1.0]), (9, 4, None)])
-def test_ledger_with_limit_ends_there_and_shares_add_up_to_all(limit, size, shares):
-    ledger = Ledger(blocks([10, 30]), 2, limit)
-    entries = [ledger.take(1) for _ in range(size)]
-    assert ledger.size == size
-    assert ledger.take(1) is None
+def test_schedule_with_limit_ends_there_and_shares_add_up_to_all(limit, size, shares):
+    schedule = QueueSchedule(Entries(blocks([10, 30]), 2, limit))
+    entries = [schedule.take(1) for _ in range(size)]
+    assert schedule.size == size
+    assert schedule.take(1) is None
     assert entries[-1].after == 1.0
     if shares is not None:
         assert [entry.after for entry in entries] == shares
     for entry in entries:
-        assert ledger.done(entry.number, 1)
-    assert ledger.over
-    assert ledger.progress == 1.0
+        assert schedule.done(entry.number, 1)
+    assert schedule.over
+    assert schedule.progress == 1.0
 
 
 @given(
@@ -49,21 +49,21 @@ def test_ledger_with_limit_ends_there_and_shares_add_up_to_all(limit, size, shar
     st.integers(0, 40),
     st.integers(0, (1 << 64) - 1),
 )
-def test_ledger_with_an_order_leases_each_block_once_an_epoch_and_shares_add_up(
+def test_schedule_with_an_order_leases_each_block_once_an_epoch_and_shares_add_up(
     sizes, epochs, limit, seed
 ):
-    made = partial(Ledger, blocks(sizes), epochs, limit, order=seed)
-    ledger, before = made(), 0.0
+    made = partial(QueueSchedule, Entries(blocks(sizes), epochs, limit, seed))
+    schedule, before = made(), 0.0
     taken, n = [], len(sizes)
-    while (entry := ledger.take(1)) is not None:
+    while (entry := schedule.take(1)) is not None:
         assert entry.before == pytest.approx(before)
-        assert entry == ledger.entry(entry.number) == made().entry(entry.number)
-        assert ledger.done(entry.number, 1)
+        assert entry == schedule.entry(entry.number) == made().entry(entry.number)
+        assert schedule.done(entry.number, 1)
         before = entry.after
-        assert ledger.progress == pytest.approx(before)
+        assert schedule.progress == pytest.approx(before)
         taken.append(int(entry.piece.path))
-        ledger.records.make_durable([entry.number], 1)
-        again = made(known=ledger.durable())
+        schedule.records.make_durable([entry.number], 1)
+        again = made(known=schedule.durable())
         assert again.progress == pytest.approx(before)
         assert again.share(range(len(taken))) == pytest.approx(before)
     assert before == pytest.approx(1.0)
@@ -71,23 +71,23 @@ def test_ledger_with_an_order_leases_each_block_once_an_epoch_and_shares_add_up(
         assert sorted(taken[first : first + n]) == list(range(n))
 
 
-def test_order_of_a_ledger_is_another_one_for_each_seed_and_epoch():
+def test_order_of_a_schedule_is_another_one_for_each_seed_and_epoch():
     orders = set()
     for seed in (1, 2):
-        ledger = Ledger(blocks([1] * 50), 3, order=seed)
-        taken = [int(ledger.take(1).piece.path) for _ in range(150)]
+        schedule = QueueSchedule(Entries(blocks([1] * 50), 3, order=seed))
+        taken = [int(schedule.take(1).piece.path) for _ in range(150)]
         orders |= {tuple(taken[at : at + 50]) for at in (0, 50, 100)}
     assert len(orders) == 6
     assert tuple(range(50)) not in orders
 
 
-def dealt(ledger, turns):
+def dealt(schedule, turns):
     """Blocks by worker, of workers that ask in turns and finish what they get."""
     found = {node: [] for node in turns}
     for node in turns:
-        entry = ledger.take(node)
+        entry = schedule.take(node)
         assert entry is not None
-        assert ledger.done(entry.number, node)
+        assert schedule.done(entry.number, node)
         found[node].append(int(entry.piece.path))
     return found
 
@@ -96,39 +96,39 @@ def dealt(ledger, turns):
 def test_worker_has_the_same_blocks_in_each_epoch_while_all_are_as_fast(
     workers, each, epochs, order
 ):
-    ledger = Ledger(blocks([1] * workers * each), epochs, order=order)
+    schedule = QueueSchedule(Entries(blocks([1] * workers * each), epochs, order=order))
     turns = list(range(1, workers + 1)) * each
-    first = dealt(ledger, turns)
+    first = dealt(schedule, turns)
     for _ in range(epochs - 1):
-        again = dealt(ledger, turns)
+        again = dealt(schedule, turns)
         assert {node: sorted(had) for node, had in again.items()} == {
             node: sorted(had) for node, had in first.items()
         }
-    assert ledger.over
+    assert schedule.over
 
 
 def test_worker_without_blocks_of_its_own_takes_from_the_one_that_has_most_left():
-    ledger = Ledger(blocks([1] * 8), 2)
-    first = dealt(ledger, [1, 1, 1, 1, 2, 2, 2, 3])
+    schedule = QueueSchedule(Entries(blocks([1] * 8), 2))
+    first = dealt(schedule, [1, 1, 1, 1, 2, 2, 2, 3])
     assert first == {1: [0, 1, 2, 3], 2: [4, 5, 6], 3: [7]}
     # Worker 1 is gone, 4 has come; 3 is the fastest.
-    second = dealt(ledger, [3, 3, 4, 2, 3, 2, 4, 2])
+    second = dealt(schedule, [3, 3, 4, 2, 3, 2, 4, 2])
     assert second == {3: [7, 0, 2], 4: [1, 3], 2: [4, 5, 6]}
 
 
 def test_loss_counts_against_the_block_that_was_trained_first_not_that_of_the_least_number():
-    ledger = Ledger(blocks([1] * 4), 2)
-    dealt(ledger, [1, 1, 2, 2])
-    assert [ledger.take(2).number for _ in range(3)] == [6, 7, 4]  # the last was worker 1's
-    assert ledger.blame(2) == -1
-    assert ledger.losses == {6: 1}
+    schedule = QueueSchedule(Entries(blocks([1] * 4), 2))
+    dealt(schedule, [1, 1, 2, 2])
+    assert [schedule.take(2).number for _ in range(3)] == [6, 7, 4]  # the last was worker 1's
+    assert schedule.blame(2) == -1
+    assert schedule.losses == {6: 1}
 
 
 def test_takeover_leaves_each_worker_its_blocks():
-    ledger = Ledger(blocks([1] * 6), 3)
-    dealt(ledger, [1, 2, 3] * 2)
-    held = {node: ledger.take(node).number for node in (3, 2, 1)}
-    again = Ledger(blocks([1] * 6), 3, known=ledger.known())
+    schedule = QueueSchedule(Entries(blocks([1] * 6), 3))
+    dealt(schedule, [1, 2, 3] * 2)
+    held = {node: schedule.take(node).number for node in (3, 2, 1)}
+    again = QueueSchedule(Entries(blocks([1] * 6), 3), known=schedule.known())
     for node, number in held.items():
         assert again.claim(number, node)
     rest = {node: again.take(node).number for node in (2, 1, 3)}
@@ -141,50 +141,50 @@ def test_takeover_leaves_each_worker_its_blocks():
 def test_entries_that_are_claimed_or_returned_are_leased_once(claimed, seed):
     """As in a takeover: workers report what they hold before any asks."""
     random = Random(seed)
-    ledger = Ledger(blocks([1] * 5), 4, order=3)
+    schedule = QueueSchedule(Entries(blocks([1] * 5), 4, order=3))
     for number in claimed:
-        held = ledger.records.holder(number)
-        assert ledger.claim(number, 7) == (held in (0, 7))
-    taken = {number for number in range(20) if ledger.records.holder(number) == 7}
-    while (entry := ledger.take(node := random.randint(1, 3))) is not None:
+        held = schedule.records.holder(number)
+        assert schedule.claim(number, 7) == (held in (0, 7))
+    taken = {number for number in range(20) if schedule.records.holder(number) == 7}
+    while (entry := schedule.take(node := random.randint(1, 3))) is not None:
         assert entry.number not in taken
         taken.add(entry.number)
         if random.random() < 0.3:
-            taken -= set(ledger.release(node))
+            taken -= set(schedule.release(node))
         elif (other := random.randrange(20)) not in taken and random.random() < 0.3:
-            assert ledger.claim(other, 9)
+            assert schedule.claim(other, 9)
             taken.add(other)
-        elif ledger.records.holder(entry.number) == node:
-            assert ledger.done(entry.number, node)
+        elif schedule.records.holder(entry.number) == node:
+            assert schedule.done(entry.number, node)
     assert taken == set(range(20))
 
 
-def test_ledger_with_entry_of_another_node_refuses_its_end():
-    ledger = Ledger(blocks([1, 1]))
-    ledger.take(1)
-    assert not ledger.done(0, 2)
-    assert not ledger.done(1, 1)
-    assert ledger.done(0, 1)
-    assert not ledger.done(0, 1)
+def test_schedule_with_entry_of_another_node_refuses_its_end():
+    schedule = QueueSchedule(Entries(blocks([1, 1])))
+    schedule.take(1)
+    assert not schedule.done(0, 2)
+    assert not schedule.done(1, 1)
+    assert schedule.done(0, 1)
+    assert not schedule.done(0, 1)
 
 
-def test_ledger_with_released_entries_gives_them_out_first():
-    ledger = Ledger(blocks([1] * 5))
-    taken = [ledger.take(node).number for node in (1, 2, 1)]
+def test_schedule_with_released_entries_gives_them_out_first():
+    schedule = QueueSchedule(Entries(blocks([1] * 5)))
+    taken = [schedule.take(node).number for node in (1, 2, 1)]
     assert taken == [0, 1, 2]
-    assert ledger.release(1) == [0, 2]
-    assert [ledger.take(2).number for _ in range(3)] == [0, 2, 3]
+    assert schedule.release(1) == [0, 2]
+    assert [schedule.take(2).number for _ in range(3)] == [0, 2, 3]
 
 
-def test_ledger_when_closed_gives_nothing_and_is_over_when_leases_end():
-    ledger = Ledger(blocks([1] * 5))
-    ledger.take(1)
-    ledger.close()
-    assert ledger.take(1) is None
-    assert not ledger.over
-    assert ledger.done(0, 1)
-    assert ledger.over
-    assert ledger.progress == 0.2
+def test_schedule_when_closed_gives_nothing_and_is_over_when_leases_end():
+    schedule = QueueSchedule(Entries(blocks([1] * 5)))
+    schedule.take(1)
+    schedule.close()
+    assert schedule.take(1) is None
+    assert not schedule.over
+    assert schedule.done(0, 1)
+    assert schedule.over
+    assert schedule.progress == 0.2
 
 
 @pytest.mark.parametrize(

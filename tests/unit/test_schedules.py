@@ -1,4 +1,4 @@
-"""Ledgers of leases that keep workers in step: each entry once, no worker too far ahead."""
+"""Schedules of leases that keep workers in step: each entry once, no worker too far ahead."""
 
 import copy
 import random
@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 
 from snailps.config import JobSettings, settings_of
 from snailps.config.consistency import STEPS
-from snailps.master.leases import CLOCKS_AHEAD, SCHEDULES, BspLedger, RoundLedger, SspLedger
-from snailps.master.leases.ledger import LOSSES_MAX, Ledger
+from snailps.master.leases import (
+    CLOCKS_AHEAD,
+    SCHEDULES,
+    BspSchedule,
+    Entries,
+    QueueSchedule,
+    RoundSchedule,
+    SspSchedule,
+)
 from snailps.master.leases.records import OUTCOME, BlockRecords, BlockState
+from snailps.master.leases.schedule import LOSSES_MAX
 from snailps.pieces import Piece
 from snailps.transport.messages.terms import Step
 
@@ -31,7 +39,7 @@ def test_every_consistency_has_its_promises_and_its_schedule():
 
 
 def test_seats_beyond_their_number_wait_for_the_first_worker_that_leaves():
-    book = Ledger(blocks(9), seats=2)
+    book = QueueSchedule(Entries(blocks(9)), seats=2)
     assert [book.take(node).number for node in (1, 2)] == [0, 1]
     assert book.take(3) is None
     assert book.take(4) is None
@@ -48,7 +56,7 @@ def test_seats_beyond_their_number_wait_for_the_first_worker_that_leaves():
 
 
 def test_seats_of_a_lost_master_are_those_of_the_workers_that_have_blocks():
-    book = Ledger(blocks(9), seats=2)
+    book = QueueSchedule(Entries(blocks(9)), seats=2)
     assert book.take(3) is not None
     for number, node in ((4, 1), (5, 2)):
         assert book.claim(number, node)
@@ -58,22 +66,22 @@ def test_seats_of_a_lost_master_are_those_of_the_workers_that_have_blocks():
 
 
 def test_seats_of_assigned_blocks_go_to_the_worker_that_waits_longest():
-    book = SspLedger(blocks(8), nodes=[1, 2, 3, 4], staleness=1, seats=2)
+    book = SspSchedule(Entries(blocks(8)), nodes=[1, 2, 3, 4], staleness=1, seats=2)
     assert [book.take(node).number for node in (1, 2)] == [0, 1]
     assert book.take(3) is None
-    assert book.slowest()[1] in (1, 2)  # others hold nobody up
-    again = SspLedger(blocks(8), nodes=[1, 2, 3, 4], staleness=1, seats=2)
+    assert book.pace.slowest()[1] in (1, 2)  # others hold nobody up
+    again = SspSchedule(Entries(blocks(8)), nodes=[1, 2, 3, 4], staleness=1, seats=2)
     again.resume(book.snapshot())
     again.join(4)  # the first that comes back to another master
-    for ledger, waiting in ((book, 3), (again, 4)):
-        ledger.retire(1)
-        assert ledger.woken({3, 4}) == [waiting]
+    for schedule, waiting in ((book, 3), (again, 4)):
+        schedule.retire(1)
+        assert schedule.woken({3, 4}) == [waiting]
     assert {book.take(3).number, book.take(2).number} <= set(range(8))
     assert book.take(4) is None
 
 
 def test_seats_of_one_give_its_assigned_blocks_to_the_next_worker():
-    book = SspLedger(blocks(4), nodes=[1, 2], seats=1)
+    book = SspSchedule(Entries(blocks(4)), nodes=[1, 2], seats=1)
     book.done(book.take(1).number, 1)
     book.leave(1)
     while (entry := book.take(2)) is not None:
@@ -85,7 +93,7 @@ def test_seats_of_one_give_its_assigned_blocks_to_the_next_worker():
 
 
 def test_assigned_gives_every_nth_entry_to_its_own_worker():
-    book = SspLedger(blocks(5), 2, nodes=[7, 8, 9])
+    book = SspSchedule(Entries(blocks(5), 2), nodes=[7, 8, 9])
     assert [book.take(8).number for _ in range(3)] == [1, 4, 7]
     assert book.take(8) is None
     assert [book.take(7).number for _ in range(4)] == [0, 3, 6, 9]
@@ -93,14 +101,14 @@ def test_assigned_gives_every_nth_entry_to_its_own_worker():
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_assigned_with_a_worker_that_stands_still_lets_others_get_staleness_ahead(staleness):
-    book = SspLedger(blocks(40), nodes=[1, 2], staleness=staleness)
+    book = SspSchedule(Entries(blocks(40)), nodes=[1, 2], staleness=staleness)
     finished = 0
     while (entry := book.take(1)) is not None:
         assert book.done(entry.number, 1)
         finished += 1
     assert finished == staleness + 1  # begun at most `staleness` ahead
-    assert book.ahead_max == staleness
-    assert book.slowest() == (0, 2)
+    assert book.pace.ahead_max == staleness
+    assert book.pace.slowest() == (0, 2)
     assert str(book.wait_of(1)) == (
         f"worker 2 to finish its block 1, being at its own block {finished + 1} "
         f"(staleness {staleness})"
@@ -112,14 +120,16 @@ def test_assigned_with_a_worker_that_stands_still_lets_others_get_staleness_ahea
 
 
 def test_assigned_to_none_waits_for_the_first_that_comes():
-    book = SspLedger(blocks(3), 2, nodes=[], staleness=1)
+    book = SspSchedule(Entries(blocks(3), 2), nodes=[], staleness=1)
     assert not book.over
     book.join(7)
     assert [book.take(7).number for _ in range(2)] == [0, 1]
 
 
 def test_assigned_with_a_worker_that_is_done_or_gone_does_not_wait_for_it():
-    book = SspLedger(blocks(7), nodes=[1, 2, 3], staleness=0)  # worker 1 has three, the others two
+    book = SspSchedule(
+        Entries(blocks(7)), nodes=[1, 2, 3], staleness=0
+    )  # worker 1 has three, the others two
     for _ in range(2):
         for node in (1, 2, 3):
             book.done(book.take(node).number, node)
@@ -129,23 +139,23 @@ def test_assigned_with_a_worker_that_is_done_or_gone_does_not_wait_for_it():
     book.done(6, 1)
     assert book.over
 
-    book = SspLedger(blocks(9), nodes=[1, 2, 3], staleness=0)
+    book = SspSchedule(Entries(blocks(9)), nodes=[1, 2, 3], staleness=0)
     book.take(3)
     for node in (1, 2):
         book.done(book.take(node).number, node)
     assert book.take(1) is None
     assert book.retire(3) == [2]
     assert book.take(1) is not None
-    assert book.slowest() == (1, 1)
+    assert book.pace.slowest() == (1, 1)
 
 
 def test_assigned_worker_that_leaves_finishes_its_block_and_its_rest_goes_to_others():
-    book = SspLedger(blocks(6), nodes=[1, 2], staleness=1)
+    book = SspSchedule(Entries(blocks(6)), nodes=[1, 2], staleness=1)
     mine = book.take(2)
     book.leave(2)
     assert book.take(2) is None
     assert book.done(mine.number, 2)
-    assert book.slowest() == (0, 1)
+    assert book.pace.slowest() == (0, 1)
     assert [book.take(1).number for _ in range(2)] == [0, 2]
     book.done(0, 1)
     book.done(2, 1)
@@ -158,7 +168,7 @@ def test_assigned_worker_that_leaves_finishes_its_block_and_its_rest_goes_to_oth
 
 
 def test_assigned_worker_that_comes_gets_a_share_and_the_slowest_clock():
-    book = SspLedger(blocks(40), nodes=[1, 2], staleness=1)
+    book = SspSchedule(Entries(blocks(40)), nodes=[1, 2], staleness=1)
     for _ in range(3):
         for node in (1, 2):
             book.done(book.take(node).number, node)
@@ -168,17 +178,17 @@ def test_assigned_worker_that_comes_gets_a_share_and_the_slowest_clock():
     while (entry := book.take(9)) is not None:
         mine.append(entry.number)
     assert len(mine) == 2  # and no more for now: others stand at 3
-    total = {number for node in (1, 2, 9) for number in book.holders().get(node, [])}
+    total = {number for node in (1, 2, 9) for number in book.records.held_by(node)}
     assert total == set(mine)
 
 
 LEDGERS = {  # of blocks, epochs, workers, and a number
-    "plain": lambda blocks, epochs, nodes, _: Ledger(blocks, epochs),
-    "assigned": lambda blocks, epochs, nodes, n: SspLedger(
-        blocks, epochs, nodes=nodes, staleness=n - 2
+    "plain": lambda blocks, epochs, nodes, _: QueueSchedule(Entries(blocks, epochs)),
+    "assigned": lambda blocks, epochs, nodes, n: SspSchedule(
+        Entries(blocks, epochs), nodes=nodes, staleness=n - 2
     ),
-    "stepped": lambda blocks, epochs, nodes, n: BspLedger(
-        blocks, epochs, micro_batches=n, nodes=nodes
+    "stepped": lambda blocks, epochs, nodes, n: BspSchedule(
+        Entries(blocks, epochs), micro_batches=n, nodes=nodes
     ),
 }
 
@@ -200,18 +210,18 @@ def test_any_comings_and_goings_leave_every_entry_done_once(
     assert sorted(done) == list(range(block_num * epochs))
     assert (book.finished, book.progress, book.take(1)) == (len(done), 1.0, None)
     if kind == "assigned" and number >= 2:
-        assert book.ahead_max <= number - 2
+        assert book.pace.ahead_max <= number - 2
     if kind == "stepped":
         clocks = [entry // number for entry in done]
         assert clocks == sorted(clocks)  # no clock begins before the one before is complete
-        assert book.open_clock == -(-block_num * epochs // number)
+        assert book.slots.open == -(-block_num * epochs // number)
 
 
 def test_assigned_with_a_stalled_worker_knows_the_slowest_and_keeps_one_clock_a_worker():
-    book, rng = SspLedger(blocks(600), nodes=[1, 2, 3]), random.Random(1)
+    book, rng = SspSchedule(Entries(blocks(600)), nodes=[1, 2, 3]), random.Random(1)
 
     def slowest():
-        at_work = [n for n in (1, 2, 3) if book._left.get(n) or book.holders().get(n)]
+        at_work = [n for n in (1, 2, 3) if book._left.get(n) or book.records.count_of(n)]
         return min((book.clock_of(node), node) for node in at_work)
 
     book.take(2)  # and is at it for ever
@@ -219,14 +229,14 @@ def test_assigned_with_a_stalled_worker_knows_the_slowest_and_keeps_one_clock_a_
         node = rng.choice((1, 3))
         if (entry := book.take(node)) is not None:
             book.done(entry.number, node)
-        assert book._slowest() == slowest() == (0, 2)
-    assert len(book._slow) <= 3
+        assert book.pace.slowest() == slowest() == (0, 2)
+    assert len(book.pace._slow) <= 3
     book.leave(2)
     book.join(2)  # as one that comes back to another master
     for node in (3, 3, 2, 2, 1, 2, 2, 3, 1, 1):
         book.done(book.take(node).number, node)
-        assert book._slowest() == slowest()
-    assert len(book._slow) <= 4  # one more for each time that a worker left
+        assert book.pace.slowest() == slowest()
+    assert len(book.pace._slow) <= 4  # one more for each time that a worker left
 
 
 def run_to_the_end(book, alive, rng: random.Random):
@@ -257,17 +267,19 @@ def run_to_the_end(book, alive, rng: random.Random):
                     number = held[node].pop(0)
                     assert book.done(number, node)
                     done.append(number)
-            elif held[node] and isinstance(book, BspLedger):
-                entry = book.take_back(node)
+            elif held[node] and isinstance(book, BspSchedule):
+                entry = book.slots.take_back(node)
                 held[node] += [entry.number] if entry else []
         at_work = {node: sorted(numbers) for node, numbers in held.items() if numbers}
-        assert {node: sorted(numbers) for node, numbers in book.holders().items()} == at_work
-        assert (book.leased, book.finished) == (sum(map(len, at_work.values())), len(done))
+        assert {node: book.records.held_by(node) for node in book.records.holders()} == at_work
+        assert (book.records.leased, book.finished) == (sum(map(len, at_work.values())), len(done))
     return done
 
 
 def can_train(book, number):
-    return not isinstance(book, BspLedger) or number // book.micro_batches <= book.open_clock
+    return (
+        not isinstance(book, BspSchedule) or number // book.slots.micro_batches <= book.slots.open
+    )
 
 
 # --- who waits -------------------------------------------------------------------------------
@@ -276,11 +288,11 @@ def can_train(book, number):
 def _books(workers, block_num, micro_batches):
     nodes = list(range(1, workers + 1))
     return [
-        Ledger(blocks(block_num), 2),
-        SspLedger(blocks(block_num), 2, nodes=nodes, staleness=1),
-        SspLedger(blocks(block_num), 2, nodes=nodes),
-        BspLedger(blocks(block_num), 2, micro_batches=micro_batches, nodes=nodes),
-        RoundLedger(5, nodes, 0.5),
+        QueueSchedule(Entries(blocks(block_num), 2)),
+        SspSchedule(Entries(blocks(block_num), 2), nodes=nodes, staleness=1),
+        SspSchedule(Entries(blocks(block_num), 2), nodes=nodes),
+        BspSchedule(Entries(blocks(block_num), 2), micro_batches=micro_batches, nodes=nodes),
+        RoundSchedule(5, nodes, 0.5),
     ]
 
 
@@ -290,7 +302,7 @@ def _books(workers, block_num, micro_batches):
 )  # fmt: skip
 @examples(15)
 def test_worker_that_waits_and_could_go_is_woken(kind, workers, block_num, micro_batches, seed):
-    """Workers ask only when the ledger names them; none waits that would get an entry."""
+    """Workers ask only when the schedule names them; none waits that would get an entry."""
     rng = random.Random(seed)
     book = _books(workers, block_num, micro_batches)[kind]
     alive, waiting, newest = set(range(1, workers + 1)), set(), 100
@@ -308,8 +320,8 @@ def test_worker_that_waits_and_could_go_is_woken(kind, workers, block_num, micro
             newest += 1
             alive.add(newest)
             book.join(newest)
-        elif choice < 0.13 and isinstance(book, RoundLedger) and book.ready:
-            book.advance()
+        elif choice < 0.13 and isinstance(book, RoundSchedule) and book.rounds.ready:
+            book.rounds.advance()
         elif choice < 0.14:
             book.close()
         elif choice < 0.17:
@@ -362,7 +374,7 @@ def test_stepped_does_not_walk_over_its_history_when_a_clock_is_done(monkeypatch
         monkeypatch.setattr(BlockRecords, name, spied)
 
     spy("waiting"), spy("not_done")
-    book = BspLedger(blocks(40), micro_batches=2, nodes=[1])
+    book = BspSchedule(Entries(blocks(40)), micro_batches=2, nodes=[1])
     while (entry := book.take(1)) is not None:
         book.done(entry.number, 1)
     assert book.finished == 40
@@ -373,7 +385,7 @@ def test_stepped_does_not_walk_over_its_history_when_a_clock_is_done(monkeypatch
 
 
 def test_stepped_entries_have_clock_slot_and_number_of_slots():
-    book = BspLedger(blocks(5), 2, micro_batches=4)
+    book = BspSchedule(Entries(blocks(5), 2), micro_batches=4)
     entries = [book.entry(number) for number in range(10)]
     assert [(e.terms.clock, e.terms.slot, e.terms.slots) for e in entries] == [
         *((0, slot, 4) for slot in range(4)), *((1, slot, 4) for slot in range(4)), (2, 0, 2),
@@ -383,16 +395,16 @@ def test_stepped_entries_have_clock_slot_and_number_of_slots():
 
 
 def test_stepped_leases_in_order_and_no_more_than_some_clocks_ahead():
-    book = BspLedger(blocks(40), micro_batches=2, nodes=[1])
+    book = BspSchedule(Entries(blocks(40)), micro_batches=2, nodes=[1])
     numbers = []
     while (entry := book.take(1)) is not None:
         numbers.append(entry.number)
     assert numbers == list(range(2 * (CLOCKS_AHEAD + 1)))
     book.done(1, 1)
     assert book.take(1) is None
-    assert book.missing() == [(0, 1)]
+    assert book.slots.missing() == [(0, 1)]
     book.done(0, 1)
-    assert book.open_clock == 1
+    assert book.slots.open == 1
     assert book.take(1).number == 2 * (CLOCKS_AHEAD + 1)
 
 
@@ -400,13 +412,15 @@ def test_stepped_leases_in_order_and_no_more_than_some_clocks_ahead():
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_stepped_with_equal_workers_deals_each_clock_evenly(workers, micro_batches):
     nodes = list(range(1, workers + 1))
-    book = BspLedger(blocks(60 * micro_batches), micro_batches=micro_batches, nodes=nodes)
+    book = BspSchedule(
+        Entries(blocks(60 * micro_batches)), micro_batches=micro_batches, nodes=nodes
+    )
     held = {node: [book.take(node), book.take(node)] for node in nodes}  # one asks before the next
     turns = 0
     while not book.over:
         turns += 1  # in which everybody trains what it can
         begun = {
-            node: next((e for e in entries if e and e.terms.clock <= book.open_clock), None)
+            node: next((e for e in entries if e and e.terms.clock <= book.slots.open), None)
             for node, entries in held.items()
         }
         for node, entry in begun.items():
@@ -421,7 +435,7 @@ def test_stepped_with_equal_workers_deals_each_clock_evenly(workers, micro_batch
 
 
 def test_stepped_slot_that_was_left_for_another_worker_is_given_to_who_has_nothing_else():
-    book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
+    book = BspSchedule(Entries(blocks(40)), micro_batches=2, nodes=[1, 2])
     assert book.take(1).number == 0
     assert book.take(1).number == 2  # ahead; 1 is for worker 2, which does not come
     book.done(0, 1)
@@ -429,50 +443,50 @@ def test_stepped_slot_that_was_left_for_another_worker_is_given_to_who_has_nothi
 
 
 def test_stepped_block_of_a_lost_worker_is_given_first_and_others_are_told_whom_they_wait_for():
-    book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
+    book = BspSchedule(Entries(blocks(40)), micro_batches=2, nodes=[1, 2])
     for node, number in [(1, 0), (2, 1), (2, 2), (1, 3)]:
         assert book.take(node).number == number
     book.done(1, 2)
-    assert book.held_up(1) is None  # it trains slot 0
-    assert str(book.held_up(2)) == "worker 1 to finish slot 0 of clock 0"
-    assert book.take_back(2) is None
+    assert book.slots.held_up(1) is None  # it trains slot 0
+    assert str(book.slots.held_up(2)) == "worker 1 to finish slot 0 of clock 0"
+    assert book.slots.take_back(2) is None
     assert book.retire(1) == [0, 3]
-    assert str(book.held_up(2)) == "the next free worker to finish slot 0 of clock 0"
-    assert book.take_back(2).number == 0
-    assert book.held_up(2) is None
-    assert book.take_back(2) is None
+    assert str(book.slots.held_up(2)) == "the next free worker to finish slot 0 of clock 0"
+    assert book.slots.take_back(2).number == 0
+    assert book.slots.held_up(2) is None
+    assert book.slots.take_back(2) is None
     assert book.take(3).number == 3
 
 
 def test_stepped_gives_back_what_is_earlier_than_all_that_a_worker_holds():
-    book = BspLedger(blocks(40), micro_batches=2, nodes=[1, 2])
+    book = BspSchedule(Entries(blocks(40)), micro_batches=2, nodes=[1, 2])
     for node, number in [(1, 0), (2, 1), (1, 2), (2, 3)]:
         assert book.take(node).number == number
     assert book.take(1).number == 4
     assert book.retire(2) == [1, 3]
-    assert book.take_back(1) is None  # it is at clock 0 itself
+    assert book.slots.take_back(1) is None  # it is at clock 0 itself
     book.done(0, 1)
-    assert book.take_back(1).number == 1
+    assert book.slots.take_back(1).number == 1
     book.done(1, 1)
     book.done(2, 1)
-    assert book.take_back(1).number == 3  # it holds 4, of clock 2
-    assert book.take_back(1) is None
+    assert book.slots.take_back(1).number == 3  # it holds 4, of clock 2
+    assert book.slots.take_back(1) is None
 
 
 def test_stepped_knows_what_a_worker_finished_last():
-    book = BspLedger(blocks(8), micro_batches=2, nodes=[1, 2])
-    assert book.last_of(1) is None
+    book = BspSchedule(Entries(blocks(8)), micro_batches=2, nodes=[1, 2])
+    assert book.slots.last_of(1) is None
     for number in (0, 1, 2, 3):
         book.take(1)
         book.done(number, 1)
-    last = book.last_of(1)
+    last = book.slots.last_of(1)
     assert last == Step(1, 1, 2)
     book.retire(1)
-    assert book.last_of(1) == last
+    assert book.slots.last_of(1) == last
 
 
 def test_stepped_closed_early_ends_with_a_whole_clock():
-    book = BspLedger(blocks(40), micro_batches=4)
+    book = BspSchedule(Entries(blocks(40)), micro_batches=4)
     for number in range(5):
         assert book.take(1).number == number
     book.close()
@@ -485,18 +499,18 @@ def test_stepped_closed_early_ends_with_a_whole_clock():
         book.done(number, 1)
     assert book.take(1) is None
     assert book.over
-    assert book.open_clock == 2
+    assert book.slots.open == 2
 
 
 def test_stepped_closed_before_anything_was_leased_is_over():
-    book = BspLedger(blocks(4), micro_batches=4)
+    book = BspSchedule(Entries(blocks(4)), micro_batches=4)
     book.close()
     assert book.over
     assert book.take(1) is None
 
 
 def test_stepped_that_gives_up_a_worker_is_over_without_it():
-    book = BspLedger(blocks(40), micro_batches=2)
+    book = BspSchedule(Entries(blocks(40)), micro_batches=2)
     book.take(1)
     book.take(2)
     book.close()
@@ -510,8 +524,8 @@ def test_stepped_that_gives_up_a_worker_is_over_without_it():
 def test_stepped_that_goes_on_from_done_entries_begins_behind_them():
     known = np.zeros(4, OUTCOME)
     known["state"] = BlockState.SETTLED
-    book = BspLedger(blocks(10), micro_batches=4, known=known)
-    assert book.open_clock == 1
+    book = BspSchedule(Entries(blocks(10)), micro_batches=4, known=known)
+    assert book.slots.open == 1
     assert book.take(1).number == 4
     assert book.progress == 0.4
 
@@ -524,7 +538,7 @@ def take_all(book, nodes):
 
 
 def test_rounds_give_each_worker_one_entry_a_round():
-    book = RoundLedger(3, [5, 6])
+    book = RoundSchedule(3, [5, 6])
     for round_ in range(3):
         entries = take_all(book, (6, 5))
         assert book.take(5) is None
@@ -535,12 +549,12 @@ def test_rounds_give_each_worker_one_entry_a_round():
             (2 * round_, round_, 0, 2, 0, round_), (2 * round_ + 1, round_, 1, 2, 1, round_)
         ]  # fmt: skip
         assert book.done(entries[6].number, 6)
-        assert not book.ready
+        assert not book.rounds.ready
         assert book.done(entries[5].number, 5)
-        assert book.ready
-        assert book.done_slots == [0, 1]
+        assert book.rounds.ready
+        assert book.rounds.done_slots == [0, 1]
         assert book.take(5) is None  # not before the round is closed
-        book.advance()
+        book.rounds.advance()
     assert book.over
     assert book.finished == 6
     assert take_all(book, (5, 6)) == {}
@@ -548,7 +562,7 @@ def test_rounds_give_each_worker_one_entry_a_round():
 
 def test_rounds_draw_the_same_fraction_for_the_same_seed_and_others_later():
     def drawn(seed):
-        book = RoundLedger(6, list(range(1, 9)), fraction=0.5, seed=seed)
+        book = RoundSchedule(6, list(range(1, 9)), fraction=0.5, seed=seed)
         found = []
         while not book.over:
             entries = take_all(book, range(1, 9))
@@ -557,7 +571,7 @@ def test_rounds_draw_the_same_fraction_for_the_same_seed_and_others_later():
             for node, entry in entries.items():
                 assert entry.terms.slots == 4
                 book.done(entry.number, node)
-            book.advance()
+            book.rounds.advance()
         return found
 
     assert drawn(1) == drawn(1)
@@ -566,53 +580,53 @@ def test_rounds_draw_the_same_fraction_for_the_same_seed_and_others_later():
 
 
 def test_rounds_cut_off_late_ones_and_take_them_back_later():
-    book = RoundLedger(3, [1, 2, 3])
+    book = RoundSchedule(3, [1, 2, 3])
     entries = take_all(book, (1, 2, 3))
-    assert book.cut_off() == []  # one worker has to be done first
+    assert book.rounds.cut_off() == []  # one worker has to be done first
     book.done(entries[1].number, 1)
     book.done(entries[3].number, 3)
-    assert book.cut_off() == [2]
-    assert book.ready
-    assert book.done_slots == [0, 2]
+    assert book.rounds.cut_off() == [2]
+    assert book.rounds.ready
+    assert book.rounds.done_slots == [0, 2]
     late = entries[2].number
-    assert book.is_void(late)
-    book.advance()
-    assert book.is_void(late)
+    assert book.rounds.is_void(late)
+    book.rounds.advance()
+    assert book.rounds.is_void(late)
     assert not book.done(late, 2)  # its part is not wanted any more
-    assert not book.is_void(late)
+    assert not book.rounds.is_void(late)
     assert book.take(2).terms.clock == 1
 
 
 def test_rounds_go_on_without_a_lost_worker_and_its_index_is_taken_by_the_next():
-    book = RoundLedger(9, [1, 2])
+    book = RoundSchedule(9, [1, 2])
     entries = take_all(book, (1, 2))
     book.done(entries[1].number, 1)
-    assert not book.ready
+    assert not book.rounds.ready
     book.retire(2)
-    assert book.ready
-    assert book.done_slots == [0]
-    book.advance()
+    assert book.rounds.ready
+    assert book.rounds.done_slots == [0]
+    book.rounds.advance()
     assert take_all(book, (1,))[1].terms.slots == 1
     book.join(7)
     book.done(2, 1)
-    book.advance()
+    book.rounds.advance()
     assert take_all(book, (1, 7))[7].terms.index == 1
 
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_rounds_give_an_index_that_becomes_free_to_a_worker_that_has_none(resumed):
-    book = RoundLedger(9, [1, 2])
+    book = RoundSchedule(9, [1, 2])
     for node in (7, 8):
         book.join(node)
         assert book.take(node) is None
     if resumed:
-        snapshot, book = book.snapshot(), RoundLedger(9, [1, 2])
+        snapshot, book = book.snapshot(), RoundSchedule(9, [1, 2])
         book.resume(snapshot)
     book.leave(1)
     book.retire(1)
     assert take_all(book, (2, 7, 8)).keys() == {2}  # of this round the part of 1 is void
     book.done(1, 2)
-    book.advance()
+    book.rounds.advance()
     assert {n: e.terms.index for n, e in take_all(book, (2, 7, 8)).items()} == {2: 1, 7: 0}
     book.retire(7)
     book.retire(2)  # neither is done: another round begins with the last worker
@@ -621,21 +635,21 @@ def test_rounds_give_an_index_that_becomes_free_to_a_worker_that_has_none(resume
 
 
 def test_rounds_whose_only_drawn_worker_is_lost_draw_again():
-    book = RoundLedger(2, [1, 2], fraction=0.5, seed=3)
+    book = RoundSchedule(2, [1, 2], fraction=0.5, seed=3)
     (lost,) = take_all(book, (1, 2))
     book.retire(lost)
     other = 3 - lost
     entry = book.take(other)
     assert entry.terms.clock == 0
     book.done(entry.number, other)
-    assert book.ready
+    assert book.rounds.ready
 
 
 # --- lost workers ----------------------------------------------------------------------------
 
 
-def test_ledger_blames_the_block_at_which_several_workers_were_lost():
-    book = Ledger(blocks(4))
+def test_schedule_blames_the_block_at_which_several_workers_were_lost():
+    book = QueueSchedule(Entries(blocks(4)))
     for node in range(1, LOSSES_MAX + 1):
         assert book.take(node).number == 0
         book.take(node)  # prefetched: innocent

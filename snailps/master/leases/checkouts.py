@@ -1,0 +1,209 @@
+"""Output partitions of a rotation: which lease has which one, and which it has had.
+
+    check_out -> held by one lease -> check_in -> durable      the lease ends: what it holds is free
+
+A part of the schedule of a rotation: no output partition has two writers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from snailps.dataclass import dataclass, field
+from snailps.master.leases.chunks import Chunks
+from snailps.master.leases.waits import MASTER, Wait
+
+NO_PART, NO_MORE = -1, -2
+"""Stand for an output partition: the lease has had all of them, or gets no other one."""
+
+
+@dataclass(slots=True)
+class _Lease:
+    """Output partitions of a leased partition: all that it had (from the beginning what is durable
+    under an earlier lease), and what it holds."""
+
+    had: set[int] = field(default_factory=set)
+    holds: set[int] = field(default_factory=set)
+
+
+class Checkouts:
+    """A checkout is the ``sweep * outputs + output partition``-th of its lease."""
+
+    def __init__(
+        self,
+        chunks: Chunks,
+        cut_short: Callable[[int], None],  # of the schedule: a lease ends before it had all
+        trained: Callable[[int, int, float], None],  # of the schedule: worker, units, seconds
+    ) -> None:
+        self._chunks, self._records = chunks, chunks.records
+        self._cut_short, self._trained = cut_short, trained
+        self.closed = False
+        """Nothing more is checked out."""
+        self._leases: dict[int, _Lease] = {}
+        self._durable: dict[int, set[int]] = {}  # durable checkouts of unfinished partitions
+        self._out: dict[int, int] = {}  # output partition -> input partition
+
+    # --- leases of partitions --------------------------------------------------------------------
+
+    def begin(self, number: int) -> None:
+        """A partition is leased."""
+        self._leases[number] = _Lease(set(self._durable.get(number, ())))
+
+    def end(self, number: int) -> None:
+        """The lease of a partition has ended: what it checked out is free."""
+        for part in self._leases.pop(number).holds:
+            del self._out[self._output(number, part)]
+
+    def forget(self, number: int) -> None:
+        """A partition counts as it is: nothing of it is skipped by a later lease."""
+        self._durable.pop(number, None)
+
+    def cut(self, number: int, node: int) -> bool:
+        """A lease has ended before it had all partitions; False: it is not this worker's."""
+        if self._records.holder(number) != node:
+            return False
+        self._cut_short(number)
+        self.forget(number)
+        return True
+
+    def count(self, number: int) -> int:
+        """Checkouts of a partition that are checked in."""
+        if self._records.is_done(number):
+            return self._chunks.outputs_of(number)
+        if (lease := self._leases.get(number)) is not None:
+            return len(lease.had) - len(lease.holds)
+        return len(self._durable.get(number, ()))
+
+    def share(self, number: int) -> float:
+        """Share of a partition that is trained."""
+        return self.count(number) / self._chunks.outputs_of(number)
+
+    # --- checkouts -------------------------------------------------------------------------------
+
+    def check_out(self, number: int, node: int) -> int | None:
+        """Check out an output partition; None: others hold all that the lease lacks. `NO_PART`: it
+        has had all; `NO_MORE`: nothing more is checked out. LookupError: the lease is not the
+        worker's."""
+        lease = self._lease_of(number, node)
+        if len(lease.had) == self._chunks.outputs_of(number):
+            return NO_PART
+        if self.closed:
+            return NO_MORE
+        sweep, parts = self._sweep(number), self._parts(number)
+        begin = len(sweep) * self._chunks.part(number) // parts
+        for step in range(len(sweep)):
+            part = sweep[(begin + step) % len(sweep)]
+            if part not in lease.had and part % len(sweep) not in self._out:
+                self._hand_out(number, part)
+                return part
+        return None
+
+    def check_in(
+        self, number: int, node: int, part: int, units: int = 0, seconds: float = 0.0
+    ) -> bool:
+        """Take an output partition back, trained in so many seconds; False if the worker does not
+        hold it for this lease."""
+        lease = self._leases.get(number)
+        if lease is None or self._records.holder(number) != node or part not in lease.holds:
+            return False
+        lease.holds.discard(part)
+        del self._out[self._output(number, part)]
+        self._trained(node, units, seconds)
+        return True
+
+    def make_durable(self, number: int, node: int) -> list[int]:
+        """Make what a lease has checked in durable; returns what was not. If this worker is lost,
+        the next holder of the partition skips what is durable."""
+        lease = self._lease_of(number, node)
+        durable = self._durable.setdefault(number, set())
+        new = lease.had - lease.holds - durable
+        durable |= new
+        return sorted(new)
+
+    def adopt_durable(self, number: int, parts: Collection[int]) -> bool:
+        """Adopt what was durable under an earlier master; False if the partition is done."""
+        chunks = self._chunks
+        if not (chunks.is_open(number) and chunks.is_partition(number)):
+            return False
+        if self._records.is_done(number):
+            return False
+        outputs = chunks.outputs_of(number)
+        durable = self._durable.setdefault(number, set())
+        durable.update(part for part in parts if 0 <= part < outputs)
+        return True
+
+    def adopt(self, node: int, reported: Iterable[Mapping[str, Any]]) -> None:
+        """Adopt what a worker that came back reports of the partitions that it holds."""
+        for lease in reported:
+            # Else it is done: the lost master had noted that, and not answered.
+            number = lease["number"]
+            if self._chunks.is_partition(number) and self._records.holder(number) == node:
+                self.claim(number, node, lease["had"], lease["holds"])
+
+    def claim(self, number: int, node: int, had: Collection[int], holds: Collection[int]) -> None:
+        """Adopt what a lease had and holds, as reported by a worker that came back. LookupError
+        if it is not leased to the worker, or another one holds such a part."""
+        lease, outputs = self._lease_of(number, node), self._chunks.outputs_of(number)
+        if not (set(holds) <= set(had) <= set(range(outputs))):
+            raise LookupError(f"partition {number} has {outputs} checkouts")
+        for part in holds:
+            if self._out.get(self._output(number, part), number) != number:
+                raise LookupError(f"output partition {part} is checked out already")
+        lease.had |= set(had)
+        for part in holds:
+            self._hand_out(number, part)
+
+    def wait_of(self, number: int, node: int) -> Wait | None:
+        """The workers that hold what a lease wants to check out; None if it holds one."""
+        lease = self._leases.get(number)
+        if lease is None or self._records.holder(number) != node or lease.holds:
+            return None
+        sweep = self._sweep(number)
+        lacks = (part % len(sweep) for part in sweep if part not in lease.had)
+        part = min((part for part in lacks if part in self._out), default=NO_PART)
+        if part == NO_PART:
+            return Wait((MASTER,), "have a lost worker fenced")
+        return Wait((self._records.holder(self._out[part]),), f"check in partition {part}")
+
+    def _lease_of(self, number: int, node: int) -> _Lease:
+        lease = self._leases.get(number)
+        if lease is None or self._records.holder(number) != node:
+            raise LookupError(f"partition {number} is not leased to worker {node}")
+        return lease
+
+    def _hand_out(self, number: int, part: int) -> None:
+        lease = self._leases[number]
+        lease.had.add(part)
+        lease.holds.add(part)
+        self._out[self._output(number, part)] = number
+
+    def _parts(self, number: int) -> int:
+        """Partitions of the chunk of a partition."""
+        return self._chunks.at(self._chunks.chunk_of(number)).parts
+
+    def _output(self, number: int, part: int) -> int:
+        """The output partition of a checkout of a partition."""
+        return part % self._chunks.rotation.checkouts(self._parts(number))
+
+    def _sweep(self, number: int) -> range:
+        """The checkouts of the first sweep that a lease has not had whole."""
+        outputs = self._chunks.rotation.checkouts(self._parts(number))
+        had = self._leases[number].had
+        lacks = (part for part in range(self._chunks.outputs_of(number)) if part not in had)
+        first = next(lacks, 0) // outputs * outputs
+        return range(first, first + outputs)
+
+    # --- what is kept of them --------------------------------------------------------------------
+
+    def durable_of(self, number: int) -> Collection[int]:
+        """Durable checkouts of a partition that is not done."""
+        return self._durable.get(number, ())
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"visits": [[number, sorted(parts)] for number, parts in self._durable.items()]}
+
+    def resume(self, durable: Iterable[tuple[int, Iterable[int]]]) -> None:
+        """Continue from the field of a `snapshot`."""
+        for number, parts in durable:
+            self.adopt_durable(int(number), [int(part) for part in parts])

@@ -1,0 +1,365 @@
+"""The chunks of a rotation: numbers of blocks and partitions, how chunks are cut, which are open.
+
+    blocks of a chunk encoded -> cut: partitions, of some sizes -> all done -> the chunk is closed
+
+A part of the schedule of a rotation.  Chunk k is the ``k % chunks``-th piece of the blocks of epoch
+``k // chunks``. Entry ``k * stride + s`` encodes its s-th block, entry ``k * stride + blocks_most +
+i`` is its i-th partition: numbers do not depend on the epochs.  Records are kept of open chunks
+only, `CHUNKS_AHEAD` after the first with partitions left.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.api.rotation import CHUNKS_AHEAD, Rotation
+from snailps.dataclass import asdict, dataclass, replace
+from snailps.master.leases.entries import Entries, Entry
+from snailps.master.leases.records import BlockRecords
+from snailps.pieces import Piece
+from snailps.transport.messages.terms import ChunkBlock, Partition
+
+NEW_EXTENT: dict[str, Any] = {"open": 0, "tenancies": 0, "parts_max": 0, "parts": [], "sizes": []}
+"""`Chunks.extent` of a rotation that begins."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """An open one."""
+
+    unencoded: int  # blocks that are not done
+    next_block: int  # number of the first block that may wait for a worker
+    parts: int = 0  # 0: not decided
+    sizes: tuple[int, ...] = ()  # of these to each other; empty: all alike
+    undone: int = 0  # partitions that are not done
+
+
+class Chunks:
+    """The open chunks, and sums of the closed ones."""
+
+    def __init__(
+        self,
+        entries: Entries,  # the blocks of all epochs, in order
+        rotation: Rotation,  # at most as many chunks as blocks
+        known: NDArray[Any] | None = None,  # records of an earlier run
+        extent: Mapping[str, Any] | None = None,  # of an earlier run; empty: the rotation begins
+        *,
+        has_parts: Callable[[int], None],  # of the schedule: a chunk is cut into so many
+    ) -> None:
+        self.rotation, self.entries, self._has_parts = rotation, entries, has_parts
+        self._in_epoch = rotation.chunks
+        blocks = len(entries.blocks)
+        self.count = entries.count // blocks * self._in_epoch
+        self._starts = [chunk * blocks // self._in_epoch for chunk in range(self._in_epoch + 1)]
+        self._blocks_most = int(np.diff(self._starts).max())
+        self._stride = self._blocks_most + rotation.most_parts
+        extent = extent or NEW_EXTENT
+        self.first = min(int(extent["open"]), self.count)
+        """The first chunk with partitions left."""
+        self._closed_partitions = int(extent["tenancies"])
+        self.parts_max = int(extent["parts_max"])
+        """The most parts of a chunk so far."""
+        self.last_parts, self.last_sizes = 0, tuple[int, ...]()
+        """How the chunk that was decided last is cut."""
+        self.records = BlockRecords((CHUNKS_AHEAD + 1) * self._stride, self.first * self._stride)
+        if known is not None and self.first < self.count:  # else the run had more epochs
+            # A run of more epochs may have finished partitions of chunks that this one lacks.
+            self.records.resume(known[: (self.count - self.first) * self._stride])
+        self.records.finished += self._closed_blocks + self._closed_partitions
+        self._open: deque[Chunk] = deque()
+        self._decided: list[tuple[int, int, tuple[int, ...]]] = []
+        self._open_more()
+        cuts = zip(extent["parts"], extent["sizes"], strict=True)
+        for chunk, (parts, sizes) in enumerate(cuts, self.first):
+            self.decide(chunk, int(parts), sizes)
+        self._close()
+
+    # --- numbers -------------------------------------------------------------------------------
+
+    def is_partition(self, number: int) -> bool:
+        return number % self._stride >= self._blocks_most
+
+    def encodes(self, number: int) -> bool:
+        """Whether an entry is a block to encode for all workers, and not trained."""
+        return not self.is_partition(number)
+
+    def chunk_of(self, number: int) -> int:
+        return number // self._stride
+
+    def epoch_of(self, number: int) -> int:
+        return self.chunk_of(number) // self._in_epoch
+
+    def number(self, chunk: int, part: int) -> int:
+        """The entry of a partition."""
+        return chunk * self._stride + self._blocks_most + part
+
+    def part(self, number: int) -> int:
+        return number % self._stride - self._blocks_most
+
+    def blocks_in(self, chunk: int) -> int:
+        place = chunk % self._in_epoch
+        return self._starts[place + 1] - self._starts[place]
+
+    def blocks_of(self, chunk: int) -> range:
+        first = chunk * self._stride
+        return range(first, first + self.blocks_in(chunk))
+
+    def partitions_of(self, chunk: int) -> range:
+        """Numbers of the partitions of an open chunk; empty before its parts are decided."""
+        first = self.number(chunk, 0)
+        return range(first, first + self.at(chunk).parts)
+
+    @property
+    def open_range(self) -> range:
+        return range(self.first, self.first + len(self._open))
+
+    def at(self, chunk: int) -> Chunk:
+        """An open chunk."""
+        assert chunk >= self.first
+        return self._open[chunk - self.first]
+
+    def is_undecided(self, number: int) -> bool:
+        """Whether an entry is a partition of a chunk that is not cut yet, as far as is known."""
+        chunk = self.chunk_of(number)
+        return self.is_partition(number) and chunk in self.open_range and not self.at(chunk).parts
+
+    def has(self, number: int) -> bool:
+        """Whether there is a block of this number, or a partition in an open chunk."""
+        chunk = self.chunk_of(number)
+        if not 0 <= chunk < self.count:
+            return False
+        is_open = chunk in self.open_range
+        return number in self.blocks_of(chunk) or (is_open and number in self.partitions_of(chunk))
+
+    def is_open(self, number: int) -> bool:
+        """Whether there is an entry of this number in an open chunk."""
+        return self.has(number) and self.chunk_of(number) in self.open_range
+
+    def entry(self, number: int, durable: Iterable[int] = ()) -> Entry:
+        """A block, or a partition with its durable checkouts; `before` and `after` of a partition
+        are of its chunk."""
+        chunk = self.chunk_of(number)
+        epoch, place = divmod(chunk, self._in_epoch)
+        start, count = self._starts[place], self.blocks_in(chunk)
+        if self.encodes(number):
+            index = number % self._stride
+            plain = self.entries.entry(epoch * len(self.entries.blocks) + start + index)
+            return replace(plain, number=number, terms=ChunkBlock(chunk, index, count))
+        parts = self.at(chunk).parts
+        return Entry(
+            number,
+            Piece(),
+            epoch,
+            self.bytes_before(chunk) / self.entries.total_bytes,
+            self.bytes_before(chunk + 1) / self.entries.total_bytes,
+            Partition(
+                chunk,
+                count,
+                self.part(number),
+                parts,
+                self.rotation.checkouts(parts, chunk),
+                durable=tuple(sorted(durable)),
+                sizes=self.at(chunk).sizes,
+            ),
+        )
+
+    def outputs_of(self, number: int) -> int:
+        """Checkouts of a partition."""
+        chunk = self.chunk_of(number)
+        return self.rotation.checkouts(self.at(chunk).parts, chunk)
+
+    # --- how chunks are cut ----------------------------------------------------------------------
+
+    def cut(self, chunk: int, parts: int, sizes: Sequence[int]) -> None:
+        """Decide a chunk from any source but the journal, which is to have it."""
+        if self.decide(chunk, parts, sizes):
+            self._decided.append((chunk, parts, self.at(chunk).sizes))
+
+    def decided(self) -> list[tuple[int, int, tuple[int, ...]]]:
+        """Chunks, and the number and sizes of their partitions, that were cut since the last
+        call."""
+        decided, self._decided = self._decided, []
+        return decided
+
+    def decide(self, chunk: int, parts: int, sizes: Sequence[int] = ()) -> bool:
+        """Set the parts of a chunk; False if it is not open or decided already."""
+        known = chunk not in self.open_range or self.at(chunk).parts
+        if known or not 0 < parts <= self.rotation.most_parts or len(sizes) not in (0, parts):
+            return False
+        opened = self.at(chunk)
+        opened.parts, opened.sizes = parts, tuple(int(size) for size in sizes)
+        self.last_parts, self.last_sizes = parts, opened.sizes
+        numbers = self.partitions_of(chunk)
+        opened.undone = len(self.records.not_done(numbers.start, numbers.stop))
+        self.parts_max = max(self.parts_max, parts)
+        self._has_parts(parts)
+        return True
+
+    def learn(self, reported: Iterable[Mapping[str, Any]]) -> None:
+        """Cut chunks as a worker reports of the partitions that it holds: the journal lacks it if
+        its machine died."""
+        for lease in reported:
+            if self.is_partition(lease["number"]):
+                chunk = self.chunk_of(lease["number"])
+                self.cut(chunk, lease["parts"], lease.get("sizes", ()))
+
+    # --- blocks and partitions -------------------------------------------------------------------
+
+    def next_block(self) -> int:
+        """The next block to encode; -1: none at present."""
+        for chunk in self.open_range:
+            numbers, opened = self.blocks_of(chunk), self.at(chunk)
+            for number in range(opened.next_block, numbers.stop):
+                if self.records.is_waiting(number):
+                    opened.next_block = number
+                    return number
+            opened.next_block = numbers.stop
+        return -1
+
+    def returned(self, number: int) -> None:
+        """A block waits again."""
+        opened = self.at(self.chunk_of(number))
+        opened.next_block = min(number, opened.next_block)
+
+    def encode_again(self, number: int, index: int, node: int) -> Entry | None:
+        """Lease the block at a place of the chunk of a partition once more: servers have lost what
+        was written of it. None if another worker has it. LookupError: `number` is no partition of
+        this worker's."""
+        chunk = self.chunk_of(number)
+        if not self.is_partition(number) or self.records.holder(number) != node:
+            raise LookupError(f"partition {number} is not leased to worker {node}")
+        if index >= self.blocks_in(chunk):
+            raise LookupError(f"chunk {chunk} has no block {index}")
+        block = self.blocks_of(chunk)[index]
+        if self.records.is_done(block):
+            self.records.undo(block)
+            self.at(chunk).unencoded += 1
+            self.returned(block)
+        if not self.records.is_waiting(block):
+            return None
+        self.records.lease(block, node)
+        return self.entry(block)
+
+    def encoded(self, number: int) -> None:
+        """A block is done."""
+        self.at(self.chunk_of(number)).unencoded -= 1
+
+    def trained(self, number: int) -> None:
+        """A partition is done."""
+        self.at(self.chunk_of(number)).undone -= 1
+        self._close()
+
+    def _close(self) -> None:
+        """Close the chunks whose partitions are all done: only their sums are kept."""
+        while self._open and self._open[0].parts and not self._open[0].undone:
+            self._closed_partitions += self._open.popleft().parts
+            self.first += 1
+            self.records.forget(self.first * self._stride)
+        self._open_more()
+
+    def _open_more(self) -> None:
+        """Open chunks up to `CHUNKS_AHEAD` after the first one."""
+        stop = min(self.count, self.first + CHUNKS_AHEAD + 1)
+        for chunk in range(self.open_range.stop, stop):
+            numbers = self.blocks_of(chunk)
+            unencoded = len(self.records.not_done(numbers.start, numbers.stop))
+            self._open.append(Chunk(unencoded, numbers.start))
+
+    # --- bytes -----------------------------------------------------------------------------------
+
+    @property
+    def _closed_blocks(self) -> int:
+        epochs, place = divmod(self.first, self._in_epoch)
+        return epochs * len(self.entries.blocks) + self._starts[place]
+
+    def bytes_before(self, chunk: int) -> int:
+        epoch, place = divmod(chunk, self._in_epoch)
+        first = epoch * len(self.entries.blocks) + self._starts[place]
+        return self.entries.bytes_before(first)
+
+    def bytes_of_part(self, number: int) -> float:
+        """Bytes of the text that count as a partition's."""
+        chunk = self.chunk_of(number)
+        opened, in_chunk = self.at(chunk), self.bytes_before(chunk + 1) - self.bytes_before(chunk)
+        sizes = opened.sizes or (1,) * opened.parts
+        return in_chunk * sizes[self.part(number)] / sum(sizes)
+
+    # --- figures, and what is kept ---------------------------------------------------------------
+
+    def size(self, parts: int) -> int:
+        """Entries in all, if chunks that are not cut get so many parts."""
+        cut = [opened.parts or parts for opened in self._open]
+        later = self.count - self.open_range.stop
+        return self.entries.count + self._closed_partitions + sum(cut) + later * parts
+
+    @property
+    def results_per_epoch(self) -> int:
+        """One for each checkout, with as many parts as so far at most."""
+        parts = max(1, self.parts_max)
+        return self._in_epoch * parts * self.rotation.checkouts(parts)
+
+    @property
+    def bad_lines(self) -> int:
+        """Bad lines of the first epoch in blocks that a checkpoint does not include."""
+        return sum(
+            self.records.result(number).bad_lines
+            for chunk in self.open_range
+            if chunk < self._in_epoch
+            for number in self.blocks_of(chunk)
+            if self.records.is_done(number)
+        )
+
+    def figures(self) -> dict[str, Any]:
+        """`blocks` of text are trained when all partitions of their chunk are."""
+        done = [opened.parts - opened.undone for opened in self._open]
+        return {
+            "blocks": self._closed_blocks,
+            "partitions": self._closed_partitions + sum(done),
+            "chunks": self.rotation.chunks,
+            "parts_max": self.parts_max,
+        }
+
+    def plan(self) -> dict[str, Any]:
+        """How the input is cut, beside its blocks."""
+        return {**asdict(self.rotation), "extent": self.extent}
+
+    @property
+    def extent(self) -> dict[str, Any]:
+        """Open chunks, and what is known of closed ones; values for JSON."""
+        return {
+            "open": self.first,
+            "tenancies": self._closed_partitions,
+            "parts_max": self.parts_max,
+            "parts": [opened.parts for opened in self._open],
+            "sizes": [list(opened.sizes) for opened in self._open],
+        }
+
+    def durable(self) -> NDArray[Any]:
+        """`OUTCOME` of each entry from the first open chunk on, for a checkpoint: without blocks.
+        The rows of a checkpoint are copied after its records: meanwhile the last partition of a
+        chunk may end, and the rows of its blocks be overwritten by those of a later chunk."""
+        outcomes = self.records.durable()
+        outcomes[np.arange(len(outcomes)) % self._stride < self._blocks_most] = 0
+        return outcomes
+
+    def share(self, numbers: Iterable[int]) -> float:
+        """Share of all bytes of the closed chunks, and of these partitions of open ones. Numbers
+        count from the first open chunk, as in `durable`."""
+        done = float(self.bytes_before(self.first))
+        for number in numbers:
+            if self.is_partition(number):
+                done += self.bytes_of_part(self.first * self._stride + number)
+        return min(1.0, done / self.entries.total_bytes)
+
+    def progress(self, done_share: Callable[[int], float]) -> float:
+        """Share of all bytes, where a share of each partition is done."""
+        done = float(self.bytes_before(self.first))
+        for chunk in self.open_range:
+            for number in self.partitions_of(chunk):
+                done += self.bytes_of_part(number) * done_share(number)
+        return min(1.0, done / self.entries.total_bytes)

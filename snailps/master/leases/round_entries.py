@@ -1,0 +1,264 @@
+"""Rounds: the entries of the present one, an entry for each worker that is drawn for it.
+
+    begin: indices drawn -> entries leased -> done, or void -> ready -> closed -> advance
+
+A part of the schedule of rounds, over its records, which are of the present round.
+`job/round_controller.py` decides when a round is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from snailps.master.leases.entries import Entry
+from snailps.master.leases.records import NO_RESULT, BlockRecords
+from snailps.master.leases.waits import ANY_WORKER
+from snailps.pieces import Piece
+from snailps.transport.messages.terms import Step
+
+
+class Places:
+    """The index of each worker, which says what data it has; some wait for one that is free."""
+
+    def __init__(self, nodes: Sequence[int]) -> None:
+        self.width = len(nodes)
+        """Indices in all."""
+        self.index_of = {node: index for index, node in enumerate(nodes)}
+        self.changes = 0
+        """How often a worker got an index since the beginning."""
+        self._spare: list[int] = []  # workers that joined and have no index yet
+
+    def join(self, node: int) -> bool:
+        """Give a worker a free index; without one it waits until one becomes free. False: it has
+        one, or waits."""
+        if node in self.index_of or node in self._spare:
+            return False
+        self._spare.append(node)
+        self._fill()
+        return True
+
+    def leave(self, node: int) -> int:
+        """Free the index of a worker; -1: it had none."""
+        self._spare = [other for other in self._spare if other != node]
+        index = self.index_of.pop(node, -1)
+        self._fill()
+        return index
+
+    def _fill(self) -> None:
+        """Give free indices to waiting workers, in the order in which they joined."""
+        free = sorted(set(range(self.width)) - set(self.index_of.values()))
+        for index in free[: len(self._spare)]:
+            self.index_of[self._spare.pop(0)] = index
+            self.changes += 1
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"index": sorted(self.index_of.items()), "spare": list(self._spare)}
+
+    def resume(self, snapshot: Mapping[str, Any]) -> None:
+        self.index_of = {int(node): int(index) for node, index in snapshot["index"]}
+        self._spare = [int(node) for node in snapshot["spare"]]
+
+
+class Rounds:
+    """Entry ``r * W + i`` is round r of index i."""
+
+    def __init__(
+        self,
+        records: BlockRecords,  # for as many entries as there are indices
+        places: Places,
+        count: int,  # rounds at most
+        fraction: float,  # share of the present workers that is drawn for a round
+        seed: int,
+        first: int,  # round to begin with; an earlier run has done those before
+    ) -> None:
+        self._records, self._places = records, places
+        self.count, self._fraction, self._seed = count, fraction, seed
+        self.round = first
+        self.begins = 0
+        """Rounds begun, counting repetitions."""
+        self.waiting: set[int] = set()
+        """Indices that are drawn, and whose entries wait for their workers."""
+        self._voided: set[int] = set()  # late entries, until their workers report
+        self._is_cut = False
+        self.counted = 0
+        """Entries of rounds that were applied."""
+        self.begin()
+
+    @property
+    def width(self) -> int:
+        """Workers as models count them: one that comes later takes over the data of an index."""
+        return self._places.width
+
+    def of(self, node: int) -> int | None:
+        """The round, for a worker that takes part."""
+        return self.round if node in self._places.index_of else None
+
+    def entry(self, number: int) -> Entry:
+        """The entry of a number of the present round, or of an earlier one."""
+        round_, index = divmod(number, self.width)
+        slot = self._slots.get(index, 0) if round_ == self.round else 0
+        return Entry(
+            number,
+            Piece(),
+            round_,
+            round_ / self.count,
+            (round_ + 1) / self.count,
+            Step(round_, slot, len(self._drawn), index),
+        )
+
+    def number_of(self, index: int) -> int:
+        """The entry of an index in the present round."""
+        return self.round * self.width + index
+
+    # --- the course of a round -------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Draw workers for the present round, of those that are here."""
+        here = sorted(self._places.index_of.values())
+        count = max(1, round(self._fraction * len(here))) if here else 0
+        drawn = here
+        if count < len(here):
+            rng = np.random.default_rng((self._seed, self.round))
+            drawn = sorted(rng.choice(here, count, replace=False).tolist())
+        self.begins += 1
+        self._drawn: list[int] = drawn
+        self._slots = {index: slot for slot, index in enumerate(drawn)}
+        self.waiting = set(drawn) if self.round < self.count else set()
+        self._begin_records()
+
+    def _begin_records(self, slots: Sequence[int] = ()) -> None:
+        """The records of the present round, with these slots done."""
+        self._is_cut = False
+        self._records.begin(self.round * self.width)
+        for slot in slots:
+            number = self.number_of(self._drawn[slot])
+            self._records.lease(number, ANY_WORKER)
+            self._records.finish(number, NO_RESULT)
+
+    @property
+    def begun(self) -> bool:
+        """A worker has begun with the round."""
+        return bool(self._records.leased or self._records.finished)
+
+    @property
+    def is_empty(self) -> bool:
+        """None of the workers drawn is left, and none of them has begun."""
+        return not (self.begun or self.waiting)
+
+    @property
+    def ready(self) -> bool:
+        """All workers that were drawn, and are still here, are done; at least one."""
+        return bool(self._records.finished) and not (self._records.leased or self.waiting)
+
+    @property
+    def done_slots(self) -> list[int]:
+        """Slots of the round that are done."""
+        return sorted(self._slots[number % self.width] for number in self._records.done().tolist())
+
+    def cut_off(self) -> list[int]:
+        """Void the unfinished entries, if any is done; returns the late workers."""
+        return self._cut() if self._records.finished else []
+
+    def only(self, slots: Sequence[int]) -> None:
+        """Close the round with these slots, which are done: no other counts."""
+        self._cut()
+        self._begin_records(slots)
+        self._is_cut = True
+
+    def _cut(self) -> list[int]:
+        """Void the unfinished entries; their workers."""
+        self._is_cut = True
+        self.waiting.clear()
+        nodes = list(self._records.holders())
+        for node in nodes:
+            numbers = self._records.held_by(node)
+            self._voided.update(numbers)
+            for number in numbers:
+                self._records.release(number)
+        return nodes
+
+    def advance(self) -> None:
+        """The round has been applied: begin the next one."""
+        self.counted += self._records.finished
+        self.round += 1
+        self.begin()
+
+    # --- entries ---------------------------------------------------------------------------------
+
+    def take(self, index: int, node: int) -> Entry | None:
+        """Lease the entry of an index; None: it is not drawn, or has had it."""
+        if index not in self.waiting:
+            return None
+        self.waiting.remove(index)
+        number = self.number_of(index)
+        self._voided.discard(number)  # it may be void for a journal that had lost this round
+        self._records.lease(number, node)
+        return self.entry(number)
+
+    def adopt(self, number: int, node: int) -> bool:
+        """Lease this entry to a worker that reports to hold it; one of an earlier or a closed round
+        is void."""
+        round_, index = divmod(number, self.width)
+        # Leases are not in the journal: a worker that has left since may have had its entry.
+        drawn = index in self._slots and self._records.is_waiting(number)
+        if round_ != self.round or self._is_cut or not drawn:
+            if not self._records.is_done(number):
+                self._voided.add(number)
+            return False
+        self.waiting.discard(index)
+        self._records.lease(number, node)
+        return True
+
+    def is_void(self, number: int) -> bool:
+        """Whether an entry came too late to count."""
+        return number in self._voided
+
+    def refuse(self, number: int) -> None:
+        """The worker of a void entry has reported it."""
+        self._voided.discard(number)
+
+    # --- figures ---------------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """Entries of all rounds, if all take part."""
+        later = max(0, self.count - self.round - 1)
+        here = len(self._places.index_of)
+        left = len(self.waiting) + later * max(1, round(self._fraction * here))
+        return self.counted + self._records.finished + self._records.leased + left
+
+    def stage(self) -> str:
+        """Progress in words."""
+        return f"round {self.round + 1} of {self.count}"
+
+    def figures(self) -> dict[str, Any]:
+        return {"rounds": self.round}
+
+    # --- what is kept of it ----------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        indices = self._places.index_of
+        held = {
+            number % self.width: node
+            for node in self._records.holders()
+            for number in self._records.held_by(node)
+        }
+        mine = {index for index, node in held.items() if indices.get(node) == index}
+        return {
+            "round": self.round,
+            "counted": self.counted,
+            "drawn": list(self._drawn),
+            "waiting": sorted(self.waiting | mine),
+            "parts": self.done_slots,
+        }
+
+    def resume(self, snapshot: Mapping[str, Any]) -> None:
+        self.round, self.counted = int(snapshot["round"]), int(snapshot["counted"])
+        self._drawn = [int(index) for index in snapshot["drawn"]]
+        self._slots = {index: slot for slot, index in enumerate(self._drawn)}
+        self.begins += 1
+        self.waiting = {int(index) for index in snapshot["waiting"]}
+        self._begin_records([int(slot) for slot in snapshot["parts"]])

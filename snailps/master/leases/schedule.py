@@ -1,0 +1,369 @@
+"""Which worker trains which block: a schedule of one pass over the input.
+
+    take(worker) -> entry -> done(number, worker, result) -> records.make_durable(numbers, worker)
+    release(worker): its leased entries are given to others
+
+A schedule is a policy over the records of all entries (`records.py`): which entry is next, and
+which worker waits.  What only some have, such as clocks or checkouts, is a part of its own, which a
+schedule has or has not.  No files, sockets or time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from snailps.master.leases.checkouts import Checkouts
+from snailps.master.leases.chunks import Chunks
+from snailps.master.leases.entries import Entries, Entry
+from snailps.master.leases.pace import Pace
+from snailps.master.leases.queue import BlockQueue
+from snailps.master.leases.records import NO_RESULT, OUTCOME, BlockRecords, BlockResult
+from snailps.master.leases.round_entries import Rounds
+from snailps.master.leases.seats import Seats
+from snailps.master.leases.slots import SlotClocks
+from snailps.master.leases.survey_parts import SurveyParts
+from snailps.master.leases.waits import Wait
+
+LOSSES_MAX = 3
+"""Workers lost at one block before the block is held responsible."""
+NO_RECORDS: NDArray[Any] = np.zeros(0, OUTCOME)
+
+
+class Schedule(ABC):
+    """What every schedule answers; the rest is in its parts."""
+
+    queue: BlockQueue | None = None
+    """Entries that any worker may get; None: each has its worker, or its clock."""
+    pace: Pace | None = None
+    """Clocks of workers, which count entries of their own."""
+    slots: SlotClocks | None = None
+    """Clocks that shards apply, of slots."""
+    rounds: Rounds | None = None
+    """Clocks that the master closes, of workers that it draws."""
+    chunks: Chunks | None = None
+    """Pieces of the input that are encoded, then trained by partitions, in a rotation."""
+    checkouts: Checkouts | None = None
+    """Output partitions of a rotation."""
+    survey: SurveyParts | None = None
+    """Parts of a survey, in its pass."""
+    seats: Seats | None = None
+    """Workers that train at the same time; None: all."""
+    is_flushed = False
+    """A worker reports an entry once its pushes are acknowledged."""
+
+    def __init__(self, records: BlockRecords, nodes: Iterable[int] = ()) -> None:
+        self.records = records
+        self.workers = dict.fromkeys(nodes)
+        """Workers that take part, in the order in which they came."""
+        self.closed = False
+        self._refused: dict[int, None] = {}  # workers that got nothing, in the order they asked
+        self._lost: dict[int, int] = {}
+
+    # --- what there is ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def entry(self, number: int) -> Entry:
+        """The entry of a number."""
+
+    @abstractmethod
+    def has(self, number: int) -> bool:
+        """Whether there is an entry, or will be."""
+
+    @abstractmethod
+    def epoch_of(self, number: int) -> int:
+        """The epoch, or round, of an entry."""
+
+    @property
+    @abstractmethod
+    def epoch(self) -> int:
+        """The epoch, or round, that the pass is in, from 0."""
+
+    @property
+    @abstractmethod
+    def results_per_epoch(self) -> int:
+        """How many losses an epoch has."""
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    def take(self, node: int) -> Entry | None:
+        """Lease the next entry to a worker; None: there is none for it at present."""
+        if self.seats is not None and not self.seats.take(node):
+            return None
+        entry = self._next_of(node)
+        if entry is None:
+            self._refused.setdefault(node)
+        else:
+            self._refused.pop(node, None)
+        return entry
+
+    @abstractmethod
+    def _next_of(self, node: int) -> Entry | None:
+        """Lease the next entry of a worker, if there is one."""
+
+    @abstractmethod
+    def woken(self, waiting: Container[int]) -> list[int]:
+        """Waiting workers that may get an entry now; each is to ask again. Costs as much as there
+        are entries to give, not a look at each of a thousand waiting workers."""
+
+    def _still(self, waiting: Container[int]) -> Iterable[int]:
+        """Workers that were refused and still wait; the others are forgotten."""
+        gone = []
+        try:
+            for node in self._refused:
+                if node in waiting:
+                    yield node
+                else:
+                    gone.append(node)
+        finally:
+            for node in gone:
+                del self._refused[node]
+
+    @abstractmethod
+    def wait_of(self, node: int) -> Wait:
+        """The workers that a worker without an entry waits for."""
+
+    def _wait_for_others(self, node: int) -> Wait:
+        """Workers with a seat that this one lacks, or with what they may have to give back."""
+        if self.seats is not None and self.seats.waits(node):
+            text = f"leave, as {self.seats.count} of all train at a time"
+            return Wait.for_some(self.seats.taken, text)
+        others = (n for n in self.records.holders() if n != node)
+        return Wait.for_some(others, "finish")
+
+    @abstractmethod
+    def claim(self, number: int, node: int) -> bool:
+        """Lease this entry to a worker that reports to hold it; False: done, or another's."""
+
+    def done(self, number: int, node: int, result: BlockResult = NO_RESULT) -> bool:
+        """Record the result of an entry; False if the entry is not leased to this worker."""
+        if self.records.holder(number) != node:
+            return False
+        self._finish(number, result)
+        return True
+
+    def _finish(self, number: int, result: BlockResult) -> None:
+        node = self.records.finish(number, result)
+        if self.is_flushed:
+            self.records.make_durable([number], node)
+
+    @abstractmethod
+    def release(self, node: int) -> list[int]:
+        """Return a worker's leases, to be leased first; their numbers."""
+
+    def _release_all(self, node: int) -> list[int]:
+        numbers = self.records.held_by(node)
+        for number in numbers:
+            self._release(number)
+        return numbers
+
+    def _release(self, number: int) -> None:
+        """Return an entry that is leased and not done."""
+        self.records.release(number)
+
+    # --- workers ---------------------------------------------------------------------------------
+
+    def join(self, node: int) -> None:
+        """A worker takes part from now on."""
+        self.workers.setdefault(node)
+
+    def leave(self, node: int) -> None:
+        """A worker finishes what it has leased and takes nothing more."""
+        self.workers.pop(node, None)
+
+    def retire(self, node: int) -> list[int]:
+        """A worker takes part no more; returns the numbers of its leases."""
+        self.leave(node)
+        return self.release(node)
+
+    def blame(self, node: int) -> int:
+        """Count a loss at what a lost worker was at; the entry that has cost too many, else -1."""
+        suspects = self._suspects(node)
+        guilty = [number for number, most in suspects if self.count_loss(number) >= most]
+        return guilty[0] if guilty else -1
+
+    def _suspects(self, node: int) -> list[tuple[int, int]]:
+        """Entries that may have cost a worker, and how many each may cost: the one that it began
+        first. What it had prefetched is innocent."""
+        return [(number, LOSSES_MAX) for number in self.records.begun_by(node)[:1]]
+
+    def count_loss(self, number: int) -> int:
+        """Count a loss at an entry; how many by now."""
+        self._lost[number] = self._lost.get(number, 0) + 1
+        return self._lost[number]
+
+    @property
+    def losses(self) -> dict[int, int]:
+        """Workers lost, by entry."""
+        return dict(self._lost)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def close(self, size: int | None = None) -> None:
+        """Lease nothing more; what is leased may still be finished. With slots, end with a whole
+        clock: that of the last entry leased, or of `size` entries, as an earlier master did."""
+        self.closed = True
+
+    def abandon(self, node: int) -> None:
+        """Stop waiting for a worker's leases, as the training ends."""
+        self.release(node)
+
+    @property
+    @abstractmethod
+    def over(self) -> bool:
+        """Nothing left and nothing leased."""
+
+    @property
+    def drops(self) -> bool:
+        """Whether leases that are not begun need not be trained any more, as part of no clock."""
+        return self.closed and self.slots is None
+
+    def unpushed(self) -> list[int]:
+        """Entries that are done, and of which the servers may lack pushes."""
+        return self.records.undurable()
+
+    def withdraw(self) -> dict[int, BlockResult]:
+        """Take back what is done and not in the rows, as the training has ended early and the
+        workers of it are gone: the results that no longer count."""
+        return {number: self.records.withdraw(number) for number in self.unpushed()}
+
+    # --- parts that several schedules have -------------------------------------------------------
+
+    @property
+    def clocks(self) -> SlotClocks | Rounds | None:
+        """Clocks that the shards have: each is at one of them, and keeps pushes of it apart."""
+        return self.slots if self.rounds is None else self.rounds
+
+    @property
+    def limits(self) -> SlotClocks | BlockQueue | None:
+        """What can end a training some entries, or clocks, after the one whose loss was low enough;
+        None: the training ends as the master looks."""
+        return self.queue if self.slots is None else self.slots
+
+    @property
+    def needs(self) -> Literal["", "clock", "fence"]:
+        """Before a lease all shards are at their clock, or have fenced lost workers: what these had
+        checked out must have no other writer before."""
+        if self.clocks is not None:
+            return "clock"
+        return "" if self.checkouts is None else "fence"
+
+    def clock_of(self, node: int) -> int | None:
+        """The clock of a worker, for its status."""
+        clocks = self.pace if self.clocks is None else self.clocks
+        return None if clocks is None else clocks.of(node)
+
+    # --- figures ---------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> int:
+        return self.records.finished
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Entries in all."""
+
+    @property
+    @abstractmethod
+    def progress(self) -> float:
+        """Share of all bytes whose entries are done, 0 to 1."""
+
+    @abstractmethod
+    def share(self, numbers: Collection[int] | NDArray[np.int64]) -> float:
+        """Share of all bytes that these entries are, 0 to 1."""
+
+    def figures(self) -> dict[str, Any]:
+        """Figures of the run."""
+        figures: dict[str, Any] = {}
+        for part in (self.pace, self.clocks, self.chunks):
+            figures |= {} if part is None else part.figures()
+        return figures
+
+    # --- what is kept of it ----------------------------------------------------------------------
+
+    def known(self) -> NDArray[Any]:
+        """`RECORD` of each entry, for a master that takes over."""
+        return self.records.known()
+
+    def durable(self) -> NDArray[Any]:
+        """`OUTCOME` of each entry for a checkpoint; zero where it is not durable."""
+        return self.records.durable()
+
+    def snapshot(self) -> dict[str, Any]:
+        """State beside the records: values for JSON, or arrays. Leased entries count as waiting:
+        the worker that has one reports it (`claim`)."""
+        return {"losses": sorted(self._lost.items())}
+
+    def resume(self, snapshot: Mapping[str, Any]) -> None:
+        """Continue from the `snapshot` of another schedule, whose records this one began with."""
+        self._lost = {int(number): int(count) for number, count in snapshot["losses"]}
+
+
+class BlockSchedule(Schedule):
+    """A schedule whose entries are the blocks of the input, in each epoch."""
+
+    def __init__(
+        self,
+        entries: Entries,
+        known: NDArray[Any] | None = None,  # records of an earlier run, of `durable` or `known`
+        nodes: Sequence[int] = (),  # the workers
+    ) -> None:
+        super().__init__(BlockRecords(entries.count), nodes)
+        self.entries = entries
+        self._done_bytes = 0
+        if known is not None:
+            self.records.resume(known)
+            self._done_bytes = entries.bytes_of_all(self.records.done())
+
+    def entry(self, number: int) -> Entry:
+        return self.entries.entry(number)
+
+    def has(self, number: int) -> bool:
+        return 0 <= number < self.size
+
+    def epoch_of(self, number: int) -> int:
+        return self.entries.epoch_of(number)
+
+    @property
+    def epoch(self) -> int:
+        return self.entries.epoch_of(self.finished)
+
+    @property
+    def results_per_epoch(self) -> int:
+        """One for each block."""
+        return len(self.entries.blocks)
+
+    @property
+    def size(self) -> int:
+        return self.entries.count
+
+    def claim(self, number: int, node: int) -> bool:
+        if self.has(number) and self.records.is_waiting(number):
+            self._adopt(number, node)
+        return self.records.holder(number) == node
+
+    @abstractmethod
+    def _adopt(self, number: int, node: int) -> None:
+        """Lease this entry, which waits, to this worker."""
+
+    def _finish(self, number: int, result: BlockResult) -> None:
+        super()._finish(number, result)
+        self._done_bytes += self.entries.bytes_of(number)
+
+    def withdraw(self) -> dict[int, BlockResult]:
+        taken = super().withdraw()
+        self._done_bytes -= sum(map(self.entries.bytes_of, taken))
+        return taken
+
+    @property
+    def progress(self) -> float:
+        return self._done_bytes / self.entries.total_bytes
+
+    def share(self, numbers: Collection[int] | NDArray[np.int64]) -> float:
+        numbers = np.asarray(numbers, np.int64)
+        return self.entries.bytes_of_all(numbers) / self.entries.total_bytes

@@ -1,0 +1,126 @@
+"""The schedule of shared blocks (`async`, and each survey): the next one to each worker that asks.
+
+A policy over the records of `Schedule`.  No files, sockets or time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from itertools import islice
+from typing import Any
+
+from numpy.typing import NDArray
+
+from snailps.api.concurrency import ALL
+from snailps.master.leases.entries import Entries, Entry
+from snailps.master.leases.queue import BlockQueue
+from snailps.master.leases.schedule import LOSSES_MAX, BlockSchedule
+from snailps.master.leases.seats import Seats
+from snailps.master.leases.survey_parts import SurveyParts
+from snailps.master.leases.waits import MASTER, Wait
+from snailps.pieces import Piece
+
+
+class QueueSchedule(BlockSchedule):
+    """Every entry of the queue, to the next worker that asks."""
+
+    queue: BlockQueue
+    seats: Seats
+
+    def __init__(
+        self,
+        entries: Entries,
+        known: NDArray[Any] | None = None,
+        *,
+        seats: int = ALL,  # most workers that train at a time
+    ) -> None:
+        super().__init__(entries, known)
+        self.seats = Seats(seats)
+        self.queue = BlockQueue(self.records, entries)
+
+    def _next_of(self, node: int) -> Entry | None:
+        if self._leases_none or (number := self.queue.take(node)) is None:
+            return None
+        self.records.lease(number, node)
+        return self.entry(number)
+
+    def woken(self, waiting: Container[int]) -> list[int]:
+        """As many workers as entries wait."""
+        if self._leases_none or not len(self.queue):
+            return []
+        return list(islice(self._still(waiting), len(self.queue)))
+
+    @property
+    def _leases_none(self) -> bool:
+        return self.closed and not self.queue.is_limited
+
+    def _adopt(self, number: int, node: int) -> None:
+        self.queue.remove(number)
+        self.records.lease(number, node)
+        self.seats.keep(node)
+
+    def release(self, node: int) -> list[int]:
+        numbers = self._release_all(node)
+        self.queue.put_back(numbers)
+        return numbers
+
+    def leave(self, node: int) -> None:
+        """Its seat is for the worker that has waited longest."""
+        super().leave(node)
+        self._refused.update(dict.fromkeys(self.seats.leave(node)))
+
+    def wait_of(self, node: int) -> Wait:
+        return self._wait_for_others(node)
+
+    def close(self, size: int | None = None) -> None:
+        """Lease nothing more but what a `limit` leaves. Again: leave nothing."""
+        self.queue.is_limited &= not self.closed
+        super().close(size)
+
+    @property
+    def drops(self) -> bool:
+        return self._leases_none
+
+    @property
+    def over(self) -> bool:
+        return not self.records.leased and (self._leases_none or not len(self.queue))
+
+
+class SurveySchedule(QueueSchedule):
+    """The same for a survey, whose blocks are done when the part with them is merged."""
+
+    survey: SurveyParts
+
+    def __init__(self, blocks: Sequence[Piece]) -> None:
+        super().__init__(Entries(blocks))
+        self.survey = SurveyParts(self.records, self.entries, self._finish)
+
+    def _release(self, number: int) -> None:
+        self.survey.released(number)
+        super()._release(number)
+
+    def _suspects(self, node: int) -> list[tuple[int, int]]:
+        """The first block that is not counted yet."""
+        begun = self.records.begun_by(node)
+        uncounted = [number for number in begun if not self.records.is_counted(number)]
+        return [(number, LOSSES_MAX) for number in uncounted[:1]]
+
+    def wait_of(self, node: int) -> Wait:
+        wait = super().wait_of(node)
+        if self.records.merging and not wait.nodes:
+            return Wait((MASTER,), "merge the survey")
+        return wait
+
+    @property
+    def over(self) -> bool:
+        return super().over and not self.records.merging
+
+    @property
+    def progress(self) -> float:
+        """Counted blocks count, too."""
+        return (self._done_bytes + self.survey.counted_bytes) / self.entries.total_bytes
+
+
+def no_schedule() -> QueueSchedule:
+    """Make the schedule of a job before its first pass: nothing is left, and nothing done."""
+    return QueueSchedule(Entries([Piece()], epochs=0))
