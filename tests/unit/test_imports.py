@@ -411,6 +411,20 @@ def test_no_module_imports_itself_by_others():
     assert not IN_CIRCLES - circles, "no circle any more: take it out of IN_CIRCLES"
 
 
+def test_parts_of_the_master_get_the_neighbours_that_its_page_draws():
+    page = (PACKAGE.parent / "docs" / "design" / "master-core.md").read_text(encoding="utf-8")
+    drawn = page.partition("## Parts and their neighbours")[2].split("```")[1]
+    parts = dict(re.findall(r"^ *(\w+)\(([^)]*)\)$", drawn, re.MULTILINE))
+    arguments = {}
+    for path in (PACKAGE / "master").rglob("*.py"):
+        for part in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(part, ast.ClassDef) and part.name in parts:
+                made = next(one for one in part.body if getattr(one, "name", "") == "__init__")
+                arguments[part.name] = ", ".join(arg.arg for arg in made.args.args[1:])
+    assert len(parts) >= 12
+    assert arguments == parts
+
+
 def test_sources_cover_every_room():
     """Every room that ALLOWED names is really there, and is looked at."""
     parts = {part_of(module_name(path)) for path in sources()}
