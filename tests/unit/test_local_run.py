@@ -15,7 +15,7 @@ class Launcher:
 
     address, secret, children = "127.0.0.1:1", b"", [1]
 
-    def __init__(self, clock, looks):
+    def __init__(self, raw, clock, looks):
         self._clock, self._looks = clock, looks
 
     def poll(self):
@@ -52,8 +52,7 @@ def waits(monkeypatch, clock, answers, looks=10_000):
 
     line = SimpleNamespace(look=look, close=lambda: closed.append(1))
     monkeypatch.setattr(module, "StatusLine", lambda address, trust: line)
-    run = object.__new__(Run)
-    run.launcher, run.interrupts = Launcher(clock, looks), 0
+    run = Run(None, Launcher, clock=clock, looks=looks)
     run.wait(ClusterSettings(), lambda status: shown.append(status["phase"]))
     return shown, len(closed)
 

@@ -15,7 +15,7 @@ from snailps.cli.options import command_line
 from snailps.config import RawConfig
 from snailps.data.blocks import Source
 from snailps.errors import DataError, RemoteError
-from snailps.filtering import formats
+from snailps.filtering import formats, kept_scores
 from snailps.filtering import job as filter_job
 from snailps.filtering.formats import Task
 from snailps.filtering.job import FilterJob
@@ -215,8 +215,8 @@ def test_files_of_a_filter_name_addresses_without_secrets(tmp_path, monkeypatch)
         judge=SimpleNamespace(condition=SimpleNamespace(text="m > 1"), added={}), tasks=[task],
     )  # fmt: skip
     assert "old" not in json.dumps(FilterJob._identify(one))
-    scores = ScoreFolder.__new__(ScoreFolder)
-    scores._models, scores._column = {"m": {"path": "m.bin", "version": "v"}}, "text"
+    monkeypatch.setattr(kept_scores, "version_now", lambda path: "v")
+    scores = ScoreFolder(tmp_path, {"m": "m.bin"}, "text")
     assert "old" not in json.dumps(scores.header(task, "m"))
 
 

@@ -33,7 +33,7 @@ from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
 from snailps.models.rotation import shared_blocks, trainer
 from snailps.models.rotation.input_exchange import InputExchange
-from snailps.models.rotation.trainer import _Training, units_between
+from snailps.models.rotation.trainer import Checkout, LeaseRates, turns_of, units_between
 from snailps.models.word_vectors import (
     WordVectors,
     WordVectorSettings,
@@ -215,15 +215,12 @@ def test_rate_falls_with_the_time_that_a_lease_takes_of_what_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A lease of a long text is planned for less of the training than it gets of the time."""
-    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: 105.0))
-    training = object.__new__(_Training)
-    training._block = SimpleNamespace(progress=(0.0, 0.1), output_parts=10, had=0)  # type: ignore[assignment]
-    training._since = 100.0
+    block: Any = SimpleNamespace(progress=(0.0, 0.1), output_parts=10, had=0)
     for max_seconds, expected in ((10.0, (0.5, 0.4)), (0.0, (0.95, 0.94))):
-        settings = replace(SMALL, lr=1.0, max_seconds=max_seconds)
-        training._worker = SimpleNamespace(settings=settings)  # type: ignore[assignment]
-        training._trainer = SimpleNamespace(rate=lambda progress: 1.0 - progress)  # type: ignore[assignment]
-        assert training._rates(5) == pytest.approx(expected)
+        times = iter((100.0, 105.0))
+        monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=times.__next__))
+        rates = LeaseRates(block, lambda progress: 1.0 - progress, max_seconds)
+        assert rates.of(5) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("lr", [0.05, 0.2])
@@ -696,12 +693,8 @@ def test_turns_are_trained_once_each_however_many_lie_between_two_exchanges(seed
         return []
 
     inputs.exchange = exchange
-    training = object.__new__(_Training)
-    training._inputs, training._begun = inputs, 3  # type: ignore[assignment]
-    training._block = SimpleNamespace(seed=1)  # type: ignore[assignment]
-    training._rates = lambda number: (1.0, 0.5)  # type: ignore[method-assign]
-    checkout = SimpleNamespace(examples=100 * turns, part=2, wait=lambda: None, begin=begin)
-    for _ in training._turns(checkout):  # type: ignore[arg-type]
+    checkout = Checkout(2, 100 * turns, begin, number=3, rates=(1.0, 0.5))
+    for _ in turns_of(checkout, inputs, seed=1):  # type: ignore[arg-type]
         pass
     assert [spans[0][0][0], spans[-1][0][1]] == [0, 100 * turns]
     for (one, rates, _), (two, next_rates, _) in itertools.pairwise(spans):

@@ -50,8 +50,8 @@ def labels_of(ptr, loss, seed=3):
     ("method", "clock", "workers"), [("adagrad", -1, 3), ("sgd", -1, 3), ("adagrad", 0, 1)]
 )
 def test_gradients_are_divided_by_weights_so_that_2_is_twice(method, clock, workers):
-    net = Net.__new__(Net)
-    net.settings, net.workers = NetSettings(optimizer=method, batch_size=10), workers
+    net = Net(NetSettings(optimizer=method, batch_size=10), 1)
+    net.workers = workers
     plain = np.zeros(0, np.float32)
     block = held_block(terms=Step(clock, slots=4))
     by_hand = {("adagrad", -1): 3.0, ("sgd", -1): 9.0, ("adagrad", 0): 20.0}[method, clock]

@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,6 +151,57 @@ class Checkout:
         """Waits for the kernels."""
         self.results += [task.result() for task in self.tasks]
         self.tasks = []
+
+
+class Exchange(Protocol):
+    """What turns of a checkout need of the input rows."""
+
+    @property
+    def turns(self) -> int: ...
+
+    @property
+    def turns_apart(self) -> int: ...
+
+    def exchange(self, number: int) -> None: ...
+
+
+def turns_of(checkout: Checkout, inputs: Exchange, seed: int) -> Iterator[None]:
+    """Trains a checkout: begins `turns_apart` turns for each `next`, then exchanges rows."""
+    turns = inputs.turns
+    edges = np.linspace(0, checkout.examples, turns + 1).astype(int).tolist()
+    begin, end = checkout.rates
+    turn = 0
+    while turn < turns:
+        last = min(turn + inputs.turns_apart, turns)
+        lr = [begin + (end - begin) * done / turns for done in (turn, last)]
+        drawn = seed + checkout.part * GOLDEN + (turn << 32)
+        checkout.tasks = checkout.begin((edges[turn], edges[last]), (lr[0], lr[1]), drawn)
+        yield
+        checkout.wait()
+        inputs.exchange(checkout.number * turns + last)
+        turn = last
+
+
+class LeaseRates:
+    """Learning rates of a lease's checkouts; `rate` is of the training's progress.
+
+    Where time is limited, a lease may be longer than what is left of it.
+    """
+
+    def __init__(self, block: Block, rate: Callable[[float], float], max_seconds: float) -> None:
+        self._block, self._rate, self._limit_s = block, rate, max_seconds
+        self._since = time.monotonic()
+
+    def of(self, number: int) -> Rates:
+        """Learning rate at the begin and at the end of a checkout that begins now."""
+        begin, end = self._block.progress
+        step = (end - begin) / self._block.output_parts
+        first, last = (begin + step * checkout for checkout in (number, number + 1))
+        if self._limit_s:
+            spent = (time.monotonic() - self._since) / self._limit_s
+            each = spent / max(1, number - self._block.had)  # of the checkouts so far
+            first, last = max(first, begin + spent), max(last, begin + spent + each)
+        return self._rate(min(1.0, first)), self._rate(min(1.0, last))
 
 
 class DurablePoints:
@@ -278,7 +329,7 @@ class _Training:
         )
         self._totals = {"units": 0.0, "loss": 0.0, "examples": 0.0}
         self._begun = self._done = block.had  # checkouts
-        self._since = time.monotonic()
+        self._rates = LeaseRates(block, trainer.rate, self._worker.settings.max_seconds)
         self._moved = 0  # output rows
         self._returned: deque[Future[None]] = deque()
 
@@ -323,35 +374,9 @@ class _Training:
         return None if part is None else self._trainer.check_out(self._block, self._lease, part)
 
     def _turns(self, checkout: Checkout) -> Iterator[None]:
-        """Trains a checkout: begins `turns_apart` turns for each `next`, then exchanges rows."""
         checkout.number, self._begun = self._begun, self._begun + 1
-        turns = self._inputs.turns
-        edges = np.linspace(0, checkout.examples, turns + 1).astype(int).tolist()
-        begin, end = checkout.rates = self._rates(checkout.number)
-        turn = 0
-        while turn < turns:
-            last = min(turn + self._inputs.turns_apart, turns)
-            lr = [begin + (end - begin) * at / turns for at in (turn, last)]
-            seed = self._block.seed + checkout.part * GOLDEN + (turn << 32)
-            checkout.tasks = checkout.begin((edges[turn], edges[last]), (lr[0], lr[1]), seed)
-            yield
-            checkout.wait()
-            self._inputs.exchange(checkout.number * turns + last)
-            turn = last
-
-    def _rates(self, number: int) -> Rates:
-        """Learning rate at the begin and at the end of a checkout that begins now.
-
-        Where time is limited, a lease may be longer than what is left of it.
-        """
-        begin, end = self._block.progress
-        step, limit_s = (end - begin) / self._block.output_parts, self._worker.settings.max_seconds
-        first, last = (begin + step * at for at in (number, number + 1))
-        if limit_s:
-            spent = (time.monotonic() - self._since) / limit_s
-            each = spent / max(1, number - self._block.had)  # of the checkouts so far
-            first, last = max(first, begin + spent), max(last, begin + spent + each)
-        return self._trainer.rate(min(1.0, first)), self._trainer.rate(min(1.0, last))
+        checkout.rates = self._rates.of(checkout.number)
+        return turns_of(checkout, self._inputs, self._block.seed)
 
     def _finish(self, checkout: Checkout) -> None:
         """Waits for the kernels; has what changed pushed, and the partition checked in."""
