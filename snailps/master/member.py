@@ -193,8 +193,7 @@ class Member:
         now: float,
     ) -> None:
         """It rejoins, after an earlier master."""
-        if self.reach is Reach.AWAY:
-            self.reach = member_step(REACH, self.reach, "came_back")
+        self.reach = member_step(REACH, self.reach, "came_back")
         self.peer, self.address, self.cores, self.since = peer, address, cores, now
         self.resume_state = resume_state
 

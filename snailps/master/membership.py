@@ -266,12 +266,17 @@ class Membership:
                 message.pid,
                 peer,
                 endpoints,
+                message.cores,
+                since=now,
+                address=event.address,
                 reach=Reach.BACK if holds else Reach.REGISTERED,
                 late=self.formed_before or self._formed,
                 declared=True,
+                resume_state=message.state,
             )
             self.all[number] = member
-        member.came_back(peer, event.address, message.cores, message.state, now)
+        else:
+            member.came_back(peer, event.address, message.cores, message.state, now)
         self.peers[peer] = member
         log.info("%s is back", member.name)
         self._welcome(event, member)

@@ -77,29 +77,29 @@ class Reach(str, enum.Enum):
 
     AWAY = "away"  # the journal of an earlier master has it, and it is not back yet
     BACK = "back"  # it came back, and lacks the present route
-    RECONNECTING = "reconnecting"  # ... which it has been sent
+    RECONNECTING = "reconnecting"  # it came back, and has been sent the present route
     REGISTERED = "registered"  # a newcomer, without a route
-    CONNECTING = "connecting"  # ... which it has been sent
-    READY = "ready"
+    CONNECTING = "connecting"  # a newcomer that has been sent the route
+    READY = "ready"  # it reaches every server
 
 
 class Stay(str, enum.Enum):
-    """Whether a member stays; a later phase never becomes an earlier one, but by `stays`."""
+    """Whether a member stays."""
 
-    HERE = "here"
+    HERE = "here"  # for all that is known
     LEAVING = "leaving"  # asked to leave: a worker ends its block, a server's shards move
-    SENT_AWAY = "sent away"  # a worker whose job has failed; the session goes on
+    SENT_AWAY = "sent away"  # a worker whose job has failed, in a session
     STOPPING = "stopping"  # the cluster ends
     LEFT = "left"  # it has said goodbye, as asked
     ENDED = "ended"  # it has said goodbye unasked, or as the cluster ends
     MISSED = "missed"  # lost while members of an earlier master return: judged once they are back
-    GONE = "gone"
+    GONE = "gone"  # its connection is closed
 
 
 class Work(str, enum.Enum):
     """What a worker does of the job; other members stay `IDLE`."""
 
-    IDLE = "idle"
+    IDLE = "idle"  # it has no job
     STARTING = "starting"  # it has been sent the job
     COUNTING = "counting"  # it has had a block of the survey
     TRAINING = "training"  # it has had a block of the training
@@ -129,7 +129,7 @@ REACH: dict[Reach, dict[str, Reach]] = {
     },
     _R.REGISTERED: {
         "route_sent": _R.CONNECTING,
-        "route_taken": _R.READY,  # as of BACK, of one that the journal lacks
+        "route_taken": _R.READY,  # like BACK, but the journal lacks it
         "route_withdrawn": _R.REGISTERED,
     },
     _R.CONNECTING: {
@@ -191,8 +191,8 @@ STAY: dict[Stay, dict[str, Stay]] = {
         "said_bye": _S.ENDED,
         "was_lost": _S.GONE,
     },
-    _S.MISSED: {"stopped": _S.MISSED, "was_lost": _S.GONE},
-    _S.GONE: {"stopped": _S.GONE},
+    _S.MISSED: {"stays": _S.MISSED, "stopped": _S.MISSED, "was_lost": _S.GONE},
+    _S.GONE: {"stays": _S.GONE, "stopped": _S.GONE},
 }
 WORK: dict[Work, dict[str, Work]] = {
     _W.IDLE: {
@@ -212,6 +212,7 @@ WORK: dict[Work, dict[str, Work]] = {
         "job_over": _W.IDLE,
     },
     _W.COUNTING: {
+        "job_given": _W.STARTING,
         "counts": _W.COUNTING,
         "trains": _W.TRAINING,
         "part_ended": _W.FINISHED,
@@ -219,12 +220,14 @@ WORK: dict[Work, dict[str, Work]] = {
         "job_over": _W.IDLE,
     },
     _W.TRAINING: {
+        "job_given": _W.STARTING,
         "trains": _W.TRAINING,
         "part_ended": _W.FINISHED,
         "given_up": _W.GIVEN_UP,
         "job_over": _W.IDLE,
     },
     _W.FINISHED: {
+        "job_given": _W.STARTING,
         "counts": _W.COUNTING,
         "trains": _W.TRAINING,
         "part_ended": _W.FINISHED,

@@ -200,9 +200,9 @@ def takes_over(world, job):
     return World(job, Recovered(facts, "journal", world.services.base))
 
 
-def rejoin(world, number, **state):
-    """A member comes back: the first one is the server, the others workers, as they say."""
-    if number == 1:
+def rejoin(world, number, servers=1, **state):
+    """A member comes back: the first ones are the servers, the others workers, as they say."""
+    if number <= servers:
         role, places, state = "server", [["h", 5000 + number]], {"standbys": []}
     else:
         said = {"held": [], "told": [], "unsettled": [], "finished": None, "started": True}

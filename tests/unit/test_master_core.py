@@ -1269,6 +1269,25 @@ def test_call_that_is_refused_is_answered_with_the_reason():
     assert isinstance(world.ask(driver, m.Drain(1)), ClusterError)
 
 
+def test_server_that_was_to_leave_leaves_at_the_next_master_too(make_job):
+    """After `snailps drain` it does not know itself; what leaves as asked is not lost."""
+    world = World(make_job(), expected_servers=2)
+    for role in ("server", "server", "worker"):
+        world.join(role)
+    world.tick(times=4)
+    world.call(1, m.Drain(2))
+    after = takes_over(world, make_job())
+    for number in (1, 2):
+        rejoin(after, number, servers=2)
+    rejoin(after, 3, servers=2, started=False)
+    after.tick(times=4)
+    assert [node["state"] for node in after.status()["nodes"][:2]] == ["ready", "leaving"]
+    after.note(2, m.Bye({}))
+    after.handle(events.Gone(2, "it closed its connection"))
+    texts = [event["text"] for event in after.status()["events"]]
+    assert "server 2 left; its shards are at other servers" in texts
+
+
 # --- phases --------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,45 @@
-"""A process as the master sees it: how fast it trains."""
+"""A process as the master sees it: its phases, and how fast it trains."""
 
 import pytest
 
-from snailps.master.member import RATE_WINDOW_S, Rate
+from snailps.master.member import RATE_WINDOW_S, Member, Rate
+from snailps.master.phases import REACH, STAY, WORK, Reach, Stay, Work
+
+TABLES = {"reach": (Reach, REACH), "stay": (Stay, STAY), "work": (Work, WORK)}
+ARGUMENTS = {
+    "route_sent": (1.0,),
+    "route_taken": (1,),
+    "said_bye": ({},),
+    "was_missed": ("it is silent",),
+    "part_ended": ({},),
+    "given_up": (7,),
+}
+ALIASES = {
+    "came_back": ("came_back", (5, ("h", 1), 1.0, {}, 1.0)),
+    "counts": ("leased", ("survey", 1.0)),
+    "trains": ("leased", ("train", 1.0)),
+}
+"""Events whose method has another name, or more arguments."""
+
+
+def happens(member, event):
+    name, arguments = ALIASES.get(event, (event, ARGUMENTS.get(event, ())))
+    getattr(member, name)(*arguments)
+
+
+@pytest.mark.parametrize("field", TABLES)
+def test_each_event_of_each_phase_is_in_the_table_or_refused(field):
+    phases, table = TABLES[field]
+    assert set(table) == set(phases)
+    for event in {event for after in table.values() for event in after}:
+        for phase in phases:
+            member = Member(1, "worker", "host", 5, 7, [], **{field: phase})
+            if (becomes := table[phase].get(event)) is not None:
+                happens(member, event)
+                assert getattr(member, field) is becomes
+            else:
+                with pytest.raises(AssertionError, match=f"'{event}': it is {phase.value}$"):
+                    happens(member, event)
 
 
 @pytest.fixture

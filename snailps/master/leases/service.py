@@ -447,7 +447,7 @@ class LeaseService:
     def _give_up(self, member: Member, why: str, now: float) -> None:
         """The training ends without what a worker has not finished: it is lost, and fenced before
         the export reads its rows."""
-        if self._lifecycle.stopping or member.finished:
+        if self._lifecycle.stopping or member.finished or member.dropped:
             return
         job, schedule = self.running()
         member.given_up(self._ended_jobs.newest)

@@ -21,6 +21,7 @@ from snailps.master.events import Answer
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
 from snailps.master.membership import Membership
+from snailps.master.phases import Stay
 from snailps.master.replication.effects import Emptied, Expelled, RowsLost, Stuck
 from snailps.master.replication.pending_orders import Order
 from snailps.master.replication.placement_record import with_changes
@@ -89,6 +90,10 @@ class ReplicationController:
             self._work(now)
             return
         missed = [member.number for member in self._members.nodes("server") if member.missed]
+        leaving = self._members.shards["leaving"]
+        for member in self._members.nodes("server"):
+            if member.number in leaving and member.stay is Stay.HERE:
+                member.asked_to_leave()
         self.standbys.restore(self._members.shards, self._members.route, hosts, now, missed)
         self._work(now)
         for member in self._members.nodes("server"):
