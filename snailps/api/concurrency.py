@@ -27,7 +27,7 @@ class Concurrency:
     why: str = ""
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
+        if self.workers <= 0:
             raise MisuseError(f"expected 1 worker at least, got {self}")
 
     @classmethod
