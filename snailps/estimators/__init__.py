@@ -24,6 +24,7 @@ _HOMES = {
     "PoissonRegressor": "linear",
     "SparseNetClassifier": "net",
     "TextClassifier": "text",
+    "TwoTower": "two_tower",
     "Word2Vec": "words",
 }
 
@@ -42,6 +43,7 @@ READERS = {
         },
         "snailps.models.sparse.net:Net": {"": "SparseNetClassifier"},
         "snailps.models.mlp:Mlp": {"": "MLPClassifier"},
+        "snailps.models.two_tower:TwoTower": {"": "TwoTower"},
     },
     "names": {
         "snailps.models.embeddings.kge:KnowledgeGraph": {"": "KnowledgeGraph"},
