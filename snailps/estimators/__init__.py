@@ -24,7 +24,6 @@ _HOMES = {
     "PoissonRegressor": "linear",
     "SparseNetClassifier": "net",
     "TextClassifier": "text",
-    "TwoTower": "two_tower",
     "Word2Vec": "words",
 }
 
@@ -43,7 +42,6 @@ READERS = {
         },
         "snailps.models.sparse.net:Net": {"": "SparseNetClassifier"},
         "snailps.models.mlp:Mlp": {"": "MLPClassifier"},
-        "snailps.models.two_tower:TwoTower": {"": "TwoTower"},
     },
     "names": {
         "snailps.models.embeddings.kge:KnowledgeGraph": {"": "KnowledgeGraph"},

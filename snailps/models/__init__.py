@@ -92,11 +92,6 @@ MODELS: Mapping[str, Model] = {
         ask="predict {} FILE -k 5",
         reader="snailps.models.embeddings.queries:FactorModel",
     ),
-    "two_tower": Model(
-        "snailps.models.two_tower:TwoTower",
-        "snailps.models.two_tower:TwoTowerSettings",
-        "Two-tower retrieval: items for queries, by their words.",
-    ),
     "fedavg": Model(
         "snailps.models.fedavg:FedAvg",
         "snailps.models.fedavg:FedAvgSettings",
