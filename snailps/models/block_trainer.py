@@ -17,11 +17,12 @@ from concurrent.futures import Future
 from typing import Any, ClassVar
 
 from snailps.api.parts import Cut, Gathered, Limited, Surveyed
+from snailps.api.row_updates import RowUpdate
 from snailps.api.worker import Block, Worker
 from snailps.dataclass import dataclass
 from snailps.models.local_sgd import LocalSgd
 from snailps.models.pace import Pace
-from snailps.models.row_updates import LOSS_BOUND, RowUpdate
+from snailps.models.row_bounds import LOSS_BOUND
 from snailps.models.rows import Lookup, Rows, Scale, Trained
 
 Span = tuple[int, int]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from torch import nn
 from snailps.api import worker as api
 from snailps.api.block import Block
 from snailps.api.results import Results, write_tables
+from snailps.api.row_updates import STEPPED_BY_SHARDS, RowUpdate
 from snailps.api.tables import Table, Tensor
 from snailps.config import JobSettings, setting
 from snailps.data.atomic import atomic_file
@@ -91,6 +92,11 @@ class Worker(api.Worker):
     """
 
     Settings = TorchSettings
+    row_updates: ClassVar[Mapping[str, RowUpdate]] = {
+        **STEPPED_BY_SHARDS,
+        "running means and variances": RowUpdate.SHARE,
+        "counts of batches": RowUpdate.STEP,
+    }
 
     net: nn.Module
 

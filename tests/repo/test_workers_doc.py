@@ -5,7 +5,9 @@ import pydoc
 import re
 from pathlib import Path
 
-from snailps.api.parts import NAMES, PARTS
+import pytest
+
+from snailps.api.parts import NAMES, PARTS, part_of
 from snailps.api.worker import Worker
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "workers.md").read_text(encoding="utf-8")
@@ -36,6 +38,15 @@ def test_page_lists_what_a_model_may_override():
         found = listed(heading)
         assert len(found) == len(set(found)), heading
         assert set(found) == set(names), heading
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_class_that_writes_what_the_page_names_has_the_part(part):
+    for name in listed(f".*: `{part.__name__}`"):
+        mine = type("Mine", (Worker,), {name: vars(part)[name]})
+        derived = type("Derived", (mine,), {name: vars(part)[name]})
+        assert [one for one in PARTS if part_of(mine, one) is mine] == [part]
+        assert part_of(derived, part) is derived
 
 
 def test_help_of_a_worker_fits_a_screen():

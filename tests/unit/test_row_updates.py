@@ -1,11 +1,12 @@
-"""models.row_updates: what workers push as a sum is a step, and every model says what is not."""
+"""api.row_updates, models.row_bounds: each model says which of its changes are no steps."""
 
 import numpy as np
 import pytest
 
+from snailps.api.row_updates import RowUpdate
 from snailps.api.worker import load_class
 from snailps.models import CLASSES
-from snailps.models.row_updates import ROW_BOUND, RowUpdate, are_bounded, make_unit
+from snailps.models.row_bounds import ROW_BOUND, are_bounded, make_unit
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.concurrency import Concurrency
+from snailps.api.row_updates import RowUpdate
 from snailps.api.tables import Rows
 from snailps.api.worker import Results
 from snailps.config import JobSettings
@@ -29,7 +30,7 @@ from snailps.models.embeddings import files, ranking, warm_start
 from snailps.models.embeddings.settings import EmbeddingSettings, KgeSettings
 from snailps.models.embeddings.worker import KIND_KEY, Batch, EmbeddingWorker
 from snailps.models.local_sgd import Floats, Keys
-from snailps.models.row_updates import RowUpdate, make_unit
+from snailps.models.row_bounds import make_unit
 
 RELATIONS = {"transe": 1, "distmult": 2, "complex": 3, "rotate": 4}
 """Numbers of the models in `kernels.train_triples`."""

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from snailps.abi.key_hash import MASK64
 from snailps.api.parts import Adopted, Reported, SurveyPart
 from snailps.api.passes import Passes
+from snailps.api.row_updates import RowUpdate
 from snailps.api.tables import Rows, Table
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
@@ -56,7 +57,7 @@ from snailps.models.local_sgd import (
 )
 from snailps.models.pace import Pace, of_workers
 from snailps.models.packed_tables import STATE_BYTES_AUTO, check_optimizer
-from snailps.models.row_updates import RowUpdate, are_bounded
+from snailps.models.row_bounds import are_bounded
 from snailps.models.rows import Ids, Scale, Trained, distinct
 from snailps.models.seen_blocks import SeenBlocks
 

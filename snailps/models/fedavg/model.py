@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snailps.api.parts import Adopted, InRounds, Limited
+from snailps.api.row_updates import RowUpdate
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import Block, Pending, Results, Worker
 from snailps.config import JobSettings
@@ -32,7 +33,7 @@ from snailps.models.fedavg.feeds import Feeds
 from snailps.models.fedavg.learner import Learner
 from snailps.models.fedavg.network import Floats, Network, sum_into
 from snailps.models.fedavg.settings import FedAvgSettings
-from snailps.models.row_updates import LOSS_BOUND, RowUpdate
+from snailps.models.row_bounds import LOSS_BOUND
 
 EMBEDDING, OUTPUT = "embedding", "output"
 MOMENT = "moment"

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from snailps.api.counting import Counted
 from snailps.api.parts import Adopted, Cut, Limited, Reported, Surveyed, Surveyor
 from snailps.api.passes import Passes
+from snailps.api.row_updates import STEPPED_BY_SHARDS, RowUpdate
 from snailps.api.tables import Tensor
 from snailps.api.worker import Block, Pending, Results, Worker
 from snailps.config import JobSettings
@@ -48,7 +49,7 @@ from snailps.models.mlp.settings import (
 )
 from snailps.models.packed_tables import NoSurvey, check_optimizer, opened_model, put_tables
 from snailps.models.parameters import Parameters, Pull, Vector, pulled
-from snailps.models.row_updates import LOSS_BOUND, STEPPED_BY_SHARDS, RowUpdate
+from snailps.models.row_bounds import LOSS_BOUND
 from snailps.models.sparse.clipping import counts_of, judged
 
 ENOUGH = 32 << 20

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from snailps import kernels
 from snailps.api.passes import EPOCHS
+from snailps.api.row_updates import STEPPED_BY_SHARDS, RowUpdate
 from snailps.api.tables import Table, Tensor
 from snailps.api.worker import BATCHES_BYTES, Block, Pending, Results
 from snailps.config import JobSettings, setting
@@ -36,7 +37,6 @@ from snailps.models.layers import Layers, check_widths
 from snailps.models.losses import LOSSES
 from snailps.models.packed_tables import Classes, Packed, grown_tensors
 from snailps.models.parameters import Parameters, Vector, pulled
-from snailps.models.row_updates import STEPPED_BY_SHARDS, RowUpdate
 from snailps.models.sparse import evaluate
 from snailps.models.sparse.batch import TABLE, Batch, Floats, Keys, batch_reader
 from snailps.models.sparse.clipping import counts_of

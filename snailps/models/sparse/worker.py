@@ -28,6 +28,7 @@ from snailps import kernels
 from snailps.api.counting import Counted
 from snailps.api.parts import Adopted, Reported, Surveyor
 from snailps.api.passes import EPOCHS, Passes
+from snailps.api.row_updates import RowUpdate
 from snailps.api.tables import Table
 from snailps.api.worker import Block, Results
 from snailps.config import JobSettings
@@ -48,7 +49,6 @@ from snailps.models.local_sgd import LocalSgd, RowLayout
 from snailps.models.losses import LOSSES
 from snailps.models.pace import Pace, of_workers
 from snailps.models.packed_tables import Classes, NoSurvey, Packed, grown, opened, read_packed
-from snailps.models.row_updates import RowUpdate
 from snailps.models.rows import Lookup, Rows, Scale, Trained
 from snailps.models.seen_blocks import SeenBlocks
 from snailps.models.sparse import evaluate, warm_start

@@ -38,7 +38,7 @@ from snailps.models.rotation.trainer import (
     Which,
     whole,
 )
-from snailps.models.row_updates import are_bounded
+from snailps.models.row_bounds import are_bounded
 from snailps.models.word_vectors import shared_text
 from snailps.models.word_vectors.block_size import NOISE_POWER, NOISE_REUSE, draw
 from snailps.models.word_vectors.examples import Bags, Examples, Noise, Rows, train

@@ -3,19 +3,14 @@
 **What a worker pushes as a sum is a step of a gradient**: it is in proportion to a rate, so that N
 workers push what one would in N times as many steps.  A change that is not (a vector made a unit
 vector, a mean that runs along) goes another way, or N workers make it N times.  Models declare
-theirs as `Worker.row_updates`; tests/sim/test_alike.py trains each with a rate of nearly 0,
-which must push nearly nothing.  docs/consistency.md has the list.
+theirs as ``row_updates``; tests/sim/test_alike.py trains each with a rate of nearly 0, which must
+push nearly nothing.  docs/consistency.md has the list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-
-import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float32]
 
 
 class RowUpdate(Enum):
@@ -35,27 +30,3 @@ STEPPED_BY_SHARDS: Mapping[str, RowUpdate] = {
     "gradient of the loss, divided by the examples of its batch": RowUpdate.STEP,
     "step and state of the optimiser, l1 and l2 of ftrl": RowUpdate.OWNER,
 }
-LOSS_BOUND = 100.0
-"""`Limited.loss_bound` of models whose rows begin near zero."""
-ROW_BOUND = 1e6
-"""Weights beyond it have diverged: with float32 a score has no digit behind the point then."""
-UNIT_ERROR = 1e-5
-"""Squared lengths so near to 1 are left: a row that nobody has changed comes back to the bit."""
-UNIT_LEAST = 1e-12
-"""Squared length below which a vector has no direction."""
-
-
-def are_bounded(rows: Floats) -> bool:
-    """Whether all weights are within `ROW_BOUND`: kernels that clip scores hide what is not, a NaN
-    too."""
-    if not rows.size:
-        return True
-    return bool(rows.min() >= -ROW_BOUND and rows.max() <= ROW_BOUND)
-
-
-def make_unit(rows: Floats) -> None:
-    """Make vectors (n, dim) unit vectors, in place."""
-    squares = np.einsum("ij,ij->i", rows, rows)
-    wrong = np.flatnonzero((np.abs(squares - 1) > UNIT_ERROR) & (squares > UNIT_LEAST))
-    if len(wrong):
-        rows[wrong] /= np.sqrt(squares[wrong])[:, None]
