@@ -37,7 +37,7 @@ MOST = {
     PARTS: 14,
     ALONE: 40,
     POLICIES: 0,
-    SCHEDULES: 2,
+    SCHEDULES: 0,
     NOT_ME: 0,
     "stubs": 0,
     "terms": 110,

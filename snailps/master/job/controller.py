@@ -253,7 +253,7 @@ class JobController:
         """Open the schedule of the training; with clocks, shards begin at the first one."""
         here = [m for m in self._members.joined("worker") if m.takes_blocks]
         nodes = [member.number for member in here]
-        if job.rounds and not nodes:  # the workers of rounds are decided now
+        if job.needs_workers and not nodes:
             self._above.fail_job("every worker has left before the training began")
             return
         restored = self.checkpoints.continued_from
@@ -469,7 +469,7 @@ class JobController:
     def can_wait(self) -> bool:
         """Whether there is a job that can wait for a worker; rounds need some workers to begin."""
         before = self.phase in (JobPhase.RESTORING, JobPhase.SURVEY, JobPhase.LOADING)
-        needs_workers = before and self.job is not None and self.job.rounds > 0
+        needs_workers = before and self.job is not None and self.job.needs_workers
         return self.phase not in (JobPhase.IDLE, JobPhase.STOPPING) and not needs_workers
 
     @property

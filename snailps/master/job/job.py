@@ -54,6 +54,7 @@ from snailps.master.leases import (
     RoundSchedule,
     Schedule,
     SurveySchedule,
+    Training,
 )
 from snailps.master.leases.entries import Entry
 from snailps.master.leases.records import BlockResult
@@ -121,6 +122,8 @@ class Job:
         self.name = self._asked(self.cls, "model_name", str)
         self.clocked = bool(self.cls.clocked(self.settings))
         self.rounds = self._asked(in_rounds, "rounds", int)
+        self.needs_workers = self.rounds > 0
+        """The workers of rounds are decided when the training begins: it needs some."""
         self.fraction = self._asked(in_rounds, "fraction", float)
         self.deadline_s = self._asked(in_rounds, "deadline", float)
         self.expires = self._asked(part_of(self.cls, Limited), "expires", int)
@@ -370,7 +373,8 @@ class Job:
                 extent=plan.get("extent"),
             )
         entries = Entries(self.input.blocks, s.epochs, s.max_steps, self.input.order)
-        return SCHEDULES[s.consistency](s, entries, known, nodes, self.concurrency.workers)
+        training = Training(s, entries, known, nodes, self.concurrency.workers)
+        return SCHEDULES[s.consistency](training)
 
     def end_pass(self, now: float) -> None:
         """End a pass. What a training that ended early counts is what the model has: results of

@@ -14,7 +14,7 @@ Each is a `Schedule`, made of parts that others may have, too: `service.py` neve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -39,35 +39,42 @@ __all__ = [
     "Schedule",
     "SspSchedule",
     "SurveySchedule",
+    "Training",
 ]
 
 
-def _shared_or_owned(
-    settings: JobSettings, entries: Entries, known: NDArray[Any], nodes: Sequence[int], seats: int
-) -> Schedule:
-    if settings.assign == "own":
-        return SspSchedule(entries, known, nodes=nodes, seats=seats)
-    return QueueSchedule(entries, known, seats=seats)
+class Training(NamedTuple):
+    """What the schedule of a training is made of."""
+
+    settings: JobSettings
+    entries: Entries
+    known: NDArray[Any]  # records of an earlier run
+    nodes: Sequence[int]  # the workers
+    seats: int  # most of them that train at a time
 
 
-def _close(
-    settings: JobSettings, entries: Entries, known: NDArray[Any], nodes: Sequence[int], seats: int
-) -> Schedule:
-    return SspSchedule(entries, known, nodes=nodes, staleness=settings.staleness, seats=seats)
+def _shared_or_owned(job: Training) -> Schedule:
+    if job.settings.assign == "own":
+        return SspSchedule(job.entries, job.known, nodes=job.nodes, seats=job.seats)
+    return QueueSchedule(job.entries, job.known, seats=job.seats)
 
 
-def _in_steps(
-    settings: JobSettings, entries: Entries, known: NDArray[Any], nodes: Sequence[int], seats: int
-) -> Schedule:
-    return BspSchedule(entries, known, nodes=nodes, micro_batches=settings.micro_batches)
+def _close(job: Training) -> Schedule:
+    staleness = job.settings.staleness
+    return SspSchedule(
+        job.entries, job.known, nodes=job.nodes, staleness=staleness, seats=job.seats
+    )
 
 
-SCHEDULES: dict[
-    str, Callable[[JobSettings, Entries, NDArray[Any], Sequence[int], int], Schedule]
-] = {
+def _in_steps(job: Training) -> Schedule:
+    """All workers train at a time: slots are as many for each number of them."""
+    micro_batches = job.settings.micro_batches
+    return BspSchedule(job.entries, job.known, nodes=job.nodes, micro_batches=micro_batches)
+
+
+SCHEDULES: dict[str, Callable[[Training], Schedule]] = {
     "async": _shared_or_owned,
     "ssp": _close,
     "bsp": _in_steps,
 }
-"""Schedules by `consistency`, made of a job's settings, its entries, their records so far, its
-workers, and how many of them train at a time (bsp: all)."""
+"""By `consistency`."""

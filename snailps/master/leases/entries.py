@@ -65,12 +65,13 @@ class Entries:
 
     def entry(self, number: int) -> Entry:
         epoch, place = divmod(number, len(self.blocks))
+        order, base = self._order_of(epoch), epoch * self._epoch_bytes
         return Entry(
             number,
-            self.blocks[self.of_epoch(epoch)[place]],
+            self.blocks[order.blocks[place]],
             epoch,
-            self.bytes_before(number) / self.total_bytes,
-            self.bytes_before(number + 1) / self.total_bytes,
+            (base + int(order.before[place])) / self.total_bytes,
+            (base + int(order.before[place + 1])) / self.total_bytes,
         )
 
     def epoch_of(self, number: int) -> int:
