@@ -2,6 +2,7 @@
 
 python -m tests.sim --seeds 100000 [--from 0] [--jobs 2]        a walk, with progress
 python -m tests.sim --seed 4711 --trace                         one run, each event of it
+python -m tests.sim --lives [--rewrite]                         recorded lives: as they are written?
 """
 
 from __future__ import annotations
@@ -83,7 +84,11 @@ def main(arguments=None):
     parser.add_argument("--seed", type=int, help="this one alone")
     parser.add_argument("--trace", action="store_true", help="print each event of it")
     parser.add_argument("--log", action="store_true", help="print the product's log, too")
+    parser.add_argument("--lives", action="store_true", help="compare the recorded lives")
+    parser.add_argument("--rewrite", action="store_true", help="write them as they are now")
     chosen = parser.parse_args(arguments)
+    if chosen.lives:
+        return _lives(chosen.rewrite)
     if chosen.seed is None:
         failed = walk(chosen.first, chosen.seeds, chosen.jobs)
         if failed:
@@ -101,6 +106,23 @@ def main(arguments=None):
         f"{outcome.faults} faults, digest {outcome.digest:08x}: {outcome.ended}"
     )
     return int(bool(outcome.problems))
+
+
+def _lives(rewrites):
+    """Compares the recorded lives, or writes them; the exit code."""
+    from tests.sim import lives
+
+    logging.disable(logging.CRITICAL)
+    wrong = 0
+    for path in sorted(lives.FOLDER.glob("*.txt")):
+        about, commands, log = lives.read(path)
+        lived, problems = lives.live(commands)
+        if rewrites:
+            path.write_text(lives.written(about, commands, lived))
+        changed = lived != log
+        print(path.stem, *problems, "changed" if changed else "as it is written", sep=": ")
+        wrong += bool(problems) or (changed and not rewrites)
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":

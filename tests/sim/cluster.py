@@ -143,19 +143,17 @@ class Outcome:
 class Cluster:
     """A cluster of one run; its attributes are what its processes and the checks look at."""
 
+    numbers = random.Random
+    """What the numbers of a run are drawn with."""
+
     def __init__(self, seed, trace=None):
-        self.world = World(seed, trace)
-        self.rng = rng = self.world.rng
-        self.scenario = s = Scenario.draw(rng).with_checkpoints(seed)
+        self.world = World(seed, trace, self.numbers(seed))
+        self.rng = self.world.rng
+        self.session, self.driver = False, None
+        self.scenario, self.plans = self.draw(seed)
+        s = self.scenario
         self.network = Network(self.world, s.network)
         self.threads = Threads()
-        plain = JobPlan(s.consistency, s.staleness, s.micro_batches, s.blocks, s.epochs)
-        self.plans = draw_session(seed, plain, s.think_s)
-        self.session, self.driver = bool(self.plans), None
-        if self.session:
-            self.scenario = s = replace(s, checkpoint_s=0.0, checkpoint_pushes=0, restarts=0)
-        else:
-            self.plans = [draw_end(seed, draw_plan(seed, plain, s.think_s))]
         self.jobs = [JobRun(self.plans[0])]
         self.prefetch, self.pulls_ahead, self.keys_max = s.prefetch, s.pulls_ahead, s.keys_max
         self.frag_num = s.frag_num
@@ -190,6 +188,16 @@ class Cluster:
         self._pids = {}
         self._cluster_id = 0
         self.faults = faults.Faults(self)
+
+    def draw(self, seed):
+        """What is given before anything happens: the scenario, and the plans of the jobs."""
+        s = Scenario.draw(self.rng).with_checkpoints(seed)
+        plain = JobPlan(s.consistency, s.staleness, s.micro_batches, s.blocks, s.epochs)
+        plans = draw_session(seed, plain, s.think_s)
+        self.session = bool(plans)
+        if self.session:
+            return replace(s, checkpoint_s=0.0, checkpoint_pushes=0, restarts=0), plans
+        return s, [draw_end(seed, draw_plan(seed, plain, s.think_s))]
 
     @property
     def job(self):
@@ -296,6 +304,17 @@ class Cluster:
         self.nodes.append(node)
         node.start()
         return node
+
+    def begin(self):
+        """Starts everything, and plans what goes wrong."""
+        self.start_all()
+        self.faults.plan()
+
+    def handles(self, event):
+        """The master's core is about to take an event."""
+
+    def performs(self, effect):
+        """An effect of it is about to be performed."""
 
     def start_all(self):
         """Starts a master and as many nodes as it expects."""
@@ -408,8 +427,7 @@ class Cluster:
     def _run(self, outcome):
         s, world = self.scenario, self.world
         world.say("seed", f"{s!r} {self.plans!r}")
-        self.start_all()
-        self.faults.plan()
+        self.begin()
         try:
             world.run(self._is_over, EVENTS_MAX)
             while self._goes_on():

@@ -350,7 +350,10 @@ class Master(Process):
         try:
             with self.as_owner():
                 while self._events and self.alive:
-                    for effect in self.core.handle(self._events.popleft(), self.world.now):
+                    taken = self._events.popleft()
+                    self.cluster.handles(taken)
+                    for effect in self.core.handle(taken, self.world.now):
+                        self.cluster.performs(effect)
                         self._performers[type(effect)](self, effect)
         finally:
             self._is_feeding = False

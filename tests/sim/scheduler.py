@@ -159,10 +159,12 @@ class World:
         Everything is drawn from it.
     trace : callable, optional
         Is told each line as it comes.
+    rng : random.Random, optional
+        What is drawn with, if not by the seed.
     """
 
-    def __init__(self, seed, trace=None):
-        self.seed, self.rng, self.now = seed, random.Random(seed), 1000.0
+    def __init__(self, seed, trace=None, rng=None):
+        self.seed, self.rng, self.now = seed, rng or random.Random(seed), 1000.0
         self.events = 0
         self.recent = deque(maxlen=RECENT)
         self.digest = 0
