@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import Field, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,6 @@ from numpy.typing import NDArray
 from snailps.data._subwords import subwords_csr
 from snailps.data.packed_words import PackedWords
 from snailps.data.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from snailps.models.classifier.settings import ClassifierSettings
-    from snailps.models.word_vectors.settings import WordVectorSettings
-
-S = TypeVar("S", "WordVectorSettings", "ClassifierSettings")
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +38,24 @@ _HASHES = 1 << 30
 """Range of the hashes that are counted: of a million n-grams, five hundred collide."""
 _MAGIC = b"SNNG"
 _HEAD = len(_MAGIC) + 8
+
+
+class Grams(Protocol):
+    """Settings of a model whose words have n-grams of characters."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def minn(self) -> int: ...
+
+    @property
+    def maxn(self) -> int: ...
+
+    @property
+    def bucket(self) -> int: ...
+
+
+S = TypeVar("S", bound=Grams)
 
 
 def distinct_ngrams(words: Sequence[bytes], minn: int, maxn: int, enough: int) -> int:
@@ -68,7 +80,7 @@ def rows_for(ngrams: int, places: int = 0) -> int:
     return min(ROWS_MAX, -(-rows // unit) * unit)
 
 
-def chosen(s: S, words: Sequence[bytes], places: int = 0) -> int:
+def chosen(s: Grams, words: Sequence[bytes], places: int = 0) -> int:
     """The number of rows of a job, logged where it is chosen here.
 
     `places` counts all n-grams of words, equal ones too: in short texts half of them differ, and a
@@ -102,14 +114,12 @@ def surveyed(settings: S, summary: bytes) -> tuple[S, bytes]:
     return replace(settings, bucket=settings.bucket or rows), summary
 
 
-def pack_vocabulary(s: WordVectorSettings, vocabulary: Vocabulary) -> bytes:
+def pack_vocabulary(s: Grams, vocabulary: Vocabulary) -> bytes:
     rows = chosen(s, vocabulary.words) if s.maxn else ROWS_MAX
     return with_rows(vocabulary.to_bytes(), rows)
 
 
-def unpack_vocabulary(
-    s: WordVectorSettings, summary: bytes
-) -> tuple[WordVectorSettings, Vocabulary]:
+def unpack_vocabulary(s: S, summary: bytes) -> tuple[S, Vocabulary]:
     """The settings as `surveyed`, and the vocabulary."""
     s, packed = surveyed(s, summary)
     return s, Vocabulary.from_bytes(packed)

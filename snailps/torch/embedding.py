@@ -26,13 +26,15 @@ from snailps.api.tables import Keys, Table
 from snailps.errors import ConfigError, MisuseError
 from snailps.local.session import Cluster
 from snailps.serving.reader import TableReader
-from snailps.serving.saved_tables import SavedTables
+from snailps.serving.row_reader import RowReader
+from snailps.serving.saved_tables import SavedTables, open_checkpoint
 from snailps.torch import row_state
 from snailps.torch._bags import add_to_rows
 from snailps.torch.backward import enclosing, outermost
 from snailps.torch.exchange import Exchange, Lookup, corked, push_together
 from snailps.torch.parameter import RowsParameter
 from snailps.torch.rows import current
+from snailps.torch.serving import ServedRows
 
 Bags: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
 """Ids (bags, ids of each), or ids (n,) and the offset of each bag."""
@@ -191,9 +193,13 @@ class TableModule(nn.Module):
         DataError, CheckpointError
             There is no good checkpoint.
         """
-        from snailps.torch.serving import from_checkpoint
-
-        return from_checkpoint(cls, checkpoint, names, **options)
+        saved = checkpoint if isinstance(checkpoint, SavedTables) else open_checkpoint(checkpoint)
+        wanted = [names] if isinstance(names, str) else list(names)
+        if missing := [name for name in wanted if name not in saved]:
+            raise ConfigError(
+                f"no table {missing[0]!r} in {saved.path}: there are {', '.join(saved) or 'none'}"
+            )
+        return served(cls, [saved[name] for name in wanted], **options)
 
     @classmethod
     def from_readers(cls: type[M], *readers: TableReader, **options: Any) -> M:
@@ -201,8 +207,6 @@ class TableModule(nn.Module):
 
         `options` as of `from_checkpoint`.
         """
-        from snailps.torch.serving import served
-
         return served(cls, readers, **options)
 
     @property
@@ -567,6 +571,44 @@ class EmbeddingBagCollection(TableModule):
         if len(features) != len(names):
             raise MisuseError(f"expected bags of {len(names)} features, got {len(features)}")
         return features
+
+
+KINDS = (Embedding, EmbeddingBag, EmbeddingBagCollection)
+
+
+def served(
+    kind: type[M],
+    tables: Sequence[RowReader],
+    *,
+    mode: str | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> M:
+    """A module of a kind over tables that are read only: of a collection one a feature.
+
+    The options are those that it was trained with, with the defaults of `kind`.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"expected {', '.join(one.__name__ for one in KINDS)}, got {kind!r}")
+    several = kind is EmbeddingBagCollection
+    if not tables or (len(tables) > 1 and not several):
+        raise ConfigError(f"{kind.__name__}: expected one table, got {len(tables)}")
+    declared = tuple(one.table for one in tables)
+    if len({table.dim for table in declared}) > 1:
+        widths = ", ".join(f"{table.name} {table.dim}" for table in declared)
+        raise ConfigError(f"tables of one module have one width, got {widths}")
+    module: Any = kind.__new__(kind)
+    nn.Module.__init__(module)
+    module.tables, module.embedding_dim = declared, declared[0].dim
+    padding = [as_id(padding_idx)] * len(tables)
+    module.exchange = Exchange(ServedRows(tables), declared, padding, 0)
+    module.rows = None
+    module.padding_idx = padding_idx
+    if kind is not Embedding:
+        module.mode = checked_mode(mode or ("sum" if several else "mean"))
+        module.include_last_offset = include_last_offset
+    result: M = module.eval()
+    return result
 
 
 # --- ids and offsets ------------------------------------------------------------------------------

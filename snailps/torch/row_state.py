@@ -11,21 +11,31 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
+from snailps.api.tables import Table
 from snailps.errors import MisuseError
-
-if TYPE_CHECKING:
-    from snailps.torch.embedding import TableModule
+from snailps.torch.exchange import Exchange
 
 _PIECE = 1 << 18
 """Rows that are assigned at a time."""
 _asked = threading.local()
+
+
+class OfTables(Protocol):
+    """A module, as far as its rows are saved and loaded."""
+
+    @property
+    def tables(self) -> Sequence[Table]: ...
+
+    exchange: Exchange
+
+    def flush(self) -> None: ...
 
 
 def state_dict(model: nn.Module, *, rows: bool = False) -> dict[str, Any]:
@@ -75,7 +85,7 @@ def wanted() -> bool:
     return getattr(_asked, "rows", False)
 
 
-def save_rows(module: TableModule, destination: MutableMapping[str, Any], prefix: str) -> None:
+def save_rows(module: OfTables, destination: MutableMapping[str, Any], prefix: str) -> None:
     """Adds the rows of a module's tables to its state dict."""
     module.flush()
     for number, table in enumerate(module.tables):
@@ -88,7 +98,7 @@ def save_rows(module: TableModule, destination: MutableMapping[str, Any], prefix
 
 
 def load_rows(
-    module: TableModule, state: MutableMapping[str, Any], prefix: str, unexpected: list[str]
+    module: OfTables, state: MutableMapping[str, Any], prefix: str, unexpected: list[str]
 ) -> bool:
     """Puts rows of a state dict to the servers, and takes their names out of `unexpected`.
 

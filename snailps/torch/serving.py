@@ -1,27 +1,19 @@
-"""Trained modules without training: rows of a checkpoint, or of a reader of a running cluster.
+"""Rows for trained modules without training: of a checkpoint, or a reader of a running cluster.
 
-    SavedTables | TableReader -> ServedRows -> Embedding, EmbeddingBag, EmbeddingBagCollection
+    SavedTables | TableReader -> ServedRows -> `embedding.served` -> a module
 
-The modules compute what the trained ones do and never push: gradients end at the rows.
+Nothing is pushed: gradients end at the rows.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
-from typing import Any, TypeVar
-
-from torch import nn
+from typing import Any
 
 from snailps.api.tables import Keys, Rows, Table
 from snailps.errors import ConfigError, MisuseError
 from snailps.serving.row_reader import RowReader
-from snailps.serving.saved_tables import SavedTables, open_checkpoint
-from snailps.torch import embedding
-from snailps.torch.exchange import Exchange
-
-M = TypeVar("M", bound="embedding.TableModule")
 
 
 class _Done:
@@ -86,57 +78,3 @@ class ServedRows:
     def corked(self) -> contextlib.AbstractContextManager[None]:
         """Nothing travels."""
         return contextlib.nullcontext()
-
-
-KINDS = (embedding.Embedding, embedding.EmbeddingBag, embedding.EmbeddingBagCollection)
-
-
-def served(
-    kind: type[M],
-    tables: Sequence[RowReader],
-    *,
-    mode: str | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> M:
-    """A module of a kind over tables that are read only: of a collection one a feature.
-
-    The options are those that it was trained with, with the defaults of `kind`.
-    """
-    if kind not in KINDS:
-        raise ConfigError(f"expected {', '.join(one.__name__ for one in KINDS)}, got {kind!r}")
-    several = kind is embedding.EmbeddingBagCollection
-    if not tables or (len(tables) > 1 and not several):
-        raise ConfigError(f"{kind.__name__}: expected one table, got {len(tables)}")
-    declared = tuple(one.table for one in tables)
-    if len({table.dim for table in declared}) > 1:
-        widths = ", ".join(f"{table.name} {table.dim}" for table in declared)
-        raise ConfigError(f"tables of one module have one width, got {widths}")
-    module: Any = kind.__new__(kind)
-    nn.Module.__init__(module)
-    module.tables, module.embedding_dim = declared, declared[0].dim
-    padding = [embedding.as_id(padding_idx)] * len(tables)
-    module.exchange = Exchange(ServedRows(tables), declared, padding, 0)
-    module.rows = None
-    module.padding_idx = padding_idx
-    if kind is not embedding.Embedding:
-        module.mode = embedding.checked_mode(mode or ("sum" if several else "mean"))
-        module.include_last_offset = include_last_offset
-    result: M = module.eval()
-    return result
-
-
-def from_checkpoint(
-    kind: type[M],
-    checkpoint: SavedTables | str | os.PathLike[str],
-    names: str | Sequence[str],
-    **options: Any,
-) -> M:
-    """A module of a kind over the rows of a checkpoint; see `served` for `options`."""
-    saved = checkpoint if isinstance(checkpoint, SavedTables) else open_checkpoint(checkpoint)
-    wanted = [names] if isinstance(names, str) else list(names)
-    if missing := [name for name in wanted if name not in saved]:
-        raise ConfigError(
-            f"no table {missing[0]!r} in {saved.path}: there are {', '.join(saved) or 'none'}"
-        )
-    return served(kind, [saved[name] for name in wanted], **options)

@@ -377,12 +377,9 @@ IN_CIRCLES = {
     "models.sparse.evaluate", "models.sparse.export", "models.sparse.linear",
     "models.sparse.warm_start", "models.sparse.worker",
     "models.embeddings.warm_start", "models.embeddings.worker",
-    "models.embeddings.mf", "models.embeddings.rotation",
-    "models.classifier.settings", "models.ngram_rows", "models.word_vectors.settings",
     "models.word_vectors.cbow", "models.word_vectors.contention", "models.word_vectors.examples",
     "models.word_vectors.export", "models.word_vectors.model", "models.word_vectors.rotation",
     "models.word_vectors.skip_gram", "models.word_vectors.warm_start",
-    "torch.embedding", "torch.row_state", "torch.serving",
 }  # fmt: skip
 
 

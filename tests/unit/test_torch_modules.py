@@ -22,8 +22,8 @@ from torch_rows import StoredRows
 from snailps import Table
 from snailps.errors import MisuseError, NotFinite
 from snailps.torch import Embedding, EmbeddingBag, EmbeddingBagCollection, Optimizer, backward
+from snailps.torch.embedding import served
 from snailps.torch.rows import ClusterRows, bound, current
-from snailps.torch.serving import served
 
 DIM, LR = 3, 0.5
 IDS = torch.tensor([1, 2])

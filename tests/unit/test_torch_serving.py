@@ -8,7 +8,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 from snailps import Table
 from snailps.errors import ConfigError, MisuseError
 from snailps.torch import Embedding, EmbeddingBag, EmbeddingBagCollection
-from snailps.torch.serving import ServedRows, served
+from snailps.torch.embedding import served
+from snailps.torch.serving import ServedRows
 
 DIM = 4
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import ceil, isqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,13 @@ from snailps.api.worker import Block
 from snailps.data.name_columns import Names
 from snailps.dataclass import dataclass
 from snailps.errors import DataError
-from snailps.models.embeddings.worker import KIND_KEY, LINES_BYTES, TABLE, Batch
+from snailps.models.embeddings.worker import (
+    KIND_KEY,
+    LINES_BYTES,
+    TABLE,
+    Batch,
+    EmbeddingWorker,
+)
 from snailps.models.local_sgd import Floats, Keys
 from snailps.models.rotation import shared_blocks
 from snailps.models.rotation.partition_rows import PartitionRows
@@ -44,9 +50,6 @@ from snailps.models.rotation.trainer import (
     whole,
 )
 from snailps.models.rows import Ids
-
-if TYPE_CHECKING:
-    from snailps.models.embeddings.mf import MatrixFactorization
 
 LINES = "lines"
 CELLS, CELL_STEP = 240, 149
@@ -183,7 +186,7 @@ class RatingTrainer(RotationTrainer):
 
     part: UserPartition | None = None
 
-    def __init__(self, model: MatrixFactorization, names: Names) -> None:
+    def __init__(self, model: EmbeddingWorker, names: Names) -> None:
         super().__init__(model, model.sgd, TABLE)
         self.model, self.seed = model, model.settings.seed
         self._counts = [some.astype(np.float64) for some in names.counts]
