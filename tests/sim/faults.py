@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 
 from snailps.master.job.controller import JobPhase
-from snailps.master.phases import ClusterPhase
+from snailps.master.phases import REACH, STAY, WORK, ClusterPhase
 from snailps.transport.handshake import Role
 from tests.sim.checkpoints import FOLDER
 
@@ -93,6 +93,9 @@ class Faults:
         chance = random.Random(f"swaps of {self._world.seed}")
         if s.replication != "none" and s.servers > 1 and chance.random() < 0.05:
             self._lose_at_an_order(chance, "Promote")  # the former primary has a stream to it yet
+        chance = random.Random(f"encounters of {self._world.seed}")
+        if chance.random() < 0.15:
+            self._meet_a_member(chance)
 
     def _terminate_some(self, chance, usual_s, names):
         """The master is evicted, more than once perhaps, and while another one takes over."""
@@ -103,6 +106,50 @@ class Faults:
             else:
                 name = chance.choice(("Rejoin", *names))
                 self._awaited.setdefault(name, []).append([chance.randint(1, 5), self._terminate])
+
+    def _meet_a_member(self, chance):
+        """A member is lost, missed or asked to leave in a phase; drawn from the product's tables.
+
+        Its other phases are as they come.
+        """
+        events = {
+            "was_lost": self._lose,
+            "was_missed": self._miss,
+            "asked_to_leave": self._ask_to_leave,
+        }
+        pairs = [
+            (phase, event)
+            for table in (REACH, STAY, WORK)
+            for phase in table
+            for event in events
+            if phase not in STAY or event in STAY[phase]
+        ]
+        for _ in range(chance.choice((1, 1, 2))):
+            phase, event = chance.choice(pairs)
+            often = chance.choice((1, 1, 2, 3, chance.randint(1, 8)))
+            self._awaited.setdefault(phase, []).append([often, events[event]])
+
+    def _lose(self):
+        is_server = self._focus is not None and self._focus.role == Role.SERVER
+        return self._kill_server() if is_server else self._kill_worker()
+
+    def _ask_to_leave(self):
+        is_server = self._focus is not None and self._focus.role == Role.SERVER
+        return self._drain() if is_server else self._leave()
+
+    def _miss(self):
+        """The master is lost, and a member while the next one waits for it."""
+        node = self._focus
+        if not self._kill_master():
+            return False
+
+        def lose():
+            self._focus = node
+            if not (self._cluster.over_soon() or self._cluster.calm):
+                self._lose()
+
+        self._world.after(self._rng.uniform(0.0, 5.0), lose)
+        return True
 
     def _join_a_takeover(self, chance, usual_s):
         """A node joins while the members of a lost master come back, and that one is lost, too."""
@@ -213,8 +260,12 @@ class Faults:
         """A message of a node, or to it, is about to be handled: a fault here meets that node."""
         self.on_event(type(message).__name__, node)
 
+    def awaits(self, name):
+        """Whether a fault waits for an event of this name."""
+        return name in self._awaited
+
     def on_event(self, name, node):
-        """The same of any event that has a name."""
+        """The same of any event that has a name, and of a phase that a member has come to."""
         waiting = self._awaited.get(name)
         if not waiting:
             return

@@ -179,6 +179,7 @@ class Master(Process):
         self._events, self._is_feeding = deque(), False
         self._peers, self._replies, self._calls = {}, {}, {}
         self._pulses, self._silences = {}, {}
+        self._phases = {}  # of members, after the last event
         self._next = 1
         self._works, self._lanes = {}, {}
         self._tick = None
@@ -357,8 +358,22 @@ class Master(Process):
                         self._performers[type(effect)](self, effect)
         finally:
             self._is_feeding = False
+        if self.alive:
+            self._watch_members()
         if self.alive and not isinstance(event, _QUIET):
             self._tick_within(0.001)
+
+    def _watch_members(self):
+        """Faults may wait for a member to come to a phase."""
+        faults = self.cluster.faults
+        for number, member in self.core.members.all.items():
+            phases = member.reach, member.stay, member.work
+            before = self._phases.get(number, ())
+            self._phases[number] = phases
+            for phase in phases:
+                if phase not in before and faults.awaits(phase):
+                    nodes = (node for node in self.cluster.nodes if node.number == number)
+                    self.after(0.0, faults.on_event, phase, next(nodes, None))
 
     # --- connections ------------------------------------------------------------------------------
 
