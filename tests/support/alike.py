@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from emulated import trained
 from idx_files import write_pictures
-from texts import ANIMALS, TOOLS, sentences, topic_contrast, write_topics
+from texts import CIRCLE, circle_precision, sentences, write_circle
 
 from snailps.models.sparse.metrics import poisson_deviance
 from snailps.vectors.files import load
@@ -187,10 +187,10 @@ def _pictures(folder: Path) -> dict[str, Any]:
 
 
 def _text(folder: Path) -> dict[str, Any]:
-    write_topics(folder / "text", 1200)
+    write_circle(folder / "text")
     return {
         "worker_class": f"{_KIND}.word_vectors:WordVectors", "input": str(folder / "text"),
-        "formats": "vec", "dim": 16, "epochs": 5, "sample": 0.01, "minn": 0, "maxn": 0,
+        "formats": "vec", "dim": 16, "epochs": 5, "sample": 0.001, "minn": 0, "maxn": 0,
         "min_count": 1,
     }  # fmt: skip
 
@@ -247,10 +247,11 @@ def _accuracy(cls: Any, results: Any) -> float:
     return _test(cls, results)["accuracy"]
 
 
-def _contrast(cls: Any, results: Any) -> float:
+def _nearest(cls: Any, results: Any) -> float:
     cls.export(results)
     vectors = load(f"{results.settings.output}.vec")
-    return float(topic_contrast({word: vectors.vector(word) for word in [*ANIMALS, *TOOLS]}))
+    names = [f"w{number}" for number in range(CIRCLE)]
+    return float(circle_precision({name: vectors.vector(name) for name in names}))
 
 
 def _precision(cls: Any, results: Any) -> float:
@@ -313,22 +314,10 @@ def _of_text() -> Iterator[Case]:
     for model in ("skipgram", "cbow"):
         for optimizer in ("add", "adagrad"):
             for loss in ("ns", "nce"):
-                yield Case(model, optimizer, loss, _text, _contrast, {"model": model})
+                yield Case(model, optimizer, loss, _text, _nearest, {"model": model})
     for loss in ("softmax", "ova", "ns"):
         yield Case("classifier", "add", loss, _labelled, _precision)
 
 
 CASES = [*_of_graphs(), *_of_factors(), *_of_examples(), *_of_pictures(), *_of_text()]
 BY_NAME = {case.name: case for case in CASES}
-FEWER = {
-    "complex margin adagrad",
-    "rotate margin adagrad",
-    "rotate softmax adagrad",
-    "transe margin adagrad",
-    "transe softmax adagrad",
-    "skipgram ns add",
-    "skipgram nce add",
-    "skipgram nce adagrad",
-    *(case.name for case in CASES if case.model == "cbow"),
-}
-"""Of which eight workers learn more than `WITHIN` less than one, measured."""

@@ -39,6 +39,41 @@ def topic_contrast(vectors):
     return sum(within) / (2 * n * (n - 1)) - (animals @ tools.T).mean()
 
 
+CIRCLE = 300
+"""Words of `write_circle` that have neighbours."""
+
+
+def write_circle(path, lines=6000, seed=7):
+    """Lines of twelve words, half of them near a place on a circle of words, half common ones."""
+    random = np.random.default_rng(seed)
+    circle = np.array([f"w{number}" for number in range(CIRCLE)])
+    common = np.array([f"c{number}" for number in range(40)])
+    shares = 1 / np.arange(1, len(common) + 1)
+    with path.open("w") as file:
+        for _ in range(lines):
+            place = random.integers(CIRCLE)
+            near = circle[(place + np.round(random.normal(0, 5, 12)).astype(int)) % CIRCLE]
+            others = random.choice(common, 12, p=shares / shares.sum())
+            file.write(" ".join(np.where(random.random(12) < 0.5, near, others)) + "\n")
+    return path
+
+
+def circle_precision(vectors):
+    """Share of the ten nearest words of each that are its five on each side of the circle.
+
+    Parameters
+    ----------
+    vectors : mapping of str to numpy.ndarray
+    """
+    rows = np.array([vectors[f"w{number}"] for number in range(CIRCLE)], np.float64)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = rows @ rows.T
+    np.fill_diagonal(cosines, -np.inf)
+    nearest = np.argsort(-cosines, axis=1)[:, :10]
+    apart = np.abs(nearest - np.arange(CIRCLE)[:, None])
+    return (np.minimum(apart, CIRCLE - apart) <= 5).mean()
+
+
 def write_planted(path, lines=4000, features=30, seed=5):
     """LIBSVM lines drawn from a logistic model; its weights and its own mean log loss."""
     weights = np.random.default_rng(1234).normal(0, 1.5, features)

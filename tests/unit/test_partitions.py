@@ -22,6 +22,7 @@ from snailps.models.word_vectors.partitions import (
     LEASE_WORDS,
     LEASE_WORDS_SOLE,
     assign_by_grams,
+    chunks_enough,
     chunks_of,
     chunks_that_fit,
     grams_of_workers,
@@ -138,6 +139,26 @@ def test_training_has_six_chunks_or_one_an_epoch(epochs: int, chunks: int) -> No
     assert chunks_of(known, settings, 8e6, 1) == 1  # sees no others
 
 
+@pytest.mark.parametrize(
+    ("tokens", "optimizer", "chunks"),
+    [(4e5, "add", 4), (2e6, "add", 2), (2e6, "adagrad", 12), (8e6, "adagrad", 12)],
+)
+def test_training_of_words_alone_has_more_chunks_if_it_is_small_or_with_adagrad(
+    tokens: float, optimizer: str, chunks: int
+) -> None:
+    settings = WordVectorSettings(dim=100, minn=0, maxn=0, epochs=5, optimizer=optimizer)
+    known = vocabulary(3_000, int(tokens))
+    assert chunks_of(known, settings, tokens, 2) == chunks
+    assert chunks_of(known, replace(settings, model="cbow"), tokens, 2) == 2
+
+
+def test_workers_share_a_small_text_as_far_as_its_chunks_allow() -> None:
+    settings = WordVectorSettings(dim=16, minn=0, maxn=0, epochs=5)
+    for optimizer, parts in (("add", 2), ("adagrad", 1)):
+        chunks = chunks_enough(replace(settings, optimizer=optimizer), 72_000)
+        assert most_parts(72_000 / chunks, 8) == parts
+
+
 def test_long_text_has_more_chunks_as_a_lease_is_what_a_lost_worker_costs() -> None:
     settings = WordVectorSettings(dim=100, minn=0, maxn=0)
     known = vocabulary(30_000, 200_000_000)
@@ -154,12 +175,14 @@ def test_traffic_bounds_the_number_of_chunks() -> None:
         traffic = chunks * workers * len(known) * 800 / tokens
         assert 0.7 * BYTES_A_WORD < traffic < 1.3 * BYTES_A_WORD
     squares = replace(settings, optimizer="adagrad")
-    assert chunks_of(known, squares, tokens, 8) < chunks_of(known, settings, tokens, 8)
+    traffic = chunks_of(known, squares, tokens, 8) * 8 * len(known) * 1600 / tokens
+    assert 1.4 * BYTES_A_WORD < traffic < 2.6 * BYTES_A_WORD
 
 
 def test_short_checkouts_and_memory_bound_the_number_of_chunks() -> None:
     settings = WordVectorSettings(dim=100, bucket=2_000_000)
     assert chunks_of(vocabulary(100, 30_000), settings, 30_000.0, 2) == 1
+    assert chunks_of(vocabulary(100, 30_000), replace(settings, maxn=0), 30_000.0, 2) == 2
     assert chunks_of(vocabulary(100, 10**9), settings, 1e9, 2) == CHUNKS_MAX
     tight = replace(settings, worker_memory=1 << 20)
     assert chunks_of(vocabulary(100, 10**8), tight, 1e8, 2) > 100

@@ -67,9 +67,11 @@ from snailps.models.word_vectors.examples import Bags, Examples, Noise, bags_of,
 from snailps.models.word_vectors.export import file_sizes, neighbours, word_rows, write_files
 from snailps.models.word_vectors.partitions import (
     checkouts_of_one,
+    chunks_enough,
     chunks_of,
     most_parts,
     parts_by_words,
+    words_alone,
 )
 from snailps.models.word_vectors.rotation import WordTrainer
 from snailps.models.word_vectors.settings import ADAGRAD_EPS, WordVectorSettings
@@ -209,7 +211,8 @@ class WordVectors(TextModel, Adopted, Rotated, Reported):
         if by_words < 2:
             return None
         tokens = tokens_per_byte(vocabulary, total_bytes) * total_bytes
-        parts = min(most_parts(tokens, workers), by_words)
+        chunks = chunks_enough(settings, tokens) if words_alone(settings) else 1
+        parts = min(most_parts(tokens / chunks, workers), by_words)
         chunks = chunks_of(vocabulary, settings, tokens, min(workers, parts))
         return Rotation(chunks, parts, checkouts_of_one(vocabulary, settings, tokens / chunks))
 

@@ -63,8 +63,11 @@ FREQUENT_SHARE = 0.85
 PARTS_ROOM = 16
 """Input partitions that a job has room for at least, as workers may join."""
 CHUNKS_MAX = 40
-CHUNKS_ENOUGH = 6
-"""Chunks of a whole training beyond which workers learn no more from each other."""
+CHUNKS_ENOUGH, CHUNKS_ENOUGH_SMALL, CHUNKS_ENOUGH_ADAGRAD = 6, 20, 60
+"""Chunks of a whole training beyond which workers learn no more from each other; skip-gram of words
+alone: of a small training; with AdaGrad, whose first steps in a lease go furthest."""
+SMALL_WORDS = 2_400_000
+"""Words of a whole training that is small; from three times as many on it is large."""
 LEASE_WORDS, LEASE_WORDS_SOLE = 4_000_000, 16_000_000
 """Most words of a lease where traffic allows: they are in memory twice as sorted pairs, unless one
 worker reads them piece by piece, and are trained again when its worker is lost."""
@@ -101,12 +104,30 @@ def chunks_of(
     text = _chunks_of_text(vocabulary, s, tokens / max(2, parts))  # another worker may join
     if parts == 1 and keeps_all_rows(vocabulary, s):
         return max(1, text, ceil(tokens / LEASE_WORDS_SOLE))
-    enough = max(ceil(CHUNKS_ENOUGH / s.epochs), ceil(tokens / parts / LEASE_WORDS))
+    enough = max(chunks_enough(s, tokens), ceil(tokens / parts / LEASE_WORDS))
     both_ways = 2 * _row_bytes(s) * _rows_of_workers(vocabulary, s, parts)
     by_traffic = _bytes_a_word(s) * tokens / both_ways
-    by_checkouts = tokens / (outputs_for(parts) * parts * CHECKOUT_WORDS)
+    least = CHECKOUT_WORDS_MIN if words_alone(s) else CHECKOUT_WORDS
+    by_checkouts = tokens / (outputs_for(parts) * parts * least)
     chunks = max(1, text, round(min(enough, by_traffic, by_checkouts, CHUNKS_MAX)))
     return chunks_that_fit(vocabulary, s, tokens, chunks, parts)
+
+
+def words_alone(s: WordVectorSettings) -> bool:
+    """Whether it is skip-gram without n-grams: a row of input has pairs of one word."""
+    return s.model == "skipgram" and s.maxn == 0
+
+
+def chunks_enough(s: WordVectorSettings, tokens: float) -> int:
+    """Chunks of an epoch of so many words beyond which workers learn no more from each other."""
+    if not words_alone(s):
+        enough: float = CHUNKS_ENOUGH
+    elif s.optimizer == "adagrad":
+        enough = CHUNKS_ENOUGH_ADAGRAD
+    else:
+        of_small = CHUNKS_ENOUGH_SMALL * min(1.0, SMALL_WORDS / (tokens * s.epochs))
+        enough = max(CHUNKS_ENOUGH, of_small)
+    return ceil(enough / s.epochs)
 
 
 def checkouts_of_one(vocabulary: Vocabulary, settings: WordVectorSettings, tokens: float) -> int:
@@ -172,10 +193,11 @@ def _text_bytes(s: WordVectorSettings, tokens: int) -> int:
 
 
 def _bytes_a_word(s: WordVectorSettings) -> float:
-    """Most traffic by chunks."""
+    """Most traffic by chunks; AdaGrad's rows are twice as large, and need more chunks."""
     if s.model == "cbow":
         return BYTES_A_WORD_CBOW_GRAMS if s.maxn else BYTES_A_WORD_CBOW
-    return BYTES_A_WORD_GRAMS if s.maxn else BYTES_A_WORD
+    of_rows = BYTES_A_WORD_GRAMS if s.maxn else BYTES_A_WORD
+    return of_rows * (2 if words_alone(s) and s.optimizer == "adagrad" else 1)
 
 
 def _rows_of_workers(vocabulary: Vocabulary, s: WordVectorSettings, workers: int) -> float:
