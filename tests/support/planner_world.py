@@ -7,7 +7,7 @@ keeps a count per copy of a shard, so that an acknowledged push that is lost sho
 import dataclasses
 import json
 
-from snailps.master.effects import Rerouted
+from snailps.master.effects import Rerouted, Say, StatusEvent
 from snailps.master.replication.effects import Emptied, Expelled, RowsLost, Stuck
 from snailps.master.replication.pending_orders import Order
 from snailps.master.replication.placement import COPIES_MAX, Placement
@@ -39,7 +39,7 @@ class World:
         self.acknowledged = [0] * len(addresses)
         for at, address in enumerate(addresses):
             self.copies[address.server][at] = {"role": "primary", "n": 0, "to": 0}
-        self.orders, self.notes, self.told, self.routes = [], [], [], []
+        self.orders, self.notes, self.told, self.routes, self.lines = [], [], [], [], []
         self.given = {}  # order -> when
         self.paces = []  # of each copy that was begun
         self.kept, self.noted = {}, 0  # what the journal says of the shards; bytes of all facts
@@ -69,6 +69,8 @@ class World:
                 self.given[effect] = self.now
             elif isinstance(effect, Rerouted):
                 self.routes.append(effect.route)
+            elif isinstance(effect, Say | StatusEvent):
+                self.lines.append(effect)
             else:
                 self.told.append(effect)
                 if isinstance(effect, Expelled):

@@ -83,7 +83,7 @@ def test_standbys_are_on_another_host_where_there_is_one():
 def test_one_server_has_no_standby_and_says_so():
     world = World(servers=1)
     assert world.roles() == {0: (1, 0)}
-    (line,) = world.plan.redundancy.lines
+    (line,) = world.lines
     assert "one server only" in line.text
 
 
@@ -348,14 +348,14 @@ def test_a_server_that_joins_a_small_cluster_stands_ready():
 
 def said(world):
     """Lines of the log that are said of standbys."""
-    lines = [line for line in world.plan.redundancy.lines if isinstance(line, Say)]
+    lines = [line for line in world.lines if isinstance(line, Say)]
     return [line for line in lines if "have no standby" in line.text or "every shard" in line.text]
 
 
 @pytest.mark.parametrize("change", [lambda w: w.join(4), lambda w: w.drain(1)])
 def test_of_what_only_moves_nothing_is_said_for_nothing_lacks_its_standby(change):
     world = World(servers=3, shards=3)
-    world.plan.redundancy.lines.clear()
+    world.lines.clear()
     world.paces.clear()
     change(world)
     world.settle()
@@ -407,7 +407,7 @@ def test_a_loss_is_a_warning_also_while_shards_move():
     world.until(m.Yield)
     shards = world.plan.status()
     bare = {s["primary"] for s in shards if s["state"] not in ("ready", "yielding")}
-    world.plan.redundancy.lines.clear()
+    world.lines.clear()
     world.kill(({2, 3, 4} - bare).pop())
     world.settle()
     assert not rows_lost(world)
@@ -420,6 +420,7 @@ def test_a_master_that_finds_its_servers_lost_does_not_first_say_that_all_is_wel
     for server in (1, 2):
         world.alive.discard(server)
         world.copies[server] = {}
+    world.lines.clear()  # of the master before
     world.replace_master(random.Random(1))
     assert rows_lost(world)
     assert not any("every shard" in line.text for line in said(world))

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from snailps.errors import ClusterError, ConnectionLost, SnailError
 from snailps.master.context import Context
-from snailps.master.effects import OnAnswer, Rerouted
+from snailps.master.effects import OnAnswer, Rerouted, Say, StatusEvent
 from snailps.master.events import Answer
 from snailps.master.lifecycle import Lifecycle
 from snailps.master.member import Member
@@ -204,7 +204,6 @@ class ReplicationController:
                 if changes := self.standbys.changes():
                     self._members.shards = with_changes(self._members.shards, changes)
                     self._out.note("shards", changes)
-                self._report_events()
                 effects = self.standbys.effects()
                 if not effects:
                     return
@@ -212,13 +211,6 @@ class ReplicationController:
                     self._performers[type(effect)](effect, now)
         finally:
             self._working = False
-
-    def _report_events(self) -> None:
-        """Pass on lines and events of losses and moves."""
-        lines = self.standbys.redundancy.lines
-        for line in lines:
-            self._out.put(line)
-        lines.clear()
 
     def heirs_text(self, server: int) -> str:
         """Tell users what becomes of the shards of a server that is lost now."""
@@ -241,6 +233,8 @@ class ReplicationController:
             Emptied: self._emptied,
             Stuck: self._stuck,
             RowsLost: self._rows_lost,
+            Say: lambda line, now: self._out.put(line),
+            StatusEvent: lambda event, now: self._out.put(event),
         }
 
     def _give(self, order: Order, now: float) -> None:

@@ -2,7 +2,7 @@
 
     form, join, leave, lost, answered, backed, unbacked, yielded, tick
         -> ReplicationPlanner -> effects(): Order (to a server), Rerouted, Emptied, Stuck,
-           Expelled, RowsLost
+           Expelled, RowsLost, lines and events for users
 
 A standby is a shard of its own, in another server, that follows its primary. A lost server's
 standbys are promoted. A shard moves by a *shift*: its standby fills a standby of its own, is
@@ -25,7 +25,7 @@ from snailps.master.replication.pending_orders import OnAnswer, Order, PendingOr
 from snailps.master.replication.placement import Copy, Placement, Server, Shard
 from snailps.master.replication.placement_record import PlacementRecord
 from snailps.master.replication.redundancy import Redundancy
-from snailps.node.effects import Effect
+from snailps.node.effects import Effect, EffectQueue
 from snailps.node.limits import ORDER_S, SERVE_S, STALL_S, YIELD_S_MAX
 from snailps.node.status import EVENT_REPORTED
 from snailps.store.route import Route, ShardAddress
@@ -56,7 +56,7 @@ class ReplicationPlanner:
     redundancy: Redundancy = field(init=False)
     _placement: Placement = field(default_factory=Placement)
     _orders: PendingOrders = field(default_factory=PendingOrders)
-    _effects: list[Effect] = field(default_factory=list)
+    _out: EffectQueue = field(default_factory=EffectQueue)
     _next_copy: int = 1
     _epoch: int = 0
     _over: bool = False  # rows are lost: there is nothing left to plan
@@ -68,15 +68,14 @@ class ReplicationPlanner:
 
     def __post_init__(self) -> None:
         self._placement.copies = 2 if self.replicated else 1
-        self.redundancy = Redundancy(self._placement)
+        self.redundancy = Redundancy(self._placement, self._out)
         self._record = PlacementRecord(self._placement)
 
     # --- what others ask -----------------------------------------------------------------------
 
     def effects(self) -> list[Effect]:
         """Take the effects since the last call, in order."""
-        found, self._effects = self._effects, []
-        return found
+        return self._out.take()
 
     def primary_of(self, shard: int) -> int:
         """The server that serves a shard; 0 while it changes over."""
@@ -216,7 +215,7 @@ class ReplicationPlanner:
                 self._without_standby(shard, now)
         if gone:
             self._over = True
-            self._effects.append(RowsLost(number, tuple(gone), why))
+            self._out.put(RowsLost(number, tuple(gone), why))
             return
         if down:
             self.redundancy.metrics.failovers += 1
@@ -308,7 +307,7 @@ class ReplicationPlanner:
         """Handle late servers, and what can be tried again."""
         for server, order in self._orders.late(now).items():
             why = f"it has not answered {type(order.message).__name__} for {ORDER_S:.0f} s"
-            self._effects.append(Expelled(server, why))
+            self._out.put(Expelled(server, why))
         for number in sorted(self._placement.unready | self._placement.going):
             shard = self._placement.shards[number]
             copy = filling[1] if (filling := shard.filling) is not None else None
@@ -414,7 +413,7 @@ class ReplicationPlanner:
         def promoted(answer: messages.Message | None, error: str, now: float) -> None:
             if error:
                 why = f"it cannot serve shard {shard.number}: {error}"
-                self._effects.append(Expelled(shard.primary, why))
+                self._out.put(Expelled(shard.primary, why))
                 return
             shard.step, previous, shard.previous = "", shard.previous, None
             swapped = previous is not None and shard.next is not None \
@@ -438,7 +437,7 @@ class ReplicationPlanner:
                 )  # fmt: skip
                 moved = f"shard {shard.number} moved from server {previous.server} to server"
                 text = f"{moved} {shard.primary}"
-                self.redundancy.lines.append(StatusEvent("moved", f"server {shard.primary}", text))
+                self._out.put(StatusEvent("moved", f"server {shard.primary}", text))
                 if not swapped:
                     self.redundancy.metrics.moves += 1
                     self._order(previous.server, messages.DropShard(shard.number), now)
@@ -453,7 +452,7 @@ class ReplicationPlanner:
         if shards != self.route.shards or self._epoch > self.route.epoch:
             self._epoch = max(self._epoch, self.route.epoch + 1)
             self.route = Route(self._epoch, shards, self.route.owner)
-            self._effects.append(Rerouted(self.route))
+            self._out.put(Rerouted(self.route))
 
     def _without_standby(self, shard: Shard, now: float) -> None:
         """A shard's standby is lost or given up: never promote it; its primary is alone."""
@@ -603,7 +602,7 @@ class ReplicationPlanner:
             server = self._placement.servers[number]
             if not server.emptied and not self._placement.load(number):
                 server.emptied = True
-                self._effects.append(Emptied(number))
+                self._out.put(Emptied(number))
         if self.replicated:
             self.redundancy.look(now)
         self._planned = (self._placement.version, self.held)
@@ -644,7 +643,7 @@ class ReplicationPlanner:
         """Report that a server cannot leave; another request tries again."""
         shard.failures = 0
         self._placement.leave(server, False)
-        self._effects.append(Stuck(server, why))
+        self._out.put(Stuck(server, why))
 
     def _plan_unreplicated(self, shard: Shard, now: float) -> None:
         """Make a standby for a move, and for nothing else."""
@@ -754,7 +753,7 @@ class ReplicationPlanner:
     def _order(
         self, server: int, message: messages.Message, now: float, on_answer: OnAnswer | None = None
     ) -> None:
-        self._effects.append(self._orders.give(server, message, now, on_answer))
+        self._out.put(self._orders.give(server, message, now, on_answer))
 
     def _of_note(
         self, server: int, note: messages.Backed | messages.Unbacked

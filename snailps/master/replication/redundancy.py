@@ -14,6 +14,7 @@ from typing import Any
 from snailps.dataclass import dataclass, field
 from snailps.master.effects import Say, StatusEvent
 from snailps.master.replication.placement import Placement, Shard
+from snailps.node.effects import EffectQueue
 
 
 @dataclass(slots=True)
@@ -41,9 +42,8 @@ class Redundancy:
     """State of the time in which a loss would lose rows."""
 
     places: Placement
+    out: EffectQueue  # gets lines and events for users
     metrics: ReplicationMetrics = field(default_factory=ReplicationMetrics)
-    # for users, until `ReplicationController` takes them
-    lines: list[Say | StatusEvent] = field(default_factory=list)
     # a standby was lost or given up, not only moved; until every shard has one again
     hurt: bool = False
     was_full: bool = False  # every shard has had its standby since the cluster was formed
@@ -89,13 +89,13 @@ class Redundancy:
             self.metrics.resume_s_max = max(self.metrics.resume_s_max, took_s)
             names = shards_text(shard.number for shard, _, _ in back)
             line = f"{names} in reach again, {took_s:.2f} s after the loss was noticed"
-            self.lines.append(Say(line))
+            self.out.put(Say(line))
             by = " and ".join(
                 f"server {n}" for n in sorted({shard.primary for shard, _, _ in back})
             )
             are = "is" if len(back) == 1 else "are"
             text = f"{by} took over: {names} {are} in reach again after {took_s:.2f} s"
-            self.lines.append(StatusEvent("replaced", by, text))
+            self.out.put(StatusEvent("replaced", by, text))
 
     # --- without standby -------------------------------------------------------------------------
 
@@ -115,9 +115,9 @@ class Redundancy:
             self._warned = True
             lacking = f"{len(self.places.bare)} of {len(self.places.shards)} shards have no standby"
             line = f"{lacking} just now: another loss would end the job"
-            self.lines.append(Say(line, logging.WARNING, reported=True))
+            self.out.put(Say(line, logging.WARNING, reported=True))
             text = f"{lacking} now: another loss would end the job"
-            self.lines.append(StatusEvent("warning", "", text))
+            self.out.put(StatusEvent("warning", "", text))
         if len(self.places.servers) < 2 and not self._single_reported:
             self._single_reported = True
             self.hurt = self._warned = True  # as where one was lost
@@ -125,7 +125,7 @@ class Redundancy:
                 "there is one server only: no shard can have a standby, and a lost server ends the "
                 "job. Start another one: snailps server"
             )
-            self.lines.append(Say(line))
+            self.out.put(Say(line))
 
     def _note_full(self, now: float) -> None:
         if self._thin_since is not None and self.was_full:
@@ -136,13 +136,13 @@ class Redundancy:
         if self.places.going and self.was_full and not self._warned:
             return  # what changes over will need another one
         if not self.was_full:
-            self.lines.append(Say("every shard has its standby"))
+            self.out.put(Say("every shard has its standby"))
         elif self._thin_s is not None:
             text = f"every shard has its standby again, after {self._thin_s:.1f} s"
             level = logging.WARNING if self._warned else logging.INFO
-            self.lines.append(Say(text, level, reported=True))
+            self.out.put(Say(text, level, reported=True))
             if self._warned:
-                self.lines.append(StatusEvent("replaced", "", text))
+                self.out.put(StatusEvent("replaced", "", text))
         self.was_full, self._thin_s = True, None
         self.hurt = self._warned = False
 
