@@ -30,7 +30,6 @@ class Steps:
 
 STEPS = {
     "async": Steps(rows_may_stay=True, order_is_free=True),
-    "delay": Steps(refused_assign="own"),
     "ssp": Steps(refused_assign="shared"),
     "bsp": Steps(are_sums=True, refused_assign="own"),
 }

@@ -449,25 +449,23 @@ class JobSettings(CheckpointSettings):
         when="The loss that is good enough is known.",
         low=0.0,
     )
-    consistency: Literal["async", "delay", "ssp", "bsp"] = setting(
+    consistency: Literal["async", "ssp", "bsp"] = setting(
         "async",
         help=(
             "How workers synchronise. `async`: workers do not wait. `ssp`: no worker is more than "
-            "`staleness` blocks ahead of the slowest. `delay`: no block begins while one that was "
-            "begun more than `staleness` blocks before is at work. `bsp`: all take the same step; "
-            "the result is bit-identical for any number of workers (docs/consistency.md)."
+            "`staleness` blocks ahead of the slowest. `bsp`: all take the same step; the result "
+            "is bit-identical for any number of workers (docs/consistency.md)."
         ),
         when="`bsp` to repeat a run exactly, `ssp` if workers differ much in speed.",
     )
     staleness: int = setting(
         2,
-        help="With `ssp`: how many blocks a worker may be ahead of the slowest, 0: in step. With "
-        "`delay`: how many blocks may begin beside the oldest at work.",
+        help="With `ssp`: how many blocks a worker may be ahead of the slowest. 0: in step.",
         when="Larger for less waiting, smaller for fresher parameters.",
         unit="blocks",
         low=0,
         high=1 << 30,
-        read_if={"consistency": ("delay", "ssp")},
+        read_if={"consistency": ("ssp",)},
     )
     micro_batches: int = setting(
         4,

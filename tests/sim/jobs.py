@@ -100,7 +100,7 @@ class JobPlan:
             "epochs": "auto" if self.flat else str(self.epochs),
             "passes": str(self.epochs),
         }
-        if self.bounded or self.consistency == "delay":
+        if self.bounded:
             values["staleness"] = str(self.staleness)
         if self.consistency == "bsp":
             values["micro_batches"] = str(self.micro_batches)
@@ -157,8 +157,6 @@ def draw_seats(seed, plan):
 def draw_end(seed, plan):
     """The same plan, which may end early, or give each worker blocks of its own."""
     plan, rng = draw_seats(seed, plan), random.Random(f"early {seed}")
-    if plan.consistency == "ssp" and not plan.rounds and seed % 2:
-        plan = replace(plan, consistency="delay")
     if plan.chunks and random.Random(f"cut {seed}").random() < 0.3:
         return replace(plan, limit_s=round(rng.uniform(0.3, 3.0), 2))
     if plan.rounds or plan.chunks or plan.expires:

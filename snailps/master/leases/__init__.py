@@ -3,7 +3,6 @@
     BlockRecords      waiting, leased, done, durable: the one record of each block
     QueueSchedule     a block to each worker that asks  (async)
     SurveySchedule    the same, for parts that are merged
-    DelaySchedule     the same, while none at work is much older  (delay)
     SspSchedule       every n-th entry belongs to one worker; clocks stay close  (ssp)
     BspSchedule       entry -> (clock, slot); a clock is complete when all its slots are done  (bsp)
     RoundSchedule     one entry a drawn worker and round; the master closes a round
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 
 from snailps.config import JobSettings
 from snailps.master.leases.bsp import BspSchedule
-from snailps.master.leases.delay import DelaySchedule
 from snailps.master.leases.entries import Entries
 from snailps.master.leases.rotation import RotationSchedule
 from snailps.master.leases.rounds import RoundSchedule
@@ -68,11 +66,6 @@ def _close(job: Training) -> Schedule:
     )
 
 
-def _delayed(job: Training) -> Schedule:
-    staleness = job.settings.staleness
-    return DelaySchedule(job.entries, job.known, staleness=staleness, seats=job.seats)
-
-
 def _in_steps(job: Training) -> Schedule:
     """All workers train at a time: slots are as many for each number of them."""
     micro_batches = job.settings.micro_batches
@@ -81,7 +74,6 @@ def _in_steps(job: Training) -> Schedule:
 
 SCHEDULES: dict[str, Callable[[Training], Schedule]] = {
     "async": _shared_or_owned,
-    "delay": _delayed,
     "ssp": _close,
     "bsp": _in_steps,
 }
