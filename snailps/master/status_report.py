@@ -121,7 +121,7 @@ class StatusReport:
                 "done": schedule.finished,
             }
         route, missing = self._members.route, self._members.missing()
-        shards, files = self._shards(), self._files
+        shards, files = self.shards(), self._files
         share = job.progress(now) if job is not None else 0.0
         doing = job.pass_text() if job is not None else ""
         eta_s = None
@@ -158,7 +158,7 @@ class StatusReport:
             "blocks": blocks,
             "nodes": nodes,
             "shards": shards,
-            "tables": self._tables(),
+            "tables": self.tables(),
             "waits": self._waits(phase, nodes, shards, now),
             "requests_per_s": sum(s["pulls_per_s"] + s["pushes_per_s"] for s in shards),
             "checkpoint": self._checkpoints.status(now),
@@ -253,7 +253,7 @@ class StatusReport:
             return "back"
         return _WORK_WORDS[member.work]
 
-    def _shards(self) -> list[ShardStatus]:
+    def shards(self) -> list[ShardStatus]:
         """The shards, with the last reports of their servers."""
         reported: dict[int, tuple[dict[str, Any], float, float]] = {}
         for member, shard in self._core.shard_reports.latest():
@@ -293,7 +293,7 @@ class StatusReport:
             )
         return found
 
-    def _tables(self) -> list[TableStatus]:
+    def tables(self) -> list[TableStatus]:
         """The tables, with the last reports of their primaries' servers."""
         found: dict[int, TableStatus] = {}
         for _, shard in self._core.shard_reports.latest():

@@ -58,11 +58,11 @@ class World:
             self.kept = with_changes(self.kept, json.loads(said))
         if self.counted:
             assert self.kept == self.plan.snapshot()
-            assert_counted(self.plan._placement)
+            assert_counted(self.plan.placement)
         for effect in self.plan.effects():
             if isinstance(effect, Order):
                 told = effect.server, effect.message
-                assert effect.server in self.plan._placement.servers, (
+                assert effect.server in self.plan.placement.servers, (
                     f"told to one who is gone: {told}"
                 )
                 self.orders.append(effect)
@@ -294,9 +294,9 @@ class World:
     def check(self):
         """All is at rest: one primary a shard, where the route says; redundant if it can be."""
         assert not self.plan.moving
-        assert not self.plan._placement.going
-        for shard in self.plan._placement.shards:
-            assert self.plan._placement.holders(shard) <= self.alive
+        assert not self.plan.placement.going
+        for shard in self.plan.placement.shards:
+            assert self.plan.placement.holders(shard) <= self.alive
         route = self.plan.route
         if self.routes:
             assert self.routes[-1] is route
@@ -308,7 +308,7 @@ class World:
             assert set(have.values()) <= {"standby"}
             assert len(have) <= 1
             assert self.push(shard)
-        stay = [s for s in self.plan._placement.servers.values() if not s.leaving]
+        stay = [s for s in self.plan.placement.servers.values() if not s.leaving]
         if self.plan.replicated and len(stay) > 1:
             assert self.plan.redundant
 

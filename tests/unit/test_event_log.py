@@ -58,7 +58,7 @@ def test_events_of_a_lost_server_name_its_successors():
     first, second = world.join("server"), world.join("server")
     for _ in range(2):
         world.join("worker")
-    placement = world.core.replication.standbys._placement
+    placement = world.core.replication.standbys.placement
     for _ in range(5):
         world.tick()
         for shard in placement.shards:

@@ -228,11 +228,11 @@ def test_job_whose_last_worker_is_lost_while_its_survey_is_merged_waits_for_anot
 def test_shard_without_a_standby_is_not_behind(make_job):
     world = World(make_job())
     world.forms()
-    (row,) = world.report._shards()
+    (row,) = world.report.shards()
     member = world.core.members.all[row["primary"]]
     replica = {"state": "lost", "seeded": 1.0, "lag_bytes": 700_000, "lag_s": 4.7}
     member.reports.stats = {"shards": [{"shard": 0, "pulls": 0, "pushes": 0, "replica": replica}]}
-    (row,) = world.report._shards()
+    (row,) = world.report.shards()
     assert (row["standby"], row["lag_bytes"], row["lag_s"]) == (0, 0, 0.0)
 
 
@@ -242,13 +242,13 @@ def test_rows_of_a_shard_count_where_its_primary_is(make_job):
     for role in ("server", "server", "worker"):
         world.join(role)
     world.tick(times=4)
-    (row, *_) = world.report._shards()
+    (row, *_) = world.report.shards()
     table = {"name": "t", "rows": 5}
     for member in world.core.members.nodes("server"):
         shard = {"shard": row["shard"], "rows": 5, "tables": {"0": table}}
         member.reports.stats = {"shards": [shard]}
     assert world.core.shard_reports.sum("rows") == 5
-    (found,) = world.report._tables()
+    (found,) = world.report.tables()
     assert found["rows"] == 5
     # The primary was the standby when it reported last, and the server before it is the standby.
     for member in world.core.members.nodes("server"):
@@ -284,7 +284,7 @@ def test_run_ends_once_each_server_has_told_its_counters_or_is_lost(make_job, is
         for effect in world.effects[before:]
         if isinstance(effect, effects.Order) and effect.message == m.Ask("stats")
     ]
-    (row, *_) = world.report._shards()
+    (row, *_) = world.report.shards()
     shard = {"shard": row["shard"], "rows": 5, "replica": {"seeded": 0.0}}
     report = m.Report({"shards": [shard], "standbys": []})
     answer = ConnectionLost("closed") if is_lost else report
@@ -309,7 +309,7 @@ def test_report_of_a_server_whose_shards_have_stopped_is_not_taken_for_that_of_t
         for effect in world.effects[before:]
         if isinstance(effect, effects.Order) and effect.message == m.Ask("stats")
     ]
-    (row, *_) = world.report._shards()
+    (row, *_) = world.report.shards()
     shard = {"shard": row["shard"], "rows": 5, "replica": {"seeded": 0.0}}
     world.handle(events.Answered(asked.number, m.Report({"shards": [shard], "standbys": []})))
     assert world.sent(server, m.Stop)

@@ -43,7 +43,7 @@ class CountedList(list):
 def test_an_event_costs_a_look_over_servers_and_shards_and_a_quiet_tick_nothing():
     """With a walk over all shards for each server and shard the first plan takes half a minute."""
     servers, world = 100, World(servers=100, shards=8, obey=False, counted=False)
-    places = world.plan._placement
+    places = world.plan.placement
     places.servers, places.shards = Counted(places.servers), CountedList(places.shards)
     for _ in range(1000):
         before = places.servers.seen + places.shards.seen
@@ -155,7 +155,7 @@ def test_loss_of_a_standbys_server_leaves_its_primary_alone_first():
 
 def test_a_standby_out_of_reach_is_never_promoted():
     world = World(servers=2)
-    copy = world.plan._placement.shards[0].standby.number
+    copy = world.plan.placement.shards[0].standby.number
     world.notes.append((1, m.Unbacked(0, copy, "reset")))
     world.deliver(0)
     world.kill(1)
@@ -164,13 +164,13 @@ def test_a_standby_out_of_reach_is_never_promoted():
 
 def test_late_news_of_an_older_standby_is_ignored():
     world = World(servers=3)
-    old = world.plan._placement.shards[0].standby
+    old = world.plan.placement.shards[0].standby
     world.kill(old.server)
     world.settle()
-    new = world.plan._placement.shards[0].standby
+    new = world.plan.placement.shards[0].standby
     world.notes += [(1, m.Unbacked(0, old.number, "reset")), (2, m.Backed(0, new.number))]
     world.settle()
-    assert world.plan._placement.shards[0].standby is new
+    assert world.plan.placement.shards[0].standby is new
     world.check()
 
 
@@ -197,7 +197,7 @@ def test_a_copy_that_does_not_get_on_is_given_up_and_made_anew():
     world.settle()
     world.plan.seeded(order.server, shard, 0.5, module.STALL_S - 1)
     world.wait(module.STALL_S + 1)
-    assert world.plan._placement.shards[shard].standby.number == order.message.copy
+    assert world.plan.placement.shards[shard].standby.number == order.message.copy
     world.wait(module.STALL_S)
     world.settle()
     world.wait(module.STALL_S)
@@ -376,7 +376,7 @@ def test_a_loss_ends_copies_that_only_move_and_those_that_make_it_good_go_first(
     world.join(5)
     while (moving := world.until(m.BackUp)).message.resume:
         world.obey(world.orders.index(moving))
-    shard = world.plan._placement.shards[moving.message.shard]
+    shard = world.plan.placement.shards[moving.message.shard]
     assert moving.message.paced
     assert moving.server == shard.standby.server
     world.paces.clear()
@@ -485,7 +485,7 @@ def course_of_moves(seed, steps):
     number = max(world.alive)
     for _ in range(steps):
         choice = world.passes(chance)
-        stay = [s for s in world.plan._placement.servers.values() if not s.leaving]
+        stay = [s for s in world.plan.placement.servers.values() if not s.leaving]
         if 0.9 <= choice < 0.95 and len(world.alive) < 6:
             number += 1
             world.join(number)
@@ -515,7 +515,7 @@ def test_a_loss_at_any_moment_of_any_move_is_survived(seed):
         assert not rows_lost(world)
         world.rest()
         assert not rows_lost(world)
-        assert set(world.plan._placement.leaving) <= set(stuck(world))
+        assert set(world.plan.placement.leaving) <= set(stuck(world))
         world.check()
 
 

@@ -314,7 +314,7 @@ def may_be_lost(world, victim):
         return False
     if world.plan.replicated:
         return world.plan.redundant
-    shards = world.plan._placement.shards
+    shards = world.plan.placement.shards
     return not any(victim in (s.primary, s.previous and s.previous.server) for s in shards)
 
 
@@ -395,7 +395,7 @@ def test_promotion_does_without_a_standby_that_acknowledges_nothing():
     world.drain(1)
     order = yielded(world, False)
     server = world.roles()[order.message.shard][1]
-    slow = world.plan._placement.shards[order.message.shard].next.server
+    slow = world.plan.placement.shards[order.message.shard].next.server
     assert world.until(m.Promote).server == server
     world.hung[slow] = ORDER_S + 1  # its heart beats
     world.obey_next(server)

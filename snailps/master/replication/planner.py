@@ -54,7 +54,7 @@ class ReplicationPlanner:
     held: bool = False
     # times without standby, and metrics of losses and moves
     redundancy: Redundancy = field(init=False)
-    _placement: Placement = field(default_factory=Placement)
+    placement: Placement = field(default_factory=Placement)
     _orders: PendingOrders = field(default_factory=PendingOrders)
     _out: EffectQueue = field(default_factory=EffectQueue)
     _next_copy: int = 1
@@ -67,9 +67,9 @@ class ReplicationPlanner:
     _record: PlacementRecord = field(init=False)
 
     def __post_init__(self) -> None:
-        self._placement.copies = 2 if self.replicated else 1
-        self.redundancy = Redundancy(self._placement, self._out)
-        self._record = PlacementRecord(self._placement)
+        self.placement.copies = 2 if self.replicated else 1
+        self.redundancy = Redundancy(self.placement, self._out)
+        self._record = PlacementRecord(self.placement)
 
     # --- what others ask -----------------------------------------------------------------------
 
@@ -79,26 +79,26 @@ class ReplicationPlanner:
 
     def primary_of(self, shard: int) -> int:
         """The server that serves a shard; 0 while it changes over."""
-        one = self._placement.shards[shard]
+        one = self.placement.shards[shard]
         return 0 if one.step else one.primary
 
     def shards_of(self, server: int) -> list[int]:
-        return self._placement.shards_of(server)
+        return self.placement.shards_of(server)
 
     @property
     def count(self) -> int:
-        return len(self._placement.shards)
+        return len(self.placement.shards)
 
     @property
     def redundant(self) -> bool:
-        return self._placement.redundant
+        return self.placement.redundant
 
     @property
     def moving(self) -> bool:
-        return bool(self._placement.changing)
+        return bool(self.placement.changing)
 
     def status(self) -> list[dict[str, Any]]:
-        return self._placement.status()
+        return self.placement.status()
 
     def snapshot(self) -> dict[str, Any]:
         """State of the shards for another master, JSON-serialisable."""
@@ -129,23 +129,23 @@ class ReplicationPlanner:
         self._next_copy = int(snapshot["copy"])
         shards = [Shard.of(at, one) for at, one in enumerate(snapshot["shards"])]
         # The other master may have removed a server, and nothing more.
-        struck = {n for s in shards for n in self._placement.holders(s)} - hosts.keys()
+        struck = {n for s in shards for n in self.placement.holders(s)} - hosts.keys()
         leaving = set(snapshot["leaving"])
         known = [Server(n, host, leaving=n in leaving) for n, host in hosts.items()]
-        self._placement.begin([*known, *(Server(n, "") for n in sorted(struck))], shards)
+        self.placement.begin([*known, *(Server(n, "") for n in sorted(struck))], shards)
         self.redundancy.was_full = self.redundant  # and that master has reported it
         gone = {*struck, *missed}
-        for shard in self._placement.shards:
+        for shard in self.placement.shards:
             changes_over = shard.step in ("yielding", "swapping")
             if changes_over and shard.backed and shard.primary in gone:
                 shard.step = ""  # the primary is lost: the standby, which has all rows, is promoted
-                self._placement.changed(shard)
+                self.placement.changed(shard)
         halfway = [
             shard
-            for shard in self._placement.shards
+            for shard in self.placement.shards
             if shard.standby is not None and (shard.step or shard.standby.state != "ready")
         ]
-        promoting = [shard for shard in self._placement.shards if shard.step == "promoting"]
+        promoting = [shard for shard in self.placement.shards if shard.step == "promoting"]
         dropped = {(shard.standby.server, shard.number) for shard in halfway if shard.standby}
         for number in hosts:
             have = [at for at in self.shards_of(number) if (number, at) not in dropped]
@@ -153,9 +153,9 @@ class ReplicationPlanner:
         for shard in halfway:
             assert shard.standby is not None
             shard.standby.state = "seeding"  # its primary may know of it, and is to forget it
-            self._placement.changed(shard)
+            self.placement.changed(shard)
             self._without_standby(shard, now)
-        for shard in self._placement.shards:
+        for shard in self.placement.shards:
             if shard.standby is None and shard not in halfway:
                 # Its primary may not know yet, and would acknowledge nothing.
                 self._order(shard.primary, messages.Alone(shard.number), now)
@@ -170,41 +170,41 @@ class ReplicationPlanner:
         """The cluster is complete: these servers, these primaries."""
         self.route, self._epoch = route, route.epoch
         servers = [Server(number, host) for number, host in hosts.items()]
-        self._placement.begin(servers, [Shard(at, one) for at, one in enumerate(route.shards)])
+        self.placement.begin(servers, [Shard(at, one) for at, one in enumerate(route.shards)])
         self._plan(now)
 
     def join(self, number: int, host: str, now: float) -> None:
         """A server has joined, with the route and without a shard."""
-        self._placement.add(Server(number, host))
+        self.placement.add(Server(number, host))
         self.redundancy.joined()
         self._plan(now)
 
     def leave(self, number: int, now: float) -> None:
         """A server is to leave: its shards move; `Emptied` or `Stuck` follows."""
-        self._placement.leave(number, True)
+        self.placement.leave(number, True)
         self._plan(now)
 
     def lost(self, number: int, now: float, why: str = "") -> None:
         """A server is lost; its number is not used again."""
-        if not self._placement.remove(number):
+        if not self.placement.remove(number):
             return
         self._orders.forget_server(number)
         gone: list[int] = []
-        hurt, down = bool(self._placement.shards_of(number)), []
-        for at in sorted(self._placement.going):
-            shard = self._placement.shards[at]
+        hurt, down = bool(self.placement.shards_of(number)), []
+        for at in sorted(self.placement.going):
+            shard = self.placement.shards[at]
             # Replacing lost copies comes before moves.
             if shard.goal == number or (not shard.step and (hurt or shard.source == number)):
                 shard.goal = shard.source = shard.target = 0
-                self._placement.changed(shard)
+                self.placement.changed(shard)
             elif shard.target == number:  # a swap under way ends; the copy after it is not made
                 shard.target = 0
-                self._placement.changed(shard)
-        for at in self._placement.shards_of(number):
-            shard = self._placement.shards[at]
+                self.placement.changed(shard)
+        for at in self.placement.shards_of(number):
+            shard = self.placement.shards[at]
             if shard.previous is not None and shard.previous.server == number:
                 shard.previous = None
-            self._placement.changed(shard)
+            self.placement.changed(shard)
             if self._lost_behind(shard, number, now):
                 continue
             if shard.primary == number:
@@ -245,8 +245,8 @@ class ReplicationPlanner:
             return
         copy.state, copy.seeded = "ready", 1.0
         shard.failures = 0
-        self._placement.changed(shard)
-        if (there := self._placement.servers.get(copy.server)) is not None:
+        self.placement.changed(shard)
+        if (there := self.placement.servers.get(copy.server)) is not None:
             there.failures = 0
         log.debug("shard %d: server %d has all of it", shard.number, copy.server)
         if shard.step == "swapping" and copy is shard.next:
@@ -266,7 +266,7 @@ class ReplicationPlanner:
         """A primary has handed over all that it acknowledged, or reports why it could not."""
         if not 0 <= note.shard < self.count:
             return
-        shard = self._placement.shards[note.shard]
+        shard = self.placement.shards[note.shard]
         if shard.primary != server or shard.step not in ("yielding", "swapping"):
             return
         self._orders.forget_shard(shard.number, messages.Yield)
@@ -285,7 +285,7 @@ class ReplicationPlanner:
         """A primary reports the share of a shard that its standby has."""
         if not 0 <= shard < self.count:
             return
-        filling = self._placement.shards[shard].filling
+        filling = self.placement.shards[shard].filling
         if filling is None or filling[0] != server:
             return
         copy = filling[1]
@@ -298,7 +298,7 @@ class ReplicationPlanner:
 
     def stood_still(self, seconds: float) -> None:
         self._orders.stood_still(seconds)
-        for shard in self._placement.shards:
+        for shard in self.placement.shards:
             for copy in (shard.standby, shard.next):
                 if copy is not None:
                     copy.moved_at += seconds
@@ -308,8 +308,8 @@ class ReplicationPlanner:
         for server, order in self._orders.late(now).items():
             why = f"it has not answered {type(order.message).__name__} for {ORDER_S:.0f} s"
             self._out.put(Expelled(server, why))
-        for number in sorted(self._placement.unready | self._placement.going):
-            shard = self._placement.shards[number]
+        for number in sorted(self.placement.unready | self.placement.going):
+            shard = self.placement.shards[number]
             copy = filling[1] if (filling := shard.filling) is not None else None
             limit_s = self.yield_s if shard.step == "swapping" else STALL_S
             if copy and copy.state == "seeding" and now - copy.moved_at > limit_s:
@@ -318,7 +318,7 @@ class ReplicationPlanner:
             if behind and now - behind.moved_at > SERVE_S:
                 why = f"server {shard.primary} did not begin to serve in {SERVE_S:.0f} s"
                 self._give_up(shard, behind, why, now)
-        if self._planned != (self._placement.version, self.held) or now >= self._again_at:
+        if self._planned != (self.placement.version, self.held) or now >= self._again_at:
             self._plan(now)
 
     # --- what is done ---------------------------------------------------------------------------
@@ -331,7 +331,7 @@ class ReplicationPlanner:
             self._take_back(shard, now)
             return True
         self._orders.forget_shard(shard.number)
-        if copy is None or copy.state != "ready" or copy.server not in self._placement.servers:
+        if copy is None or copy.state != "ready" or copy.server not in self.placement.servers:
             return False
         self._drop_next(shard, now)
         self._promote(shard, now)
@@ -352,11 +352,11 @@ class ReplicationPlanner:
         copy, shard.next = shard.next, None
         if copy is None:
             return
-        self._placement.changed(shard)
+        self.placement.changed(shard)
         whose = shard.standby.server if shard.standby is not None else shard.primary
-        if whose in self._placement.servers and copy.state != "asked":
+        if whose in self.placement.servers and copy.state != "asked":
             self._order(whose, messages.Alone(shard.number), now)
-        if copy.server in self._placement.servers and copy.server != shard.primary \
+        if copy.server in self.placement.servers and copy.server != shard.primary \
                 and (shard.previous is None or copy.server != shard.previous.server):  # fmt: skip
             self._order(copy.server, messages.DropShard(shard.number), now)
 
@@ -366,7 +366,7 @@ class ReplicationPlanner:
         shard.step = ""
         self._put_off(shard.goal or (shard.next.server if shard.next else 0), now)
         shard.goal = 0
-        self._placement.changed(shard)
+        self.placement.changed(shard)
 
     def _resume(self, shard: Shard, now: float) -> None:
         """Make the yielded primary the standby of its standby, which is promoted."""
@@ -375,7 +375,7 @@ class ReplicationPlanner:
         copy.host, copy.port = shard.address.host, shard.address.port
         self._next_copy += 1
         shard.next = copy
-        self._placement.changed(shard)
+        self.placement.changed(shard)
         self._fill(shard, shard.standby.server, copy, now, resume=True)
 
     def _go_on(self, shard: Shard, now: float) -> None:
@@ -395,7 +395,7 @@ class ReplicationPlanner:
         assert shard.previous is not None
         self._orders.forget_shard(shard.number)
         copy, shard.next = shard.next, None
-        if copy is not None and copy.server in self._placement.servers.keys() - {
+        if copy is not None and copy.server in self.placement.servers.keys() - {
             shard.previous.server
         }:
             self._order(copy.server, messages.DropShard(shard.number), now)
@@ -407,7 +407,7 @@ class ReplicationPlanner:
         shard.step = "promoting"
         if shard.next is not None:
             shard.next.moved_at = now  # the promotion waits for it: `tick`
-        self._placement.changed(shard)
+        self.placement.changed(shard)
         self._epoch += 1
 
         def promoted(answer: messages.Message | None, error: str, now: float) -> None:
@@ -426,7 +426,7 @@ class ReplicationPlanner:
                 # Its own stream still leads to its successor, and would hold its promotion up if
                 # that one is lost.
                 self._order(previous.server, messages.Alone(shard.number), now)
-            self._placement.changed(shard)
+            self.placement.changed(shard)
             if previous is None:
                 log.info("shard %d: server %d serves it now", shard.number, shard.primary)
                 self.redundancy.note_resumed(now)
@@ -448,7 +448,7 @@ class ReplicationPlanner:
     def _publish(self) -> None:
         """Make the route: a shard that changes over stays where it was until that is done."""
         assert self.route is not None
-        shards = tuple(s.previous or s.address for s in self._placement.shards)
+        shards = tuple(s.previous or s.address for s in self.placement.shards)
         if shards != self.route.shards or self._epoch > self.route.epoch:
             self._epoch = max(self._epoch, self.route.epoch + 1)
             self.route = Route(self._epoch, shards, self.route.owner)
@@ -457,7 +457,7 @@ class ReplicationPlanner:
     def _without_standby(self, shard: Shard, now: float) -> None:
         """A shard's standby is lost or given up: never promote it; its primary is alone."""
         copy, shard.standby = shard.standby, None
-        self._placement.changed(shard)
+        self.placement.changed(shard)
         if shard.step in ("yielding", "swapping"):
             # It may have yielded by now: in either case it is ordered to serve.
             shard.previous = shard.address
@@ -492,16 +492,16 @@ class ReplicationPlanner:
             return
         self._put_off(copy.server, now)
         self._drop_next(shard, now)
-        if copy.server in self._placement.servers:
+        if copy.server in self.placement.servers:
             self._order(copy.server, messages.DropShard(shard.number), now)
         self._without_standby(shard, now)
         self._hurry(now)
 
     def _put_off(self, server: int, now: float) -> None:
-        there = self._placement.servers.get(server)
+        there = self.placement.servers.get(server)
         if there is not None:
             there.failures += 1
-            self._placement.put_off(server, now + AGAIN_S * min(there.failures, 10))
+            self.placement.put_off(server, now + AGAIN_S * min(there.failures, 10))
 
     def _make(self, shard: Shard, server: int, now: float) -> None:
         """Have a server host a standby, and the primary copy itself there."""
@@ -511,7 +511,7 @@ class ReplicationPlanner:
             shard.standby = copy
         else:
             shard.next = copy
-        self._placement.changed(shard)
+        self.placement.changed(shard)
 
         def hosted(answer: messages.Message | None, error: str, now: float) -> None:
             if (filling := shard.filling) is None or filling[1] is not copy:
@@ -522,7 +522,7 @@ class ReplicationPlanner:
                 return
             copy.host, copy.port = where
             copy.state, copy.moved_at = "seeding", now
-            self._placement.changed(shard)
+            self.placement.changed(shard)
             # A lost copy is replaced at full speed; a copy for a move gives way to the training.
             # Without replication every copy is for a move.
             copy.paced = not self.replicated or (
@@ -552,12 +552,12 @@ class ReplicationPlanner:
     def _hurry(self, now: float) -> None:
         """After a loss all copies, also those under way, run at full speed until it is replaced."""
         self.redundancy.hurt = True
-        for number in sorted(self._placement.going):
-            shard = self._placement.shards[number]
+        for number in sorted(self.placement.going):
+            shard = self.placement.shards[number]
             if not shard.step and shard.next is not None:
                 self._drop_next(shard, now)
-        for number in sorted(self._placement.unready):
-            shard = self._placement.shards[number]
+        for number in sorted(self.placement.unready):
+            shard = self.placement.shards[number]
             copy = shard.standby
             if self.replicated and copy is not None and copy.paced and copy.state == "seeding":
                 copy.paced = False
@@ -567,7 +567,7 @@ class ReplicationPlanner:
         """Give up an incomplete standby for one at another server; 0: for none."""
         copy = shard.standby
         if copy is not None:
-            if copy.server in self._placement.servers:
+            if copy.server in self.placement.servers:
                 self._order(copy.server, messages.DropShard(shard.number), now)
             self._without_standby(shard, now)
         if server:
@@ -576,7 +576,7 @@ class ReplicationPlanner:
     def _change_over(self, shard: Shard, now: float) -> None:
         swaps = self.replicated and shard.next is None and shard.source != shard.primary
         shard.step = "swapping" if swaps else "yielding"
-        self._placement.changed(shard)
+        self.placement.changed(shard)
 
         def answered(answer: messages.Message | None, error: str, now: float) -> None:
             if error:
@@ -588,31 +588,31 @@ class ReplicationPlanner:
 
     def _plan(self, now: float) -> None:
         """Begin what can be begun, one step at a time; every event ends here."""
-        if not self._placement.shards or self._over:
+        if not self.placement.shards or self._over:
             return
         if not self.held:
-            for at in self._placement.restless(self.replicated):
-                shard = self._placement.shards[at]
+            for at in self.placement.restless(self.replicated):
+                shard = self.placement.shards[at]
                 if not shard.step:
                     self._plan_shard(shard, now)
-            if not self._placement.unready:
+            if not self.placement.unready:
                 self._spread(now)
             self._begin_change(now)
-        for number in sorted(self._placement.leaving):
-            server = self._placement.servers[number]
-            if not server.emptied and not self._placement.load(number):
+        for number in sorted(self.placement.leaving):
+            server = self.placement.servers[number]
+            if not server.emptied and not self.placement.load(number):
                 server.emptied = True
                 self._out.put(Emptied(number))
         if self.replicated:
             self.redundancy.look(now)
-        self._planned = (self._placement.version, self.held)
-        self._again_at = self._placement.again_at(now)
+        self._planned = (self.placement.version, self.held)
+        self._again_at = self.placement.again_at(now)
 
     def _plan_shard(self, shard: Shard, now: float) -> None:
         """Make what one shard lacks: a standby, a move away from a leaving server."""
-        leaving, copy = self._placement.leaving, shard.standby
+        leaving, copy = self.placement.leaving, shard.standby
         if shard.primary in leaving and not shard.next:
-            stay = len(self._placement.servers) - len(leaving)
+            stay = len(self.placement.servers) - len(leaving)
             if not stay or shard.failures >= FAILURES_MAX:
                 why = "no other server can take its shards"
                 if stay:
@@ -635,28 +635,28 @@ class ReplicationPlanner:
         elif copy.state == "ready":
             self._plan_move(shard, copy, now)
         elif copy.server in leaving:
-            target = self._placement.best_for(shard, now)
-            if target and self._placement.has_room(shard.primary, target):
+            target = self.placement.best_for(shard, now)
+            if target and self.placement.has_room(shard.primary, target):
                 self._replace_standby(shard, target, now)
 
     def _stick(self, shard: Shard, server: int, why: str) -> None:
         """Report that a server cannot leave; another request tries again."""
         shard.failures = 0
-        self._placement.leave(server, False)
+        self.placement.leave(server, False)
         self._out.put(Stuck(server, why))
 
     def _plan_unreplicated(self, shard: Shard, now: float) -> None:
         """Make a standby for a move, and for nothing else."""
-        leaving, copy = self._placement.leaving, shard.standby
+        leaving, copy = self.placement.leaving, shard.standby
         if shard.goal in leaving:
             self._aim(shard, 0)
         if shard.primary in leaving and not shard.goal:
             if copy is None or copy.server in leaving:
-                self._aim(shard, self._placement.best_for(shard, now))
-            elif self._placement.servers[copy.server].again_at <= now:
+                self._aim(shard, self.placement.best_for(shard, now))
+            elif self.placement.servers[copy.server].again_at <= now:
                 self._aim(shard, copy.server)
         if copy is None:
-            if shard.goal and self._placement.has_room(shard.primary, shard.goal):
+            if shard.goal and self.placement.has_room(shard.primary, shard.goal):
                 self._make(shard, shard.goal, now)
         elif copy.server != shard.goal:
             self._replace_standby(shard, 0, now)
@@ -664,7 +664,7 @@ class ReplicationPlanner:
     def _plan_move(self, shard: Shard, copy: Copy, now: float) -> None:
         """The next step of a move of a shard with a standby: a copy that follows the standby, if
         the primary is to go; a swap, if the standby is."""
-        leaving = self._placement.leaving
+        leaving = self.placement.leaving
         before = (shard.goal, shard.source, shard.target)
         if shard.next is not None:
             if shard.next.server in leaving and shard.next.state != "ready":
@@ -680,58 +680,58 @@ class ReplicationPlanner:
             shard.goal = 0
         if not shard.source:
             pass
-        elif target := shard.target or self._placement.best_for(shard, now):
+        elif target := shard.target or self.placement.best_for(shard, now):
             if shard.source == copy.server:
                 shard.goal = copy.server  # a swap; then it is the primary that goes
-            elif self._placement.has_room(copy.server, target):
+            elif self.placement.has_room(copy.server, target):
                 self._make(shard, target, now)
-        elif len(self._placement.servers) - len(leaving) == 1:  # no other server can have it
+        elif len(self.placement.servers) - len(leaving) == 1:  # no other server can have it
             if shard.source == shard.primary:
                 shard.goal = copy.server
-            elif not self._placement.served(copy.server):
+            elif not self.placement.served(copy.server):
                 self._replace_standby(shard, 0, now)
         if before != (shard.goal, shard.source, shard.target):
-            self._placement.changed(shard)
+            self.placement.changed(shard)
 
     def _make_somewhere(self, shard: Shard, now: float) -> None:
         """Make the standby that a shard lacks."""
-        if self._placement.has_room(shard.primary):
-            target = self._placement.best_for(shard, now)
-            if target and self._placement.has_room(shard.primary, target):
+        if self.placement.has_room(shard.primary):
+            target = self.placement.best_for(shard, now)
+            if target and self.placement.has_room(shard.primary, target):
                 self._make(shard, target, now)
 
     def _aim(self, shard: Shard, server: int) -> None:
         """Set the server that is to become a shard's primary; 0: it stays."""
         shard.goal = server
-        self._placement.changed(shard)
+        self.placement.changed(shard)
 
     def _begin_change(self, now: float) -> None:
         """Change one shard over at a time: the pause of each is its own."""
         if self.moving:
             return
-        for number in sorted(self._placement.going):
-            shard = self._placement.shards[number]
+        for number in sorted(self.placement.going):
+            shard = self.placement.shards[number]
             copy, behind = shard.standby, shard.next
             if copy is None or copy.state != "ready":
                 continue
             if behind.state == "ready" if behind else shard.goal == copy.server:
                 then = behind or copy
-                if self._placement.servers[then.server].again_at <= now:
+                if self.placement.servers[then.server].again_at <= now:
                     self._change_over(shard, now)
                     return
 
     def _spread(self, now: float) -> None:
         """Move shards to less loaded servers, one at a time."""
-        if self._placement.going:
+        if self.placement.going:
             return
-        if self.replicated and len(self._placement.servers) > 1 and not self.redundant:
+        if self.replicated and len(self.placement.servers) > 1 and not self.redundant:
             return
         version, until = self._even
-        if version == self._placement.version and now < until:
+        if version == self.placement.version and now < until:
             return
-        found = self._placement.uneven(now)
+        found = self.placement.uneven(now)
         if found is None:
-            self._even = (self._placement.version, self._placement.again_at(now))
+            self._even = (self.placement.version, self.placement.again_at(now))
             return
         shard, server, as_primary = found
         if as_primary:
@@ -745,7 +745,7 @@ class ReplicationPlanner:
                      shard.number, server)  # fmt: skip
             assert shard.standby is not None
             shard.source, shard.target = shard.standby.server, server
-        self._placement.changed(shard)
+        self.placement.changed(shard)
         self._plan_shard(shard, now)
 
     # --- orders ----------------------------------------------------------------------------------
@@ -760,7 +760,7 @@ class ReplicationPlanner:
     ) -> tuple[Shard | None, Copy | None]:
         """The shard and the copy of a note, if it comes from that copy's source."""
         if 0 <= note.shard < self.count:
-            shard = self._placement.shards[note.shard]
+            shard = self.placement.shards[note.shard]
             whose = shard.standby.server if shard.standby is not None else shard.primary
             for source, copy in ((shard.primary, shard.standby), (whose, shard.next)):
                 if copy is not None and source == server and copy.number == note.copy:
