@@ -175,9 +175,9 @@ def test_model_goes_on_behind_what_a_killed_worker_had_made_durable(tmp_path, mo
         lines = [f"u{u} i{i} {(u % 7 + i % 5) / 2}" for u, i in zip(*places, strict=True)]
         units, kind = len(lines), "snailps.models.embeddings.mf:MatrixFactorization"
     else:
-        words = rng.integers(600, size=(5000, 20))
+        words = rng.integers(600, size=(14_000, 20))
         lines = [" ".join(f"w{word}" for word in line) for line in words.tolist()]
-        units, kind = 21 * 5000, "snailps.models.word_vectors:WordVectors"
+        units, kind = 21 * 14_000, "snailps.models.word_vectors:WordVectors"
         common |= {"maxn": 0, "model": model, "sample": 0}
     (tmp_path / "in.txt").write_text("\n".join([*lines, ""]))
     files = {"input": tmp_path / "in.txt", "output": tmp_path / "out"}
